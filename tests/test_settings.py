@@ -143,18 +143,18 @@ def test_invalid_setting_error_names_field_and_variable(
 
 
 def test_connections_setting_may_be_json(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TENUTO_CONNECTIONS", '{"hr": {"url": "postgresql://h/x", "any_login": true}}')
-    assert load_settings().connections["hr"].any_login
+    monkeypatch.setenv("TENUTO_CONNECTIONS", '{"hr": {"url": "postgresql://h/x", "allow_privileged_login": true}}')
+    assert load_settings().connections["hr"].allow_privileged_login
 
 
 def test_connections_of_all_sources_are_merged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "tenuto.toml").write_text('[connections.hr]\nurl = "postgresql://file/x"\nany_login = true\n')
+    (tmp_path / "tenuto.toml").write_text('[connections.hr]\nurl = "postgresql://file/x"\nallow_privileged_login = true\n')
     monkeypatch.setenv("TENUTO_CONNECTIONS", '{"crm": {"url": "postgresql://env/x"}}')
     assert sorted(load_settings().connections) == ["crm", "hr"]
     assert sorted(load_settings(connections={"shop": {"url": "sqlite:///x"}}).connections) == ["crm", "hr", "shop"]
     monkeypatch.setenv("TENUTO_CONNECTIONS", '{"hr": {"url": "postgresql://env/x"}}')
     merged = load_settings().connections["hr"]
-    assert (merged.url, merged.any_login) == ("postgresql://env/x", True)
+    assert (merged.url, merged.allow_privileged_login) == ("postgresql://env/x", True)
 
 
 def test_invalid_connections_json_is_an_error_without_its_value(

@@ -112,7 +112,7 @@ class ConnectionSettings(BaseModel):
     """URL with the login for the scripts, or ``{ secret = "NAME" }``."""
     driver: str | None = None
     """Name of the driver; by default the scheme of the URL."""
-    any_login: bool = False
+    allow_privileged_login: bool = False
     """Allow a login that is a superuser, Tenuto's own, or able to change Tenuto's tables."""
 
 
@@ -131,9 +131,9 @@ class Settings(BaseSettings):
     """The URL leads to a transaction pooler: no session state is used, and polling replaces notifications."""
     connect_seconds: float = Field(10.0, ge=0, le=600)
     """Time to retry an unreachable database; the command line uses 1, and services retry without limit."""
-    letters_need_notes: bool = False
+    dead_letter_note_required: bool = False
     """Require a note to resolve a dead letter."""
-    one_shots_in_the_past: Literal["accept", "refuse"] = "accept"
+    past_one_shots: Literal["accept", "refuse"] = "accept"
     """Whether a one-shot with a past ``exec_at`` runs at once or is refused."""
     embedded_stop: Literal["when_unused", "never"] = "when_unused"
     """Whether the embedded server stops after its last user has disconnected."""
@@ -145,7 +145,7 @@ class Settings(BaseSettings):
     """Interval at which each service creates partitions and checks whether retention is due."""
     retention_days: float = Field(90.0, gt=0, le=36_500)
     """Minimum time that activities are kept; whole months are dropped together."""
-    retention_every_seconds: float = Field(6 * 3600.0, ge=1)
+    retention_interval_seconds: float = Field(6 * 3600.0, ge=1)
     """Interval at which each service drops expired records."""
     web_host: str = "127.0.0.1"
     """Address on which the web service listens; other than loopback only with TLS or behind a proxy."""
@@ -161,9 +161,9 @@ class Settings(BaseSettings):
     """Certificate file, for TLS without a proxy."""
     web_tls_key: Path | None = None
     """Private key file of the certificate."""
-    api_rate: float = Field(5000.0, ge=0, le=1_000_000)
+    api_rate_limit: float = Field(5000.0, ge=0, le=1_000_000)
     """Rate limit per caller and web service, in requests per second; 0 for none."""
-    http_allow: Annotated[tuple[str, ...], NoDecode] = ()
+    http_allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
     """Host names and networks that HTTP steps may call although they are not public."""
     master_key: SecretStr | None = None
     """Key that encrypts secrets: 32 bytes in base64; older keys may follow, separated by spaces or commas."""
@@ -172,7 +172,7 @@ class Settings(BaseSettings):
     connections: dict[str, ConnectionSettings] = {}
     """Databases for SQL scripts by name: tables such as ``[connections.hr]`` with ``url``, in the environment as JSON.
     Connections of all sources are merged; each field of a connection comes from the first source that has it."""
-    files_folder: Path | None = None
+    files_directory: Path | None = None
     """Only directory with SQL scripts and SQLite files for steps; by default ``files`` in the home directory."""
     programs: Annotated[tuple[Path, ...], NoDecode] = ()
     """Programs and scripts that steps may run: files, or directories of them; by default any."""
@@ -182,25 +182,25 @@ class Settings(BaseSettings):
         Path("/bin"),
     )
     """Search path for programs named without a directory; also their ``PATH``."""
-    metrics_open: bool = False
+    metrics_public: bool = False
     """Serve ``/metrics`` without authentication; otherwise a viewer key is required."""
     metrics_port: int | None = Field(None, ge=0, le=65_535)
     """Port on which each service process serves ``/metrics``, ``/healthz`` and ``/readyz``; 0 for any free one."""
     metrics_host: str = "127.0.0.1"
-    """Address for that port; other than loopback only with ``metrics_open``."""
-    ready_lag_seconds: float = Field(60.0, ge=1, le=86_400)
+    """Address for that port; other than loopback only with ``metrics_public``."""
+    ready_max_delay_seconds: float = Field(60.0, ge=1, le=86_400)
     """Maximum delay of a due schedule before ``/readyz`` reports not ready."""
     log_format: Literal["console", "json"] = "console"
     """Log format of services on stderr: text, or one JSON object per line."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Minimum log level."""
 
-    @field_validator("web_hosts", "web_proxies", "http_allow", "programs", "program_path", mode="before")
+    @field_validator("web_hosts", "web_proxies", "http_allowed_hosts", "programs", "program_path", mode="before")
     @classmethod
     def _split_at_commas(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
-    @field_validator("http_allow", mode="after")
+    @field_validator("http_allowed_hosts", mode="after")
     @classmethod
     def _check_hosts_and_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
         for each in value:

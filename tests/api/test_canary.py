@@ -63,7 +63,7 @@ async def test_secret_used_by_every_step_kind_appears_nowhere(
                    "Content-Type: application/json", f"ETag: {quote(CANARY)}")
         )  # fmt: skip
         site.pages["/no"] = lambda asked, send: send(make_response(400, asked.body + asked.target.encode()))
-        async with running_api(url, tmp_path, http_allow="127.0.0.1", connections=connections) as service:
+        async with running_api(url, tmp_path, http_allowed_hosts="127.0.0.1", connections=connections) as service:
             await _use_secret_everywhere(service, site, url, tmp_path)
             crawled = await _get_all_routes(service)
             stored = await _dump_all_rows(service)

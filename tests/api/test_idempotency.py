@@ -144,7 +144,7 @@ async def test_repeated_disable_reports_its_change_without_disabling_again(
 async def test_repeated_one_shot_request_succeeds_after_its_instant_has_passed(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async with running_api(url, tmp_path, one_shots_in_the_past="refuse") as service:
+    async with running_api(url, tmp_path, past_one_shots="refuse") as service:
         clock = (await service.app.open()).clock
         soon = (clock.now() + timedelta(hours=1)).astimezone(UTC).isoformat()
         asked: dict[str, Any] = {"json": {"exec_at": soon, "prompt_type": "double", "payload": {"n": 1}}}

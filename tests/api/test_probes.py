@@ -46,7 +46,7 @@ def parse_samples(text: str) -> Samples:
 
 @pytest.fixture
 def open_metrics_app(url: str, tmp_path: Path) -> Tenuto:
-    return Tenuto(settings=load_settings(database=url, home=tmp_path, metrics_open=True))
+    return Tenuto(settings=load_settings(database=url, home=tmp_path, metrics_public=True))
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def uncached_metrics(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def test_metrics_follow_tasks_from_enqueue_to_failure(url: str, tmp_path: Path, uncached_metrics: None) -> None:
-    app = Tenuto(settings=load_settings(database=url, home=tmp_path, metrics_open=True))
+    app = Tenuto(settings=load_settings(database=url, home=tmp_path, metrics_public=True))
     hold = threading.Event()
 
     @app.job
@@ -234,7 +234,7 @@ async def test_web_service_without_database_is_alive_and_not_ready(
 ) -> None:
     monkeypatch.setattr("tenuto.observability.status.READINESS_INTERVAL_SECONDS", 0.0)
     app = Tenuto(
-        settings=load_settings(database=own_database_server.url, home=tmp_path, metrics_open=True, connect_seconds=1)
+        settings=load_settings(database=own_database_server.url, home=tmp_path, metrics_public=True, connect_seconds=1)
     )
     async with open_client(app) as client:
 

@@ -1,7 +1,7 @@
-"""The command line: `scripts/chaos [--seconds N] [--tasks N] [--kills N] [--seed S] [--json]`.
+"""Command line: `scripts/chaos [--seconds N] [--tasks N] [--kills N] [--seed S] [--json]`.
 
-Without a count it rages for a minute. With counts it goes on until they are reached, and for as long as --seconds says.
-The exit code is 0 only if every rule holds.
+Without a count, faults are injected for a minute. With counts, the run continues until they are reached, and at least
+for --seconds. The exit code is 0 only if every check passes.
 """
 
 from __future__ import annotations
@@ -12,22 +12,22 @@ import random
 import signal
 import sys
 
-from tests.chaos.chaos_run import raging
+from tests.chaos.chaos_run import chaos_run_in_environment
 from tests.chaos.pace import Wanted
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/chaos", description=__doc__.partition("\n\n")[2])
-    parser.add_argument("--seconds", type=float, help="how long things go wrong, at least (60 if no count is given)")
-    parser.add_argument("--tasks", type=int, help="how many tasks are asked for, besides what schedules fire")
-    parser.add_argument("--kills", type=int, help="how many processes are killed with -9, at least")
-    parser.add_argument("--seed", type=int, help="what chance begins with; otherwise any, and it is told")
-    parser.add_argument("--json", action="store_true", help="print one object instead of a table")
+    parser.add_argument("--seconds", type=float, help="minimum duration of fault injection (60 if no count is given)")
+    parser.add_argument("--tasks", type=int, help="number of tasks to submit, besides those of schedules")
+    parser.add_argument("--kills", type=int, help="minimum number of processes killed with SIGKILL")
+    parser.add_argument("--seed", type=int, help="seed of the random choices; printed if not given")
+    parser.add_argument("--json", action="store_true", help="print a JSON object instead of a table")
     parser.add_argument("--keep", action="store_true", help="keep the logs, the ledger and the database")
     asked = parser.parse_args()
     seconds = 60.0 if asked.seconds is None and asked.tasks is None and asked.kills is None else asked.seconds
     seed = random.randrange(2**32) if asked.seed is None else asked.seed
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell that starts it in the background has it ignored
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by default in a background shell
     try:
         return asyncio.run(run(Wanted(seconds, asked.tasks, asked.kills, seed), as_json=asked.json, keep=asked.keep))
     except KeyboardInterrupt:
@@ -43,8 +43,8 @@ async def run(wanted: Wanted, *, as_json: bool, keep: bool) -> int:
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
     say(f"seed {wanted.seed}")
-    async with raging(wanted, say, keep=keep) as storm:
-        report = await storm.report(await storm.run())
+    async with chaos_run_in_environment(wanted, say, keep=keep) as chaos_run:
+        report = await chaos_run.report(await chaos_run.run())
     print(report.as_json() if as_json else report.as_table())
     return 0 if report.holds else 1
 

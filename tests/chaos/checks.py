@@ -1,9 +1,10 @@
-"""What must hold afterwards: each rule with the invariants it stands for, the figure it counts towards, and its query.
+"""Checks after a chaos run: each rule with its invariants, the figure it counts towards, and its query.
 
-A query answers with the rows that break the rule. `chaos.*` is what outsiders know: what was acknowledged, what the
-code itself said it did and when (`effects`), when each process lived, and the due instants of the oracle. Instants
-there are on the ledger's timer, which is exact; recorded ones of two processes may be some milliseconds apart. The rest
-is asked by the questions of `tenuto doctor`.
+A query returns the rows that violate the rule. The tables `chaos.*` hold independent facts: acknowledged requests,
+the
+effects that jobs recorded themselves (`effects`), the lifetime of each process, and the expected due instants. Their
+instants come from the monotonic clock; recorded instants of two processes may differ by some milliseconds. The other
+checks are those of `tenuto doctor`.
 """
 
 from __future__ import annotations
@@ -19,21 +20,20 @@ Figure = Literal[
 ]
 
 AT_ITS_END = 15
-"""So many seconds before a schedule is disabled its due instants may be missed: no scheduler may be there just then."""
+"""Due instants this close to the disabling of a schedule may be missed: no scheduler may be running at that moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One rule."""
 
     invariants: str
     figure: Figure
     rule: str
-    broken_by: str
+    violations: str
 
 
 def _at_most(limit: int, where: str) -> str:
-    """Moments at which more effects held a lease than may."""
+    """Return a query for instants at which more effects held a lease than the limit allows."""
     return f"""
         SELECT at, running FROM (
             SELECT at, sum(change) OVER (ORDER BY at, change) AS running FROM (
@@ -49,10 +49,11 @@ def _quoted(names: Iterable[str]) -> str:
 
 
 def _too_seldom(names: Iterable[str], ran: str) -> str:
-    """Which of these had their code begun less often than once, and once more in every five minutes.
+    """Return a query for names that began less often than once, and once more in every five minutes.
 
-    That is far below what they do, however full the queues are: no more is asked than that nothing stands still. A
-    storm so short that nothing was due long before its end is asked nothing.
+    That is far below their rate even with full queues: it only detects that something stands still. A run too short
+    for
+    anything to be due long before its end passes.
     """
     return f"""
         SELECT the.name, ran.times FROM unnest(ARRAY[{_quoted(names)}]) AS the (name)
@@ -66,7 +67,7 @@ CHECKS = (
     Check(
         "I1",
         "lost",
-        "what was acknowledged has ended",
+        "every acknowledged task has ended",
         """SELECT task FROM chaos.accepted
            WHERE NOT EXISTS (SELECT FROM tenuto.activities WHERE task_id = task AND final)""",
     ),
@@ -78,18 +79,18 @@ CHECKS = (
            FROM chaos.accepted_batches LEFT JOIN tenuto.activities AS past ON past.batch_id = batch AND past.final
            GROUP BY batch, items HAVING count(past.id) < items""",
     ),
-    Check("I1 I12", "lost", "nothing stays open", "SELECT id, name, state, attempt FROM tenuto.tasks"),
+    Check("I1 I12", "lost", "no task stays open", "SELECT id, name, state, attempt FROM tenuto.tasks"),
     Check("I8 I12", "lost", "every execution ends", "SELECT id, state FROM tenuto.executions WHERE ended_at IS NULL"),
     Check(
         "I12",
         "lost",
-        "no run waits for a turn that never comes",
+        "no queued run waits forever",
         "SELECT schedule_name, due_at FROM tenuto.occurrences WHERE decision = 'queued'",
     ),
     Check(
         "I1 I4",
         "lost",
-        "work comes to the end its input says, unless its workers died three times",
+        "a task has the outcome its input asks for, unless its workers died three times",
         """SELECT task_id, name, status, reason, input ->> 'fate' AS fate FROM tenuto.activities
            WHERE final AND reason IS DISTINCT FROM 'lost' AND execution_id IS NULL
              AND CASE input ->> 'fate' WHEN 'hopeless' THEN status <> 'failed' ELSE status NOT LIKE 'completed%' END""",
@@ -97,7 +98,7 @@ CHECKS = (
     Check(
         "I1 I15",
         "lost",
-        "nothing is given up before its third loss",
+        "no task is set aside before its third loss",
         """SELECT task_id, count(*) FILTER (WHERE reason = 'lost') AS losses, max(losses) AS counted
            FROM tenuto.activities GROUP BY task_id
            HAVING bool_or(final AND reason = 'lost')
@@ -106,7 +107,7 @@ CHECKS = (
     Check(
         "I4 I8",
         "lost",
-        "a step fails only if its input says so, its workers died three times or the run it waits for has failed",
+        "a step fails only if its input asks for it, its workers died three times or its child execution failed",
         """SELECT task_id, execution_id, name, status, reason, input ->> 'fate' AS fate FROM tenuto.activities AS past
            WHERE final AND execution_id IS NOT NULL AND CASE
                WHEN kind = 'schedule' THEN status = 'failed' AND NOT EXISTS (
@@ -118,7 +119,7 @@ CHECKS = (
     Check(
         "I8",
         "lost",
-        "an execution fails only if a step of it has, and is cancelled only where its schedule says so",
+        "an execution fails only if one of its steps did, and is cancelled only by its overlap policy",
         f"""SELECT id, schedule_name, state FROM tenuto.executions AS execution
             WHERE state = 'failed' AND NOT EXISTS (
                 SELECT FROM tenuto.activities WHERE execution_id = execution.id AND final AND status = 'failed')
@@ -127,7 +128,7 @@ CHECKS = (
     Check(
         "I10 I12",
         "lost",
-        "every schedule runs, and goes on running",
+        "every schedule runs, and keeps running",
         _too_seldom(
             INTERVALS,
             """SELECT count(DISTINCT execution.id) AS times FROM tenuto.executions AS execution
@@ -138,7 +139,7 @@ CHECKS = (
     Check(
         "I12",
         "lost",
-        "every manifest runs, and goes on running",
+        "every manifest runs, and keeps running",
         _too_seldom(
             (BULK, *CLOCKED),
             """SELECT count(DISTINCT task) AS times FROM tenuto.manifests
@@ -149,7 +150,7 @@ CHECKS = (
     Check(
         "I10",
         "lost",
-        "what may overlap and makes up for all it missed runs at every due instant, up to the last seconds",
+        "a schedule that allows overlap and fires all missed runs runs at every due instant, up to the last seconds",
         f"""SELECT schedule, due.at, decision, reason FROM chaos.due
             JOIN tenuto.occurrences ON schedule_name = schedule AND origin = 'trigger'
                  AND (due_at = due.at OR due.at BETWEEN due_at AND until)
@@ -159,7 +160,7 @@ CHECKS = (
     Check(
         "I1",
         "lost",
-        "whoever fails for good leaves a dead letter",
+        "every permanent failure has a dead letter",
         """SELECT task_id, name FROM tenuto.activities AS past
            WHERE final AND status = 'failed' AND manifest_id IS NOT NULL
              AND NOT EXISTS (SELECT FROM tenuto.dead_letters AS letter WHERE letter.task_id = past.task_id)""",
@@ -180,14 +181,14 @@ CHECKS = (
     Check(
         "I3",
         "doubled",
-        "attempts are numbered without a gap, each once, and the last one is the end",
+        "attempts are numbered without gaps or repetitions, and the last one is final",
         """SELECT task_id, array_agg(attempt ORDER BY attempt) FROM tenuto.activities GROUP BY task_id
            HAVING count(*) <> max(attempt) OR min(attempt) <> 1 OR max(attempt) FILTER (WHERE final) < max(attempt)""",
     ),
     Check(
         "I5",
         "doubled",
-        "each attempt that ran has a later fence than the one before",
+        "each attempt that ran has a greater fence than the previous one",
         """SELECT task_id, attempt FROM (
                SELECT task_id, attempt, fence, worker_id,
                       lag(fence) OVER (PARTITION BY task_id ORDER BY attempt) AS before
@@ -203,7 +204,7 @@ CHECKS = (
     Check(
         "I2",
         "doubled",
-        "never do two runs of one task hold its lease at once",
+        "two runs of one task never hold its lease at once",
         """SELECT task, attempt, pid, began - held_before AS nanoseconds FROM (
                SELECT *, max(held_until) OVER (
                    PARTITION BY task ORDER BY began, fence ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
@@ -213,7 +214,7 @@ CHECKS = (
     Check(
         "I1",
         "doubled",
-        "a request that is repeated makes one thing",
+        "a repeated request has one effect",
         """SELECT task_id AS id FROM tenuto.activities
            WHERE final AND execution_id IS NULL AND manifest_id IS NULL
              AND NOT EXISTS (SELECT FROM chaos.accepted WHERE task = task_id)
@@ -235,7 +236,7 @@ CHECKS = (
     Check(
         "I6 I7",
         "advanced_twice",
-        "a group begins when the one before it is over",
+        "a group begins when the previous one is over",
         """SELECT execution_id, group_index FROM (
                SELECT execution_id, group_index, min(began) AS began, max(max(held_until)) OVER (
                    PARTITION BY execution_id ORDER BY group_index ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
@@ -247,7 +248,7 @@ CHECKS = (
     Check(
         "I6 I7 I11",
         "advanced_twice",
-        "an ended execution has one end for each step of its snapshot, and groups ended in turn",
+        "an ended execution has one final activity for each step of its snapshot, and groups ended in order",
         """SELECT id FROM tenuto.executions AS execution
            WHERE ended_at IS NOT NULL AND first_group = 0 AND (
                total_steps <> (SELECT sum(jsonb_array_length(steps)) FROM jsonb_array_elements(plan) AS steps)
@@ -257,7 +258,7 @@ CHECKS = (
     Check(
         "I8",
         "advanced_twice",
-        "an execution completes only if all of its steps have",
+        "an execution completes only if all of its steps did",
         """SELECT DISTINCT execution.id FROM tenuto.executions AS execution
            JOIN tenuto.activities AS past ON past.execution_id = execution.id AND past.final
            WHERE execution.state = 'completed' AND past.status <> 'completed'""",
@@ -265,7 +266,7 @@ CHECKS = (
     Check(
         "I9",
         "overlapping",
-        "the code of what must run alone does",
+        "code of schedules without overlap does not overlap",
         """SELECT schedule_name, id, (held_before - began) / 1e6 AS by_ms FROM (
                SELECT execution.id, schedule_name, min(began) AS began, max(max(held_until)) OVER (
                    PARTITION BY schedule_id ORDER BY min(began) ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
@@ -279,7 +280,7 @@ CHECKS = (
     Check(
         "I9",
         "overlapping",
-        "a manifest runs once at a time",
+        "a manifest has one run at a time",
         """SELECT name, task, (held_before - began) / 1e6 AS by_ms FROM (
                SELECT name, task, min(began) AS began, max(max(held_until)) OVER (
                    PARTITION BY manifest_id ORDER BY min(began) ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
@@ -289,11 +290,11 @@ CHECKS = (
                GROUP BY manifest_id, name, task) AS runs
            WHERE began < held_before""",
     ),
-    Check("I13", "overlapping", "a key has no more than its limit", _at_most(NARROW_MAX, f"grp = '{NARROW}'")),
+    Check("I13", "overlapping", "a limit key is not exceeded", _at_most(NARROW_MAX, f"grp = '{NARROW}'")),
     Check(
         "I13",
         "overlapping",
-        "a manifest has no more than its cap",
+        "the limit of a manifest is not exceeded",
         _at_most(
             BULK_MAX,
             f"""task IN (SELECT task_id FROM tenuto.activities JOIN tenuto.manifests ON manifests.id = manifest_id
@@ -303,7 +304,7 @@ CHECKS = (
     Check(
         "I10",
         "missing_ledger_rows",
-        "every due instant of the oracle has a row",
+        "every expected due instant is in the ledger",
         """SELECT schedule, due.at FROM chaos.due
            WHERE NOT EXISTS (
                SELECT FROM tenuto.occurrences WHERE schedule_name = schedule AND origin = 'trigger'
@@ -320,7 +321,7 @@ CHECKS = (
     Check(
         "I4",
         "missing_ledger_rows",
-        "what is recorded as done was done",
+        "recorded successes really ran",
         """SELECT task_id, attempt, name FROM tenuto.activities
            WHERE status LIKE 'completed%' AND kind = 'job' AND NOT EXISTS (
                SELECT FROM chaos.effects
@@ -330,7 +331,7 @@ CHECKS = (
     Check(
         "I3",
         "missing_ledger_rows",
-        "what was done is recorded",
+        "successes that really ran are recorded",
         """SELECT task, attempt, fence FROM chaos.effects
            WHERE NOT EXISTS (
                SELECT FROM tenuto.activities
@@ -339,7 +340,7 @@ CHECKS = (
     Check(
         "I7 I12",
         "repaired_executions",
-        "no net had to move an execution on",
+        "no execution needed a repair",
         """SELECT net, generate_series(1, count) FROM tenuto.repairs
            WHERE net IN ('execution_stuck', 'step_waiting_for_nothing', 'execution_abandoned',
                          'steps_waiting_in_a_circle')""",
@@ -347,7 +348,7 @@ CHECKS = (
     Check(
         "I12",
         "else",
-        "the other nets found nothing but dead workers",
+        "other repairs concern dead workers only",
         """SELECT net, count FROM tenuto.repairs
            WHERE net NOT IN ('lease_expired', 'worker_restarted',
                              'execution_stuck', 'step_waiting_for_nothing', 'execution_abandoned',
@@ -356,13 +357,13 @@ CHECKS = (
     Check(
         "I15",
         "else",
-        "nothing is tried again after its third loss",
+        "no task is retried after its third loss",
         "SELECT task_id, attempt FROM tenuto.activities WHERE losses >= 3 AND NOT final",
     ),
     Check(
         "I14",
         "else",
-        "every end and every run has somebody on whose account it was",
+        "every outcome and every execution has an initiator",
         """SELECT id FROM tenuto.activities WHERE initiator_name = ''
            UNION ALL SELECT id FROM tenuto.executions WHERE initiator_name = ''""",
     ),
@@ -394,4 +395,4 @@ DOCTORS: dict[str, Figure] = {
     "attempt_missing": "missing_ledger_rows",
     "attempt_missing_of_open_task": "missing_ledger_rows",
 }
-"""Towards which figure an answer to the doctor's question counts; to all others: something else is wrong."""
+"""The figure that a doctor check counts towards; all other checks: `other`."""

@@ -1,6 +1,6 @@
-"""The program under chaos: its jobs, schedules and manifests. Every piece of code says in the ledger that it ran.
+"""The application under test: its jobs, schedules and manifests. All code records in the ledger that it ran.
 
-What an item is to come to is part of its input (`Fate`), so that whoever audits knows without asking the system.
+The intended outcome of an item is part of its input (`Fate`), so that the audit knows it independently.
 """
 
 from __future__ import annotations
@@ -13,25 +13,25 @@ from tenuto.model.schedules import MisfirePolicy, Misfire, OverlapPolicy
 from tests.races.jobs import effect
 
 SKEW, PORT = "TENUTO_TEST_SKEW", "TENUTO_TEST_PORT"
-"""Variables that tell a process by how many seconds its clock is wrong, and where it listens."""
+"""Environment variables: the clock error of a process in seconds, and its port."""
 CANARY = "canary-f1d0-6b7e-never-to-be-seen"
-"""The value of a secret that jobs use and print. It must not be found anywhere afterwards."""
+"""Value of a secret that jobs use and print. It must not appear in any table or log."""
 SECRET = "chaos-canary"
 BULK = "bulk"
 BULK_MAX = 20
 NARROW, NARROW_MAX = "narrow", 3
-"""A key that at most three tasks may have at the same time."""
+"""A limit key for at most three tasks at the same time."""
 SCHEDULES = 8
 
 
 class Fate(StrEnum):
-    """What becomes of an item, whatever is done to its workers."""
+    """Intended outcome of an item, independent of faults."""
 
     FINE = "fine"
     FLAKY = "flaky"
-    """Its first attempt fails."""
+    """The first attempt fails."""
     HOPELESS = "hopeless"
-    """Every attempt fails: it ends as a dead letter."""
+    """Every attempt fails, and the item becomes a dead letter."""
 
 
 app = Tenuto("postgresql://nowhere", home="/nowhere")
@@ -46,7 +46,7 @@ def _meet(fate: Fate, ctx: Context) -> None:
 
 @app.job(retry=_soon)
 async def item(number: int, ctx: Context, fate: Fate = Fate.FINE, seconds: float = 0.0) -> int:
-    """What queues are full of."""
+    """The most frequent job."""
     with effect(ctx, "item"):
         await asyncio.sleep(seconds)
         _meet(fate, ctx)
@@ -64,7 +64,7 @@ def in_thread(number: int, ctx: Context, fate: Fate = Fate.FINE, seconds: float 
 
 @app.job(retry=_soon, limit_key=NARROW, limit=NARROW_MAX)
 async def narrow(number: int, ctx: Context, seconds: float = 0.0) -> int:
-    """No more than three at a time."""
+    """At most three at a time."""
     with effect(ctx, NARROW):
         await asyncio.sleep(seconds)
     return number
@@ -72,7 +72,7 @@ async def narrow(number: int, ctx: Context, seconds: float = 0.0) -> int:
 
 @app.job(retry=_patient)
 async def whisper(number: int, ctx: Context) -> str:
-    """Uses a secret, and is careless with it: it goes to the log, the output and, in the first attempt, the error."""
+    """Use a secret and leak it: to the log, the output and, in the first attempt, the error."""
     with effect(ctx, "whisper"):
         secret = await app.secrets.reveal(SECRET)
         print(f"number {number} knows {secret}")
@@ -95,7 +95,7 @@ async def pulse(ctx: Context, fate: Fate = Fate.FINE) -> None:
 
 
 def _plan(number: int) -> list[Step | list[Step]]:
-    """Three groups; some first steps last longer than the interval, some steps fail once, one for good."""
+    """Return three groups; some first steps last longer than the interval, some steps fail once, one permanently."""
     long = 1.5 if number % 3 == 0 else 0.05
     last = Step.job(step, name="last", input={"fate": Fate.HOPELESS if number == 5 else Fate.FINE})
     return [
@@ -106,12 +106,12 @@ def _plan(number: int) -> list[Step | list[Step]]:
 
 
 def _rules(number: int) -> tuple[OverlapPolicy, MisfirePolicy]:
-    """All four overlap rules, each with both of these."""
+    """Return each overlap policy with both of these misfire policies."""
     return list(OverlapPolicy)[number % 4], (MisfirePolicy.ALL, MisfirePolicy.ONCE)[number // 4 % 2]
 
 
 INTERVALS = {f"schedule-{number}": 1 + number % 3 for number in range(SCHEDULES)}
-"""Every schedule with the seconds between its due instants."""
+"""Every schedule with its interval in seconds."""
 for _number, (_name, _seconds) in enumerate(INTERVALS.items()):
     app.schedule(
         _name,
@@ -121,11 +121,11 @@ for _number, (_name, _seconds) in enumerate(INTERVALS.items()):
         misfire=Misfire(_rules(_number)[1]),
     )
 CANCELLING = [name for number, name in enumerate(INTERVALS) if _rules(number)[0] is OverlapPolicy.CANCEL_PREVIOUS]
-"""Those whose runs are cancelled by the next; nobody else cancels anything."""
+"""Schedules whose executions are cancelled by the next one; nothing else is cancelled."""
 EACH_FIRES = [
     name for number, name in enumerate(INTERVALS) if _rules(number) == (OverlapPolicy.ALLOW, MisfirePolicy.ALL)
 ]
-"""Those that run at every due instant, however late."""
+"""Schedules that run at every due instant, however late."""
 INTERVALS["nested"] = 4
 app.schedule(
     "inner", every("365d"), [Step.job(step, name="within", input={"seconds": 0.1})], overlap=OverlapPolicy.ALLOW

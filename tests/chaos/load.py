@@ -1,7 +1,7 @@
 """The load: batches, single tasks, one-shots over HTTP, and an operator who retries dead letters.
 
-Whoever asks for something asks until it is acknowledged, each time with the same key, as a careful client does; what
-was acknowledged is remembered, and is what the audit holds the system to. It never runs far ahead of the work.
+Each client repeats a request with the same key until it is acknowledged. Acknowledged requests are recorded, and the
+audit compares the system with them. The load never runs far ahead of the workers.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from tenuto.errors import Conflict, Unavailable
 from tenuto.ids import new_id
 from tenuto.model.actors import Role
 from tests.chaos import jobs
-from tests.chaos.environment import Stage
+from tests.chaos.environment import Environment
 from tests.chaos.jobs import Fate, app
 
 T = TypeVar("T")
 
 MANY = 20_000
-"""From so many tasks on, batches are ten times as long, and the load may be ten times as far ahead."""
+"""From this size on, batches are ten times as large, and the load may be ten times as far ahead."""
 BATCH, AHEAD = 50, 600
-"""Items of a batch, and how many tasks may be open before the load waits."""
+"""Items of a batch, and number of open tasks at which the load waits."""
 
 
 @dataclass
 class Accepted:
-    """What was acknowledged."""
+    """Acknowledged requests."""
 
     tasks: dict[UUID, str] = field(default_factory=dict)
-    """Single tasks and one-shots, with what is to become of them."""
+    """Single tasks and one-shots, with their intended outcome."""
     batches: dict[UUID, int] = field(default_factory=dict)
-    """Batches, with how many items they have."""
+    """Batches, with their number of items."""
     asked: int = 0
     asked_again: int = 0
 
@@ -53,45 +53,45 @@ class Accepted:
 
 
 class Load:
-    """Those who ask."""
+    """Clients that submit work."""
 
-    def __init__(self, stage: Stage, most: int | None) -> None:
-        self._stage = stage
-        self._chance = random.Random(stage.chance.random())
-        self._most = most
+    def __init__(self, environment: Environment, most: int | None) -> None:
+        self._environment = environment
+        self._chance = random.Random(environment.chance.random())
+        self._max_tasks = most
         self._scale = 10 if most is not None and most >= MANY else 1
         self.accepted = Accepted()
-        self.over = False
+        self.is_over = False
 
     @property
-    def all_asked(self) -> bool:
-        return self._most is not None and self.accepted.asked >= self._most
+    def is_complete(self) -> bool:
+        return self._max_tasks is not None and self.accepted.asked >= self._max_tasks
 
     async def run(self, may_go_on: Callable[[], bool]) -> None:
-        """Ask until told that it is over, or until as many were asked for as there were to be."""
-        _, key = await self.insist(lambda: app.api_keys.create(f"chaos-{uuid4()}", Role.OPERATOR))
+        """Submit work until the run is over or the requested number of tasks is reached."""
+        _, key = await self.retry(lambda: app.api_keys.create(f"chaos-{uuid4()}", Role.OPERATOR))
         client = httpx.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=5.0)
         async with client, asyncio.TaskGroup() as group:
-            for act in (self._a_batch, self._some_singles, lambda: self._some_one_shots(client)):
-                group.create_task(self._ask_for(act, may_go_on))
-            group.create_task(self._operate())
+            for act in (self._submit_batch, self._submit_tasks, lambda: self._submit_one_shots(client)):
+                group.create_task(self._submit_repeatedly(act, may_go_on))
+            group.create_task(self._resolve_dead_letters())
 
-    async def _ask_for(self, act: Callable[[], Awaitable[None]], may_go_on: Callable[[], bool]) -> None:
-        while not self.over and not self.all_asked:
-            if may_go_on() and not await self._too_far_ahead():
+    async def _submit_repeatedly(self, act: Callable[[], Awaitable[None]], may_go_on: Callable[[], bool]) -> None:
+        while not self.is_over and not self.is_complete:
+            if may_go_on() and not await self._is_too_far_ahead():
                 await act()
             else:
                 await asyncio.sleep(0.1)
 
-    async def _too_far_ahead(self) -> bool:
+    async def _is_too_far_ahead(self) -> bool:
         database = await app.open()
         count = "SELECT count(*) FROM (SELECT FROM tenuto.tasks LIMIT $1) AS open"
         most = AHEAD * self._scale
-        open_now: int = await self.insist(lambda: database.fetch_value(count, most))
+        open_now: int = await self.retry(lambda: database.fetch_value(count, most))
         return open_now >= most
 
-    async def insist(self, ask: Callable[[], Awaitable[T]]) -> T:
-        """Ask until there is an answer."""
+    async def retry(self, ask: Callable[[], Awaitable[T]]) -> T:
+        """Repeat a request until it is answered."""
         while True:
             try:
                 return await ask()
@@ -99,35 +99,35 @@ class Load:
                 self.accepted.asked_again += 1
                 await asyncio.sleep(0.1)
 
-    # --- asking -----------------------------------------------------------------------------------------------------
+    # --- requests ---------------------------------------------------------------------------------------------------
 
-    async def _a_batch(self) -> None:
+    async def _submit_batch(self) -> None:
         key, name = str(uuid4()), f"batch {len(self.accepted.batches)}"
         items = [
-            {"number": number, "fate": self._fate(), "seconds": self._chance.choice((0, 0, 0.02))}
+            {"number": number, "fate": self._choose_fate(), "seconds": self._chance.choice((0, 0, 0.02))}
             for number in range(BATCH * self._scale)
         ]
-        batch = await self.insist(lambda: app.bulk_enqueue(jobs.BULK, items, batch_key=key, name=name))
+        batch = await self.retry(lambda: app.bulk_enqueue(jobs.BULK, items, batch_key=key, name=name))
         self.accepted.add_batch(batch.id, len(items))
 
-    async def _some_singles(self) -> None:
+    async def _submit_tasks(self) -> None:
         for number in range(10):
             job = self._chance.choices((jobs.item, jobs.in_thread, jobs.narrow, jobs.whisper), (4, 4, 3, 1))[0]
             given: dict[str, Any] = {"number": number}
             fate = Fate.FINE
             if job is jobs.item or job is jobs.in_thread:
-                given["fate"] = fate = self._fate()
+                given["fate"] = fate = self._choose_fate()
             if job is not jobs.whisper:
                 given["seconds"] = self._chance.choice((0, 0, 0.05, 0.3))
             text, id = job.dump_input((), given), new_id()
-            await self.insist(lambda job=job, text=text, id=id: app.enqueue_json(job, text, request_id=id))  # type: ignore[misc]
+            await self.retry(lambda job=job, text=text, id=id: app.enqueue_json(job, text, request_id=id))  # type: ignore[misc]
             self.accepted.add(id, fate)
 
-    async def _some_one_shots(self, client: httpx.AsyncClient) -> None:
-        await asyncio.gather(*(self._one_shot(client, number) for number in range(10)))
+    async def _submit_one_shots(self, client: httpx.AsyncClient) -> None:
+        await asyncio.gather(*(self._submit_one_shot(client, number) for number in range(10)))
 
-    async def _one_shot(self, client: httpx.AsyncClient, number: int) -> None:
-        fate = self._fate()
+    async def _submit_one_shot(self, client: httpx.AsyncClient, number: int) -> None:
+        fate = self._choose_fate()
         body = {
             "exec_at": (datetime.now(UTC) + timedelta(seconds=self._chance.choice((-1, 0, 0.5, 2)))).isoformat(),
             "prompt_type": jobs.item.name,
@@ -136,7 +136,7 @@ class Load:
         }
         headers = {"Idempotency-Key": str(uuid4())}
         while True:
-            port = self._chance.choice([each.port for each in self._stage.services if each.role == "web"])
+            port = self._chance.choice([each.port for each in self._environment.services if each.role == "web"])
             try:
                 answer = await client.post(f"http://127.0.0.1:{port}/api/schedule", json=body, headers=headers)
             except httpx.HTTPError:
@@ -146,27 +146,27 @@ class Load:
                     self.accepted.add(UUID(answer.json()["transaction_id"]), fate)
                     return
                 if answer.status_code not in (409, 429, 500, 503):
-                    self._stage.wrong.append(f"a one-shot was answered {answer.status_code}: {answer.text[:300]}")
+                    self._environment.unexpected.append(f"one-shot request answered with {answer.status_code}: {answer.text[:300]}")
                     return
                 if answer.status_code == 500:
-                    self._stage.wrong.append(f"a one-shot was answered 500: {answer.text[:300]}")
+                    self._environment.unexpected.append(f"one-shot request answered with 500: {answer.text[:300]}")
             self.accepted.asked_again += 1
             await asyncio.sleep(0.1)
 
-    async def _operate(self) -> None:
-        """What the doomed manifest leaves is tried again now and then, or seen to."""
-        while not self.over:
+    async def _resolve_dead_letters(self) -> None:
+        """Retry or acknowledge the dead letters of the failing manifest."""
+        while not self.is_over:
             await asyncio.sleep(0.5)
-            letters = await self.insist(lambda: app.dead_letters.list(manifest="doomed", limit=5))
+            letters = await self.retry(lambda: app.dead_letters.list(manifest="doomed", limit=5))
             for letter in letters:
                 await self._resolve(letter["id"], new_id())
 
     async def _resolve(self, letter: UUID, request: UUID) -> None:
-        with suppress(Conflict):  # resolved by the request whose answer was lost
+        with suppress(Conflict):  # resolved by the request whose reply was lost
             if self._chance.random() < 0.5:
-                await self.insist(lambda: app.dead_letters.retry(letter, request_id=request))
+                await self.retry(lambda: app.dead_letters.retry(letter, request_id=request))
             else:
-                await self.insist(lambda: app.dead_letters.acknowledge(letter, note="chaos"))
+                await self.retry(lambda: app.dead_letters.acknowledge(letter, note="chaos"))
 
-    def _fate(self) -> Fate:
+    def _choose_fate(self) -> Fate:
         return self._chance.choices(list(Fate), (90, 8, 2))[0]

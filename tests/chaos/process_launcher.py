@@ -1,7 +1,7 @@
-"""Where the services under chaos are forked: a worker, a scheduler or a web service, each as its command would be.
+"""Forks the services of a chaos run: a worker, a scheduler or a web service, each like its command.
 
-Some are started with a machine clock that is wrong. `tenuto.clock` is the only room that reads it, and `tenuto.ids` the
-only one whose ids carry it: both are shifted there, as a wrong clock would.
+Some start with a wrong machine clock. Only `tenuto.clock` reads the clock, and only `tenuto.ids` puts it into ids;
+both are shifted.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def _prepare(order: dict[str, Any]) -> None:
 
 
 def shift_the_clock(seconds: float) -> None:
-    """Let this process's machine clock be wrong by so many seconds."""
+    """Shift the machine clock of this process by that many seconds."""
     if not seconds:
         return
     by, made = timedelta(seconds=seconds), vars(ids)["uuid7"]

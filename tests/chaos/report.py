@@ -1,4 +1,4 @@
-"""What came of it: the figures as one object or a table, and every rule that does not hold."""
+"""Report of a chaos run: the figures as a JSON object or a table, and every violated rule."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ _FURTHER = (
     "asked_again",
 )
 _WORDS = {
-    "kills": "processes killed with -9",
-    "tasks": "tasks that have ended",
-    "recoveries": "attempts taken back from dead workers",
-    "lost": "acknowledged, and not come to its end",
-    "doubled": "succeeded twice, or held by two at once",
-    "advanced_twice": "steps begun twice or out of turn",
-    "overlapping": "ran side by side and must not",
-    "missing_ledger_rows": "due instants and work without a row",
-    "repaired_executions": "executions a net had to move on",
-    "set_aside": "tasks given up after three dead workers",
+    "kills": "processes killed with SIGKILL",
+    "tasks": "finished tasks",
+    "recoveries": "attempts recovered from dead workers",
+    "lost": "acknowledged, but not finished as required",
+    "doubled": "succeeded twice, or held by two workers at once",
+    "advanced_twice": "steps started twice or out of order",
+    "overlapping": "ran in parallel although not allowed",
+    "missing_ledger_rows": "due instants or effects without a record",
+    "repaired_executions": "executions that needed a repair",
+    "set_aside": "tasks set aside after three dead workers",
     "gave_up": "workers that ended themselves in time",
     "skewed": "processes started with a wrong clock",
     "asked_again": "requests repeated by clients",
@@ -45,14 +45,13 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """One run."""
 
     seed: int
     seconds: float
     counts: Mapping[str, int]
     findings: Sequence[Finding]
     wrong: Sequence[str]
-    """What happened that no fault accounts for."""
+    """Events that no fault explains."""
 
     @property
     def figures(self) -> dict[str, int]:
@@ -66,16 +65,16 @@ class Report:
 
     def as_json(self) -> str:
         further: dict[str, Any] = {name: self.counts.get(name, 0) for name in _FURTHER}
-        further |= {"seed": self.seed, "seconds": round(self.seconds, 1), "broken": self._broken()}
+        further |= {"seed": self.seed, "seconds": round(self.seconds, 1), "broken": self._violations()}
         return json.dumps(self.figures | further)
 
     def as_table(self) -> str:
         shown = self.figures | {name: self.counts.get(name, 0) for name in _FURTHER}
         lines = [f"{name:20} {value:>10,}  {_WORDS.get(name, '')}".rstrip() for name, value in shown.items()]
         lines.append(f"{'seed':20} {self.seed:>10}  {self.seconds:.0f} s")
-        lines += ["", "everything holds" if self.holds else "DOES NOT HOLD:", *self._broken()]
+        lines += ["", "everything holds" if self.holds else "DOES NOT HOLD:", *self._violations()]
         return "\n".join(lines)
 
-    def _broken(self) -> list[str]:
-        rules = [f"{each.figure}: {each.count} against “{each.rule}”: {'; '.join(each.rows)}" for each in self.findings]
+    def _violations(self) -> list[str]:
+        rules = [f"{each.figure}: {each.count} violations of “{each.rule}”: {'; '.join(each.rows)}" for each in self.findings]
         return rules + list(self.wrong)

@@ -1,7 +1,8 @@
-"""The auditor: puts what outsiders know beside the tables, asks every rule, and says what does not hold.
+"""Auditor: loads independent facts beside the tables, runs every check, and reports violations.
 
-It reads on a connection of its own, without a time limit, when the services have left; `tenuto doctor`, whose questions
-it asks too, has little patience and looks at the newest part of the past only.
+It reads on its own connection, without a time limit, after the services have stopped. `tenuto doctor`, whose checks
+it
+runs too, has a time limit and reads only the newest part of the history.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ CREATE UNLOGGED TABLE chaos.accepted (task uuid PRIMARY KEY, fate text);
 CREATE UNLOGGED TABLE chaos.accepted_batches (batch uuid PRIMARY KEY, items bigint);
 CREATE UNLOGGED TABLE chaos.due (schedule text, at timestamptz)
 """
-# A run holds its lease until it ends or its process dies: the one of its number that was born last before it began.
-# That death is noted a moment before it happens, in which a run may just begin. Frozen for longer than the lease lasts
-# it holds none: from five sixths on (a renewal may be a sixth of the lease old when it is stopped) somebody else may
-# have the task.
+# A run holds its lease until it ends or its process dies: the last process with its pid that started before the run.
+# A death is recorded a moment before it happens, and a run may begin in that moment. A process frozen for longer than
+# the lease holds none: from five sixths on (a renewal may be a sixth of the lease old when the process is frozen),
+# another worker may have the task.
 _EFFECTS = f"""
 CREATE UNLOGGED TABLE chaos.effects AS
 WITH runs AS (
@@ -83,7 +84,7 @@ FROM tenuto.schedule_versions AS schedule_name GROUP BY 1
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A rule that does not hold."""
+    """A violated rule."""
 
     figure: Figure
     rule: str
@@ -92,7 +93,7 @@ class Finding:
 
 
 class Auditor:
-    """Looks at one finished run."""
+    """Checks one finished run."""
 
     def __init__(self, settings: Settings, folder: Path, accepted: Accepted, lives: Iterable[Life]) -> None:
         assert settings.database is not None
@@ -103,30 +104,30 @@ class Auditor:
         self._lives = list(lives)
 
     async def findings(self) -> list[Finding]:
-        """Everything that is wrong."""
+        """Return all violations."""
         connection = await asyncpg.connect(self._url)
         try:
             await connection.execute("VACUUM ANALYZE tenuto.activities")
-            found = await self.look(connection, self._folder / "ledger")
+            found = await self.check(connection, self._folder / "ledger")
         finally:
             await connection.close()
-        return found + await self._trail()
+        return found + await self._verify_audit_chain()
 
-    async def look(self, connection: asyncpg.Connection, ledger: Path) -> list[Finding]:
-        """What is wrong as seen on one connection, by this ledger of effects."""
-        await self._lay_out(connection, ledger)
+    async def check(self, connection: asyncpg.Connection, ledger: Path) -> list[Finding]:
+        """Return the violations seen on one connection with this ledger of effects."""
+        await self._load_facts(connection, ledger)
         found = [await _ask(connection, *each) for each in _questions()]
-        found += await self._doctors(connection)
-        found += await self._canary(connection)
+        found += await self._run_doctor_checks(connection)
+        found += await self._find_leaked_secret(connection)
         return [each for each in found if each is not None]
 
-    # --- what outsiders know ----------------------------------------------------------------------------------------
+    # --- independent facts ------------------------------------------------------------------------------------------
 
-    async def _lay_out(self, connection: asyncpg.Connection, ledger: Path) -> None:
+    async def _load_facts(self, connection: asyncpg.Connection, ledger: Path) -> None:
         await connection.execute(_TABLES)
         await connection.copy_to_table("lines", schema_name="chaos", source=ledger, format="text", delimiter=" ")
-        lives = [(each.pid, each.born, each.died) for each in self._lives]
-        freezes = [(each.pid, *span) for each in self._lives for span in each.frozen]
+        lives = [(each.pid, each.started_ns, each.died_ns) for each in self._lives]
+        freezes = [(each.pid, *span) for each in self._lives for span in each.frozen_ns]
         for table, rows in (
             ("lives", lives),
             ("freezes", freezes),
@@ -144,10 +145,10 @@ class Auditor:
         await connection.execute("CREATE INDEX ON chaos.due (schedule, at); ANALYZE chaos.due; ANALYZE chaos.accepted")
         await connection.execute(_EFFECTS)
 
-    # --- what the system knows of itself ----------------------------------------------------------------------------
+    # --- checks of the system itself --------------------------------------------------------------------------------
 
-    async def _doctors(self, connection: asyncpg.Connection) -> list[Finding | None]:
-        """The doctor's questions, of the whole past."""
+    async def _run_doctor_checks(self, connection: asyncpg.Connection) -> list[Finding | None]:
+        """Run the doctor checks over the whole history."""
         bounds = Limits.from_settings(self._settings)
         values: dict[str, Any] = {name: getattr(bounds, name) for name in Limits.__dataclass_fields__}
         values |= {
@@ -169,8 +170,7 @@ class Auditor:
                 found.append(Finding(figure, f"{check.passed} ({check.name})", len(rows), shown))
         return found
 
-    async def _trail(self) -> list[Finding]:
-        """The whole audit trail, link by link."""
+    async def _verify_audit_chain(self) -> list[Finding]:
         database = await Database.open(self._url)
         try:
             keys = auditkeys.load_audit_keys(self._settings)
@@ -180,11 +180,11 @@ class Auditor:
             await database.close()
         if told.is_sound and told.checked_links:
             return []
-        says = [fault.description for fault in told.faults[:_SHOWN]] or ["the trail is empty"]
-        return [Finding("missing_ledger_rows", "the audit trail is as it was written (I14)", len(says), says)]
+        says = [fault.description for fault in told.faults[:_SHOWN]] or ["the audit trail is empty"]
+        return [Finding("missing_ledger_rows", "the audit trail is unchanged (I14)", len(says), says)]
 
-    async def _canary(self, connection: asyncpg.Connection) -> list[Finding]:
-        """No table and no log holds the secret that the jobs were so careless with."""
+    async def _find_leaked_secret(self, connection: asyncpg.Connection) -> list[Finding]:
+        """Search every table and log for the secret that the jobs leak."""
         seen = []
         for row in await connection.fetch(
             "SELECT oid::regclass::text AS name FROM pg_class WHERE relnamespace = 'tenuto'::regnamespace"
@@ -198,11 +198,11 @@ class Auditor:
         for file in self._folder.rglob("*"):
             if file.is_file() and CANARY.encode() in file.read_bytes():
                 seen.append(str(file))
-        return [Finding("else", "a secret is seen nowhere (I16)", len(seen), seen[:_SHOWN])] if seen else []
+        return [Finding("else", "no secret is visible (I16)", len(seen), seen[:_SHOWN])] if seen else []
 
 
 def _questions() -> Iterable[tuple[Figure, str, str]]:
-    return ((check.figure, f"{check.rule} ({check.invariants})", check.broken_by) for check in CHECKS)
+    return ((check.figure, f"{check.rule} ({check.invariants})", check.violations) for check in CHECKS)
 
 
 async def _ask(connection: asyncpg.Connection, figure: Figure, rule: str, query: str) -> Finding | None:

@@ -1,4 +1,4 @@
-"""A short storm breaks no rule; and an auditor who is shown damage finds it, so that his silence means something."""
+"""A short chaos run violates no rule, and the auditor finds every kind of damage done to its result."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from tests.chaos.task_audit import Auditor
-from tests.chaos.chaos_run import raging
+from tests.chaos.chaos_run import chaos_run_in_environment
 from tests.chaos.checks import AT_ITS_END, Figure
 from tests.chaos.oracle import due_instants
 from tests.chaos.pace import Wanted
@@ -31,23 +31,23 @@ from tests.support.waiting import eventually_blocking
 TASKS = times(300, in_a_proof=5000)
 KILLS = times(20, in_a_proof=300)
 SECONDS = AT_ITS_END + 10
-"""Long enough for something to be due that must have run."""
+"""Long enough for something to become due that must have run."""
 
 Lines = list[str]
 
 
 @dataclass(frozen=True)
 class Damage:
-    """Something that is not right, done by hand to a finished run."""
+    """Damage done to the result of a finished run."""
 
     name: str
     figure: Figure
     statement: str = ""
-    to_the_ledger: Callable[[Lines], Lines] = lambda lines: lines
-    shows_where: str = "true"
-    """What must have happened for it to be wrong; as SQL."""
+    ledger_change: Callable[[Lines], Lines] = lambda lines: lines
+    detectable_if: str = "true"
+    """SQL condition under which the damage is a violation."""
     rule: str = ""
-    """How the rule begins that must find it, where others with the same figure would find it too."""
+    """Start of the rule that must find it, where other rules with the same figure would find it too."""
 
 
 _COPIED = """
@@ -56,7 +56,7 @@ _COPIED = """
 
 
 def _another_record(of: str, *, attempt: str = "attempt", task: str = "task_id") -> str:
-    """One record more, like an old one."""
+    """Return an INSERT of a copy of an activity."""
     changed = _COPIED.replace("attempt,", f"{attempt},", 1)
     return (
         f"INSERT INTO tenuto.activities (id, task_id, {_COPIED})"
@@ -69,7 +69,7 @@ def _one(table: str, where: str) -> str:
 
 
 def _given_up_after(*, recorded: int) -> str:
-    """One that was done at its first attempt, as if that had been lost."""
+    """Change a task that completed at its first attempt, as if that had been lost."""
     return (
         f"UPDATE tenuto.activities SET status = 'failed', reason = 'lost', losses = {recorded}"
         " WHERE (tableoid, ctid) = (SELECT tableoid, ctid FROM tenuto.activities"
@@ -78,7 +78,7 @@ def _given_up_after(*, recorded: int) -> str:
 
 
 def _without_the_end_of_an_item(lines: Lines) -> Lines:
-    """Of one that was begun once and ended once: of another there would still be an end."""
+    """Remove the end of an item that began and ended once; with several runs, another end would remain."""
     times = Counter(line.split()[0] for line in lines if " item " in line)
     chosen = (n for n, line in enumerate(lines) if " item ends " in line and times[line.split()[0]] == 2)
     n = next(chosen, len(lines))
@@ -86,7 +86,7 @@ def _without_the_end_of_an_item(lines: Lines) -> Lines:
 
 
 def _without_a_run(group: str) -> Callable[[Lines], Lines]:
-    """As if the code had never begun."""
+    """Remove all runs of the group."""
     return lambda lines: [line for line in lines if line.split()[4] != group]
 
 
@@ -113,9 +113,9 @@ def _every_step_begins_at_the_same_moment(lines: Lines) -> Lines:
 
 
 DAMAGES = (
-    Damage("a due instant without a row", "missing_ledger_rows", _one("tenuto.occurrences", "origin = 'trigger'")),
+    Damage("a due instant without a ledger row", "missing_ledger_rows", _one("tenuto.occurrences", "origin = 'trigger'")),
     Damage(
-        "a row for an instant that was not due",
+        "a ledger row for an instant that was not due",
         "missing_ledger_rows",
         """INSERT INTO tenuto.occurrences (
                id, schedule_id, schedule_name, due_at, origin, decision, decided_at, decided_by)
@@ -124,8 +124,8 @@ DAMAGES = (
            FROM tenuto.occurrences WHERE origin = 'trigger' LIMIT 1""",
     ),
     Damage("a one-shot without an end", "lost", _one("tenuto.activities", "origin = 'once' AND final")),
-    Damage("an item of a batch without an end", "lost", _one("tenuto.activities", "batch_id IS NOT NULL AND final")),
-    Damage("a failure without its dead letter", "lost", _one("tenuto.dead_letters", "true")),
+    Damage("a batch item without an end", "lost", _one("tenuto.activities", "batch_id IS NOT NULL AND final")),
+    Damage("a failure without a dead letter", "lost", _one("tenuto.dead_letters", "true")),
     Damage(
         "an execution that never ended",
         "lost",
@@ -133,59 +133,59 @@ DAMAGES = (
         " WHERE id = (SELECT id FROM tenuto.executions LIMIT 1)",
     ),
     Damage(
-        "a failure recorded as done",
+        "a failure recorded as success",
         "lost",
         "UPDATE tenuto.activities SET status = 'completed' WHERE final AND input ->> 'fate' = 'hopeless'",
     ),
     Damage(
-        "a task that ended cancelled though nobody cancels",
+        "a task cancelled without a request",
         "lost",
         "UPDATE tenuto.activities SET status = 'cancelled' WHERE final AND batch_id IS NOT NULL",
     ),
     Damage(
-        "a task given up at its first loss",
+        "a task set aside at its first loss",
         "lost",
         _given_up_after(recorded=1),
-        rule="nothing is given up before its third loss",
+        rule="no task is set aside before its third loss",
     ),
     Damage(
-        "a task given up at its first loss and counted as if at its third",
+        "a task set aside at its first loss and counted as its third",
         "lost",
         _given_up_after(recorded=3),
-        rule="nothing is given up before its third loss",
+        rule="no task is set aside before its third loss",
     ),
     Damage(
-        "a step that failed though nothing was wrong with it",
+        "a step that failed without a reason",
         "lost",
         "UPDATE tenuto.activities SET status = 'failed', reason = 'error' WHERE final AND execution_id IS NOT NULL"
         " AND kind = 'job' AND input ->> 'fate' IS DISTINCT FROM 'hopeless' AND status = 'completed'",
-        rule="a step fails only if its input says so",
+        rule="a step fails only if its input asks for it",
     ),
     Damage(
-        "a step that failed though the run it waited for did not",
+        "a step that failed although its child execution completed",
         "lost",
         "UPDATE tenuto.activities SET status = 'failed', reason = 'error'"
         " WHERE final AND execution_id IS NOT NULL AND kind = 'schedule' AND status = 'completed'",
-        rule="a step fails only if its input says so",
+        rule="a step fails only if its input asks for it",
     ),
     Damage(
-        "a step that must fail recorded as done",
+        "a step that must fail recorded as success",
         "lost",
         "UPDATE tenuto.activities SET status = 'completed', reason = NULL"
         " WHERE final AND execution_id IS NOT NULL AND input ->> 'fate' = 'hopeless' AND status = 'failed'",
-        rule="a step fails only if its input says so",
+        rule="a step fails only if its input asks for it",
     ),
     Damage(
-        "an execution that failed though no step did",
+        "an execution that failed without a failed step",
         "lost",
         "UPDATE tenuto.executions SET state = 'failed' WHERE state = 'completed'",
-        rule="an execution fails only if a step of it has",
+        rule="an execution fails only if one of its steps did",
     ),
     Damage(
-        "an execution that was cancelled though nobody cancels",
+        "an execution cancelled without a request",
         "lost",
         "UPDATE tenuto.executions SET state = 'cancelled' WHERE state = 'completed' AND schedule_name = 'nested'",
-        rule="an execution fails only if a step of it has",
+        rule="an execution fails only if one of its steps did",
     ),
     Damage(
         "a schedule that never ran",
@@ -202,11 +202,11 @@ DAMAGES = (
         rule="every manifest runs",
     ),
     Damage(
-        "a due instant passed over that may not be",
+        "a due instant skipped against the policies",
         "lost",
         f"""UPDATE tenuto.occurrences SET decision = 'skipped', execution_id = NULL
             WHERE decision = 'fired' AND schedule_name = '{EACH_FIRES[0]}'""",
-        rule="what may overlap and makes up for all it missed",
+        rule="a schedule that allows overlap and fires all missed runs",
     ),
     Damage(
         "a due instant missed in the middle",
@@ -214,7 +214,7 @@ DAMAGES = (
         f"""UPDATE tenuto.occurrences SET decision = 'missed', execution_id = NULL
             WHERE decision = 'fired' AND schedule_name = '{EACH_FIRES[0]}'
               AND due_at < (SELECT max(due_at) FROM tenuto.occurrences) - interval '{AT_ITS_END + 1} s'""",
-        rule="what may overlap and makes up for all it missed",
+        rule="a schedule that allows overlap and fires all missed runs",
     ),
     Damage(
         "a success recorded twice",
@@ -223,29 +223,29 @@ DAMAGES = (
     ),
     Damage("an attempt recorded twice", "doubled", _another_record("status = 'failed' AND NOT final")),
     Damage(
-        "a one-shot nobody asked for", "doubled", _another_record("origin = 'once' AND final", task="gen_random_uuid()")
+        "a one-shot without a request", "doubled", _another_record("origin = 'once' AND final", task="gen_random_uuid()")
     ),
     Damage("a step that is two tasks", "advanced_twice", _another_record("step_index = 3", task="gen_random_uuid()")),
-    Damage("a step that never was", "advanced_twice", _one("tenuto.activities", "step_index = 3 AND final")),
+    Damage("a step without a task", "advanced_twice", _one("tenuto.activities", "step_index = 3 AND final")),
     Damage(
-        "an execution a net has moved",
+        "an execution that was repaired",
         "repaired_executions",
         "INSERT INTO tenuto.repairs VALUES ('execution_stuck', 1, now())",
     ),
-    Damage("a secret in a record", "else", f"UPDATE tenuto.repairs SET net = net || '{CANARY}'"),
-    Damage("a net that found something", "else", "INSERT INTO tenuto.repairs VALUES ('dead_letter_missing', 1, now())"),
-    Damage("a guard that is off", "else", "ALTER TABLE tenuto.executions DISABLE TRIGGER executions_end_once"),
-    Damage("work that was recorded and not done", "missing_ledger_rows", "", _without_the_end_of_an_item),
-    Damage("two runs of one task at once", "doubled", "", _a_second_run_in_the_middle_of_the_first),
+    Damage("a secret in an activity", "else", f"UPDATE tenuto.repairs SET net = net || '{CANARY}'"),
+    Damage("a counted repair", "else", "INSERT INTO tenuto.repairs VALUES ('dead_letter_missing', 1, now())"),
+    Damage("a disabled guard", "else", "ALTER TABLE tenuto.executions DISABLE TRIGGER executions_end_once"),
+    Damage("a success that was recorded but did not run", "missing_ledger_rows", "", _without_the_end_of_an_item),
+    Damage("two concurrent runs of one task", "doubled", "", _a_second_run_in_the_middle_of_the_first),
     Damage("one claim that ran twice", "doubled", "", _the_same_claim_once_more),
-    Damage("more of a key than its limit", "overlapping", "", _four_at_once),
-    Damage("a group that did not wait for the one before", "advanced_twice", "", _every_step_begins_at_the_same_moment),
+    Damage("an exceeded limit key", "overlapping", "", _four_at_once),
+    Damage("a group that did not wait for the previous one", "advanced_twice", "", _every_step_begins_at_the_same_moment),
     Damage(
-        "runs side by side that must be alone",
+        "concurrent runs of a schedule without overlap",
         "overlapping",
         "",
         _every_step_begins_at_the_same_moment,
-        shows_where="""EXISTS (
+        detectable_if="""EXISTS (
             SELECT FROM tenuto.executions WHERE alone AND state = 'completed' GROUP BY schedule_id HAVING count(*) > 1
         )""",
     ),
@@ -253,19 +253,19 @@ DAMAGES = (
 
 
 async def is_found(damage: Damage, url: str, auditor: Auditor, ledger: Path) -> bool | None:
-    """Whether it is, by its figure and rule; it is undone again. None if this storm has left nothing to damage."""
+    """Return whether the damage is found by its figure and rule, and undo it; None if the run has nothing to damage."""
     lines = ledger.read_text().splitlines()
-    changed = damage.to_the_ledger(lines)
+    changed = damage.ledger_change(lines)
     damaged = ledger.with_name("damaged")
     damaged.write_text("".join(f"{line}\n" for line in changed))
     connection = await asyncpg.connect(url)
     try:
         transaction = connection.transaction()
         await transaction.start()
-        await connection.execute("SET LOCAL session_replication_role = replica")  # whoever may switch the guards off
+        await connection.execute("SET LOCAL session_replication_role = replica")  # a superuser, who may disable the guards
         done = await connection.execute(damage.statement) if damage.statement else ""
-        possible = await connection.fetchval(f"SELECT {damage.shows_where}")
-        found = await auditor.look(connection, damaged)
+        possible = await connection.fetchval(f"SELECT {damage.detectable_if}")
+        found = await auditor.check(connection, damaged)
         await transaction.rollback()
     finally:
         await connection.close()
@@ -276,11 +276,11 @@ async def is_found(damage: Damage, url: str, auditor: Auditor, ledger: Path) -> 
 
 
 @pytest.mark.timeout(times(300, in_a_proof=900))
-async def test_a_storm_breaks_no_rule_and_damage_done_by_hand_is_found() -> None:
+async def test_chaos_run_violates_no_rule_and_auditor_finds_damage() -> None:
     chosen = seed()
-    async with raging(Wanted(seconds=SECONDS, tasks=TASKS, kills=KILLS, seed=chosen), print) as storm:
-        auditor = await storm.run()
-        report = await storm.report(auditor)
+    async with chaos_run_in_environment(Wanted(seconds=SECONDS, tasks=TASKS, kills=KILLS, seed=chosen), print) as chaos_run:
+        auditor = await chaos_run.run()
+        report = await chaos_run.report(auditor)
         told = json.loads(report.as_json())
 
         assert told["broken"] == [], (
@@ -295,14 +295,14 @@ async def test_a_storm_breaks_no_rule_and_damage_done_by_hand_is_found() -> None
         assert told["database_restarts"] > 0
         assert "everything holds" in report.as_table()
 
-        seen = {damage: await is_found(damage, storm.url, auditor, storm.ledger) for damage in DAMAGES}
+        seen = {damage: await is_found(damage, chaos_run.url, auditor, chaos_run.ledger) for damage in DAMAGES}
         assert [damage.name for damage, found in seen.items() if found is False] == []
-        # A storm is chance: now and then it leaves nothing that one or the other damage could be done to.
+        # A run is random: now and then it has nothing to which some damage could be done.
         nothing_to_damage = [damage.name for damage, found in seen.items() if found is None]
         assert len(nothing_to_damage) <= 4, nothing_to_damage
 
 
-def test_due_instants_are_counted_from_the_first_midnight_of_2001() -> None:
+def test_oracle_counts_due_instants_from_the_first_midnight_of_2001() -> None:
     noon = datetime(2031, 5, 17, 12, tzinfo=UTC)
     second = timedelta(seconds=1)
 
@@ -312,7 +312,7 @@ def test_due_instants_are_counted_from_the_first_midnight_of_2001() -> None:
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130)], ids=["Ctrl-C"])
-def test_a_storm_that_is_broken_off_leaves_nothing_running(number: signal.Signals, code: int, tmp_path: Path) -> None:
+def test_interrupted_chaos_run_leaves_no_process_running(number: signal.Signals, code: int, tmp_path: Path) -> None:
     told = tmp_path / "told"
     with told.open("w") as stderr:
         process = subprocess.Popen(
@@ -322,7 +322,7 @@ def test_a_storm_that_is_broken_off_leaves_nothing_running(number: signal.Signal
         eventually_blocking(lambda: " kills" in told.read_text(), timeout=90)
         family: list[psutil.Process] = []
 
-        def is_complete() -> bool:  # the storm kills them, too: at some moments there are few
+        def is_complete() -> bool:  # the chaos run kills them too, so at times there are few
             family[:] = psutil.Process(process.pid).children(recursive=True)
             return len(family) >= 7
 

@@ -1,4 +1,4 @@
-"""A storm ends, whatever is wanted of it, and has as much of everything as was wanted."""
+"""A chaos run ends whatever its requested size, with as much of everything as requested."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ states = st.builds(
 
 
 def all_asked(wanted: Wanted, so_far: SoFar) -> bool:
-    """Then the load has ended, whether or not it may go on."""
+    """The load is complete then, whether or not it may continue."""
     return wanted.tasks is not None and so_far.tasks >= wanted.tasks
 
 
 @given(wants, states)
-def test_until_it_is_over_somebody_can_go_on_or_only_time_is_awaited(wanted: Wanted, so_far: SoFar) -> None:
+def test_pace_lets_load_or_faults_continue_until_the_run_is_over_or_only_time_is_missing(wanted: Wanted, so_far: SoFar) -> None:
     pace = Pace(wanted, lambda: so_far)
-    load = pace.load_may_go_on() and not all_asked(wanted, so_far)
-    timely = Pace(wanted, lambda: SoFar(1e9, so_far.tasks, so_far.kills, so_far.every_fault_came))
-    assert load or pace.faults_may_go_on() or timely.is_over()
+    load = pace.load_may_continue() and not all_asked(wanted, so_far)
+    timely = Pace(wanted, lambda: SoFar(1e9, so_far.tasks, so_far.kills, so_far.every_fault_occurred))
+    assert load or pace.faults_may_continue() or timely.is_over()
 
 
 @given(st.builds(Wanted, st.none(), counts, counts), st.integers(1, 1000), st.integers(0, 12))
-def test_it_comes_to_its_end_with_all_that_was_wanted(wanted: Wanted, at_once: int, kills_at_once: int) -> None:
-    """The load asks for so many at once, a fault kills so many, and every other one kills nobody."""
+def test_pace_ends_with_the_requested_size(wanted: Wanted, at_once: int, kills_at_once: int) -> None:
+    """The load submits ``at_once`` tasks per step, one fault kills ``kills_at_once``, every other one none."""
     tasks = kills = faults = 0
     at_once = max(at_once, (wanted.tasks or 0) // 500, (wanted.kills or 0) * TASKS_PER_KILL // 500)
     kills_at_once = max(1, kills_at_once, (wanted.kills or 0) // 500)
@@ -41,16 +41,16 @@ def test_it_comes_to_its_end_with_all_that_was_wanted(wanted: Wanted, at_once: i
     for _ in range(10_000):
         if pace.is_over():
             break
-        if pace.load_may_go_on() and not all_asked(wanted, SoFar(tasks=tasks)):
+        if pace.load_may_continue() and not all_asked(wanted, SoFar(tasks=tasks)):
             tasks += at_once
-        if pace.faults_may_go_on():
+        if pace.faults_may_continue():
             faults += 1
             kills += kills_at_once * (faults % 2)
     assert pace.is_over()
     assert (tasks >= (wanted.tasks or 0), kills >= (wanted.kills or 0), faults >= 13) == (True, True, True)
 
 
-def test_kills_and_tasks_that_are_counted_come_evenly() -> None:
+def test_pace_distributes_counted_kills_and_tasks_evenly() -> None:
     wanted = Wanted(tasks=1000, kills=100)
     for so_far, load, faults in [
         (SoFar(tasks=500, kills=50), True, True),
@@ -59,12 +59,12 @@ def test_kills_and_tasks_that_are_counted_come_evenly() -> None:
         (SoFar(tasks=1000, kills=10), False, True),
     ]:
         pace = Pace(wanted, lambda so_far=so_far: so_far)  # type: ignore[misc]
-        assert (pace.load_may_go_on(), pace.faults_may_go_on()) == (load, faults), so_far
+        assert (pace.load_may_continue(), pace.faults_may_continue()) == (load, faults), so_far
 
 
-def test_where_one_of_them_is_not_counted_kills_keep_to_a_part_of_the_tasks() -> None:
+def test_pace_derives_kills_from_tasks_if_one_of_them_is_not_counted() -> None:
     for wanted in (Wanted(), Wanted(tasks=10_000), Wanted(kills=10_000)):
         for kills, may in [(SOME, True), (SOME + 100, True), (SOME + 101, False)]:
             so_far = SoFar(tasks=100 * TASKS_PER_KILL, kills=kills)
-            assert Pace(wanted, lambda so_far=so_far: so_far).faults_may_go_on() == may  # type: ignore[misc]
-            assert Pace(wanted, lambda so_far=so_far: so_far).load_may_go_on()  # type: ignore[misc]
+            assert Pace(wanted, lambda so_far=so_far: so_far).faults_may_continue() == may  # type: ignore[misc]
+            assert Pace(wanted, lambda so_far=so_far: so_far).load_may_continue()  # type: ignore[misc]

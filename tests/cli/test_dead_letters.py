@@ -172,9 +172,9 @@ def test_dead_letter_retry_all_without_confirmation_changes_nothing(failed_batch
 
 def test_dead_letter_acknowledge_requires_a_note_where_configured(failed_batch: Shell) -> None:
     id = list_dead_letters(failed_batch)[0]["id"]
-    rejected = failed_batch("dead-letter", "acknowledge", id, TENUTO_LETTERS_NEED_NOTES="true")
+    rejected = failed_batch("dead-letter", "acknowledge", id, TENUTO_DEAD_LETTER_NOTE_REQUIRED="true")
     assert (rejected.code, "note" in rejected.err) == (2, True)
-    assert failed_batch("dead-letter", "acknowledge", id, "--note", "why", TENUTO_LETTERS_NEED_NOTES="true").code == 0
+    assert failed_batch("dead-letter", "acknowledge", id, "--note", "why", TENUTO_DEAD_LETTER_NOTE_REQUIRED="true").code == 0
 
 
 def test_manifest_show_names_its_open_dead_letter(shell: Shell) -> None:

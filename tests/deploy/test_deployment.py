@@ -229,17 +229,17 @@ def test_the_commands_of_compose_work_together_outside_a_container(shell: Shell,
     shutil.copy(DEPLOY / "tasks.py", shell.folder / "tasks.py")
     shell.environment["TENUTO_DATABASE"] = empty_url
     shell.environment["TENUTO_LOG_FORMAT"] = "json"
-    shell.environment["TENUTO_METRICS_OPEN"] = "true"
+    shell.environment["TENUTO_METRICS_PUBLIC"] = "true"
     shell.environment["TENUTO_METRICS_PORT"] = "0"
     started = [shell.start_service(*OURS[name]["command"]) for name in ("scheduler", "worker")]
     window = f"http://{json.loads(started[1].wait_for_line('figures told'))['address']}"
-    started[1].wait_for_line("database not ready")  # before the schema: they wait
+    started[1].wait_for_line("connection postponed")  # before the schema: they wait
     assert httpx2.get(f"{window}/readyz").status_code == 503
     assert shell(*OURS["migrate"]["command"]).code == 0
     elsewhere = {"0.0.0.0": "127.0.0.1", "8321": "0"}  # this machine is no container
     started.append(shell.start_service(*(elsewhere.get(word, word) for word in OURS["web"]["command"])))
     address = json.loads(started[2].wait_for_line("web service started"))["address"]
-    json.loads(started[0].wait_for_line("scheduler ready"))
+    json.loads(started[0].wait_for_line("scheduler started"))
     json.loads(started[1].wait_for_line("worker ready"))
     for name in ("scheduler", "web"):
         eventually_blocking(lambda name=name: shell(*OURS[name]["healthcheck"]["test"][2:]).code == 0)  # type: ignore[misc]

@@ -110,7 +110,7 @@ class Walk:
                     stdout=log.fileno(),
                     stderr=log.fileno(),
                 )
-            ready = "scheduler ready" if line == "tenuto scheduler" else "worker ready"
+            ready = "scheduler started" if line == "tenuto scheduler" else "worker ready"
             eventually_blocking(lambda: ready in self._log(line) or self._services[line].poll(), timeout=PATIENCE)
 
     def _run_program(self, name: str) -> None:

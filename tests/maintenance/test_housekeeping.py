@@ -100,7 +100,7 @@ async def test_locked_partition_does_not_block_other_deletions(
 
 async def test_retention_runs_at_its_interval(db: Database) -> None:
     clock = ManualClock(NOW)
-    housekeeping = make_housekeeping(db, clock, retention_every_seconds=3600)
+    housekeeping = make_housekeeping(db, clock, retention_interval_seconds=3600)
     await housekeeping.run_cycle()
     aged = await insert_activity(db, datetime(2019, 1, 1, tzinfo=UTC))
     clock.advance(timedelta(minutes=59))
@@ -194,7 +194,7 @@ async def test_retention_keeps_activities_of_open_executions_and_logs_it(
     )
     since = await insert_activity(db, old_among_old + timedelta(days=1), ended=started_at + timedelta(minutes=1))
 
-    housekeeping = make_housekeeping(db, clock, retention_days=90, retention_every_seconds=60)
+    housekeeping = make_housekeeping(db, clock, retention_days=90, retention_interval_seconds=60)
     for _ in range(2):
         await housekeeping.run_cycle()
         clock.advance(timedelta(hours=7))

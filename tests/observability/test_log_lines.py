@@ -65,7 +65,7 @@ async def test_json_log_lines_name_task_attempt_and_execution(
         False,
     )
     assert "execution" not in failure
-    assert "task" not in by_event["worker ready"]
+    assert "task" not in by_event["worker started"]
 
 
 async def test_console_log_lines_name_task_and_execution_and_omit_successes(

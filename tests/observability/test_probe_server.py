@@ -114,12 +114,12 @@ async def test_probe_server_disconnects_client_that_does_not_read(
             assert await asyncio.to_thread(count_received_bytes, client) < len(padding)
 
 
-async def test_probe_server_listens_on_other_hosts_only_with_metrics_open(app: Tenuto, tmp_path: Path) -> None:
+async def test_probe_server_listens_on_other_hosts_only_with_metrics_public(app: Tenuto, tmp_path: Path) -> None:
     with raises_code("settings.metrics_host.exposed", Invalid):
         async with serve_probes(load_settings(home=tmp_path, metrics_port=0, metrics_host="0.0.0.0"), app.status):
             pass
     async with serve_probes(
-        load_settings(home=tmp_path, metrics_port=0, metrics_host="0.0.0.0", metrics_open=True), app.status
+        load_settings(home=tmp_path, metrics_port=0, metrics_host="0.0.0.0", metrics_public=True), app.status
     ):
         pass
     async with serve_probes(load_settings(home=tmp_path), app.status):

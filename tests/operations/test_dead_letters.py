@@ -99,7 +99,7 @@ async def test_dead_letter_is_resolved_once(failing: Tenuto, worker: WorkerFacto
 
 
 async def test_dead_letter_note_is_required_if_configured(url: str, tmp_path: Any) -> None:
-    app = Tenuto(settings=load_settings(database=url, home=tmp_path, letters_need_notes=True))
+    app = Tenuto(settings=load_settings(database=url, home=tmp_path, dead_letter_note_required=True))
     async with app:
         for act in (
             app.dead_letters.acknowledge(new_id()),

@@ -280,7 +280,7 @@ async def test_one_shot_list_filters_and_searches(jobs: Tenuto) -> None:
 
 
 async def test_one_shot_in_the_past_is_an_error_if_configured(url: str, tmp_path: Path) -> None:
-    async with Tenuto(settings=load_settings(database=url, home=tmp_path, one_shots_in_the_past="refuse")) as app:
+    async with Tenuto(settings=load_settings(database=url, home=tmp_path, past_one_shots="refuse")) as app:
 
         @app.job
         async def bake() -> None: ...

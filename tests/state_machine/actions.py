@@ -1,6 +1,6 @@
-"""The hands of the machine: what it does to a real database, and how it sees what came of it.
+"""Actions of the state machine on a real database, and a snapshot of the result.
 
-Hypothesis is not asynchronous, so a loop of its own runs each act to its end. Nothing here knows the model.
+Hypothesis is synchronous, so each action runs to completion on a private event loop. The model is unknown here.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _COLUMNS = {
     "occurrences": ("schedule_name", "due_at", "origin", "decision"),
     "schedules": ("name", "enabled", "next_run_at"),
 }  # fmt: skip
-# One look at everything, in one statement: it is taken after every step.
+# One statement for everything, because a snapshot is taken after every step.
 _LOOK = (
     "SELECT "
     + ", ".join(f"ARRAY(SELECT ROW({', '.join(names)}) FROM tenuto.{table})" for table, names in _COLUMNS.items())
@@ -72,7 +72,7 @@ _LOOK = (
 
 @dataclass(frozen=True)
 class Seen:
-    """What stands in the tables."""
+    """Contents of the tables."""
 
     tasks: list[dict[str, Any]]
     records: list[dict[str, Any]]
@@ -82,44 +82,44 @@ class Seen:
     counts: dict[str, int]
 
 
-class Hands:
-    """One database and a loop to reach it from."""
+class Actions:
+    """A database and the event loop that uses it."""
 
     def __init__(self, url: str) -> None:
         self._loop = asyncio.new_event_loop()
-        self.db: Database = self.do(Database.open(url, generic_plans=True))
+        self.db: Database = self.run(Database.open(url, generic_plans=True))
 
-    def do(self, work: Awaitable[T]) -> T:
+    def run(self, work: Awaitable[T]) -> T:
         return self._loop.run_until_complete(_awaited(work))
 
     def close(self) -> None:
-        self.do(self.db.close())
+        self.run(self.db.close())
         self._loop.close()
 
     def clear(self) -> None:
-        """As on the first day."""
+        """Empty all tables."""
 
-        async def act(connection: Connection) -> None:
+        async def action(connection: Connection) -> None:
             await connection.execute(_CLEAR)
 
-        self.do(self.db.transaction(act))
+        self.run(self.db.transaction(action))
 
     # --- workers ----------------------------------------------------------------------------------------------------
 
     def register(self, name: str) -> tuple[UUID, UUID | None]:
-        """A process of that name starts; its id, and that of the one before if that had not left."""
+        """Start a process of that name; return its id, and the id of its predecessor if that had not stopped."""
         me = ProcessRegistration(new_id(), name, "worker", "here", "boot", 1, "0", list(QUEUES), 10)
-        return me.id, self.do(workers.register_process(self.db, me, holds_name_lock=True, silence_limit=LEASE))
+        return me.id, self.run(workers.register_process(self.db, me, holds_name_lock=True, silence_limit=LEASE))
 
     def recover(self, worker: UUID, now: datetime) -> int:
-        return self._afterwards(recovery.recover_tasks_of_worker(self.db, worker, now), now)
+        return self._with_retry_times(recovery.recover_tasks_of_worker(self.db, worker, now), now)
 
     def sweep(self, now: datetime) -> int:
-        return self._afterwards(recovery.recover_lost_tasks(self.db, now), now)
+        return self._with_retry_times(recovery.recover_lost_tasks(self.db, now), now)
 
     def stall(self, worker: UUID) -> None:
-        """Its leases run out on the only clock that counts, the database's."""
-        self.do(
+        """Expire the leases of a worker on the clock of the database."""
+        self.run(
             self.db.fetch_all(
                 "UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 s' WHERE worker_id = $1", worker
             )
@@ -129,105 +129,105 @@ class Hands:
 
     def enqueue(self, now: datetime, **fields: Any) -> tuple[NewTask, UUID]:
         task = NewTask(new_id(), "work", "{}", now, WHO, policy=POLICY.to_json(), **fields)
-        return task, self.do(store.enqueue_or_find(self.db, task))
+        return task, self.run(store.enqueue_or_find(self.db, task))
 
     def enqueue_again(self, task: NewTask) -> UUID:
-        """The same request once more, as if no reply had come."""
-        return self.do(store.enqueue_or_find(self.db, task, may_exist=True))
+        """Repeat a request as if its reply was lost."""
+        return self.run(store.enqueue_or_find(self.db, task, may_exist=True))
 
     def promote(self, now: datetime) -> int:
-        return self.do(store.promote_due_tasks(self.db, now, QUEUES)).promoted_count
+        return self.run(store.promote_due_tasks(self.db, now, QUEUES)).promoted_count
 
     def claim(self, worker: UUID, most: int) -> list[Task]:
-        return self.do(store.claim_tasks(self.db, worker, QUEUES, most, LEASE))
+        return self.run(store.claim_tasks(self.db, worker, QUEUES, most, LEASE))
 
-    def claim_under_limits(self, worker: UUID, most: int) -> list[Task]:
-        return self.do(store.claim_limited_tasks(self.db, worker, QUEUES, most, LEASE))
+    def claim_limited(self, worker: UUID, most: int) -> list[Task]:
+        return self.run(store.claim_limited_tasks(self.db, worker, QUEUES, most, LEASE))
 
     def renew(self, worker: UUID, held: Sequence[tuple[UUID, int]]) -> set[UUID]:
-        return self.do(store.renew_leases(self.db, worker, [(id, fence, None) for id, fence in held], LEASE))
+        return self.run(store.renew_leases(self.db, worker, [(id, fence, None) for id, fence in held], LEASE))
 
     def finish(self, task: Task, how: str, now: datetime) -> set[UUID]:
-        return self._afterwards(completion.finish(self.db, [settle(task, _outcome(how, now), now, new_id)]), now)
+        return self._with_retry_times(completion.finish(self.db, [settle(task, _outcome(how, now), now, new_id)]), now)
 
-    def finish_and_go_on(self, task: Task, now: datetime) -> tuple[set[UUID], list[Task]]:
-        """It completes, and its worker takes what follows in the same breath."""
+    def finish_and_claim_next(self, task: Task, now: datetime) -> tuple[set[UUID], list[Task]]:
+        """Complete a task and claim a task of the next group in the same transaction."""
         assert task.worker_id is not None
         taking = NextGroupClaim(task.worker_id, LEASE, QUEUES, 5)
         settlement = settle(task, _outcome("completed", now), now, new_id)
-        return self._afterwards(completion.finish(self.db, [settlement], taking), now), taking.claimed
+        return self._with_retry_times(completion.finish(self.db, [settlement], taking), now), taking.claimed
 
-    def put_back(self, worker: UUID, task: Task) -> set[UUID]:
-        return self.do(store.return_tasks_to_queue(self.db, worker, [task]))
+    def return_to_queue(self, worker: UUID, task: Task) -> set[UUID]:
+        return self.run(store.return_tasks_to_queue(self.db, worker, [task]))
 
     def cancel(self, task: UUID) -> str:
-        return self.do(task_cancellation.cancel_task(self.db, task, WHO))
+        return self.run(task_cancellation.cancel_task(self.db, task, WHO))
 
-    def _afterwards(self, act: Awaitable[T], now: datetime) -> T:
-        """The database's clock is far ahead: what is to be tried again later waits by the machine's clock."""
-        answer = self.do(act)
-        self.do(test_clock.reschedule_future_retries(self.db, now))
+    def _with_retry_times(self, action: Awaitable[T], now: datetime) -> T:
+        """The clock of the database is far ahead: tasks to be retried wait by the machine clock."""
+        answer = self.run(action)
+        self.run(test_clock.reschedule_future_retries(self.db, now))
         return answer
 
     # --- queues -----------------------------------------------------------------------------------------------------
 
     def pause_queue(self, name: str) -> None:
-        self.do(workers.pause_queue(self.db, name, by="the machine", reason=None))
+        self.run(workers.pause_queue(self.db, name, by="the machine", reason=None))
 
     def resume_queue(self, name: str) -> None:
-        self.do(workers.resume_queue(self.db, name))
+        self.run(workers.resume_queue(self.db, name))
 
     def limit_queue(self, name: str, most: int | None) -> None:
-        self.do(workers.limit_queue(self.db, name, most))
+        self.run(workers.limit_queue(self.db, name, most))
 
     # --- schedules and executions -----------------------------------------------------------------------------------
 
-    def create(self, name: str, minutes: int, overlap: str, groups: tuple[int, ...], now: datetime) -> Schedule:
-        return self.do(
+    def create_schedule(self, name: str, minutes: int, overlap: str, groups: tuple[int, ...], now: datetime) -> Schedule:
+        return self.run(
             schedule_definitions.create(self.db, _definition(name, minutes, overlap, groups), ChangeContext(WHO, now))
         )
 
-    def edit(self, name: str, minutes: int, overlap: str, groups: tuple[int, ...], now: datetime) -> Schedule:
-        return self.do(
+    def edit_schedule(self, name: str, minutes: int, overlap: str, groups: tuple[int, ...], now: datetime) -> Schedule:
+        return self.run(
             schedule_definitions.edit(self.db, name, _definition(name, minutes, overlap, groups), ChangeContext(WHO, now))
         )
 
-    def switch(self, name: str, now: datetime, *, enabled: bool) -> bool:
-        return self.do(schedule_definitions.set_enabled(self.db, name, ChangeContext(WHO, now), enabled=enabled))
+    def set_enabled(self, name: str, now: datetime, *, enabled: bool) -> bool:
+        return self.run(schedule_definitions.set_enabled(self.db, name, ChangeContext(WHO, now), enabled=enabled))
 
-    def delete(self, name: str, now: datetime) -> None:
-        self.do(schedule_definitions.delete(self.db, name, ChangeContext(WHO, now)))
+    def delete_schedule(self, name: str, now: datetime) -> None:
+        self.run(schedule_definitions.delete(self.db, name, ChangeContext(WHO, now)))
 
-    def fire(self, now: datetime) -> int:
-        return self.do(firing.fire_due_schedules(self.db, now, "the machine"))
+    def fire_due_schedules(self, now: datetime) -> int:
+        return self.run(firing.fire_due_schedules(self.db, now, "the machine"))
 
-    def take_turns(self, now: datetime) -> int:
-        return self.do(firing.start_queued_runs(self.db, now, "the machine"))
+    def start_queued_runs(self, now: datetime) -> int:
+        return self.run(firing.start_queued_runs(self.db, now, "the machine"))
 
-    def run_now(self, name: str, now: datetime) -> str:
+    def run_manually(self, name: str, now: datetime) -> str:
         request = new_id()
 
-        async def act(connection: Connection) -> str:
+        async def action(connection: Connection) -> str:
             return (await firing.run_schedule(connection, name, now, WHO, request_id=request)).decision
 
-        return self.do(self.db.transaction(act))
+        return self.run(self.db.transaction(action))
 
-    def cancel_run(self, id: UUID, now: datetime) -> str:
-        return self.do(execution_control.cancel_execution(self.db, id, now, WHO))
+    def cancel_execution(self, id: UUID, now: datetime) -> str:
+        return self.run(execution_control.cancel_execution(self.db, id, now, WHO))
 
-    def pause_run(self, id: UUID, now: datetime) -> None:
-        self.do(execution_control.pause_execution(self.db, id, now, WHO))
+    def pause_execution(self, id: UUID, now: datetime) -> None:
+        self.run(execution_control.pause_execution(self.db, id, now, WHO))
 
-    def resume_run(self, id: UUID, now: datetime) -> None:
-        self.do(execution_control.resume_execution(self.db, id, now))
+    def resume_execution(self, id: UUID, now: datetime) -> None:
+        self.run(execution_control.resume_execution(self.db, id, now))
 
     def repair(self, now: datetime) -> int:
-        return self.do(repair_stuck_executions(self.db, now))
+        return self.run(repair_stuck_executions(self.db, now))
 
     # --- batches ----------------------------------------------------------------------------------------------------
 
-    def batch(self, name: str, items: int, now: datetime) -> UUID:
-        """A manifest with a batch of so many items."""
+    def submit_batch(self, name: str, items: int, now: datetime) -> UUID:
+        """Create a manifest and a batch of that many items."""
 
         async def make() -> UUID:
             stored = await manifest_definitions.create(
@@ -237,25 +237,25 @@ class Hands:
             like = await batches.item_template(self.db, stored, opened["id"], now, WHO)
             await batches.add_items(self.db, opened["id"], 0, like, ["{}"] * items, None)
             await batches.complete_batch(self.db, opened["id"], now)
-            # Items are due at once, by the database's clock: by the machine's, that is now.
+            # Items are due immediately by the clock of the database; by the machine clock that is now.
             await self.db.fetch_all("UPDATE tenuto.tasks SET run_at = $2 WHERE batch_id = $1", opened["id"], now)
             return UUID(str(opened["id"]))
 
-        return self.do(make())
+        return self.run(make())
 
     def pause_batch(self, id: UUID, now: datetime) -> None:
-        self.do(batches.pause_batch(self.db, id, now, WHO))
+        self.run(batches.pause_batch(self.db, id, now, WHO))
 
     def resume_batch(self, id: UUID, now: datetime) -> None:
-        self.do(batches.resume_batch(self.db, id, now))
+        self.run(batches.resume_batch(self.db, id, now))
 
     def cancel_batch(self, id: UUID, now: datetime) -> None:
-        self.do(batches.cancel_batch(self.db, id, now, WHO))
+        self.run(batches.cancel_batch(self.db, id, now, WHO))
 
-    # --- looking ----------------------------------------------------------------------------------------------------
+    # --- snapshot ---------------------------------------------------------------------------------------------------
 
-    def seen(self) -> Seen:
-        row = self.do(self.db.fetch_one(_LOOK))
+    def snapshot(self) -> Seen:
+        row = self.run(self.db.fetch_one(_LOOK))
         assert row is not None
         tables = {
             table: [dict(zip(names, each, strict=True)) for each in row[place]]

@@ -1,4 +1,4 @@
-"""The tables held against the model: every difference in words, so that a failure says what is wrong."""
+"""Comparison of the tables with the model; every difference is described."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.state_machine.world import Record, Run, Work, World
 
 
 def differences(seen: Seen, world: World, calendar: Calendar) -> list[str]:
-    """Where what is differs from what ought to be."""
+    """Return the differences between the tables and the model."""
     return [
         *_unlike(
             "task", {row["id"]: _task(row) for row in seen.tasks}, {id: _work(w) for id, w in world.tasks.items()}
@@ -74,18 +74,18 @@ def _ledger(calendar: Calendar) -> list[tuple[Any, ...]]:
 
 
 def _unlike(what: str, found: Mapping[Any, Any], wanted: Mapping[Any, Any]) -> list[str]:
-    words = [f"{what} {key}: is there" for key in found.keys() - wanted.keys()]
-    words += [f"{what} {key}: is missing" for key in wanted.keys() - found.keys()]
+    words = [f"{what} {key}: unexpected" for key in found.keys() - wanted.keys()]
+    words += [f"{what} {key}: missing" for key in wanted.keys() - found.keys()]
     for key in found.keys() & wanted.keys():
         if found[key] == wanted[key]:
             continue
         if isinstance(found[key], dict):
             parts = [
-                f"{n} {found[key][n]!r}, not {wanted[key][n]!r}" for n in wanted[key] if found[key][n] != wanted[key][n]
+                f"{n} {found[key][n]!r} instead of {wanted[key][n]!r}" for n in wanted[key] if found[key][n] != wanted[key][n]
             ]
             words.append(f"{what} {key}: {'; '.join(parts)}")
         else:
-            words.append(f"{what} {key}: {found[key]}, not {wanted[key]}")
+            words.append(f"{what} {key}: {found[key]} instead of {wanted[key]}")
     return words
 
 
@@ -96,12 +96,12 @@ def _more(what: str, found: Counter[Any], wanted: Counter[Any]) -> list[str]:
 
 
 def _overrun(seen: Seen) -> list[str]:
-    """A key never has more under a living lease than it may, whatever the model thinks."""
+    """A limit key never has more unexpired leases than allowed, independent of the model."""
     running = Counter(row["limit_key"] for row in seen.tasks if row["state"] == "running" and row["limit_key"])
     most = {row["limit_key"]: row["limit_max"] for row in seen.tasks if row["limit_key"]}
     expired = {row["limit_key"] for row in seen.tasks if row["state"] == "running" and _is_over(row)}
     return [
-        f"key {key}: {count} run, {most[key]} may"
+        f"key {key}: {count} running, {most[key]} allowed"
         for key, count in running.items()
         if count > most[key] and key not in expired
     ]

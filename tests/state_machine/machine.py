@@ -1,7 +1,8 @@
-"""What may happen, as rules hypothesis chooses from: each acts on the database and on the model, and both must agree.
+"""Hypothesis rules on schedules, executions and batches: each acts on the database and on the model, and both must
+agree.
 
-Small on purpose: the acts are in `hands`, what must follow in `world` and `timetables`, how they are held against each
-other in `comparing`.
+The rules are small: `actions` changes the database, `world` and `timetables` are the model, `comparison` compares
+them.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ groups = st.sampled_from([(1,), (2, 1), (1, 2, 1)])
 
 
 class Machine(WorkRules):
-    """All of it."""
+    """The complete state machine."""
 
     @initialize(minutes=minutes, overlap=overlap, groups=groups, items=st.integers(0, 2))
-    def it_begins(self, minutes: int, overlap: str, groups: tuple[int, ...], items: int) -> None:
-        """With two workers, a schedule that runs, a few tasks, and perhaps a batch."""
+    def initial_state(self, minutes: int, overlap: str, groups: tuple[int, ...], items: int) -> None:
+        """Start with two workers, a schedule that runs, a few tasks, and perhaps a batch."""
         for name in NAMES:
-            self.workers[name], before = self.hands.register(name)
+            self.workers[name], before = self.actions.register(name)
             assert before is None
-        self.create_a_schedule(minutes, overlap, groups)
+        self.create_schedule(minutes, overlap, groups)
         self.run_by_hand(0)
         self.enqueue("default", 0, 0)
         self.enqueue_with_a_limited_key(1)
@@ -44,19 +45,19 @@ class Machine(WorkRules):
 
     @precondition(lambda self: len(self.calendar.tables) < 3)
     @rule(minutes=minutes, overlap=overlap, groups=groups)
-    def create_a_schedule(self, minutes: int, overlap: str, groups: tuple[int, ...]) -> None:
+    def create_schedule(self, minutes: int, overlap: str, groups: tuple[int, ...]) -> None:
         self.number += 1
         name = f"schedule {self.number}"
-        made = self.hands.create(name, minutes, overlap, groups, self.world.now)
+        made = self.actions.create_schedule(name, minutes, overlap, groups, self.world.now)
         table = Timetable(made.id, name, every(f"{minutes}m"), overlap, groups, enabled=True, next_run=None)
         table.next_run = table.after(self.world.now)
         self.calendar.tables[name] = table
 
     @precondition(lambda self: self.calendar.tables)
     @rule(pick=pick, minutes=minutes, overlap=overlap, groups=groups)
-    def edit_a_schedule(self, pick: int, minutes: int, overlap: str, groups: tuple[int, ...]) -> None:
+    def edit_schedule(self, pick: int, minutes: int, overlap: str, groups: tuple[int, ...]) -> None:
         table = self._table(pick)
-        self.hands.edit(table.name, minutes, overlap, groups, self.world.now)
+        self.actions.edit_schedule(table.name, minutes, overlap, groups, self.world.now)
         retimed = every(f"{minutes}m") != table.trigger
         if retimed:
             self.calendar.leave_overdue(table, self.world.now)
@@ -68,11 +69,11 @@ class Machine(WorkRules):
 
     @precondition(lambda self: self.calendar.tables)
     @rule(pick=pick, enabled=st.booleans())
-    def switch_a_schedule(self, pick: int, enabled: bool) -> None:
+    def set_schedule_enabled(self, pick: int, enabled: bool) -> None:
         table = self._table(pick)
         if table.enabled == enabled:
             return
-        self.hands.switch(table.name, self.world.now, enabled=enabled)
+        self.actions.set_enabled(table.name, self.world.now, enabled=enabled)
         self.calendar.leave_overdue(table, self.world.now)
         self.calendar.leave_pause(table, self.world.now)
         table.enabled = enabled
@@ -83,13 +84,13 @@ class Machine(WorkRules):
 
     @precondition(lambda self: self.calendar.tables)
     @rule(pick=pick)
-    def delete_a_schedule(self, pick: int) -> None:
+    def delete_schedule(self, pick: int) -> None:
         table = self._table(pick)
         if any(self.world.active(table.name)):
             with refused():
-                self.hands.delete(table.name, self.world.now)
+                self.actions.delete_schedule(table.name, self.world.now)
             return
-        self.hands.delete(table.name, self.world.now)
+        self.actions.delete_schedule(table.name, self.world.now)
         self.calendar.leave_overdue(table, self.world.now)
         self.calendar.give_up(table, by_hand_too=True)
         del self.calendar.tables[table.name]
@@ -107,7 +108,7 @@ class Machine(WorkRules):
             for table in self.calendar.tables.values()
             if table.enabled and self.calendar.due(table, self.world.now)
         ]
-        assert self.hands.fire(self.world.now) == len(due)
+        assert self.actions.fire_due_schedules(self.world.now) == len(due)
         wanted = [(table.name, self._fires(table)) for table in due]
         self._adopt([(name, due_at) for name, due_at in wanted if due_at is not None])
 
@@ -132,7 +133,7 @@ class Machine(WorkRules):
     @rule(pick=pick)
     def run_by_hand(self, pick: int) -> None:
         table = self._table(pick)
-        decision = self.hands.run_now(table.name, self.world.now)
+        decision = self.actions.run_manually(table.name, self.world.now)
         assert decision == self._meets(table)
         self.calendar.write(table, self.world.now, decision, "manual")
         self._adopt([(table.name, self.world.now)] if decision == "fired" else [])
@@ -145,12 +146,12 @@ class Machine(WorkRules):
             if waiting and not any(self.world.active(table.name)):
                 waiting[0].decision = "fired"
                 begun.append((table.name, waiting[0].due))
-        assert self.hands.take_turns(self.world.now) == len(begun)
+        assert self.actions.start_queued_runs(self.world.now) == len(begun)
         self._adopt(begun)
 
     def _adopt(self, wanted: list[tuple[str, datetime]]) -> None:
-        """The executions that ought to have begun, and no others, with the ids the database knows them by."""
-        seen = self.hands.seen()
+        """Match the expected executions, and no others, with the ids of the database."""
+        seen = self.actions.snapshot()
         new = [row for row in seen.runs if row["id"] not in self.world.runs]
         assert sorted((row["schedule_name"], row["due_at"]) for row in new) == sorted(wanted)
         for row in new:
@@ -173,9 +174,9 @@ class Machine(WorkRules):
         run = self.world.runs[self._one_of(self.world.runs, pick)]
         if run.state != "in_progress":
             with refused():
-                self.hands.cancel_run(run.id, self.world.now)
+                self.actions.cancel_execution(run.id, self.world.now)
             return
-        told = self.hands.cancel_run(run.id, self.world.now)
+        told = self.actions.cancel_execution(run.id, self.world.now)
         self.world.cancel_run(run.id)
         assert told == ("cancelled" if run.ended else "stopping")
 
@@ -186,12 +187,12 @@ class Machine(WorkRules):
         run = going[self._one_of(going, pick)]
         if run.state != "in_progress":
             with refused():
-                self.hands.pause_run(run.id, self.world.now)
+                self.actions.pause_execution(run.id, self.world.now)
         elif run.paused:
-            self.hands.resume_run(run.id, self.world.now)
+            self.actions.resume_execution(run.id, self.world.now)
             self.world.resume_run(run.id)
         else:
-            self.hands.pause_run(run.id, self.world.now)
+            self.actions.pause_execution(run.id, self.world.now)
             self.world.pause_run(run.id)
 
     # --- batches ----------------------------------------------------------------------------------------------------
@@ -200,9 +201,9 @@ class Machine(WorkRules):
     @rule(items=st.integers(1, 4))
     def a_batch_comes_in(self, items: int) -> None:
         self.number += 1
-        id = self.hands.batch(f"bake-{self.number}", items, self.world.now)
+        id = self.actions.submit_batch(f"bake-{self.number}", items, self.world.now)
         self.world.lots[id] = Lot(id)
-        of_it = [row for row in self.hands.seen().tasks if row["batch_id"] == id]
+        of_it = [row for row in self.actions.snapshot().tasks if row["batch_id"] == id]
         assert len(of_it) == items
         for row in of_it:
             key, most = row["limit_key"], row["limit_max"]
@@ -214,12 +215,12 @@ class Machine(WorkRules):
         lot = self.world.lots[self._one_of(self.world.lots, pick)]
         if lot.cancelled:
             with refused():
-                self.hands.pause_batch(lot.id, self.world.now)
+                self.actions.pause_batch(lot.id, self.world.now)
         elif lot.paused:
-            self.hands.resume_batch(lot.id, self.world.now)
+            self.actions.resume_batch(lot.id, self.world.now)
             self.world.resume_lot(lot.id)
         else:
-            self.hands.pause_batch(lot.id, self.world.now)
+            self.actions.pause_batch(lot.id, self.world.now)
             self.world.pause_lot(lot.id)
 
     @precondition(lambda self: any(not lot.cancelled for lot in self.world.lots.values()))
@@ -227,20 +228,20 @@ class Machine(WorkRules):
     def cancel_a_batch(self, pick: int) -> None:
         going = {lot.id: lot for lot in self.world.lots.values() if not lot.cancelled}
         id = self._one_of(going, pick)
-        self.hands.cancel_batch(id, self.world.now)
+        self.actions.cancel_batch(id, self.world.now)
         self.world.cancel_lot(id)
 
-    # --- afterwards -------------------------------------------------------------------------------------------------
+    # --- after each step --------------------------------------------------------------------------------------------
 
     @invariant()
     def the_store_is_as_the_model_says(self) -> None:
-        assert differences(self.hands.seen(), self.world, self.calendar) == []
+        assert differences(self.actions.snapshot(), self.world, self.calendar) == []
         self.world.now += timedelta(
             milliseconds=1
-        )  # what is asked twice at one instant is taken for a repeated request
+        )  # two requests at the same instant count as one repeated request
 
     def teardown(self) -> None:
-        findings = self.hands.do(examine(self.hands.db, self.settings))
+        findings = self.actions.run(examine(self.actions.db, self.settings))
         expired = any(not work.lives for work in self.world.tasks.values() if work.state == "running")
         fine = {"task_held_by_missing_worker", "lease_expired"} if expired or self.gone else set()
         bad = [each for each in findings if each.severity is Severity.PROBLEM and each.name not in fine]

@@ -1,4 +1,4 @@
-"""What may happen to tasks, workers and queues, as rules hypothesis chooses from: see `machine`."""
+"""Hypothesis rules on tasks, workers and queues: see `machine`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 from tenuto.errors import Conflict
 from tenuto.model.tasks import NewTask, Task
 from tenuto.settings import Settings
-from tests.state_machine.actions import ENDS, QUEUES, Hands
+from tests.state_machine.actions import ENDS, QUEUES, Actions
 from tests.state_machine.timetables import Calendar
 from tests.state_machine.world import Held, Work, World
 
@@ -30,16 +30,16 @@ groups = st.sampled_from([(1,), (2, 1), (1, 2, 1)])
 
 
 class WorkRules(RuleBasedStateMachine):
-    """What may happen to tasks and their holders, and what must follow."""
+    """Actions on tasks and workers with their expected results."""
 
-    hands: ClassVar[Hands]
+    actions: ClassVar[Actions]
     settings: ClassVar[Settings]
     been: ClassVar[Counter[str]] = Counter()
-    """Where it has been, over all examples: what was never tried proves nothing."""
+    """States visited over all examples; a state never visited proves nothing."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.hands.clear()
+        self.actions.clear()
         self.world, self.calendar = World(LONG_AGO), Calendar()
         self.workers: dict[str, UUID] = {}
         self.gone: list[UUID] = []
@@ -55,18 +55,18 @@ class WorkRules(RuleBasedStateMachine):
 
     @rule()
     def what_is_due_is_let_in(self) -> None:
-        self.hands.promote(self.world.now)
+        self.actions.promote(self.world.now)
         self.world.promote()
 
     @rule(name=st.sampled_from(NAMES))
     def a_worker_stalls(self, name: str) -> None:
-        self.hands.stall(self.workers[name])
+        self.actions.stall(self.workers[name])
         self.world.stall(self.workers[name])
 
     @rule(name=st.sampled_from(NAMES))
     def a_worker_dies_and_is_started_again(self, name: str) -> None:
         old = self.workers[name]
-        self.workers[name], before = self.hands.register(name)
+        self.workers[name], before = self.actions.register(name)
         assert before == old
         self.world.ended_workers.add(old)
         self.gone.append(old)
@@ -76,18 +76,18 @@ class WorkRules(RuleBasedStateMachine):
     def what_it_held_is_taken_back(self, pick: int) -> None:
         old = self.gone[pick % len(self.gone)]
         lost = [work.id for work in self.world.tasks.values() if work.holder == old]
-        assert self.hands.recover(old, self.world.now) == len(lost)
+        assert self.actions.recover(old, self.world.now) == len(lost)
         for id in lost:
             self.world.is_lost(id)
 
     @rule()
     def a_sweep(self) -> None:
-        self.hands.sweep(self.world.now)
+        self.actions.sweep(self.world.now)
         self.world.sweep()
 
     @rule()
     def the_repair_net_finds_nothing(self) -> None:
-        assert self.hands.repair(self.world.now) == 0
+        assert self.actions.repair(self.world.now) == 0
 
     # --- tasks ------------------------------------------------------------------------------------------------------
 
@@ -101,7 +101,7 @@ class WorkRules(RuleBasedStateMachine):
         if standing is None:
             self._enqueue(unique_key=key)
         else:
-            assert self.hands.enqueue(self.world.now, unique_key=key)[1] == standing
+            assert self.actions.enqueue(self.world.now, unique_key=key)[1] == standing
 
     @rule(most=st.integers(1, 2))
     def enqueue_with_a_limited_key(self, most: int) -> None:
@@ -111,10 +111,10 @@ class WorkRules(RuleBasedStateMachine):
     @rule(pick=pick)
     def a_request_is_sent_again(self, pick: int) -> None:
         task, answer = self.requests[pick % len(self.requests)]
-        assert self.hands.enqueue_again(task) == answer
+        assert self.actions.enqueue_again(task) == answer
 
     def _enqueue(self, **fields: Any) -> None:
-        task, id = self.hands.enqueue(self.world.now, **fields)
+        task, id = self.actions.enqueue(self.world.now, **fields)
         assert id == task.id
         self.requests.append((task, id))
         self.world.add(
@@ -128,14 +128,14 @@ class WorkRules(RuleBasedStateMachine):
     def claim(self, name: str, most: int) -> None:
         worker = self.workers[name]
         wanted = self.world.next_to_claim(worker, QUEUES, most)
-        taken = self.hands.claim(worker, most)
+        taken = self.actions.claim(worker, most)
         assert [task.id for task in taken] == wanted
         self._remember(worker, taken)
 
     @rule(name=st.sampled_from(NAMES), most=st.integers(1, 4))
     def claim_under_limits(self, name: str, most: int) -> None:
         worker = self.workers[name]
-        taken = self.hands.claim_under_limits(worker, most)
+        taken = self.actions.claim_limited(worker, most)
         assert self.world.refused(worker, [task.id for task in taken], most) is None
         self._remember(worker, taken)
 
@@ -143,8 +143,8 @@ class WorkRules(RuleBasedStateMachine):
     @rule(pick=pick)
     def the_dead_claim_nothing(self, pick: int) -> None:
         old = self.gone[pick % len(self.gone)]
-        assert self.hands.claim(old, 5) == []
-        assert self.hands.claim_under_limits(old, 5) == []
+        assert self.actions.claim(old, 5) == []
+        assert self.actions.claim_limited(old, 5) == []
 
     def _remember(self, worker: UUID, taken: list[Task]) -> None:
         for task, held in zip(taken, self.world.take(worker, [task.id for task in taken]), strict=True):
@@ -154,34 +154,34 @@ class WorkRules(RuleBasedStateMachine):
     @precondition(lambda self: self.memories)
     @rule(pick=pick)
     def renew(self, pick: int) -> None:
-        """All a process believes it holds, rightly or not."""
+        """Renew all tasks that a process believes to hold, rightly or not."""
         worker = self.memories[pick % len(self.memories)][0].worker
         held = [memory for memory, _ in self.memories if memory.worker == worker]
         newest = {each.task: each for each in held}
         wanted = self.world.renewable(newest.values())
         self.been["some are renewed" if wanted else "nothing is renewed"] += 1
-        assert self.hands.renew(worker, [(each.task, each.fence) for each in newest.values()]) == wanted
+        assert self.actions.renew(worker, [(each.task, each.fence) for each in newest.values()]) == wanted
 
     @precondition(lambda self: self.memories)
     @rule(pick=pick, how=st.sampled_from(ENDS))
     def finish(self, pick: int, how: str) -> None:
-        """By whoever holds it, or by one who believes so: a zombie changes nothing."""
+        """Finish a task by its holder, or by a worker that lost it: then nothing changes."""
         held, task = self.memories[-1 - pick % len(self.memories)]
         is_so = self.world.holds(held)
         self.been["a holder ends" if is_so else "a zombie ends"] += 1
-        assert self.hands.finish(task, how, self.world.now) == ({held.task} if is_so else set())
+        assert self.actions.finish(task, how, self.world.now) == ({held.task} if is_so else set())
         if is_so:
             self._ended(held.task, how)
 
     @precondition(lambda self: self.memories)
     @rule(pick=pick)
     def finish_and_go_on(self, pick: int) -> None:
-        """The worker that ends a group goes on with the next one, under the same conditions as any claim."""
+        """The worker that ends a group claims from the next one, under the conditions of any claim."""
         held, task = self.memories[-1 - pick % len(self.memories)]
         if task.execution_id is None:
             return
         is_so, before = self.world.holds(held), self._free_of(task.execution_id)
-        done, taken = self.hands.finish_and_go_on(task, self.world.now)
+        done, taken = self.actions.finish_and_claim_next(task, self.world.now)
         assert done == ({held.task} if is_so else set())
         wanted: set[UUID] = set()
         if is_so:
@@ -192,7 +192,7 @@ class WorkRules(RuleBasedStateMachine):
             wanted = {id for id in begun if may and self.world.tasks[id].queue not in shut}
         assert {each.id for each in taken} == wanted
         self._remember(held.worker, taken)
-        self.been["a worker goes on"] += bool(taken)
+        self.been["next group claimed"] += bool(taken)
 
     def _free_of(self, run: UUID) -> set[UUID]:
         return {work.id for work in self.world.of_run(run) if work.state == "queued"}
@@ -217,16 +217,16 @@ class WorkRules(RuleBasedStateMachine):
     def put_back(self, pick: int) -> None:
         held, task = self.memories[-1 - pick % len(self.memories)]
         returned = self.world.holds(held) and self.world.put_back(held.task)
-        assert self.hands.put_back(held.worker, task) == ({held.task} if returned else set())
+        assert self.actions.return_to_queue(held.worker, task) == ({held.task} if returned else set())
 
     @rule(name=st.sampled_from(NAMES), how=st.sampled_from(("completed", *ENDS)))
     def a_worker_does_all_it_finds(self, name: str, how: str) -> None:
-        """So that executions come to their end, and not only to their beginning."""
+        """Let executions reach their end, not only their start."""
         self.claim(name, 5)
         self.claim_under_limits(name, 5)
         for held, task in [(held, task) for held, task in self.memories if self.world.holds(held)]:
             if held.worker == self.workers[name]:
-                assert self.hands.finish(task, how, self.world.now) == {held.task}
+                assert self.actions.finish(task, how, self.world.now) == {held.task}
                 self._ended(held.task, how)
 
     @rule(name=st.sampled_from(NAMES))
@@ -240,7 +240,7 @@ class WorkRules(RuleBasedStateMachine):
     def cancel_a_task(self, pick: int) -> None:
         id = self._one_of(self.world.tasks, pick)
         running = self.world.tasks[id].state == "running"
-        assert self.hands.cancel(id) == ("stopping" if running else "cancelled")
+        assert self.actions.cancel(id) == ("stopping" if running else "cancelled")
         self.world.cancel_task(id)
 
     @precondition(lambda self: self.world.records)
@@ -249,20 +249,20 @@ class WorkRules(RuleBasedStateMachine):
         over = sorted({record.task for record in self.world.records if record.final})
         if over:
             with refused():
-                self.hands.cancel(over[pick % len(over)])
+                self.actions.cancel(over[pick % len(over)])
 
     # --- queues -----------------------------------------------------------------------------------------------------
 
     @rule(queue=queue, most=st.sampled_from([None, None, 1, 2]))
     def a_queue_is_limited(self, queue: str, most: int | None) -> None:
-        self.hands.limit_queue(queue, most)
+        self.actions.limit_queue(queue, most)
         self.world.limits.pop(queue, None)
         if most is not None:
             self.world.limits[queue] = most
 
     @rule(queue=queue, paused=st.booleans())
     def a_queue_is_paused_or_resumed(self, queue: str, paused: bool) -> None:
-        (self.hands.pause_queue if paused else self.hands.resume_queue)(queue)
+        (self.actions.pause_queue if paused else self.actions.resume_queue)(queue)
         (self.world.paused_queues.add if paused else self.world.paused_queues.discard)(queue)
 
     @staticmethod

@@ -1,8 +1,8 @@
-"""Whatever happens in whatever order, the store does what a small model of it does.
+"""For any sequence of actions, the store behaves like a small model of it.
 
-Hypothesis chooses what happens next; after each step the tables are held against the model, and at the end the doctor
-must find no promise broken; what may be late or at risk, which is all a warning says, is brought about here on purpose.
-What two do at the same moment is looked at elsewhere (tests/races).
+Hypothesis chooses the actions. After each step the tables are compared with the model, and at the end the doctor must
+find no problem; its warnings concern delays and risks, which the actions cause on purpose. Concurrent actions are
+tested in tests/races.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tenuto.settings import load_settings
-from tests.state_machine.actions import ENDS, Hands
+from tests.state_machine.actions import ENDS, Actions
 from tests.state_machine.machine import Machine
 from tests.support.proofs import THOROUGH, times
 
 EVERYWHERE = {
-    "a holder ends", "a zombie ends", "a worker goes on", "some are renewed", "nothing is renewed",
+    "a holder ends", "a zombie ends", "next group claimed", "some are renewed", "nothing is renewed",
     "completed", "completed_with_warning",
     "failed error", "failed timed_out", "failed lost", "cancelled requested", "cancelled handed_back",
     "cancelled not_run", "execution completed", "execution failed", "execution cancelled", "instant fired",
@@ -69,13 +69,13 @@ COURSES: list[list[tuple[Any, ...]]] = [
 
 
 @pytest.fixture
-def hands(url: str, tmp_path: Path) -> Iterator[Hands]:
-    Machine.hands, Machine.settings = Hands(url), load_settings(database=url, home=tmp_path)
-    yield Machine.hands
-    Machine.hands.close()
+def actions(url: str, tmp_path: Path) -> Iterator[Actions]:
+    Machine.actions, Machine.settings = Actions(url), load_settings(database=url, home=tmp_path)
+    yield Machine.actions
+    Machine.actions.close()
 
 
-def test_whatever_happens_in_whatever_order_the_store_does_what_the_model_does(hands: Hands) -> None:
+def test_store_behaves_like_the_model_for_any_sequence_of_actions(actions: Actions) -> None:
     run_state_machine_as_test(
         Machine,
         settings=settings(
@@ -92,8 +92,8 @@ def test_whatever_happens_in_whatever_order_the_store_does_what_the_model_does(h
     )
 
 
-def test_every_outcome_and_every_decision_is_one_the_machine_can_come_to(hands: Hands) -> None:
-    """What chance may miss in a short run, in a fixed order: each step is compared all the same."""
+def test_state_machine_can_reach_every_outcome_and_decision(actions: Actions) -> None:
+    """Run fixed sequences for states that random choices may miss in a short run."""
     Machine.been.clear()
     for steps in COURSES:
         machine = Machine()

@@ -1,7 +1,6 @@
-"""Schedules as they ought to fire: the pure model of due instants, the overlap rule, and what a change leaves behind.
+"""Model of schedules: due instants, the overlap policy, and the ledger entries of definition changes.
 
-Triggers are taken at their word (they have tests of their own); what is looked at is that every instant they name is
-decided once, and how.
+Triggers are taken as correct (they have their own tests); the model decides every due instant once.
 """
 
 from __future__ import annotations
@@ -15,7 +14,6 @@ from tenuto.model.triggers import Trigger
 
 @dataclass
 class Timetable:
-    """A schedule."""
 
     id: UUID
     name: str
@@ -25,7 +23,7 @@ class Timetable:
     enabled: bool
     next_run: datetime | None
     off_since: datetime | None = None
-    """Since when it has been switched off with its present trigger."""
+    """Since when it has been disabled with its current trigger."""
 
     def after(self, instant: datetime) -> datetime | None:
         return self.trigger.next_after(instant, str(self.id))
@@ -33,7 +31,6 @@ class Timetable:
 
 @dataclass
 class Entry:
-    """A row of the ledger."""
 
     schedule: str
     due: datetime
@@ -43,7 +40,7 @@ class Entry:
 
 @dataclass
 class Calendar:
-    """All schedules, and the ledger of all there ever were."""
+    """All schedules, and the ledger entries of all that ever existed."""
 
     tables: dict[str, Timetable] = field(default_factory=dict)
     ledger: list[Entry] = field(default_factory=list)
@@ -66,7 +63,7 @@ class Calendar:
         return entry
 
     def meets(self, table: Timetable, *, active: bool) -> str:
-        """What the overlap rule makes of one more run."""
+        """Return the decision of the overlap policy on one more run."""
         waiting = bool(self.queued(table.name))
         if table.overlap == "allow" or not (active or waiting):
             return "fired"
@@ -75,12 +72,12 @@ class Calendar:
         return "coalesced" if waiting else "queued"
 
     def leave_overdue(self, table: Timetable, now: datetime) -> None:
-        """What was due and did not fire before a change is missed: one row stands for all of it."""
+        """Record the due instants that did not fire before a change as missed, in one row."""
         if table.next_run is not None and table.next_run <= now:
             self.write(table, table.next_run, "missed")
 
     def leave_pause(self, table: Timetable, now: datetime) -> None:
-        """So is what would have been due while it was off."""
+        """Record the due instants of the disabled period as missed."""
         first = None if table.off_since is None else table.after(table.off_since)
         if first is not None and first <= now:
             self.write(table, first, "missed")

@@ -1,7 +1,7 @@
-"""The world as it ought to be: a small pure model of tasks, their holders, executions, batches and the ledger.
+"""Pure model of tasks, workers, executions, batches and dead letters.
 
-It knows nothing of SQL, connections or ids it was not told. What happens is a method; what must be true afterwards is
-in its fields, which `comparing` holds against the tables. Time is `now`, moved by hand.
+It knows nothing of SQL, connections or unknown ids. Actions are methods; the expected state is in the fields, which
+`comparison` compares with the tables. `now` is set by the rules.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Work:
     fence: int = 0
     holder: UUID | None = None
     lives: bool = False
-    """Its holder's lease has not run out."""
+    """The lease has not expired."""
     to_stop: bool = False
     unique_key: str | None = None
     limit_key: str | None = None
@@ -53,7 +53,6 @@ class Work:
 
 @dataclass(frozen=True, order=True)
 class Record:
-    """What one attempt left behind."""
 
     task: UUID
     attempt: int
@@ -67,7 +66,6 @@ class Record:
 
 @dataclass
 class Run:
-    """An execution."""
 
     id: UUID
     schedule: str
@@ -77,12 +75,11 @@ class Run:
     ended: bool = False
     paused: bool = False
     failed: Counter[int] = field(default_factory=Counter)
-    """How many steps of each group did not complete."""
+    """Number of steps of each group that did not complete."""
 
 
 @dataclass
 class Lot:
-    """A batch."""
 
     id: UUID
     paused: bool = False
@@ -91,7 +88,7 @@ class Lot:
 
 @dataclass(frozen=True)
 class Held:
-    """What a process remembers of a task it took; whether that is still so, only the database knows."""
+    """A claim that a process remembers; only the database knows whether it is still valid."""
 
     task: UUID
     fence: int
@@ -99,7 +96,7 @@ class Held:
 
 
 class World:
-    """Everything there is."""
+    """All expected state."""
 
     def __init__(self, now: datetime) -> None:
         self.now = now
@@ -127,7 +124,7 @@ class World:
                 work.state = "queued"
 
     def next_to_claim(self, worker: UUID, queues: Iterable[str], most: int) -> list[UUID]:
-        """What a plain claim must take, most urgent first."""
+        """Return the ids that a plain claim must take, most urgent first."""
         if worker in self.ended_workers:
             return []
         free = [
@@ -142,13 +139,13 @@ class World:
         return [work.id for work in sorted(free, key=lambda work: work.place)[:most]]
 
     def refused(self, worker: UUID, taken: list[UUID], most: int) -> str | None:
-        """Why a claim under limits must not have taken these, or must have taken more; None if it was right."""
+        """Return why a limited claim must not have taken these, or must have taken more; None if it was right."""
         if worker in self.ended_workers:
-            return "the dead take nothing" if taken else None
+            return "an ended worker claims nothing" if taken else None
         for id in taken:
             work = self.tasks[id]
             if work.state != "queued" or work.queue in self.paused_queues or self._lot_is_shut(work):
-                return f"{id} was not free to take"
+                return f"{id} was not claimable"
         before = {id: self.tasks[id].state for id in taken}
         for id in taken:
             self.tasks[id].state = "running"
@@ -156,12 +153,12 @@ class World:
             for id in taken:
                 work = self.tasks[id]
                 if self._room(work, taken) < 0:
-                    return f"{id} is one too many"
+                    return f"{id} exceeds a limit"
             left = [w.id for w in self.tasks.values() if self._could_go(w, taken)]
-            # Who is on its last chance and did not get its turn may have kept room free, which is used the next time.
+            # A task on its last chance that was not claimed may have kept capacity free, which is used the next time.
             in_turn = any(w.is_on_its_last_chance and w.state == "queued" for w in self.tasks.values())
             if len(taken) < most and left and not in_turn:
-                return f"{left} were left behind"
+                return f"{left} were not claimed"
             return None
         finally:
             for id, state in before.items():
@@ -176,7 +173,7 @@ class World:
         return lot is not None and (lot.paused or lot.cancelled)
 
     def _room(self, work: Work, taken: list[UUID]) -> int:
-        """How many more may run beside what runs under a living lease; less than nothing: too many do."""
+        """Return how many more may run beside the unexpired leases; negative: too many run."""
         alive = [each for each in self.tasks.values() if each.lives or each.id in taken]
         rooms = [1_000_000]
         if work.queue in self.limits:
@@ -208,10 +205,10 @@ class World:
             if work.holder == worker:
                 work.lives = False
 
-    # --- ends -------------------------------------------------------------------------------------------------------
+    # --- outcomes ---------------------------------------------------------------------------------------------------
 
     def ends(self, id: UUID, status: str, reason: str = "") -> None:
-        """A task ends for good."""
+        """End a task for good."""
         work = self.tasks.pop(id)
         failed = status == "failed" and reason != "lost"
         self._record(work, status, reason, final=True, failed=failed, lost=reason == "lost")
@@ -223,7 +220,7 @@ class World:
             self._advance(work.run)
 
     def again(self, id: UUID, run_at: datetime, status: str, reason: str) -> None:
-        """An attempt has ended, and another is to follow; unless somebody wants the task stopped."""
+        """End an attempt that is to be retried, unless a cancel request exists."""
         work = self.tasks[id]
         if work.to_stop:
             self.ends(id, "cancelled", "requested")
@@ -239,7 +236,7 @@ class World:
         self._let_go(work)
 
     def aside(self, id: UUID, until: datetime) -> None:
-        """An attempt goes on later."""
+        """Continue an attempt later."""
         work = self.tasks[id]
         if work.to_stop:
             self.ends(id, "cancelled", "requested")

@@ -122,10 +122,10 @@ def test_host_names_and_addresses_are_distinguished() -> None:
 
 
 def test_setting_http_allow_accepts_names_and_networks_only(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TENUTO_HTTP_ALLOW", "10.0.0.0/8, hooks.svc.local ,::1")
-    assert load_settings().http_allow == ("10.0.0.0/8", "hooks.svc.local", "::1")
-    assert len(AllowList.parse(load_settings().http_allow).networks) == 2
+    monkeypatch.setenv("TENUTO_HTTP_ALLOWED_HOSTS", "10.0.0.0/8, hooks.svc.local ,::1")
+    assert load_settings().http_allowed_hosts == ("10.0.0.0/8", "hooks.svc.local", "::1")
+    assert len(AllowList.parse(load_settings().http_allowed_hosts).networks) == 2
     for wrong in ("10.0.0.1/8", "300.1.1.1", "http://a", "*", "a b", "*.example"):
         with pytest.raises(Invalid) as caught:
-            load_settings(http_allow=[wrong])
-        assert caught.value.field == "http_allow"
+            load_settings(http_allowed_hosts=[wrong])
+        assert caught.value.field == "http_allowed_hosts"

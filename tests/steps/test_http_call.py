@@ -49,7 +49,7 @@ class HttpCallHarness:
         self.allow: tuple[str, ...] = ("127.0.0.1",)
 
     def create_job(self) -> Job[..., Any]:
-        settings = load_settings(home=self._home, http_allow=self.allow)
+        settings = load_settings(home=self._home, http_allowed_hosts=self.allow)
         return http.create_job(StepServices(_open_no_database, lambda: settings, _reveal), self._resolve)
 
     async def _resolve(self, host: str, port: int) -> Sequence[str]:
@@ -396,7 +396,7 @@ def test_http_call_to_an_internal_address_is_not_allowed(http_call: HttpCallHarn
     }
     message, outcome = http_call.get_failure(url=url.replace("PORT", str(site.port)))
     assert "not allowed" in message
-    assert "TENUTO_HTTP_ALLOW" in message
+    assert "TENUTO_HTTP_ALLOWED_HOSTS" in message
     assert not outcome.may_retry
     assert site.requests == []
 

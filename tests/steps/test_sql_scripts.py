@@ -81,7 +81,7 @@ def scripts(app: Tenuto, url: str, tmp_path: Path) -> Tenuto:
     connections = {
         "shop": ConnectionSettings(url={"secret": "shop-url"}),
         "ours": ConnectionSettings(url=url),
-        "ours, meant so": ConnectionSettings(url=url, any_login=True),
+        "ours, meant so": ConnectionSettings(url=url, allow_privileged_login=True),
         "elsewhere": ConnectionSettings(url=in_database(url, "postgres")),
         "other": ConnectionSettings(url="paper://desk", driver="paper"),
         "strange": ConnectionSettings(url="oracle://desk"),
@@ -91,7 +91,7 @@ def scripts(app: Tenuto, url: str, tmp_path: Path) -> Tenuto:
     (tmp_path / "files").mkdir()
     update = {
         "connections": connections,
-        "files_folder": tmp_path / "files",
+        "files_directory": tmp_path / "files",
         "master_key": SecretStr(MasterKey.new().text),
     }
     app.settings = app.settings.model_copy(update=update)
@@ -125,7 +125,7 @@ async def test_sql_script_runs_with_its_login_and_reports_rows_per_statement(
     app = scripts
     await app.secrets.set("shop-url", as_role(url, "scripter"))
     await app.secrets.set("token", "the-kanarie-token")
-    (app.settings.files_folder or Path()).joinpath("load.sql").write_text(
+    (app.settings.files_directory or Path()).joinpath("load.sql").write_text(
         "-- a file\nINSERT INTO shop.items VALUES (10, 'ten');", encoding="utf-8"
     )
     text = r"""
@@ -196,7 +196,7 @@ async def test_sql_script_with_a_privileged_login_is_rejected(
         assert "can change Tenuto's own tables" in record["error"]["message"]
         record = await run_script(app, connection="elsewhere", script="SELECT 1")
         assert "is a superuser" in record["error"]["message"]
-        assert "any_login" in record["error"]["message"]
+        assert "allow_privileged_login" in record["error"]["message"]
         assert (await run_script(app, connection="ours, meant so", script="SELECT 1"))["status"] == "completed"
 
 
@@ -337,13 +337,13 @@ def test_step_files_are_limited_to_their_folder_and_exclude_files_of_tenuto(
     (home / "files" / "link.sql").symlink_to(home / "admin.key")
     (work / "twin.sql").hardlink_to(home / "audit.keys")
     with_keys = {"master_key_file": work / "given.key", "web_tls_key": work / "tls.pem"}
-    chosen = load_settings(home=home, files_folder=work, **with_keys)
+    chosen = load_settings(home=home, files_directory=work, **with_keys)
     assert resolve_file(chosen, Path("plain.sql"), "f") == work / "plain.sql"
-    reached = [(load_settings(home=home, files_folder=folder), "master.key") for folder in (home, tmp_path / "home")]
+    reached = [(load_settings(home=home, files_directory=folder), "master.key") for folder in (home, tmp_path / "home")]
     reached += [
-        (load_settings(home=home, files_folder=home), name) for name in ("admin.key", "run/x", "postgres/PG_VERSION")
+        (load_settings(home=home, files_directory=home), name) for name in ("admin.key", "run/x", "postgres/PG_VERSION")
     ]
-    reached += [(load_settings(home=home, files_folder=tmp_path), "home/master.key"), (by_default, "twin.sql")]
+    reached += [(load_settings(home=home, files_directory=tmp_path), "home/master.key"), (by_default, "twin.sql")]
     reached += [(chosen, name) for name in ("tenuto.toml", "tls.pem", "given.key", "twin.sql", "../work/tls.pem")]
     for settings, name in reached:
         with raises_code("step.file.forbidden", Forbidden) as caught:

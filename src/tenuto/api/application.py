@@ -95,7 +95,7 @@ def create_api(tenuto: Tenuto) -> FastAPI:
     api.router.route_class = StrictRoute
     api.state.tenuto = tenuto
     api.state.event_streams = Counter()
-    api.state.rate_limiter = RateLimiter(tenuto.settings.api_rate)
+    api.state.rate_limiter = RateLimiter(tenuto.settings.api_rate_limit)
     install_error_handlers(api)
     api.add_exception_handler(ReplayedResponse, _replay_response)
     for router in ROUTERS:

@@ -186,7 +186,7 @@ class SuppressLoggedErrors:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await self._inner(scope, receive, send)
-        except Exception as error:
+        except Exception as error:  # only errors that were logged end here
             if not getattr(error, _LOGGED_ATTRIBUTE, False):
                 raise
 

@@ -82,7 +82,7 @@ class Housekeeping:
         # Except the services of this process: after a suspension this cycle may run before their next heartbeats.
         # guard: housekeeping.own_services
         await workers.end_silent_processes(self._database, SILENT_WORKER_AFTER, [one.id for one in self._own])
-        interval = timedelta(seconds=self._settings.retention_every_seconds)
+        interval = timedelta(seconds=self._settings.retention_interval_seconds)
         if self._retention_applied_at is None or now - self._retention_applied_at >= interval:
             if not await self.apply_retention(now):
                 return 1.0  # more rows are left

@@ -91,7 +91,7 @@ def parse_exec_at(given: object, now: datetime, past_policy: PastInstantPolicy, 
             f"{field} {found.isoformat()} is in the past; it is {now.isoformat(timespec='seconds')}",
             code="one_shot.exec_at.in_the_past",
             field=field,
-            remedy="give a future instant; TENUTO_ONE_SHOTS_IN_THE_PAST=accept runs past ones immediately",
+            remedy="give a future instant; TENUTO_PAST_ONE_SHOTS=accept runs past ones immediately",
         )
     return found
 

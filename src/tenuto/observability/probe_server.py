@@ -1,7 +1,7 @@
 """Probe server of a worker or scheduler process: ``/healthz``, ``/readyz`` and ``/metrics``.
 
 For processes without a web service, and only if a port is set. It accepts GET requests without a body, keeps no
-connection open and needs no API key. Therefore it listens on this machine only, unless ``metrics_open`` is set.
+connection open and needs no API key. Therefore it listens on this machine only, unless ``metrics_public`` is set.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ async def serve_probes(
         yield
         return
     _check_host(settings)
-    handler = _ProbeHandler(status, max_connections, request_timeout_seconds, accepts_any_host=settings.metrics_open)
+    handler = _ProbeHandler(status, max_connections, request_timeout_seconds, accepts_any_host=settings.metrics_public)
     try:
         server = await asyncio.start_server(
             handler.handle, settings.metrics_host, settings.metrics_port, limit=_MAX_REQUEST_BYTES
@@ -130,10 +130,10 @@ def _check_host(settings: Settings) -> None:
         is_local = settings.metrics_host == "localhost" or ip_address(settings.metrics_host).is_loopback
     except ValueError:
         is_local = False
-    if not is_local and not settings.metrics_open:
+    if not is_local and not settings.metrics_public:
         raise Invalid(
             f"metrics_host {settings.metrics_host} is reachable from other machines without an API key",
             code="settings.metrics_host.exposed",
             field="metrics_host",
-            remedy="set metrics_open if a firewall protects the port",
+            remedy="set metrics_public if a firewall protects the port",
         )

@@ -56,7 +56,7 @@ class InstallationStatus:
 
     async def readiness(self) -> Readiness:
         """Check database, schema, claims and schedules."""
-        max_delay_seconds = self._settings().ready_lag_seconds
+        max_delay_seconds = self._settings().ready_max_delay_seconds
         checks = _decide_readiness(await self._liveness.latest(), process_metrics, max_delay_seconds)
         return Readiness(all(check.ok for check in checks), checks)
 

@@ -214,12 +214,12 @@ class DeadLetters:
     def _check_note(self, note: str | None) -> None:
         if note is not None:
             stored_values.check_text(note, field="note", limit=4000)
-        if self._settings().letters_need_notes and not (note or "").strip():
+        if self._settings().dead_letter_note_required and not (note or "").strip():
             raise Invalid(
                 "resolving a dead letter requires a note",
                 code="dead_letter.note.required",
                 field="note",
-                remedy="give the reason, or set TENUTO_LETTERS_NEED_NOTES=false",
+                remedy="give the reason, or set TENUTO_DEAD_LETTER_NOTE_REQUIRED=false",
             )
 
 

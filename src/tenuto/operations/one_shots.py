@@ -111,7 +111,7 @@ class OneShots:
         database = await self._open()
         now = database.clock.now()
         try:
-            run_at = one_shots.parse_exec_at(exec_at, now, self._settings().one_shots_in_the_past)
+            run_at = one_shots.parse_exec_at(exec_at, now, self._settings().past_one_shots)
         except Invalid:
             if id is None or await store.load_state(database, id) is None:  # guard: idempotency.past_instant
                 raise
@@ -165,7 +165,7 @@ class OneShots:
 
     def as_one_shot(self, task: NewTask, at: datetime | str, now: datetime) -> NewTask:
         """Turn a task of a job into a one-shot that keeps the policies of the job."""
-        task.run_at = one_shots.parse_exec_at(at, now, self._settings().one_shots_in_the_past, field="at")
+        task.run_at = one_shots.parse_exec_at(at, now, self._settings().past_one_shots, field="at")
         task.origin = one_shots.ONE_SHOT_ORIGIN
         return check_new_task(task)
 

@@ -138,7 +138,7 @@ async def _reject_privileged_login(connection: asyncpg.Connection, own_login: st
         code="step.sql.login.too_powerful",
         field="connection",
         remedy="create a login role for scripts with only the necessary rights; to allow this one, "
-        "set any_login = true for the connection in the worker's settings",
+        "set allow_privileged_login = true for the connection in the worker's settings",
     )
 
 

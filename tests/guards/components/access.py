@@ -261,7 +261,7 @@ GUARDS = (
     guard(
         "events.late_commit",
         "An event that is committed late is still delivered.",
-        Replace("- OVERLAP", ""),
+        Replace("- COMMIT_DELAY", ""),
         "observability/test_event_feed.py::test_change_detector_reports_late_commit_once",
     ),
     guard(

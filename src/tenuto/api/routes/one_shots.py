@@ -67,7 +67,7 @@ class NewOneShot(Body):
 
     exec_at: str = Field(
         description="Instant in ISO 8601 with an offset or Z. An instant in the past runs immediately or is refused,"
-        " see the setting one_shots_in_the_past.",
+        " see the setting past_one_shots.",
         json_schema_extra={"format": "date-time"},
     )
     prompt_type: str = Field(

@@ -94,11 +94,11 @@ class Readiness(BaseModel):
 
 
 class RequiredRoleUnlessOpen(RequiredRole):
-    """Required role that the setting ``metrics_open`` lifts. Metrics name queues and failures."""
+    """Required role that the setting ``metrics_public`` lifts. Metrics name queues and failures."""
 
     async def __call__(self, request: Request) -> Any:
         tenuto: Tenuto = request.app.state.tenuto
-        return None if tenuto.settings.metrics_open else await super().__call__(request)
+        return None if tenuto.settings.metrics_public else await super().__call__(request)
 
 
 @probe_router.get("/healthz", openapi_extra=_NO_KEY_REQUIRED, response_class=PlainTextResponse)

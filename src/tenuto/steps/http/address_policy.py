@@ -67,7 +67,7 @@ class AllowList:
 
     @classmethod
     def parse(cls, entries: Collection[str]) -> AllowList:
-        """Read host names and networks of the setting ``http_allow``."""
+        """Read host names and networks of the setting ``http_allowed_hosts``."""
         names, networks = set(), []
         for entry in entries:
             try:
@@ -161,6 +161,6 @@ def check_addresses(
                 f"the call is not allowed: {reason}",
                 code="step.http.url.not_allowed",
                 field="url",
-                remedy="list the host or its network in TENUTO_HTTP_ALLOW if steps may call it",
+                remedy="list the host or its network in TENUTO_HTTP_ALLOWED_HOSTS if steps may call it",
             )
     return addresses

@@ -351,7 +351,7 @@ async def _send(
 
     from tenuto.steps.http import transport as http_transport
 
-    allow_list = AllowList.parse(services.get_settings().http_allow)
+    allow_list = AllowList.parse(services.get_settings().http_allowed_hosts)
     try:
         local = http_transport.local_addresses()
     except http_transport.LocalAddressesUnknown as error:

@@ -5,7 +5,7 @@ statement; notices of the database go into the log. Drivers run scripts: those f
 others are registered with ``app.register_driver``.
 
 Files that a step names (scripts and SQLite databases) must be inside one folder, after all links are resolved: the
-setting ``files_folder``, by default ``files`` in the home folder. Files of Tenuto itself are rejected, even if they are
+setting ``files_directory``, by default ``files`` in the home folder. Files of Tenuto itself are rejected, even if they are
 inside that folder or have a hard link in it.
 """
 
@@ -222,7 +222,7 @@ async def _find_connection(
         )
     url = await services.reveal_secret(ctx, _parse_url(found, connection))
     _redact_password(ctx, url)
-    login = None if found.any_login else await postgres_scripts.load_own_login(await services.open_database())
+    login = None if found.allow_privileged_login else await postgres_scripts.load_own_login(await services.open_database())
     return url, _find_driver(found, url, connection, services), login
 
 
@@ -271,10 +271,10 @@ def _find_driver(found: ConnectionSettings, url: str, connection: str, services:
 # --- files ------------------------------------------------------------------------------------------------------------
 
 
-def _files_folder(settings: Settings) -> Path:
+def _files_directory(settings: Settings) -> Path:
     """Return the folder for files of steps. The default folder is created."""
-    if settings.files_folder is not None:
-        return settings.files_folder.resolve()
+    if settings.files_directory is not None:
+        return settings.files_directory.resolve()
     folder = settings.home / DEFAULT_FOLDER_NAME
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # guard: step_files.private_folder
     return folder.resolve()
@@ -282,7 +282,7 @@ def _files_folder(settings: Settings) -> Path:
 
 def resolve_file(settings: Settings, path: Path, field: str) -> Path:
     """Return the file behind all links, if a step may use it."""
-    folder = _files_folder(settings)
+    folder = _files_directory(settings)
     try:
         file = (folder / path).resolve()  # guard: step_files.resolved_path
     except (OSError, ValueError, RuntimeError):
@@ -292,7 +292,7 @@ def resolve_file(settings: Settings, path: Path, field: str) -> Path:
             f"{str(path)!r:.200} is outside of the folder {folder}",
             code="step.file.outside_folder",
             field=field,
-            remedy="name a file in that folder, or set TENUTO_FILES_FOLDER",
+            remedy="name a file in that folder, or set TENUTO_FILES_DIRECTORY",
         )
     if _is_own_file(settings, file):  # guard: step_files.own_files
         raise Forbidden(
