@@ -15,8 +15,8 @@
         ├── StaleLease         the worker no longer holds the task
         └── UnknownJob         no job of that name is registered in this process
 
-Every error has a stable ``code`` such as ``schedule.trigger.never_fires``, which clients and tests match on. The message
-says what is wrong, ``remedy`` says what to do about it; both may be reworded at any time.
+Every error has a stable ``code`` such as ``schedule.trigger.never_fires``, which clients and tests match on. The
+message says what is wrong, ``remedy`` says what to do about it; both may be reworded at any time.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ from __future__ import annotations
 class TenutoError(Exception):
     """Base class of all errors that Tenuto raises on purpose."""
 
-    def __init__(
-        self, message: str, *, code: str = "unspecified", field: str | None = None, remedy: str | None = None
-    ) -> None:
+    def __init__(self, message: str, *, code: str, field: str | None = None, remedy: str | None = None) -> None:
         super().__init__(message)
         self.message = message
         self.code = code
@@ -93,3 +91,14 @@ class StaleLease(EngineError):
 
 class UnknownJob(EngineError):
     """No job of that name is registered in this process."""
+
+
+def quoted(value: object, limit: int = 80) -> str:
+    """Return the repr of a value for an error message, cut to ``limit`` characters.
+
+    Python refuses to print integers of more than a few thousand digits; the message must not fail for them.
+    """
+    try:
+        return f"{value!r:.{limit}}"
+    except ValueError:
+        return "a number with too many digits"

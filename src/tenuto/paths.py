@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, quoted
 
 
 def find_home(explicit: str | None = None) -> Path:
@@ -73,7 +73,7 @@ def _read_home_setting() -> str | None:
     found = read_settings_file().get("home")
     if found is not None and not isinstance(found, str):
         raise Invalid(
-            f"the setting 'home' must be a path, not {found!r:.80}",
+            f"the setting 'home' must be a path, not {quoted(found)}",
             code="settings.value.invalid",
             field="home",
             remedy=f"see {settings_file_path()}",

@@ -108,7 +108,7 @@ async def test_audited_operation_without_change_writes_no_entry(app: Tenuto) -> 
 
     async def fails(connection: Any) -> None:
         await connection.execute("INSERT INTO tenuto.queues (name) VALUES ('x')")
-        raise Conflict("no")
+        raise Conflict("no", code="test.error")
 
     with audited(make_audit_context()), pytest.raises(Conflict):
         await database.transaction(fails)

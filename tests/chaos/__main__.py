@@ -12,8 +12,8 @@ import random
 import signal
 import sys
 
-from tests.chaos.chaos_run import chaos_run_in_environment
-from tests.chaos.pace import Wanted
+from tests.chaos.chaos_run import open_chaos_run
+from tests.chaos.pace import RunSize
 
 
 def main() -> int:
@@ -29,27 +29,27 @@ def main() -> int:
     seed = random.randrange(2**32) if asked.seed is None else asked.seed
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by default in a background shell
     try:
-        return asyncio.run(run(Wanted(seconds, asked.tasks, asked.kills, seed), as_json=asked.json, keep=asked.keep))
+        return asyncio.run(run(RunSize(seconds, asked.tasks, asked.kills, seed), as_json=asked.json, keep=asked.keep))
     except KeyboardInterrupt:
-        say("stopped; nothing is left running")
+        print_progress("stopped; nothing is left running")
         return 130
     except asyncio.CancelledError:  # SIGTERM
-        say("stopped; nothing is left running")
+        print_progress("stopped; nothing is left running")
         return 143
 
 
-async def run(wanted: Wanted, *, as_json: bool, keep: bool) -> int:
+async def run(wanted: RunSize, *, as_json: bool, keep: bool) -> int:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    say(f"seed {wanted.seed}")
-    async with chaos_run_in_environment(wanted, say, keep=keep) as chaos_run:
+    print_progress(f"seed {wanted.seed}")
+    async with open_chaos_run(wanted, print_progress, keep=keep) as chaos_run:
         report = await chaos_run.report(await chaos_run.run())
     print(report.as_json() if as_json else report.as_table())
     return 0 if report.holds else 1
 
 
-def say(words: str) -> None:
+def print_progress(words: str) -> None:
     print(words, file=sys.stderr, flush=True)
 
 

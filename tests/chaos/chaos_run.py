@@ -10,17 +10,17 @@ from contextlib import asynccontextmanager
 
 import asyncpg
 
-from tests.chaos.task_audit import Auditor
 from tests.chaos.environment import Environment, open_environment
 from tests.chaos.faults import Faults
+from tests.chaos.jobs import INTERVALS, TRIGGERED_MANIFESTS, app
 from tests.chaos.load import Load
-from tests.chaos.pace import Pace, SoFar, Wanted
+from tests.chaos.pace import Pace, Progress, RunSize
 from tests.chaos.report import Report
-from tests.chaos.jobs import CLOCKED, INTERVALS, app
+from tests.chaos.task_audit import Auditor
 
-PATIENCE = 90.0
+STALL_SECONDS = 90.0
 """Without progress for this long, the tasks that are still open count as lost."""
-_LEFT = """
+_OPEN_WORK = """
 SELECT (SELECT count(*) FROM tenuto.tasks) AS tasks,
        (SELECT count(*) FROM tenuto.executions WHERE ended_at IS NULL) AS executions,
        (SELECT count(*) FROM tenuto.occurrences WHERE decision = 'queued') AS turns,
@@ -37,7 +37,7 @@ FROM tenuto.activities
 class ChaosRun:
     """Load and faults in one environment."""
 
-    def __init__(self, environment: Environment, wanted: Wanted) -> None:
+    def __init__(self, environment: Environment, wanted: RunSize) -> None:
         self._environment = environment
         self._wanted = wanted
         self._pace = Pace(wanted, self._progress)
@@ -53,7 +53,9 @@ class ChaosRun:
         await self._recover()
         await self._environment.stop_all(within=60)
         self._print("auditing")
-        return Auditor(self._environment.settings, self._environment.folder, self._load.accepted, self._environment.lifetimes)
+        return Auditor(
+            self._environment.settings, self._environment.folder, self._load.accepted, self._environment.lifetimes
+        )
 
     async def report(self, auditor: Auditor) -> Report:
         self._environment.write_lifetimes()
@@ -67,9 +69,9 @@ class ChaosRun:
         counts["asked_again"] = self._load.accepted.asked_again
         return Report(self._wanted.seed, time.monotonic() - self._began, counts, findings, self._environment.unexpected)
 
-    def _progress(self) -> SoFar:
+    def _progress(self) -> Progress:
         seconds, kills = time.monotonic() - self._began, self._environment.counts["kills"]
-        return SoFar(seconds, self._load.accepted.asked, kills, self._faults.every_fault_occurred)
+        return Progress(seconds, self._load.accepted.asked, kills, self._faults.every_fault_occurred)
 
     # --- phases -----------------------------------------------------------------------------------------------------
 
@@ -99,20 +101,20 @@ class ChaosRun:
         """Disable schedules and manifests, and wait until all work has ended."""
         for name in (*INTERVALS, "inner"):
             await self._load.retry(lambda name=name: app.schedules.disable(name))  # type: ignore[misc]
-        for name in CLOCKED:
+        for name in TRIGGERED_MANIFESTS:
             await self._load.retry(lambda name=name: app.manifests.disable(name))  # type: ignore[misc]
         database = await app.open()
         last: tuple[int, ...] = ()
         moved = said = time.monotonic()
         while True:
-            row = await self._load.retry(lambda: database.fetch_one(_LEFT))
+            row = await self._load.retry(lambda: database.fetch_one(_OPEN_WORK))
             assert row is not None
             left = tuple(row.values())
             if not any(left[:-1]):
                 return
             if left != last:
                 last, moved = left, time.monotonic()
-            if time.monotonic() - moved > PATIENCE:
+            if time.monotonic() - moved > STALL_SECONDS:
                 self._environment.unexpected.append(f"no progress for {STALL_SECONDS:.0f} s: {dict(row)}")
                 return
             if time.monotonic() - said > 2:
@@ -125,8 +127,10 @@ class ChaosRun:
     def _print_counts(self) -> None:
         counts, accepted = self._environment.counts, self._load.accepted
         self._print(
-            (f"{counts['kills']} kills, {counts['stops']} freezes, {counts['database_restarts']} database restarts;"
- f" {accepted.asked:,} tasks acknowledged, {accepted.asked_again} requests repeated")
+
+                f"{counts['kills']} kills, {counts['stops']} freezes, {counts['database_restarts']} database restarts;"
+                f" {accepted.asked:,} tasks acknowledged, {accepted.asked_again} requests repeated"
+
         )
 
     def _print(self, words: str) -> None:
@@ -134,7 +138,7 @@ class ChaosRun:
 
 
 @asynccontextmanager
-async def chaos_run_in_environment(wanted: Wanted, say: Callable[[str], None], *, keep: bool = False) -> AsyncIterator[ChaosRun]:
+async def open_chaos_run(wanted: RunSize, say: Callable[[str], None], *, keep: bool = False) -> AsyncIterator[ChaosRun]:
     """Provide a chaos run in its own environment, which is removed afterwards unless it is to be kept."""
     async with open_environment(random.Random(wanted.seed), say, keep=keep) as environment:
         if keep:

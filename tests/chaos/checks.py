@@ -13,26 +13,34 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-from tests.chaos.jobs import BULK, BULK_MAX, CANCELLING, CLOCKED, EACH_FIRES, INTERVALS, NARROW, NARROW_MAX
+from tests.chaos.jobs import (
+    BULK,
+    BULK_MAX,
+    CANCELLING,
+    FIRE_ALL,
+    INTERVALS,
+    NARROW_KEY,
+    NARROW_MAX,
+    TRIGGERED_MANIFESTS,
+)
 
 Figure = Literal[
     "lost", "doubled", "advanced_twice", "overlapping", "missing_ledger_rows", "repaired_executions", "else"
 ]
 
-AT_ITS_END = 15
+UNCHECKED_SECONDS_BEFORE_DISABLE = 15
 """Due instants this close to the disabling of a schedule may be missed: no scheduler may be running at that moment."""
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-
     invariants: str
     figure: Figure
     rule: str
     violations: str
 
 
-def _at_most(limit: int, where: str) -> str:
+def _more_than(limit: int, where: str) -> str:
     """Return a query for instants at which more effects held a lease than the limit allows."""
     return f"""
         SELECT at, running FROM (
@@ -48,7 +56,7 @@ def _quoted(names: Iterable[str]) -> str:
     return ", ".join(f"'{name}'" for name in names)
 
 
-def _too_seldom(names: Iterable[str], ran: str) -> str:
+def _too_rarely(names: Iterable[str], ran: str) -> str:
     """Return a query for names that began less often than once, and once more in every five minutes.
 
     That is far below their rate even with full queues: it only detects that something stands still. A run too short
@@ -59,7 +67,7 @@ def _too_seldom(names: Iterable[str], ran: str) -> str:
         SELECT the.name, ran.times FROM unnest(ARRAY[{_quoted(names)}]) AS the (name)
         CROSS JOIN (SELECT max(at) - min(at) AS span FROM chaos.due) AS due,
              LATERAL ({ran}) AS ran
-        WHERE due.span >= interval '{AT_ITS_END + max(INTERVALS.values())} s'
+        WHERE due.span >= interval '{UNCHECKED_SECONDS_BEFORE_DISABLE + max(INTERVALS.values())} s'
           AND ran.times < 1 + floor(extract(epoch FROM due.span) / 300)"""
 
 
@@ -129,7 +137,7 @@ CHECKS = (
         "I10 I12",
         "lost",
         "every schedule runs, and keeps running",
-        _too_seldom(
+        _too_rarely(
             INTERVALS,
             """SELECT count(DISTINCT execution.id) AS times FROM tenuto.executions AS execution
                JOIN tenuto.activities ON execution_id = execution.id AND final
@@ -140,8 +148,8 @@ CHECKS = (
         "I12",
         "lost",
         "every manifest runs, and keeps running",
-        _too_seldom(
-            (BULK, *CLOCKED),
+        _too_rarely(
+            (BULK, *TRIGGERED_MANIFESTS),
             """SELECT count(DISTINCT task) AS times FROM tenuto.manifests
                JOIN tenuto.activities ON manifest_id = manifests.id AND final
                JOIN chaos.effects ON task = task_id WHERE external_id = the.name""",
@@ -154,8 +162,8 @@ CHECKS = (
         f"""SELECT schedule, due.at, decision, reason FROM chaos.due
             JOIN tenuto.occurrences ON schedule_name = schedule AND origin = 'trigger'
                  AND (due_at = due.at OR due.at BETWEEN due_at AND until)
-            WHERE schedule IN ({_quoted(EACH_FIRES)}) AND decision <> 'fired' AND NOT (
-                decision = 'missed' AND due.at > (SELECT max(at) FROM chaos.due) - interval '{AT_ITS_END} s')""",
+            WHERE schedule IN ({_quoted(FIRE_ALL)}) AND decision <> 'fired' AND NOT (
+                decision = 'missed' AND due.at > (SELECT max(at) FROM chaos.due) - interval '{UNCHECKED_SECONDS_BEFORE_DISABLE} s')""",
     ),
     Check(
         "I1",
@@ -290,12 +298,12 @@ CHECKS = (
                GROUP BY manifest_id, name, task) AS runs
            WHERE began < held_before""",
     ),
-    Check("I13", "overlapping", "a limit key is not exceeded", _at_most(NARROW_MAX, f"grp = '{NARROW}'")),
+    Check("I13", "overlapping", "a limit key is not exceeded", _more_than(NARROW_MAX, f"grp = '{NARROW_KEY}'")),
     Check(
         "I13",
         "overlapping",
         "the limit of a manifest is not exceeded",
-        _at_most(
+        _more_than(
             BULK_MAX,
             f"""task IN (SELECT task_id FROM tenuto.activities JOIN tenuto.manifests ON manifests.id = manifest_id
                          WHERE final AND external_id = '{BULK}')""",
@@ -369,7 +377,7 @@ CHECKS = (
     ),
 )
 
-DOCTORS: dict[str, Figure] = {
+FIGURES_OF_DOCTOR_CHECKS: dict[str, Figure] = {
     "task_lost": "lost",
     "lease_expired": "lost",
     "task_held_by_missing_worker": "lost",

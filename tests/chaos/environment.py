@@ -26,22 +26,22 @@ from typing import Any
 
 from tenuto.settings import load_settings
 from tests.chaos.jobs import CANARY, PORT, SECRET, SKEW, app
+from tests.races.disposable_server import DisposableServer
 from tests.races.effect_ledger import Ledger
 from tests.races.processes import ProcessPool, WorkerProcess, Workers
 from tests.races.proxy import Proxy
-from tests.races.disposable_server import DisposableServer
 from tests.support.temp_dirs import new_temp_dir
 
-LEASE = 4.0
-SWEEP = 0.5
-GAVE_UP = 75
+LEASE_SECONDS = 4.0
+SWEEP_SECONDS = 0.5
+EXIT_LOST_CONTROL = 75
 """Exit code of a worker that can no longer be sure of its leases."""
 _ENVIRONMENT = {"TENUTO_SCHEDULER_POLL_SECONDS": "0.5", "TENUTO_HOUSEKEEPING_SECONDS": "20"}
-_SKEWS = (0.0, 0.0, -600.0, 600.0, 3600.0)
+_CLOCK_SKEWS = (0.0, 0.0, -600.0, 600.0, 3600.0)
 
 
 @dataclass
-class Life:
+class ProcessLifetime:
     """Lifetime of one process on the monotonic clock, in nanoseconds."""
 
     pid: int
@@ -60,13 +60,12 @@ class Service:
     proxied: bool
     port: int = 0
     process: WorkerProcess | None = None
-    lifetime: Life | None = None
+    lifetime: ProcessLifetime | None = None
     is_reserved: bool = False
     """A fault uses it, so no other fault may."""
 
 
 class Environment:
-
     def __init__(
         self, server: DisposableServer, proxy: Proxy, folder: Path, chance: random.Random, say: Callable[[str], None]
     ):
@@ -75,7 +74,7 @@ class Environment:
         self.url = server.url
         self._process_pool = ProcessPool("tests.chaos.process_launcher")
         self._workers = Workers(self._process_pool, self.url, folder, self.ledger.path)
-        self.lifetimes: list[Life] = []
+        self.lifetimes: list[ProcessLifetime] = []
         self.counts: Counter[str] = Counter()
         self.unexpected: list[str] = []
         """Events that no fault explains."""
@@ -89,7 +88,7 @@ class Environment:
         ]
         key = base64.b64encode(chance.randbytes(32)).decode()
         self._variables = {**_ENVIRONMENT, "TENUTO_MASTER_KEY": key}
-        self.settings = load_settings(database=self.url, home=folder, master_key=key, sweep_seconds=SWEEP)
+        self.settings = load_settings(database=self.url, home=folder, master_key=key, sweep_seconds=SWEEP_SECONDS)
         app.settings = self.settings
 
     # --- processes --------------------------------------------------------------------------------------------------
@@ -97,23 +96,23 @@ class Environment:
     def start(self, service: Service) -> None:
         """Start a new process of the service."""
         environment = {**self._variables, PORT: str(service.port)}
-        if skew := self.chance.choice(_SKEWS):
+        if skew := self.chance.choice(_CLOCK_SKEWS):
             environment[SKEW] = str(skew)
             self.counts["skewed"] += 1
         service.process = self._workers.start(
             service.name,
             url=self.proxy.url if service.proxied else self.url,
-            sweep=SWEEP,
+            sweep=SWEEP_SECONDS,
             environment=environment,
             do=service.role,
-            lease_seconds=LEASE,
+            lease_seconds=LEASE_SECONDS,
             grace_seconds=2.0,
         )
-        service.lifetime = Life(service.process.pid, service.name, time.monotonic_ns())
+        service.lifetime = ProcessLifetime(service.process.pid, service.name, time.monotonic_ns())
         self.lifetimes.append(service.lifetime)
         self._watch(service, service.process, service.lifetime)
 
-    def _watch(self, service: Service, process: WorkerProcess, life: Life) -> None:
+    def _watch(self, service: Service, process: WorkerProcess, life: ProcessLifetime) -> None:
         """Restart the service as soon as the process ends."""
         descriptor = os.pidfd_open(process.pid)
         loop = asyncio.get_running_loop()
@@ -145,8 +144,10 @@ class Environment:
     def _check_exit(self, process: WorkerProcess) -> None:
         """Check the exit code and truncate the log."""
         code, log = process.exit_code, process.log
-        words = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""  # the process may have been killed before its first line
-        if code == GAVE_UP:
+        words = (
+            log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        )  # the process may have been killed before its first line
+        if code == EXIT_LOST_CONTROL:
             self.counts["gave_up"] += 1
         elif code not in (0, -signal.SIGKILL, -signal.SIGTERM):  # SIGTERM before the handler was installed
             self.unexpected.append(f"{process.name} (pid {process.pid}) exited with {code}: {words[-1000:]}")
@@ -162,7 +163,9 @@ class Environment:
         life.died_ns = time.monotonic_ns()
         os.kill(process.pid, signal.SIGKILL)
         self.counts["kills"] += 1
-        if service.role == "work" and self.chance.random() < 0.15:  # the name never returns: others must wait for its leases
+        if (
+            service.role == "work" and self.chance.random() < 0.15
+        ):  # the name never returns: others must wait for its leases
             service.name = f"newcomer-{self.counts['kills']}"
 
     def restart(self, service: Service) -> None:
@@ -242,7 +245,9 @@ def _free_port() -> int:
 
 
 @asynccontextmanager
-async def open_environment(chance: random.Random, say: Callable[[str], None], *, keep: bool = False) -> AsyncIterator[Environment]:
+async def open_environment(
+    chance: random.Random, say: Callable[[str], None], *, keep: bool = False
+) -> AsyncIterator[Environment]:
     """Provide a running environment; it is removed afterwards unless it is to be kept."""
     driver = logging.getLogger("asyncpg")
     level = driver.level

@@ -15,10 +15,10 @@ from contextlib import suppress
 
 import asyncpg
 
-from tests.chaos.environment import LEASE, Environment
+from tests.chaos.environment import LEASE_SECONDS, Environment
 
-_OTHERS = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
-_TO_LOSE = ("COMMIT", "", "BEGIN")
+_OTHER_BACKENDS = "SELECT pid FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
+_STATEMENTS_TO_LOSE = ("COMMIT", "", "BEGIN")
 
 
 class Faults:
@@ -104,13 +104,15 @@ class Faults:
         """Freeze one process at a time, so that another can take over."""
         frozen = any(each.is_reserved for each in self._environment.services)
         if victims := self._environment.available("work", "schedule"):
-            seconds = LEASE * self._chance.uniform(1.3, 1.8)
+            seconds = LEASE_SECONDS * self._chance.uniform(1.3, 1.8)
             if not frozen:
                 self._run_in_background(self._environment.freeze(self._chance.choice(victims), seconds))
 
     async def _freeze_briefly(self) -> None:
         if victims := self._environment.available("work", "schedule", "web"):
-            self._run_in_background(self._environment.freeze(self._chance.choice(victims), self._chance.uniform(0.05, 0.5)))
+            self._run_in_background(
+                self._environment.freeze(self._chance.choice(victims), self._chance.uniform(0.05, 0.5))
+            )
 
     async def _restart_cleanly(self) -> None:
         if victims := self._environment.available("work", "schedule", "web"):
@@ -121,7 +123,7 @@ class Faults:
     async def _lose_replies(self) -> None:
         proxy = self._environment.proxy
         self._environment.counts["lost_replies"] += proxy.lost
-        proxy.lose_reply(self._chance.choice(_TO_LOSE), times=self._chance.randint(1, 3))
+        proxy.lose_reply(self._chance.choice(_STATEMENTS_TO_LOSE), times=self._chance.randint(1, 3))
 
     async def _close_connections(self) -> None:
         self._environment.proxy.disconnect_all()
@@ -136,7 +138,7 @@ class Faults:
             await asyncio.sleep(seconds)
             self._environment.proxy.resume()
 
-        self._run_in_background(stall_and_resume(self._chance.choice((0.3, 1.0, LEASE * 1.2))))
+        self._run_in_background(stall_and_resume(self._chance.choice((0.3, 1.0, LEASE_SECONDS * 1.2))))
 
     # --- the database -----------------------------------------------------------------------------------------------
 
@@ -152,14 +154,14 @@ class Faults:
     async def _terminate_backends(self) -> None:
         share = self._chance.choice((0.1, 0.5, 1.0))
         await self._signal_backends(
-            f"SELECT pid FROM (SELECT pid, pg_terminate_backend(pid) FROM ({_OTHERS}) AS others"
+            f"SELECT pid FROM (SELECT pid, pg_terminate_backend(pid) FROM ({_OTHER_BACKENDS}) AS others"
             f" WHERE random() < {share}) AS ended"
         )
         self._environment.counts["backends_ended"] += 1
 
     async def _kill_backend(self) -> None:
         """Kill one backend with SIGKILL: the server disconnects all clients and replays its WAL."""
-        if pids := await self._signal_backends(_OTHERS):
+        if pids := await self._signal_backends(_OTHER_BACKENDS):
             with suppress(ProcessLookupError):
                 os.kill(self._chance.choice(pids), signal.SIGKILL)
             self._environment.counts["backends_killed"] += 1

@@ -26,9 +26,9 @@ from tests.chaos.jobs import Fate, app
 
 T = TypeVar("T")
 
-MANY = 20_000
+LARGE_RUN_TASKS = 20_000
 """From this size on, batches are ten times as large, and the load may be ten times as far ahead."""
-BATCH, AHEAD = 50, 600
+BATCH_SIZE, MAX_OPEN_TASKS = 50, 600
 """Items of a batch, and number of open tasks at which the load waits."""
 
 
@@ -59,7 +59,7 @@ class Load:
         self._environment = environment
         self._chance = random.Random(environment.chance.random())
         self._max_tasks = most
-        self._scale = 10 if most is not None and most >= MANY else 1
+        self._scale = 10 if most is not None and most >= LARGE_RUN_TASKS else 1
         self.accepted = Accepted()
         self.is_over = False
 
@@ -86,7 +86,7 @@ class Load:
     async def _is_too_far_ahead(self) -> bool:
         database = await app.open()
         count = "SELECT count(*) FROM (SELECT FROM tenuto.tasks LIMIT $1) AS open"
-        most = AHEAD * self._scale
+        most = MAX_OPEN_TASKS * self._scale
         open_now: int = await self.retry(lambda: database.fetch_value(count, most))
         return open_now >= most
 
@@ -105,7 +105,7 @@ class Load:
         key, name = str(uuid4()), f"batch {len(self.accepted.batches)}"
         items = [
             {"number": number, "fate": self._choose_fate(), "seconds": self._chance.choice((0, 0, 0.02))}
-            for number in range(BATCH * self._scale)
+            for number in range(BATCH_SIZE * self._scale)
         ]
         batch = await self.retry(lambda: app.bulk_enqueue(jobs.BULK, items, batch_key=key, name=name))
         self.accepted.add_batch(batch.id, len(items))
@@ -146,7 +146,9 @@ class Load:
                     self.accepted.add(UUID(answer.json()["transaction_id"]), fate)
                     return
                 if answer.status_code not in (409, 429, 500, 503):
-                    self._environment.unexpected.append(f"one-shot request answered with {answer.status_code}: {answer.text[:300]}")
+                    self._environment.unexpected.append(
+                        f"one-shot request answered with {answer.status_code}: {answer.text[:300]}"
+                    )
                     return
                 if answer.status_code == 500:
                     self._environment.unexpected.append(f"one-shot request answered with 500: {answer.text[:300]}")

@@ -8,13 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-_FROM = datetime(2001, 1, 1, tzinfo=UTC)
+_ORIGIN = datetime(2001, 1, 1, tzinfo=UTC)
 
 
 def due_instants(seconds: int, after: datetime, until: datetime) -> Iterator[datetime]:
     """Yield the due instants of an interval after the first instant, up to the second."""
     step = timedelta(seconds=seconds)
-    due = _FROM + step * ((after - _FROM) // step + 1)
+    due = _ORIGIN + step * ((after - _ORIGIN) // step + 1)
     while due <= until:
         yield due
         due += step

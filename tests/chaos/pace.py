@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-SOME, TASKS_PER_KILL = 20, 15
+DEFAULT_COUNT, TASKS_PER_KILL = 20, 15
 """Default ratio: killing workers that have not started to work proves little."""
-AHEAD = 0.05
+MAX_LEAD = 0.05
 """Share of the whole by which the load may be ahead of the faults, or the faults ahead of the load."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class RunSize:
     """Requested size of a run: it continues until all values are reached."""
 
     seconds: float | None = 60.0
@@ -22,8 +22,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class SoFar:
-
+class Progress:
     seconds: float = 0.0
     tasks: int = 0
     kills: int = 0
@@ -33,7 +32,7 @@ class SoFar:
 class Pace:
     """Distributes kills and tasks evenly if both are counted; otherwise kills follow the number of tasks."""
 
-    def __init__(self, wanted: Wanted, so_far: Callable[[], SoFar]) -> None:
+    def __init__(self, wanted: RunSize, so_far: Callable[[], Progress]) -> None:
         self._wanted = wanted
         self._so_far = so_far
 
@@ -52,19 +51,19 @@ class Pace:
         if self._wanted.tasks and tasks >= 1 and not (now.every_fault_occurred and self._kill_share(now) >= 1):
             return True  # missing kinds of faults occur after all tasks are submitted
         if self._both_counted:
-            return tasks >= 1 or self._kill_share(now) <= tasks + AHEAD
-        return now.kills <= SOME + now.tasks / TASKS_PER_KILL
+            return tasks >= 1 or self._kill_share(now) <= tasks + MAX_LEAD
+        return now.kills <= DEFAULT_COUNT + now.tasks / TASKS_PER_KILL
 
     def load_may_continue(self) -> bool:
         now = self._so_far()
-        return not self._both_counted or self._task_share(now) <= self._kill_share(now) + AHEAD
+        return not self._both_counted or self._task_share(now) <= self._kill_share(now) + MAX_LEAD
 
     @property
     def _both_counted(self) -> bool:
         return bool(self._wanted.tasks and self._wanted.kills)
 
-    def _kill_share(self, now: SoFar) -> float:
+    def _kill_share(self, now: Progress) -> float:
         return now.kills / self._wanted.kills if self._wanted.kills else 1.0
 
-    def _task_share(self, now: SoFar) -> float:
+    def _task_share(self, now: Progress) -> float:
         return now.tasks / self._wanted.tasks if self._wanted.tasks else 1.0

@@ -20,20 +20,20 @@ from tests.races import process_launcher
 
 
 def main() -> None:
-    process_launcher.main({"work": _work, "schedule": _schedule, "web": _web})
+    process_launcher.main({"work": _run_worker, "schedule": _run_scheduler, "web": _run_web_service})
 
 
-def _work(order: dict[str, Any]) -> None:
+def _run_worker(order: dict[str, Any]) -> None:
     _prepare(order)
     asyncio.run(app.run_worker(**order["worker"]))
 
 
-def _schedule(order: dict[str, Any]) -> None:
+def _run_scheduler(order: dict[str, Any]) -> None:
     _prepare(order)
     asyncio.run(app.run_scheduler(name=order["worker"]["name"]))
 
 
-def _web(order: dict[str, Any]) -> None:
+def _run_web_service(order: dict[str, Any]) -> None:
     _prepare(order)
     asyncio.run(run_web_service(app, port=int(os.environ[PORT]), name=order["worker"]["name"]))
 
@@ -42,10 +42,10 @@ def _prepare(order: dict[str, Any]) -> None:
     os.environ.update(order["environment"])
     logs.configure()
     app.settings = Settings(**order["settings"])
-    shift_the_clock(float(os.environ.get(SKEW, "0")))
+    shift_clock(float(os.environ.get(SKEW, "0")))
 
 
-def shift_the_clock(seconds: float) -> None:
+def shift_clock(seconds: float) -> None:
     """Shift the machine clock of this process by that many seconds."""
     if not seconds:
         return

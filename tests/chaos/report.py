@@ -11,7 +11,7 @@ from tests.chaos.task_audit import Finding
 
 ALLOWED = ("kills", "tasks", "recoveries")
 MUST_BE_ZERO = ("lost", "doubled", "advanced_twice", "overlapping", "missing_ledger_rows", "repaired_executions")
-_FURTHER = (
+_FURTHER_FIGURES = (
     "attempts",
     "set_aside",
     "stops",
@@ -26,7 +26,7 @@ _FURTHER = (
     "database_restarts",
     "asked_again",
 )
-_WORDS = {
+_DESCRIPTIONS = {
     "kills": "processes killed with SIGKILL",
     "tasks": "finished tasks",
     "recoveries": "attempts recovered from dead workers",
@@ -45,7 +45,6 @@ _WORDS = {
 
 @dataclass(frozen=True, slots=True)
 class Report:
-
     seed: int
     seconds: float
     counts: Mapping[str, int]
@@ -64,17 +63,19 @@ class Report:
         return not self.findings and not self.wrong
 
     def as_json(self) -> str:
-        further: dict[str, Any] = {name: self.counts.get(name, 0) for name in _FURTHER}
+        further: dict[str, Any] = {name: self.counts.get(name, 0) for name in _FURTHER_FIGURES}
         further |= {"seed": self.seed, "seconds": round(self.seconds, 1), "broken": self._violations()}
         return json.dumps(self.figures | further)
 
     def as_table(self) -> str:
-        shown = self.figures | {name: self.counts.get(name, 0) for name in _FURTHER}
-        lines = [f"{name:20} {value:>10,}  {_WORDS.get(name, '')}".rstrip() for name, value in shown.items()]
+        shown = self.figures | {name: self.counts.get(name, 0) for name in _FURTHER_FIGURES}
+        lines = [f"{name:20} {value:>10,}  {_DESCRIPTIONS.get(name, '')}".rstrip() for name, value in shown.items()]
         lines.append(f"{'seed':20} {self.seed:>10}  {self.seconds:.0f} s")
         lines += ["", "everything holds" if self.holds else "DOES NOT HOLD:", *self._violations()]
         return "\n".join(lines)
 
     def _violations(self) -> list[str]:
-        rules = [f"{each.figure}: {each.count} violations of “{each.rule}”: {'; '.join(each.rows)}" for each in self.findings]
+        rules = [
+            f"{each.figure}: {each.count} violations of “{each.rule}”: {'; '.join(each.rows)}" for each in self.findings
+        ]
         return rules + list(self.wrong)

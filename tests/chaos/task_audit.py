@@ -25,15 +25,15 @@ from tenuto.postgres.database import Database
 from tenuto.settings import Settings
 from tenuto.store.access import audit_log as trail
 from tenuto.store.reports import doctor
-from tests.chaos.checks import CHECKS, DOCTORS, Figure
-from tests.chaos.environment import LEASE, Life
+from tests.chaos.checks import CHECKS, FIGURES_OF_DOCTOR_CHECKS, Figure
+from tests.chaos.environment import LEASE_SECONDS, ProcessLifetime
+from tests.chaos.jobs import CANARY, INTERVALS
 from tests.chaos.load import Accepted
 from tests.chaos.oracle import due_instants
-from tests.chaos.jobs import CANARY, INTERVALS
 
-_SHOWN = 5
-_MANY = 1000
-_TABLES = """
+_MAX_SHOWN_ROWS = 5
+_FETCHED_ROWS = 1000
+_FACT_TABLES = """
 DROP SCHEMA IF EXISTS chaos CASCADE;
 CREATE SCHEMA chaos;
 CREATE UNLOGGED TABLE chaos.lines (
@@ -67,15 +67,15 @@ WITH runs AS (
     FROM runs
 )
 SELECT lived.*, least(lived_until, (
-    SELECT min(freezes.began) + {int(LEASE * 5 / 6 * 1e9)} FROM chaos.freezes
+    SELECT min(freezes.began) + {int(LEASE_SECONDS * 5 / 6 * 1e9)} FROM chaos.freezes
     WHERE freezes.pid = lived.pid AND freezes.began < lived_until AND freezes.ended > lived.began
-      AND freezes.ended - freezes.began > {int(LEASE * 5 / 6 * 1e9)}
+      AND freezes.ended - freezes.began > {int(LEASE_SECONDS * 5 / 6 * 1e9)}
 )) AS held_until
 FROM lived;
 CREATE INDEX ON chaos.effects (task, began);
 ANALYZE chaos.effects
 """
-_LIVED = """
+_LIFETIMES = """
 SELECT schedule_name.name, min(at) FILTER (WHERE change = 'created') AS created,
        max(at) FILTER (WHERE change = 'disabled') AS disabled
 FROM tenuto.schedule_versions AS schedule_name GROUP BY 1
@@ -95,7 +95,7 @@ class Finding:
 class Auditor:
     """Checks one finished run."""
 
-    def __init__(self, settings: Settings, folder: Path, accepted: Accepted, lives: Iterable[Life]) -> None:
+    def __init__(self, settings: Settings, folder: Path, accepted: Accepted, lives: Iterable[ProcessLifetime]) -> None:
         assert settings.database is not None
         self._url = settings.database
         self._settings = settings
@@ -116,7 +116,7 @@ class Auditor:
     async def check(self, connection: asyncpg.Connection, ledger: Path) -> list[Finding]:
         """Return the violations seen on one connection with this ledger of effects."""
         await self._load_facts(connection, ledger)
-        found = [await _ask(connection, *each) for each in _questions()]
+        found = [await _run_check(connection, *each) for each in _all_checks()]
         found += await self._run_doctor_checks(connection)
         found += await self._find_leaked_secret(connection)
         return [each for each in found if each is not None]
@@ -124,7 +124,7 @@ class Auditor:
     # --- independent facts ------------------------------------------------------------------------------------------
 
     async def _load_facts(self, connection: asyncpg.Connection, ledger: Path) -> None:
-        await connection.execute(_TABLES)
+        await connection.execute(_FACT_TABLES)
         await connection.copy_to_table("lines", schema_name="chaos", source=ledger, format="text", delimiter=" ")
         lives = [(each.pid, each.started_ns, each.died_ns) for each in self._lives]
         freezes = [(each.pid, *span) for each in self._lives for span in each.frozen_ns]
@@ -137,7 +137,7 @@ class Auditor:
             await connection.copy_records_to_table(table, schema_name="chaos", records=list(rows))
         due = [
             (row["name"], at)
-            for row in await connection.fetch(_LIVED)
+            for row in await connection.fetch(_LIFETIMES)
             if row["name"] in INTERVALS
             for at in due_instants(INTERVALS[row["name"]], row["created"], row["disabled"])
         ]
@@ -157,16 +157,16 @@ class Auditor:
             "lease_delay": timedelta(0),
             "recovery_delay": timedelta(0),
         }
-        values["horizon"] = values["history"] = smallest_id_at(await _a_year_ago(connection))
+        values["horizon"] = values["history"] = smallest_id_at(await _one_year_ago(connection))
         found: list[Finding | None] = []
         for check in DOCTOR_CHECKS:
             if check.severity is Severity.NOTE:
                 continue
             given = [values[name] for name in check.limits]
-            rows = await connection.fetch(getattr(doctor.SQL, check.name), *given, _MANY)
+            rows = await connection.fetch(getattr(doctor.SQL, check.name), *given, _FETCHED_ROWS)
             if rows:
-                figure = DOCTORS.get(check.name, "else")
-                shown = [check.row.format(**row) for row in rows[:_SHOWN]]
+                figure = FIGURES_OF_DOCTOR_CHECKS.get(check.name, "else")
+                shown = [check.row.format(**row) for row in rows[:_MAX_SHOWN_ROWS]]
                 found.append(Finding(figure, f"{check.passed} ({check.name})", len(rows), shown))
         return found
 
@@ -180,7 +180,7 @@ class Auditor:
             await database.close()
         if told.is_sound and told.checked_links:
             return []
-        says = [fault.description for fault in told.faults[:_SHOWN]] or ["the audit trail is empty"]
+        says = [fault.description for fault in told.faults[:_MAX_SHOWN_ROWS]] or ["the audit trail is empty"]
         return [Finding("missing_ledger_rows", "the audit trail is unchanged (I14)", len(says), says)]
 
     async def _find_leaked_secret(self, connection: asyncpg.Connection) -> list[Finding]:
@@ -198,20 +198,20 @@ class Auditor:
         for file in self._folder.rglob("*"):
             if file.is_file() and CANARY.encode() in file.read_bytes():
                 seen.append(str(file))
-        return [Finding("else", "no secret is visible (I16)", len(seen), seen[:_SHOWN])] if seen else []
+        return [Finding("else", "no secret is visible (I16)", len(seen), seen[:_MAX_SHOWN_ROWS])] if seen else []
 
 
-def _questions() -> Iterable[tuple[Figure, str, str]]:
+def _all_checks() -> Iterable[tuple[Figure, str, str]]:
     return ((check.figure, f"{check.rule} ({check.invariants})", check.violations) for check in CHECKS)
 
 
-async def _ask(connection: asyncpg.Connection, figure: Figure, rule: str, query: str) -> Finding | None:
+async def _run_check(connection: asyncpg.Connection, figure: Figure, rule: str, query: str) -> Finding | None:
     count: int = await connection.fetchval(f"SELECT count(*) FROM ({query}) AS broken")
     if not count:
         return None
-    rows = await connection.fetch(f"SELECT to_jsonb(broken)::text FROM ({query} LIMIT {_SHOWN}) AS broken")
+    rows = await connection.fetch(f"SELECT to_jsonb(broken)::text FROM ({query} LIMIT {_MAX_SHOWN_ROWS}) AS broken")
     return Finding(figure, rule, count, [row[0] for row in rows])
 
 
-async def _a_year_ago(connection: asyncpg.Connection) -> Any:
+async def _one_year_ago(connection: asyncpg.Connection) -> Any:
     return await connection.fetchval("SELECT now() - interval '1 year'")

@@ -17,20 +17,20 @@ import asyncpg
 import psutil
 import pytest
 
-from tests.chaos.task_audit import Auditor
-from tests.chaos.chaos_run import chaos_run_in_environment
-from tests.chaos.checks import AT_ITS_END, Figure
+from tests.chaos.chaos_run import open_chaos_run
+from tests.chaos.checks import UNCHECKED_SECONDS_BEFORE_DISABLE, Figure
+from tests.chaos.jobs import CANARY, FIRE_ALL, NARROW_KEY
 from tests.chaos.oracle import due_instants
-from tests.chaos.pace import Wanted
+from tests.chaos.pace import RunSize
 from tests.chaos.report import ALLOWED, MUST_BE_ZERO
-from tests.chaos.jobs import CANARY, EACH_FIRES, NARROW
+from tests.chaos.task_audit import Auditor
 from tests.races.processes import ROOT
 from tests.support.proofs import seed, times
 from tests.support.waiting import eventually_blocking
 
 TASKS = times(300, in_a_proof=5000)
 KILLS = times(20, in_a_proof=300)
-SECONDS = AT_ITS_END + 10
+SECONDS = UNCHECKED_SECONDS_BEFORE_DISABLE + 10
 """Long enough for something to become due that must have run."""
 
 Lines = list[str]
@@ -55,7 +55,7 @@ _COPIED = """
     fence, worker_id, failures, losses, input, initiator_type, initiator_name, execution_id, group_index, step_index"""
 
 
-def _another_record(of: str, *, attempt: str = "attempt", task: str = "task_id") -> str:
+def _copy_activity(of: str, *, attempt: str = "attempt", task: str = "task_id") -> str:
     """Return an INSERT of a copy of an activity."""
     changed = _COPIED.replace("attempt,", f"{attempt},", 1)
     return (
@@ -68,7 +68,7 @@ def _one(table: str, where: str) -> str:
     return f"DELETE FROM {table} WHERE (tableoid, ctid) = (SELECT tableoid, ctid FROM {table} WHERE {where} LIMIT 1)"
 
 
-def _given_up_after(*, recorded: int) -> str:
+def _set_aside_after(*, recorded: int) -> str:
     """Change a task that completed at its first attempt, as if that had been lost."""
     return (
         f"UPDATE tenuto.activities SET status = 'failed', reason = 'lost', losses = {recorded}"
@@ -77,7 +77,7 @@ def _given_up_after(*, recorded: int) -> str:
     )
 
 
-def _without_the_end_of_an_item(lines: Lines) -> Lines:
+def _without_end_of_an_item(lines: Lines) -> Lines:
     """Remove the end of an item that began and ended once; with several runs, another end would remain."""
     times = Counter(line.split()[0] for line in lines if " item " in line)
     chosen = (n for n, line in enumerate(lines) if " item ends " in line and times[line.split()[0]] == 2)
@@ -85,35 +85,37 @@ def _without_the_end_of_an_item(lines: Lines) -> Lines:
     return lines[:n] + lines[n + 1 :]
 
 
-def _without_a_run(group: str) -> Callable[[Lines], Lines]:
+def _without_group(group: str) -> Callable[[Lines], Lines]:
     """Remove all runs of the group."""
     return lambda lines: [line for line in lines if line.split()[4] != group]
 
 
-def _a_second_run_in_the_middle_of_the_first(lines: Lines) -> Lines:
+def _with_second_run_inside_the_first(lines: Lines) -> Lines:
     task, attempt, fence, pid, group, _, began = next(line for line in lines if " begins " in line).split()
     again = f"{task} {int(attempt) + 1} {int(fence) + 1} {pid} {group}"
     return [*lines, f"{again} begins {int(began) + 1}", f"{again} ends {int(began) + 2}"]
 
 
-def _the_same_claim_once_more(lines: Lines) -> Lines:
+def _with_repeated_claim(lines: Lines) -> Lines:
     first = next(line for line in lines if " begins " in line)
     return [*lines, first]
 
 
-def _four_at_once(lines: Lines) -> Lines:
+def _with_four_concurrent_runs(lines: Lines) -> Lines:
     pid, at = lines[0].split()[3], int(lines[0].split()[6])
-    several = [f"00000000-0000-0000-0000-00000000000{n} 1 1 {pid} {NARROW}" for n in range(4)]
+    several = [f"00000000-0000-0000-0000-00000000000{n} 1 1 {pid} {NARROW_KEY}" for n in range(4)]
     return [*lines, *(f"{each} begins {at}" for each in several), *(f"{each} ends {at + 9}" for each in several)]
 
 
-def _every_step_begins_at_the_same_moment(lines: Lines) -> Lines:
+def _with_all_steps_beginning_together(lines: Lines) -> Lines:
     at = min(int(line.split()[6]) for line in lines)
     return [f"{line.rpartition(' ')[0]} {at}" if " step begins " in line else line for line in lines]
 
 
 DAMAGES = (
-    Damage("a due instant without a ledger row", "missing_ledger_rows", _one("tenuto.occurrences", "origin = 'trigger'")),
+    Damage(
+        "a due instant without a ledger row", "missing_ledger_rows", _one("tenuto.occurrences", "origin = 'trigger'")
+    ),
     Damage(
         "a ledger row for an instant that was not due",
         "missing_ledger_rows",
@@ -145,13 +147,13 @@ DAMAGES = (
     Damage(
         "a task set aside at its first loss",
         "lost",
-        _given_up_after(recorded=1),
+        _set_aside_after(recorded=1),
         rule="no task is set aside before its third loss",
     ),
     Damage(
         "a task set aside at its first loss and counted as its third",
         "lost",
-        _given_up_after(recorded=3),
+        _set_aside_after(recorded=3),
         rule="no task is set aside before its third loss",
     ),
     Damage(
@@ -191,41 +193,41 @@ DAMAGES = (
         "a schedule that never ran",
         "lost",
         "",
-        _without_a_run("step"),
+        _without_group("step"),
         rule="every schedule runs",
     ),
     Damage(
         "a manifest that never ran",
         "lost",
         "",
-        _without_a_run("pulse"),
+        _without_group("pulse"),
         rule="every manifest runs",
     ),
     Damage(
         "a due instant skipped against the policies",
         "lost",
         f"""UPDATE tenuto.occurrences SET decision = 'skipped', execution_id = NULL
-            WHERE decision = 'fired' AND schedule_name = '{EACH_FIRES[0]}'""",
+            WHERE decision = 'fired' AND schedule_name = '{FIRE_ALL[0]}'""",
         rule="a schedule that allows overlap and fires all missed runs",
     ),
     Damage(
         "a due instant missed in the middle",
         "lost",
         f"""UPDATE tenuto.occurrences SET decision = 'missed', execution_id = NULL
-            WHERE decision = 'fired' AND schedule_name = '{EACH_FIRES[0]}'
-              AND due_at < (SELECT max(due_at) FROM tenuto.occurrences) - interval '{AT_ITS_END + 1} s'""",
+            WHERE decision = 'fired' AND schedule_name = '{FIRE_ALL[0]}'
+              AND due_at < (SELECT max(due_at) FROM tenuto.occurrences) - interval '{UNCHECKED_SECONDS_BEFORE_DISABLE + 1} s'""",
         rule="a schedule that allows overlap and fires all missed runs",
     ),
     Damage(
         "a success recorded twice",
         "doubled",
-        _another_record("status = 'completed' AND final", attempt="attempt + 1"),
+        _copy_activity("status = 'completed' AND final", attempt="attempt + 1"),
     ),
-    Damage("an attempt recorded twice", "doubled", _another_record("status = 'failed' AND NOT final")),
+    Damage("an attempt recorded twice", "doubled", _copy_activity("status = 'failed' AND NOT final")),
     Damage(
-        "a one-shot without a request", "doubled", _another_record("origin = 'once' AND final", task="gen_random_uuid()")
+        "a one-shot without a request", "doubled", _copy_activity("origin = 'once' AND final", task="gen_random_uuid()")
     ),
-    Damage("a step that is two tasks", "advanced_twice", _another_record("step_index = 3", task="gen_random_uuid()")),
+    Damage("a step that is two tasks", "advanced_twice", _copy_activity("step_index = 3", task="gen_random_uuid()")),
     Damage("a step without a task", "advanced_twice", _one("tenuto.activities", "step_index = 3 AND final")),
     Damage(
         "an execution that was repaired",
@@ -235,16 +237,16 @@ DAMAGES = (
     Damage("a secret in an activity", "else", f"UPDATE tenuto.repairs SET net = net || '{CANARY}'"),
     Damage("a counted repair", "else", "INSERT INTO tenuto.repairs VALUES ('dead_letter_missing', 1, now())"),
     Damage("a disabled guard", "else", "ALTER TABLE tenuto.executions DISABLE TRIGGER executions_end_once"),
-    Damage("a success that was recorded but did not run", "missing_ledger_rows", "", _without_the_end_of_an_item),
-    Damage("two concurrent runs of one task", "doubled", "", _a_second_run_in_the_middle_of_the_first),
-    Damage("one claim that ran twice", "doubled", "", _the_same_claim_once_more),
-    Damage("an exceeded limit key", "overlapping", "", _four_at_once),
-    Damage("a group that did not wait for the previous one", "advanced_twice", "", _every_step_begins_at_the_same_moment),
+    Damage("a success that was recorded but did not run", "missing_ledger_rows", "", _without_end_of_an_item),
+    Damage("two concurrent runs of one task", "doubled", "", _with_second_run_inside_the_first),
+    Damage("one claim that ran twice", "doubled", "", _with_repeated_claim),
+    Damage("an exceeded limit key", "overlapping", "", _with_four_concurrent_runs),
+    Damage("a group that did not wait for the previous one", "advanced_twice", "", _with_all_steps_beginning_together),
     Damage(
         "concurrent runs of a schedule without overlap",
         "overlapping",
         "",
-        _every_step_begins_at_the_same_moment,
+        _with_all_steps_beginning_together,
         detectable_if="""EXISTS (
             SELECT FROM tenuto.executions WHERE alone AND state = 'completed' GROUP BY schedule_id HAVING count(*) > 1
         )""",
@@ -262,7 +264,9 @@ async def is_found(damage: Damage, url: str, auditor: Auditor, ledger: Path) -> 
     try:
         transaction = connection.transaction()
         await transaction.start()
-        await connection.execute("SET LOCAL session_replication_role = replica")  # a superuser, who may disable the guards
+        await connection.execute(
+            "SET LOCAL session_replication_role = replica"
+        )  # a superuser, who may disable the guards
         done = await connection.execute(damage.statement) if damage.statement else ""
         possible = await connection.fetchval(f"SELECT {damage.detectable_if}")
         found = await auditor.check(connection, damaged)
@@ -278,7 +282,7 @@ async def is_found(damage: Damage, url: str, auditor: Auditor, ledger: Path) -> 
 @pytest.mark.timeout(times(300, in_a_proof=900))
 async def test_chaos_run_violates_no_rule_and_auditor_finds_damage() -> None:
     chosen = seed()
-    async with chaos_run_in_environment(Wanted(seconds=SECONDS, tasks=TASKS, kills=KILLS, seed=chosen), print) as chaos_run:
+    async with open_chaos_run(RunSize(seconds=SECONDS, tasks=TASKS, kills=KILLS, seed=chosen), print) as chaos_run:
         auditor = await chaos_run.run()
         report = await chaos_run.report(auditor)
         told = json.loads(report.as_json())

@@ -72,14 +72,14 @@ def test_text_that_is_no_whole_number_is_rejected_with_a_short_message(text: str
 def test_field_of_an_error_is_translated_to_the_option(field: str | None, option: str | None) -> None:
     options = {"name": "NAME", "payload": "--payload", "retry.": "--retry-wait", "properties.": "--set {}"}
     with pytest.raises(Invalid) as error, translate_error_fields(options), translate_error_fields(options):
-        raise Invalid("no", field=field)
+        raise Invalid("no", code="test.error", field=field)
     assert error.value.field == option
 
 
 def test_field_of_a_conflict_is_translated_only_if_it_is_known() -> None:
     for field, option in (("name", "NAME"), ("batch", "batch")):
         with pytest.raises(Conflict) as error, translate_error_fields({"name": "NAME"}, otherwise="--set {}"):
-            raise Conflict("no", field=field)
+            raise Conflict("no", code="test.error", field=field)
         assert error.value.field == option
 
 

@@ -140,13 +140,13 @@ def test_main_help_lists_every_command_and_exit_code(open_shell: Callable[..., S
 @pytest.mark.parametrize(
     ("error", "code"),
     [
-        (Invalid("x"), exit_codes.USAGE),
-        (NotFound("x"), exit_codes.NOT_FOUND),
-        (UnknownJob("x"), exit_codes.NOT_FOUND),
-        (Forbidden("x"), exit_codes.NOT_ALLOWED),
-        (Conflict("x"), exit_codes.CONFLICT),
-        (Unavailable("x"), exit_codes.DATABASE),
-        (SchemaMismatch("x"), exit_codes.DATABASE),
+        (Invalid("x", code="test.error"), exit_codes.USAGE),
+        (NotFound("x", code="test.error"), exit_codes.NOT_FOUND),
+        (UnknownJob("x", code="test.error"), exit_codes.NOT_FOUND),
+        (Forbidden("x", code="test.error"), exit_codes.NOT_ALLOWED),
+        (Conflict("x", code="test.error"), exit_codes.CONFLICT),
+        (Unavailable("x", code="test.error"), exit_codes.DATABASE),
+        (SchemaMismatch("x", code="test.error"), exit_codes.DATABASE),
     ],
 )
 def test_every_error_class_has_an_exit_code(error: Any, code: int) -> None:

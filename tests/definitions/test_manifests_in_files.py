@@ -122,4 +122,4 @@ def test_later_error_of_a_declared_manifest_has_its_location() -> None:
         ("cron", "line 4: manifests[0].trigger.cron"),
         ("job", "line 3: manifests[0].job"),
     ):
-        assert found.locate_error(Invalid("no", field=field)).field == f"file.yaml, {path}"
+        assert found.locate_error(Invalid("no", code="test.error", field=field)).field == f"file.yaml, {path}"

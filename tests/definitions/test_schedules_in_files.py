@@ -363,7 +363,7 @@ def test_schedule_declared_in_two_files_is_rejected_with_both_locations() -> Non
 )
 def test_later_error_of_a_declared_schedule_has_its_location(field: str | None, location: str) -> None:
     nightly, _ = parse(YAML)
-    assert nightly.locate_error(Invalid("is wrong", field=field)).field == f"file.yaml, {location}"
+    assert nightly.locate_error(Invalid("is wrong", code="test.error", field=field)).field == f"file.yaml, {location}"
 
 
 def test_max_retries_in_code_must_be_a_whole_number() -> None:

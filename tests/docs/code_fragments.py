@@ -1,4 +1,4 @@
-"""Runs the fragments of one page, given as JSON on stdin: in order, in one namespace, `await` allowed at the top."""
+"""Runs the Python fragments of one page, given as JSON on stdin: in order, in one namespace, with top-level `await`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from types import ModuleType
 from typing import Any
 
 
-async def run(page: str, fragments: list[tuple[int, str]]) -> None:
+async def run_fragments(page: str, fragments: list[tuple[int, str]]) -> None:
     module = ModuleType("__main__")
     sys.modules["__main__"] = module
     for line, text in fragments:
-        # Moved down to its place in the page, so that a traceback names the page's own line.
+        # Blank lines in front make a traceback show the line number of the page.
         code = compile("\n" * (line - 1) + text, page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
         result: Any = eval(code, module.__dict__)
         if inspect.isawaitable(result):
@@ -26,4 +26,4 @@ async def run(page: str, fragments: list[tuple[int, str]]) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(run(sys.argv[1], json.load(sys.stdin)))
+    asyncio.run(run_fragments(sys.argv[1], json.load(sys.stdin)))

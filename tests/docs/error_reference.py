@@ -26,20 +26,20 @@ def error_codes() -> list[ErrorCode]:
 
 
 def errors_page(header: str) -> str:
-    found: dict[str, list[ErrorCode]] = {}
+    by_code: dict[str, list[ErrorCode]] = {}
     for error in error_codes():
-        found.setdefault(error.code, []).append(error)
+        by_code.setdefault(error.code, []).append(error)
     lines = [
         "# Error codes",
         "",
         header,
         "Every error has a stable code. The HTTP API returns it as `code` in problem+json, the CLI prints it with `--json`, and",
-        "`TenutoError.code` holds it in Python. Match on codes: messages may be reworded at any time. `…` stands for a value.",
+        "`TenutoError.code` holds it in Python. Match on codes: messages may be reworded at any time. `…` is a value.",
         "",
     ]
-    for resource in dict.fromkeys(code.split(".")[0] for code in found):
+    for resource in dict.fromkeys(code.split(".")[0] for code in by_code):
         lines += [f"## {resource}", "", "| code | class | message |", "|---|---|---|"]
-        for code, errors in found.items():
+        for code, errors in by_code.items():
             if code.split(".")[0] == resource:
                 kinds = ", ".join(dict.fromkeys(f"`{error.kind}`" for error in errors))
                 messages = "<br>".join(dict.fromkeys(error.message for error in errors if error.message))

@@ -1,17 +1,16 @@
-"""The pages of the documentation, and what stands in them: blocks, links, headings.
+"""The pages of the documentation and their parts: code blocks, links, headings, commands.
 
-How a block is marked decides what becomes of it:
+The markup of a block decides how it is tested:
 
-    ```python                       is run: see below
-    <!-- not run: reason -->        on the line before: is only compiled
-    ```console                      lines that begin with `$ tenuto …` must be commands the CLI knows
+    ```python                       is run, see below
+    <!-- not run: reason -->        on the line before a block: it is only compiled
+    ```console                      lines that begin with `$ tenuto …` must be known commands
 
-A Python block whose first line is `# name.py` is a file: it is kept for the later blocks of its page and run if it is a
-program or a test; `# name.py, continued` adds to it. A block with `asyncio.run(` is a program. Every other block is a
-fragment: the fragments of a page are run in order, in one namespace, with `await` allowed at the top, as in
-`python -m asyncio`.
+A Python block whose first line is `# name.py` is a file. Later blocks of the page can import it; it is run if it is a
+program or a test. `# name.py, continued` appends to the file. A block with `asyncio.run(` is a program. All other blocks
+are fragments: the fragments of a page run in order, in one namespace, with top-level `await`, as in `python -m asyncio`.
 
-`print(…)  # words` says what is printed, and is held to it.
+A comment after `print(…)` is the expected output, and is checked.
 """
 
 from __future__ import annotations
@@ -29,31 +28,33 @@ _BLOCK = re.compile(
     re.MULTILINE | re.DOTALL,
 )
 _FILE = re.compile(r"# (\w+\.py)(, continued)?\n")
-_PRINTS = re.compile(r"^\s*print\(.*\)\s+# (.+)$", re.MULTILINE)
+_EXPECTED_OUTPUT = re.compile(r"^\s*print\(.*\)\s+# (.+)$", re.MULTILINE)
 _LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)\s]+)\)")
 _IMAGE = re.compile(r"!\[[^\]]+\]\(([^)\s]+)\)")
 _HEADING = re.compile(r"^#+ +(.+)$", re.MULTILINE)
-_TYPED = re.compile(r"^\$ (.+)$", re.MULTILINE)
-_INLINE = re.compile(r"(?<!`)`(tenuto [^`\n]+)`(?!`)")
+_CONSOLE_COMMAND = re.compile(r"^\$ (.+)$", re.MULTILINE)
+_INLINE_COMMAND = re.compile(r"(?<!`)`(tenuto [^`\n]+)`(?!`)")
 
 
 @dataclass(frozen=True)
 class Block:
+    """A fenced code block of a page."""
+
     page: Path
     line: int
     language: str
     text: str
     reason: str | None
-    """Why it is not run, if it is not."""
+    """Why the block is not run; None if it is run."""
 
     @property
     def file(self) -> str | None:
+        """Name of the file that the block contains."""
         found = _FILE.match(self.text)
         return found[1] if found else None
 
     @property
-    def continues(self) -> bool:
-        """Whether it adds to a file that was begun further up."""
+    def continues_file(self) -> bool:
         found = _FILE.match(self.text)
         return found is not None and found[2] is not None
 
@@ -62,75 +63,78 @@ class Block:
         return "asyncio.run(" in self.text or (self.file is not None and '__name__ == "__main__"' in self.text)
 
     @property
-    def promised(self) -> list[str]:
-        """What the block says it prints."""
-        return _PRINTS.findall(self.text)
+    def expected_lines(self) -> list[str]:
+        """The lines that the block should print, according to its comments."""
+        return _EXPECTED_OUTPUT.findall(self.text)
 
     def __str__(self) -> str:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
 
 def pages() -> list[Path]:
-    """README, the other pages at the top, everything below docs and examples, and the benchmarks' own."""
-    below = [page for folder in ("docs", "examples") for page in sorted((ROOT / folder).rglob("*.md"))]
-    return [*sorted(ROOT.glob("*.md")), *below, ROOT / "benchmarks" / "README.md"]
+    """Return the pages in the root, in docs and in examples, and the README of the benchmarks."""
+    nested = [page for folder in ("docs", "examples") for page in sorted((ROOT / folder).rglob("*.md"))]
+    return [*sorted(ROOT.glob("*.md")), *nested, ROOT / "benchmarks" / "README.md"]
 
 
-def name(page: Path) -> str:
+def page_name(page: Path) -> str:
     return str(page.relative_to(ROOT))
 
 
-def passages(page: Path) -> Iterator[str | Block]:
-    """A page in order: the words before a block, the block, the words before the next, …"""
-    text, said = page.read_text(encoding="utf-8"), 0
+def parts(page: Path) -> Iterator[str | Block]:
+    """Yield the texts and blocks of a page in order; a text before each block, and one at the end."""
+    text, end = page.read_text(encoding="utf-8"), 0
     for found in _BLOCK.finditer(text):
-        yield text[said : found.start()]
-        said = found.end()
+        yield text[end : found.start()]
+        end = found.end()
         indent = len(found["indent"])
         lines = [line[indent:] for line in found["text"].splitlines(keepends=True)]
         line = text.count("\n", 0, found.start("text")) + 1
         yield Block(page, line, found["language"], "".join(lines), found["reason"])
-    yield text[said:]
+    yield text[end:]
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    return (passage for passage in passages(page) if isinstance(passage, Block))
+    return (part for part in parts(page) if isinstance(part, Block))
 
 
-def prose(page: Path) -> str:
-    """The page without its blocks."""
+def python_blocks(page: Path) -> list[Block]:
+    return [block for block in blocks(page) if block.language == "python"]
+
+
+def text_without_blocks(page: Path) -> str:
     return _BLOCK.sub("", page.read_text(encoding="utf-8"))
 
 
 def links(page: Path) -> list[str]:
-    return _LINK.findall(prose(page))
+    return _LINK.findall(text_without_blocks(page))
 
 
 def images(page: Path) -> list[str]:
-    """The pictures of a page; each says in words what it shows."""
-    return _IMAGE.findall(prose(page))
+    """Return the images of a page that have an alternative text."""
+    return _IMAGE.findall(text_without_blocks(page))
 
 
 def anchors(page: Path) -> set[str]:
-    """What a link may name after the `#`, made as the usual renderers make it."""
-    made: set[str] = set()
-    for heading in _HEADING.findall(prose(page)):
+    """Return the anchors of all headings, made by the rules of GitHub."""
+    found: set[str] = set()
+    for heading in _HEADING.findall(text_without_blocks(page)):
         plain = re.sub(r"\[([^\]]+)\]\([^)]+\)", r"\1", heading)
         anchor = re.sub(r"[^\w\- ]", "", plain.lower()).strip().replace(" ", "-")
-        number = sum(known == anchor or re.fullmatch(rf"{re.escape(anchor)}-\d+", known) is not None for known in made)
-        made.add(anchor if not number else f"{anchor}-{number}")
-    return made
+        count = sum(known == anchor or re.fullmatch(rf"{re.escape(anchor)}-\d+", known) is not None for known in found)
+        found.add(anchor if not count else f"{anchor}-{count}")
+    return found
 
 
-def typed(page: Path) -> list[str]:
-    """The command lines of a page, as they would be typed, in order."""
-    return [line for block in blocks(page) for line in lines_typed(block)]
+def console_commands(page: Path) -> list[str]:
+    """Return the command lines in the console blocks of a page, in order."""
+    return [line for block in blocks(page) for line in commands_of_block(block)]
 
 
-def lines_typed(block: Block) -> list[str]:
-    return _TYPED.findall(block.text) if block.language == "console" else []
+def commands_of_block(block: Block) -> list[str]:
+    return _CONSOLE_COMMAND.findall(block.text) if block.language == "console" else []
 
 
-def mentioned(page: Path) -> list[str]:
-    """The `tenuto …` commands in running text."""
-    return _INLINE.findall(prose(page))
+def inline_commands(page: Path) -> list[str]:
+    """Return the `tenuto …` commands in the running text of a page."""
+    return _INLINE_COMMAND.findall(text_without_blocks(page))

@@ -1,4 +1,4 @@
-"""Every `tenuto …` that the documentation shows is a command there is, with options it has."""
+"""Every `tenuto …` command in the documentation and the deployment files exists, with its options."""
 
 from __future__ import annotations
 
@@ -10,43 +10,51 @@ from typing import Any
 import pytest
 
 from tests.docs.generate import commands
-from tests.docs.pages import ROOT, mentioned, name, pages, typed
+from tests.docs.pages import ROOT, console_commands, inline_commands, page_name, pages
 
-DEPLOYED = [ROOT / "deploy" / "Dockerfile", ROOT / "deploy" / "compose.yaml", *(ROOT / "deploy").rglob("*.service")]
-KNOWN = commands()
-
-
-@pytest.mark.parametrize("page", pages(), ids=name)
-def test_every_command_shown_is_one_the_command_line_knows(page: Path) -> None:
-    shown = [line for line in typed(page) if line.startswith("tenuto ")] + mentioned(page)
-    assert [f"{line}: {what}" for line in shown if (what := trouble_with(line))] == []
+DEPLOYMENT_FILES = [
+    ROOT / "deploy" / "Dockerfile",
+    ROOT / "deploy" / "compose.yaml",
+    *(ROOT / "deploy").rglob("*.service"),
+]
+COMMANDS = commands()
 
 
-@pytest.mark.parametrize("file", DEPLOYED, ids=name)
-def test_every_command_of_a_deployment_is_one_the_command_line_knows(file: Path) -> None:
+@pytest.mark.parametrize("page", pages(), ids=page_name)
+def test_commands_of_page_exist(page: Path) -> None:
+    shown = [line for line in console_commands(page) if line.startswith("tenuto ")] + inline_commands(page)
+    assert find_errors(shown) == []
+
+
+@pytest.mark.parametrize("file", DEPLOYMENT_FILES, ids=page_name)
+def test_commands_of_deployment_file_exist(file: Path) -> None:
     text = file.read_text(encoding="utf-8")
-    shown = re.findall(r"^ExecStart=\S+/(tenuto .+)$", text, re.MULTILINE)
+    lines = re.findall(r"^ExecStart=\S+/(tenuto .+)$", text, re.MULTILINE)
     for found in re.findall(r"(?:CMD|test:|command:) (\[.+?\])", text):
-        words = [word for word in re.split(r'[\[\], "]+', found) if word not in ("", "CMD")]
-        if words[0] != "pg_isready":
-            shown.append(" ".join(words if words[0] == "tenuto" else ["tenuto", *words]))
-    assert shown
-    assert [f"{line}: {what}" for line in shown if (what := trouble_with(line))] == []
+        arguments = [argument for argument in re.split(r'[\[\], "]+', found) if argument not in ("", "CMD")]
+        if arguments[0] != "pg_isready":
+            lines.append(" ".join(arguments if arguments[0] == "tenuto" else ["tenuto", *arguments]))
+    assert lines
+    assert find_errors(lines) == []
 
 
-def trouble_with(line: str) -> str | None:
-    """What the command line would not understand, if anything; placeholders such as ID stand for values."""
-    words = shlex.split(re.split(r" [|>&] ?", line)[0].replace("…", "X"))[1:]
+def find_errors(lines: list[str]) -> list[str]:
+    return [f"{line}: {error}" for line in lines if (error := find_error(line))]
+
+
+def find_error(line: str) -> str | None:
+    """Return what the CLI would not accept in a command line, or None. Placeholders such as ID count as values."""
+    arguments = shlex.split(re.split(r" [|>&] ?", line)[0].replace("…", "X"))[1:]
     path: list[str] = []
-    while words and (" ".join([*path, words[0]])) in KNOWN:
-        path.append(words.pop(0))
-    command = KNOWN[" ".join(path)]
-    if words and not words[0].startswith("-") and getattr(command, "commands", None):
-        return f"there is no {words[0]!r}"
-    return trouble_with_options(command, words)
+    while arguments and (" ".join([*path, arguments[0]])) in COMMANDS:
+        path.append(arguments.pop(0))
+    command = COMMANDS[" ".join(path)]
+    if arguments and not arguments[0].startswith("-") and getattr(command, "commands", None):
+        return f"there is no command {arguments[0]!r}"
+    return find_argument_error(command, arguments)
 
 
-def trouble_with_options(command: Any, words: list[str]) -> str | None:
+def find_argument_error(command: Any, arguments: list[str]) -> str | None:
     options = {
         spelling: parameter
         for parameter in command.params
@@ -54,20 +62,20 @@ def trouble_with_options(command: Any, words: list[str]) -> str | None:
         if parameter.param_type_name == "option"
     }
     options |= {"--help": None, "-h": None}
-    places = sum(
+    free_places = sum(
         1000 if parameter.nargs == -1 else 1 for parameter in command.params if parameter.param_type_name == "argument"
     )
-    while words:
-        word = words.pop(0)
-        if not word.startswith("-") or word == "-":
-            places -= 1
+    while arguments:
+        argument = arguments.pop(0)
+        if not argument.startswith("-") or argument == "-":
+            free_places -= 1
             continue
-        spelling, _, value = word.partition("=")
+        spelling, _, value = argument.partition("=")
         if spelling not in options:
             return f"there is no option {spelling}"
         parameter = options[spelling]
         if parameter is not None and not parameter.is_flag and not value:
-            if not words:
+            if not arguments:
                 return f"{spelling} needs a value"
-            words.pop(0)
-    return "too many words" if places < 0 else None
+            arguments.pop(0)
+    return "too many arguments" if free_places < 0 else None

@@ -1,100 +1,98 @@
-"""Every Python block in the documentation is run, and prints what it says it prints."""
+"""Every Python block in the documentation runs and prints the expected output."""
 
 from __future__ import annotations
 
 import ast
 import json
-import os
 import shutil
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT, Block, blocks, name, pages
+from tests.docs.pages import ROOT, Block, page_name, pages, python_blocks
 from tests.support import warm_process
 from tests.support.temp_dirs import new_temp_dir
 
-PATIENCE = 40.0
+TIMEOUT_SECONDS = 40.0
+README = ROOT / "README.md"
+TUTORIAL = ROOT / "docs" / "tutorial.md"
 
 
-def python_blocks(page: Path) -> list[Block]:
-    return [block for block in blocks(page) if block.language == "python"]
-
-
-EMBEDDED = ROOT / "README.md"
-WALKED = ROOT / "docs" / "tutorial.md"  # by test_tutorial, with a worker beside
-PAGES = [page for page in pages() if page != WALKED and any(block.reason is None for block in python_blocks(page))]
-
-
-def runnable(page: Path) -> list[Block]:
+def runnable_blocks(page: Path) -> list[Block]:
     return [block for block in python_blocks(page) if block.reason is None]
+
+
+PAGES = [page for page in pages() if page != TUTORIAL and runnable_blocks(page)]
+"""The pages with code, except the tutorial, which has its own test."""
 
 
 @pytest.fixture
 def folder() -> Iterator[Path]:
-    """A folder to run in and to be the home, which the server's own account can reach too."""
-    made = new_temp_dir("tenuto-docs-")
-    yield made
-    shutil.rmtree(made, ignore_errors=True)
+    """A working directory and home that the account of the embedded server can reach."""
+    created = new_temp_dir("tenuto-docs-")
+    yield created
+    shutil.rmtree(created, ignore_errors=True)
 
 
-@pytest.mark.parametrize("page", PAGES, ids=name)
-def test_the_python_of_a_page_runs_and_prints_what_it_says(page: Path, url: str, folder: Path) -> None:
-    environment = surroundings(folder)
-    if page != EMBEDDED:
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
+def test_python_blocks_of_page_print_the_expected_output(page: Path, url: str, folder: Path) -> None:
+    environment = isolated_environment(folder)
+    if page != README:  # the README uses the embedded server
         environment["TENUTO_DATABASE"] = url
     run_files_and_programs(page, folder, environment)
-    fragments = [block for block in runnable(page) if block.file is None and not block.is_program]
+    fragments = [block for block in runnable_blocks(page) if block.file is None and not block.is_program]
     if fragments:
-        given = json.dumps([(block.line, block.text) for block in fragments])
-        promised = [line for block in fragments for line in block.promised]
-        arguments = [str(Path(__file__).with_name("code_fragments.py")), name(page)]
-        said = finished(arguments, folder, environment, given, f"the fragments of {name(page)}")
-        assert missing(promised, said) is None, f"{name(page)}\n{said}"
+        request = json.dumps([(block.line, block.text) for block in fragments])
+        expected = [line for block in fragments for line in block.expected_lines]
+        arguments = [str(Path(__file__).with_name("code_fragments.py")), page_name(page)]
+        output = run_python(arguments, folder, environment, request, f"the fragments of {page_name(page)}")
+        assert first_missing_line(expected, output) is None, f"{page_name(page)}\n{output}"
 
 
-@pytest.mark.parametrize("page", pages(), ids=name)
-def test_what_is_not_run_is_python_at_least(page: Path) -> None:
+@pytest.mark.parametrize("page", pages(), ids=page_name)
+def test_python_blocks_of_page_compile(page: Path) -> None:
     for block in python_blocks(page):
         compile(block.text, str(block), "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT, dont_inherit=True)
 
 
 def run_files_and_programs(page: Path, folder: Path, environment: dict[str, str]) -> None:
-    """Each file as it stands at its place in the page; tests all together, by pytest, at the end."""
-    tests: list[str] = []
-    for block in runnable(page):
+    """Write and run the files of a page in order; run its test modules together at the end."""
+    test_modules: list[str] = []
+    for block in runnable_blocks(page):
         if block.file is None and not block.is_program:
             continue
         program = folder / (block.file or f"program_{block.line}.py")
-        with program.open("a" if block.continues else "w", encoding="utf-8") as file:
+        with program.open("a" if block.continues_file else "w", encoding="utf-8") as file:
             file.write(block.text)
         if program.name.startswith("test_"):
-            tests.append(program.name)
+            test_modules.append(program.name)
             continue
-        said = finished([program.name], folder, environment, "", str(block))
-        assert missing(block.promised, said) is None, f"{block}\n{said}"
-    if tests:
-        arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, *tests]
-        finished(arguments, folder, environment, "", f"the tests of {name(page)}")
+        output = run_python([program.name], folder, environment, "", str(block))
+        assert first_missing_line(block.expected_lines, output) is None, f"{block}\n{output}"
+    if test_modules:
+        arguments = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, *test_modules]
+        run_python(arguments, folder, environment, "", f"the tests of {page_name(page)}")
 
 
-def surroundings(folder: Path) -> dict[str, str]:
-    """The environment without settings of the caller's own."""
-    kept = {key: value for key, value in os.environ.items() if not key.startswith("TENUTO_")}
+def isolated_environment(folder: Path) -> dict[str, str]:
+    """Return the environment without the Tenuto settings of the caller."""
+    inherited = {key: value for key, value in os.environ.items() if not key.startswith("TENUTO_")}
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH")]))
-    alone = {"TENUTO_HOME": str(folder / "home"), "TENUTO_WEB_PORT": "0"}  # several may be up at once
-    return {**kept, **alone, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+    settings = {"TENUTO_HOME": str(folder / "home"), "TENUTO_WEB_PORT": "0"}  # several web services may run at once
+    return {**inherited, **settings, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
 
 
-def finished(arguments: list[str], folder: Path, environment: dict[str, str], given: str, what: str) -> str:
-    """What a Python process prints; it must end well."""
-    done = warm_process.run(arguments, cwd=folder, env=environment, input=given, timeout=PATIENCE)
-    assert done.returncode == 0, f"{what} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
+def run_python(arguments: list[str], folder: Path, environment: dict[str, str], stdin: str, description: str) -> str:
+    """Run a Python process that must succeed, and return its output."""
+    done = warm_process.run(arguments, cwd=folder, env=environment, input=stdin, timeout=TIMEOUT_SECONDS)
+    assert done.returncode == 0, f"{description} ended with {done.returncode}\n{done.stdout}\n{done.stderr}"
     return done.stdout
 
 
-def missing(promised: list[str], said: str) -> str | None:
-    """The first promised line that was not printed, in order; other lines (a worker's log) may stand between."""
-    lines = iter(said.splitlines())
-    return next((words for words in promised if words not in (line.strip() for line in lines)), None)
+def first_missing_line(expected: list[str], output: str) -> str | None:
+    """Return the first expected line that was not printed in this order; other lines, such as logs, are ignored."""
+    lines = iter(output.splitlines())
+    return next((text for text in expected if text not in (line.strip() for line in lines)), None)

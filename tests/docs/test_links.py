@@ -1,4 +1,4 @@
-"""Links lead somewhere, and every page can be reached."""
+"""Links and images of the documentation resolve, and every page can be reached from the README."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.pages import ROOT, anchors, images, links, name, pages
+from tests.docs.pages import ROOT, anchors, images, links, page_name, pages
 
 
-@pytest.mark.parametrize("page", pages(), ids=name)
-def test_every_relative_link_resolves(page: Path) -> None:
+@pytest.mark.parametrize("page", pages(), ids=page_name)
+def test_relative_links_of_page_resolve(page: Path) -> None:
     broken = []
     for link in links(page):
         if "://" in link or link.startswith("mailto:"):
@@ -22,21 +22,21 @@ def test_every_relative_link_resolves(page: Path) -> None:
     assert broken == []
 
 
-def test_every_picture_is_there_and_fetches_nothing_from_elsewhere() -> None:
+def test_images_exist_and_load_nothing_from_other_servers() -> None:
     shown = {(page.parent / image).resolve() for page in pages() for image in images(page)}
-    assert ROOT / "docs" / "rail.svg" in shown
+    assert ROOT / "docs" / "execution.svg" in shown
     for picture in shown:
         assert "url(http" not in picture.read_text(encoding="utf-8")
 
 
-def test_every_page_is_reached_from_the_readme() -> None:
+def test_every_page_is_reachable_from_the_readme() -> None:
     start = ROOT / "README.md"
-    seen, ahead = {start}, [start]
-    while ahead:
-        page = ahead.pop()
+    reached, pending = {start}, [start]
+    while pending:
+        page = pending.pop()
         for link in links(page):
             target = (page.parent / link.partition("#")[0]).resolve()
-            if target.suffix == ".md" and target.is_file() and target not in seen:
-                seen.add(target)
-                ahead.append(target)
-    assert {name(page) for page in pages()} - {name(page) for page in seen if page.is_relative_to(ROOT)} == set()
+            if target.suffix == ".md" and target.is_file() and target not in reached:
+                reached.add(target)
+                pending.append(target)
+    assert {page_name(page) for page in set(pages()) - reached} == set()

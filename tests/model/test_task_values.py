@@ -217,3 +217,8 @@ def test_error_json_can_always_be_stored(message: str, stack: str) -> None:
     assert "\\u0000" not in text
     text.encode("utf-8")
     assert json.loads(text)["step"] == "bake"
+
+
+def test_new_task_with_a_number_of_too_many_digits_is_refused_by_code() -> None:
+    with raises_code("task.priority.out_of_range"):
+        check_new_task(make_new_task(priority=10**5000))

@@ -83,7 +83,7 @@ def test_prometheus_buckets_are_cumulative() -> None:
     )
     counters.record_claim(0)
     counters.record_claim(3)
-    lines = render_metrics(counters, QueryResult(None, Unavailable("gone"), 0.0, 0.0)).splitlines()
+    lines = render_metrics(counters, QueryResult(None, Unavailable("gone", code="test.error"), 0.0, 0.0)).splitlines()
     assert 'tenuto_attempt_seconds_bucket{le="0.001"} 1.0' in lines
     assert 'tenuto_attempt_seconds_bucket{le="0.5"} 2.0' in lines
     assert 'tenuto_attempt_seconds_bucket{le="7200"} 2.0' in lines

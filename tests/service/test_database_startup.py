@@ -11,7 +11,7 @@ LOG = Log("test")
 
 
 async def test_service_starts_once_the_database_answers() -> None:
-    results = [Unavailable("away"), Unavailable("still away"), None]
+    results = [Unavailable("away", code="test.error"), Unavailable("still away", code="test.error"), None]
 
     async def start() -> None:
         if (error := results.pop(0)) is not None:
@@ -23,7 +23,7 @@ async def test_service_starts_once_the_database_answers() -> None:
 
 async def test_service_stopped_before_the_database_answers_does_not_start() -> None:
     async def start() -> None:
-        raise Unavailable("away")
+        raise Unavailable("away", code="test.error")
 
     assert not await retry_until_database_answers(start, lambda: True, LOG)
 

@@ -20,8 +20,8 @@ from tenuto.maintenance import recovery
 from tenuto.maintenance.stuck_executions import repair_stuck_executions
 from tenuto.model.actors import Actor
 from tenuto.model.manifests import Manifest
-from tenuto.model.policies import TaskPolicy, RetryPolicy
-from tenuto.model.schedules import ScheduleDefinition, OverlapPolicy, Plan
+from tenuto.model.policies import RetryPolicy, TaskPolicy
+from tenuto.model.schedules import OverlapPolicy, Plan, ScheduleDefinition
 from tenuto.model.steps import Step
 from tenuto.model.tasks import Deferral, NewTask, Outcome, OutcomeReason, OutcomeStatus, Task, error_json, settle
 from tenuto.model.triggers import every
@@ -36,12 +36,12 @@ from tenuto.store.schedules import Schedule
 from tenuto.store.workers import ProcessRegistration
 
 T = TypeVar("T")
-WHO = Actor.system("the machine")
+ACTOR = Actor.system("the machine")
 LEASE = timedelta(hours=1)
 QUEUES = ("default", "other")
 POLICY = TaskPolicy(RetryPolicy(max_retries=2, base_seconds=60, jitter=0))
 
-_CLEAR = """
+_TRUNCATE = """
 SET LOCAL session_replication_role = replica;
 DELETE FROM tenuto.tasks; DELETE FROM tenuto.activities; DELETE FROM tenuto.executions; DELETE FROM tenuto.occurrences;
 DELETE FROM tenuto.schedules; DELETE FROM tenuto.schedule_versions; DELETE FROM tenuto.batches;
@@ -61,7 +61,7 @@ _COLUMNS = {
     "schedules": ("name", "enabled", "next_run_at"),
 }  # fmt: skip
 # One statement for everything, because a snapshot is taken after every step.
-_LOOK = (
+_SNAPSHOT = (
     "SELECT "
     + ", ".join(f"ARRAY(SELECT ROW({', '.join(names)}) FROM tenuto.{table})" for table, names in _COLUMNS.items())
     + """, (SELECT count(*) FROM tenuto.dead_letters) AS letters,
@@ -71,7 +71,7 @@ _LOOK = (
 
 
 @dataclass(frozen=True)
-class Seen:
+class Snapshot:
     """Contents of the tables."""
 
     tasks: list[dict[str, Any]]
@@ -90,7 +90,7 @@ class Actions:
         self.db: Database = self.run(Database.open(url, generic_plans=True))
 
     def run(self, work: Awaitable[T]) -> T:
-        return self._loop.run_until_complete(_awaited(work))
+        return self._loop.run_until_complete(_await(work))
 
     def close(self) -> None:
         self.run(self.db.close())
@@ -100,7 +100,7 @@ class Actions:
         """Empty all tables."""
 
         async def action(connection: Connection) -> None:
-            await connection.execute(_CLEAR)
+            await connection.execute(_TRUNCATE)
 
         self.run(self.db.transaction(action))
 
@@ -128,7 +128,7 @@ class Actions:
     # --- tasks ------------------------------------------------------------------------------------------------------
 
     def enqueue(self, now: datetime, **fields: Any) -> tuple[NewTask, UUID]:
-        task = NewTask(new_id(), "work", "{}", now, WHO, policy=POLICY.to_json(), **fields)
+        task = NewTask(new_id(), "work", "{}", now, ACTOR, policy=POLICY.to_json(), **fields)
         return task, self.run(store.enqueue_or_find(self.db, task))
 
     def enqueue_again(self, task: NewTask) -> UUID:
@@ -161,7 +161,7 @@ class Actions:
         return self.run(store.return_tasks_to_queue(self.db, worker, [task]))
 
     def cancel(self, task: UUID) -> str:
-        return self.run(task_cancellation.cancel_task(self.db, task, WHO))
+        return self.run(task_cancellation.cancel_task(self.db, task, ACTOR))
 
     def _with_retry_times(self, action: Awaitable[T], now: datetime) -> T:
         """The clock of the database is far ahead: tasks to be retried wait by the machine clock."""
@@ -182,21 +182,25 @@ class Actions:
 
     # --- schedules and executions -----------------------------------------------------------------------------------
 
-    def create_schedule(self, name: str, minutes: int, overlap: str, groups: tuple[int, ...], now: datetime) -> Schedule:
+    def create_schedule(
+        self, name: str, minutes: int, overlap: str, groups: tuple[int, ...], now: datetime
+    ) -> Schedule:
         return self.run(
-            schedule_definitions.create(self.db, _definition(name, minutes, overlap, groups), ChangeContext(WHO, now))
+            schedule_definitions.create(self.db, _definition(name, minutes, overlap, groups), ChangeContext(ACTOR, now))
         )
 
     def edit_schedule(self, name: str, minutes: int, overlap: str, groups: tuple[int, ...], now: datetime) -> Schedule:
         return self.run(
-            schedule_definitions.edit(self.db, name, _definition(name, minutes, overlap, groups), ChangeContext(WHO, now))
+            schedule_definitions.edit(
+                self.db, name, _definition(name, minutes, overlap, groups), ChangeContext(ACTOR, now)
+            )
         )
 
     def set_enabled(self, name: str, now: datetime, *, enabled: bool) -> bool:
-        return self.run(schedule_definitions.set_enabled(self.db, name, ChangeContext(WHO, now), enabled=enabled))
+        return self.run(schedule_definitions.set_enabled(self.db, name, ChangeContext(ACTOR, now), enabled=enabled))
 
     def delete_schedule(self, name: str, now: datetime) -> None:
-        self.run(schedule_definitions.delete(self.db, name, ChangeContext(WHO, now)))
+        self.run(schedule_definitions.delete(self.db, name, ChangeContext(ACTOR, now)))
 
     def fire_due_schedules(self, now: datetime) -> int:
         return self.run(firing.fire_due_schedules(self.db, now, "the machine"))
@@ -208,15 +212,15 @@ class Actions:
         request = new_id()
 
         async def action(connection: Connection) -> str:
-            return (await firing.run_schedule(connection, name, now, WHO, request_id=request)).decision
+            return (await firing.run_schedule(connection, name, now, ACTOR, request_id=request)).decision
 
         return self.run(self.db.transaction(action))
 
     def cancel_execution(self, id: UUID, now: datetime) -> str:
-        return self.run(execution_control.cancel_execution(self.db, id, now, WHO))
+        return self.run(execution_control.cancel_execution(self.db, id, now, ACTOR))
 
     def pause_execution(self, id: UUID, now: datetime) -> None:
-        self.run(execution_control.pause_execution(self.db, id, now, WHO))
+        self.run(execution_control.pause_execution(self.db, id, now, ACTOR))
 
     def resume_execution(self, id: UUID, now: datetime) -> None:
         self.run(execution_control.resume_execution(self.db, id, now))
@@ -231,10 +235,10 @@ class Actions:
 
         async def make() -> UUID:
             stored = await manifest_definitions.create(
-                self.db, Manifest(name, job="bake", policy=POLICY), ChangeContext(WHO, now)
+                self.db, Manifest(name, job="bake", policy=POLICY), ChangeContext(ACTOR, now)
             )
-            opened = await batches.open_batch(self.db, stored, now, WHO, key=None, name=None)
-            like = await batches.item_template(self.db, stored, opened["id"], now, WHO)
+            opened = await batches.open_batch(self.db, stored, now, ACTOR, key=None, name=None)
+            like = await batches.item_template(self.db, stored, opened["id"], now, ACTOR)
             await batches.add_items(self.db, opened["id"], 0, like, ["{}"] * items, None)
             await batches.complete_batch(self.db, opened["id"], now)
             # Items are due immediately by the clock of the database; by the machine clock that is now.
@@ -244,24 +248,24 @@ class Actions:
         return self.run(make())
 
     def pause_batch(self, id: UUID, now: datetime) -> None:
-        self.run(batches.pause_batch(self.db, id, now, WHO))
+        self.run(batches.pause_batch(self.db, id, now, ACTOR))
 
     def resume_batch(self, id: UUID, now: datetime) -> None:
         self.run(batches.resume_batch(self.db, id, now))
 
     def cancel_batch(self, id: UUID, now: datetime) -> None:
-        self.run(batches.cancel_batch(self.db, id, now, WHO))
+        self.run(batches.cancel_batch(self.db, id, now, ACTOR))
 
     # --- snapshot ---------------------------------------------------------------------------------------------------
 
-    def snapshot(self) -> Seen:
-        row = self.run(self.db.fetch_one(_LOOK))
+    def snapshot(self) -> Snapshot:
+        row = self.run(self.db.fetch_one(_SNAPSHOT))
         assert row is not None
         tables = {
             table: [dict(zip(names, each, strict=True)) for each in row[place]]
             for place, (table, names) in enumerate(_COLUMNS.items())
         }
-        return Seen(
+        return Snapshot(
             tables["tasks"],
             tables["activities"],
             tables["executions"],
@@ -271,7 +275,7 @@ class Actions:
         )
 
 
-async def _awaited(work: Awaitable[T]) -> T:
+async def _await(work: Awaitable[T]) -> T:
     return await work
 
 
@@ -283,7 +287,7 @@ def _definition(name: str, minutes: int, overlap: str, groups: tuple[int, ...]) 
     return ScheduleDefinition(name, every(f"{minutes}m"), Plan(steps), overlap=OverlapPolicy(overlap))
 
 
-_ENDS: dict[str, Callable[[datetime], Outcome]] = {
+_OUTCOMES: dict[str, Callable[[datetime], Outcome]] = {
     "completed": lambda now: Outcome(OutcomeStatus.COMPLETED, None, now, now),
     "warning": lambda now: Outcome(OutcomeStatus.COMPLETED_WITH_WARNING, None, now, now),
     "failed": lambda now: Outcome(OutcomeStatus.FAILED, OutcomeReason.ERROR, now, now, error=error_json("Broken", "it broke")),
@@ -297,8 +301,8 @@ _ENDS: dict[str, Callable[[datetime], Outcome]] = {
         OutcomeStatus.COMPLETED, None, now, now, deferral=Deferral(resume_at=now + timedelta(seconds=60))
     ),
 }  # fmt: skip
-ENDS = tuple(_ENDS)
+OUTCOMES = tuple(_OUTCOMES)
 
 
 def _outcome(how: str, now: datetime) -> Outcome:
-    return _ENDS[how](now)
+    return _OUTCOMES[how](now)

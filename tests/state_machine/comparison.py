@@ -6,33 +6,39 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from tests.state_machine.actions import Seen
-from tests.state_machine.timetables import Calendar
-from tests.state_machine.world import Record, Run, Work, World
+from tests.state_machine.actions import Snapshot
+from tests.state_machine.timetables import ScheduleModels
+from tests.state_machine.world import ActivityModel, ExecutionModel, TaskModel, World
 
 
-def differences(seen: Seen, world: World, calendar: Calendar) -> list[str]:
+def differences(seen: Snapshot, world: World, calendar: ScheduleModels) -> list[str]:
     """Return the differences between the tables and the model."""
     return [
-        *_unlike(
-            "task", {row["id"]: _task(row) for row in seen.tasks}, {id: _work(w) for id, w in world.tasks.items()}
+        *_different(
+            "task",
+            {row["id"]: _task_row(row) for row in seen.tasks},
+            {id: _task_expected(w) for id, w in world.tasks.items()},
         ),
-        *_more("record", Counter(_record(row) for row in seen.records), Counter(world.records)),
-        *_unlike(
-            "execution", {row["id"]: _run(row) for row in seen.runs}, {id: _ran(r) for id, r in world.runs.items()}
+        *_different_counts("record", Counter(_activity_row(row) for row in seen.records), Counter(world.activities)),
+        *_different(
+            "execution",
+            {row["id"]: _execution_row(row) for row in seen.runs},
+            {id: _execution_expected(r) for id, r in world.executions.items()},
         ),
-        *_more("ledger", Counter(_entry(row) for row in seen.ledger), Counter(_ledger(calendar))),
-        *_unlike(
+        *_different_counts(
+            "ledger", Counter(_ledger_row(row) for row in seen.ledger), Counter(_ledger_expected(calendar))
+        ),
+        *_different(
             "schedule",
             {row["name"]: (row["enabled"], row["next_run_at"]) for row in seen.schedules},
-            {name: (table.enabled, table.next_run) for name, table in calendar.tables.items()},
+            {name: (table.enabled, table.next_run_at) for name, table in calendar.schedules.items()},
         ),
-        *_unlike("count", seen.counts, {"letters": world.letters, "repairs": 0}),
-        *_overrun(seen),
+        *_different("count", seen.counts, {"letters": world.dead_letters, "repairs": 0}),
+        *_exceeded_limits(seen),
     ]
 
 
-def _task(row: Mapping[str, Any]) -> dict[str, Any]:
+def _task_row(row: Mapping[str, Any]) -> dict[str, Any]:
     kept = ("state", "queue", "run_at", "attempt", "failures", "losses", "fence", "unique_key", "limit_key")
     told = {name: row[name] for name in kept}
     return told | {
@@ -44,7 +50,7 @@ def _task(row: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _work(work: Work) -> dict[str, Any]:
+def _task_expected(work: TaskModel) -> dict[str, Any]:
     names = (
         "state", "queue", "run_at", "attempt", "failures", "losses", "fence", "unique_key", "limit_key", "holder",
         "to_stop", "run", "group", "batch",
@@ -52,28 +58,28 @@ def _work(work: Work) -> dict[str, Any]:
     return {name: getattr(work, name) for name in names}
 
 
-def _record(row: Mapping[str, Any]) -> Record:
+def _activity_row(row: Mapping[str, Any]) -> ActivityModel:
     told = {name: value for name, value in row.items() if name != "task_id"}
-    return Record(**{**told, "task": row["task_id"], "reason": row["reason"] or ""})
+    return ActivityModel(**{**told, "task": row["task_id"], "reason": row["reason"] or ""})
 
 
-def _run(row: Mapping[str, Any]) -> tuple[Any, ...]:
+def _execution_row(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return row["state"], row["current_group"], row["ended_at"] is not None, row["paused_at"] is not None
 
 
-def _ran(run: Run) -> tuple[Any, ...]:
-    return run.state, run.current, run.ended, run.paused
+def _execution_expected(run: ExecutionModel) -> tuple[Any, ...]:
+    return run.state, run.current_group, run.has_ended, run.is_paused
 
 
-def _entry(row: Mapping[str, Any]) -> tuple[Any, ...]:
+def _ledger_row(row: Mapping[str, Any]) -> tuple[Any, ...]:
     return row["schedule_name"], row["due_at"], row["origin"], row["decision"]
 
 
-def _ledger(calendar: Calendar) -> list[tuple[Any, ...]]:
-    return [(entry.schedule, entry.due, entry.origin, entry.decision) for entry in calendar.ledger]
+def _ledger_expected(calendar: ScheduleModels) -> list[tuple[Any, ...]]:
+    return [(entry.schedule, entry.due_at, entry.origin, entry.decision) for entry in calendar.ledger]
 
 
-def _unlike(what: str, found: Mapping[Any, Any], wanted: Mapping[Any, Any]) -> list[str]:
+def _different(what: str, found: Mapping[Any, Any], wanted: Mapping[Any, Any]) -> list[str]:
     words = [f"{what} {key}: unexpected" for key in found.keys() - wanted.keys()]
     words += [f"{what} {key}: missing" for key in wanted.keys() - found.keys()]
     for key in found.keys() & wanted.keys():
@@ -81,7 +87,9 @@ def _unlike(what: str, found: Mapping[Any, Any], wanted: Mapping[Any, Any]) -> l
             continue
         if isinstance(found[key], dict):
             parts = [
-                f"{n} {found[key][n]!r} instead of {wanted[key][n]!r}" for n in wanted[key] if found[key][n] != wanted[key][n]
+                f"{n} {found[key][n]!r} instead of {wanted[key][n]!r}"
+                for n in wanted[key]
+                if found[key][n] != wanted[key][n]
             ]
             words.append(f"{what} {key}: {'; '.join(parts)}")
         else:
@@ -89,17 +97,17 @@ def _unlike(what: str, found: Mapping[Any, Any], wanted: Mapping[Any, Any]) -> l
     return words
 
 
-def _more(what: str, found: Counter[Any], wanted: Counter[Any]) -> list[str]:
+def _different_counts(what: str, found: Counter[Any], wanted: Counter[Any]) -> list[str]:
     return [f"{what}: too many of {each}" for each in found - wanted] + [
         f"{what}: too few of {each}" for each in wanted - found
     ]
 
 
-def _overrun(seen: Seen) -> list[str]:
+def _exceeded_limits(seen: Snapshot) -> list[str]:
     """A limit key never has more unexpired leases than allowed, independent of the model."""
     running = Counter(row["limit_key"] for row in seen.tasks if row["state"] == "running" and row["limit_key"])
     most = {row["limit_key"]: row["limit_max"] for row in seen.tasks if row["limit_key"]}
-    expired = {row["limit_key"] for row in seen.tasks if row["state"] == "running" and _is_over(row)}
+    expired = {row["limit_key"] for row in seen.tasks if row["state"] == "running" and _has_ended(row)}
     return [
         f"key {key}: {count} running, {most[key]} allowed"
         for key, count in running.items()
@@ -107,5 +115,5 @@ def _overrun(seen: Seen) -> list[str]:
     ]
 
 
-def _is_over(row: Mapping[str, Any]) -> bool:
+def _has_ended(row: Mapping[str, Any]) -> bool:
     return bool(row["lease_until"] < row["claimed_at"])

@@ -16,34 +16,34 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from tenuto.settings import load_settings
-from tests.state_machine.actions import ENDS, Actions
+from tests.state_machine.actions import OUTCOMES, Actions
 from tests.state_machine.machine import Machine
 from tests.support.proofs import THOROUGH, times
 
-EVERYWHERE = {
+EXPECTED_VISITS = {
     "a holder ends", "a zombie ends", "next group claimed", "some are renewed", "nothing is renewed",
     "completed", "completed_with_warning",
     "failed error", "failed timed_out", "failed lost", "cancelled requested", "cancelled handed_back",
     "cancelled not_run", "execution completed", "execution failed", "execution cancelled", "instant fired",
     "instant queued", "instant coalesced", "instant skipped", "instant missed",
 }  # fmt: skip
-BEGIN = ("it_begins", 1, "skip", (2, 1), 2)
-LOST: list[tuple[Any, ...]] = [
+INITIAL = ("it_begins", 1, "skip", (2, 1), 2)
+LOST_TASK: list[tuple[Any, ...]] = [
     ("claim", "ann", 3), ("claim_under_limits", "ann", 4), ("a_worker_stalls", "ann"), ("renew", 0), ("a_sweep",),
     ("finish", 0, "completed"), ("time_passes", 60), ("what_is_due_is_let_in",),
 ]  # fmt: skip
-KILLED: list[tuple[Any, ...]] = [
+SET_ASIDE_TASK: list[tuple[Any, ...]] = [
     ("claim", "bob", 3), ("a_worker_dies_and_is_started_again", "bob"), ("the_dead_claim_nothing", 0), ("renew", 0),
     ("put_back", 0), ("what_it_held_is_taken_back", 0), ("finish", 0, "failed"), ("claim", "bob", 1), ("renew", 0),
 ]  # fmt: skip
-COURSES: list[list[tuple[Any, ...]]] = [
-    [BEGIN, *LOST, *LOST, *LOST, *KILLED],
-    [BEGIN, *(step for how in ENDS for step in (
+SEQUENCES: list[list[tuple[Any, ...]]] = [
+    [INITIAL, *LOST_TASK, *LOST_TASK, *LOST_TASK, *SET_ASIDE_TASK],
+    [INITIAL, *(step for how in OUTCOMES for step in (
         ("enqueue", "other", 1, 0), ("claim", "bob", 1), ("cancel_a_task", 50), ("finish", 0, how),
         ("enqueue", "other", 1, 0), ("claim", "bob", 1), ("renew", 0), ("finish", 0, how), ("finish", 0, how),
         ("a_request_is_sent_again", 1),
     ))],
-    [BEGIN, ("all_goes_well_for_a_while", "ann"), ("run_by_hand", 0), ("a_worker_does_all_it_finds", "ann", "final"),
+    [INITIAL, ("all_goes_well_for_a_while", "ann"), ("run_by_hand", 0), ("a_worker_does_all_it_finds", "ann", "final"),
      ("time_passes_and_a_scheduler_looks", 3), ("run_by_hand", 0), ("pause_or_resume_an_execution", 0),
      ("a_worker_does_all_it_finds", "ann", "completed"), ("pause_or_resume_an_execution", 0),
      ("delete_a_schedule", 0), ("cancel_an_execution", 2), ("cancel_an_execution", 2), ("time_passes", 60),
@@ -59,7 +59,7 @@ COURSES: list[list[tuple[Any, ...]]] = [
      ("finish_and_go_on", 0), ("finish_and_go_on", 0), ("finish_and_go_on", 0), ("finish_and_go_on", 0)],
     [("it_begins", 1, "skip", (1, 2, 1), 0), ("claim", "ann", 3), ("a_queue_is_paused_or_resumed", "default", True),
      ("finish_and_go_on", 0), ("finish_and_go_on", 1)],
-    [BEGIN, ("claim_under_limits", "ann", 2), ("pause_or_resume_a_batch", 0), ("finish", 0, "failed"),
+    [INITIAL, ("claim_under_limits", "ann", 2), ("pause_or_resume_a_batch", 0), ("finish", 0, "failed"),
      ("finish", 0, "handed_back"), ("finish", 1, "aside"), ("claim_under_limits", "bob", 4),
      ("pause_or_resume_a_batch", 0), ("time_passes", 150), ("what_is_due_is_let_in",),
      ("claim_under_limits", "bob", 4), ("cancel_a_batch", 0), ("pause_or_resume_a_batch", 0),
@@ -94,11 +94,11 @@ def test_store_behaves_like_the_model_for_any_sequence_of_actions(actions: Actio
 
 def test_state_machine_can_reach_every_outcome_and_decision(actions: Actions) -> None:
     """Run fixed sequences for states that random choices may miss in a short run."""
-    Machine.been.clear()
-    for steps in COURSES:
+    Machine.visited.clear()
+    for steps in SEQUENCES:
         machine = Machine()
         for name, *given in steps:
             getattr(machine, name)(*given)
-            machine.the_store_is_as_the_model_says()
+            machine.tables_match_model()
         machine.teardown()
-    assert Machine.been.keys() >= EVERYWHERE
+    assert Machine.visited.keys() >= EXPECTED_VISITS

@@ -13,56 +13,54 @@ from tenuto.model.triggers import Trigger
 
 
 @dataclass
-class Timetable:
-
+class ScheduleModel:
     id: UUID
     name: str
     trigger: Trigger
     overlap: str
     groups: tuple[int, ...]
     enabled: bool
-    next_run: datetime | None
-    off_since: datetime | None = None
+    next_run_at: datetime | None
+    disabled_since: datetime | None = None
     """Since when it has been disabled with its current trigger."""
 
-    def after(self, instant: datetime) -> datetime | None:
+    def next_after(self, instant: datetime) -> datetime | None:
         return self.trigger.next_after(instant, str(self.id))
 
 
 @dataclass
-class Entry:
-
+class LedgerEntry:
     schedule: str
-    due: datetime
+    due_at: datetime
     origin: str
     decision: str
 
 
 @dataclass
-class Calendar:
+class ScheduleModels:
     """All schedules, and the ledger entries of all that ever existed."""
 
-    tables: dict[str, Timetable] = field(default_factory=dict)
-    ledger: list[Entry] = field(default_factory=list)
+    schedules: dict[str, ScheduleModel] = field(default_factory=dict)
+    ledger: list[LedgerEntry] = field(default_factory=list)
 
-    def due(self, table: Timetable, now: datetime) -> list[datetime]:
+    def due_instants(self, table: ScheduleModel, now: datetime) -> list[datetime]:
         instants: list[datetime] = []
-        instant = table.next_run
+        instant = table.next_run_at
         while instant is not None and instant <= now:
             instants.append(instant)
-            instant = table.after(instant)
+            instant = table.next_after(instant)
         return instants
 
-    def queued(self, name: str) -> list[Entry]:
+    def queued(self, name: str) -> list[LedgerEntry]:
         waiting = [entry for entry in self.ledger if entry.schedule == name and entry.decision == "queued"]
-        return sorted(waiting, key=lambda entry: entry.due)
+        return sorted(waiting, key=lambda entry: entry.due_at)
 
-    def write(self, table: Timetable, due: datetime, decision: str, origin: str = "trigger") -> Entry:
-        entry = Entry(table.name, due, origin, decision)
+    def record(self, table: ScheduleModel, due: datetime, decision: str, origin: str = "trigger") -> LedgerEntry:
+        entry = LedgerEntry(table.name, due, origin, decision)
         self.ledger.append(entry)
         return entry
 
-    def meets(self, table: Timetable, *, active: bool) -> str:
+    def decide_overlap(self, table: ScheduleModel, *, active: bool) -> str:
         """Return the decision of the overlap policy on one more run."""
         waiting = bool(self.queued(table.name))
         if table.overlap == "allow" or not (active or waiting):
@@ -71,18 +69,18 @@ class Calendar:
             return "skipped"
         return "coalesced" if waiting else "queued"
 
-    def leave_overdue(self, table: Timetable, now: datetime) -> None:
+    def record_overdue(self, table: ScheduleModel, now: datetime) -> None:
         """Record the due instants that did not fire before a change as missed, in one row."""
-        if table.next_run is not None and table.next_run <= now:
-            self.write(table, table.next_run, "missed")
+        if table.next_run_at is not None and table.next_run_at <= now:
+            self.record(table, table.next_run_at, "missed")
 
-    def leave_pause(self, table: Timetable, now: datetime) -> None:
+    def record_disabled_period(self, table: ScheduleModel, now: datetime) -> None:
         """Record the due instants of the disabled period as missed."""
-        first = None if table.off_since is None else table.after(table.off_since)
+        first = None if table.disabled_since is None else table.next_after(table.disabled_since)
         if first is not None and first <= now:
-            self.write(table, first, "missed")
+            self.record(table, first, "missed")
 
-    def give_up(self, table: Timetable, *, by_hand_too: bool) -> None:
+    def abandon_queued(self, table: ScheduleModel, *, by_hand_too: bool) -> None:
         for entry in self.queued(table.name):
             if by_hand_too or entry.origin == "trigger":
                 entry.decision = "missed"

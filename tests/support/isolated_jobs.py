@@ -121,7 +121,7 @@ def fail(how: str) -> None:
         case "later":
             raise RetryLater("hot", after=90)
         case "invalid":
-            raise Invalid("no such bread")
+            raise Invalid("no such bread", code="test.error")
         case "no_delay":
             raise RetryLaterWithoutDelay
         case "no_module":

@@ -295,7 +295,7 @@ async def test_service_waits_for_a_migration_and_rejects_a_changed_schema(tmp_pa
         asked.append(1)
         assert len(asked) <= 2, "it asks no more"
         if len(asked) == 1:
-            raise SchemaBehind("not migrated yet")
+            raise SchemaBehind("not migrated yet", code="test.error")
         raise SchemaMismatch("migration 0001 was changed", code="schema.migration.changed")
 
     with raises_code("schema.migration.changed"):

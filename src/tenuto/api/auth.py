@@ -17,6 +17,7 @@ from fastapi import Depends, Request, Response
 from tenuto.api.problems import Refused
 from tenuto.api.rate_limit import RateLimiter
 from tenuto.app import Tenuto
+from tenuto.errors import quoted
 from tenuto.ids import new_id
 from tenuto.model.actors import Caller, Role
 from tenuto.store.access import idempotency_keys
@@ -234,7 +235,7 @@ async def _check_idempotency_key(request: Request, call: ApiCall) -> None:
     if earlier.fingerprint != fingerprint:
         raise Refused(
             422,
-            f"the Idempotency-Key {key!r:.60} was used for another request",
+            f"the Idempotency-Key {quoted(key, 60)} was used for another request",
             code="request.idempotency_key.reused",
             remedy="use a new key for each request",
         )

@@ -14,7 +14,7 @@ from fastapi import Header
 
 from tenuto.definitions.definition_files import LocatedError
 from tenuto.definitions.document_parser import Document
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, quoted
 from tenuto.model.manifests import Manifest
 from tenuto.model.policies import TaskPolicy
 from tenuto.model.schedules import ScheduleDefinition
@@ -81,7 +81,7 @@ def parse_etag(if_match: str | None) -> int | None:
     text = if_match.strip().removeprefix("W/").strip('"').removeprefix("v")
     if not (text.isascii() and text.isdigit() and len(text) < 10):
         raise Invalid(
-            f"If-Match {if_match!r:.60} is not an ETag of a definition",
+            f"If-Match {quoted(if_match, 60)} is not an ETag of a definition",
             code="request.if_match.invalid",
             field="If-Match",
             remedy="send the ETag of the response unchanged",

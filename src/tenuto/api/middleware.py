@@ -16,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from tenuto.api.problems import Problem, Refused, problem_response
 from tenuto.clock import monotonic_seconds
+from tenuto.errors import quoted
 from tenuto.ids import new_id
 
 MAX_BODY_BYTES = 1024 * 1024
@@ -86,7 +87,7 @@ class RequestMiddleware:
                 code="request.host.unknown",
                 title="the Host header is not a name of this service",
                 status=421,
-                detail=f"host {name!r:.100} is not a name of this web service",
+                detail=f"host {quoted(name, 100)} is not a name of this web service",
                 remedy="add the name to the setting web_hosts",
             )
         if "\x00" in scope["path"]:

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from fastapi import Query
 from pydantic import BaseModel, Field
 
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, quoted
 
 MAX_PAGE_SIZE = 500
 
@@ -50,7 +50,7 @@ def decode_cursor(after: str | None, *parsers: Callable[[Any], Any]) -> list[Any
         return [parse(part) for parse, part in zip(parsers, parts, strict=True)]
     except (ValueError, TypeError, RecursionError, AttributeError, OverflowError):
         raise Invalid(
-            f"after {after!r:.60} is not a cursor of this list",
+            f"after {quoted(after, 60)} is not a cursor of this list",
             code="request.cursor.invalid",
             field="after",
             remedy="send `next` of the previous page unchanged",

@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect
 
 from tenuto.api.auth import ApiCall, RequiredRole, store_response
 from tenuto.api.problems import Refused
-from tenuto.errors import Conflict
+from tenuto.errors import Conflict, quoted
 from tenuto.model import stored_values
 from tenuto.model.stored_values import MAX_JSON_DEPTH
 
@@ -166,7 +166,7 @@ async def _check_json_body(request: StrictRequest) -> None:
     ):
         raise Refused(
             415,
-            f"the Content-Type must be application/json, not {media_type!r:.80}",
+            f"the Content-Type must be application/json, not {quoted(media_type)}",
             code="request.content_type.unsupported",
             remedy="send Content-Type: application/json",
         )

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validat
 from pydantic_core import PydanticCustomError
 from starlette.convertors import Convertor, register_url_convertor
 
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, quoted
 
 Id = Annotated[UUID, Path(description="Id of the object.")]
 Name = Annotated[str, Path(description="Name; write a slash in it as `%2F`.", examples=["nightly"])]
@@ -120,7 +120,7 @@ def parse_wire_state(text: str | None, states: type[StrEnum] | Iterable[str], *,
     if text not in spellings:
         allowed = ", ".join(sorted({to_wire_state(str(state)) for state in states}))
         raise Invalid(
-            f"{field} {text!r:.60} is unknown",
+            f"{field} {quoted(text, 60)} is unknown",
             code=f"request.{field}.unknown",
             field=field,
             remedy=f"use one of {allowed}",

@@ -13,6 +13,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from rich.console import RenderableType
+from rich.padding import Padding
 from rich.text import Text
 
 from tenuto.cli.formatting import format_duration, format_relative, one_line, safe_text
@@ -223,6 +224,11 @@ def coloured_diff(lines: Sequence[str]) -> Text:
         style = {"-": "red", "+": "green"}.get(line[:1], "dim")
         text.append(("\n" if text else "") + safe_text(line), style=style)
     return text
+
+
+def titled_diff(title: str, lines: Sequence[str], *, indent: int = 0, style: str = "") -> list[RenderableType]:
+    """Return a title and, indented below it, diff lines in colours."""
+    return [Text(f"{'':{indent}}{title}", style=style), Padding(coloured_diff(lines), (0, 0, 0, indent + 2))]
 
 
 # --- instants -------------------------------------------------------------------------------------------------------

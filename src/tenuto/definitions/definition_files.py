@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from tenuto.definitions.document_parser import Document, child_path
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, quoted
 from tenuto.model import stored_values
 from tenuto.model.manifests import MAX_ACTIVE
 from tenuto.model.policies import RetryPolicy
@@ -277,7 +277,10 @@ class _DefinitionReader:
     def _values(self, stored: object, path: str) -> Mapping[str, Any]:
         if not isinstance(stored, Mapping):
             raise self._error(
-                f"{stored!r:.60} is not a mapping", path, "write {name: value, …}", code="definition.not_a_mapping"
+                f"{quoted(stored, 60)} is not a mapping",
+                path,
+                "write {name: value, …}",
+                code="definition.not_a_mapping",
             )
         return {str(name): value for name, value in stored.items()}
 
@@ -285,7 +288,7 @@ class _DefinitionReader:
         """Return a mapping of known fields with values."""
         if not isinstance(stored, Mapping):
             raise self._error(
-                f"{stored!r:.60} is not a mapping",
+                f"{quoted(stored, 60)} is not a mapping",
                 path,
                 f"{owner} has {', '.join(known)}",
                 code="definition.not_a_mapping",
@@ -301,7 +304,7 @@ class _DefinitionReader:
                 )
             if name in _TEXT_FIELDS and not isinstance(value, str):
                 raise self._error(
-                    f"{name} {value!r:.80} is not a text",
+                    f"{name} {quoted(value)} is not a text",
                     child_path(path, name),
                     "put it in quotes",
                     code="definition.field.not_text",
@@ -316,7 +319,7 @@ class _DefinitionReader:
                 suggestions = [synonym] if synonym in known else get_close_matches(name, known, 1)
                 remedy = f"did you mean {suggestions[0]}?" if suggestions else f"{owner} has {', '.join(known)}"
                 raise self._error(
-                    f"{owner} has no field {name!r:.80}",
+                    f"{owner} has no field {quoted(name)}",
                     child_path(path, name),
                     self.field_hints.get(name, remedy),
                     code="definition.field.unknown",
@@ -335,7 +338,7 @@ class _DefinitionReader:
     def _list(self, stored: object, path: str) -> list[Any]:
         if not isinstance(stored, list):
             raise self._error(
-                f"{stored!r:.60} is not a list",
+                f"{quoted(stored, 60)} is not a list",
                 path,
                 "begin each entry with a dash, or use [ … ]",
                 code="definition.not_a_list",
@@ -423,7 +426,7 @@ class _ScheduleReader(_DefinitionReader):
             index = given["index"]
             if isinstance(index, bool) or not isinstance(index, int) or not 0 <= index <= _MAX_STEP_INDEX:
                 raise self._error(
-                    f"index {index!r:.60} is not a whole number from 0 to {_MAX_STEP_INDEX:,}",
+                    f"index {quoted(index, 60)} is not a whole number from 0 to {_MAX_STEP_INDEX:,}",
                     child_path(step_path, "index"),
                     code="definition.step.index.invalid",
                 )
@@ -565,7 +568,7 @@ class _ManifestReader(_DefinitionReader):
     def _boolean(self, value: object, path: str, name: str) -> bool:
         if not isinstance(value, bool):
             raise self._error(
-                f"{name} {value!r:.80} is neither true nor false",
+                f"{name} {quoted(value)} is neither true nor false",
                 child_path(path, name),
                 code="definition.field.not_boolean",
             )
@@ -574,7 +577,7 @@ class _ManifestReader(_DefinitionReader):
     def _whole(self, value: object, path: str, name: str, low: int, high: int) -> int:
         if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
             raise self._error(
-                f"{name} {value!r:.60} is not a whole number from {low:,} to {high:,}",
+                f"{name} {quoted(value, 60)} is not a whole number from {low:,} to {high:,}",
                 child_path(path, name),
                 code="definition.field.out_of_range",
             )

@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, quoted
 
 MAX_BYTES = 2 * 1024 * 1024
 MAX_DEPTH = 50
@@ -236,7 +236,7 @@ class _YamlParser:
             )
         if name in within.name_lines:
             raise self._error(
-                f"{name!r:.80} is given twice, first on line {within.name_lines[name]}",
+                f"{quoted(name)} is given twice, first on line {within.name_lines[name]}",
                 event,
                 path,
                 "remove one of them",

@@ -24,7 +24,7 @@ import pydantic
 from pydantic import TypeAdapter
 from pydantic_core import PydanticSerializationError, from_json, to_json
 
-from tenuto.errors import EngineError, Invalid
+from tenuto.errors import EngineError, Invalid, quoted
 from tenuto.jobs.context import Context, PermanentFailure
 from tenuto.jobs.registry import Job
 from tenuto.model import stored_values
@@ -320,7 +320,7 @@ def _unwrap_function(step: Any) -> Callable[..., Any]:
         step = step.function
     if not (inspect.isfunction(step) or inspect.ismethod(step)):
         raise Invalid(
-            f"chain step {step!r:.80} is not a function",
+            f"chain step {quoted(step)} is not a function",
             code="chain.step.not_a_function",
             field="chain",
             remedy="write a def or async def for it",

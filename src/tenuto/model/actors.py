@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, quoted
 
 
 class ActorType(StrEnum):
@@ -28,7 +28,7 @@ class Actor:
     def __post_init__(self) -> None:
         if not self.name or len(self.name) > 200:
             raise Invalid(
-                f"actor name {self.name!r:.60} does not have 1 to 200 characters",
+                f"actor name {quoted(self.name, 60)} does not have 1 to 200 characters",
                 code="actor.name.invalid",
                 field="actor.name",
                 remedy="give the actor a short name",
@@ -70,7 +70,7 @@ class Role(IntEnum):
             if role.key == key:
                 return role
         raise Invalid(
-            f"unknown role {key!r:.60}",
+            f"unknown role {quoted(key, 60)}",
             code="role.unknown",
             field="role",
             remedy=f"use one of {', '.join(role.key for role in cls)}",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, quoted
 from tenuto.model import dependency_order, stored_values
 from tenuto.model.policies import TaskPolicy, policy_from_json
 from tenuto.model.tasks import MAX_PRIORITY, priority_error
@@ -71,7 +71,7 @@ class Manifest:
             stored_values.check_name(self.group, field="group", limit=64)
         if not isinstance(self.trigger, Trigger):
             raise Invalid(
-                f"trigger {self.trigger!r:.60} is not a trigger",
+                f"trigger {quoted(self.trigger, 60)} is not a trigger",
                 code="manifest.trigger.invalid",
                 field="trigger",
                 remedy="make one with cron(...)",
@@ -178,7 +178,7 @@ def sort_manifests_by_dependency(wanted: Iterable[Manifest]) -> Sequence[Manifes
 def max_active_error(value: object) -> Invalid:
     """The error for a cap on active runs that is not a whole number in range."""
     return Invalid(
-        f"max_active {value!r:.60} is not a whole number from 1 to {MAX_ACTIVE:,}",
+        f"max_active {quoted(value, 60)} is not a whole number from 1 to {MAX_ACTIVE:,}",
         code="manifest.max_active.out_of_range",
         field="max_active",
     )

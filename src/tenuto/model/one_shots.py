@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Literal
 
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, quoted
 from tenuto.model.policies import RetryPolicy, TaskPolicy
 from tenuto.model.tasks import OutcomeReason, OutcomeStatus, TaskState
 
@@ -110,7 +110,7 @@ def _parse_iso_instant(text: str, field: str) -> datetime:
 
 def _not_an_instant(given: object, field: str, detail: str = "") -> Invalid:
     return Invalid(
-        f"{field} {given!r:.80} is not an instant{detail}",
+        f"{field} {quoted(given)} is not an instant{detail}",
         code="one_shot.exec_at.invalid",
         field=field,
         remedy=_REMEDY,

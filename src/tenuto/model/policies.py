@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from functools import lru_cache
 from typing import Any, Literal, TypeVar
 
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, quoted
 
 MAX_WORKER_LOSSES = 3
 """A task whose workers died this often while running it is a poison task: it fails instead of being retried."""
@@ -87,7 +87,7 @@ def delay_after_loss(losses: int) -> timedelta:
 
 def _check_range(field: str, value: float, low: float, high: float) -> None:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise Invalid(f"{field} {value!r:.60} is not a number", code="retry.value.invalid", field=field)
+        raise Invalid(f"{field} {quoted(value, 60)} is not a number", code="retry.value.invalid", field=field)
     if not low <= value <= high:  # false for NaN too
         raise Invalid(f"{field} {value} is not between {low} and {high}", code="retry.value.out_of_range", field=field)
 

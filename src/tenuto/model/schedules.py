@@ -13,7 +13,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Any
 
-from tenuto.errors import Forbidden, Invalid
+from tenuto.errors import Forbidden, Invalid, quoted
 from tenuto.model import dependency_order, stored_values
 from tenuto.model.steps import JOB, SCHEDULE, Step, step_from_fields
 from tenuto.model.triggers import Trigger
@@ -98,7 +98,7 @@ def _make_group(steps: Any) -> tuple[Step, ...]:
     for step in group:
         if not isinstance(step, Step):
             raise Invalid(
-                f"{step!r:.60} is not a step",
+                f"{quoted(step, 60)} is not a step",
                 code="schedule.steps.invalid",
                 field="steps",
                 remedy="make one with Step.job(...)",
@@ -158,7 +158,7 @@ class Misfire:
             or not 1 <= self.max_runs <= MAX_CATCH_UP_RUNS
         ):
             raise Invalid(
-                f"misfire max_runs {self.max_runs!r:.60} is not a whole number from 1 to {MAX_CATCH_UP_RUNS:,}",
+                f"misfire max_runs {quoted(self.max_runs, 60)} is not a whole number from 1 to {MAX_CATCH_UP_RUNS:,}",
                 code="schedule.misfire.max_runs.out_of_range",
                 field="misfire.max_runs",
             )
@@ -167,7 +167,7 @@ class Misfire:
             or not ON_TIME_SECONDS <= self.grace_seconds <= _MAX_GRACE_SECONDS
         ):
             raise Invalid(
-                f"misfire grace_seconds {self.grace_seconds!r:.60} is not from {ON_TIME_SECONDS} s to a year; "
+                f"misfire grace_seconds {quoted(self.grace_seconds, 60)} is not from {ON_TIME_SECONDS} s to a year; "
                 "a run that is less than a minute late counts as on time",
                 code="schedule.misfire.grace_seconds.out_of_range",
                 field="misfire.grace_seconds",
@@ -211,7 +211,7 @@ def misfire_from_fields(stored: object) -> Misfire:
     unknown = sorted(str(name) for name in stored.keys() - {each.name for each in fields(Misfire)})
     if unknown:
         raise Invalid(
-            f"a misfire policy has no field {unknown[0]!r:.60}",
+            f"a misfire policy has no field {quoted(unknown[0], 60)}",
             code="schedule.misfire.field.unknown",
             field=f"misfire.{unknown[0]}",
         )
@@ -248,7 +248,7 @@ def _parse_misfire_policy(given: object) -> MisfirePolicy:
 
 def _unknown_misfire_policy(given: object) -> Invalid:
     return Invalid(
-        f"unknown misfire policy {given!r:.60}",
+        f"unknown misfire policy {quoted(given, 60)}",
         code="schedule.misfire.unknown",
         field="misfire",
         remedy=f"use one of {', '.join(MisfirePolicy)}",
@@ -270,13 +270,13 @@ class ScheduleDefinition:
         stored_values.check_label(self.name, field="name")
         if self.name != self.name.strip() or "\n" in self.name:
             raise Invalid(
-                f"name {self.name!r:.60} begins or ends with a blank, or has several lines",
+                f"name {quoted(self.name, 60)} begins or ends with a blank, or has several lines",
                 code="schedule.name.invalid",
                 field="name",
             )
         if not isinstance(self.trigger, Trigger):
             raise Invalid(
-                f"trigger {self.trigger!r:.60} is not a trigger",
+                f"trigger {quoted(self.trigger, 60)} is not a trigger",
                 code="schedule.trigger.invalid",
                 field="trigger",
                 remedy="make one with cron(...)",
@@ -286,7 +286,7 @@ class ScheduleDefinition:
             object.__setattr__(self, "overlap", OverlapPolicy(self.overlap))
         except ValueError:
             raise Invalid(
-                f"unknown overlap policy {self.overlap!r:.60}",
+                f"unknown overlap policy {quoted(self.overlap, 60)}",
                 code="schedule.overlap.unknown",
                 field="overlap",
                 remedy=f"use one of {', '.join(OverlapPolicy)}",
@@ -366,7 +366,7 @@ def override_arguments(plan: Plan, overrides: Mapping[str, Mapping[str, Any]], *
     unknown = sorted(overrides.keys() - names)
     if unknown:
         raise Invalid(
-            f"the schedule has no step {unknown[0]!r:.60}",
+            f"the schedule has no step {quoted(unknown[0], 60)}",
             code="schedule.step.not_found",
             field=unknown[0],
             remedy=f"use one of {', '.join(sorted(names))}",
@@ -375,7 +375,7 @@ def override_arguments(plan: Plan, overrides: Mapping[str, Mapping[str, Any]], *
     for name, given in overrides.items():
         if not isinstance(given, Mapping):
             raise Invalid(
-                f"the arguments of step {name!r:.60} are not a mapping",
+                f"the arguments of step {quoted(name, 60)} are not a mapping",
                 code="step.arguments.invalid",
                 field=name,
                 remedy="give a mapping of names to values",
@@ -386,7 +386,7 @@ def override_arguments(plan: Plan, overrides: Mapping[str, Mapping[str, Any]], *
             return step
         if jobs_only and step.kind != JOB:  # guard: access.step_override
             raise Forbidden(
-                f"changing the arguments of step {step.name!r:.60}, a step of kind {step.kind}, needs the role editor",
+                f"the role editor is required to change the arguments of {step.kind} step {quoted(step.name, 60)}",
                 code="step.arguments.forbidden",
                 field=step.name,
                 remedy="override arguments of jobs only, or ask a caller with the role editor",

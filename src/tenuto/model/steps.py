@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import timedelta
 from typing import Any, Literal, Protocol, TypedDict, Unpack
 
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, quoted
 from tenuto.model import stored_values
 from tenuto.model.policies import RetryPolicy, TaskPolicy, policy_from_json
 from tenuto.model.secrets import SecretRef
@@ -107,14 +107,14 @@ class Step:
         stored_values.check_label(self.name, field="name")
         if not isinstance(self.arguments, Mapping):
             raise Invalid(
-                f"the arguments of step {self.name!r:.60} are not a mapping",
+                f"the arguments of step {quoted(self.name, 60)} are not a mapping",
                 code="step.arguments.invalid",
                 field="arguments",
                 remedy="give a mapping of names to values",
             )
         if not isinstance(self.continue_on_failure, bool):
             raise Invalid(
-                f"continue_on_failure {self.continue_on_failure!r:.60} is neither true nor false",
+                f"continue_on_failure {quoted(self.continue_on_failure, 60)} is neither true nor false",
                 code="step.continue_on_failure.invalid",
                 field="continue_on_failure",
             )
@@ -254,7 +254,7 @@ def _step_options(options: dict[str, Any]) -> dict[str, Any]:
     unknown = sorted(options.keys() - set(_STEP_OPTIONS))
     if unknown:
         raise Invalid(
-            f"a step has no option {unknown[0]!r:.60}",
+            f"a step has no option {quoted(unknown[0], 60)}",
             code="step.option.unknown",
             field=unknown[0],
             remedy=f"use one of {', '.join(_STEP_OPTIONS)}",
@@ -292,7 +292,7 @@ def override_policy(
         unknown = sorted(str(name) for name in retry.keys() - {each.name for each in fields(RetryPolicy)})
         if unknown:
             raise Invalid(
-                f"a retry policy has no field {unknown[0]!r:.60}",
+                f"a retry policy has no field {quoted(unknown[0], 60)}",
                 code="retry.field.unknown",
                 field=f"retry.{unknown[0]}",
             )
@@ -301,7 +301,7 @@ def override_policy(
         retry = policy.retry if max_retries is None else replace(policy.retry, max_retries=max_retries)
     if not isinstance(retry, RetryPolicy):
         raise Invalid(
-            f"retry {retry!r:.60} is not a retry policy",
+            f"retry {quoted(retry, 60)} is not a retry policy",
             code="retry.invalid",
             field="retry",
             remedy="write {max_retries: 5, base_seconds: 10}",
@@ -313,7 +313,7 @@ def override_policy(
 def step_from_fields(stored: object) -> Step:
     """Return the step that `Step.to_fields` wrote."""
     if not isinstance(stored, Mapping):
-        raise Invalid(f"step {stored!r:.60} is not a mapping", code="step.invalid", field="step")
+        raise Invalid(f"step {quoted(stored, 60)} is not a mapping", code="step.invalid", field="step")
     given = {str(name): value for name, value in stored.items()}
     unknown = sorted(given.keys() - _STEP_FIELDS)
     if unknown:

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic_core import from_json
 
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, quoted
 
 MAX_INPUT_BYTES = 256 * 1024
 MAX_OUTPUT_BYTES = 1024 * 1024
@@ -90,7 +90,7 @@ def check_name(text: str, *, field: str, limit: int = 200) -> str:
     """Return an identifier of letters, digits and ``_ . : / -``, or raise `Invalid`."""
     if not isinstance(text, str) or not text or len(text) > limit or not _NAME.fullmatch(text):
         raise Invalid(
-            f"{field} {text!r:.80} is not a valid name",
+            f"{field} {quoted(text)} is not a valid name",
             code="value.name.invalid",
             field=field,
             remedy=f"use 1 to {limit} letters, digits and _ . : / -",
@@ -102,7 +102,9 @@ def check_label(text: str, *, field: str, limit: int = 200) -> str:
     """Return a short free text, such as a key, or raise `Invalid`."""
     if not isinstance(text, str) or not text or len(text) > limit:
         raise Invalid(
-            f"{field} {text!r:.60} is not a text of 1 to {limit} characters", code="value.label.invalid", field=field
+            f"{field} {quoted(text, 60)} is not a text of 1 to {limit} characters",
+            code="value.label.invalid",
+            field=field,
         )
     return check_text(text, field=field, limit=limit * 4)
 
@@ -127,7 +129,10 @@ def check_tags(values: Iterable[str], *, check: Callable[..., str] = check_title
     """Return each tag once, in order of first mention. A search passes `check_label` to find older stored tags."""
     if isinstance(values, str):
         raise Invalid(
-            f"tags {values!r:.60} is one text", code="task.tags.invalid", field="tags", remedy="give a list of texts"
+            f"tags {quoted(values, 60)} is one text",
+            code="task.tags.invalid",
+            field="tags",
+            remedy="give a list of texts",
         )
     unique = list(dict.fromkeys(values))
     if len(unique) > MAX_TAGS:
@@ -202,7 +207,7 @@ class DuplicateKey(ValueError):
     """A JSON object contains a key twice."""
 
     def __init__(self, name: str) -> None:
-        super().__init__(f"the key {name!r:.60} occurs twice")
+        super().__init__(f"the key {quoted(name, 60)} occurs twice")
         self.name = name
 
 

@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import Any
 from uuid import UUID
 
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, quoted
 from tenuto.model import stored_values
 from tenuto.model.actors import Actor, ActorType
 from tenuto.model.policies import MAX_WORKER_LOSSES, TaskPolicy, delay_after_loss, policy_from_json
@@ -118,7 +118,7 @@ def check_task_options(
     if run_at is not None:
         if not isinstance(run_at, datetime):
             raise Invalid(
-                f"run_at {run_at!r:.60} is not a datetime",
+                f"run_at {quoted(run_at, 60)} is not a datetime",
                 code="task.run_at.invalid",
                 field="run_at",
                 remedy="give a datetime with a UTC offset",
@@ -148,7 +148,7 @@ def check_task_options(
         )
     if limit_max is not None and not (isinstance(limit_max, int) and 1 <= limit_max <= 100_000):
         raise Invalid(
-            f"limit {limit_max!r:.60} is not a whole number from 1 to 100,000",
+            f"limit {quoted(limit_max, 60)} is not a whole number from 1 to 100,000",
             code="task.limit.out_of_range",
             field="limit",
         )
@@ -157,7 +157,7 @@ def check_task_options(
 def priority_error(priority: object) -> Invalid:
     """The error for a priority that is not a whole number in range."""
     return Invalid(
-        f"priority {priority!r:.60} is not a whole number from -{MAX_PRIORITY:,} to {MAX_PRIORITY:,}",
+        f"priority {quoted(priority, 60)} is not a whole number from -{MAX_PRIORITY:,} to {MAX_PRIORITY:,}",
         code="task.priority.out_of_range",
         field="priority",
     )
@@ -382,14 +382,14 @@ def parse_instant(text: str, *, field: str) -> datetime:
         found = datetime.fromisoformat(text)
     except ValueError:
         raise Invalid(
-            f"{field} {text!r:.60} is not an ISO 8601 instant",
+            f"{field} {quoted(text, 60)} is not an ISO 8601 instant",
             code="value.instant.invalid",
             field=field,
             remedy="write it as 2027-01-01T00:00:00Z",
         ) from None
     if found.tzinfo is None:
         raise Invalid(
-            f"{field} {text!r:.60} has no UTC offset",
+            f"{field} {quoted(text, 60)} has no UTC offset",
             code="value.instant.no_utc_offset",
             field=field,
             remedy="end it with Z or with an offset such as +01:00",
@@ -417,7 +417,7 @@ def parse_duration_seconds(value: float | int | str | timedelta | None, *, field
 
 def _duration_error(value: object, field: str) -> Invalid:
     return Invalid(
-        f"{field} {value!r:.60} is not a duration",
+        f"{field} {quoted(value, 60)} is not a duration",
         code="value.duration.invalid",
         field=field,
         remedy="write it as '90s', '15m', '1h' or '2d'",

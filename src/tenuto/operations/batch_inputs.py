@@ -13,7 +13,7 @@ from itertools import islice
 from types import TracebackType
 from typing import Any
 
-from tenuto.errors import Conflict, Invalid
+from tenuto.errors import Conflict, Invalid, quoted
 from tenuto.model import stored_values
 
 CHUNK_SIZE = 2000
@@ -185,7 +185,7 @@ def add_row_key(value: Any, field: str | None, *, drop_field: bool, remedy: str)
     if field is None:
         return value
     if not isinstance(value, dict) or value.get(field) is None:
-        raise Invalid(f"a row has no field {field!r:.80} for its key", code="batch.item.key_missing", remedy=remedy)
+        raise Invalid(f"a row has no field {quoted(field)} for its key", code="batch.item.key_missing", remedy=remedy)
     row = KeyedRow(value)
     row.key = str(row.pop(field) if drop_field else row[field])
     return row

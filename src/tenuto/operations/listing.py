@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from tenuto.errors import Conflict, Invalid, NotFound
+from tenuto.errors import Conflict, Invalid, NotFound, quoted
 from tenuto.postgres.database import Database
 
 OpenDatabase = Callable[[], Awaitable[Database]]
@@ -29,7 +29,7 @@ def check_instant(instant: datetime | None, *, field: str) -> None:
     """Raise an error if an instant has no UTC offset."""
     if instant is not None and (not isinstance(instant, datetime) or instant.tzinfo is None):
         raise Invalid(
-            f"{field} {str(instant)!r:.80} has no UTC offset",
+            f"{field} {quoted(str(instant))} has no UTC offset",
             code="value.instant.no_utc_offset",
             field=field,
             remedy="write it with an offset, such as 2031-12-25T00:00:00Z",
@@ -40,13 +40,13 @@ def require_single_match(found: Sequence[UUID], prefix: str, *, noun: str, list_
     """Return the only id that begins with a prefix; ``noun`` names the resource, ``list_command`` lists its ids."""
     if not found:
         raise NotFound(
-            f"no {noun} id begins with {prefix!r:.80}",
+            f"no {noun} id begins with {quoted(prefix)}",
             code="id.prefix.not_found",
             remedy=f"copy an id from {list_command}",
         )
     if len(found) > 1:
         raise Conflict(
-            f"several {noun} ids begin with {prefix!r:.80}",
+            f"several {noun} ids begin with {quoted(prefix)}",
             code="id.prefix.ambiguous",
             field="id",
             remedy="give more characters",

@@ -15,7 +15,7 @@ from tenuto.definitions import manifest_definitions
 from tenuto.definitions.declarations import Effect
 from tenuto.definitions.definition_files import DeclaredManifest
 from tenuto.definitions.versioned import ChangeContext
-from tenuto.errors import Conflict, Invalid, NotFound, UnknownJob
+from tenuto.errors import Conflict, Invalid, NotFound, UnknownJob, quoted
 from tenuto.ids import new_id
 from tenuto.jobs.registry import Job, JobRegistry
 from tenuto.model import stored_values
@@ -216,7 +216,7 @@ class Manifests:
         found = await manifests.list_groups(await self._open(), [name])
         if not found:
             raise NotFound(
-                f"there is no manifest group {name!r:.80}",
+                f"there is no manifest group {quoted(name)}",
                 code="manifest_group.not_found",
                 remedy="see `tenuto manifest groups`",
             )

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
-from tenuto.errors import Conflict, Forbidden, Invalid, NotFound
+from tenuto.errors import Conflict, Forbidden, Invalid, NotFound, quoted
 from tenuto.jobs.registry import Job, JobRegistry
 from tenuto.lifecycle import task_cancellation
 from tenuto.model import one_shots, stored_values
@@ -178,7 +178,7 @@ class OneShots:
             if prompt_type in self._jobs.jobs_by_name:
                 return "job", self._jobs.jobs_by_name[prompt_type]
         raise Invalid(
-            f"unknown prompt_type {prompt_type!r:.80}",
+            f"unknown prompt_type {quoted(prompt_type)}",
             code="one_shot.prompt_type.unknown",
             field="prompt_type",
             remedy=f"use one of {', '.join(self.prompt_types()[:20])} or the name of a registered job",
@@ -301,7 +301,7 @@ def _parse_status(status: str, statuses: Mapping[RuntimeStatus, Any]) -> Any:
         if status.lower() == known.lower():
             return meaning
     raise Invalid(
-        f"unknown status {status!r:.60}",
+        f"unknown status {quoted(status, 60)}",
         code="one_shot.status.unknown",
         field="status",
         remedy=f"use one of {', '.join(statuses)}",

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, quoted
 from tenuto.model import stored_values
 from tenuto.model.actors import Actor
 from tenuto.postgres.database import Database
@@ -41,7 +41,7 @@ class QueueOperations(ABC):
         """Limit how many tasks of a queue run at the same time over all workers; None removes the limit."""
         if max_running is not None and not (isinstance(max_running, int) and 1 <= max_running <= _MAX_QUEUE_LIMIT):
             raise Invalid(
-                f"max_running must be from 1 to {_MAX_QUEUE_LIMIT:,}, not {max_running!r:.40}",
+                f"max_running must be from 1 to {_MAX_QUEUE_LIMIT:,}, not {quoted(max_running, 40)}",
                 code="queue.max_running.out_of_range",
                 field="max_running",
                 remedy="pause the queue to stop it",

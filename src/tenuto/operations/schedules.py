@@ -12,7 +12,7 @@ from tenuto.definitions.declarations import Effect
 from tenuto.definitions.definition_files import DeclaredSchedule
 from tenuto.definitions.schedule_plan import SchedulePlan
 from tenuto.definitions.versioned import ChangeContext
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, quoted
 from tenuto.ids import new_id
 from tenuto.jobs.registry import JobRegistry
 from tenuto.model.actors import Actor
@@ -240,7 +240,7 @@ class Schedules:
         schedule_id = None if name is None else await find_schedule_id(database, name)
         if decision is not None and decision not in tuple(Decision):
             raise Invalid(
-                f"unknown decision {decision!r:.60}",
+                f"unknown decision {quoted(decision, 60)}",
                 code="occurrence.decision.unknown",
                 field="decision",
                 remedy=f"use one of {', '.join(Decision)}",

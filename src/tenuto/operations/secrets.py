@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from tenuto import secret_encryption
-from tenuto.errors import Conflict, Forbidden, Invalid, NotFound
+from tenuto.errors import Conflict, Forbidden, Invalid, NotFound, quoted
 from tenuto.jobs.context import Context, current_context
 from tenuto.jobs.redaction import MIN_LENGTH
 from tenuto.model import stored_values
@@ -167,7 +167,7 @@ def _check_value(value: str) -> None:
 
 def _not_found(name: str) -> NotFound:
     return NotFound(
-        f"there is no secret named {name!r:.80}",
+        f"there is no secret named {quoted(name)}",
         code="secret.not_found",
         remedy=f"set it with `tenuto secret set {name:.80}`",
     )

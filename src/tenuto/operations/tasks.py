@@ -14,7 +14,7 @@ from uuid import UUID
 
 from tenuto.clock import monotonic_seconds
 from tenuto.diagnostics.why import Diagnosis, diagnose_task
-from tenuto.errors import Conflict, Invalid, NotFound
+from tenuto.errors import Conflict, Invalid, NotFound, quoted
 from tenuto.ids import new_id
 from tenuto.jobs.context import current_context
 from tenuto.jobs.registry import Job
@@ -92,7 +92,7 @@ class TaskOperations(ABC):
         """
         if job.options.key is not None:
             raise Invalid(
-                f"enqueue_many cannot give the key {job.options.key!r:.80} to several tasks",
+                f"enqueue_many cannot give the key {quoted(job.options.key)} to several tasks",
                 code="task.key.not_allowed",
                 field="key",
                 remedy="enqueue the tasks one by one",

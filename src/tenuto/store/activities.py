@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, quoted
 from tenuto.postgres.database import Database, Row
 from tenuto.postgres.sql_loader import load_statements
 
@@ -71,7 +71,7 @@ def id_range_of_prefix(prefix: str) -> tuple[UUID, UUID]:
     digits = prefix.replace("-", "").lower()
     if not digits or len(digits) > 32 or any(digit not in "0123456789abcdef" for digit in digits):
         raise Invalid(
-            f"{prefix!r:.60} is not an id or the start of one",
+            f"{quoted(prefix, 60)} is not an id or the start of one",
             code="id.not_valid",
             field="id",
             remedy="copy it from a list",

@@ -6,7 +6,7 @@ import re
 
 import asyncpg
 
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, quoted
 from tenuto.postgres import migrator
 from tenuto.postgres.database import Database
 from tenuto.store import partitions
@@ -68,7 +68,7 @@ async def _execute(server: str, *statements: str) -> None:
 def _validate_name(name: str) -> str:
     if not _NAME_PATTERN.fullmatch(name):
         raise Invalid(
-            f"{name!r:.60} is not a valid database name (lower-case letters, digits and _)",
+            f"{quoted(name, 60)} is not a valid database name (lower-case letters, digits and _)",
             code="database.name.not_valid",
             field="database",
         )

@@ -26,7 +26,7 @@ from tenuto.api.wire_format import (
     to_wire,
 )
 from tenuto.clock import monotonic_seconds
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, quoted
 from tenuto.ids import new_id
 from tenuto.model.actors import Role
 from tenuto.model.stored_values import MAX_INPUT_BYTES
@@ -149,7 +149,7 @@ async def submit_batch(
     if media_type not in _MEDIA_TYPES:
         raise Refused(
             415,
-            f"the Content-Type must be {_MEDIA_TYPES[0]}, not {media_type!r:.80}",
+            f"the Content-Type must be {_MEDIA_TYPES[0]}, not {quoted(media_type)}",
             code="request.content_type.unsupported",
             remedy=f"send Content-Type: {_MEDIA_TYPES[0]}",
         )

@@ -21,7 +21,7 @@ from tenuto.api.problems import Refused
 from tenuto.api.strict_route import StrictRoute
 from tenuto.api.wire_format import to_wire
 from tenuto.app import Tenuto
-from tenuto.errors import Invalid, StoreError
+from tenuto.errors import Invalid, StoreError, quoted
 from tenuto.logs import Log
 from tenuto.model.actors import Role
 from tenuto.observability.event_feed import TOPICS, Event, EventBatch, EventFeed
@@ -132,7 +132,7 @@ def _parse_topics(text: str | None) -> frozenset[str]:
     selected = {topic.strip() for topic in text.split(",") if topic.strip()}
     for topic in selected - set(TOPICS):
         raise Invalid(
-            f"topic {topic!r:.40} is unknown",
+            f"topic {quoted(topic, 40)} is unknown",
             code="events.topic.unknown",
             field="topics",
             remedy=f"use any of {', '.join(TOPICS)}",

@@ -3,27 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Any, Literal
 
 import typer
 from rich.console import RenderableType
-from rich.padding import Padding
-from rich.text import Text
 
-from tenuto.app import Tenuto
-from tenuto.cli import descriptions, exit_codes
+from tenuto.cli import descriptions
 from tenuto.cli.command import Session, command, group, login_name, top_level
-from tenuto.cli.definitions import definition_views
-from tenuto.cli.definitions.definition_views import (
-    describe_origin,
+from tenuto.cli.definitions.definition_commands import (
+    DefinitionResource,
+    ReasonOption,
+    definition_heading,
     enabled_label,
-    print_history,
-    print_redeclaration_hint,
+    origin_facts,
     section_title,
-    version_document,
 )
 from tenuto.cli.definitions.manifest_options import (
     OPTIONS,
@@ -33,7 +28,6 @@ from tenuto.cli.definitions.manifest_options import (
     translate_manifest_errors,
 )
 from tenuto.cli.definitions.schedule_options import expand_options
-from tenuto.cli.definitions.schedules import ReasonOption
 from tenuto.cli.descriptions import format_in_zone
 from tenuto.cli.formatting import format_duration, format_relative, one_line, safe_text
 from tenuto.cli.option_parsing import (
@@ -53,7 +47,6 @@ from tenuto.cli.output import (
     print_json,
     print_list,
     print_rich,
-    print_text,
     state_symbol,
     styled_state,
 )
@@ -62,7 +55,6 @@ from tenuto.cli.work.task_report import error_summary
 from tenuto.errors import Invalid, NotFound
 from tenuto.model.manifests import Manifest, manifest_from_fields
 from tenuto.model.policies import RetryPolicy
-from tenuto.model.schedules import changed_fields
 from tenuto.store.definition_rows import Version
 from tenuto.store.manifests import StoredManifest
 
@@ -92,6 +84,25 @@ def describe_manifest_trigger(manifest: Manifest) -> str:
     return manifest.trigger.describe()
 
 
+async def _print_next_run(session: Session, manifest: StoredManifest) -> None:
+    if not manifest.enabled:
+        session.print_message(f"  it is disabled; enable it with: tenuto manifest enable {manifest.external_id}")
+    elif manifest.manifest.on_demand:
+        session.print_message(f"  submit input with: tenuto batch submit {manifest.external_id} --from rows.jsonl")
+    elif manifest.next_run_at is not None:
+        session.print_message(f"  next {_format_instant(manifest.next_run_at, await session.now())}")
+
+
+MANIFESTS = DefinitionResource[StoredManifest](
+    "manifest",
+    "external_id",
+    lambda app: app.manifests,
+    describe_manifest_trigger,
+    _print_next_run,
+    ("version", "origin", "created_at", "updated_at", "last_successful_run", "last_run_at", "next_run_at"),
+)
+
+
 # --- list -----------------------------------------------------------------------------------------------------------
 
 
@@ -108,9 +119,6 @@ async def list_manifests(
     filters = build_filters(after=after, enabled=on, group=group, search=search, limit=limit)
     found = await session.app.manifests.list(**filters)
     manifest_by_id = {row["external_id"]: manifest_from_fields(row["definition"]) for row in found}
-    hint = "create one: tenuto manifest add --help"
-    if declared := len(session.app.manifests.declared):
-        hint += f"\n  {declared} declared in code are created when a service starts, for example: tenuto up"
 
     def next_run(row: Record, now: datetime) -> str:
         return _next_run(row, manifest_by_id[row["external_id"]], now)
@@ -143,7 +151,7 @@ async def list_manifests(
         },
         flexible=("manifest",),
         noun="manifests",
-        hint=hint,
+        hint=MANIFESTS.empty_list_hint(session.app),
         filters=filters,
         next_page="--after",
         cursor="external_id",
@@ -177,26 +185,19 @@ def _next_run(row: Record, manifest: Manifest, now: datetime) -> str:
 async def show_manifest(session: Session, external_id: ManifestId) -> None:
     """Show a manifest with its policies, next run, open runs, limits, dead letters and last attempts."""
     app = session.app
-    async with suggesting_manifest(app, external_id):
+    async with MANIFESTS.suggesting_names(app, external_id):
         found = await app.manifests.details(external_id)
     stored: StoredManifest = found["manifest"]
-    (change,) = await app.manifests.versions(stored.id, limit=1)  # by id: external ids are reused
+    change = await MANIFESTS.last_change(app, stored)
     batches = await app.batches.list(manifest=external_id, limit=3)
     if session.as_json:
         details = {name: value for name, value in found.items() if name != "manifest"}
-        print_json(
-            {
-                **manifest_document(stored),
-                **details,
-                "batches": batches,
-                "last_change": version_document(change, "external_id"),
-            }
-        )
+        change_document = MANIFESTS.version_document(change)
+        print_json({**MANIFESTS.document(stored), **details, "batches": batches, "last_change": change_document})
         return
     now = await session.now()
-    parts: list[RenderableType] = [_heading(stored)]
-    parts += [safe_text(stored.manifest.description)] if stored.manifest.description else []
-    parts += ["", name_value_table(*_summary(found, change, now))]
+    name = "" if stored.manifest.name == external_id else f"  {safe_text(stored.manifest.name)}"
+    parts = [*definition_heading(stored, name), name_value_table(*_summary(found, change, now))]
     if found["runs"]:
         parts += [*section_title(f"open: {_describe_open_runs(found['open'])}"), _open_runs_table(found, now)]
     if batches:
@@ -206,19 +207,10 @@ async def show_manifest(session: Session, external_id: ManifestId) -> None:
     print_rich(*parts)
 
 
-def _heading(found: StoredManifest) -> Text:
-    named = "" if found.manifest.name == found.external_id else f"  {safe_text(found.manifest.name)}"
-    about = f"  version {found.version}"
-    return Text.assemble(
-        enabled_label(enabled=found.enabled), "  ", (safe_text(found.external_id), "bold"), named, (about, "dim")
-    )
-
-
 def _summary(found: Record, change: Version, now: datetime) -> list[tuple[str, Any]]:
     stored: StoredManifest = found["manifest"]
     manifest = stored.manifest
     priority = f", priority {manifest.priority}" if manifest.priority else ""
-    reason = f": {change.reason}" if change.reason else ""
     dead_letters = found["dead_letters"]
     list_command = f"tenuto dead-letter list --manifest {stored.external_id}"
     return [
@@ -232,8 +224,7 @@ def _summary(found: Record, change: Version, now: datetime) -> list[tuple[str, A
         ("limits", _describe_limits(found)),
         ("dependents", ", ".join(map(safe_text, found["dependents"]))),
         ("dead letters", f"{dead_letters:,} open; list them with: {list_command}" if dead_letters else "none"),
-        ("managed by", describe_origin(stored)),
-        ("last change", f"{change.change} {format_relative(change.at, now)} by {change.actor.name}{reason}"),
+        *origin_facts(stored, change, now),
     ]
 
 
@@ -329,40 +320,13 @@ def _attempts_table(found: list[Record], now: datetime) -> RenderableType:
     return fitted_table(("status", "attempt", "ended", "ran", "error"), rows, optional=("ran",), flexible=("error",))
 
 
-def manifest_document(found: StoredManifest) -> Record:
-    """Return a manifest as a JSON document."""
-    return {
-        "id": found.id,
-        **found.manifest.to_fields(),
-        "enabled": found.enabled,
-        "when": describe_manifest_trigger(found.manifest),
-        "version": found.version,
-        "origin": found.origin,
-        "created_at": found.created_at,
-        "updated_at": found.updated_at,
-        "last_successful_run": found.last_successful_run,
-        "last_run_at": found.last_run_at,
-        "next_run_at": found.next_run_at,
-    }
-
-
 # --- history --------------------------------------------------------------------------------------------------------
 
 
 @command(manifests, "history", "nightly-report", "nightly-report -o json")
 async def show_history(session: Session, external_id: ManifestId, limit: LimitOption = 20) -> None:
     """Show all changes of a manifest with author, time, reason and difference, even if it was deleted."""
-    async with suggesting_manifest(session.app, external_id):
-        found = await session.app.manifests.versions(external_id, limit=limit)
-    await print_history(session, found, limit, known_by="external_id")
-
-
-def print_change(before: StoredManifest, after: StoredManifest) -> None:
-    """Print the changed fields."""
-    parts: list[RenderableType] = []
-    for field, lines in descriptions.describe_changes(before.manifest.to_fields(), after.manifest.to_fields()):
-        parts += [Text(field, style="bold"), Padding(descriptions.coloured_diff(lines), (0, 0, 0, 2))]
-    print_rich(*parts)
+    await MANIFESTS.print_history(session, external_id, limit)
 
 
 # --- manifest manager -----------------------------------------------------------------------------------------------
@@ -430,13 +394,7 @@ async def add_manifest(
     with session.as_user() as app, suggest_job_list(session, *_JOB_AND_INPUT), translate_manifest_errors():
         new = manifest_from_options(external_id, session.app_with_jobs.jobs.get_job(job), options)
         created = await app.manifests.create(new, enabled=not disabled, reason=reason)
-    if session.as_json:
-        print_json(manifest_document(created))
-        return
-    session.print_message(
-        f"manifest {external_id} created by {login_name()}: {describe_manifest_trigger(created.manifest)}"
-    )
-    await _print_next_run(session, app, created)
+    await MANIFESTS.report_created(session, created)
 
 
 @command(
@@ -453,64 +411,25 @@ async def edit_manifest(session: Session, external_id: ManifestId, reason: Reaso
     Open runs keep their policies. Prints the difference.
     """
     with session.as_user() as app:
-        async with suggesting_manifest(app, external_id):
-            before = await app.manifests.get(external_id)
+        before = await MANIFESTS.get(app, external_id)
         with suggest_job_list(session, *_JOB_AND_INPUT), translate_manifest_errors():
             new = change_manifest(before.manifest, options)
             after = await app.manifests.edit(external_id, new, reason=reason, version=before.version)
-    if session.as_json:
-        differing = changed_fields(before.manifest.to_fields(), after.manifest.to_fields())
-        changes = {field: {"before": old, "after": new} for field, (old, new) in differing.items()}
-        print_json({"external_id": external_id, "version": after.version, "changes": changes})
-        return
-    if after.version == before.version:
-        session.print_message(f"manifest {external_id} is unchanged")
-        return
-    print_change(before, after)
-    session.print_message(f"manifest {external_id} changed to version {after.version} by {login_name()}")
-    await _print_next_run(session, app, after)
+    MANIFESTS.report_edited(session, before, after, {})
+    if after.version != before.version and not session.as_json:
+        await _print_next_run(session, after)
 
 
 @command(manifests, "enable", "nightly-report", "nightly-report --reason 'moved to the new server'")
 async def enable_manifest(session: Session, external_id: ManifestId, reason: ReasonOption = None) -> None:
     """Enable a manifest from now on; runs missed while it was disabled are not made up."""
-    with session.as_user() as app:
-        async with suggesting_manifest(app, external_id):
-            changed = await app.manifests.enable(external_id, reason=reason)
-        after = await app.manifests.get(external_id)
-    message = f"manifest {external_id} is {'enabled' if changed else 'already enabled'}"
-    await _report_enabled_state(session, app, after, message)
+    await MANIFESTS.set_enabled(session, external_id, reason, enabled=True)
 
 
 @command(manifests, "disable", "nightly-report", "nightly-report --reason 'moved to the new server'")
 async def disable_manifest(session: Session, external_id: ManifestId, reason: ReasonOption = None) -> None:
     """Disable a manifest; queued and running tasks continue, and manual runs remain possible."""
-    with session.as_user() as app:
-        async with suggesting_manifest(app, external_id):
-            changed = await app.manifests.disable(external_id, reason=reason)
-        after = await app.manifests.get(external_id)
-    hint = f"disabled; enable it with: tenuto manifest enable {external_id}"
-    message = f"manifest {external_id} is {hint if changed else 'already disabled'}"
-    await _report_enabled_state(session, app, after, message)
-
-
-async def _report_enabled_state(session: Session, app: Tenuto, after: StoredManifest, message: str) -> None:
-    if session.as_json:
-        print_json(manifest_document(after))
-        return
-    session.print_message(message)
-    if after.enabled:
-        await _print_next_run(session, app, after)
-
-
-async def _print_next_run(session: Session, app: Tenuto, manifest: StoredManifest) -> None:
-    if not manifest.enabled:
-        session.print_message(f"  it is disabled; enable it with: tenuto manifest enable {manifest.external_id}")
-    elif manifest.manifest.on_demand:
-        session.print_message(f"  submit input with: tenuto batch submit {manifest.external_id} --from rows.jsonl")
-    elif manifest.next_run_at is not None:
-        relative = format_relative(manifest.next_run_at, await session.now())
-        session.print_message(f"  next {format_in_zone(manifest.next_run_at)} ({relative})")
+    await MANIFESTS.set_enabled(session, external_id, reason, enabled=False)
 
 
 @command(manifests, "delete", "nightly-report", "nightly-report --reason 'moved to the new server'")
@@ -520,16 +439,7 @@ async def delete_manifest(session: Session, external_id: ManifestId, reason: Rea
     A manifest that is declared in code or in a file is created again, enabled, by the next start or apply. Disable it
     instead.
     """
-    with session.as_user() as app:
-        async with suggesting_manifest(app, external_id):
-            before = await app.manifests.get(external_id)
-            await app.manifests.delete(external_id, reason=reason)
-    if session.as_json:
-        print_json({"external_id": external_id, "deleted": True})
-    else:
-        session.print_message(f"manifest {external_id} deleted by {login_name()}")
-    origin = "code" if external_id in app.manifests.declared else before.origin
-    print_redeclaration_hint(session, origin, f"tenuto manifest disable {external_id}")
+    await MANIFESTS.delete(session, external_id, reason)
 
 
 # --- run ------------------------------------------------------------------------------------------------------------
@@ -552,16 +462,11 @@ async def run_manifest(
     require_wait(timeout, wait=wait)
     arguments = parse_arguments(settings)
     with session.as_user() as app, suggest_job_list(session), translate_error_fields({}, otherwise="--set {}"):
-        async with suggesting_manifest(app, external_id):
+        async with MANIFESTS.suggesting_names(app, external_id):
             task_id = await app.manifests.run(external_id, arguments)
     if wait:
         return await wait_for_task(session, app, task_id, timeout)
-    if session.as_json:
-        print_json({"task_id": task_id})
-    else:
-        print_text(str(task_id))
-        session.print_message(f"follow it with: tenuto task show {task_id}")
-    return exit_codes.OK
+    return session.report({"task_id": task_id}, f"follow it with: tenuto task show {task_id}", result=task_id)
 
 
 # --- groups ---------------------------------------------------------------------------------------------------------
@@ -653,15 +558,3 @@ async def _print_groups(session: Session, groups: Sequence[Record]) -> None:
         noun="groups",
         hint="add a manifest to one: tenuto manifest edit EXTERNAL_ID --group NAME",
     )
-
-
-# --- names ----------------------------------------------------------------------------------------------------------
-
-
-def suggesting_manifest(app: Tenuto, external_id: str) -> AbstractAsyncContextManager[None]:
-    """Add a similar external id to the remedy of a NotFound error."""
-
-    async def names() -> list[str]:
-        return [each["external_id"] for each in await app.manifests.list(limit=500)]
-
-    return definition_views.suggesting_similar_name("manifest", external_id, app.manifests.declared, names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,8 +15,8 @@ from rich.text import Text
 
 from tenuto.cli import descriptions, exit_codes
 from tenuto.cli.command import Session, command, login_name, top_level
+from tenuto.cli.definitions.definition_commands import ReasonOption, before_and_after
 from tenuto.cli.definitions.manifests import describe_manifest_trigger
-from tenuto.cli.definitions.schedules import ReasonOption
 from tenuto.cli.descriptions import format_in_zone
 from tenuto.cli.formatting import safe_text
 from tenuto.cli.option_parsing import argument, flag
@@ -183,10 +183,6 @@ def change_document(change: PlannedChange[Any, Any, Any], known_by: str) -> dict
         "notes": list(change.notes),
         "next_runs": {"before": list(change.runs_before), "after": list(change.runs_after)},
     }
-
-
-def before_and_after(differences: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
-    return {field: {"before": before, "after": after} for field, (before, after) in differences.items()}
 
 
 def print_plan(session: Session, planned: ApplyPlan) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from shlex import quote
 from typing import Annotated, Any, Literal
@@ -11,21 +10,19 @@ from uuid import UUID
 
 import typer
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
 from tenuto.app import Tenuto
-from tenuto.cli import descriptions, exit_codes
-from tenuto.cli.command import Session, command, group, login_name, top_level
-from tenuto.cli.definitions import definition_views
-from tenuto.cli.definitions.definition_views import (
-    describe_origin,
+from tenuto.cli import descriptions
+from tenuto.cli.command import Session, command, group, top_level
+from tenuto.cli.definitions.definition_commands import (
+    DefinitionResource,
+    ReasonOption,
+    definition_heading,
     enabled_label,
-    print_history,
-    print_redeclaration_hint,
+    origin_facts,
     section_title,
-    version_document,
 )
 from tenuto.cli.definitions.schedule_options import (
     build_schedule,
@@ -35,7 +32,7 @@ from tenuto.cli.definitions.schedule_options import (
 )
 from tenuto.cli.definitions.step_syntax import parse_overrides
 from tenuto.cli.descriptions import format_in_zone
-from tenuto.cli.formatting import format_duration, format_local_time, format_relative, safe_text
+from tenuto.cli.formatting import format_duration, format_local_time, format_relative
 from tenuto.cli.option_parsing import LimitOption, argument, build_filters, flag, option, translate_error_fields
 from tenuto.cli.output import (
     Record,
@@ -43,7 +40,6 @@ from tenuto.cli.output import (
     print_json,
     print_list,
     print_rich,
-    print_text,
     state_colour,
     state_symbol,
     styled_state,
@@ -53,9 +49,7 @@ from tenuto.cli.work.jobs import require_wait
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import Conflict, Invalid
 from tenuto.ids import new_id
-from tenuto.model.schedules import changed_fields
 from tenuto.model.triggers.parsing import parse_instant
-from tenuto.store.definition_rows import Version
 from tenuto.store.schedules import Schedule
 
 schedules = group(
@@ -68,7 +62,6 @@ schedules = group(
 
 DecisionName = Literal["fired", "queued", "coalesced", "skipped", "missed"]
 ScheduleName = Annotated[str, argument("NAME", "Name of the schedule.")]
-ReasonOption = Annotated[str | None, option("TEXT", "Reason, stored in the change history.")]
 ArgumentOverrides = Annotated[
     list[str] | None,
     option("STEP.ARGUMENT=VALUE", "New value for an argument of a step: JSON or text. May be repeated.", "--set"),
@@ -77,6 +70,21 @@ _ANNOUNCED_RUN_COUNT = 3
 _NEXT_RUN_COUNT = 5
 _LAST_RUN_COUNT = 5
 _POLL_SECONDS = 0.3
+
+
+async def _print_next_runs(session: Session, schedule: Schedule) -> None:
+    now = await session.now()
+    if not schedule.enabled:
+        session.print_message(f"it is disabled; enable it with: tenuto schedule enable {quote(schedule.name)}")
+        return
+    for number, instant in enumerate(preview_runs(schedule, now, _ANNOUNCED_RUN_COUNT)):
+        label = "next" if number == 0 else "then"
+        session.print_message(f"  {label} {format_in_zone(instant)} ({format_relative(instant, now)})")
+
+
+SCHEDULES = DefinitionResource[Schedule](
+    "schedule", "name", lambda app: app.schedules, lambda definition: definition.trigger.describe(), _print_next_runs
+)
 
 
 # --- list -------------------------------------------------------------------------------------------------------
@@ -93,9 +101,6 @@ async def list_schedules(
     """List schedules by name with their next run and the state of the last one."""
     filters = build_filters(after=after, enabled=on, search=search, limit=limit)
     found = await session.app.schedules.list(**filters)
-    hint = "create one: tenuto schedule add --help"
-    if declared := len(session.app.schedules.declared):
-        hint += f"\n  {declared} declared in code are created when a service starts, for example: tenuto up"
     await print_list(
         session,
         [{**row, "when": descriptions.describe_trigger(row["trigger"])} for row in found],
@@ -116,7 +121,7 @@ async def list_schedules(
         },
         flexible=("schedule",),
         noun="schedules",
-        hint=hint,
+        hint=SCHEDULES.empty_list_hint(session.app),
         filters=filters,
         next_page="--after",
         cursor="name",
@@ -164,13 +169,9 @@ def describe_last_run(row: Record) -> str:
             return f"running {place}"
         case "completed":
             failed = row["last_failed_steps"]
-            return f"completed, {_count_steps(failed)} failed" if failed else "completed"
+            return f"completed, {failed} step{'s' if failed > 1 else ''} failed" if failed else "completed"
         case state:
             return f"{state} at {place}"
-
-
-def _count_steps(count: int) -> str:
-    return "1 step" if count == 1 else f"{count} steps"
 
 
 # --- one schedule ---------------------------------------------------------------------------------------------------
@@ -180,23 +181,30 @@ def _count_steps(count: int) -> str:
 async def show_schedule(session: Session, name: ScheduleName) -> None:
     """Show a schedule with its policies, next runs, steps, last executions and last change."""
     app = session.app
-    async with suggesting_schedule(app, name):
-        found = await app.schedules.get(name)
+    found = await SCHEDULES.get(app, name)
     last = await app.executions.list(schedule=name, limit=_LAST_RUN_COUNT)
-    (change,) = await app.schedules.versions(found.id, limit=1)  # by id: an earlier schedule may have had this name
-    now = await session.now()
-    if session.as_json:
-        document = {**schedule_document(found), "next_runs": preview_runs(found, now), "last_executions": last}
-        print_json({**document, "last_change": version_document(change, "name")})
-        return
+    change, now = await SCHEDULES.last_change(app, found), await session.now()
     runs = preview_runs(found, now)
-    parts: list[RenderableType] = [_heading(found), *_summary(found, change, now), *section_title("next runs")]
+    if session.as_json:
+        change_document = SCHEDULES.version_document(change)
+        print_json(
+            {**SCHEDULES.document(found), "next_runs": runs, "last_executions": last, "last_change": change_document}
+        )
+        return
+    definition = found.definition
+    facts = [
+        ("when", definition.trigger.describe()),
+        ("overlap", descriptions.describe_overlap(definition.overlap)),
+        ("missed runs", descriptions.describe_misfire(definition.misfire.to_fields())),
+        *origin_facts(found, change, now),
+    ]
+    parts = [*definition_heading(found), name_value_table(*facts), *section_title("next runs")]
     if found.enabled and found.next_run_at is not None and found.next_run_at <= now:
         parts.append(f"  due since {format_local_time(found.next_run_at)}: {await _describe_firing(app)}")
     if runs:
         parts.append(descriptions.upcoming_runs_table(runs, _time_zone(found), now))
     else:
-        parts.append("  manual runs only" if found.definition.trigger.kind == "manual" else "  none within eight years")
+        parts.append("  manual runs only" if definition.trigger.kind == "manual" else "  none within eight years")
     if runs and not found.enabled:
         parts.append("  (if it were enabled)")
     parts += [*section_title("steps"), steps_table(found)]
@@ -213,26 +221,6 @@ async def _describe_firing(app: Tenuto) -> str:
     return "no scheduler is alive; start one with `tenuto scheduler` or `tenuto up`"
 
 
-def _heading(found: Schedule) -> Text:
-    about = f"version {found.version}"
-    return Text.assemble(
-        enabled_label(enabled=found.enabled), "  ", (safe_text(found.name), "bold"), "  ", (about, "dim")
-    )
-
-
-def _summary(found: Schedule, change: Version, now: datetime) -> list[RenderableType]:
-    definition = found.definition
-    reason = f": {change.reason}" if change.reason else ""
-    about = name_value_table(
-        ("when", definition.trigger.describe()),
-        ("overlap", descriptions.describe_overlap(definition.overlap)),
-        ("missed runs", descriptions.describe_misfire(definition.misfire.to_fields())),
-        ("managed by", describe_origin(found)),
-        ("last change", f"{change.change} {format_relative(change.at, now)} by {change.actor.name}{reason}"),
-    )
-    return [*([safe_text(definition.description)] if definition.description else []), "", about]
-
-
 def steps_table(found: Schedule) -> RenderableType:
     """Return a table of the steps; a bracket joins the steps of a group."""
     grid = Table.grid(padding=(0, 1))
@@ -241,22 +229,6 @@ def steps_table(found: Schedule) -> RenderableType:
     for label, step in descriptions.describe_steps(found.plan.to_fields()):
         grid.add_row(Text(f"  {label}"), Text(step))
     return grid
-
-
-def schedule_document(found: Schedule) -> dict[str, Any]:
-    """Return a schedule as a JSON document."""
-    return {
-        "id": found.id,
-        **found.definition.to_fields(),
-        "enabled": found.enabled,
-        "when": found.definition.trigger.describe(),
-        "version": found.version,
-        "origin": found.origin,
-        "created_at": found.created_at,
-        "updated_at": found.updated_at,
-        "last_run_at": found.last_run_at,
-        "next_run_at": found.next_run_at,
-    }
 
 
 def preview_runs(found: Schedule, now: datetime, count: int = _NEXT_RUN_COUNT) -> list[datetime]:
@@ -275,9 +247,7 @@ async def show_next_runs(
     count: Annotated[int, argument("N", "Number of runs.", min=1, max=1000)] = _NEXT_RUN_COUNT,
 ) -> None:
     """Show the next runs of a schedule in its time zone and in local time, even if it is disabled."""
-    async with suggesting_schedule(session.app, name):
-        found = await session.app.schedules.get(name)
-    now = await session.now()
+    found, now = await SCHEDULES.get(session.app, name), await session.now()
     runs = preview_runs(found, now, count)
     if session.as_json:
         print_json(runs)
@@ -292,30 +262,10 @@ async def show_next_runs(
         )
 
 
-def print_change(before: Schedule, after: Schedule, now: datetime) -> None:
-    """Print the changed fields, and the effect on the next runs."""
-    parts: list[RenderableType] = []
-    for field, lines in descriptions.describe_changes(before.definition.to_fields(), after.definition.to_fields()):
-        parts += [Text(field, style="bold"), Padding(descriptions.coloured_diff(lines), (0, 0, 0, 2))]
-    old_runs, new_runs = preview_runs(before, now), preview_runs(after, now)
-    parts.append(Text("next runs", style="bold"))
-    if old_runs == new_runs:
-        parts.append(Text("  unchanged", style="dim"))
-    else:
-        old_trigger, new_trigger = before.definition.trigger, after.definition.trigger
-        lines = descriptions.compare_runs(old_trigger, old_runs, new_trigger, new_runs, str(after.id))
-        parts.append(Padding(descriptions.coloured_diff(lines), (0, 0, 0, 2)))
-    if not after.enabled:
-        parts.append(Text("  (it is disabled)", style="dim"))
-    print_rich(*parts)
-
-
 @command(schedules, "history", "nightly", "nightly --limit 5")
 async def show_history(session: Session, name: ScheduleName, limit: LimitOption = 20) -> None:
     """Show all changes of a schedule with author, time, reason and difference, even if it was deleted."""
-    async with suggesting_schedule(session.app, name):
-        found = await session.app.schedules.versions(name, limit=limit)
-    await print_history(session, found, limit, known_by="name")
+    await SCHEDULES.print_history(session, name, limit)
 
 
 @command(schedules, "ledger", "nightly", "nightly --decision skipped", "--limit 200 -o json")
@@ -340,7 +290,7 @@ async def show_ledger(
             remedy="add --before with the due time of that row; the hint below a full page has both",
         )
     until = None if before is None else parse_instant(before, field="--before")
-    async with suggesting_schedule(session.app, name or ""):
+    async with SCHEDULES.suggesting_names(session.app, name or ""):
         found = await session.app.schedules.ledger(
             name, before=until, decision=decision, **build_filters(below=below, limit=limit)
         )
@@ -418,11 +368,7 @@ async def add_schedule(
     new = build_schedule(name, options)
     with session.as_user() as app, translate_schedule_errors():
         created = await app.schedules.create(new, enabled=not disabled, reason=reason)
-    if session.as_json:
-        print_json(schedule_document(created))
-        return
-    session.print_message(f"schedule {name} created by {login_name()}: {new.trigger.describe()}")
-    await _print_next_runs(session, app, created)
+    await SCHEDULES.report_created(session, created)
 
 
 @command(
@@ -446,73 +392,37 @@ async def edit_schedule(
     difference and its effect on the next runs. Active executions keep their definition.
     """
     with session.as_user() as app:
-        async with suggesting_schedule(app, name):
-            before = await app.schedules.get(name)
+        before = await SCHEDULES.get(app, name)
         new = change_schedule(before.definition, {**options, "arguments": arguments, "rename": rename})
         with translate_schedule_errors(renamed=True, arguments=bool(arguments)):
             after = await app.schedules.edit(name, new, reason=reason, version=before.version)
     now = await session.now()
-    if session.as_json:
-        print_json(_change_document(before, after, now))
-        return
-    if after.version == before.version:
-        session.print_message(f"schedule {name} is unchanged")
-        return
-    print_change(before, after, now)
-    session.print_message(f"schedule {after.name} changed to version {after.version} by {login_name()}")
+    old_runs, new_runs = preview_runs(before, now), preview_runs(after, now)
+    document = {"next_runs_before": old_runs, "next_runs": new_runs}
+    SCHEDULES.report_edited(session, before, after, document, _run_changes(before, old_runs, after, new_runs))
 
 
-def _change_document(before: Schedule, after: Schedule, now: datetime) -> dict[str, Any]:
-    differing = changed_fields(before.definition.to_fields(), after.definition.to_fields())
-    return {
-        "name": after.name,
-        "version": after.version,
-        "changes": {field: {"before": old, "after": new} for field, (old, new) in differing.items()},
-        "next_runs_before": preview_runs(before, now),
-        "next_runs": preview_runs(after, now),
-    }
+def _run_changes(
+    before: Schedule, old_runs: list[datetime], after: Schedule, new_runs: list[datetime]
+) -> list[RenderableType]:
+    """Return the effect of a change on the next runs as lines."""
+    lines = descriptions.compare_runs(before.trigger, old_runs, after.trigger, new_runs, str(after.id))
+    if old_runs == new_runs:
+        lines = ["unchanged"]
+    disabled = [] if after.enabled else [Text("  (it is disabled)", style="dim")]
+    return [*descriptions.titled_diff("next runs", lines, style="bold"), *disabled]
 
 
 @command(schedules, "enable", "nightly", "nightly --reason 'moved to the new server'")
 async def enable_schedule(session: Session, name: ScheduleName, reason: ReasonOption = None) -> None:
     """Enable a schedule from now on; runs missed while it was disabled are not made up."""
-    with session.as_user() as app:
-        async with suggesting_schedule(app, name):
-            changed = await app.schedules.enable(name, reason=reason)
-        after = await app.schedules.get(name)
-    await _report_enabled_state(
-        session, app, after, f"schedule {name} is {'enabled' if changed else 'already enabled'}"
-    )
+    await SCHEDULES.set_enabled(session, name, reason, enabled=True)
 
 
 @command(schedules, "disable", "nightly", "nightly --reason 'moved to the new server'")
 async def disable_schedule(session: Session, name: ScheduleName, reason: ReasonOption = None) -> None:
     """Disable a schedule; active executions continue, and manual runs remain possible."""
-    with session.as_user() as app:
-        async with suggesting_schedule(app, name):
-            changed = await app.schedules.disable(name, reason=reason)
-        after = await app.schedules.get(name)
-    hint = f"disabled; enable it with: tenuto schedule enable {quote(name)}"
-    await _report_enabled_state(session, app, after, f"schedule {name} is {hint if changed else 'already disabled'}")
-
-
-async def _report_enabled_state(session: Session, app: Tenuto, after: Schedule, message: str) -> None:
-    if session.as_json:
-        print_json(schedule_document(after))
-        return
-    session.print_message(message)
-    if after.enabled:
-        await _print_next_runs(session, app, after)
-
-
-async def _print_next_runs(session: Session, app: Tenuto, schedule: Schedule) -> None:
-    now = await session.now()
-    if not schedule.enabled:
-        session.print_message(f"it is disabled; enable it with: tenuto schedule enable {quote(schedule.name)}")
-        return
-    for number, instant in enumerate(preview_runs(schedule, now, _ANNOUNCED_RUN_COUNT)):
-        label = "next" if number == 0 else "then"
-        session.print_message(f"  {label} {format_in_zone(instant)} ({format_relative(instant, now)})")
+    await SCHEDULES.set_enabled(session, name, reason, enabled=False)
 
 
 @command(schedules, "delete", "nightly", "nightly --reason 'moved to the new server'")
@@ -522,16 +432,7 @@ async def delete_schedule(session: Session, name: ScheduleName, reason: ReasonOp
     A schedule that is declared in code or in a file is created again, enabled, by the next start or apply. Disable it
     instead.
     """
-    with session.as_user() as app:
-        async with suggesting_schedule(app, name):
-            before = await app.schedules.get(name)
-            await app.schedules.delete(name, reason=reason)
-    if session.as_json:
-        print_json({"name": name, "deleted": True})
-    else:
-        session.print_message(f"schedule {name} deleted by {login_name()}")
-    origin = "code" if name in app.schedules.declared else before.origin
-    print_redeclaration_hint(session, origin, f"tenuto schedule disable {quote(name)}")
+    await SCHEDULES.delete(session, name, reason)
 
 
 # --- run --------------------------------------------------------------------------------------------------------
@@ -555,7 +456,7 @@ async def run_schedule(
     with session.as_user() as app:
         overrides = parse_overrides(arguments)
         with translate_error_fields({"steps.": "--set {}"}, otherwise="--set {}"):
-            async with suggesting_schedule(app, name):
+            async with SCHEDULES.suggesting_names(app, name):
                 started = await app.schedules.run(name, arguments=overrides, request_id=request_id)
         if started.decision in ("skipped", "coalesced", "missed"):
             raise Conflict(
@@ -569,14 +470,10 @@ async def run_schedule(
             execution_id = await _wait_until_started(app, name, request_id, timeout, began)
     if wait and execution_id is not None:
         return await watch_execution(session, execution_id, timeout, began)
-    if session.as_json:
-        print_json({"execution_id": execution_id, "decision": started.decision, "reason": started.reason})
-    elif execution_id is None:
-        session.print_message(f"queued: {started.reason}")
-    else:
-        print_text(str(execution_id))
-        session.print_message(f"follow it with: tenuto execution watch {execution_id}")
-    return exit_codes.OK
+    document = {"execution_id": execution_id, "decision": started.decision, "reason": started.reason}
+    if execution_id is None:
+        return session.report(document, f"queued: {started.reason}")
+    return session.report(document, f"follow it with: tenuto execution watch {execution_id}", result=execution_id)
 
 
 async def _wait_until_started(app: Tenuto, name: str, request_id: UUID, timeout: float | None, began: float) -> UUID:
@@ -601,15 +498,3 @@ async def _wait_until_started(app: Tenuto, name: str, request_id: UUID, timeout:
                 remedy="wait longer; the run stays queued",
             )
         await asyncio.sleep(_POLL_SECONDS)
-
-
-# --- names ----------------------------------------------------------------------------------------------------------
-
-
-def suggesting_schedule(app: Tenuto, name: str) -> AbstractAsyncContextManager[None]:
-    """Add a similar schedule name to the remedy of a NotFound error."""
-
-    async def names() -> list[str]:
-        return [each["name"] for each in await app.schedules.list(limit=500)]
-
-    return definition_views.suggesting_similar_name("schedule", name, app.schedules.declared, names)

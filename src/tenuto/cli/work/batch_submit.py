@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 from tenuto.cli import exit_codes
 from tenuto.cli.command import Session
-from tenuto.cli.definitions.manifests import suggesting_manifest
+from tenuto.cli.definitions.manifests import MANIFESTS
 from tenuto.cli.option_parsing import argument, flag, option
 from tenuto.cli.output import print_json, print_text
 from tenuto.cli.work.batch_progress import watch_batch
@@ -64,8 +64,7 @@ async def submit_batch(
     before it stay submitted (with --atomic: no row is). --app names the app with the job.
     """
     with session.as_user() as app, suggest_job_list(session):
-        async with suggesting_manifest(app, manifest):
-            stored = await app.manifests.get(manifest)
+        stored = await MANIFESTS.get(app, manifest)
         job = session.app_with_jobs.jobs.get_job(stored.manifest.job)
         rows = RowReader(source, format, key, drop_key=key is not None and key not in job.parameters)
         batch = await _submit_rows(

@@ -20,7 +20,7 @@ from typing import Any, ClassVar, Unpack
 
 from cronsim import CronSim, CronSimError
 
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, quoted
 from tenuto.model.triggers import zones
 from tenuto.model.triggers.calendar_limits import CalendarOptions, parse_calendar_limits
 from tenuto.model.triggers.descriptions import (
@@ -178,7 +178,7 @@ def _normalize_line(text: object) -> str:
     """Return the stored form: lower case, single spaces."""
     if not isinstance(text, str):
         raise Invalid(
-            f"{text!r:.80} is not a cron line",
+            f"{quoted(text)} is not a cron line",
             code="trigger.cron.invalid",
             field="cron",
             remedy="write it as '0 2 * * *'",
@@ -192,7 +192,7 @@ def _normalize_line(text: object) -> str:
         )
     if not text.isascii() or not all(letter.isprintable() or letter == "\t" for letter in text):
         raise Invalid(
-            f"the cron line {text!r:.80} contains a character that is not valid in cron lines",
+            f"the cron line {quoted(text)} contains a character that is not valid in cron lines",
             code="trigger.cron.invalid",
             field="cron",
             remedy="write it as '0 2 * * *'",
@@ -234,7 +234,7 @@ def _split_fields(line: str) -> list[str]:
     texts = ALIASES.get(line, line).split()
     if line.startswith("@") and line not in ALIASES:
         raise Invalid(
-            f"unknown cron alias {line!r:.40}",
+            f"unknown cron alias {quoted(line, 40)}",
             code="trigger.cron.alias.unknown",
             field="cron",
             remedy=f"use one of {', '.join(sorted(ALIASES))}",
@@ -279,7 +279,7 @@ def _parse_item(field: _Field, item: str) -> str:
         high = 7  # fri-sun ends at the Sunday that ends the week
     if high < low:
         raise Invalid(
-            f"the cron {field.title} range {item!r:.40} runs backwards",
+            f"the cron {field.title} range {quoted(item, 40)} runs backwards",
             code="trigger.cron.range.backwards",
             field=field.label,
             remedy=f"write it as two ranges, {low}-{field.high},{field.low}-{high}",
@@ -298,7 +298,9 @@ def _parse_number(field: _Field, text: str) -> int:
 
 def _item_error(field: _Field, item: str) -> Invalid:
     return Invalid(
-        f"{item!r:.40} is not a valid cron {field.title}" if item else f"the cron {field.title} has an empty item",
+        f"{quoted(item, 40)} is not a valid cron {field.title}"
+        if item
+        else f"the cron {field.title} has an empty item",
         code="trigger.cron.item.invalid",
         field=field.label,
         remedy=field.remedy,
@@ -310,7 +312,7 @@ def _parse_step(field: _Field, item: str, text: str) -> int:
     step = int(text) if len(text) <= 2 else 0
     if not 1 <= step <= values:
         raise Invalid(
-            f"the step of the cron {field.title} {item!r:.40} is not from 1 to {values}",
+            f"the step of the cron {field.title} {quoted(item, 40)} is not from 1 to {values}",
             code="trigger.cron.step.out_of_range",
             field=field.label,
             remedy="choose another step, or use an interval instead of cron",

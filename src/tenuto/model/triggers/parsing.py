@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable
 from datetime import UTC, date, datetime, time, timedelta
 
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, quoted
 from tenuto.model.tasks import parse_duration_seconds
 from tenuto.model.triggers.zones import FIRST_YEAR, LAST_YEAR
 
@@ -38,7 +38,7 @@ def parse_minute_of_day(value: object, *, field: str) -> int:
     match = _TIME.fullmatch(value) if isinstance(value, str) else None
     if match is None:
         raise Invalid(
-            f"{field} {value!r:.80} is not a time of day",
+            f"{field} {quoted(value)} is not a time of day",
             code="trigger.time_of_day.invalid",
             field=field,
             remedy=_TIME_REMEDY,
@@ -98,7 +98,7 @@ def _parse_weekday(name: str, field: str) -> int:
 
 def _not_a_weekday(value: object, field: str) -> Invalid:
     return Invalid(
-        f"{field} {value!r:.80} is not a day of the week",
+        f"{field} {quoted(value)} is not a day of the week",
         code="trigger.days.invalid",
         field=field,
         remedy=_DAY_REMEDY,
@@ -117,7 +117,7 @@ def parse_date(value: object, *, field: str) -> date:
             found = None
     if found is None:
         raise Invalid(
-            f"{field} {value!r:.80} is not a date", code="trigger.date.invalid", field=field, remedy=_DATE_REMEDY
+            f"{field} {quoted(value)} is not a date", code="trigger.date.invalid", field=field, remedy=_DATE_REMEDY
         )
     if not FIRST_YEAR <= found.year <= LAST_YEAR:
         raise _year_out_of_range(found, field)
@@ -140,7 +140,7 @@ def parse_instant(value: object, *, field: str) -> datetime:
             found = None
     if not isinstance(found, datetime):
         raise Invalid(
-            f"{field} {value!r:.80} is not an instant",
+            f"{field} {quoted(value)} is not an instant",
             code="value.instant.invalid",
             field=field,
             remedy=_INSTANT_REMEDY,
@@ -173,7 +173,7 @@ def parse_whole_seconds(value: object, *, field: str, least: int, most: int) -> 
         or (isinstance(value, str) and len(value) > 20)
     ):
         raise Invalid(
-            f"{field} {value!r:.80} is not a duration",
+            f"{field} {quoted(value)} is not a duration",
             code="value.duration.invalid",
             field=field,
             remedy=_DURATION_REMEDY,
@@ -204,7 +204,9 @@ def to_list(values: object, *, field: str, most: int, remedy: str) -> list[objec
     if isinstance(values, (str, time, date)):
         return [values]
     if not isinstance(values, Iterable) or isinstance(values, (bytes, dict)):
-        raise Invalid(f"{field} {values!r:.80} is not a list", code="trigger.list.invalid", field=field, remedy=remedy)
+        raise Invalid(
+            f"{field} {quoted(values)} is not a list", code="trigger.list.invalid", field=field, remedy=remedy
+        )
     found: list[object] = []
     for value in values:
         found.append(value)

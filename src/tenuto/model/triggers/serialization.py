@@ -6,7 +6,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, quoted
 from tenuto.model import stored_values
 from tenuto.model.triggers.cron import cron
 from tenuto.model.triggers.interval import every
@@ -51,7 +51,7 @@ def trigger_from_fields(stored: object) -> Trigger:
     """Return the trigger that plain data describes: ``{"kind": "cron", "cron": "0 2 * * *"}``."""
     if not isinstance(stored, Mapping):
         raise Invalid(
-            f"trigger {stored!r:.60} is not a mapping",
+            f"trigger {quoted(stored, 60)} is not a mapping",
             code="trigger.invalid",
             field="trigger",
             remedy='write {"kind": "cron", …}',
@@ -60,7 +60,7 @@ def trigger_from_fields(stored: object) -> Trigger:
     kind = given.pop("kind", None)
     if not isinstance(kind, str) or kind not in _KINDS:
         raise Invalid(
-            f"unknown kind of trigger {kind!r:.80}",
+            f"unknown kind of trigger {quoted(kind)}",
             code="trigger.kind.unknown",
             field="kind",
             remedy=f"use one of {', '.join(_KINDS)}",
@@ -70,7 +70,7 @@ def trigger_from_fields(stored: object) -> Trigger:
     if unknown:
         fields = ", ".join(filter(None, (needed, *allowed)))
         raise Invalid(
-            f"a trigger of kind {kind} has no field {unknown[0]!r:.80}",
+            f"a trigger of kind {kind} has no field {quoted(unknown[0])}",
             code="trigger.field.unknown",
             field=unknown[0][:80],
             remedy=f"it has {fields}" if fields else "leave it out",

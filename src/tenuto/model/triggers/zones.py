@@ -16,7 +16,7 @@ from functools import lru_cache
 from importlib.resources import files
 from zoneinfo import ZoneInfo
 
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, quoted
 
 MICROSECOND = timedelta(microseconds=1)
 """The resolution of instants: "just before" an instant is one microsecond earlier."""
@@ -53,7 +53,7 @@ def _load_zone(name: str) -> ZoneInfo:
 
 def _unknown_zone(name: object, suggestion: str | None) -> Invalid:
     return Invalid(
-        f"unknown time zone {name!r:.80}",
+        f"unknown time zone {quoted(name)}",
         code="trigger.zone.unknown",
         field="zone",
         remedy=f"did you mean {suggestion}?" if suggestion else "give an IANA name, such as Europe/London or UTC",

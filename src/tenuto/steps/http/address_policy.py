@@ -12,7 +12,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
-from tenuto.errors import Forbidden, Invalid
+from tenuto.errors import Forbidden, Invalid, quoted
 
 Address = IPv4Address | IPv6Address
 Network = IPv4Network | IPv6Network
@@ -95,10 +95,12 @@ def parse_host_name(text: str) -> str:
     """Return a host name in normalized form. Numbers that could be read as an address are rejected."""
     name = text.lower()
     if not _HOST_NAME.fullmatch(name):
-        raise Invalid(f"{text!r:.80} is not a host name or an address", code="step.http.url.host_invalid", field="url")
+        raise Invalid(
+            f"{quoted(text)} is not a host name or an address", code="step.http.url.host_invalid", field="url"
+        )
     if _NUMBER.fullmatch(name.rstrip(".").rpartition(".")[2]):
         raise Invalid(
-            f"{text!r:.80} is an unusual spelling of an address",
+            f"{quoted(text)} is an unusual spelling of an address",
             code="step.http.url.host_invalid",
             field="url",
             remedy="write the address as four decimal numbers",
@@ -110,7 +112,7 @@ def parse_address(host: str) -> Address | None:
     """Return the address that a host is, or None if it is a name. Unusual spellings of addresses are rejected."""
     if "%" in host:
         raise Invalid(
-            f"host {host!r:.80} names a network interface",
+            f"host {quoted(host)} names a network interface",
             code="step.http.url.host_invalid",
             field="url",
             remedy="remove the % and the text after it",

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from tenuto.clock import monotonic_seconds
-from tenuto.errors import EngineError, Forbidden, Invalid
+from tenuto.errors import EngineError, Forbidden, Invalid, quoted
 from tenuto.jobs.context import Context, PermanentFailure, RetryLater
 from tenuto.jobs.registry import Job, TaskOptions
 from tenuto.model.policies import TaskPolicy
@@ -66,7 +66,7 @@ class CallFailed(EngineError):
 def _check_method(text: str) -> str:
     if text.upper() not in METHODS:
         raise Invalid(
-            f"{text!r:.40} is not an HTTP method that a step can use",
+            f"{quoted(text, 40)} is not an HTTP method that a step can use",
             code="step.http.method.unknown",
             field="method",
             remedy=f"use one of {', '.join(METHODS)}",
@@ -99,7 +99,7 @@ def parse_url(text: str) -> httpx2.URL:
     except (httpx2.InvalidURL, ValueError):
         raise _invalid_url("the URL is not valid", "write it as https://host/path") from None
     if url.scheme not in ("http", "https"):
-        raise _invalid_url(f"the URL has the scheme {url.scheme!r:.20}", "use http or https")
+        raise _invalid_url(f"the URL has the scheme {quoted(url.scheme, 20)}", "use http or https")
     if url.userinfo or "@" in re.split("[/?#]", text.partition("//")[2])[0]:
         raise _invalid_url("the URL contains a user name", "put credentials into a header, as a secret")
     if not url.host:
@@ -122,18 +122,18 @@ def _check_headers(headers: dict[str, TextOrSecret]) -> dict[str, TextOrSecret]:
         field = f"headers.{name:.40}"
         if not _TOKEN.fullmatch(name):
             raise Invalid(
-                f"{name!r:.40} is not a valid header name",
+                f"{quoted(name, 40)} is not a valid header name",
                 code="step.http.headers.name_invalid",
                 field=field,
                 remedy="use A-Z, a-z, 0-9 and -",
             )
         if name.lower() in _CLIENT_HEADERS:
             raise Invalid(
-                f"header {name!r:.40} is set by the HTTP client", code="step.http.headers.reserved", field=field
+                f"header {quoted(name, 40)} is set by the HTTP client", code="step.http.headers.reserved", field=field
             )
         if name.lower() in seen:
             raise Invalid(
-                f"header {name!r:.40} is given twice",
+                f"header {quoted(name, 40)} is given twice",
                 code="step.http.headers.duplicate",
                 field=field,
                 remedy="remove one of them; header names are not case-sensitive",
@@ -149,13 +149,13 @@ def encode_header(name: str, value: str) -> bytes:
     encoded = value.encode("utf-8", "surrogatepass")
     if len(encoded) > MAX_HEADER_BYTES:
         raise Invalid(
-            f"the value of header {name!r:.40} is longer than {MAX_HEADER_BYTES} bytes",
+            f"the value of header {quoted(name, 40)} is longer than {MAX_HEADER_BYTES} bytes",
             code="step.http.headers.value_too_long",
             field=f"headers.{name:.40}",
         )
     if _FORBIDDEN_IN_HEADER.search(value) or value != value.strip():
         raise Invalid(
-            f"the value of header {name!r:.40} contains a control character, or begins or ends with a space",
+            f"the value of header {quoted(name, 40)} contains a control character, or begins or ends with a space",
             code="step.http.headers.value_invalid",
             field=f"headers.{name:.40}",
             remedy="remove it; a secret read from a file often ends with a line break",
@@ -167,7 +167,7 @@ def _parse_timeout(timeout: Any) -> float:
     seconds = parse_duration_seconds(timeout, field="timeout")
     if seconds is None or not 0 < seconds <= MAX_TIMEOUT_SECONDS:
         raise Invalid(
-            f"timeout {timeout!r:.40} is not between 0 s and {MAX_TIMEOUT_SECONDS:g} s",
+            f"timeout {quoted(timeout, 40)} is not between 0 s and {MAX_TIMEOUT_SECONDS:g} s",
             code="step.http.timeout.out_of_range",
             field="timeout",
         )

@@ -16,7 +16,7 @@ from pydantic import AfterValidator
 from pydantic_core import from_json, to_json
 
 from tenuto.clock import SystemClock
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, quoted
 from tenuto.model import stored_values
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def _parse_range(status: int | str) -> tuple[int, int]:
     found = _RANGE.fullmatch(str(status)) if isinstance(status, str) else None
     if found is None:
         raise Invalid(
-            f"{status!r:.40} is not an HTTP status or a range",
+            f"{quoted(status, 40)} is not an HTTP status or a range",
             code="step.http.expected_status.invalid",
             field="expected_status",
             remedy="write 204, '200-299' or '2xx'",

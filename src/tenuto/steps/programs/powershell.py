@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, Field, ValidationInfo
 
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, quoted
 from tenuto.jobs.context import Context, PermanentFailure
 from tenuto.jobs.registry import Job, TaskOptions
 from tenuto.model.policies import RetryPolicy, TaskPolicy
@@ -35,7 +35,7 @@ def _check_script(text: str | None) -> str | None:
         programs.check_absolute_path(text, "script")
         if not text.lower().endswith(".ps1"):
             raise Invalid(
-                f"script {text!r:.80} is not a PowerShell script",
+                f"script {quoted(text)} is not a PowerShell script",
                 code="step.powershell.script.not_ps1",
                 field="script",
                 remedy="name a file that ends with .ps1",

@@ -28,7 +28,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 
 from tenuto.clock import monotonic_seconds
-from tenuto.errors import EngineError, Invalid
+from tenuto.errors import EngineError, Invalid, quoted
 from tenuto.jobs.context import Context, PermanentFailure
 from tenuto.model.secrets import SecretRef, TextOrSecret
 from tenuto.settings import Settings
@@ -90,7 +90,7 @@ def _check_program(text: str) -> str:
     _check_text(text, "program", limit=MAX_PATH_BYTES)
     if not text or text in (".", "..") or ("/" in text and not text.startswith("/")) or "\\" in text:
         raise Invalid(
-            f"program {text!r:.80} is neither an absolute path nor a file name",
+            f"program {quoted(text)} is neither an absolute path nor a file name",
             code="step.program.path_invalid",
             field="program",
             remedy="write /the/whole/path, or the name of a program in TENUTO_PROGRAM_PATH",
@@ -140,7 +140,7 @@ def _check_env(values: dict[str, TextOrSecret]) -> dict[str, TextOrSecret]:
     for name, value in values.items():
         if not _VARIABLE_NAME.fullmatch(name):
             raise Invalid(
-                f"{name!r:.80} is not a valid variable name",
+                f"{quoted(name)} is not a valid variable name",
                 code="step.program.env.name_invalid",
                 field="env",
                 remedy="use A-Z, a-z, 0-9 and _",
@@ -167,7 +167,7 @@ def check_absolute_path(text: str, name: str) -> str:
     _check_text(text, name, limit=MAX_PATH_BYTES)
     if not text.startswith("/"):
         raise Invalid(
-            f"{name} {text!r:.80} is not an absolute path",
+            f"{name} {quoted(text)} is not an absolute path",
             code="step.program.path_invalid",
             field=name,
             remedy="write /the/whole/path",

@@ -5,8 +5,8 @@ statement; notices of the database go into the log. Drivers run scripts: those f
 others are registered with ``app.register_driver``.
 
 Files that a step names (scripts and SQLite databases) must be inside one folder, after all links are resolved: the
-setting ``files_directory``, by default ``files`` in the home folder. Files of Tenuto itself are rejected, even if they are
-inside that folder or have a hard link in it.
+setting ``files_directory``, by default ``files`` in the home folder. Files of Tenuto itself are rejected, even if they
+are inside that folder or have a hard link in it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pydantic import Field, TypeAdapter
 
 from tenuto import paths
 from tenuto.clock import monotonic_seconds
-from tenuto.errors import Forbidden, Invalid, NotFound
+from tenuto.errors import Forbidden, Invalid, NotFound, quoted
 from tenuto.jobs.context import Context, PermanentFailure
 from tenuto.jobs.redaction import MIN_LENGTH
 from tenuto.jobs.registry import Job, TaskOptions
@@ -152,27 +152,27 @@ def _read_file(settings: Settings, script_file: str) -> str:
         status = file.stat()
         if not stat.S_ISREG(status.st_mode):
             raise Invalid(
-                f"script file {script_file!r:.200} is not a file",
+                f"script file {quoted(script_file, 200)} is not a file",
                 code="step.sql.script_file.not_a_file",
                 field="script_file",
             )
         if status.st_size > _MAX_FILE_BYTES:
             raise Invalid(
-                f"script file {script_file!r:.200} is larger than {_MAX_FILE_BYTES} bytes",
+                f"script file {quoted(script_file, 200)} is larger than {_MAX_FILE_BYTES} bytes",
                 code="step.sql.script_file.too_large",
                 field="script_file",
             )
         return file.read_bytes().decode("utf-8-sig")
     except UnicodeDecodeError:
         raise Invalid(
-            f"script file {script_file!r:.200} is not UTF-8 text",
+            f"script file {quoted(script_file, 200)} is not UTF-8 text",
             code="step.sql.script_file.not_utf8",
             field="script_file",
         ) from None
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "its name is not valid"
         raise NotFound(
-            f"script file {script_file!r:.200} cannot be read: {reason}",
+            f"script file {quoted(script_file, 200)} cannot be read: {reason}",
             code="step.sql.script_file.unreadable",
             field="script_file",
         ) from None
@@ -182,7 +182,7 @@ def _parse_timeout(timeout: float | str) -> float:
     seconds = parse_duration_seconds(timeout, field="timeout")
     if seconds is None or not 0 < seconds <= MAX_TIMEOUT_SECONDS:
         raise Invalid(
-            f"timeout {timeout!r:.40} is not between 0 s and {MAX_TIMEOUT_SECONDS:g} s",
+            f"timeout {quoted(timeout, 40)} is not between 0 s and {MAX_TIMEOUT_SECONDS:g} s",
             code="step.sql.timeout.out_of_range",
             field="timeout",
             remedy="give seconds, or a duration such as 10m",
@@ -215,14 +215,16 @@ async def _find_connection(
     if found is None:
         known = ", ".join(sorted(settings.connections)) or "none"
         raise NotFound(
-            f"there is no connection named {connection!r:.80} in the settings of this worker",
+            f"there is no connection named {quoted(connection)} in the settings of this worker",
             code="step.sql.connection.not_found",
             field="connection",
             remedy=f"known connections: {known}; add others under [connections.NAME]",
         )
     url = await services.reveal_secret(ctx, _parse_url(found, connection))
     _redact_password(ctx, url)
-    login = None if found.allow_privileged_login else await postgres_scripts.load_own_login(await services.open_database())
+    login = (
+        None if found.allow_privileged_login else await postgres_scripts.load_own_login(await services.open_database())
+    )
     return url, _find_driver(found, url, connection, services), login
 
 
@@ -286,17 +288,19 @@ def resolve_file(settings: Settings, path: Path, field: str) -> Path:
     try:
         file = (folder / path).resolve()  # guard: step_files.resolved_path
     except (OSError, ValueError, RuntimeError):
-        raise Invalid(f"{str(path)!r:.200} is not a valid path", code="step.file.path_invalid", field=field) from None
+        raise Invalid(
+            f"{quoted(str(path), 200)} is not a valid path", code="step.file.path_invalid", field=field
+        ) from None
     if not file.is_relative_to(folder):  # guard: step_files.inside_folder
         raise Invalid(
-            f"{str(path)!r:.200} is outside of the folder {folder}",
+            f"{quoted(str(path), 200)} is outside of the folder {folder}",
             code="step.file.outside_folder",
             field=field,
             remedy="name a file in that folder, or set TENUTO_FILES_DIRECTORY",
         )
     if _is_own_file(settings, file):  # guard: step_files.own_files
         raise Forbidden(
-            f"{str(path)!r:.200} is a file of Tenuto itself",
+            f"{quoted(str(path), 200)} is a file of Tenuto itself",
             code="step.file.forbidden",
             field=field,
             remedy=f"keep the files of steps in a separate folder, such as {settings.home / DEFAULT_FOLDER_NAME}",

@@ -1,6 +1,6 @@
-"""The picture in the README: the rail as the command line draws it, of a run in its third group, as an SVG.
+"""The picture in the README: the CLI view of an execution in its third step group, as an SVG.
 
-Made by the code that draws it in a terminal, so it cannot show what is no longer there.
+The code of the CLI draws it, so it always shows the current view.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rich.terminal_theme import MONOKAI
 from tenuto.cli.work import execution_view
 
 WIDTH = 80
-_BEGAN = datetime(2031, 5, 17, 2, tzinfo=UTC)
+_STARTED_AT = datetime(2031, 5, 17, 2, tzinfo=UTC)
 _STEPS: tuple[tuple[int, str, str, float | None, tuple[int, int, str] | None], ...] = (
     (0, "HR System - Full Import", "completed", 61.0, None),
     (1, "HR System - Full Sync", "completed", 48.0, None),
@@ -28,21 +28,21 @@ _STEPS: tuple[tuple[int, str, str, float | None, tuple[int, int, str] | None], .
 )
 
 
-def rail_picture() -> str:
+def execution_picture() -> str:
     console = Console(record=True, width=WIDTH, file=io.StringIO(), force_terminal=True, color_system="truecolor")
-    console.print(execution_view.render_execution(_run(), width=WIDTH))
-    drawn = console.export_svg(title="tenuto execution watch", theme=MONOKAI, unique_id="rail")
-    # Without fonts from elsewhere: whoever looks at the page tells nobody of it.
-    alone = re.sub(r"\s*@font-face \{.*?\}", "", drawn, flags=re.DOTALL).replace("Fira Code", "ui-monospace")
-    return re.sub(r"<!-- .*? -->", "<!-- Made by scripts/docs -->", alone, count=1) + "\n"
+    console.print(execution_view.render_execution(_execution(), width=WIDTH))
+    svg = console.export_svg(title="tenuto execution watch", theme=MONOKAI, unique_id="rail")
+    # Fonts from other servers would reveal the readers of the page.
+    svg = re.sub(r"\s*@font-face \{.*?\}", "", svg, flags=re.DOTALL).replace("Fira Code", "ui-monospace")
+    return re.sub(r"<!-- .*? -->", "<!-- Made by scripts/docs -->", svg, count=1) + "\n"
 
 
-def _run() -> dict[str, Any]:
+def _execution() -> dict[str, Any]:
     return {
         "id": UUID("01a8c3f0-2b40-7d11-9c3e-5f0a7be1d2c4"),
         "schedule_name": "Nightly HR Sync",
         "state": "in_progress",
-        "started_at": _BEGAN,
+        "started_at": _STARTED_AT,
         "ended_at": None,
         "paused_at": None,
         "current_group": 2,
@@ -64,7 +64,7 @@ def _step(
         "reason": None,
         "error": None,
         "attempt": 1,
-        "run_at": _BEGAN,
+        "run_at": _STARTED_AT,
         "ended_at": None,
         "duration": duration,
         "progress": None if progress is None else dict(zip(("done", "total", "message"), progress, strict=True)),
