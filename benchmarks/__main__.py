@@ -1,7 +1,7 @@
-"""The command line: `python -m benchmarks NAME [--json] [--save] [--quick] [--runs N] [--only CONTENDER …]`.
+"""Command line: `python -m benchmarks NAME [--json] [--save] [--quick] [--runs N] [--only CONTENDER …]`.
 
-Prints one object (`--json`) or a table on stdout, and its progress on stderr. `all` runs every benchmark in turn, saves
-each as it ends and writes the page; `page` writes the page of the results there are.
+Prints one object (`--json`) or a table on stdout, and its progress on stderr. `all` runs every benchmark, saves each
+result and writes the page; `page` writes the page from the saved results.
 """
 
 from __future__ import annotations
@@ -15,28 +15,28 @@ import time
 from types import FrameType
 from typing import Any
 
-from benchmarks import figures, growth, page
+from benchmarks import growth, page, queue_benchmarks
 from benchmarks.api import SERVICE, api
-from benchmarks.compare import compare, summary
-from benchmarks.contest import QUEUES, contenders
+from benchmarks.compare import compare, loss_summary
+from benchmarks.contender import QUEUES, select_contenders
 from benchmarks.doctor import DOCTOR, doctor
 from benchmarks.environment import describe
 from benchmarks.executions import RUNNERS, executions
-from benchmarks.figures import Size
-from benchmarks.lineup import LINEUP
-from benchmarks.load import Watch
+from benchmarks.load import LoadMonitor
 from benchmarks.manifests import BULK, MANAGERS, bulk, managers
 from benchmarks.measure import progress
+from benchmarks.peer_entries import ENTRIES
 from benchmarks.processes import ContenderFailed
+from benchmarks.queue_benchmarks import Size
 from benchmarks.report import report, table
 from benchmarks.schedules import CLOCKS, schedules
 from benchmarks.server import server
 
 # Each with the scripts of its contenders.
 BENCHMARKS: dict[str, tuple[Any, dict[str, str]]] = {
-    "drain": (figures.drain, QUEUES),
-    "enqueue": (figures.enqueue, QUEUES),
-    "latency": (figures.latency, QUEUES),
+    "drain": (queue_benchmarks.drain, QUEUES),
+    "enqueue": (queue_benchmarks.enqueue, QUEUES),
+    "latency": (queue_benchmarks.latency, QUEUES),
     "growth": (growth.growth, QUEUES),
     "executions": (executions, RUNNERS),
     "schedules": (schedules, CLOCKS),
@@ -44,31 +44,35 @@ BENCHMARKS: dict[str, tuple[Any, dict[str, str]]] = {
     "manager": (managers, MANAGERS),
     "api": (api, SERVICE),
     "doctor": (doctor, DOCTOR),
-    "compare": (None, {}),  # it brings its own line-up
+    "compare": (None, {}),  # it has its own entries
 }
-EVERYBODY = sorted({name for _, scripts in BENCHMARKS.values() for name in scripts} | {one.name for one in LINEUP})
+ALL_CONTENDERS = sorted(
+    {name for _, scripts in BENCHMARKS.values() for name in scripts} | {one.name for one in ENTRIES}
+)
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__.partition("\n")[0])
     parser.add_argument("name", choices=[*BENCHMARKS, "all", "page"])
-    parser.add_argument("--json", action="store_true", help="print the object instead of a table")
-    parser.add_argument("--save", action="store_true", help="keep the object in benchmarks/results, for the page")
+    parser.add_argument("--json", action="store_true", help="print a JSON object instead of a table")
+    parser.add_argument("--save", action="store_true", help="save the object in benchmarks/results, for the page")
     parser.add_argument("--quick", action="store_true", help="small counts, one run: to try, not to quote")
     parser.add_argument("--runs", type=int, help="runs per contender and case (3; with --quick 1)")
-    parser.add_argument("--only", nargs="+", metavar="CONTENDER", help=f"with spaces or commas: {', '.join(EVERYBODY)}")
+    parser.add_argument(
+        "--only", nargs="+", metavar="CONTENDER", help=f"with spaces or commas: {', '.join(ALL_CONTENDERS)}"
+    )
     asked = parser.parse_args()
-    only = [name for word in asked.only or [",".join(EVERYBODY)] for name in word.split(",") if name]
-    if unknown := set(only) - set(EVERYBODY):
-        parser.error(f"no such contender: {', '.join(sorted(unknown))}; there are {', '.join(EVERYBODY)}")
+    only = [name for word in asked.only or [",".join(ALL_CONTENDERS)] for name in word.split(",") if name]
+    if unknown := set(only) - set(ALL_CONTENDERS):
+        parser.error(f"unknown contender: {', '.join(sorted(unknown))}; known: {', '.join(ALL_CONTENDERS)}")
     if asked.name == "page":
-        return _page()
+        return _write_page()
     size = Size(asked.runs or (1 if asked.quick else 3), asked.quick)
-    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGTERM, _exit_on_signal)
     if asked.name == "all":
-        return _all(only, size)
+        return _run_all(only, size)
     try:
-        result, text = _once(asked.name, only, size)
+        result, text = _run_one(asked.name, only, size)
     except ContenderFailed as failure:
         print(f"benchmark failed: {failure}", file=sys.stderr)
         return 1
@@ -78,44 +82,44 @@ def main() -> int:
     return 0
 
 
-def _once(name: str, only: list[str], size: Size) -> tuple[dict[str, object], str]:
-    """One benchmark on a server of its own."""
+def _run_one(name: str, only: list[str], size: Size) -> tuple[dict[str, object], str]:
+    """Run one benchmark on its own server."""
     with server() as url:
         return asyncio.run(run(name, url, only, size))
 
 
-def _all(only: list[str], size: Size) -> int:
-    """Every benchmark in turn. One that fails leaves its last result in place; the others go on."""
+def _run_all(only: list[str], size: Size) -> int:
+    """Run every benchmark. One that fails keeps its last saved result; the others continue."""
     failed = []
     for place, name in enumerate(BENCHMARKS, 1):
         began = time.monotonic()
         progress(f"=== {name} ({place} of {len(BENCHMARKS)})")
         try:
-            result, text = _once(name, only, size)
+            result, text = _run_one(name, only, size)
         except (ContenderFailed, OSError) as failure:
             progress(f"=== {name} failed: {failure}")
             failed.append(name)
             continue
         page.save(name, result)
         progress(f"{text}\n=== {name}: saved after {(time.monotonic() - began) / 60:.1f} minutes")
-    _page()
+    _write_page()
     if failed:
         print(f"failed: {', '.join(failed)}", file=sys.stderr)
     return 1 if failed else 0
 
 
-def _page() -> int:
-    for path in page.write():
+def _write_page() -> int:
+    for path in page.write_page():
         print(path)
     return 0
 
 
 async def run(name: str, url: str, names: list[str], size: Size) -> tuple[dict[str, object], str]:
-    """The object of one benchmark, and the same for people."""
+    """Return the object of one benchmark, and the same as text."""
     benchmark, scripts = BENCHMARKS[name]
-    chosen = contenders(url, scripts, names)
+    chosen = select_contenders(url, scripts, names)
     environment = await describe(url, chosen, size)
-    watch = await Watch.start(url)
+    watch = await LoadMonitor.start(url)
     extra: dict[str, object] = {}
     if name == "compare":
         cases, extra = await compare(url, names, size)
@@ -123,13 +127,13 @@ async def run(name: str, url: str, names: list[str], size: Size) -> tuple[dict[s
         cases = await benchmark(chosen, size)
     load = watch.load()
     environment |= {"cores used by others": load.others, "cores stolen by the host": load.stolen}
-    if not load.quotable:
-        progress(f"others used {load.others} cores meanwhile, the host took {load.stolen}: repeat when it is quiet")
+    if not load.is_quotable:
+        progress(f"other processes used {load.others} cores, the host took {load.stolen}: repeat on a quiet machine")
     text = table(name, cases, environment)
-    return report(name, cases, environment) | extra, f"{text}\n\n{summary(extra)}" if extra else text
+    return report(name, cases, environment) | extra, f"{text}\n\n{loss_summary(extra)}" if extra else text
 
 
-def _leave(_signal: int, _frame: FrameType | None) -> None:
+def _exit_on_signal(_signal: int, _frame: FrameType | None) -> None:
     raise SystemExit(143)
 
 

@@ -1,4 +1,4 @@
-"""The web service: one-shots created over HTTP, pages of long lists, and very many who watch an idle system."""
+"""The web service: one-shots created over HTTP, pages of long lists, and many event streams on an idle system."""
 
 from __future__ import annotations
 
@@ -8,23 +8,27 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from benchmarks.contest import END_LIMIT, START_LIMIT, Contender
-from benchmarks.figures import Size
+from benchmarks.contender import END_TIMEOUT_SECONDS, START_TIMEOUT_SECONDS, Contender
 from benchmarks.measure import Case, alternate, percentile, progress
-from benchmarks.processes import Talking, started
+from benchmarks.processes import ContenderProcess, start_process
+from benchmarks.queue_benchmarks import Size
 
 SERVICE = {"tenuto": "benchmarks.contenders.tenuto_web"}
-LINES = 32
+CONNECTIONS = 32
 
 
 async def api(contenders: Sequence[Contender], size: Size) -> list[Case]:
-    """All of it."""
+    """Run all cases."""
     (tenuto,) = contenders
-    return [*await created(tenuto, size), *await listed(tenuto, size), *await watched(tenuto, size)]
+    return [
+        *await measure_creation(tenuto, size),
+        *await measure_lists(tenuto, size),
+        *await measure_streams(tenuto, size),
+    ]
 
 
-async def created(tenuto: Contender, size: Size) -> list[Case]:
-    """``POST /api/schedule``: as many as are taken, and the time each takes at half the load asked for."""
+async def measure_creation(tenuto: Contender, size: Size) -> list[Case]:
+    """``POST /api/schedule``: the maximum rate, and the response time at half the required load."""
     count = size.of(10_000, 500)
     rate = Case("POST /api/schedule", "requests/s")
     middle, tail = (
@@ -33,11 +37,13 @@ async def created(tenuto: Contender, size: Size) -> list[Case]:
     )
 
     async def run(_: Contender) -> None:
-        async with _serving(tenuto) as (_process, where):
-            answer = await tenuto.ask("create", *where, "--count", str(count), "--lines", str(LINES), limit=300.0)
+        async with _running_service(tenuto) as (_process, where):
+            answer = await tenuto.run_command(
+                "create", *where, "--count", str(count), "--lines", str(CONNECTIONS), limit=300.0
+            )
             rate.add("tenuto", float(answer["rate"]))
-            arguments = ["--count", str(count // 2), "--lines", str(LINES), "--rate", "500"]
-            answer = await tenuto.ask("create", *where, *arguments, limit=300.0)
+            arguments = ["--count", str(count // 2), "--lines", str(CONNECTIONS), "--rate", "500"]
+            answer = await tenuto.run_command("create", *where, *arguments, limit=300.0)
             middle.add("tenuto", percentile(answer["milliseconds"], 0.50))
             tail.add("tenuto", percentile(answer["milliseconds"], 0.99))
 
@@ -45,18 +51,18 @@ async def created(tenuto: Contender, size: Size) -> list[Case]:
     return [rate, middle, tail]
 
 
-async def listed(tenuto: Contender, size: Size) -> list[Case]:
-    """Pages of lists with a long past."""
+async def measure_lists(tenuto: Contender, size: Size) -> list[Case]:
+    """Measure pages of lists with a long history."""
     past, times = size.of(1_000_000, 20_000), size.of(100, 10)
     middle, tail = (Case(f"a page with {past:,} activities, {share}", "ms") for share in ("p50", "p99"))
 
-    async with tenuto.prepared() as url:
+    async with tenuto.prepared_database() as url:
         progress(f"setting up {past:,} activities")
-        await tenuto.ask("fill", "--url", url, "--count", str(past), limit=900.0)
+        await tenuto.run_command("fill", "--url", url, "--count", str(past), limit=900.0)
 
         async def run(_: Contender) -> None:
-            async with _serving(tenuto, url) as (_process, where):
-                answer = await tenuto.ask("pages", *where, "--count", str(times), limit=300.0)
+            async with _running_service(tenuto, url) as (_process, where):
+                answer = await tenuto.run_command("pages", *where, "--count", str(times), limit=300.0)
                 middle.add("tenuto", percentile(answer["milliseconds"], 0.50))
                 tail.add("tenuto", percentile(answer["milliseconds"], 0.99))
 
@@ -64,43 +70,45 @@ async def listed(tenuto: Contender, size: Size) -> list[Case]:
     return [middle, tail]
 
 
-async def watched(tenuto: Contender, size: Size) -> list[Case]:
-    """What it costs that very many watch while nothing happens."""
+async def measure_streams(tenuto: Contender, size: Size) -> list[Case]:
+    """Measure the cost of many event streams while nothing happens."""
     clients, seconds = size.of(500, 50), size.of(20, 5)
     share = Case(f"{clients} streams of events on an idle system", "% of a core")
 
     async def run(_: Contender) -> None:
-        async with _serving(tenuto) as (process, where):
+        async with _running_service(tenuto) as (process, where):
             arguments = ["watch", *where, "--count", str(clients)]
-            async with started(tenuto.python, tenuto.module, arguments, "watchers") as watchers:
-                await watchers.answer(START_LIMIT)
+            async with start_process(tenuto.python, tenuto.module, arguments, "watchers") as watchers:
+                await watchers.read_answer(START_TIMEOUT_SECONDS)
                 await asyncio.sleep(3)
-                before = await _used(process)
+                before = await _cpu_used(process)
                 await asyncio.sleep(seconds)
-                share.add("tenuto", 100 * (await _used(process) - before) / seconds)
-                await watchers.say("stop")
-                await watchers.answer(END_LIMIT)
-                await watchers.end(END_LIMIT)
+                share.add("tenuto", 100 * (await _cpu_used(process) - before) / seconds)
+                await watchers.send("stop")
+                await watchers.read_answer(END_TIMEOUT_SECONDS)
+                await watchers.wait_for_exit(END_TIMEOUT_SECONDS)
 
-    await alternate([tenuto], size.runs, run, f"{clients} who watch")
+    await alternate([tenuto], size.runs, run, f"{clients} event streams")
     return [share]
 
 
-async def _used(process: Talking) -> float:
-    await process.say("used")
-    return float((await process.answer(END_LIMIT))["cpu_seconds"])
+async def _cpu_used(process: ContenderProcess) -> float:
+    await process.send("used")
+    return float((await process.read_answer(END_TIMEOUT_SECONDS))["cpu_seconds"])
 
 
 @contextlib.asynccontextmanager
-async def _serving(tenuto: Contender, url: str | None = None) -> AsyncIterator[tuple[Talking, list[str]]]:
-    """A web service, and how to reach it."""
+async def _running_service(
+    tenuto: Contender, url: str | None = None
+) -> AsyncIterator[tuple[ContenderProcess, list[str]]]:
+    """Provide a web service and its address."""
     async with contextlib.AsyncExitStack() as stack:
-        where = url if url is not None else await stack.enter_async_context(tenuto.prepared())
+        where = url if url is not None else await stack.enter_async_context(tenuto.prepared_database())
         process = await stack.enter_async_context(
-            started(tenuto.python, tenuto.module, ["serve", "--url", where], "web")
+            start_process(tenuto.python, tenuto.module, ["serve", "--url", where], "web")
         )
-        answer: dict[str, Any] = await process.answer(START_LIMIT)
+        answer: dict[str, Any] = await process.read_answer(START_TIMEOUT_SECONDS)
         yield process, ["--port", str(urlsplit(answer["address"]).port), "--key", answer["key"]]
-        await process.say("stop")
-        await process.answer(END_LIMIT)
-        await process.end(END_LIMIT)
+        await process.send("stop")
+        await process.read_answer(END_TIMEOUT_SECONDS)
+        await process.wait_for_exit(END_TIMEOUT_SECONDS)

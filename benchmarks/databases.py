@@ -1,4 +1,4 @@
-"""Databases of the benchmark's server: one per contender and run, made fresh, settled before the clock starts."""
+"""Databases of the benchmark server: one per contender and run, created fresh, settled before the measurement."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from urllib.parse import urlsplit, urlunsplit
 import asyncpg
 
 
-def named(url: str, database: str) -> str:
-    """The same server's URL with another database."""
+def url_of_database(url: str, database: str) -> str:
+    """Return the URL of another database on the same server."""
     parts = urlsplit(url)
     netloc = parts.netloc or "postgres@"
     return urlunsplit(parts._replace(netloc=netloc, path=f"/{database}"))
@@ -26,12 +26,12 @@ async def connected(url: str) -> AsyncIterator[asyncpg.Connection[Any]]:
         await connection.close(timeout=10)
 
 
-async def fresh(url: str, database: str) -> str:
-    """Make an empty database, dropping one of that name, and return its URL."""
+async def create_fresh(url: str, database: str) -> str:
+    """Create an empty database, dropping one of that name, and return its URL."""
     async with connected(url) as connection:
         await connection.execute(f'DROP DATABASE IF EXISTS "{database}" WITH (FORCE)')
         await connection.execute(f'CREATE DATABASE "{database}"')
-    return named(url, database)
+    return url_of_database(url, database)
 
 
 async def drop(url: str, database: str) -> None:
@@ -40,7 +40,7 @@ async def drop(url: str, database: str) -> None:
 
 
 async def settle(url: str) -> None:
-    """Bring every contender to the same starting line: statistics fresh, no vacuum or checkpoint owed by the set-up."""
+    """Bring every contender to the same state: fresh statistics, no vacuum or checkpoint due from the set-up."""
     async with connected(url) as connection:
         await connection.execute("VACUUM (ANALYZE)")
         await connection.execute("CHECKPOINT")
@@ -48,7 +48,7 @@ async def settle(url: str) -> None:
 
 @contextlib.asynccontextmanager
 async def without_autovacuum(url: str) -> AsyncIterator[None]:
-    """Keep the server's own visitors out of a database while its transactions are counted."""
+    """Keep autovacuum out of a database while its transactions are counted."""
     async with connected(url) as connection:
         await connection.execute("ALTER SYSTEM SET autovacuum TO off")
         await connection.execute("SELECT pg_reload_conf()")
@@ -59,8 +59,8 @@ async def without_autovacuum(url: str) -> AsyncIterator[None]:
             await connection.execute("SELECT pg_reload_conf()")
 
 
-async def transactions(url: str, database: str) -> int:
-    """Transactions ended in a database so far. Asked from another database, so that the question is not counted."""
+async def transaction_count(url: str, database: str) -> int:
+    """Return the transactions of a database so far, queried from another database so that the query is not counted."""
     async with connected(url) as connection:
         counted: int = await connection.fetchval(
             "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = $1", database
@@ -69,7 +69,7 @@ async def transactions(url: str, database: str) -> int:
 
 
 async def settings(url: str) -> dict[str, str]:
-    """The server's version and the settings that decide what the figures mean."""
+    """Return the server version and the settings that affect the figures."""
     names = [
         "server_version",
         "fsync",

@@ -1,8 +1,9 @@
-"""The doctor on large tables: how long `tenuto doctor` looks at 1,000,000 open tasks and 1,000,000 records.
+"""The doctor on large tables: the duration of `tenuto doctor` on 1,000,000 open tasks and 1,000,000 activities.
 
-The tables are filled with statements, not through the product, so that every kind of row a check looks at is there in
-numbers: plain, limited, later attempts, steps of executions, items of batches, their records and the ledger. They are
-sound, so a check that finds something is itself wrong, and the figure does not count. Nor does it if a check gave up.
+The tables are filled with statements, not through the product, so that many rows of every kind exist: plain, limited,
+later attempts, steps of executions, items of batches, their activities and the ledger. They are consistent, so a
+check
+that finds something is wrong, and the figure does not count; nor does it if a check timed out.
 """
 
 from __future__ import annotations
@@ -12,19 +13,18 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks import databases
-from benchmarks.contest import Contender
-from benchmarks.figures import Size
+from benchmarks.contender import Contender
 from benchmarks.measure import Case, alternate, progress
 from benchmarks.processes import ContenderFailed
+from benchmarks.queue_benchmarks import Size
 from tenuto.clock import monotonic_seconds
-from tenuto.diagnostics.checks import Severity
-from tenuto.diagnostics.checks import Finding
+from tenuto.diagnostics.checks import Finding, Severity
 from tenuto.diagnostics.doctor import examine
 from tenuto.postgres.database import Database
 from tenuto.settings import load_settings
 from tenuto.store import partitions
 
-# An id that carries an instant, as the product makes them: twenty a millisecond, in the order of their numbers.
+# An id that carries an instant, as the product makes them: twenty per millisecond, in the order of their numbers.
 _ID = """
 CREATE FUNCTION pg_temp.id(kind text, number bigint) RETURNS uuid LANGUAGE sql IMMUTABLE AS $$
     SELECT (lpad(to_hex(%d + number / 20), 12, '0') || '7' || substr(md5(kind || number), 1, 3)
@@ -54,7 +54,7 @@ SELECT pg_temp.id('batch', n), pg_temp.id('manifest', n), 'manifest ' || n, $1::
        'bench'
 FROM generate_series(0, 9) AS n
 """
-# Runs 1 to $1 have ended, $2 more are open.
+# Executions 1 to $1 have ended, $2 more are open.
 _RUNS = """
 INSERT INTO tenuto.executions (id, schedule_id, schedule_name, version, origin, state, alone, plan, current_group,
                                total_groups, total_steps, due_at, started_at, ended_at, initiator_type, initiator_name)
@@ -101,8 +101,8 @@ def _records(id: str, task: str, ended: str, columns: str, values: str) -> str:
     return statement.replace("ms', 1, pg_temp", "ms', 2, pg_temp") if ended is _DONE_LATER else statement
 
 
-def _parts(count: int) -> list[tuple[str, list[int]]]:
-    """What makes so many tasks and so many records."""
+def _statements(count: int) -> list[tuple[str, list[int]]]:
+    """Return the statements that create that many tasks and activities."""
     ended, going = count // 10, count // 40
     steps = "pg_temp.id('run', {first} + n / 4), n % 4 / 2, n % 4"
     columns = "execution_id, group_index, step_index"
@@ -134,27 +134,27 @@ DOCTOR = {"tenuto": "benchmarks.contenders.tenuto_contender"}
 
 
 async def doctor(contenders: Sequence[Contender], size: Size) -> list[Case]:
-    """Seconds for everything `tenuto doctor` asks, and for the slowest of its questions."""
+    """Return the seconds of all checks of `tenuto doctor`, and of its slowest check."""
     count = size.of(1_000_000, 40_000)
     whole = Case(f"doctor, {count:,} tasks and records", "s")
     slowest = Case("doctor, its slowest question", "s")
     for contender in contenders:
-        async with contender.prepared("bench_doctor") as url:
+        async with contender.prepared_database("bench_doctor") as url:
             progress(f"doctor, setting up {count:,} tasks and as many records")
-            await fill(url, count)
+            await fill_tables(url, count)
 
             async def run(_: Contender, url: str = url) -> None:
-                took = await look(url)
+                took = await time_checks(url)
                 whole.add("tenuto", sum(took.values()))
                 slowest.add("tenuto", max(took.values()))
                 progress("  slowest: " + ", ".join(f"{name} {took[name]:.2f} s" for name in _slowest(took)))
 
-            await alternate([contender], size.runs, run, "a look at everything")
+            await alternate([contender], size.runs, run, "all checks")
     return [whole, slowest]
 
 
-async def fill(url: str, count: int) -> None:
-    """Sound tables of this size."""
+async def fill_tables(url: str, count: int) -> None:
+    """Create consistent tables of this size."""
     database = await Database.open(url)
     await partitions.ensure_partitions(database, database.clock.now())
     await database.close()
@@ -162,13 +162,13 @@ async def fill(url: str, count: int) -> None:
         began: int = await connection.fetchval("SELECT (extract(epoch FROM now()) * 1000)::bigint")
         await connection.execute(_ID % (began - count // 20))
         await connection.execute(_DUE % (began // 1000))
-        for statement, values in _parts(count):
+        for statement, values in _statements(count):
             await connection.execute(statement, *values, timeout=900)
     await databases.settle(url)
 
 
-async def look(url: str) -> dict[str, float]:
-    """How long each question took; it fails if one was not answered, or found something."""
+async def time_checks(url: str) -> dict[str, float]:
+    """Return the duration of each check; fail if one timed out or found something."""
     took: dict[str, float] = {}
     with TemporaryDirectory() as home:
         database = await Database.open(url)

@@ -1,4 +1,4 @@
-"""What a figure was measured on: machine, versions, settings. Printed with every result."""
+"""Environment of a measurement: machine, versions, settings. Printed with every result."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from benchmarks import databases
-from benchmarks.contenders import stage
-from benchmarks.contenders.tally import payload
-from benchmarks.contest import Contender
-from benchmarks.figures import Size
+from benchmarks.contender import Contender
+from benchmarks.contenders import contender_protocol
+from benchmarks.contenders.start_counters import make_payload
+from benchmarks.queue_benchmarks import Size
 
 
 async def describe(url: str, contenders: Sequence[Contender], size: Size) -> dict[str, object]:
-    """Everything a reader needs to judge or repeat a run."""
+    """Return everything needed to judge or repeat a run."""
     settings = await databases.settings(url)
     return {
         "date": datetime.now(UTC).date().isoformat(),
@@ -31,9 +31,9 @@ async def describe(url: str, contenders: Sequence[Contender], size: Size) -> dic
         "versions": {contender.name: await contender.versions() for contender in contenders},
         "runs": size.runs,
         "quick": size.quick,
-        "payload bytes": len(payload(0)),
-        "bulk": stage.BULK,
-        "batch": stage.BATCH,
+        "payload bytes": len(make_payload(0)),
+        "bulk": contender_protocol.BULK_SIZE,
+        "batch": contender_protocol.BATCH,
     }
 
 

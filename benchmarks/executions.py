@@ -1,7 +1,8 @@
-"""Executions: work of several steps in order, 1 → 1 → 2 → 2, beside other products that do it.
+"""Executions: work of several steps in order, 1 → 1 → 2 → 2, compared with other products.
 
-What is measured is what lies between the steps: knowing that one group has ended, starting the next, writing all of it
-down. The steps themselves do nothing.
+The measurement covers the work between the steps: detecting the end of a group, starting the next, recording both.
+The
+steps themselves do nothing.
 """
 
 from __future__ import annotations
@@ -15,13 +16,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import databases
-from benchmarks.contenders.course import STEPS
-from benchmarks.contenders.tally import Starts
-from benchmarks.contest import END_LIMIT, START_LIMIT, Contender
-from benchmarks.figures import Size
+from benchmarks.contender import END_TIMEOUT_SECONDS, START_TIMEOUT_SECONDS, Contender
+from benchmarks.contenders.runner_protocol import STEPS
+from benchmarks.contenders.start_counters import Starts
 from benchmarks.measure import Case, alternate, percentile
-from benchmarks.processes import ContenderFailed, Talking, started
-from benchmarks.redisserver import redis_server
+from benchmarks.processes import ContenderFailed, ContenderProcess, start_process
+from benchmarks.queue_benchmarks import Size
+from benchmarks.redis_server import redis_server
 
 RUNNERS = {
     "tenuto": "benchmarks.contenders.tenuto_runs",
@@ -34,12 +35,12 @@ RUNNERS = {
 }
 ON_REDIS = ("celery", "celery-threads", "celery-solo", "celery-durable", "celery-get")
 
-# So many that a run takes some seconds: in full, and to try. `celery-get` differs only in how the end is waited for.
+# Counts for a run of some seconds: full, and quick. `celery-get` differs only in how it waits for the end.
 COUNTS = {"tenuto": (5_000, 500), "dbos": (300, 40)} | dict.fromkeys(ON_REDIS[:-1], (500, 60))
 
 
 async def executions(contenders: Sequence[Contender], size: Size) -> list[Case]:
-    """Throughput, then single executions on an idle system."""
+    """Measure throughput, then single executions on an idle system."""
     with contextlib.ExitStack() as stack:
         if any(contender.name in ON_REDIS for contender in contenders):
             socket = stack.enter_context(redis_server())
@@ -51,20 +52,20 @@ async def executions(contenders: Sequence[Contender], size: Size) -> list[Case]:
                 for each in contenders
             ]
             contenders = [contender for contender in contenders if contender.server]
-        return [*await throughput(contenders, size), *await single(contenders, size)]
+        return [*await measure_throughput(contenders, size), *await measure_single(contenders, size)]
 
 
-async def throughput(contenders: Sequence[Contender], size: Size) -> list[Case]:
-    """All submitted before a worker starts, then worked off by one."""
+async def measure_throughput(contenders: Sequence[Contender], size: Size) -> list[Case]:
+    """Submit all before a worker starts, then process them with one."""
     drained, submitted = Case("executions, one worker", "executions/s"), Case("submitted one by one", "executions/s")
 
     async def run(contender: Contender) -> None:
         count = size.of(*COUNTS[contender.name])
-        async with _prepared(contender) as url:
-            limit = START_LIMIT + count / 5
-            answer = await contender.ask("submit", "--url", url, "--count", str(count), limit=limit)
+        async with _prepared_store(contender) as url:
+            limit = START_TIMEOUT_SECONDS + count / 5
+            answer = await contender.run_command("submit", "--url", url, "--count", str(count), limit=limit)
             submitted.add(contender.name, count / float(answer["seconds"]))
-            await _settled(contender, url)
+            await _has_settled(contender, url)
             drained.add(contender.name, await _drain(contender, url, count))
 
     counted = [contender for contender in contenders if contender.name in COUNTS]
@@ -72,30 +73,32 @@ async def throughput(contenders: Sequence[Contender], size: Size) -> list[Case]:
     return [drained, submitted]
 
 
-async def drained(contender: Contender, count: int) -> float:
-    """Executions per second of one contender, once: `throughput` for whoever compares other things too."""
-    async with _prepared(contender) as url:
-        await contender.ask("submit", "--url", url, "--count", str(count), limit=START_LIMIT + count / 5)
-        await _settled(contender, url)
+async def measure_drain(contender: Contender, count: int) -> float:
+    """Return the executions per second of one contender, once, for other benchmarks."""
+    async with _prepared_store(contender) as url:
+        await contender.run_command(
+            "submit", "--url", url, "--count", str(count), limit=START_TIMEOUT_SECONDS + count / 5
+        )
+        await _has_settled(contender, url)
         return await _drain(contender, url, count)
 
 
-async def single(contenders: Sequence[Contender], size: Size) -> list[Case]:
-    """One at a time on an idle system: just before it is submitted until the submitter knows that it has ended."""
+async def measure_single(contenders: Sequence[Contender], size: Size) -> list[Case]:
+    """Time one at a time on an idle system: from just before the submission until the submitter knows its end."""
     samples = size.of(200, 20)
     middle, tail = Case("single execution p50", "ms"), Case("single execution p99", "ms")
     next_middle, next_tail = Case("group to group p50", "ms"), Case("group to group p99", "ms")
 
     async def run(contender: Contender) -> None:
-        async with _prepared(contender) as url:
-            await _settled(contender, url)
-            async with _working(contender, url) as (process, _):
+        async with _prepared_store(contender) as url:
+            await _has_settled(contender, url)
+            async with _running_worker(contender, url) as (process, _):
                 arguments = ["--url", url, "--count", str(samples)]
-                answer = await contender.ask("sample", *arguments, limit=START_LIMIT + samples * 10)
+                answer = await contender.run_command("sample", *arguments, limit=START_TIMEOUT_SECONDS + samples * 10)
                 await _stop(process)
             middle.add(contender.name, percentile(answer["milliseconds"], 0.50))
             tail.add(contender.name, percentile(answer["milliseconds"], 0.99))
-            answer = await contender.ask("handovers", "--url", url, limit=START_LIMIT)
+            answer = await contender.run_command("handovers", "--url", url, limit=START_TIMEOUT_SECONDS)
             if answer["milliseconds"]:
                 next_middle.add(contender.name, percentile(answer["milliseconds"], 0.50))
                 next_tail.add(contender.name, percentile(answer["milliseconds"], 0.99))
@@ -105,15 +108,18 @@ async def single(contenders: Sequence[Contender], size: Size) -> list[Case]:
 
 
 async def _drain(contender: Contender, url: str, count: int) -> float:
-    """Executions per second between the first and the last start of a step; every one must have ended, whole."""
-    async with _working(contender, url) as (process, starts):
-        limit = time.monotonic() + START_LIMIT + count / 2
+    """Return executions per second between the first and the last start of a step; all must have ended completely."""
+    async with _running_worker(contender, url) as (process, starts):
+        limit = time.monotonic() + START_TIMEOUT_SECONDS + count / 2
         while starts.tally().starts < count * STEPS:
-            if time.monotonic() > limit or not process.running():
-                raise ContenderFailed(f"{contender.name} did not come to the end: {starts.tally().starts} steps begun")
+            if time.monotonic() > limit or not process.is_running():
+                raise ContenderFailed(f"{contender.name} did not finish: {starts.tally().starts} steps started")
             await asyncio.sleep(0.05)
-        while (found := await contender.ask("audit", "--url", url, limit=START_LIMIT)) != {"open": 0, "ended": count}:
-            if time.monotonic() > limit or not process.running():
+        while (found := await contender.run_command("audit", "--url", url, limit=START_TIMEOUT_SECONDS)) != {
+            "open": 0,
+            "ended": count,
+        }:
+            if time.monotonic() > limit or not process.is_running():
                 raise ContenderFailed(f"{contender.name} should have ended {count} executions, has {found}")
         await _stop(process)
         tally = starts.tally()
@@ -123,32 +129,32 @@ async def _drain(contender: Contender, url: str, count: int) -> float:
 
 
 @contextlib.asynccontextmanager
-async def _prepared(contender: Contender) -> AsyncIterator[str]:
-    """Where the contender finds a fresh store of its own."""
+async def _prepared_store(contender: Contender) -> AsyncIterator[str]:
+    """Provide a fresh store for the contender."""
     if contender.name in ON_REDIS:
-        await contender.ask("prepare", "--url", contender.server, limit=START_LIMIT)
+        await contender.run_command("prepare", "--url", contender.server, limit=START_TIMEOUT_SECONDS)
         yield contender.server
         return
-    async with contender.prepared() as url:
+    async with contender.prepared_database() as url:
         yield url
 
 
-async def _settled(contender: Contender, url: str) -> None:
+async def _has_settled(contender: Contender, url: str) -> None:
     if contender.name not in ON_REDIS:
         await databases.settle(url)
 
 
 @contextlib.asynccontextmanager
-async def _working(contender: Contender, url: str) -> AsyncIterator[tuple[Talking, Starts]]:
-    """One worker past its gate, and what counts the steps it starts."""
+async def _running_worker(contender: Contender, url: str) -> AsyncIterator[tuple[ContenderProcess, Starts]]:
+    """Provide one started worker, and the counter of the steps it starts."""
     with tempfile.TemporaryDirectory(prefix="tenuto-bench-tally-") as folder:
         arguments = ["work", "--url", url, "--folder", folder]
-        async with started(contender.python, contender.module, arguments, contender.name) as process:
-            await process.answer(START_LIMIT)
-            await process.say("go")
+        async with start_process(contender.python, contender.module, arguments, contender.name) as process:
+            await process.read_answer(START_TIMEOUT_SECONDS)
+            await process.send("go")
             yield process, Starts(Path(folder))
 
 
-async def _stop(process: Talking) -> None:
-    await process.say("stop")
-    await process.end(END_LIMIT)
+async def _stop(process: ContenderProcess) -> None:
+    await process.send("stop")
+    await process.wait_for_exit(END_TIMEOUT_SECONDS)

@@ -1,4 +1,4 @@
-"""The goals that were set, each beside the figure it is about. A goal that is not met says so on the page."""
+"""Performance goals, each with the case it is about. The page shows whether each is met."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-ITSELF = "itself"
+OWN_FIGURE = "itself"
 Result = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What is wanted of a case: of Tenuto's own figure, or of its ratio to somebody."""
+    """A bound for Tenuto's own figure, or for its ratio to a peer."""
 
     benchmark: str
     case: str
-    """A pattern the name of the case begins with: counts are smaller when only tried."""
-    words: str
+    """Pattern at the start of the case name; counts in it are smaller in quick runs."""
+    description: str
     bound: float
     against: str = ""
-    """Whose ratio it is, if it is one; those are always to be at least the bound."""
+    """The peer of the ratio, if the goal is one; ratios must be at least the bound."""
     at_most: bool = False
 
     def reached(self, result: Result) -> float | None:
-        """The figure of the run, or nothing if that was not measured."""
+        """Return the figure of the run, or None if it was not measured."""
         for case in result["results"]:
             if re.match(self.case, case["case"]):
                 found = self._ratio(case["ratio"]) if self.against else case["tenuto"]
@@ -33,13 +33,13 @@ class Goal:
         return None
 
     def _ratio(self, ratios: Mapping[str, float]) -> float | None:
-        return next(iter(ratios.values()), None) if self.against == ITSELF else ratios.get(self.against)
+        return next(iter(ratios.values()), None) if self.against == OWN_FIGURE else ratios.get(self.against)
 
-    def met(self, figure: float) -> bool:
+    def is_met(self, figure: float) -> bool:
         return figure <= self.bound if self.at_most else figure >= self.bound
 
 
-FLAT = 1 / 1.3
+FLAT_RATIO = 1 / 1.3
 
 GOALS = [
     Goal("drain", "one worker", "one worker ≥ 1.9 × PgQueuer", 1.9, "pgqueuer"),
@@ -51,9 +51,9 @@ GOALS = [
     Goal("latency", "pick-up p50", "p50 ≤ 3 ms", 3.0, at_most=True),
     Goal("latency", "pick-up p50", "p50 better than PgQueuer's", 1.0, "pgqueuer"),
     Goal("latency", "pick-up p99", "p99 better than PgQueuer's", 1.0, "pgqueuer"),
-    Goal("growth", r"(100k|10k) waiting", "many waiting: within 1.3 × of 1k (÷ ≥ 0.77)", FLAT, "1k waiting"),
-    Goal("growth", r"(1M|20k) waiting", "very many waiting: within 1.3 × (÷ ≥ 0.77)", FLAT, "1k waiting"),
-    Goal("growth", r"1k waiting, \w+ finished", "a long past: within 1.3 × (÷ ≥ 0.77)", FLAT, "1k waiting"),
+    Goal("growth", r"(100k|10k) waiting", "many waiting: within 1.3 × of 1k (÷ ≥ 0.77)", FLAT_RATIO, "1k waiting"),
+    Goal("growth", r"(1M|20k) waiting", "very many waiting: within 1.3 × (÷ ≥ 0.77)", FLAT_RATIO, "1k waiting"),
+    Goal("growth", r"1k waiting, \w+ finished", "a long past: within 1.3 × (÷ ≥ 0.77)", FLAT_RATIO, "1k waiting"),
     Goal("growth", r"1k waiting, old snapshot", "an old snapshot: within 4 × (÷ ≥ 0.25)", 0.25, "1k waiting"),
     Goal("executions", "executions, one worker", "≥ 5 × Celery", 5.0, "celery"),
     Goal("executions", "executions, one worker", "≥ 5 × DBOS", 5.0, "dbos"),
@@ -73,7 +73,7 @@ GOALS = [
     Goal("bulk", "bulk of", "typed items ≥ 50,000/s", 50_000.0),
     Goal("bulk", "bulk of", "typed items ≥ 1 × PgQueuer's untyped", 1.0, "pgqueuer"),
     Goal("bulk", r"memory grown by (1,000,000|20,000)", "memory flat: ≤ 20 MB for a million", 20.0, at_most=True),
-    Goal("bulk", r"drain of .* 50 active at most", "capped at 50: ≤ 1.3 × uncapped (÷ ≥ 0.77)", FLAT, ITSELF),
+    Goal("bulk", r"drain of .* 50 active at most", "capped at 50: ≤ 1.3 × uncapped (÷ ≥ 0.77)", FLAT_RATIO, OWN_FIGURE),
     Goal("manager", "poll with 100 due among (100,000|5,000)", "100 due among 100,000 ≤ 50 ms", 50.0, at_most=True),
     Goal("api", r"POST /api/schedule$", "one-shots ≥ 1,000/s", 1000.0),
     Goal("api", "POST /api/schedule at 500 a second, p99", "p99 at 500 a second ≤ 50 ms", 50.0, at_most=True),

@@ -1,4 +1,4 @@
-"""Who else used the machine meanwhile: a figure measured beside other work is not worth quoting, and says so itself."""
+"""CPU use of other processes during a measurement, reported with the figures."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from pathlib import Path
 from benchmarks import databases
 
 TICKS = os.sysconf("SC_CLK_TCK")
-QUIET = 0.2
+MAX_QUIET_CORES = 0.2
 
 
 @dataclass(frozen=True)
 class Load:
-    """Cores in use, on average, by anything but this benchmark; and cores the host gave to other guests."""
+    """Average number of cores used by other processes, and of cores that the host gave to other guests."""
 
     others: float
     stolen: float
 
     @property
-    def quotable(self) -> bool:
-        return self.others + self.stolen <= QUIET
+    def is_quotable(self) -> bool:
+        return self.others + self.stolen <= MAX_QUIET_CORES
 
 
-class Watch:
-    """The machine's CPU time since a moment, less that of this benchmark: harness, contenders, server."""
+class LoadMonitor:
+    """CPU time of the machine since a moment, minus that of this benchmark: harness, contenders, server."""
 
     def __init__(self, postmaster: int) -> None:
         self._postmaster = postmaster
@@ -34,7 +34,7 @@ class Watch:
         self._before = self._now()
 
     @classmethod
-    async def start(cls, url: str) -> Watch:
+    async def start(cls, url: str) -> LoadMonitor:
         async with databases.connected(url) as connection:
             backend = await connection.fetchval("SELECT pg_backend_pid()")
             return cls(int(_stat(Path(f"/proc/{backend}"))[1]))
@@ -48,10 +48,10 @@ class Watch:
         user, nice, system, _idle, _wait, interrupts, soft, stolen = (
             int(field) / TICKS for field in Path("/proc/stat").read_text().split()[1:9]
         )
-        return user + nice + system + interrupts + soft, stolen, sum(os.times()[:4]) + self._server()
+        return user + nice + system + interrupts + soft, stolen, sum(os.times()[:4]) + self._server_seconds()
 
-    def _server(self) -> float:
-        """CPU of the server: its first process with the backends that have ended, and those that live."""
+    def _server_seconds(self) -> float:
+        """Return the CPU time of the server: postmaster, ended backends and live backends."""
         used = sum(map(int, _stat(Path(f"/proc/{self._postmaster}"))[11:15]))
         for folder in Path("/proc").glob("[0-9]*"):
             fields = _stat(folder)
@@ -61,7 +61,7 @@ class Watch:
 
 
 def _stat(folder: Path) -> list[str]:
-    """The fields of a process after its name: state, parent, …; nothing if it has ended."""
+    """Return the fields of a process after its name (state, parent, …); empty if it has ended."""
     try:
         return (folder / "stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,70 +1,72 @@
-"""Manifests: typed items in bulk, a cap that costs little, and a poll that finds a few due among very many."""
+"""Manifests: typed items in bulk, the cost of a limit, and a poll with a few due among very many."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Sequence
 
-from benchmarks.contest import QUEUES, Contender
-from benchmarks.figures import Size
+from benchmarks.contender import QUEUES, Contender
 from benchmarks.measure import Case, alternate, percentile, progress
+from benchmarks.queue_benchmarks import Size
 
 BULK = {"tenuto": "benchmarks.contenders.tenuto_bulk", "pgqueuer": QUEUES["pgqueuer"]}
 MANAGERS = {"tenuto": "benchmarks.contenders.tenuto_bulk"}
 
 
 async def bulk(contenders: Sequence[Contender], size: Size) -> list[Case]:
-    """Typed items as one batch against a peer's untyped ones; memory while streaming; what a cap costs."""
+    """Compare typed items in one batch with a peer's untyped ones; measure memory while streaming and the cost of a
+    limit.
+    """
     count = size.of(100_000, 5_000)
     rate = Case(f"bulk of {count:,} typed items", "items/s")
 
     async def run(contender: Contender) -> None:
         if contender.name == "tenuto":
-            async with contender.prepared() as url:
-                answer = await contender.ask("fill", "--url", url, "--count", str(count), limit=300.0)
+            async with contender.prepared_database() as url:
+                answer = await contender.run_command("fill", "--url", url, "--count", str(count), limit=300.0)
                 rate.add("tenuto", float(answer["rate"]))
         else:
-            rate.add(contender.name, await contender.bulk_enqueue(count))
+            rate.add(contender.name, await contender.measure_bulk_enqueue(count))
 
     await alternate(contenders, size.runs, run, f"bulk of {count:,} items")
     cases = [rate]
     for contender in contenders:
         if contender.name == "tenuto":
-            cases += [*await streamed(contender, size), *await capped(contender, size)]
+            cases += [*await measure_streaming_memory(contender, size), *await measure_limited_drain(contender, size)]
     return cases
 
 
-async def streamed(tenuto: Contender, size: Size) -> list[Case]:
-    """How far memory grows while a stream of items is taken in: the same for few and for very many."""
+async def measure_streaming_memory(tenuto: Contender, size: Size) -> list[Case]:
+    """Measure the memory growth while items stream in; it must not depend on their number."""
     few, many = size.of(50_000, 5_000), size.of(1_000_000, 20_000)
     small = Case(f"memory grown by {few:,} items", "MB")
     large = Case(f"memory grown by {many:,} items", "MB", small)
     for case, count in ((small, few), (large, many)):
-        async with tenuto.prepared() as url:
+        async with tenuto.prepared_database() as url:
             progress(f"streaming {count:,} items")
-            answer = await tenuto.ask("fill", "--url", url, "--count", str(count), limit=900.0)
+            answer = await tenuto.run_command("fill", "--url", url, "--count", str(count), limit=900.0)
             case.add("tenuto", max(float(answer["grown"]), 1.0))
     return [small, large]
 
 
-async def capped(tenuto: Contender, size: Size) -> list[Case]:
-    """Items worked off by one worker, of a manifest without a cap and of one of which 50 may be active."""
+async def measure_limited_drain(tenuto: Contender, size: Size) -> list[Case]:
+    """Measure one worker on a manifest without a limit and on one with at most 50 active items."""
     count = size.of(100_000, 5_000)
     free = Case(f"drain of {count:,} without a cap", "items/s")
     cap = Case(f"drain of {count:,}, 50 active at most", "items/s", free)
 
     async def run(_: Contender) -> None:
         for case, which in ((free, "free"), (cap, "capped")):
-            async with tenuto.prepared() as url:
+            async with tenuto.prepared_database() as url:
                 arguments = ["--url", url, "--count", str(count), "--which", which]
-                case.add("tenuto", float((await tenuto.ask("drain", *arguments, limit=700.0))["rate"]))
+                case.add("tenuto", float((await tenuto.run_command("drain", *arguments, limit=700.0))["rate"]))
 
     await alternate([tenuto], size.runs, run, "drain with and without a cap")
     return [free, cap]
 
 
 async def managers(contenders: Sequence[Contender], size: Size) -> list[Case]:
-    """Milliseconds of one whole poll with 100 manifests due: among few, and among very many."""
+    """Measure one whole poll in milliseconds with 100 manifests due, among few and among very many."""
     (tenuto,) = contenders
     large, times, due = size.of(100_000, 5_000), size.of(30, 5), 100
     cases: list[Case] = []
@@ -72,14 +74,14 @@ async def managers(contenders: Sequence[Contender], size: Size) -> list[Case]:
         urls = {}
         for count in (1_000, large):
             progress(f"setting up {count:,} manifests")
-            urls[count] = await stack.enter_async_context(tenuto.prepared(f"bench_manifests_{count}"))
-            await tenuto.ask("many", "--url", urls[count], "--count", str(count), limit=600.0)
+            urls[count] = await stack.enter_async_context(tenuto.prepared_database(f"bench_manifests_{count}"))
+            await tenuto.run_command("many", "--url", urls[count], "--count", str(count), limit=600.0)
             cases.append(Case(f"poll with {due} due among {count:,}", "ms", cases[0] if cases else None))
 
         async def run(_: Contender) -> None:
             for case, url in zip(cases, urls.values(), strict=True):
                 arguments = ["--url", url, "--count", str(times), "--due", str(due)]
-                answer = await tenuto.ask("poll", *arguments, limit=300.0)
+                answer = await tenuto.run_command("poll", *arguments, limit=300.0)
                 case.add("tenuto", percentile(answer["milliseconds"], 0.5))
 
         await alternate([tenuto], size.runs, run, f"polls with {due} due")

@@ -1,4 +1,4 @@
-"""From single figures to results: runs that alternate between the contenders, medians, ratios where more is better."""
+"""From single figures to results: alternating runs, medians, and ratios in which more is better."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 
-from benchmarks.contest import Contender
+from benchmarks.contender import Contender
 
 
 def progress(text: str) -> None:
@@ -17,12 +17,12 @@ def progress(text: str) -> None:
 
 @dataclass
 class Case:
-    """One case of a benchmark, and what each contender reached in it, run by run."""
+    """One case of a benchmark, and the figures of each contender, run by run."""
 
     name: str
     unit: str
     baseline: Case | None = None
-    """The case of Tenuto's own that this one is compared with, if it is compared with itself."""
+    """The case of Tenuto that this one is compared with, if it is compared with itself."""
     figures: dict[str, list[float]] = field(default_factory=dict)
 
     def add(self, contender: str, figure: float) -> None:
@@ -34,15 +34,15 @@ class Case:
         return rounded(statistics.median(found)) if found else None
 
     def ratio(self) -> dict[str, float]:
-        """How much better Tenuto is than each of the others, or than its own baseline."""
+        """Return how much better Tenuto is than each of the others, or than its own baseline."""
         own = self.median("tenuto")
         others = {name: self.median(name) for name in self.figures if name != "tenuto"}
         if self.baseline is not None:
             others[self.baseline.name] = self.baseline.median("tenuto")
-        return {name: rounded(self.better(own, other)) for name, other in others.items() if own and other}
+        return {name: rounded(self.advantage(own, other)) for name, other in others.items() if own and other}
 
     def result(self) -> dict[str, object]:
-        """The case in the shape all benchmarks of the project share."""
+        """Return the case in the shape that all benchmarks share."""
         return {
             "case": self.name,
             "unit": self.unit,
@@ -52,25 +52,27 @@ class Case:
             "ratio": self.ratio(),
         }
 
-    def better(self, own: float, other: float) -> float:
-        """How much better Tenuto is: rates over the other's rate, times and costs under it."""
+    def advantage(self, own: float, other: float) -> float:
+        """Return how much better Tenuto is: rates divided by the other's rate, the other's times and costs divided by
+        ours.
+        """
         return own / other if self.unit.endswith("/s") else other / own
 
 
 def rounded(figure: float) -> float:
-    """Four significant digits: the machine does not know more."""
+    """Round to four significant digits; the measurement is not more precise."""
     return float(f"{figure:.4g}")
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The smallest of the values that at least this share of them does not exceed."""
+    """Return the smallest value that at least this share of the values does not exceed."""
     return sorted(values)[max(0, math.ceil(len(values) * share) - 1)]
 
 
 async def alternate(
     contenders: Sequence[Contender], runs: int, verb: Callable[[Contender], Awaitable[None]], what: str
 ) -> None:
-    """Run A, B, C, A, B, C, …: a machine that drifts within the hour drifts for all of them."""
+    """Run A, B, C, A, B, C, …, so that a drift of the machine affects all of them."""
     for run in range(runs):
         progress(f"{what}, run {run + 1} of {runs}")
         for contender in contenders:

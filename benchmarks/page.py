@@ -1,7 +1,6 @@
-"""The page docs/performance.md and its plots, made of benchmarks/results and the words in performance.in.
+"""docs/performance.md and its plots, generated from benchmarks/results and the prose of performance.in.
 
-Nothing on it is typed by hand but the words: what a run gave stands there, with when and on what it was measured, and
-whether the goal that was set is met.
+Every figure comes from a saved run, with its date, its machine, and whether its goal is met.
 """
 
 from __future__ import annotations
@@ -23,11 +22,11 @@ IMAGES = ROOT / "docs" / "images"
 
 Results = Mapping[str, Mapping[str, Any]]
 
-NOISY = 0.2
+NOISY_CORES = 0.2
 
 
-def results() -> dict[str, dict[str, Any]]:
-    """What the last runs gave, by benchmark."""
+def load_results() -> dict[str, dict[str, Any]]:
+    """Return the saved results by benchmark."""
     return {path.stem: json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))}
 
 
@@ -38,19 +37,19 @@ def save(name: str, result: Mapping[str, object]) -> Path:
     return path
 
 
-def write() -> list[Path]:
-    """Make the page and its plots anew."""
+def write_page() -> list[Path]:
+    """Write the page and its plots."""
     IMAGES.mkdir(exist_ok=True)
-    for path, text in pages(results()).items():
+    for path, text in render_files(load_results()).items():
         path.write_text(text)
-    return list(pages(results()))
+    return list(render_files(load_results()))
 
 
-def pages(found: Results) -> dict[Path, str]:
-    """Every file that is made of the results, and what is in it."""
-    pictures = _pictures(found)
+def render_files(found: Results) -> dict[Path, str]:
+    """Return every generated file with its contents."""
+    pictures = _plots(found)
     text = TEMPLATE.read_text()
-    parts = {"goals": _goals(found), "behind": _behind(found), "pictures": _shown(pictures)}
+    parts = {"goals": _goal_table(found), "behind": _better_peers(found), "pictures": _image_links(pictures)}
     parts |= {name: _section(found, name) for name in _NAMES}
     for name, part in parts.items():
         text = text.replace(f"{{{{ {name} }}}}", part)
@@ -75,29 +74,29 @@ _NAMES = [
 def _section(found: Results, name: str) -> str:
     if name not in found:
         return "*Not measured yet.*"
-    made = _compared(found[name]) if name == "compare" else _table(found[name])
-    return f"{_about(found[name])}\n\n{made}"
+    made = _comparison(found[name]) if name == "compare" else _case_table(found[name])
+    return f"{_measurement_line(found[name])}\n\n{made}"
 
 
-def _about(result: Mapping[str, Any]) -> str:
-    """One line on what was measured when, where, and how quiet it was."""
+def _measurement_line(result: Mapping[str, Any]) -> str:
+    """Return one line about date, machine, runs and noise."""
     environment = result["environment"]
     runs = environment["runs"]
-    words = [
+    parts = [
         str(environment.get("date", "")),
         f"{environment['cores']} cores",
         f"PostgreSQL {environment['postgresql']}",
         f"median of {runs} runs" if runs > 1 else "one run",
     ]
     if environment["quick"]:
-        words.append("**small counts, to try**")
+        parts.append("**small counts, trial run**")
     others = environment["cores used by others"] + environment["cores stolen by the host"]
-    words.append(f"**others used {others:.2g} cores meanwhile**" if others > NOISY else "a quiet machine")
-    return f"({', '.join(word for word in words if word)})"
+    parts.append(f"**other processes used {others:.2g} cores**" if others > NOISY_CORES else "a quiet machine")
+    return f"({', '.join(part for part in parts if part)})"
 
 
-def _table(result: Mapping[str, Any]) -> str:
-    """One line a case; only columns somebody has a figure in."""
+def _case_table(result: Mapping[str, Any]) -> str:
+    """Return one line per case; columns without any figure are left out."""
     cases = result["results"]
     peers = list(dict.fromkeys(name for case in cases for name in case["peers"]))
     raw = ["raw"] if any(case["raw"] is not None for case in cases) else []
@@ -112,7 +111,7 @@ def _table(result: Mapping[str, Any]) -> str:
     return _markdown(heads, rows)
 
 
-def _compared(result: Mapping[str, Any]) -> str:
+def _comparison(result: Mapping[str, Any]) -> str:
     about, lost = result["contenders"], result["losses"]
     cases = {case["case"]: {"tenuto": case["tenuto"], **case["peers"]} for case in result["results"]}
     single, bulk, drain, middle, tail, steps = cases.values()
@@ -130,7 +129,10 @@ def _compared(result: Mapping[str, Any]) -> str:
     kept = [
         [
             about[name]["title"],
-            *(f"{found[key]:,}" if not found[key] or key == "tasks" else f"**{found[key]:,}**" for key in _LOST),
+            *(
+                f"{found[key]:,}" if not found[key] or key == "tasks" else f"**{found[key]:,}**"
+                for key in _LOSS_COLUMNS
+            ),
             "never" if found["seconds"] is None else f"{found['seconds']:.0f} s",
         ]
         for name, found in lost.items()
@@ -151,59 +153,65 @@ def _compared(result: Mapping[str, Any]) -> str:
                 ],
                 speed,
             ),
-            f"What is left of {count:,} tasks of {NAP} s when the worker is killed -9 with all its children and\n"
-            f"started again, {kills} times. *Lost*: never done and in no store any more. *Stuck*: not done after\n"
-            f"{PATIENCE:.0f} s, but still in the store. *Twice*: came to its end more than once, which nobody can\n"
-            "rule out, because an end and its record are two things. The last column is the time from the last start\n"
-            "until all was done.",
+            (
+                f"Result for {count:,} tasks of {NAP} s when the worker and its children are killed with SIGKILL and\n"
+                f"started again, {kills} times. *Lost*: never done and no longer in the store. *Stuck*: not done\n"
+                f"after {PATIENCE:.0f} s, but still in the store. *Twice*: completed more than once, which no product\n"
+                "can rule out, because the end of a task and its record are two events. The last column is the time\n"
+                "from the last start until all tasks were done."
+            ),
             _markdown(["", "tasks", "lost", "stuck", "done twice", "all done after"], kept),
-            "How each was run, and when an enqueued job is on disk:",
+            "Settings of each product, and when an enqueued job is on disk:",
             _markdown(["", "store", "settings", "an enqueued job is"], how),
         ]
     )
 
 
-_LOST = ("tasks", "lost", "stuck", "twice")
+_LOSS_COLUMNS = ("tasks", "lost", "stuck", "twice")
 
 
-def _goals(found: Results) -> str:
+def _goal_table(found: Results) -> str:
     rows = []
     for goal in GOALS:
         if goal.benchmark in found:
             figure = goal.reached(found[goal.benchmark])
-            verdict = "not measured" if figure is None else "met" if goal.met(figure) else "**not met**"
-            rows.append([f"`{goal.benchmark}`", goal.words, _cell(figure), verdict])
+            verdict = "not measured" if figure is None else "met" if goal.is_met(figure) else "**not met**"
+            rows.append([f"`{goal.benchmark}`", goal.description, _cell(figure), verdict])
         else:
-            rows.append([f"`{goal.benchmark}`", goal.words, "", "not measured"])
+            rows.append([f"`{goal.benchmark}`", goal.description, "", "not measured"])
     return _markdown(["benchmark", "goal", "figure", ""], rows)
 
 
-def _behind(found: Results) -> str:
-    """Every case in which a peer's figure is better, and whose."""
+def _better_peers(found: Results) -> str:
+    """Return every case in which a peer's figure is better."""
     titles = {name: one["title"] for name, one in found.get("compare", {"contenders": {}})["contenders"].items()}
     rows = []
     for name in (name for name in _NAMES if name in found):
         for case in found[name]["results"]:
-            ahead = {peer: case["peers"][peer] for peer, ratio in case["ratio"].items() if _is_ahead(case, peer, ratio)}
+            ahead = {
+                peer: case["peers"][peer] for peer, ratio in case["ratio"].items() if _is_peer_better(case, peer, ratio)
+            }
             if ahead:
                 figures = "; ".join(f"{titles.get(peer, peer)} {_cell(figure)}" for peer, figure in ahead.items())
-                rows.append([f"`{name}`", _called(name, case["case"]), case["unit"], _cell(case["tenuto"]), figures])
+                rows.append(
+                    [f"`{name}`", _case_title(name, case["case"]), case["unit"], _cell(case["tenuto"]), figures]
+                )
     if not rows:
-        return "*Not measured yet.*" if not found else "In no case that was measured is a peer's figure better."
+        return "*Not measured yet.*" if not found else "No measured case has a better figure of a peer."
     return _markdown(["benchmark", "case", "unit", "Tenuto", "better"], rows)
 
 
-def _is_ahead(case: Mapping[str, Any], peer: str, ratio: float | None) -> bool:
+def _is_peer_better(case: Mapping[str, Any], peer: str, ratio: float | None) -> bool:
     return peer in case["peers"] and ratio is not None and ratio < 1
 
 
-def _called(benchmark: str, case: str) -> str:
-    """The name a case goes by here: what `compare` measures begins before the call, not with the commit."""
+def _case_title(benchmark: str, case: str) -> str:
+    """Return the name of a case on the page: `compare` measures from before the call, not from the commit."""
     return case.replace("pick-up", "enqueue to start") if benchmark == "compare" else case
 
 
-def _pictures(found: Results) -> dict[str, str]:
-    """The plots for which there are results."""
+def _plots(found: Results) -> dict[str, str]:
+    """Return the plots for which there are results."""
     made: dict[str, str] = {}
     if "compare" in found:
         result = found["compare"]
@@ -218,11 +226,11 @@ def _pictures(found: Results) -> dict[str, str]:
             ("Drain of no-op jobs, jobs/s", panel("drain")),
             ("Enqueue one by one, jobs/s", panel("enqueue one by one")),
         ]
-        made["throughput.svg"] = plots.bars("Throughput, more is better", shown, _caption(result))
+        made["throughput.svg"] = plots.draw_bars("Throughput, more is better", shown, _caption(result))
         middle, tail = cases["pick-up p50"], cases["pick-up p99"]
         ordered = sorted((value, name) for name, value in middle.items() if value is not None)
         spans = [plots.Span(titles[name], value, tail[name], name == "tenuto") for value, name in ordered]
-        made["latency.svg"] = plots.spans(
+        made["latency.svg"] = plots.draw_spans(
             "From enqueue to start on an idle system, less is better",
             "From before the enqueue call to the start: p50 / p99, ms",
             spans,
@@ -235,8 +243,8 @@ def _pictures(found: Results) -> dict[str, str]:
             for c in result["results"]
             if c["unit"] == "ms"
         ]
-        made["growth.svg"] = plots.bars(
-            "What a claim costs as the tables grow, less is better",
+        made["growth.svg"] = plots.draw_bars(
+            "Cost of a claim by table size, less is better",
             [("A claim of 100, ms", claims)],
             _caption(result),
         )
@@ -246,21 +254,21 @@ def _pictures(found: Results) -> dict[str, str]:
 def _caption(result: Mapping[str, Any]) -> str:
     environment = result["environment"]
     others = environment["cores used by others"] + environment["cores stolen by the host"]
-    noise = f", others used {others:.2g} cores" if others > NOISY else ""
+    noise = f", other processes used {others:.2g} cores" if others > NOISY_CORES else ""
     tried = ", small counts" if environment["quick"] else ""
     machine = f"{environment['cores']} cores, {environment['processor']}"
     return f"{environment.get('date', '')}, {machine}, PostgreSQL {environment['postgresql']}{tried}{noise}"
 
 
-_ALT = {
+_ALT_TEXTS = {
     "throughput.svg": "Throughput of Tenuto and its peers: drain and enqueue",
     "latency.svg": "From enqueue to start, Tenuto and its peers: p50 and p99",
-    "growth.svg": "The cost of a claim with tables of different sizes",
+    "growth.svg": "Cost of a claim with tables of different sizes",
 }
 
 
-def _shown(pictures: Mapping[str, str]) -> str:
-    return "\n\n".join(f"![{_ALT[name]}](images/{name})" for name in pictures)
+def _image_links(pictures: Mapping[str, str]) -> str:
+    return "\n\n".join(f"![{_ALT_TEXTS[name]}](images/{name})" for name in pictures)
 
 
 def _version(one: Mapping[str, Any]) -> str:
@@ -269,7 +277,7 @@ def _version(one: Mapping[str, Any]) -> str:
 
 
 def _cell(figure: float | None) -> str:
-    return "" if figure is None else plots.figure(figure)
+    return "" if figure is None else plots.format_figure(figure)
 
 
 def _markdown(heads: list[str], rows: list[list[str]]) -> str:

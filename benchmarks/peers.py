@@ -27,7 +27,7 @@ def peers_python() -> Path:
     (FOLDER / ".gitignore").write_text("*\n")
     venv.create(home, with_pip=True, symlinks=True)
     # The lock file is complete. Without --no-deps, pip resolves extras such as psycopg[pool] again and refuses them,
-    # because a requirement with an extra has no hash of its own.
+    # because a requirement with an extra has no separate hash.
     options = ["--quiet", "--disable-pip-version-check", "--no-deps", "--require-hashes", "-r", str(LOCK_FILE)]
     subprocess.run([str(python), "-m", "pip", "install", *options], check=True, stdout=sys.stderr, timeout=600)
     stamp.write_text(wanted)

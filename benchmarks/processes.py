@@ -1,6 +1,6 @@
-"""Processes of one contender: started, spoken to in lines, and never left behind.
+"""Processes of one contender: started, controlled by lines, and always ended.
 
-Every wait has a limit. What overstays is killed by its own process group, which this module started.
+Every wait has a limit. A process that exceeds it is killed by its process group, which this module started.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from typing import Any
 from benchmarks.peers import ROOT
 
 CONTENDER = "BENCH_CONTENDER"
-"""Tells a script under which name it was started, if it serves several."""
+"""Variable with the name under which a script was started, if it serves several."""
 
 
 class ContenderFailed(RuntimeError):
-    """A contender's process failed, overstayed, or did not do what it says it did."""
+    """A process of a contender failed, exceeded a limit, or did not do its work."""
 
 
-class Talking:
-    """A contender's process that is running."""
+class ContenderProcess:
+    """A running process of a contender."""
 
     def __init__(self, name: str, process: asyncio.subprocess.Process) -> None:
         self.name = name
         self.pid = process.pid
         self._process = process
 
-    async def answer(self, limit: float) -> dict[str, Any]:
-        """The next line of JSON on its stdout; lines that are not JSON objects are skipped."""
+    async def read_answer(self, limit: float) -> dict[str, Any]:
+        """Return the next line of JSON on its stdout; other lines are skipped."""
         assert self._process.stdout is not None
         try:
             async with asyncio.timeout(limit):
@@ -47,13 +47,13 @@ class Talking:
             raise ContenderFailed(f"{self.name} did not answer within {limit:.0f} s") from None
         raise ContenderFailed(f"{self.name} ended without an answer (exit code {await self._process.wait()})")
 
-    async def say(self, word: str) -> None:
+    async def send(self, command: str) -> None:
         assert self._process.stdin is not None
-        self._process.stdin.write(f"{word}\n".encode())
+        self._process.stdin.write(f"{command}\n".encode())
         await self._process.stdin.drain()
 
-    async def end(self, limit: float) -> None:
-        """Wait for it to end by itself, with success."""
+    async def wait_for_exit(self, limit: float) -> None:
+        """Wait for its end, which must be successful."""
         try:
             async with asyncio.timeout(limit):
                 code = await self._process.wait()
@@ -62,27 +62,27 @@ class Talking:
         if code:
             raise ContenderFailed(f"{self.name} ended with exit code {code}")
 
-    async def leave(self, limit: float) -> None:
-        """Ask it to end, with the signal a supervisor sends; whether it does is its own affair."""
+    async def terminate(self, limit: float) -> None:
+        """Send SIGTERM, as a supervisor does, and wait up to the limit."""
         with contextlib.suppress(ProcessLookupError):
             self._process.terminate()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(limit):
                 await self._process.wait()
 
-    def running(self) -> bool:
+    def is_running(self) -> bool:
         return self._process.returncode is None
 
 
 @contextlib.asynccontextmanager
-async def started(
+async def start_process(
     python: Path,
     module: str,
     arguments: Sequence[str],
     name: str,
     environment: Mapping[str, str] = MappingProxyType({}),
-) -> AsyncIterator[Talking]:
-    """Run `python -m module` from the repository's root in a session of its own; on leaving, nothing of it remains."""
+) -> AsyncIterator[ContenderProcess]:
+    """Run `python -m module` from the root of the repository in its own session, which is killed at the end."""
     process = await asyncio.create_subprocess_exec(
         str(python),
         "-m",
@@ -102,7 +102,7 @@ async def started(
         start_new_session=True,
     )
     try:
-        yield Talking(f"{name} {arguments[0]}", process)
+        yield ContenderProcess(f"{name} {arguments[0]}", process)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)

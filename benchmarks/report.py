@@ -1,4 +1,4 @@
-"""The object a benchmark prints, and the same as a table for people."""
+"""Output of a benchmark: a JSON object, and the same as a table."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from benchmarks.measure import Case, rounded
 
 
 def report(benchmark: str, cases: Sequence[Case], environment: Mapping[str, object]) -> dict[str, object]:
-    """One object, the same shape for all benchmarks; the single runs behind the medians stand in the environment."""
+    """Return one object, with the same shape for all benchmarks; the single runs are in the environment."""
     measured = {case.name: {name: list(map(rounded, runs)) for name, runs in case.figures.items()} for case in cases}
     return {
         "benchmark": benchmark,
@@ -18,7 +18,7 @@ def report(benchmark: str, cases: Sequence[Case], environment: Mapping[str, obje
 
 
 def table(benchmark: str, cases: Sequence[Case], environment: Mapping[str, object]) -> str:
-    """The results for people: one line a case, ratios where more is better."""
+    """Return a table with one line per case and ratios in which more is better."""
     names = list(dict.fromkeys(name for case in cases for name in case.figures))
     others = list(dict.fromkeys(name for case in cases for name in case.ratio()))
     rows = [["case", "unit", *names, *(f"/ {name}" for name in others)]]
@@ -29,7 +29,7 @@ def table(benchmark: str, cases: Sequence[Case], environment: Mapping[str, objec
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
     about = "PostgreSQL {postgresql}, {cores} cores (others used {cores used by others}), runs: {runs}"
-    note = "Medians. Columns with / are ratios, more than 1 is in Tenuto's favour." if others else "Medians."
+    note = "Medians. Columns with / are ratios; more than 1 is in Tenuto's favour." if others else "Medians."
     return "\n".join([f"{benchmark}: {about.format_map(environment)}", note, "", *lines])
 
 

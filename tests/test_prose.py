@@ -50,6 +50,7 @@ ALLOWED = (
     "dead letter",
     "dead-letter",
     "letters and digits",
+    "letters, digits",
     "letter or digit",
     "lower-case letter",
     "capital letter",
@@ -70,8 +71,8 @@ _HELP_KEYWORDS = {"help", "short_help", "epilog", "description", "summary", "rem
 
 def banned_words(text: str) -> list[str]:
     """Return the banned words of a text, without its code."""
-    prose = _ALLOWED.sub(" ", _CODE.sub(" ", text))
-    return [match.group(1).lower() for match in _BANNED.finditer(re.sub(r"\s+", " ", prose))]
+    prose = _ALLOWED.sub(" ", re.sub(r"\s+", " ", _CODE.sub(" ", text)))
+    return [match.group(1).lower() for match in _BANNED.finditer(prose)]
 
 
 def texts_of_module(tree: ast.Module, errors: Set[str]) -> Iterator[tuple[int, str]]:

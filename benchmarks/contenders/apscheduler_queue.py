@@ -1,9 +1,11 @@
-"""APScheduler 3 in the arena: jobs to run at once, kept in PostgreSQL, run by ten threads of the scheduler itself.
+"""APScheduler 3 for `compare`: jobs to run immediately, stored in PostgreSQL, run by ten threads of the scheduler
+itself.
 
-It has no workers apart: whoever adds jobs runs them, and does not hear of jobs another process adds. So a job is timed
-within one process, and for all else jobs are added by a scheduler that is paused. A job leaves the store when it is
-handed to a thread. Made durable, a job may be late for any length of time; by default one that is late by a second is
-skipped.
+It has no separate workers: the process that adds jobs runs them and does not notice jobs of other processes. So the
+latency is measured within one process, and otherwise a paused scheduler adds the jobs. A job leaves the store when a
+thread takes it. In the durable entry a job may be late for any length of time; by default one that is late by a
+second
+is skipped.
 """
 
 # mypy: disable-error-code="import-not-found, untyped-decorator"
@@ -22,21 +24,21 @@ import asyncpg
 from apscheduler.jobstores.sqlalchemy import SQLAlchemyJobStore
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from benchmarks.contenders import arena
+from benchmarks.contenders import peer_protocol
 from benchmarks.contenders.ledger import LEDGER, job
 
 
 def scheduler(url: str) -> BackgroundScheduler:
     store = SQLAlchemyJobStore(url=url.replace("postgresql://", "postgresql+psycopg://", 1))
-    late = {"misfire_grace_time": None} if arena.durable() else {}
+    late = {"misfire_grace_time": None} if peer_protocol.is_durable() else {}
     return BackgroundScheduler(jobstores={"default": store}, job_defaults=late)
 
 
 def serve() -> None:
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    logging.getLogger("apscheduler").setLevel(logging.CRITICAL)  # it says of each job that it was missed
-    made = scheduler(os.environ[arena.URL])
+    logging.getLogger("apscheduler").setLevel(logging.CRITICAL)  # it logs each job as missed
+    made = scheduler(os.environ[peer_protocol.URL])
     made.start()
     ended.wait()
     made.shutdown(wait=False)
@@ -54,16 +56,16 @@ class ApschedulerQueue:
     packages = ("apscheduler", "sqlalchemy", "psycopg")
 
     async def prepare(self, url: str) -> None:
-        pass  # it makes its table itself
+        pass  # the product creates its table itself
 
     @asynccontextmanager
     async def sender(self, url: str) -> AsyncIterator[Any]:
         made = scheduler(url)
         made.start(paused=LEDGER not in os.environ)
-        yield Sender(made)  # not shut down: it would take jobs out of the store on leaving, though it is paused
+        yield Sender(made)  # not shut down: even a paused scheduler would take jobs out of the store at its end
 
     def command(self) -> list[str]:
-        return ["-c", f"import {arena.module(__spec__)} as it; it.serve()"]
+        return ["-c", f"import {peer_protocol.module_name(__spec__)} as it; it.serve()"]
 
     async def remembered(self, url: str) -> int:
         connection = await asyncpg.connect(url)
@@ -73,4 +75,4 @@ class ApschedulerQueue:
 
 
 if __name__ == "__main__":
-    arena.main(ApschedulerQueue())
+    peer_protocol.main(ApschedulerQueue())

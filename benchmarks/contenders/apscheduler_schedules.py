@@ -1,7 +1,7 @@
-"""APScheduler 3 on the timetable: a hundred jobs once a minute, kept in the same PostgreSQL, run in its thread pool.
+"""APScheduler 3 for `schedules`: a hundred jobs once a minute, stored in the same PostgreSQL, run in its thread pool.
 
-It has no workers apart, no steps and no record of what ran: what is compared is how late a job starts. It cannot run
-twice on one store, so there is nothing to compare with two schedulers.
+It has no separate workers, no steps and no history: the delay of a job is compared. It cannot run twice on one store,
+so two schedulers cannot be compared.
 """
 
 # mypy: disable-error-code="import-not-found"
@@ -15,40 +15,40 @@ from datetime import UTC, datetime
 from apscheduler.jobstores.sqlalchemy import SQLAlchemyJobStore
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from benchmarks.contenders import stage, timetable
+from benchmarks.contenders import contender_protocol, fire_times
 
-LATE: list[float] = []
+DELAYS: list[float] = []
 
 
 def noop(first: float) -> None:
-    """The job: notes how long ago it was due."""
-    LATE.append((time.time() - first) % timetable.A_MINUTE * 1000)
+    """The job: records its delay."""
+    DELAYS.append((time.time() - first) % fire_times.MINUTE_SECONDS * 1000)
 
 
 def minute(url: str, seconds: int) -> None:
     store = SQLAlchemyJobStore(url=url.replace("postgresql://", "postgresql+psycopg://", 1))
     scheduler = BackgroundScheduler(jobstores={"default": store}, timezone=UTC)
     scheduler.start(paused=True)
-    begins = timetable.first_instant() + 2
-    for number in range(timetable.FIRES):
-        first = begins + timetable.offset(number)
+    begins = fire_times.first_instant() + 2
+    for number in range(fire_times.SCHEDULE_COUNT):
+        first = begins + fire_times.first_due_offset(number)
         scheduler.add_job(
             noop,
             "interval",
-            seconds=timetable.A_MINUTE,
+            seconds=fire_times.MINUTE_SECONDS,
             start_date=datetime.fromtimestamp(first, UTC),
             args=[float(first)],
             misfire_grace_time=None,
         )
     if time.time() > begins:
-        raise SystemExit("making the jobs took until they were due")
+        raise SystemExit("creating the jobs took until they were due")
     scheduler.resume()
     time.sleep(begins + seconds - 0.5 - time.time())
     scheduler.shutdown(wait=True)
-    wanted = timetable.fires_within(seconds)
-    if len(LATE) != wanted:
-        raise SystemExit(f"{wanted} were due, {len(LATE)} were started")
-    stage.answer(milliseconds=LATE)
+    wanted = fire_times.fires_within(seconds)
+    if len(DELAYS) != wanted:
+        raise SystemExit(f"{wanted} were due, {len(DELAYS)} were started")
+    contender_protocol.print_answer(milliseconds=DELAYS)
 
 
 def main() -> None:
@@ -59,9 +59,9 @@ def main() -> None:
     asked = parser.parse_args()
     match asked.verb:
         case "versions":
-            stage.versions(("apscheduler", "sqlalchemy", "psycopg"))
+            contender_protocol.versions(("apscheduler", "sqlalchemy", "psycopg"))
         case "prepare":
-            pass  # it makes its table itself
+            pass  # the product creates its table itself
         case _:
             minute(asked.url, asked.count)
 

@@ -1,7 +1,7 @@
-"""Celery in the arena: `celery worker` with two processes, over Redis, results ignored.
+"""Celery for `compare`: `celery worker` with two processes, over Redis, results ignored.
 
-Made durable: acknowledged after the work, also when a child dies, one prefetched, and what nobody acknowledged visible
-again after 20 s instead of an hour, looked for every 2 s instead of every 100 s.
+The durable entry acknowledges after the work, also when a child dies, prefetches one, and makes unacknowledged jobs
+visible again after 20 s instead of an hour, checked every 2 s instead of every 100 s.
 """
 
 # mypy: disable-error-code="import-not-found, untyped-decorator"
@@ -15,7 +15,7 @@ from typing import Any
 
 from celery import Celery
 
-from benchmarks.contenders import arena
+from benchmarks.contenders import peer_protocol
 from benchmarks.contenders.ledger import job
 
 DATABASE = 0
@@ -32,9 +32,9 @@ DURABLE = {
 POOL = ["--pool", "prefork", "--concurrency", "2"]
 ALONE = ["--loglevel", "ERROR", "--without-gossip", "--without-mingle", "--without-heartbeat"]
 
-app = Celery("bench", broker=f"redis+socket://{os.environ.get(arena.URL, '')}?virtual_host={DATABASE}")
+app = Celery("bench", broker=f"redis+socket://{os.environ.get(peer_protocol.URL, '')}?virtual_host={DATABASE}")
 app.conf.update(broker_connection_retry_on_startup=True, task_ignore_result=True)
-if arena.durable():
+if peer_protocol.is_durable():
     app.conf.update(DURABLE)
 
 
@@ -59,7 +59,7 @@ class CeleryQueue:
         yield Sender()
 
     def command(self) -> list[str]:
-        return ["-m", "celery", "--app", arena.module(__spec__), "worker", *POOL, *ALONE]
+        return ["-m", "celery", "--app", peer_protocol.module_name(__spec__), "worker", *POOL, *ALONE]
 
     async def remembered(self, url: str) -> int:
         redis = app.connection_for_read().default_channel.client
@@ -68,4 +68,4 @@ class CeleryQueue:
 
 
 if __name__ == "__main__":
-    arena.main(CeleryQueue())
+    peer_protocol.main(CeleryQueue())

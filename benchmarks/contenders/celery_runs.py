@@ -1,12 +1,15 @@
-"""Celery on the course: a chain with two groups, which it makes chords of, over Redis as broker and result store.
+"""Celery for `executions`: a chain with two groups, which it turns into chords, over Redis as broker and result
+store.
 
-One `celery worker` under three names, because which pool is best depends on the machine: `celery` has two processes
-(its default on two cores), `celery-threads` eight threads, `celery-solo` neither. Without the gossip and heartbeats
-between workers, which one worker alone does not need.
+One `celery worker` under three names, because the best pool depends on the machine: `celery` has two processes (its
+default on two cores), `celery-threads` eight threads, `celery-solo` neither. Gossip and heartbeats between workers
+are
+off, because a single worker does not need them.
 
-The end is waited for in two ways. A chain that ends in a group gives a result whose `get`, which is what the manual
-shows, polls every half second; `celery-get` waits so. All others wait for each result of the last group by itself,
-which Celery tells at once: not what people write, but the best that can be had of it.
+There are two ways to wait for the end. A chain that ends in a group gives a result whose `get`, as in the manual,
+polls
+every half second; `celery-get` waits so. All others wait for each result of the last group by itself, which Celery
+reports at once: unusual code, but the best it offers.
 """
 
 # mypy: disable-error-code="import-not-found, untyped-decorator"
@@ -23,8 +26,8 @@ from typing import Any
 
 from celery import Celery, chain, group
 
-from benchmarks.contenders import course, stage
-from benchmarks.contenders.tally import Starts
+from benchmarks.contenders import contender_protocol, runner_protocol
+from benchmarks.contenders.start_counters import Starts
 
 POOLS = {
     "celery": ["--pool", "prefork", "--concurrency", "2"],
@@ -63,7 +66,7 @@ class Submitter:
     async def ended(self, execution: Any) -> None:
         waited_for = [execution] if os.environ["BENCH_CONTENDER"] == "celery-get" else execution.results
         for each in waited_for:
-            each.get(timeout=course.OVERDUE)
+            each.get(timeout=runner_protocol.TIMEOUT_SECONDS)
 
 
 class CeleryRunner:
@@ -77,7 +80,7 @@ class CeleryRunner:
         app.conf.update(broker_url=build(url).conf.broker_url, result_backend=build(url).conf.result_backend)
         yield Submitter()
 
-    async def work(self, url: str, starts: Starts, gate: stage.Gate) -> None:
+    async def work(self, url: str, starts: Starts, gate: contender_protocol.Gate) -> None:
         pool = POOLS[os.environ["BENCH_CONTENDER"]]
         await gate.ready()
         worker = await asyncio.create_subprocess_exec(
@@ -85,7 +88,7 @@ class CeleryRunner:
             env={**os.environ, "BENCH_REDIS": url, "BENCH_FOLDER": str(starts.folder)},
             stdout=asyncio.subprocess.DEVNULL,
         )
-        await gate.stopped()
+        await gate.wait_for_stop()
         worker.terminate()
         await worker.wait()
 
@@ -93,11 +96,11 @@ class CeleryRunner:
         redis = build(url).backend.client
         redis_of_broker = build(url).connection_for_read().default_channel.client
         ended = sum(1 for _ in redis.scan_iter("celery-task-meta-*", count=1000))
-        return redis_of_broker.llen("celery"), ended // course.STEPS
+        return redis_of_broker.llen("celery"), ended // runner_protocol.STEPS
 
     async def handovers(self, url: str) -> list[float]:
         return []
 
 
 if __name__ == "__main__":
-    course.main(CeleryRunner())
+    runner_protocol.main(CeleryRunner())

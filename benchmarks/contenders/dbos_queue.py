@@ -1,6 +1,7 @@
-"""DBOS in the arena: a workflow of one step on a queue, 50 at once; one that died goes on at the next start.
+"""DBOS for `compare`: a workflow of one step on a queue, 50 concurrent; an interrupted one continues at the next
+start.
 
-The queue is polled every 20 ms instead of every second, its default. In bulk: none.
+The queue is polled every 20 ms instead of every second, its default. It has no bulk enqueue.
 """
 
 # mypy: disable-error-code="import-not-found, untyped-decorator"
@@ -18,10 +19,10 @@ from typing import Any
 import asyncpg
 from dbos import DBOS, DBOSClient
 
-from benchmarks.contenders import arena
+from benchmarks.contenders import peer_protocol
 from benchmarks.contenders.ledger import async_job
 
-QUEUE, POLL, AT_ONCE = "bench", 0.02, 50
+QUEUE, POLL, CONCURRENCY = "bench", 0.02, 50
 WORKFLOW = {"workflow_name": "noop", "queue_name": QUEUE, "app_version": "1"}
 
 
@@ -45,14 +46,14 @@ def launch(url: str) -> None:
         await step(payload)
 
     DBOS.launch()
-    DBOS.register_queue(QUEUE, polling_interval_sec=POLL, worker_concurrency=AT_ONCE)
+    DBOS.register_queue(QUEUE, polling_interval_sec=POLL, worker_concurrency=CONCURRENCY)
 
 
 def serve() -> None:
-    """Be a worker: it has no command of its own, a service launches it within itself."""
+    """Run a worker: DBOS has no worker command, a service launches it inside its process."""
     ended = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: ended.set())
-    launch(os.environ[arena.URL])
+    launch(os.environ[peer_protocol.URL])
     ended.wait()
     DBOS.destroy()
 
@@ -79,7 +80,7 @@ class DbosQueue:
         client.destroy()
 
     def command(self) -> list[str]:
-        return ["-c", f"import {arena.module(__spec__)} as it; it.serve()"]
+        return ["-c", f"import {peer_protocol.module_name(__spec__)} as it; it.serve()"]
 
     async def remembered(self, url: str) -> int:
         connection = await asyncpg.connect(url)
@@ -91,4 +92,4 @@ class DbosQueue:
 
 
 if __name__ == "__main__":
-    arena.main(DbosQueue())
+    peer_protocol.main(DbosQueue())

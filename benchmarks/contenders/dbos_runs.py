@@ -1,7 +1,8 @@
-"""DBOS on the course: an async workflow of six steps, submitted through a queue, parallel steps gathered.
+"""DBOS for `executions`: an async workflow of six steps, submitted through a queue, with gathered parallel steps.
 
-Gathered async steps are its documented way to run steps at the same time, and faster than child workflows on a queue
-(which are polled for). The queue is polled every 20 ms instead of every second, its default, and a result every 2 ms.
+Gathered async steps are its documented way to run steps in parallel, and faster than child workflows on a queue
+(which
+are polled). The queue is polled every 20 ms instead of every second, its default, and a result every 2 ms.
 """
 
 # mypy: disable-error-code="import-not-found, untyped-decorator"
@@ -16,16 +17,16 @@ from typing import Any
 import asyncpg
 from dbos import DBOS, DBOSClient
 
-from benchmarks.contenders import course, stage
-from benchmarks.contenders.tally import Starts
+from benchmarks.contenders import contender_protocol, runner_protocol
+from benchmarks.contenders.start_counters import Starts
 
 QUEUE = "bench"
 POLL = 0.02
-AT_ONCE = 50
-ASK = 0.002
+CONCURRENCY = 50
+RESULT_POLL_SECONDS = 0.002
 WORKFLOW = {"workflow_name": "shape", "queue_name": QUEUE, "app_version": "1"}
 
-# A workflow is whole when it has succeeded with all its steps on record.
+# A workflow is complete when it has succeeded with all its steps recorded.
 COUNTS = """
 SELECT count(*) FILTER (WHERE status IN ('ENQUEUED', 'PENDING')),
        count(*) FILTER (WHERE status = 'SUCCESS' AND (
@@ -36,7 +37,7 @@ FROM dbos.workflow_status AS workflow
 
 
 def launch(url: str, count: Callable[[], None]) -> None:
-    """The application every process of this contender but the submitting one has."""
+    """Build the application of every process of this contender except the submitting one."""
     DBOS(
         config={
             "name": "bench",
@@ -59,7 +60,7 @@ def launch(url: str, count: Callable[[], None]) -> None:
         await asyncio.gather(noop(), noop())
 
     DBOS.launch()
-    DBOS.register_queue(QUEUE, polling_interval_sec=POLL, worker_concurrency=AT_ONCE)
+    DBOS.register_queue(QUEUE, polling_interval_sec=POLL, worker_concurrency=CONCURRENCY)
 
 
 class Submitter:
@@ -70,7 +71,7 @@ class Submitter:
         return self._client.enqueue(WORKFLOW)
 
     async def ended(self, execution: Any) -> None:
-        execution.get_result(polling_interval_sec=ASK)
+        execution.get_result(polling_interval_sec=RESULT_POLL_SECONDS)
 
 
 class DbosRunner:
@@ -86,15 +87,15 @@ class DbosRunner:
         yield Submitter(client)
         client.destroy()
 
-    async def work(self, url: str, starts: Starts, gate: stage.Gate) -> None:
+    async def work(self, url: str, starts: Starts, gate: contender_protocol.Gate) -> None:
         await gate.ready()
         await asyncio.to_thread(launch, url, starts.count)
-        await gate.stopped()
+        await gate.wait_for_stop()
         await asyncio.to_thread(DBOS.destroy)
 
     async def audit(self, url: str) -> tuple[int, int]:
         connection = await asyncpg.connect(url)
-        ((open_, ended),) = await connection.fetch(COUNTS, course.STEPS)
+        ((open_, ended),) = await connection.fetch(COUNTS, runner_protocol.STEPS)
         await connection.close()
         return open_, ended
 
@@ -107,4 +108,4 @@ def _never() -> None:
 
 
 if __name__ == "__main__":
-    course.main(DbosRunner())
+    runner_protocol.main(DbosRunner())

@@ -1,7 +1,8 @@
-"""Dramatiq in the arena: `dramatiq` with two processes of eight threads, its default on two cores, over Redis.
+"""Dramatiq for `compare`: `dramatiq` with two processes of eight threads, its default on two cores, over Redis.
 
-It acknowledges after the work by default. What a dead process held comes back when others notice: after a minute, and
-when one of a thousand commands happens to look. Made durable: after 10 s, and one of ten commands looks.
+It acknowledges after the work by default. Other processes recover the jobs of a dead one after a minute, when one of
+a
+thousand commands happens to check. The durable entry waits 10 s, and one of ten commands checks.
 """
 
 # mypy: disable-error-code="import-not-found, untyped-decorator"
@@ -17,14 +18,14 @@ import dramatiq
 import redis
 from dramatiq.brokers.redis import RedisBroker
 
-from benchmarks.contenders import arena
+from benchmarks.contenders import peer_protocol
 from benchmarks.contenders.ledger import job
 
 DATABASE = 2
 DURABLE = {"heartbeat_timeout": 10_000, "maintenance_chance": 100_000}
 
-client = redis.Redis(unix_socket_path=os.environ.get(arena.URL, ""), db=DATABASE)
-broker = RedisBroker(client=client, **(DURABLE if arena.durable() else {}))
+client = redis.Redis(unix_socket_path=os.environ.get(peer_protocol.URL, ""), db=DATABASE)
+broker = RedisBroker(client=client, **(DURABLE if peer_protocol.is_durable() else {}))
 dramatiq.set_broker(broker)
 
 
@@ -49,7 +50,16 @@ class DramatiqQueue:
         yield Sender()
 
     def command(self) -> list[str]:
-        return ["-m", "dramatiq", arena.module(__spec__), "--processes", "2", "--threads", "8", "--skip-logging"]
+        return [
+            "-m",
+            "dramatiq",
+            peer_protocol.module_name(__spec__),
+            "--processes",
+            "2",
+            "--threads",
+            "8",
+            "--skip-logging",
+        ]
 
     async def remembered(self, url: str) -> int:
         counted: int = client.hlen("dramatiq:default.msgs") + client.hlen("dramatiq:default.DQ.msgs")
@@ -57,4 +67,4 @@ class DramatiqQueue:
 
 
 if __name__ == "__main__":
-    arena.main(DramatiqQueue())
+    peer_protocol.main(DramatiqQueue())

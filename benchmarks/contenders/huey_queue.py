@@ -1,6 +1,6 @@
-"""Huey in the arena: `huey_consumer` with four threads over Redis, waiting for the next task instead of polling.
+"""Huey for `compare`: `huey_consumer` with four threads over Redis, waiting for the next task instead of polling.
 
-A task leaves the queue when it is taken: there is no setting that would keep it until it is done.
+A task leaves the queue when it is taken; no setting keeps it until it is done.
 """
 
 # mypy: disable-error-code="import-not-found, untyped-decorator"
@@ -14,12 +14,12 @@ from typing import Any
 
 from huey import RedisHuey
 
-from benchmarks.contenders import arena
+from benchmarks.contenders import peer_protocol
 from benchmarks.contenders.ledger import job
 
 DATABASE = 3
 
-huey = RedisHuey("bench", results=False, url=f"unix://{os.environ.get(arena.URL, '')}?db={DATABASE}")
+huey = RedisHuey("bench", results=False, url=f"unix://{os.environ.get(peer_protocol.URL, '')}?db={DATABASE}")
 
 
 @huey.task(name="noop")
@@ -43,13 +43,20 @@ class HueyQueue:
         yield Sender()
 
     def command(self) -> list[str]:
-        return ["-m", "huey.bin.huey_consumer", f"{arena.module(__spec__)}.huey", "--workers", "4", "--quiet"]
+        return [
+            "-m",
+            "huey.bin.huey_consumer",
+            f"{peer_protocol.module_name(__spec__)}.huey",
+            "--workers",
+            "4",
+            "--quiet",
+        ]
 
     async def remembered(self, url: str) -> int:
         return len(huey)
 
 
 if __name__ == "__main__":
-    from benchmarks.contenders import huey_queue as served  # tasks are known by their module
+    from benchmarks.contenders import huey_queue as served  # tasks are identified by their module
 
-    arena.main(HueyQueue())
+    peer_protocol.main(HueyQueue())

@@ -1,7 +1,8 @@
-"""The ledger: for every job of a run, when it first started, how often it started, and how often it came to its end.
+"""Ledger: for every job of a run, its first start, the number of its starts, and the number of its ends.
 
-A file mapped into memory by the harness and by every process and thread of a worker; what was written stays when the
-writer is killed. Each job has words of its own, so nobody needs a lock. Standard library only.
+A file mapped into memory by the harness and by every process and thread of a worker; it survives a kill of the
+writer.
+Each job has its own 64-bit words, so no lock is needed. Standard library only.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ FIRST, STARTS, ENDS, WORDS = 0, 1, 2, 3
 
 
 class Ledger:
-    """Three words a job."""
+    """Three words per job."""
 
     def __init__(self, path: Path, jobs: int = 0) -> None:
         self.path = path
@@ -40,11 +41,11 @@ class Ledger:
         self._words[job * WORDS + ENDS] += 1
 
     def first_start(self, job: int) -> int:
-        """When a job started first; 0 as long as it has not."""
+        """Return when a job started first; 0 if it has not."""
         return self._words[job * WORDS + FIRST]
 
     def first_starts(self) -> list[int]:
-        """When each job started first; 0 for those that have not."""
+        """Return when each job started first; 0 for those that have not."""
         return list(self._words[FIRST::WORDS])
 
     def starts(self) -> list[int]:
@@ -55,31 +56,31 @@ class Ledger:
 
 
 @functools.cache
-def _mine() -> tuple[Ledger, float]:
-    """The ledger this worker was told to write in, and how long its jobs take."""
+def _own_ledger() -> tuple[Ledger, float]:
+    """Return the ledger of this worker and the duration of its jobs."""
     return Ledger(Path(os.environ[LEDGER])), float(os.environ[NAP])
 
 
-def _moment(nap: float, number: int) -> float:
-    """From half to one and a half of it, so that those begun together do not end together."""
+def _duration(nap: float, number: int) -> float:
+    """Return half to one and a half of it, so that jobs started together do not end together."""
     return nap * (0.5 + number * 37 % 101 / 100)
 
 
 def job(payload: str | bytes) -> None:
-    """The job of every contender with plain functions: counted, for a moment busy with nothing, counted."""
-    ledger, nap = _mine()
+    """The job of contenders with plain functions: record the start, sleep, record the end."""
+    ledger, nap = _own_ledger()
     number: int = json.loads(payload)["sample"]
     ledger.started(number)
     if nap:
-        time.sleep(_moment(nap, number))
+        time.sleep(_duration(nap, number))
     ledger.ended(number)
 
 
 async def async_job(payload: str | bytes) -> None:
     """The same for contenders with coroutines."""
-    ledger, nap = _mine()
+    ledger, nap = _own_ledger()
     number: int = json.loads(payload)["sample"]
     ledger.started(number)
     if nap:
-        await asyncio.sleep(_moment(nap, number))
+        await asyncio.sleep(_duration(nap, number))
     ledger.ended(number)

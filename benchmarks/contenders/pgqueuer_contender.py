@@ -1,6 +1,6 @@
-"""PgQueuer as a contender: its own tables, its own worker, batch size 100, uvloop as its own command line has it.
+"""PgQueuer as a contender: its own tables and worker, batch size 100, uvloop as in its own command line.
 
-One asyncpg connection per process, as its documentation starts: a pool gave the same rates within the noise.
+One asyncpg connection per process, as in its documentation; a pool gave the same rates within the noise.
 """
 
 # mypy: disable-error-code="import-not-found, untyped-decorator"
@@ -16,7 +16,7 @@ from pgqueuer import PgQueuer
 from pgqueuer.models import Job
 from pgqueuer.queries import Queries
 
-from benchmarks.contenders import stage
+from benchmarks.contenders import contender_protocol
 
 ENTRYPOINT = "noop"
 
@@ -29,7 +29,7 @@ class Sender:
         await self._queries.enqueue(ENTRYPOINT, payload.encode())
 
     async def many(self, payloads: list[str]) -> None:
-        for chunk in stage.thousands(payloads):
+        for chunk in contender_protocol.in_transactions(payloads):
             count = len(chunk)
             await self._queries.enqueue([ENTRYPOINT] * count, [text.encode() for text in chunk], [0] * count)
 
@@ -48,7 +48,7 @@ class PgQueuerContender:
         yield Sender(Queries.from_asyncpg_connection(connection))
         await connection.close()
 
-    async def work(self, url: str, on_job: stage.OnJob, gate: stage.Gate) -> None:
+    async def work(self, url: str, on_job: contender_protocol.OnJob, gate: contender_protocol.Gate) -> None:
         connection = await asyncpg.connect(url)
         queue = PgQueuer.from_asyncpg_connection(connection)
 
@@ -57,8 +57,8 @@ class PgQueuerContender:
             on_job(job.payload or b"")
 
         await gate.ready()
-        running = asyncio.create_task(queue.run(batch_size=stage.BATCH))
-        stopping = asyncio.create_task(gate.stopped())
+        running = asyncio.create_task(queue.run(batch_size=contender_protocol.BATCH))
+        stopping = asyncio.create_task(gate.wait_for_stop())
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
         queue.shutdown.set()
         await running
@@ -73,4 +73,4 @@ class PgQueuerContender:
 
 
 if __name__ == "__main__":
-    stage.main(PgQueuerContender())
+    contender_protocol.main(PgQueuerContender())

@@ -1,4 +1,4 @@
-"""PgQueuer in the arena: its manager with batches of 100; what a silent worker holds comes back after 30 s (default).
+"""PgQueuer for `compare`: its manager with batches of 100; jobs of a silent worker return after 30 s (default).
 
 Run from a script: its command line fails with the current version of a library it needs.
 """
@@ -18,13 +18,13 @@ from pgqueuer import PgQueuer
 from pgqueuer.models import Job
 from pgqueuer.queries import Queries
 
-from benchmarks.contenders import arena, pgqueuer_contender, stage
+from benchmarks.contenders import contender_protocol, peer_protocol, pgqueuer_contender
 from benchmarks.contenders.ledger import async_job
 
 
 async def serve() -> None:
-    """Be a worker, as `pgq run` would be."""
-    connection = await asyncpg.connect(os.environ[arena.URL])
+    """Run a worker like `pgq run`."""
+    connection = await asyncpg.connect(os.environ[peer_protocol.URL])
     queue = PgQueuer.from_asyncpg_connection(connection)
 
     @queue.entrypoint(pgqueuer_contender.ENTRYPOINT)
@@ -32,7 +32,7 @@ async def serve() -> None:
         await async_job(job.payload or b"")
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, queue.shutdown.set)
-    await queue.run(batch_size=stage.BATCH)
+    await queue.run(batch_size=contender_protocol.BATCH)
     await connection.close()
 
 
@@ -43,13 +43,16 @@ class PgQueuerQueue:
         await pgqueuer_contender.PgQueuerContender().prepare(url)
 
     @asynccontextmanager
-    async def sender(self, url: str) -> AsyncIterator[stage.Sender]:
+    async def sender(self, url: str) -> AsyncIterator[contender_protocol.Sender]:
         connection = await asyncpg.connect(url)
         yield pgqueuer_contender.Sender(Queries.from_asyncpg_connection(connection))
         await connection.close()
 
     def command(self) -> list[str]:
-        return ["-c", f"from {arena.module(__spec__)} import serve, stage; stage.run(serve())"]
+        return [
+            "-c",
+            f"import {peer_protocol.module_name(__spec__)} as it; it.contender_protocol.run(it.serve())",
+        ]
 
     async def remembered(self, url: str) -> int:
         connection = await asyncpg.connect(url)
@@ -59,4 +62,4 @@ class PgQueuerQueue:
 
 
 if __name__ == "__main__":
-    arena.main(PgQueuerQueue())
+    peer_protocol.main(PgQueuerQueue())

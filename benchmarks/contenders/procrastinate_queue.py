@@ -1,7 +1,8 @@
-"""Procrastinate in the arena: its worker with 20 jobs at once.
+"""Procrastinate for `compare`: its worker with 20 concurrent jobs.
 
-By itself it never takes back what a killed worker held. Made durable, it has the periodic task its documentation gives
-for that: jobs whose worker has been silent for 30 s (its default) are retried; looked for every 10 s here.
+By default it never recovers the jobs of a killed worker. The durable entry has the periodic task of its
+documentation:
+jobs whose worker has been silent for 30 s (its default) are retried, checked every 10 s here.
 """
 
 # mypy: disable-error-code="import-not-found, untyped-decorator"
@@ -16,12 +17,12 @@ from typing import Any
 import asyncpg
 from procrastinate import App, JobContext, PsycopgConnector
 
-from benchmarks.contenders import arena, stage
+from benchmarks.contenders import contender_protocol, peer_protocol
 from benchmarks.contenders.ledger import async_job
 
-AT_ONCE = 20
+CONCURRENCY = 20
 
-app = App(connector=PsycopgConnector(conninfo=os.environ.get(arena.URL, "")))
+app = App(connector=PsycopgConnector(conninfo=os.environ.get(peer_protocol.URL, "")))
 
 
 @app.task(name="noop")
@@ -29,7 +30,7 @@ async def noop(payload: str) -> None:
     await async_job(payload)
 
 
-if arena.durable():
+if peer_protocol.is_durable():
 
     @app.periodic(cron="* * * * * */10")
     @app.task(queueing_lock="retry_stalled_jobs", pass_context=True)
@@ -43,7 +44,7 @@ class Sender:
         await noop.defer_async(payload=payload)
 
     async def many(self, payloads: list[str]) -> None:
-        for chunk in stage.thousands(payloads):
+        for chunk in contender_protocol.in_transactions(payloads):
             await noop.batch_defer_async(*({"payload": text} for text in chunk))
 
 
@@ -60,7 +61,7 @@ class ProcrastinateQueue:
             yield Sender()
 
     def command(self) -> list[str]:
-        return ["-c", f"import {arena.module(__spec__)} as it; it.app.run_worker(concurrency=it.AT_ONCE)"]
+        return ["-c", f"import {peer_protocol.module_name(__spec__)} as it; it.app.run_worker(concurrency=it.AT_ONCE)"]
 
     async def remembered(self, url: str) -> int:
         connection = await asyncpg.connect(url)
@@ -72,4 +73,4 @@ class ProcrastinateQueue:
 
 
 if __name__ == "__main__":
-    arena.main(ProcrastinateQueue())
+    peer_protocol.main(ProcrastinateQueue())

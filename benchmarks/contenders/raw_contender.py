@@ -1,7 +1,8 @@
-"""The bare database as a contender: what asyncpg and PostgreSQL allow when nothing stands between.
+"""The bare database as a contender: the limit of asyncpg and PostgreSQL.
 
-One connection claims a batch and commits, "runs" it in a plain loop, deletes it and writes its record in one statement
-and commits. No retries, leases that end, types or logs: a limit to be measured against, not a queue to use.
+One connection claims a batch and commits, "runs" it in a plain loop, deletes it, writes its record in one statement
+and
+commits. No retries, leases, types or logs: a limit to compare with, not a queue to use.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import asyncpg
 
-from benchmarks.contenders import stage
+from benchmarks.contenders import contender_protocol
 
 TABLES = """
 CREATE TABLE jobs (
@@ -78,7 +79,7 @@ class Sender:
         await self._connection.execute(ENQUEUE, payload)
 
     async def many(self, payloads: list[str]) -> None:
-        for chunk in stage.thousands(payloads):
+        for chunk in contender_protocol.in_transactions(payloads):
             rows = [(text,) for text in chunk]
             await self._connection.copy_records_to_table("jobs", columns=["payload"], records=rows)
 
@@ -97,7 +98,7 @@ class RawContender:
         yield Sender(connection)
         await connection.close()
 
-    async def work(self, url: str, on_job: stage.OnJob, gate: stage.Gate) -> None:
+    async def work(self, url: str, on_job: contender_protocol.OnJob, gate: contender_protocol.Gate) -> None:
         connection = await asyncpg.connect(url, server_settings={"plan_cache_mode": "force_generic_plan"})
         worker = str(connection.get_server_pid())
         woken = asyncio.Event()
@@ -105,10 +106,10 @@ class RawContender:
         claim = await connection.prepare(CLAIM)
         finish = await connection.prepare(FINISH)
         await gate.ready()
-        stopping = asyncio.create_task(gate.stopped())
+        stopping = asyncio.create_task(gate.wait_for_stop())
         while not stopping.done():
             woken.clear()
-            rows = await claim.fetch(worker, stage.BATCH)
+            rows = await claim.fetch(worker, contender_protocol.BATCH)
             if rows:
                 for row in rows:
                     on_job(row["payload"])
@@ -128,4 +129,4 @@ class RawContender:
 
 
 if __name__ == "__main__":
-    stage.main(RawContender())
+    contender_protocol.main(RawContender())

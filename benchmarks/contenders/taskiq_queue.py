@@ -1,6 +1,6 @@
-"""Taskiq in the arena: `taskiq worker` with two processes, its default, over a Redis list.
+"""Taskiq for `compare`: `taskiq worker` with two processes, its default, over a Redis list.
 
-Made durable it has a Redis stream instead, whose entries are acknowledged after the work; what nobody acknowledged is
+The durable entry has a Redis stream instead, whose entries are acknowledged after the work; unacknowledged ones are
 taken over after 20 s instead of ten minutes.
 """
 
@@ -17,17 +17,17 @@ from redis.asyncio import Redis
 from taskiq.acks import AcknowledgeType
 from taskiq_redis import ListQueueBroker, RedisStreamBroker
 
-from benchmarks.contenders import arena
+from benchmarks.contenders import peer_protocol
 from benchmarks.contenders.ledger import async_job
 
 DATABASE = 4
 IDLE, LOCK = 20_000, 5
 
-where = f"unix://{os.environ.get(arena.URL, '')}?db={DATABASE}"
-# Its client gives up on an answer after 5 s unless told otherwise, which ends a worker that waits on an empty queue.
+where = f"unix://{os.environ.get(peer_protocol.URL, '')}?db={DATABASE}"
+# Its client gives up on a reply after 5 s by default, which ends a worker that waits on an empty queue.
 broker = (
     RedisStreamBroker(where, idle_timeout=IDLE, consumer_id="0", unacknowledged_lock_timeout=LOCK, socket_timeout=None)
-    if arena.durable()
+    if peer_protocol.is_durable()
     else ListQueueBroker(where, socket_timeout=None)
 )
 
@@ -58,12 +58,12 @@ class TaskiqQueue:
         await broker.shutdown()
 
     def command(self) -> list[str]:
-        late = ["--ack-type", AcknowledgeType.WHEN_EXECUTED.value] if arena.durable() else []
+        late = ["--ack-type", AcknowledgeType.WHEN_EXECUTED.value] if peer_protocol.is_durable() else []
         return [
             "-m",
             "taskiq",
             "worker",
-            f"{arena.module(__spec__)}:broker",
+            f"{peer_protocol.module_name(__spec__)}:broker",
             "--workers",
             "2",
             "--log-level",
@@ -73,11 +73,11 @@ class TaskiqQueue:
 
     async def remembered(self, url: str) -> int:
         async with Redis.from_url(where) as redis:
-            if not arena.durable():
+            if not peer_protocol.is_durable():
                 return int(await redis.llen("taskiq"))
             (group,) = await redis.xinfo_groups("taskiq")
             return int(group["pending"]) + int(group["lag"] or 0)
 
 
 if __name__ == "__main__":
-    arena.main(TaskiqQueue())
+    peer_protocol.main(TaskiqQueue())

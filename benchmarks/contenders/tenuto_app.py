@@ -1,4 +1,4 @@
-"""An app for `tenuto up`, to see what it costs with nothing to do."""
+"""An app for `tenuto up`, to measure its idle cost."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ app = Tenuto()
 
 @app.job
 async def noop() -> None:
-    """Nothing."""
+    """Do nothing."""

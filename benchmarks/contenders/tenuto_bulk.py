@@ -1,7 +1,9 @@
-"""Tenuto's manifests for `bulk` and `manager`: typed items in bulk, memory while streaming, caps, polls over very many.
+"""Tenuto's manifests for `bulk` and `manager`: typed items in bulk, memory while streaming, limits, polls over very
+many.
 
-Everything goes through the public face but the many copies of one manifest, which are made with one statement, because
-making them is not what is measured.
+Everything goes through the public API except the copies of one manifest, which are created with one statement,
+because
+creating them is not measured.
 """
 
 from __future__ import annotations
@@ -17,12 +19,12 @@ from tempfile import TemporaryDirectory
 
 import asyncpg
 
-from benchmarks.contenders import stage
+from benchmarks.contenders import contender_protocol
 from tenuto import Manifest, Tenuto, every
 from tenuto.postgres import migrator
 from tenuto.scheduling import manifest_manager
 
-CAP = 50
+MAX_ACTIVE = 50
 WARM_UP = 3
 
 COPY = """
@@ -43,7 +45,7 @@ WHERE id IN (SELECT id FROM tenuto.manifests ORDER BY id LIMIT $1)
 
 @dataclass
 class TableSlice:
-    """A typed item: a slice of a table that is to be replicated."""
+    """A typed item: a slice of a table to be replicated."""
 
     table: str
     number: int
@@ -54,15 +56,15 @@ def build(url: str, home: str | None = None) -> tuple[Tenuto, dict[str, Manifest
 
     @app.job
     async def replicate(slice: TableSlice) -> None:
-        """Nothing but its record."""
+        """Do nothing."""
 
     @app.job
     async def tick() -> None:
-        """The job of every manifest with a clock."""
+        """The job of every manifest with a trigger."""
 
     made = {
         "free": app.manifest("free", replicate, on_demand=True),
-        "capped": app.manifest("capped", replicate, on_demand=True, max_active=CAP),
+        "capped": app.manifest("capped", replicate, on_demand=True, max_active=MAX_ACTIVE),
         "clock": app.manifest("clock", tick, trigger=every("1d", anchor=datetime.now(UTC) + timedelta(days=1))),
     }
     return app, made
@@ -82,10 +84,10 @@ async def prepare(url: str) -> None:
 
 
 async def fill(url: str, count: int, which: str) -> None:
-    """So many items of a manifest in one call; answers with the rate and with how far memory grew meanwhile."""
+    """Submit that many items of a manifest in one call; answer with the rate and the memory growth."""
     app, made = build(url)
     async with app:
-        await app.bulk_enqueue(made[which], slices(2_000))  # statements prepared, connections made
+        await app.bulk_enqueue(made[which], slices(2_000))  # statements prepared, connections opened
         before = _megabytes()
         began = time.monotonic()
         batch = await app.bulk_enqueue(made[which], slices(count))
@@ -93,12 +95,12 @@ async def fill(url: str, count: int, which: str) -> None:
         grown = _megabytes() - before
         total = (await batch.progress())["total"]
     if total != count:
-        raise SystemExit(f"{count} items were sent, {total} are in")
-    stage.answer(rate=count / seconds, grown=grown)
+        raise SystemExit(f"{count} items were sent, {total} are stored")
+    contender_protocol.print_answer(rate=count / seconds, grown=grown)
 
 
 async def drain(url: str, count: int, which: str) -> None:
-    """So many items of a manifest worked off by one worker; answers with the rate."""
+    """Process that many items of a manifest with one worker; answer with the rate."""
     with TemporaryDirectory(prefix="tenuto-bench-home-") as home:
         app, made = build(url, home)
         async with app:
@@ -112,20 +114,20 @@ async def drain(url: str, count: int, which: str) -> None:
             seconds = time.monotonic() - began
     if ended["done"] != count:
         raise SystemExit(f"{count} items were sent, {ended['done']} were done")
-    stage.answer(rate=count / seconds)
+    contender_protocol.print_answer(rate=count / seconds)
 
 
 async def many(url: str, count: int) -> None:
-    """So many manifests with a clock, none of them due."""
+    """Create manifests with a trigger, none of them due."""
     connection = await asyncpg.connect(url)
     await connection.execute(COPY, "clock", count - 1, timeout=600)
     await connection.execute("VACUUM (ANALYZE)", timeout=600)
     await connection.close()
-    stage.answer(filled=count)
+    contender_protocol.print_answer(filled=count)
 
 
 async def poll(url: str, times: int, due: int) -> None:
-    """What one poll takes while so many are due, again and again; answers in milliseconds."""
+    """Time one poll with that many due, repeatedly; answer in milliseconds."""
     app, _ = build(url)
     taken = []
     database = await app.connect(for_worker=True)
@@ -140,7 +142,7 @@ async def poll(url: str, times: int, due: int) -> None:
             raise SystemExit(f"{due} were due, {result.enqueued} were enqueued: {json.dumps(result.skipped)}")
     await connection.close()
     await database.close()
-    stage.answer(milliseconds=taken[WARM_UP:])
+    contender_protocol.print_answer(milliseconds=taken[WARM_UP:])
 
 
 def _megabytes() -> float:
@@ -157,17 +159,17 @@ def main() -> None:
     asked = parser.parse_args()
     match asked.verb:
         case "versions":
-            stage.versions(("tenuto", "asyncpg"))
+            contender_protocol.versions(("tenuto", "asyncpg"))
         case "prepare":
-            stage.run(prepare(asked.url))
+            contender_protocol.run(prepare(asked.url))
         case "fill":
-            stage.run(fill(asked.url, asked.count, asked.which))
+            contender_protocol.run(fill(asked.url, asked.count, asked.which))
         case "drain":
-            stage.run(drain(asked.url, asked.count, asked.which))
+            contender_protocol.run(drain(asked.url, asked.count, asked.which))
         case "many":
-            stage.run(many(asked.url, asked.count))
+            contender_protocol.run(many(asked.url, asked.count))
         case _:
-            stage.run(poll(asked.url, asked.count, asked.due))
+            contender_protocol.run(poll(asked.url, asked.count, asked.due))
 
 
 if __name__ == "__main__":

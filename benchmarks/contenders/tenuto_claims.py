@@ -1,7 +1,7 @@
-"""Tenuto's claim alone, timed: what `growth` compares between a small database and large ones.
+"""Tenuto's claim alone, timed: `growth` compares it between a small database and large ones.
 
-It goes past the public face to the store, because a claim is not something a user asks for. Every claimed task is
-finished and replaced by a new one outside the clock, so the number of waiting tasks stays what the scene says.
+It uses the store directly, because the public API has no claim. Every claimed task is finished and replaced by a new
+one outside the timing, so the number of waiting tasks stays constant.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import argparse
 import time
 from datetime import timedelta
 
-from benchmarks.contenders import stage
-from benchmarks.contenders.tally import payload
+from benchmarks.contenders import contender_protocol
+from benchmarks.contenders.start_counters import make_payload
 from tenuto.ids import new_id
 from tenuto.lifecycle.completion import finish
 from tenuto.model.actors import Actor
-from tenuto.model.tasks import NewTask, Outcome, Settlement, OutcomeStatus
+from tenuto.model.tasks import NewTask, Outcome, OutcomeStatus, Settlement
 from tenuto.postgres.database import Database
 from tenuto.store import tasks
 from tenuto.store.claim_cursor import ClaimCursor
@@ -26,11 +26,11 @@ LEASE = timedelta(seconds=60)
 ACTOR = Actor.system("benchmark")
 
 
-async def claims(url: str, times: int, *, fresh: bool) -> None:
-    """Claim 100 at a time as a worker does that runs for a while, or as one that has just started each time."""
+async def time_claims(url: str, times: int, *, fresh: bool) -> None:
+    """Claim 100 at a time as a worker that has been running, or as one that has just started each time."""
     database = await Database.open(url, max_connections=1, generic_plans=True)
     worker = new_id()
-    me = ProcessRegistration(worker, str(worker), "benchmark", "", "", 0, "", ["default"], stage.BATCH)
+    me = ProcessRegistration(worker, str(worker), "benchmark", "", "", 0, "", ["default"], contender_protocol.BATCH)
     await register_process(database, me, holds_name_lock=True, silence_limit=LEASE)
     bounds = ClaimCursor()
     taken: list[float] = []
@@ -38,21 +38,21 @@ async def claims(url: str, times: int, *, fresh: bool) -> None:
         if fresh:
             bounds = ClaimCursor()
         began = time.monotonic_ns()
-        claimed = await tasks.claim_tasks(database, worker, ["default"], stage.BATCH, LEASE, bounds)
+        claimed = await tasks.claim_tasks(database, worker, ["default"], contender_protocol.BATCH, LEASE, bounds)
         taken.append((time.monotonic_ns() - began) / 1e6)
-        if len(claimed) != stage.BATCH:
-            raise SystemExit(f"a claim of {stage.BATCH} brought {len(claimed)}")
+        if len(claimed) != contender_protocol.BATCH:
+            raise SystemExit(f"a claim of {contender_protocol.BATCH} returned {len(claimed)}")
         bounds.advance_past(claimed)
         now = database.clock.now()
         done = Outcome(OutcomeStatus.COMPLETED, started_at=now, ended_at=now)
         await finish(database, [Settlement(task, done) for task in claimed])
-        await tasks.enqueue_tasks(database, [_new(number, database) for number in range(stage.BATCH)])
+        await tasks.enqueue_tasks(database, [_new_task(number, database) for number in range(contender_protocol.BATCH)])
     await database.close()
-    stage.answer(milliseconds=taken[WARM_UP:])
+    contender_protocol.print_answer(milliseconds=taken[WARM_UP:])
 
 
-def _new(number: int, database: Database) -> NewTask:
-    return NewTask(new_id(), "noop", payload(number), database.clock.now(), ACTOR)
+def _new_task(number: int, database: Database) -> NewTask:
+    return NewTask(new_id(), "noop", make_payload(number), database.clock.now(), ACTOR)
 
 
 def main() -> None:
@@ -62,7 +62,7 @@ def main() -> None:
     parser.add_argument("--times", type=int, required=True)
     parser.add_argument("--fresh", action="store_true")
     asked = parser.parse_args()
-    stage.run(claims(asked.url, asked.times, fresh=asked.fresh))
+    contender_protocol.run(time_claims(asked.url, asked.times, fresh=asked.fresh))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Tenuto as a contender, through its public face: `enqueue`, `enqueue_many`, `worker`, all with their defaults."""
+"""Tenuto as a contender, through its public API: `enqueue`, `enqueue_many`, `worker`, all with their defaults."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 
 import asyncpg
 
-from benchmarks.contenders import stage
+from benchmarks.contenders import contender_protocol
 from tenuto import Job, Tenuto
 from tenuto.postgres import migrator
 
 Noop = Job[..., Any]
 
 
-def build(url: str, on_job: stage.OnJob, home: str | None = None) -> tuple[Tenuto, Noop]:
-    """The application every process of this contender has: one job that does nothing but be counted."""
+def build(url: str, on_job: contender_protocol.OnJob, home: str | None = None) -> tuple[Tenuto, Noop]:
+    """Build the application of every process of this contender: one job that is only counted."""
     app = Tenuto(database=url, home=home)
 
     @app.job
@@ -55,13 +55,13 @@ class TenutoContender:
         async with app:
             yield Sender(app, noop)
 
-    async def work(self, url: str, on_job: stage.OnJob, gate: stage.Gate) -> None:
+    async def work(self, url: str, on_job: contender_protocol.OnJob, gate: contender_protocol.Gate) -> None:
         with TemporaryDirectory(prefix="tenuto-bench-home-") as home:
             app, _ = build(url, on_job, home)
             async with app:
                 await gate.ready()
                 async with app.worker(name=f"bench-{os.getpid()}"):
-                    await gate.stopped()
+                    await gate.wait_for_stop()
 
     async def audit(self, url: str) -> tuple[int, int]:
         connection = await asyncpg.connect(url)
@@ -76,4 +76,4 @@ def _never(_payload: str | bytes) -> None:
 
 
 if __name__ == "__main__":
-    stage.main(TenutoContender())
+    contender_protocol.main(TenutoContender())

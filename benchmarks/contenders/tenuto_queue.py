@@ -1,4 +1,4 @@
-"""Tenuto in the arena: `tenuto worker` with a name, as a service has one; `enqueue` and `enqueue_many`."""
+"""Tenuto for `compare`: `tenuto worker` with a name, as a service has one; `enqueue` and `enqueue_many`."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from contextlib import asynccontextmanager
 
 import asyncpg
 
-from benchmarks.contenders import arena, stage
+from benchmarks.contenders import contender_protocol, peer_protocol
 from benchmarks.contenders.ledger import async_job
 from tenuto import Tenuto
 from tenuto.postgres import migrator
 
-app = Tenuto(database=os.environ.get(arena.URL) or None)
+app = Tenuto(database=os.environ.get(peer_protocol.URL) or None)
 
 
 @app.job
@@ -39,18 +39,18 @@ class TenutoQueue:
         await database.close()
 
     @asynccontextmanager
-    async def sender(self, url: str) -> AsyncIterator[stage.Sender]:
+    async def sender(self, url: str) -> AsyncIterator[contender_protocol.Sender]:
         async with app:
             yield Sender()
 
     def command(self) -> list[str]:
-        where = ["--database", os.environ[arena.URL], "--home", os.environ[arena.FOLDER]]
+        where = ["--database", os.environ[peer_protocol.URL], "--home", os.environ[peer_protocol.FOLDER]]
         return [
             "-m",
             "tenuto",
             "worker",
             "--app",
-            f"{arena.module(__spec__)}:app",
+            f"{peer_protocol.module_name(__spec__)}:app",
             *where,
             "--name",
             "bench",
@@ -65,4 +65,4 @@ class TenutoQueue:
 
 
 if __name__ == "__main__":
-    arena.main(TenutoQueue())
+    peer_protocol.main(TenutoQueue())

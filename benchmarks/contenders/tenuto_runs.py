@@ -1,4 +1,4 @@
-"""Tenuto on the course, through its public face: a schedule of four groups, run by hand; a worker as it comes."""
+"""Tenuto for `executions`, through its public API: a schedule of four groups, run manually; a worker with defaults."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from uuid import UUID
 
 import asyncpg
 
-from benchmarks.contenders import course, stage
-from benchmarks.contenders.tally import Starts
+from benchmarks.contenders import contender_protocol, runner_protocol
+from benchmarks.contenders.start_counters import Starts
 from tenuto import Step, Tenuto, manual
 from tenuto.postgres import migrator
 
@@ -28,7 +28,7 @@ JOIN (
     GROUP BY execution_id, group_index
 ) AS earlier ON earlier.execution_id = later.execution_id AND earlier.group_index = later.group_index - 1
 """
-# All steps of an execution, each done, no matter what the execution says of itself.
+# All steps of an execution completed, independent of the state of the execution.
 WHOLE = """
 SELECT count(*)
 FROM tenuto.executions AS execution
@@ -42,7 +42,7 @@ WHERE state = 'completed'
 
 
 def build(url: str, count: Callable[[], None], home: str | None = None) -> Tenuto:
-    """The application every process of this contender has."""
+    """Build the application of every process of this contender."""
     app = Tenuto(database=url, home=home)
 
     @app.job
@@ -64,7 +64,7 @@ class Submitter:
         return started.execution_id
 
     async def ended(self, execution: Any) -> None:
-        found = await self._app.executions.wait(execution, course.OVERDUE)
+        found = await self._app.executions.wait(execution, runner_protocol.TIMEOUT_SECONDS)
         assert found["state"] == "completed", found
 
 
@@ -84,18 +84,18 @@ class TenutoRunner:
         async with app:
             yield Submitter(app)
 
-    async def work(self, url: str, starts: Starts, gate: stage.Gate) -> None:
+    async def work(self, url: str, starts: Starts, gate: contender_protocol.Gate) -> None:
         with TemporaryDirectory(prefix="tenuto-bench-home-") as home:
             app = build(url, starts.count, home)
             async with app:
                 await gate.ready()
                 async with app.worker(name=f"bench-{os.getpid()}"):
-                    await gate.stopped()
+                    await gate.wait_for_stop()
 
     async def audit(self, url: str) -> tuple[int, int]:
         connection = await asyncpg.connect(url)
         open_ = await connection.fetchval("SELECT count(*) FROM tenuto.executions WHERE ended_at IS NULL")
-        ended = await connection.fetchval(WHOLE, course.STEPS)
+        ended = await connection.fetchval(WHOLE, runner_protocol.STEPS)
         await connection.close()
         return open_, ended
 
@@ -111,4 +111,4 @@ def _never() -> None:
 
 
 if __name__ == "__main__":
-    course.main(TenutoRunner())
+    runner_protocol.main(TenutoRunner())

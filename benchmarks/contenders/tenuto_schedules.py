@@ -1,8 +1,8 @@
 """Tenuto's schedules for `schedules`: many due at once, few due among many, a hundred a minute.
 
-Schedulers and workers are real processes through the public face. One schedule is made through it, too; its many
-copies are made with one statement, because making a million of them is not what is measured. What became of them is
-read from the ledger and the records, not from what a process says of itself.
+Schedulers and workers are real processes through the public API. One schedule is created through it, too; its copies
+are created with one statement, because creating a million of them is not measured. The results are read from the
+occurrence ledger and the activities, not from the processes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 
 import asyncpg
 
-from benchmarks.contenders import stage, timetable
+from benchmarks.contenders import contender_protocol, fire_times
 from tenuto import Step, Tenuto, every
 from tenuto.model.triggers import Trigger
 from tenuto.operations.schedules import schedule_definition
@@ -26,7 +26,7 @@ from tenuto.postgres.database import Database
 from tenuto.store import schedules
 
 WARM_UP = 5
-AT_ONCE = 100
+CONCURRENT_DUE = 100
 AHEAD = timedelta(seconds=10)
 OVERDUE = 300.0
 
@@ -45,7 +45,7 @@ SET next_run_at = now()
 WHERE id IN (SELECT id FROM tenuto.schedules ORDER BY id LIMIT $1)
 """
 FIRED = "SELECT count(*) FROM tenuto.occurrences WHERE decision = 'fired' AND due_at = $1"
-# Rows of the ledger beyond one for each due instant, rows that say anything but fired, executions without a row.
+# Ledger rows beyond one for each due instant, rows with another decision than fired, executions without a row.
 WRONG = """
 SELECT count(*) - count(DISTINCT (schedule_id, due_at)),
        count(*) FILTER (WHERE decision <> 'fired'),
@@ -68,7 +68,7 @@ def build(url: str, home: str | None = None) -> Tenuto:
 
 
 async def noop() -> None:
-    """The one step of every schedule."""
+    """The only step of every schedule."""
 
 
 async def prepare(url: str) -> None:
@@ -77,44 +77,46 @@ async def prepare(url: str) -> None:
     await database.close()
 
 
-async def serve(url: str, *, worker: bool) -> None:
-    """Be a scheduler, or a worker, until the word to stop."""
-    gate = stage.Pipe()
+async def run_service(url: str, *, worker: bool) -> None:
+    """Run a scheduler or a worker until the stop command."""
+    gate = contender_protocol.StandardStreamGate()
     await gate.open()
     with TemporaryDirectory(prefix="tenuto-bench-home-") as home:
         app, name = build(url, home), f"bench-{os.getpid()}"
         async with app, app.worker(name=name) if worker else app.scheduler(name=name):
             await gate.ready()
-            await gate.stopped()
+            await gate.wait_for_stop()
 
 
 # --- many due at one instant ------------------------------------------------------------------------------------------
 
 
 async def burst(url: str, count: int) -> None:
-    """So many schedules due at one instant; answers with the seconds from it until the last of them was fired."""
+    """Create schedules due at one instant; answer with the seconds from it until the last of them fired."""
     due_at = (datetime.now(UTC) + AHEAD).replace(microsecond=0)
     connection = await asyncpg.connect(url)
-    await make(url, "burst", every("1d", anchor=due_at), copies=count - 1)
+    await create_schedules(url, "burst", every("1d", anchor=due_at), copies=count - 1)
     await connection.execute("VACUUM (ANALYZE)")
     await connection.execute("SELECT pg_notify('tenuto', 'schedules')")
     if datetime.now(UTC) > due_at - timedelta(seconds=1):
-        raise SystemExit("making the schedules took until they were due")
+        raise SystemExit("creating the schedules took until they were due")
     await asyncio.sleep((due_at - datetime.now(UTC)).total_seconds())
     while (fired := await connection.fetchval(FIRED, due_at)) < count:
         if datetime.now(UTC) > due_at + timedelta(seconds=OVERDUE):
-            raise SystemExit(f"{fired} of {count} schedules were fired in time")
+            raise SystemExit(f"{fired} of {count} schedules fired in time")
         await asyncio.sleep(0.02)
     seconds = (datetime.now(UTC) - due_at).total_seconds()
     (wrong,) = await connection.fetch(WRONG)
     if any(wrong):
-        raise SystemExit(f"the ledger does not say once each: {tuple(wrong)}")
+        raise SystemExit(f"the ledger does not have each once: {tuple(wrong)}")
     by = Counter(row[0] for row in await connection.fetch("SELECT decided_by FROM tenuto.occurrences"))
     await connection.close()
-    stage.answer(seconds=seconds, fired_by=list(by.values()))
+    contender_protocol.print_answer(seconds=seconds, fired_by=list(by.values()))
 
 
-async def make(url: str, name: str, trigger: Trigger, *, copies: int = 0, apart: timedelta = timedelta()) -> None:
+async def create_schedules(
+    url: str, name: str, trigger: Trigger, *, copies: int = 0, apart: timedelta = timedelta()
+) -> None:
     app = build(url)
     async with app:
         await app.schedules.create(schedule_definition(name, trigger, [Step.job(app.jobs.get_job("noop"))]))
@@ -127,17 +129,17 @@ async def make(url: str, name: str, trigger: Trigger, *, copies: int = 0, apart:
 
 
 async def fill(url: str, count: int) -> None:
-    """So many schedules, due one after the other from tomorrow on."""
+    """Create schedules that are due one after the other from tomorrow on."""
     tomorrow = datetime.now(UTC) + timedelta(days=1)
-    await make(url, "far", every("1d", anchor=tomorrow), copies=count - 1, apart=timedelta(seconds=1))
+    await create_schedules(url, "far", every("1d", anchor=tomorrow), copies=count - 1, apart=timedelta(seconds=1))
     connection = await asyncpg.connect(url)
     await connection.execute("VACUUM (ANALYZE)", timeout=600)
     await connection.close()
-    stage.answer(filled=count)
+    contender_protocol.print_answer(filled=count)
 
 
-async def look(url: str, times: int, due: int) -> None:
-    """What a scheduler asks the database for, so many times: which are due, and when the next one is."""
+async def measure_due_query(url: str, times: int, due: int) -> None:
+    """Time the queries of a scheduler for due schedules and for the next due instant."""
     connection = await asyncpg.connect(url)
     await connection.execute(NONE_DUE)
     await connection.execute(SOME_DUE, due)
@@ -146,23 +148,23 @@ async def look(url: str, times: int, due: int) -> None:
     database = await Database.open(url, max_connections=1, generic_plans=True)
     found, next_one = [], []
     for _ in range(WARM_UP + times):
-        found.append(await _look_for_due(database, due))
+        found.append(await _query_due(database, due))
         began = time.monotonic_ns()
         await schedules.load_next_due_at(database)
         next_one.append((time.monotonic_ns() - began) / 1e6)
     await database.close()
-    stage.answer(due=found[WARM_UP:], next_due=next_one[WARM_UP:])
+    contender_protocol.print_answer(due=found[WARM_UP:], next_due=next_one[WARM_UP:])
 
 
-async def _look_for_due(database: Database, due: int) -> float:
+async def _query_due(database: Database, due: int) -> float:
     async with database.connection() as connection:
         transaction = connection.transaction()
         await transaction.start()
         began = time.monotonic_ns()
-        found = await schedules.lock_due_schedules(connection, database.clock.now(), AT_ONCE)
+        found = await schedules.lock_due_schedules(connection, database.clock.now(), CONCURRENT_DUE)
         taken = (time.monotonic_ns() - began) / 1e6
         await transaction.rollback()
-    if len(found) != min(due, AT_ONCE):
+    if len(found) != min(due, CONCURRENT_DUE):
         raise SystemExit(f"{due} are due, {len(found)} were found")
     return taken
 
@@ -171,18 +173,18 @@ async def _look_for_due(database: Database, due: int) -> float:
 
 
 async def minute(url: str, seconds: int) -> None:
-    """A hundred schedules, each due once a minute; answers with how late their first step started."""
-    begins = timetable.first_instant() + 2
+    """Run a hundred schedules, each due once a minute; answer with the delay of their first step."""
+    begins = fire_times.first_instant() + 2
     app = build(url)
     async with app:
         step = Step.job(app.jobs.get_job("noop"))
-        for number in range(timetable.FIRES):
-            anchor = datetime.fromtimestamp(begins + timetable.offset(number), UTC)
+        for number in range(fire_times.SCHEDULE_COUNT):
+            anchor = datetime.fromtimestamp(begins + fire_times.first_due_offset(number), UTC)
             app.schedule(f"number {number}", every("60s", anchor=anchor), [step])
         await app.schedules.deploy()
     if time.time() > begins:
-        raise SystemExit("making the schedules took until they were due")
-    wanted, ends = timetable.fires_within(seconds), begins + seconds
+        raise SystemExit("creating the schedules took until they were due")
+    wanted, ends = fire_times.fires_within(seconds), begins + seconds
     span = [datetime.fromtimestamp(instant, UTC) for instant in (begins, ends)]
     await asyncio.sleep(ends - time.time())
     connection = await asyncpg.connect(url)
@@ -193,32 +195,32 @@ async def minute(url: str, seconds: int) -> None:
     await connection.close()
     if len(late) != wanted:
         raise SystemExit(f"{wanted} were due, {len(late)} were started")
-    stage.answer(milliseconds=late)
+    contender_protocol.print_answer(milliseconds=late)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    verbs = ["versions", "prepare", "schedule", "work", "burst", "fill", "look", "minute"]
-    parser.add_argument("verb", choices=verbs)
+    commands = ["versions", "prepare", "schedule", "work", "burst", "fill", "due-query", "minute"]
+    parser.add_argument("verb", choices=commands)
     parser.add_argument("--url", default="")
     parser.add_argument("--count", type=int, default=0)
     parser.add_argument("--due", type=int, default=0)
     asked = parser.parse_args()
     match asked.verb:
         case "versions":
-            stage.versions(("tenuto", "asyncpg"))
+            contender_protocol.versions(("tenuto", "asyncpg"))
         case "prepare":
-            stage.run(prepare(asked.url))
+            contender_protocol.run(prepare(asked.url))
         case "schedule" | "work":
-            stage.run(serve(asked.url, worker=asked.verb == "work"))
+            contender_protocol.run(run_service(asked.url, worker=asked.verb == "work"))
         case "burst":
-            stage.run(burst(asked.url, asked.count))
+            contender_protocol.run(burst(asked.url, asked.count))
         case "fill":
-            stage.run(fill(asked.url, asked.count))
-        case "look":
-            stage.run(look(asked.url, asked.count, asked.due))
+            contender_protocol.run(fill(asked.url, asked.count))
+        case "due-query":
+            contender_protocol.run(measure_due_query(asked.url, asked.count, asked.due))
         case _:
-            stage.run(minute(asked.url, asked.count))
+            contender_protocol.run(minute(asked.url, asked.count))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Tenuto's web service under load: a real server in a process of its own, asked over sockets by another.
+"""Load test of Tenuto's web service: a real server in one process, requests over sockets from another.
 
-The asking side is as lean as can be (prepared bytes, keep-alive, no client library): what is measured is the service.
+The client is minimal (prepared bytes, keep-alive, no client library), so that the service is measured.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.contenders import stage
+from benchmarks.contenders import contender_protocol
 from tenuto import Tenuto
 from tenuto.api.server import web_server
 from tenuto.ids import new_ids
@@ -50,43 +50,43 @@ async def prepare(url: str) -> None:
 
 
 async def fill(url: str, count: int) -> None:
-    """So many records of the past."""
+    """Create that many activities."""
     database = await Database.open(url)
     for at in range(0, count, 20_000):
         await database.fetch_all(ACTIVITIES, new_ids(min(20_000, count - at)))
     await database.fetch_all("VACUUM ANALYZE tenuto.activities")
     await database.close()
-    stage.answer(filled=count)
+    contender_protocol.print_answer(filled=count)
 
 
 async def serve(url: str) -> None:
-    """Be the web service until told to stop; answer with what it has used."""
-    gate = stage.Pipe()
+    """Run the web service until the stop command; answer with its CPU time."""
+    gate = contender_protocol.StandardStreamGate()
     await gate.open()
     with TemporaryDirectory(prefix="tenuto-bench-home-") as home:
         app = Tenuto(url, home=home)
         async with app, web_server(app, port=0) as address:
             _, key = await app.api_keys.create(f"bench-{os.getpid()}", Role.ADMIN)
-            stage.answer(address=address, key=key)
-            while (line := await gate.line()) == "used":
+            contender_protocol.print_answer(address=address, key=key)
+            while (line := await gate.read_line()) == "used":
                 used = resource.getrusage(resource.RUSAGE_SELF)
-                stage.answer(cpu_seconds=used.ru_utime + used.ru_stime)
+                contender_protocol.print_answer(cpu_seconds=used.ru_utime + used.ru_stime)
             assert line in ("stop", "")
-    stage.answer(stopped=True)
+    contender_protocol.print_answer(stopped=True)
 
 
-class Line:
-    """One connection that is kept, and asks one thing after the other."""
+class Connection:
+    """One keep-alive connection that sends one request after the other."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader = reader
         self._writer = writer
 
     @classmethod
-    async def open(cls, port: int) -> Line:
+    async def open(cls, port: int) -> Connection:
         return cls(*await asyncio.open_connection("127.0.0.1", port))
 
-    async def ask(self, request: bytes) -> tuple[int, bytes]:
+    async def send(self, request: bytes) -> tuple[int, bytes]:
         self._writer.write(request)
         head = await self._reader.readuntil(b"\r\n\r\n")
         status = int(head[9:12])
@@ -111,30 +111,32 @@ BODY = json.dumps(
 
 
 async def create(port: int, key: str, count: int, lines: int, rate: float) -> None:
-    """Create one-shots over so many lines: as fast as they are taken, or at a rate; the rate and the times."""
+    """Create one-shots over that many connections, as fast as possible or at a rate; answer with rate and times."""
     request = _request("POST", "/api/schedule", key, BODY)
-    open_lines = [await Line.open(port) for _ in range(lines)]
+    open_lines = [await Connection.open(port) for _ in range(lines)]
     times: list[float] = []
     left = iter(range(count))
     began = time.perf_counter()
 
-    async def work(line: Line) -> None:
+    async def work(line: Connection) -> None:
         for number in left:
             due = began + number / rate if rate else 0.0
             if (wait := due - time.perf_counter()) > 0:
                 await asyncio.sleep(wait)
             asked = max(due, 0.0) or time.perf_counter()
-            status, answer = await line.ask(request)
+            status, answer = await line.send(request)
             if status != 202:
                 raise SystemExit(f"answered {status}: {answer[:300]!r}")
             times.append((time.perf_counter() - asked) * 1000)
 
     for line in open_lines[:1]:  # one to warm up
-        await line.ask(request)
+        await line.send(request)
     began = time.perf_counter()
     await asyncio.gather(*(work(line) for line in open_lines))
     seconds = time.perf_counter() - began
-    stage.answer(rate=count / seconds, milliseconds=sorted(times)[:: max(1, count // 2000)], worst=max(times))
+    contender_protocol.print_answer(
+        rate=count / seconds, milliseconds=sorted(times)[:: max(1, count // 2000)], worst=max(times)
+    )
 
 
 PAGES = (
@@ -147,25 +149,25 @@ PAGES = (
 
 
 async def pages(port: int, key: str, count: int) -> None:
-    """Look at pages of lists, one after the other; answer with the times of each."""
-    line = await Line.open(port)
+    """Request pages of lists, one after the other; answer with the times of each."""
+    line = await Connection.open(port)
     times: dict[str, list[float]] = {}
     for page in PAGES:
         request = _request("GET", page, key)
-        await line.ask(request)
+        await line.send(request)
         found = times.setdefault(page, [])
         for _ in range(count):
             asked = time.perf_counter()
-            status, answer = await line.ask(request)
+            status, answer = await line.send(request)
             found.append((time.perf_counter() - asked) * 1000)
             if status != 200:
                 raise SystemExit(f"{page} answered {status}: {answer[:300]!r}")
-    stage.answer(milliseconds=[each for found in times.values() for each in found])
+    contender_protocol.print_answer(milliseconds=[each for found in times.values() for each in found])
 
 
 async def watch(port: int, key: str, count: int) -> None:
-    """Open so many streams of events and hold them until told to stop."""
-    gate = stage.Pipe()
+    """Open that many event streams and hold them until the stop command."""
+    gate = contender_protocol.StandardStreamGate()
     await gate.open()
     request = _request("GET", "/api/v1/events", key)
     writers = []
@@ -176,12 +178,12 @@ async def watch(port: int, key: str, count: int) -> None:
         if not head.startswith(b"HTTP/1.1 200"):
             raise SystemExit(f"answered {head[:100]!r}")
         writers.append(writer)
-    stage.answer(open=len(writers))
-    await gate.line()
-    stage.answer(stopped=True)
+    contender_protocol.print_answer(open=len(writers))
+    await gate.read_line()
+    contender_protocol.print_answer(stopped=True)
 
 
-VERBS: dict[str, Callable[[Any], Awaitable[None]]] = {
+COMMANDS: dict[str, Callable[[Any], Awaitable[None]]] = {
     "prepare": lambda asked: prepare(asked.url),
     "fill": lambda asked: fill(asked.url, asked.count),
     "serve": lambda asked: serve(asked.url),
@@ -193,7 +195,7 @@ VERBS: dict[str, Callable[[Any], Awaitable[None]]] = {
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("verb", choices=["versions", *VERBS])
+    parser.add_argument("verb", choices=["versions", *COMMANDS])
     parser.add_argument("--url", default="")
     parser.add_argument("--count", type=int, default=0)
     parser.add_argument("--port", type=int, default=0)
@@ -202,9 +204,9 @@ def main() -> None:
     parser.add_argument("--rate", type=float, default=0.0)
     asked = parser.parse_args()
     if asked.verb == "versions":
-        stage.versions(packages)
+        contender_protocol.versions(packages)
     else:
-        stage.run(VERBS[asked.verb](asked))  # type: ignore[arg-type]
+        contender_protocol.run(COMMANDS[asked.verb](asked))  # type: ignore[arg-type]
 
 
 if __name__ == "__main__":

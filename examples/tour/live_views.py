@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tenuto.cli.formatting import one_line
-from tenuto.cli.work import batch_progress, execution_view
+from tenuto.cli.work import batches, execution_view
 
 Record = dict[str, Any]
 
@@ -81,13 +81,13 @@ class BatchProgress:
     batch: Record
 
     def render(self, width: int, height: int) -> RenderableType:
-        return batch_progress.render_batch(self.batch, width)
+        return batches.render_batch(self.batch, width)
 
     def changed_lines(self, before: BatchProgress | None) -> list[str]:
-        share = batch_progress.finished_share(self.batch)
-        if before is not None and share < min(batch_progress.finished_share(before.batch) + _REPORTED_SHARE, 1.0):
+        share = batches.finished_share(self.batch)
+        if before is not None and share < min(batches.finished_share(before.batch) + _REPORTED_SHARE, 1.0):
             return []
-        counts, rate = batch_progress.count_summary(self.batch).plain, batch_progress.rate_summary(self.batch)
+        counts, rate = batches.count_summary(self.batch).plain, batches.rate_summary(self.batch)
         return [f"{share * 100:3.0f} %  {counts}  {rate}".rstrip()]
 
 

@@ -21,6 +21,7 @@ from tenuto.store import partitions
 from tenuto.store.access import audit_recorder
 
 EMBEDDED_LINGER_SECONDS = 5.0
+"""How long the embedded server runs on after its last user has released it."""
 
 
 class Connections:
@@ -138,12 +139,12 @@ class Connections:
         with suppress(StoreError):
             await asyncio.to_thread(self._replace_server, self._server_handle)
 
-    def _replace_server(self, before: embedded_server.ServerHandle | None) -> None:
+    def _replace_server(self, dead_handle: embedded_server.ServerHandle | None) -> None:
         with self._server_lock:
-            if self._server_handle is before:
+            if self._server_handle is dead_handle:
                 self._server_handle = self._start_server()
-                if before is not None:
-                    before.release()
+                if dead_handle is not None:
+                    dead_handle.release()
 
     def _release_server(self) -> None:
         with self._server_lock:

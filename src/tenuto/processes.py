@@ -59,7 +59,7 @@ async def run_worker(
             jobs,
             identity,
             worker_settings,
-            beat=process.health_files["worker"].write,
+            write_health_file=process.health_files["worker"].write,
             executor=executor,
         )
         process.signals.set_handlers(worker.stop, worker.stop_now)
@@ -122,7 +122,9 @@ async def run_all(
     ) as process:
         if process.database is None:
             return
-        worker = Worker(process.database, jobs, identity, worker_settings, beat=process.health_files["worker"].write)
+        worker = Worker(
+            process.database, jobs, identity, worker_settings, write_health_file=process.health_files["worker"].write
+        )
         process.signals.set_handlers(worker.stop, worker.stop_now)
         async with (
             scheduler_loops(
@@ -201,7 +203,7 @@ async def scheduler_loops(
     dead_after = timedelta(seconds=load_worker_settings().lease_seconds) * 4
 
     async def register() -> None:
-        await register_process(database, identity, [], 0, silence=dead_after)
+        await register_process(database, identity, [], 0, silence_limit=dead_after)
 
     if not await retry_until_database_answers(register, is_stopped, log):
         yield  # stopped before the registration

@@ -20,7 +20,7 @@ from tenuto.errors import EngineError
 from tenuto.model.actors import Role
 from tenuto.settings import load_settings
 from tests.api.conftest import assert_problem, register_jobs
-from tests.support.certificates import a_certificate
+from tests.support.certificates import create_certificate
 from tests.support.errors import raises_code
 from tests.support.waiting import eventually
 
@@ -112,9 +112,9 @@ def test_web_server_requires_tls_or_a_proxy_beyond_loopback(tmp_path: Path) -> N
 
 
 async def test_web_server_checks_the_certificate_before_it_listens(url: str, tmp_path: Path) -> None:
-    certificate, key = a_certificate(tmp_path, "localhost", named="good")
-    _, other = a_certificate(tmp_path, "localhost", named="other")
-    locked_certificate, locked = a_certificate(tmp_path, "localhost", named="locked", password=b"pass")
+    certificate, key = create_certificate(tmp_path, "localhost", named="good")
+    _, other = create_certificate(tmp_path, "localhost", named="other")
+    locked_certificate, locked = create_certificate(tmp_path, "localhost", named="locked", password=b"pass")
     nonsense, nowhere = tmp_path / "nonsense", tmp_path / "nowhere"
     nonsense.write_text("-----BEGIN CERTIFICATE-----\nno\n-----END CERTIFICATE-----\n")
     cases = [

@@ -49,8 +49,8 @@ async def run(wanted: RunSize, *, as_json: bool, keep: bool) -> int:
     return 0 if report.holds else 1
 
 
-def print_progress(words: str) -> None:
-    print(words, file=sys.stderr, flush=True)
+def print_progress(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
 
 if __name__ == "__main__":

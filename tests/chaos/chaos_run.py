@@ -127,14 +127,12 @@ class ChaosRun:
     def _print_counts(self) -> None:
         counts, accepted = self._environment.counts, self._load.accepted
         self._print(
-
-                f"{counts['kills']} kills, {counts['stops']} freezes, {counts['database_restarts']} database restarts;"
-                f" {accepted.asked:,} tasks acknowledged, {accepted.asked_again} requests repeated"
-
+            f"{counts['kills']} kills, {counts['stops']} freezes, {counts['database_restarts']} database restarts;"
+            f" {accepted.asked:,} tasks acknowledged, {accepted.asked_again} requests repeated"
         )
 
-    def _print(self, words: str) -> None:
-        self._environment.say(f"{time.monotonic() - self._began:6.0f} s  {words}")
+    def _print(self, text: str) -> None:
+        self._environment.say(f"{time.monotonic() - self._began:6.0f} s  {text}")
 
 
 @asynccontextmanager

@@ -28,7 +28,7 @@ Figure = Literal[
     "lost", "doubled", "advanced_twice", "overlapping", "missing_ledger_rows", "repaired_executions", "else"
 ]
 
-UNCHECKED_SECONDS_BEFORE_DISABLE = 15
+UNCHECKED_SECONDS = 15
 """Due instants this close to the disabling of a schedule may be missed: no scheduler may be running at that moment."""
 
 
@@ -59,7 +59,7 @@ def _quoted(names: Iterable[str]) -> str:
 def _too_rarely(names: Iterable[str], ran: str) -> str:
     """Return a query for names that began less often than once, and once more in every five minutes.
 
-    That is far below their rate even with full queues: it only detects that something stands still. A run too short
+    That is far below their rate even with full queues: it only detects that work stops. A run too short
     for
     anything to be due long before its end passes.
     """
@@ -67,7 +67,7 @@ def _too_rarely(names: Iterable[str], ran: str) -> str:
         SELECT the.name, ran.times FROM unnest(ARRAY[{_quoted(names)}]) AS the (name)
         CROSS JOIN (SELECT max(at) - min(at) AS span FROM chaos.due) AS due,
              LATERAL ({ran}) AS ran
-        WHERE due.span >= interval '{UNCHECKED_SECONDS_BEFORE_DISABLE + max(INTERVALS.values())} s'
+        WHERE due.span >= interval '{UNCHECKED_SECONDS + max(INTERVALS.values())} s'
           AND ran.times < 1 + floor(extract(epoch FROM due.span) / 300)"""
 
 
@@ -163,7 +163,7 @@ CHECKS = (
             JOIN tenuto.occurrences ON schedule_name = schedule AND origin = 'trigger'
                  AND (due_at = due.at OR due.at BETWEEN due_at AND until)
             WHERE schedule IN ({_quoted(FIRE_ALL)}) AND decision <> 'fired' AND NOT (
-                decision = 'missed' AND due.at > (SELECT max(at) FROM chaos.due) - interval '{UNCHECKED_SECONDS_BEFORE_DISABLE} s')""",
+                decision = 'missed' AND due.at > (SELECT max(at) FROM chaos.due) - interval '{UNCHECKED_SECONDS} s')""",
     ),
     Check(
         "I1",
@@ -403,4 +403,4 @@ FIGURES_OF_DOCTOR_CHECKS: dict[str, Figure] = {
     "attempt_missing": "missing_ledger_rows",
     "attempt_missing_of_open_task": "missing_ledger_rows",
 }
-"""The figure that a doctor check counts towards; all other checks: `other`."""
+"""The figure that a doctor check counts towards; all other checks: `else`."""

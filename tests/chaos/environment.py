@@ -144,16 +144,16 @@ class Environment:
     def _check_exit(self, process: WorkerProcess) -> None:
         """Check the exit code and truncate the log."""
         code, log = process.exit_code, process.log
-        words = (
+        text = (
             log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
         )  # the process may have been killed before its first line
         if code == EXIT_LOST_CONTROL:
             self.counts["gave_up"] += 1
         elif code not in (0, -signal.SIGKILL, -signal.SIGTERM):  # SIGTERM before the handler was installed
-            self.unexpected.append(f"{process.name} (pid {process.pid}) exited with {code}: {words[-1000:]}")
+            self.unexpected.append(f"{process.name} (pid {process.pid}) exited with {code}: {text[-1000:]}")
             return
-        if CANARY not in words:
-            log.write_text(words[-self.kept_log_characters :], encoding="utf-8")
+        if CANARY not in text:
+            log.write_text(text[-self.kept_log_characters :], encoding="utf-8")
 
     def kill(self, service: Service) -> None:
         """Kill the process with SIGKILL; a new one starts, usually under the same name."""
@@ -211,11 +211,11 @@ class Environment:
             if service.process is not None:
                 os.kill(service.process.pid, signal.SIGTERM)
         deadline = time.monotonic() + within
-        told = deadline - within + 10
+        report_at = deadline - within + 10
         while late := [each.name for each in self.services if each.process is not None]:
-            if time.monotonic() > told:
+            if time.monotonic() > report_at:
                 self.say(f"still stopping: {', '.join(late)}")
-                told += 10
+                report_at += 10
             if time.monotonic() > deadline:
                 self.unexpected.append(f"not stopped within {within:.0f} s: {', '.join(late)}")
                 return

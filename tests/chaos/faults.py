@@ -49,17 +49,17 @@ class Faults:
     async def run(self) -> None:
         """Inject faults until the run is over; each kind occurs once before chance decides alone."""
         environment = self._environment
-        first = [act for _, act in self._faults]
+        first = [fault for _, fault in self._faults]
         self._chance.shuffle(first)
-        weights, acts = zip(*self._faults, strict=True)
+        weights, faults = zip(*self._faults, strict=True)
         try:
             while not self.is_over:
                 if not self._may_continue():
                     await asyncio.sleep(0.05)
                     continue
-                act = first.pop() if first else self._chance.choices(acts, weights)[0]
+                fault = first.pop() if first else self._chance.choices(faults, weights)[0]
                 self._environment.counts["faults"] += 1
-                await act()
+                await fault()
                 await asyncio.sleep(self._chance.uniform(0.02, 0.25))
         finally:
             await self._end_faults()
@@ -134,15 +134,15 @@ class Faults:
         self._environment.counts["silences"] += 1
         self._environment.proxy.stall()
 
-        async def stall_and_resume(seconds: float) -> None:
+        async def resume_later(seconds: float) -> None:
             await asyncio.sleep(seconds)
             self._environment.proxy.resume()
 
-        self._run_in_background(stall_and_resume(self._chance.choice((0.3, 1.0, LEASE_SECONDS * 1.2))))
+        self._run_in_background(resume_later(self._chance.choice((0.3, 1.0, LEASE_SECONDS * 1.2))))
 
     # --- the database -----------------------------------------------------------------------------------------------
 
-    async def _signal_backends(self, statement: str) -> list[int]:
+    async def _fetch_pids(self, statement: str) -> list[int]:
         with suppress(OSError, asyncpg.PostgresError, asyncpg.InterfaceError, TimeoutError):
             connection = await asyncpg.connect(self._environment.url, timeout=5)
             try:
@@ -153,7 +153,7 @@ class Faults:
 
     async def _terminate_backends(self) -> None:
         share = self._chance.choice((0.1, 0.5, 1.0))
-        await self._signal_backends(
+        await self._fetch_pids(
             f"SELECT pid FROM (SELECT pid, pg_terminate_backend(pid) FROM ({_OTHER_BACKENDS}) AS others"
             f" WHERE random() < {share}) AS ended"
         )
@@ -161,7 +161,7 @@ class Faults:
 
     async def _kill_backend(self) -> None:
         """Kill one backend with SIGKILL: the server disconnects all clients and replays its WAL."""
-        if pids := await self._signal_backends(_OTHER_BACKENDS):
+        if pids := await self._fetch_pids(_OTHER_BACKENDS):
             with suppress(ProcessLookupError):
                 os.kill(self._chance.choice(pids), signal.SIGKILL)
             self._environment.counts["backends_killed"] += 1

@@ -72,14 +72,14 @@ class Load:
         _, key = await self.retry(lambda: app.api_keys.create(f"chaos-{uuid4()}", Role.OPERATOR))
         client = httpx.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=5.0)
         async with client, asyncio.TaskGroup() as group:
-            for act in (self._submit_batch, self._submit_tasks, lambda: self._submit_one_shots(client)):
-                group.create_task(self._submit_repeatedly(act, may_go_on))
+            for action in (self._submit_batch, self._submit_tasks, lambda: self._submit_one_shots(client)):
+                group.create_task(self._submit_repeatedly(action, may_go_on))
             group.create_task(self._resolve_dead_letters())
 
-    async def _submit_repeatedly(self, act: Callable[[], Awaitable[None]], may_go_on: Callable[[], bool]) -> None:
+    async def _submit_repeatedly(self, action: Callable[[], Awaitable[None]], may_go_on: Callable[[], bool]) -> None:
         while not self.is_over and not self.is_complete:
             if may_go_on() and not await self._is_too_far_ahead():
-                await act()
+                await action()
             else:
                 await asyncio.sleep(0.1)
 
@@ -159,16 +159,16 @@ class Load:
         """Retry or acknowledge the dead letters of the failing manifest."""
         while not self.is_over:
             await asyncio.sleep(0.5)
-            letters = await self.retry(lambda: app.dead_letters.list(manifest="doomed", limit=5))
-            for letter in letters:
-                await self._resolve(letter["id"], new_id())
+            dead_letters = await self.retry(lambda: app.dead_letters.list(manifest="doomed", limit=5))
+            for dead_letter in dead_letters:
+                await self._resolve(dead_letter["id"], new_id())
 
-    async def _resolve(self, letter: UUID, request: UUID) -> None:
+    async def _resolve(self, dead_letter: UUID, request: UUID) -> None:
         with suppress(Conflict):  # resolved by the request whose reply was lost
             if self._chance.random() < 0.5:
-                await self.retry(lambda: app.dead_letters.retry(letter, request_id=request))
+                await self.retry(lambda: app.dead_letters.retry(dead_letter, request_id=request))
             else:
-                await self.retry(lambda: app.dead_letters.acknowledge(letter, note="chaos"))
+                await self.retry(lambda: app.dead_letters.acknowledge(dead_letter, note="chaos"))
 
     def _choose_fate(self) -> Fate:
         return self._chance.choices(list(Fate), (90, 8, 2))[0]

@@ -175,13 +175,13 @@ class Auditor:
         try:
             keys = auditkeys.load_audit_keys(self._settings)
             known = checkpoints.read_checkpoints(self._settings.home, await trail.load_database_identity(database))
-            told = await verifier.verify_chain(database, keys, known)
+            result = await verifier.verify_chain(database, keys, known)
         finally:
             await database.close()
-        if told.is_sound and told.checked_links:
+        if result.is_sound and result.checked_links:
             return []
-        says = [fault.description for fault in told.faults[:_MAX_SHOWN_ROWS]] or ["the audit trail is empty"]
-        return [Finding("missing_ledger_rows", "the audit trail is unchanged (I14)", len(says), says)]
+        descriptions = [fault.description for fault in result.faults[:_MAX_SHOWN_ROWS]] or ["the audit trail is empty"]
+        return [Finding("missing_ledger_rows", "the audit trail is unchanged (I14)", len(descriptions), descriptions)]
 
     async def _find_leaked_secret(self, connection: asyncpg.Connection) -> list[Finding]:
         """Search every table and log for the secret that the jobs leak."""

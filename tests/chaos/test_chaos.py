@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from tests.chaos.chaos_run import open_chaos_run
-from tests.chaos.checks import UNCHECKED_SECONDS_BEFORE_DISABLE, Figure
+from tests.chaos.checks import UNCHECKED_SECONDS, Figure
 from tests.chaos.jobs import CANARY, FIRE_ALL, NARROW_KEY
 from tests.chaos.oracle import due_instants
 from tests.chaos.pace import RunSize
@@ -28,9 +28,10 @@ from tests.races.processes import ROOT
 from tests.support.proofs import seed, times
 from tests.support.waiting import eventually_blocking
 
+pytestmark = pytest.mark.slow
 TASKS = times(300, in_a_proof=5000)
 KILLS = times(20, in_a_proof=300)
-SECONDS = UNCHECKED_SECONDS_BEFORE_DISABLE + 10
+SECONDS = UNCHECKED_SECONDS + 10
 """Long enough for something to become due that must have run."""
 
 Lines = list[str]
@@ -215,7 +216,7 @@ DAMAGES = (
         "lost",
         f"""UPDATE tenuto.occurrences SET decision = 'missed', execution_id = NULL
             WHERE decision = 'fired' AND schedule_name = '{FIRE_ALL[0]}'
-              AND due_at < (SELECT max(due_at) FROM tenuto.occurrences) - interval '{UNCHECKED_SECONDS_BEFORE_DISABLE + 1} s'""",
+              AND due_at < (SELECT max(due_at) FROM tenuto.occurrences) - interval '{UNCHECKED_SECONDS + 1} s'""",
         rule="a schedule that allows overlap and fires all missed runs",
     ),
     Damage(
@@ -264,9 +265,7 @@ async def is_found(damage: Damage, url: str, auditor: Auditor, ledger: Path) -> 
     try:
         transaction = connection.transaction()
         await transaction.start()
-        await connection.execute(
-            "SET LOCAL session_replication_role = replica"
-        )  # a superuser, who may disable the guards
+        await connection.execute("SET LOCAL session_replication_role = replica")  # a superuser may disable the guards
         done = await connection.execute(damage.statement) if damage.statement else ""
         possible = await connection.fetchval(f"SELECT {damage.detectable_if}")
         found = await auditor.check(connection, damaged)
@@ -285,18 +284,18 @@ async def test_chaos_run_violates_no_rule_and_auditor_finds_damage() -> None:
     async with open_chaos_run(RunSize(seconds=SECONDS, tasks=TASKS, kills=KILLS, seed=chosen), print) as chaos_run:
         auditor = await chaos_run.run()
         report = await chaos_run.report(auditor)
-        told = json.loads(report.as_json())
+        figures = json.loads(report.as_json())
 
-        assert told["broken"] == [], (
+        assert figures["broken"] == [], (
             f"scripts/chaos --seconds {SECONDS} --tasks {TASKS} --kills {KILLS} --seed {chosen}"
         )
         assert report.holds
-        assert list(told)[:9] == [*ALLOWED, *MUST_BE_ZERO]
-        assert [told[name] for name in MUST_BE_ZERO] == [0] * 6
-        assert told["kills"] >= KILLS
-        assert told["tasks"] >= TASKS
-        assert told["stops"] > 0
-        assert told["database_restarts"] > 0
+        assert list(figures)[:9] == [*ALLOWED, *MUST_BE_ZERO]
+        assert [figures[name] for name in MUST_BE_ZERO] == [0] * 6
+        assert figures["kills"] >= KILLS
+        assert figures["tasks"] >= TASKS
+        assert figures["stops"] > 0
+        assert figures["database_restarts"] > 0
         assert "everything holds" in report.as_table()
 
         seen = {damage: await is_found(damage, chaos_run.url, auditor, chaos_run.ledger) for damage in DAMAGES}
@@ -317,13 +316,13 @@ def test_oracle_counts_due_instants_from_the_first_midnight_of_2001() -> None:
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130)], ids=["Ctrl-C"])
 def test_interrupted_chaos_run_leaves_no_process_running(number: signal.Signals, code: int, tmp_path: Path) -> None:
-    told = tmp_path / "told"
-    with told.open("w") as stderr:
+    log = tmp_path / "log"
+    with log.open("w") as stderr:
         process = subprocess.Popen(
             [sys.executable, "-m", "tests.chaos", "--seconds", "300"], cwd=ROOT, stderr=stderr, stdout=stderr
         )
     try:
-        eventually_blocking(lambda: " kills" in told.read_text(), timeout=90)
+        eventually_blocking(lambda: " kills" in log.read_text(), timeout=90)
         family: list[psutil.Process] = []
 
         def is_complete() -> bool:  # the chaos run kills them too, so at times there are few
@@ -332,9 +331,9 @@ def test_interrupted_chaos_run_leaves_no_process_running(number: signal.Signals,
 
         eventually_blocking(is_complete, timeout=30)
         os.kill(process.pid, number)
-        assert process.wait(timeout=90) == code, told.read_text()
+        assert process.wait(timeout=90) == code, log.read_text()
     finally:
         process.kill()
         process.wait()
     assert psutil.wait_procs(family, timeout=30)[1] == []
-    assert "nothing is left running" in told.read_text()
+    assert "nothing is left running" in log.read_text()

@@ -14,7 +14,7 @@ progresses = st.builds(
     seconds=st.floats(0, 10_000),
     tasks=st.integers(0, 100) | st.integers(0, 1_100_000),
     kills=st.integers(0, 100) | st.integers(0, 1_100_000),
-    every_fault_came=st.booleans(),
+    every_fault_occurred=st.booleans(),
 )
 
 

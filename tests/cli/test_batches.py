@@ -13,8 +13,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tenuto.cli.work.batch_progress import count_summary, finished_share, progress_bar
-from tenuto.cli.work.batch_submit import RowReader
+from tenuto.cli.work.batch_rows import RowReader
+from tenuto.cli.work.batches import count_summary, finished_share, progress_bar
 from tests.cli.conftest import Shell
 from tests.support.errors import raises_code
 

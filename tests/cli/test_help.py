@@ -13,7 +13,7 @@ import pytest
 
 from tenuto.cli import exit_codes
 from tenuto.cli.command_tree import COMMANDS, build_full_tree
-from tenuto.cli.work import activities, tasks
+from tenuto.cli.work import tasks
 from tenuto.errors import Conflict, Forbidden, Invalid, NotFound, SchemaMismatch, Unavailable, UnknownJob
 from tenuto.model.tasks import OutcomeStatus, TaskState
 from tests.cli.conftest import Shell, clean_environment
@@ -156,7 +156,7 @@ def test_every_error_class_has_an_exit_code(error: Any, code: int) -> None:
 
 def test_state_filters_accept_all_states() -> None:
     assert set(get_args(tasks.TaskState)) == set(TaskState)
-    assert set(get_args(activities.Status)) == set(OutcomeStatus)
+    assert set(get_args(tasks.ActivityStatus)) == set(OutcomeStatus)
 
 
 @pytest.mark.parametrize("arguments", [("version",), ("--version",)])

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from tenuto.app import Tenuto
-from tenuto.cli.definitions.manifest_options import (
-    OPTIONS,
+from tenuto.cli.definitions.definition_options import (
+    MANIFEST_OPTIONS,
     change_manifest,
     manifest_from_options,
     translate_manifest_errors,
@@ -24,7 +24,7 @@ async def copy(number: int, days: int = 1) -> None: ...
 
 
 def make_options(**options: Any) -> dict[str, Any]:
-    return {name: default for name, (_, default) in OPTIONS.items()} | options
+    return {name: default for name, (_, default) in MANIFEST_OPTIONS.items()} | options
 
 
 def test_job_provides_the_defaults_of_a_manifest() -> None:

@@ -6,8 +6,8 @@ from typing import Any, get_args
 
 import pytest
 
-from tenuto.cli.definitions import schedule_options, schedules
-from tenuto.cli.definitions.schedule_options import OPTIONS, build_schedule, change_schedule
+from tenuto.cli.definitions import definition_options, schedules
+from tenuto.cli.definitions.definition_options import SCHEDULE_OPTIONS, build_schedule, change_schedule
 from tenuto.errors import Invalid
 from tenuto.model.occurrences import Decision
 from tenuto.model.schedules import MisfirePolicy, OverlapPolicy, ScheduleDefinition
@@ -16,7 +16,7 @@ from tests.support.errors import raises_code
 
 
 def make_options(**options: Any) -> dict[str, Any]:
-    return {**{name: default for name, (_, default) in OPTIONS.items()}, **options}
+    return {**{name: default for name, (_, default) in SCHEDULE_OPTIONS.items()}, **options}
 
 
 def make_schedule(**options: Any) -> ScheduleDefinition:
@@ -145,6 +145,6 @@ def test_edit_changes_arguments_misfire_policy_and_name() -> None:
 
 
 def test_choices_of_options_are_the_values_of_the_model() -> None:
-    assert set(get_args(schedule_options.OverlapName)) == set(OverlapPolicy)
-    assert set(get_args(schedule_options.MisfireName)) == set(MisfirePolicy)
+    assert set(get_args(definition_options.OverlapName)) == set(OverlapPolicy)
+    assert set(get_args(definition_options.MisfireName)) == set(MisfirePolicy)
     assert set(get_args(schedules.DecisionName)) == set(Decision)

@@ -1,4 +1,4 @@
-"""What tests of the deployment begin with."""
+"""Fixtures of the deployment tests."""
 
 from __future__ import annotations
 

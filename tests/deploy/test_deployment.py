@@ -1,4 +1,4 @@
-"""What lies in deploy/ holds together, and its commands do what they are there for; no container engine is needed."""
+"""The files in deploy/ are consistent, and their commands work; no container engine is needed."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from tests.cli.conftest import Shell
 from tests.support.waiting import eventually_blocking
 
 DEPLOY = Path(__file__).resolve().parents[2] / "deploy"
-COMPOSED = (DEPLOY / "compose.yaml").read_text(encoding="utf-8")
-COMPOSE: dict[str, Any] = yaml.safe_load(COMPOSED)
+COMPOSE_FILE = (DEPLOY / "compose.yaml").read_text(encoding="utf-8")
+COMPOSE: dict[str, Any] = yaml.safe_load(COMPOSE_FILE)
 DOCKERFILE = (DEPLOY / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ")
 UNITS = sorted((DEPLOY / "systemd").glob("*.service"))
-OURS = {name: service for name, service in COMPOSE["services"].items() if service.get("image") == "tenuto"}
+TENUTO_SERVICES = {name: service for name, service in COMPOSE["services"].items() if service.get("image") == "tenuto"}
 VARIABLES = (
     {f"TENUTO_{name.upper()}" for name in Settings.model_fields}
     | {f"TENUTO_WORKER_{name.upper()}" for name in WorkerSettings.model_fields}
@@ -36,10 +36,10 @@ VARIABLES = (
 )
 
 
-def parse(words: list[str]) -> str:
-    """Have the command line read these words, to the last option, without doing anything; the command's name."""
+def parse_command(arguments: list[str]) -> str:
+    """Parse a command line completely without running it; return the name of the command."""
     command: Any = build_full_tree()
-    name, rest, context = "tenuto", words, None
+    name, rest, context = "tenuto", arguments, None
     while True:
         context = command.make_context(name, list(rest), parent=context)
         rest = [*getattr(context, "_protected_args", ()), *context.args]
@@ -49,33 +49,33 @@ def parse(words: list[str]) -> str:
         command = command.commands[name]
 
 
-def instructions(word: str) -> list[str]:
-    return re.findall(rf"^{word} (.+)$", DOCKERFILE, re.MULTILINE)
+def instructions(keyword: str) -> list[str]:
+    return re.findall(rf"^{keyword} (.+)$", DOCKERFILE, re.MULTILINE)
 
 
 # --- compose --------------------------------------------------------------------------------------------------------
 
 
-def test_compose_has_a_database_two_schedulers_two_workers_and_the_web_service() -> None:
-    replicas = {name: service.get("deploy", {}).get("replicas", 1) for name, service in OURS.items()}
+def test_compose_has_a_database_two_schedulers_two_workers_and_a_web_service() -> None:
+    replicas = {name: service.get("deploy", {}).get("replicas", 1) for name, service in TENUTO_SERVICES.items()}
     assert replicas == {"migrate": 1, "scheduler": 2, "worker": 2, "web": 1}
     assert COMPOSE["services"]["database"]["image"].startswith("postgres:")
 
 
-def test_every_command_of_compose_is_understood_by_the_command_line() -> None:
-    for name, service in OURS.items():
-        assert parse(service["command"]) == name
+def test_compose_commands_are_valid_command_lines() -> None:
+    for name, service in TENUTO_SERVICES.items():
+        assert parse_command(service["command"]) == name
         test = service.get("healthcheck", {}).get("test")
         if test is not None:
             assert test[:2] == ["CMD", "tenuto"]
-            assert parse(test[2:]) == "health"
+            assert parse_command(test[2:]) == "health"
             assert test[3] == name
     with pytest.raises(Exception, match="No such option"):
-        parse(["worker", "--slotz", "3"])
+        parse_command(["worker", "--slotz", "3"])
 
 
-def test_every_service_of_compose_is_locked_down_and_waits_for_the_schema() -> None:
-    for name, service in OURS.items():
+def test_compose_services_are_locked_down_and_wait_for_the_schema() -> None:
+    for name, service in TENUTO_SERVICES.items():
         assert service["read_only"] is True
         assert service["cap_drop"] == ["ALL"]
         assert service["security_opt"] == ["no-new-privileges:true"]
@@ -88,61 +88,66 @@ def test_every_service_of_compose_is_locked_down_and_waits_for_the_schema() -> N
             assert awaited == {"migrate": {"condition": "service_completed_successfully"}}
     published = [port for service in COMPOSE["services"].values() for port in service.get("ports", [])]
     assert published
-    assert all(str(port).startswith("127.0.0.1:") for port in published), "others come through a proxy with TLS"
+    assert all(str(port).startswith("127.0.0.1:") for port in published), "clients connect through a TLS proxy"
 
 
-def test_compose_holds_no_secret_and_sets_only_what_there_is() -> None:
+def test_compose_contains_no_secret_and_sets_only_existing_variables() -> None:
     for service in COMPOSE["services"].values():
         for name, value in service.get("environment", {}).items():
             assert not name.startswith("TENUTO_") or name in VARIABLES, name
             if "PASSWORD" in name or "://" in str(value):
                 assert "${POSTGRES_PASSWORD:?" in value
     grace = WorkerSettings.model_fields["grace_seconds"].default
-    assert int(OURS["worker"]["stop_grace_period"].removesuffix("s")) > grace + 5
+    assert int(TENUTO_SERVICES["worker"]["stop_grace_period"].removesuffix("s")) > grace + 5
 
 
-def test_every_service_of_compose_has_the_same_master_key_which_lies_outside(tmp_path: Path) -> None:
-    for name, service in OURS.items():
+def test_compose_services_share_a_master_key_from_outside(tmp_path: Path) -> None:
+    for name, service in TENUTO_SERVICES.items():
         assert service["secrets"] == ["master_key"], name
         assert service["environment"]["TENUTO_MASTER_KEY_FILE"] == "/run/secrets/master_key"
     assert COMPOSE["secrets"] == {"master_key": {"file": "${TENUTO_MASTER_KEY_FILE:-./master.key}"}}
-    (made,) = re.findall(r"^#     (\(umask .+?\)) && sudo chown (\d+) master.key$", COMPOSED, re.MULTILINE)
+    (made,) = re.findall(r"^#     (\(umask .+?\)) && sudo chown (\d+) master.key$", COMPOSE_FILE, re.MULTILINE)
     assert f"--uid {made[1]} " in DOCKERFILE
     subprocess.run(["sh", "-c", made[0]], cwd=tmp_path, check=True)
-    settings = load_settings(home=tmp_path, database="postgresql://database/tenuto", master_key_file=tmp_path / "master.key")
+    settings = load_settings(
+        home=tmp_path, database="postgresql://database/tenuto", master_key_file=tmp_path / "master.key"
+    )
     keys = secret_encryption.require_keys(settings)
     assert keys.decrypt(keys.encrypt("password", 1, "hush")) == "hush"
     ignored = (DEPLOY.parent / ".gitignore").read_text(encoding="utf-8").splitlines()
     assert "/deploy/master.key" in ignored
 
 
-def test_the_proxy_of_compose_can_be_made_known(tmp_path: Path) -> None:
-    environment = OURS["web"]["environment"]
+def test_compose_accepts_a_trusted_proxy(tmp_path: Path) -> None:
+    environment = TENUTO_SERVICES["web"]["environment"]
     assert environment["TENUTO_WEB_BEHIND_PROXY"] == "true"
     for name in ("TENUTO_WEB_HOSTS", "TENUTO_WEB_PROXIES"):
-        assert environment[name] == f"${{{name}:-}}", "what is set where compose is called arrives"
-    assert load_settings(home=tmp_path, web_proxies="").web_proxies == (), "not being set is the same as none"
-    assert load_settings(home=tmp_path, web_proxies="172.18.0.1, 10.0.0.0/8").web_proxies == ("172.18.0.1", "10.0.0.0/8")
+        assert environment[name] == f"${{{name}:-}}", "a variable of the caller arrives"
+    assert load_settings(home=tmp_path, web_proxies="").web_proxies == (), "an unset variable means none"
+    assert load_settings(home=tmp_path, web_proxies="172.18.0.1, 10.0.0.0/8").web_proxies == (
+        "172.18.0.1",
+        "10.0.0.0/8",
+    )
 
 
 # --- image ----------------------------------------------------------------------------------------------------------
 
 
-def test_the_image_runs_as_somebody_ordinary_and_looks_after_its_health() -> None:
+def test_image_runs_as_an_unprivileged_user_with_a_health_check() -> None:
     *_, user = instructions("USER")
     assert user == "tenuto"
     assert "--uid 10001" in DOCKERFILE
     assert DOCKERFILE.index("\nUSER ") < DOCKERFILE.index("\nENTRYPOINT ")
     (check,) = instructions("HEALTHCHECK")
-    words = json.loads(check[check.index("[") :])
-    assert (words[0], parse(words[1:])) == ("tenuto", "health")
+    arguments = json.loads(check[check.index("[") :])
+    assert (arguments[0], parse_command(arguments[1:])) == ("tenuto", "health")
     assert re.match(r"--interval=\d+s --timeout=\d+s --start-period=\d+s --retries=\d+ CMD", check)
     (entry,), (command,) = instructions("ENTRYPOINT"), instructions("CMD")
     assert json.loads(entry) == ["tenuto"]
-    assert parse(json.loads(command)) == "worker"
+    assert parse_command(json.loads(command)) == "worker"
 
 
-def test_the_image_is_made_of_what_the_lock_names_and_of_no_secret() -> None:
+def test_image_contains_the_locked_packages_and_no_secret() -> None:
     installs = [line for line in instructions("RUN") if "pip install" in line]
     assert "--require-hashes" in installs[0]
     assert "--no-deps" in installs[1]
@@ -160,7 +165,7 @@ def test_the_image_is_made_of_what_the_lock_names_and_of_no_secret() -> None:
     assert "!src" in ignored
 
 
-def test_what_the_image_writes_goes_to_a_volume() -> None:
+def test_image_writes_to_a_volume_only() -> None:
     (home,) = re.findall(r"TENUTO_HOME=(\S+)", DOCKERFILE)
     assert instructions("VOLUME") == [home]
     assert f"--home-dir {home} --create-home" in DOCKERFILE
@@ -169,7 +174,7 @@ def test_what_the_image_writes_goes_to_a_volume() -> None:
 # --- systemd --------------------------------------------------------------------------------------------------------
 
 
-def read(unit: Path) -> configparser.ConfigParser:
+def read_unit(unit: Path) -> configparser.ConfigParser:
     parser = configparser.ConfigParser(strict=False, interpolation=None)
     parser.optionxform = str  # type: ignore[assignment, method-assign]
     parser.read_string(unit.read_text(encoding="utf-8"))
@@ -177,11 +182,11 @@ def read(unit: Path) -> configparser.ConfigParser:
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
-def test_a_unit_starts_a_command_there_is_and_gives_it_time_to_leave(unit: Path) -> None:
-    service = read(unit)["Service"]
-    program, *words = shlex.split(service["ExecStart"])
+def test_unit_starts_an_existing_command_with_time_to_stop(unit: Path) -> None:
+    service = read_unit(unit)["Service"]
+    program, *arguments = shlex.split(service["ExecStart"])
     assert program.endswith("/bin/tenuto")
-    assert parse(words) in unit.stem
+    assert parse_command(arguments) in unit.stem
     assert (service["User"], service["Restart"]) == ("tenuto", "always")
     variables = re.findall(r"^Environment=(TENUTO_\w+)=", unit.read_text(encoding="utf-8"), re.MULTILINE)
     assert set(variables) <= VARIABLES
@@ -193,20 +198,20 @@ def test_a_unit_starts_a_command_there_is_and_gives_it_time_to_leave(unit: Path)
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda unit: unit.stem)
-def test_only_what_runs_steps_may_ask_for_the_addresses_of_the_machine(unit: Path) -> None:
-    """It must: `http.call` calls none of them, and without AF_NETLINK nobody can list them."""
-    families = read(unit)["Service"]["RestrictAddressFamilies"].split()
+def test_only_units_that_run_steps_may_list_host_addresses(unit: Path) -> None:
+    """Required by `http.call`: it refuses host addresses, and listing them needs AF_NETLINK."""
+    families = read_unit(unit)["Service"]["RestrictAddressFamilies"].split()
     assert {"AF_INET", "AF_INET6", "AF_UNIX"} <= set(families)
     assert ("AF_NETLINK" in families) == ("worker" in unit.stem)
 
 
-def test_systemd_finds_nothing_wrong_with_the_units_and_little_that_they_could_do(tmp_path: Path) -> None:
+def test_systemd_accepts_the_units_with_a_low_exposure(tmp_path: Path) -> None:
     analyze = shutil.which("systemd-analyze")
     if analyze is None:
-        pytest.skip("there is no systemd on this machine")
+        pytest.skip("systemd is not installed")
     assert {unit.stem.removeprefix("tenuto-").removesuffix("@") for unit in UNITS} == STALE_AFTER.keys()
     for unit in UNITS:
-        copy = tmp_path / unit.name  # with a program that is there
+        copy = tmp_path / unit.name  # with a program that exists
         text = re.sub(r"(?m)^ExecStart=\S+", f"ExecStart={sys.executable}", unit.read_text(encoding="utf-8"))
         copy.write_text(text, encoding="utf-8")
         verified = subprocess.run([analyze, "verify", str(copy)], capture_output=True, text=True, timeout=60)
@@ -225,24 +230,24 @@ def test_systemd_finds_nothing_wrong_with_the_units_and_little_that_they_could_d
 # --- the same commands, outside a container -------------------------------------------------------------------------
 
 
-def test_the_commands_of_compose_work_together_outside_a_container(shell: Shell, empty_url: str) -> None:
+def test_compose_commands_work_together_outside_a_container(shell: Shell, empty_url: str) -> None:
     shutil.copy(DEPLOY / "tasks.py", shell.folder / "tasks.py")
     shell.environment["TENUTO_DATABASE"] = empty_url
     shell.environment["TENUTO_LOG_FORMAT"] = "json"
     shell.environment["TENUTO_METRICS_PUBLIC"] = "true"
     shell.environment["TENUTO_METRICS_PORT"] = "0"
-    started = [shell.start_service(*OURS[name]["command"]) for name in ("scheduler", "worker")]
-    window = f"http://{json.loads(started[1].wait_for_line('figures told'))['address']}"
-    started[1].wait_for_line("connection postponed")  # before the schema: they wait
-    assert httpx2.get(f"{window}/readyz").status_code == 503
-    assert shell(*OURS["migrate"]["command"]).code == 0
-    elsewhere = {"0.0.0.0": "127.0.0.1", "8321": "0"}  # this machine is no container
-    started.append(shell.start_service(*(elsewhere.get(word, word) for word in OURS["web"]["command"])))
+    started = [shell.start_service(*TENUTO_SERVICES[name]["command"]) for name in ("scheduler", "worker")]
+    endpoint = f"http://{json.loads(started[1].wait_for_line('metrics endpoint listening'))['address']}"
+    started[1].wait_for_line("connection postponed")  # before the schema exists: they wait
+    assert httpx2.get(f"{endpoint}/readyz").status_code == 503
+    assert shell(*TENUTO_SERVICES["migrate"]["command"]).code == 0
+    elsewhere = {"0.0.0.0": "127.0.0.1", "8321": "0"}  # this machine is not a container
+    started.append(shell.start_service(*(elsewhere.get(argument, argument) for argument in TENUTO_SERVICES["web"]["command"])))
     address = json.loads(started[2].wait_for_line("web service started"))["address"]
     json.loads(started[0].wait_for_line("scheduler started"))
-    json.loads(started[1].wait_for_line("worker ready"))
+    json.loads(started[1].wait_for_line("worker started"))
     for name in ("scheduler", "web"):
-        eventually_blocking(lambda name=name: shell(*OURS[name]["healthcheck"]["test"][2:]).code == 0)  # type: ignore[misc]
+        eventually_blocking(lambda name=name: shell(*TENUTO_SERVICES[name]["healthcheck"]["test"][2:]).code == 0)  # type: ignore[misc]
     (check,) = instructions("HEALTHCHECK")
     assert shell(*json.loads(check[check.index("[") :])[1:]).code == 0
     assert shell("run", "greet", "--input", '{"name": "you"}', "--wait", "--timeout", "30").out == '"Hello, you"\n'
@@ -250,9 +255,9 @@ def test_the_commands_of_compose_work_together_outside_a_container(shell: Shell,
     ready = httpx2.get(f"{address}/readyz")
     assert (ready.status_code, ready.json()["ready"]) == (200, True)
     assert 'tenuto_services{service="worker",state="alive"} 1.0' in httpx2.get(f"{address}/metrics").text
-    assert httpx2.get(f"{window}/readyz").json()["ready"]
-    told = httpx2.get(f"{window}/metrics").text  # by the worker, of itself
-    assert 'tenuto_attempts_ended_total{reason="",status="completed"} 1.0' in told
-    assert "tenuto_claimed_tasks_total 1.0" in told
+    assert httpx2.get(f"{endpoint}/readyz").json()["ready"]
+    metrics = httpx2.get(f"{endpoint}/metrics").text  # reported by the worker about itself
+    assert 'tenuto_attempts_ended_total{reason="",status="completed"} 1.0' in metrics
+    assert "tenuto_claimed_tasks_total 1.0" in metrics
     assert [service.stop() for service in started] == [0, 0, 0]
     assert [shell("health", name).code for name in STALE_AFTER] == [1, 1, 1]

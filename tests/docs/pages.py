@@ -7,8 +7,9 @@ The markup of a block decides how it is tested:
     ```console                      lines that begin with `$ tenuto …` must be known commands
 
 A Python block whose first line is `# name.py` is a file. Later blocks of the page can import it; it is run if it is a
-program or a test. `# name.py, continued` appends to the file. A block with `asyncio.run(` is a program. All other blocks
-are fragments: the fragments of a page run in order, in one namespace, with top-level `await`, as in `python -m asyncio`.
+program or a test. `# name.py, continued` appends to the file. A block with `asyncio.run(` is a program. All other
+blocks are fragments: the fragments of a page run in order, in one namespace, with top-level `await`, as in
+`python -m asyncio`.
 
 A comment after `print(…)` is the expected output, and is checked.
 """

@@ -6,8 +6,10 @@ import ast
 import re
 import tomllib
 from collections.abc import Iterator
+from itertools import pairwise, product
 from pathlib import Path
 
+import grimp
 import pytest
 
 from tests.docs.pages import ROOT, blocks
@@ -71,6 +73,21 @@ def test_layer_list_on_architecture_page_equals_import_linter_layers() -> None:
     drawing = next(block.text for block in blocks(ARCHITECTURE) if block.text.startswith("cli "))
     drawn = [split_layer(re.split(r" {2,}", line)[0]) for line in drawing.splitlines()]
     assert drawn == import_layers()
+
+
+def test_arrows_of_package_diagram_are_imports() -> None:
+    graph = grimp.build_graph("tenuto", cache_dir=None)
+    diagram = next(block.text for block in blocks(ARCHITECTURE) if block.text.startswith("flowchart"))
+    labels = dict(re.findall(r'(\w+)\["?([\w, ]+)"?\]', diagram))
+    arrows = [arrow for line in diagram.splitlines() for arrow in pairwise(line.split("-->"))]
+    assert len(arrows) > 8
+    for left, right in arrows:
+        for source, target in product(re.findall(r"\b[A-Z]+\b", left), re.findall(r"\b[A-Z]+\b", right)):
+            importers, imported = ({f"tenuto.{name}" for name in labels[node].split(", ")} for node in (source, target))
+            assert any(
+                graph.direct_import_exists(importer=importer, imported=each, as_packages=True)
+                for importer, each in product(importers, imported)
+            ), f"{labels[source]} does not import {labels[target]}"
 
 
 def test_module_paths_of_data_paths_exist() -> None:

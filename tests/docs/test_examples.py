@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ast
 import json
-import shutil
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 

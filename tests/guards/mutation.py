@@ -1,7 +1,7 @@
 """Finds the marked places of guards in the source and applies mutations to them.
 
 A marker is a comment: `# guard: claim.too_late` in Python, `-- guard: claim.skip_locked` in SQL; several ids are
-separated by commas. At the end of a line it marks that line. On a line of its own it marks the next line of code.
+separated by commas. At the end of a line it marks that line. On a separate line it marks the next line of code.
 In Python the place is the innermost statement that contains the marked line, and of a compound statement only the
 header, unless the whole statement is removed. In SQL the place is the marked line.
 """
@@ -20,7 +20,7 @@ from pathlib import Path
 from tests.guards.guard import Condition, Guard, Insert, Mutation, Remove, Replace, Value
 
 _MARKER = re.compile(r"(?:#|--) guard: (?P<ids>[a-z0-9_.]+(?:, [a-z0-9_.]+)*)$")
-_LOOKS_LIKE_MARKER = re.compile(r"(?:#|--)\s*guard\b")
+_MARKER_LIKE = re.compile(r"(?:#|--)\s*guard\b")
 _SQL_PARTS = re.compile(r"(?P<code>(?:[^'\-]|'[^']*'|-(?!-))*)(?P<comment>--.*)?")
 _SQL_CONDITION = re.compile(r"\b(?:WHERE|AND|OR|ON|WHEN|HAVING|IF|CHECK)\s+", re.IGNORECASE)
 _SQL_TOKEN = re.compile(r"'[^']*'|\w+|\S")
@@ -55,7 +55,7 @@ def marked_places(source: Path) -> dict[str, list[Place]]:
     found: dict[str, list[Place]] = defaultdict(list)
     for file in _source_files(source):
         text = file.read_text(encoding="utf-8")
-        if not _LOOKS_LIKE_MARKER.search(text):
+        if not _MARKER_LIKE.search(text):
             continue
         for id, line in _markers(file, text):
             found[id].append(Place(file, line))
@@ -88,7 +88,7 @@ def _markers(file: Path, text: str) -> Iterator[tuple[str, int]]:
     waiting: list[str] = []
     lines = _python_lines(text) if file.suffix == ".py" else _sql_lines(text)
     for number, has_code, comment in lines:
-        if comment and _LOOKS_LIKE_MARKER.search(comment):
+        if comment and _MARKER_LIKE.search(comment):
             marker = _MARKER.search(comment)
             if marker is None:
                 raise StaleGuard(f"{file}:{number}: not a marker: {comment!r}; write `guard: component.invariant`")

@@ -47,7 +47,7 @@ def small(tmp_path: Path) -> Path:
     [{"mutations": (Replace("a", "b"),)}, {"tests": ("test_other.py",)}, {"places": 2}, {"schema": "index"}],
     ids=str,
 )
-def test_a_guard_that_has_changed_counts_as_not_tried(
+def test_changed_guard_counts_as_not_tried(
     change: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(runner, "GUARDS", (ENTRY,))
@@ -64,14 +64,14 @@ def test_a_guard_that_has_changed_counts_as_not_tried(
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_a_test_that_fails_anyway_or_takes_too_long_catches_nothing(small: Path, jobs: int) -> None:
+def test_test_that_fails_anyway_or_times_out_catches_no_mutant(small: Path, jobs: int) -> None:
     tests = [f"test_small.py::test_{name}" for name in ("passes", "fails", "takes_long", "has_broken_fixture")]
     failing = failing_tests(tests, small, jobs=jobs, timeout=1)
     assert failing == {tests[1]: "fails", tests[2]: "times out", tests[3]: "fails"}
     assert try_mutant(replace(ENTRY, tests=(tests[0], tests[1])), failing) is Verdict.FAILS_ANYWAY
 
 
-def test_a_guard_without_its_marker_is_stale() -> None:
+def test_guard_without_its_marker_is_stale() -> None:
     assert try_mutant(ENTRY, {}) is Verdict.STALE
 
 
@@ -85,25 +85,23 @@ def test_a_guard_without_its_marker_is_stale() -> None:
         ("is_gone", Verdict.BROKEN),
     ],
 )
-def test_only_a_test_that_fails_in_time_has_caught_a_mutant(name: str, verdict: Verdict, small: Path) -> None:
+def test_mutant_is_caught_only_by_a_test_that_fails_in_time(name: str, verdict: Verdict, small: Path) -> None:
     report = run_tests([f"test_small.py::test_{name}"], small, root=small, timeout=1)
     assert verdict_of(report) is verdict
 
 
-def test_tests_that_do_not_end_have_caught_nothing(small: Path) -> None:
+def test_tests_that_do_not_end_catch_no_mutant(small: Path) -> None:
     assert verdict_of(run_tests(["test_small.py"], small, root=small, total_timeout=0.1)) is Verdict.TIMED_OUT
 
 
-def test_tests_run_against_the_copy_and_without_settings_of_the_caller(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_runner_uses_the_copy_and_no_settings_of_the_caller(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TENUTO_DATABASE", "postgresql://elsewhere/database")
     variables = environment(tmp_path)
     assert variables["PYTHONPATH"] == str(tmp_path)
     assert [name for name in variables if name.startswith("TENUTO_")] == []
 
 
-def test_guards_are_selected_by_words_in_their_id(capsys: pytest.CaptureFixture[str]) -> None:
+def test_runner_selects_guards_by_parts_of_their_id(capsys: pytest.CaptureFixture[str]) -> None:
     assert runner.main(["--list", "claim.skip", "renew.fence"]) == 0
     assert [line.split()[0] for line in capsys.readouterr().out.splitlines()] == ["claim.skip_locked", "renew.fence"]
     assert runner.main(["no such guard"]) == 2

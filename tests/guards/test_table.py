@@ -19,7 +19,7 @@ from tests.guards.runner import ROOT, digest, stored_results
 from tests.guards.table import GUARDS
 
 SOURCE = ROOT / "src"
-FEWEST_GUARDS = 300
+MIN_GUARD_COUNT = 300
 """With fewer entries, part of the table was lost."""
 
 
@@ -36,7 +36,7 @@ def mutated(guard: Guard) -> dict[Path, str]:
 def test_guard_ids_are_unique_and_well_formed() -> None:
     assert [id for id, count in Counter(guard.id for guard in GUARDS).items() if count > 1] == []
     assert [guard.id for guard in GUARDS if not re.fullmatch(r"[a-z][a-z0-9_]*\.[a-z][a-z0-9_]*", guard.id)] == []
-    assert len(GUARDS) >= FEWEST_GUARDS
+    assert len(GUARDS) >= MIN_GUARD_COUNT
 
 
 def test_guard_descriptions_are_one_sentence() -> None:

@@ -203,11 +203,11 @@ async def test_finished_step_does_not_advance_another_execution(db: Database, wo
 
 
 async def test_one_batch_finishes_steps_of_several_executions_and_plain_tasks(db: Database, worker_id: UUID) -> None:
-    from tests.support.tasks import start
+    from tests.support.tasks import create_task
 
     first = await start_execution(db, "a", "b", name="one")
     second = await start_execution(db, "x", "y", name="other")
-    await start(db, name="plain")
+    await create_task(db, name="plain")
     assert await run_claimable_steps(db, worker_id, x="failed") == {"a", "x", "plain"}
     assert await open_task_states(db, first) == {"b": "queued"}
     assert (await load_execution(db, second))["state"] == "failed"

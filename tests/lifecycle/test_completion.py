@@ -23,17 +23,17 @@ from tenuto.postgres.database import Connection, Database
 from tenuto.store import activities, workers
 from tenuto.store import tasks as store
 from tests.support.model_values import NOON
-from tests.support.tasks import LEASE, Register, claim, completed, failed, now, rows, start, start_and_claim, the_task
+from tests.support.tasks import LEASE, Register, claim, completed_outcome, failed_outcome, now, read_rows, create_task, create_and_claim, read_only_task
 
 WriteTask: TypeAlias = Callable[[Database, Task], Awaitable[object]]
 
 
 async def finish_task(db: Database, task: Task) -> object:
-    return await finish(db, [Settlement(task, completed())])
+    return await finish(db, [Settlement(task, completed_outcome())])
 
 
 async def retry_task(db: Database, task: Task) -> object:
-    return await finish(db, [Settlement(task, failed(), Retry(NOON, new_id(), 1, 0))])
+    return await finish(db, [Settlement(task, failed_outcome(), Retry(NOON, new_id(), 1, 0))])
 
 
 async def renew_lease(db: Database, task: Task) -> object:
@@ -51,7 +51,7 @@ WRITES: list[WriteTask] = [finish_task, retry_task, renew_lease, return_task_to_
 
 @pytest.mark.parametrize("write", WRITES)
 async def test_worker_writes_to_a_task_that_it_holds(write: WriteTask, db: Database, register_worker: Register) -> None:
-    assert await write(db, await start_and_claim(db, await register_worker()))
+    assert await write(db, await create_and_claim(db, await register_worker()))
 
 
 @pytest.mark.parametrize("write", WRITES)
@@ -59,29 +59,29 @@ async def test_worker_writes_to_a_task_that_it_holds(write: WriteTask, db: Datab
 async def test_worker_with_a_stale_fence_changes_nothing(
     write: WriteTask, fence: int, db: Database, register_worker: Register
 ) -> None:
-    task = await start_and_claim(db, await register_worker())
-    before = await rows(db)
+    task = await create_and_claim(db, await register_worker())
+    before = await read_rows(db)
     assert not await write(db, replace(task, fence=fence))
-    assert (await rows(db), await rows(db, "activities")) == (before, [])
+    assert (await read_rows(db), await read_rows(db, "activities")) == (before, [])
 
 
 @pytest.mark.parametrize("write", WRITES)
 async def test_worker_that_does_not_hold_the_task_changes_nothing(
     write: WriteTask, db: Database, register_worker: Register
 ) -> None:
-    task = await start_and_claim(db, await register_worker())
+    task = await create_and_claim(db, await register_worker())
     other = await register_worker()
-    before = await rows(db)
+    before = await read_rows(db)
     assert not await write(db, replace(task, worker_id=other))
-    assert (await rows(db), await rows(db, "activities")) == (before, [])
+    assert (await read_rows(db), await read_rows(db, "activities")) == (before, [])
 
 
 @pytest.mark.parametrize("write", WRITES)
 async def test_unknown_task_id_changes_nothing(write: WriteTask, db: Database, register_worker: Register) -> None:
-    task = await start_and_claim(db, await register_worker())
-    before = await rows(db)
+    task = await create_and_claim(db, await register_worker())
+    before = await read_rows(db)
     assert not await write(db, replace(task, id=new_id()))
-    assert (await rows(db), await rows(db, "activities")) == (before, [])
+    assert (await read_rows(db), await read_rows(db, "activities")) == (before, [])
 
 
 @pytest.mark.parametrize("write", WRITES)
@@ -89,23 +89,23 @@ async def test_worker_with_expired_lease_finishes_nothing(
     write: WriteTask, db: Database, register_worker: Register
 ) -> None:
     sleeper, other = await register_worker(), await register_worker()
-    task = await start_and_claim(db, sleeper)
+    task = await create_and_claim(db, sleeper)
     await store.return_tasks_to_queue(db, sleeper, [task])
     (taken_over,) = await claim(db, other)
-    before = await rows(db)
+    before = await read_rows(db)
     assert not await write(db, task)
-    assert await rows(db) == before
-    assert await finish(db, [Settlement(taken_over, completed())]) == {task.id}
+    assert await read_rows(db) == before
+    assert await finish(db, [Settlement(taken_over, completed_outcome())]) == {task.id}
 
 
 @pytest.mark.parametrize("write", [finish_task, retry_task])
 async def test_held_task_cannot_be_finished_as_unclaimed(
     write: WriteTask, db: Database, register_worker: Register
 ) -> None:
-    task = await start_and_claim(db, await register_worker())
-    before = await rows(db)
+    task = await create_and_claim(db, await register_worker())
+    before = await read_rows(db)
     assert not await write(db, replace(task, worker_id=None))
-    assert await rows(db) == before
+    assert await read_rows(db) == before
 
 
 @pytest.mark.parametrize("write", [finish_task, retry_task])
@@ -113,37 +113,37 @@ async def test_finishing_a_task_twice_records_one_activity(
     write: WriteTask, db: Database, register_worker: Register
 ) -> None:
     """A statement is repeated when its reply was lost."""
-    task = await start_and_claim(db, await register_worker())
+    task = await create_and_claim(db, await register_worker())
     assert await write(db, task)
     assert not await write(db, task)
-    assert len(await rows(db, "activities")) == 1
+    assert len(await read_rows(db, "activities")) == 1
 
 
 async def test_expired_lease_cannot_be_renewed(db: Database, register_worker: Register) -> None:
-    task = await start_and_claim(db, await register_worker())
+    task = await create_and_claim(db, await register_worker())
     await db.fetch_all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 ms'")
     assert await renew_lease(db, task) == set()
 
 
 async def test_renewal_extends_the_lease_and_stores_the_progress(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
-    task = await start_and_claim(db, worker)
-    before = (await the_task(db))["lease_until"]
+    task = await create_and_claim(db, worker)
+    before = (await read_only_task(db))["lease_until"]
     hold = timedelta(minutes=5)
     assert await store.renew_leases(db, worker, [(task.id, task.fence, '{"done": 3}')], hold) == {task.id}
-    row = await the_task(db)
+    row = await read_only_task(db)
     assert row["lease_until"] > before + timedelta(minutes=4)
     assert json.loads(row["progress"]) == {"done": 3}
     await store.renew_leases(db, worker, [(task.id, task.fence, None)], hold)
-    assert json.loads((await the_task(db))["progress"]) == {"done": 3}, "nothing new to say leaves what was said"
+    assert json.loads((await read_only_task(db))["progress"]) == {"done": 3}, "nothing new to say leaves what was said"
 
 
 async def test_renewal_of_many_tasks_skips_tasks_no_longer_held(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
     for _ in range(5):
-        await start(db)
+        await create_task(db)
     tasks = await claim(db, worker)
-    await finish(db, [Settlement(tasks[0], completed())])
+    await finish(db, [Settlement(tasks[0], completed_outcome())])
     held: list[tuple[UUID, int, str | None]] = [(task.id, task.fence, None) for task in tasks]
     assert await store.renew_leases(db, worker, held, LEASE) == {task.id for task in tasks[1:]}
     assert await store.renew_leases(db, worker, [], LEASE) == set()
@@ -154,10 +154,10 @@ async def test_renewal_of_many_tasks_skips_tasks_no_longer_held(db: Database, re
 
 async def test_finished_task_leaves_a_complete_activity(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
-    task = await start_and_claim(
+    task = await create_and_claim(
         db, worker, priority=3, tags=["a"], unique_key="k", correlation_id="c", parent_id=UUID(int=7), input='{"n": 1}'
     )
-    claimed = await the_task(db)
+    claimed = await read_only_task(db)
     begun, done = now(), now() + timedelta(seconds=1)
     outcome = Outcome(
         OutcomeStatus.COMPLETED_WITH_WARNING,
@@ -170,7 +170,7 @@ async def test_finished_task_leaves_a_complete_activity(db: Database, register_w
         progress='{"done": 9}',
     )
     assert await finish(db, [Settlement(task, outcome)]) == {task.id}
-    assert await rows(db) == []
+    assert await read_rows(db) == []
     (record,) = await activities.list_attempts(db, task.id)
     assert (record["id"], record["task_id"], record["attempt"], record["final"]) == (task.id, task.id, 1, True)
     assert (record["status"], record["reason"]) == ("completed_with_warning", None)
@@ -185,7 +185,7 @@ async def test_finished_task_leaves_a_complete_activity(db: Database, register_w
 
 
 async def test_finish_without_progress_keeps_the_last_progress(db: Database, register_worker: Register) -> None:
-    task = await start_and_claim(db, await register_worker())
+    task = await create_and_claim(db, await register_worker())
     await renew_lease(db, task)
     await finish_task(db, task)
     ((record),) = await activities.list_attempts(db, task.id)
@@ -194,18 +194,18 @@ async def test_finish_without_progress_keeps_the_last_progress(db: Database, reg
 
 async def test_retried_task_records_each_attempt(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
-    task = await start_and_claim(db, worker, unique_key="k", tags=["a"])
+    task = await create_and_claim(db, worker, unique_key="k", tags=["a"])
     second = new_id()
     later = now() + timedelta(hours=1)
-    await finish(db, [Settlement(task, failed(), Retry(later, second, 1, 0))])
-    row = await the_task(db)
+    await finish(db, [Settlement(task, failed_outcome(), Retry(later, second, 1, 0))])
+    row = await read_only_task(db)
     assert (row["state"], row["attempt"], row["activity_id"], row["failures"]) == ("scheduled", 2, second, 1)
     assert (row["worker_id"], row["lease_until"], row["claimed_at"], row["progress"]) == (None, None, None, None)
     assert (row["run_at"], row["unique_key"], row["tags"], row["fence"]) == (later, "k", ["a"], task.fence)
     await store.promote_due_tasks(db, later, ["default"])
     (again,) = await claim(db, worker)
     assert (again.attempt, again.activity_id, again.failures, again.fence) == (2, second, 1, 2)
-    await finish(db, [Settlement(again, completed())])
+    await finish(db, [Settlement(again, completed_outcome())])
     first_record, second_record = await activities.list_attempts(db, task.id)
     assert (first_record["id"], first_record["final"], first_record["status"]) == (task.id, False, "failed")
     assert (second_record["id"], second_record["final"], second_record["status"]) == (second, True, "completed")
@@ -213,9 +213,9 @@ async def test_retried_task_records_each_attempt(db: Database, register_worker: 
 
 
 async def test_task_with_an_immediate_retry_is_queued(db: Database, register_worker: Register) -> None:
-    task = await start_and_claim(db, await register_worker())
-    await finish(db, [Settlement(task, failed(), Retry(now() - timedelta(seconds=1), new_id(), 0, 1))])
-    assert (await the_task(db))["state"] == "queued"
+    task = await create_and_claim(db, await register_worker())
+    await finish(db, [Settlement(task, failed_outcome(), Retry(now() - timedelta(seconds=1), new_id(), 0, 1))])
+    assert (await read_only_task(db))["state"] == "queued"
 
 
 @pytest.mark.parametrize(
@@ -234,7 +234,7 @@ async def test_task_with_an_immediate_retry_is_queued(db: Database, register_wor
 async def test_final_activity_counts_failures_and_losses_separately(
     outcome: Outcome, failures: int, losses: int, db: Database, register_worker: Register
 ) -> None:
-    task = await start_and_claim(db, await register_worker())
+    task = await create_and_claim(db, await register_worker())
     await db.fetch_all("UPDATE tenuto.tasks SET failures = 2, losses = 1")
     outcome.ended_at = now()
     await finish(db, [Settlement(task, outcome)])
@@ -245,14 +245,14 @@ async def test_final_activity_counts_failures_and_losses_separately(
 async def test_finish_ends_and_retries_tasks_in_one_call(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
     for _ in range(20):
-        await start(db)
+        await create_task(db)
     tasks = await claim(db, worker, limit=20)
-    settlements = [settle(task, completed() if n % 2 else failed(), now(), new_id) for n, task in enumerate(tasks)]
+    settlements = [settle(task, completed_outcome() if n % 2 else failed_outcome(), now(), new_id) for n, task in enumerate(tasks)]
     stale = replace(tasks[0], fence=9)
-    settlements[0] = settle(stale, failed(), now(), new_id)
+    settlements[0] = settle(stale, failed_outcome(), now(), new_id)
     assert await finish(db, settlements) == {task.id for task in tasks[1:]}
-    assert len(await rows(db)) == 10
-    assert len(await rows(db, "activities")) == 19
+    assert len(await read_rows(db)) == 10
+    assert len(await read_rows(db, "activities")) == 19
 
 
 # --- recovery and cancellation requests ----------------------------------------------------------------------------
@@ -261,7 +261,7 @@ async def test_finish_ends_and_retries_tasks_in_one_call(db: Database, register_
 async def test_recovery_locks_only_tasks_with_expired_leases(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
     for _ in range(3):
-        await start(db)
+        await create_task(db)
     tasks = await claim(db, worker)
     assert not await store.has_recoverable_tasks(db)
     await db.fetch_all(
@@ -282,8 +282,8 @@ async def test_recovery_locks_tasks_of_a_dead_worker_despite_their_leases(
     db: Database, register_worker: Register
 ) -> None:
     dead, alive = await register_worker(), await register_worker()
-    lost = await start_and_claim(db, dead)
-    await start_and_claim(db, alive)
+    lost = await create_and_claim(db, dead)
+    await create_and_claim(db, alive)
     assert not await store.has_recoverable_tasks(db)
     await workers.deregister_process(db, dead)
     assert await store.has_recoverable_tasks(db)
@@ -297,7 +297,7 @@ async def test_recovery_locks_tasks_of_a_dead_worker_despite_their_leases(
 
 async def test_first_cancellation_request_is_recorded(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
-    task = await start_and_claim(db, worker)
+    task = await create_and_claim(db, worker)
     assert await store.request_cancellation(db, task, Actor.user("ana", "Ana"))
     assert await store.request_cancellation(db, task, Actor.system("reaper"))
     ((asked_id, fence, who),) = await store.list_cancel_requests(db, worker)
@@ -306,7 +306,7 @@ async def test_first_cancellation_request_is_recorded(db: Database, register_wor
 
 async def test_cancellation_request_for_a_former_worker_has_no_effect(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
-    task = await start_and_claim(db, worker)
+    task = await create_and_claim(db, worker)
     await store.return_tasks_to_queue(db, worker, [task])
     assert not await store.request_cancellation(db, task, Actor.user("ana"))
     await claim(db, worker)

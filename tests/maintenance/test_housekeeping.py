@@ -34,7 +34,7 @@ from tests.support.schedules import (
     run_claimable_steps,
     start_execution,
 )
-from tests.support.tasks import Register, rows, start, start_and_claim
+from tests.support.tasks import Register, read_rows, create_task, create_and_claim
 
 NOW = datetime(2027, 6, 15, tzinfo=UTC)
 
@@ -58,14 +58,14 @@ async def test_retention_drops_old_partitions_and_keeps_recent_ones(db: Database
     young_month = await insert_activity(db, datetime(2027, 4, 10, tzinfo=UTC))
     old_among_old = await insert_activity(db, datetime(2019, 1, 1, tzinfo=UTC))
     young_among_old = await insert_activity(db, datetime(2019, 1, 2, tzinfo=UTC), ended=NOW - timedelta(days=1))
-    await start_and_claim(db, await register_worker())
-    await start(db, run_at=NOW)
-    live = await rows(db)
+    await create_and_claim(db, await register_worker())
+    await create_task(db, run_at=NOW)
+    live = await read_rows(db)
     await make_housekeeping(db, ManualClock(NOW), retention_days=90).run_cycle()
-    kept = {row["id"] for row in await rows(db, "activities")}
+    kept = {row["id"] for row in await read_rows(db, "activities")}
     assert {young_month, young_among_old} <= kept
     assert kept.isdisjoint({old_month, old_among_old})
-    assert await rows(db) == live
+    assert await read_rows(db) == live
 
 
 async def test_retention_deletes_old_idempotency_keys(db: Database) -> None:
@@ -105,10 +105,10 @@ async def test_retention_runs_at_its_interval(db: Database) -> None:
     aged = await insert_activity(db, datetime(2019, 1, 1, tzinfo=UTC))
     clock.advance(timedelta(minutes=59))
     await housekeeping.run_cycle()
-    assert [row["id"] for row in await rows(db, "activities")] == [aged]
+    assert [row["id"] for row in await read_rows(db, "activities")] == [aged]
     clock.advance(timedelta(minutes=1))
     await housekeeping.run_cycle()
-    assert await rows(db, "activities") == []
+    assert await read_rows(db, "activities") == []
 
 
 async def test_retention_deletes_many_rows_in_small_batches(db: Database) -> None:
@@ -118,18 +118,18 @@ async def test_retention_deletes_many_rows_in_small_batches(db: Database) -> Non
     waits, left = [], []
     for _ in range(3):
         waits.append(await housekeeping.run_cycle())
-        left.append(len(await rows(db, "activities")))
+        left.append(len(await read_rows(db, "activities")))
     assert left == [5, 1, 0]
     assert waits == [1.0, 1.0, 60], "the next cycle comes soon while rows are left"
 
 
 async def test_silent_workers_are_ended_and_old_ones_deleted(db: Database, register_worker: Register) -> None:
     silent, busy, gone = [await register_worker() for _ in range(3)]
-    await start_and_claim(db, busy)
+    await create_and_claim(db, busy)
     await db.fetch_all("UPDATE tenuto.workers SET seen_at = now() - interval '1 h'")
     await db.fetch_all("UPDATE tenuto.workers SET ended_at = '2019-01-01Z' WHERE id = $1", gone)
     await make_housekeeping(db, ManualClock(datetime.now(UTC))).run_cycle()
-    left = {row["id"]: row["ended_at"] for row in await rows(db, "workers")}
+    left = {row["id"]: row["ended_at"] for row in await read_rows(db, "workers")}
     assert set(left) == {silent, busy}
     assert left[silent] is not None
     assert left[busy] is None
@@ -148,7 +148,7 @@ async def test_suspended_process_does_not_end_its_own_services(
     await db.fetch_all("UPDATE tenuto.workers SET seen_at = now() - interval '1 h'")
     await Housekeeping(db, ManualClock(datetime.now(UTC)), load_settings(database=db.url), [own]).run_cycle()
     own.release()
-    ended = {row["id"] for row in await rows(db, "workers") if row["ended_at"] is not None}
+    ended = {row["id"] for row in await read_rows(db, "workers") if row["ended_at"] is not None}
     assert ended == {other}
 
 
@@ -199,7 +199,7 @@ async def test_retention_keeps_activities_of_open_executions_and_logs_it(
         await housekeeping.run_cycle()
         clock.advance(timedelta(hours=7))
 
-    kept = {row["id"] for row in await rows(db, "activities")}
+    kept = {row["id"] for row in await read_rows(db, "activities")}
     assert {held["a"].id, since} <= kept, "it may belong to a run that a step waits for"
     assert kept.isdisjoint(older)
     assert caplog.text.count("activities retained for open execution") == 1, "logged once"
@@ -207,7 +207,7 @@ async def test_retention_keeps_activities_of_open_executions_and_logs_it(
     await finish_task(db, held["b"])
     assert (await load_execution(db, run))["state"] == "failed"
     await housekeeping.run_cycle()
-    assert {held["a"].id, since}.isdisjoint({row["id"] for row in await rows(db, "activities")})
+    assert {held["a"].id, since}.isdisjoint({row["id"] for row in await read_rows(db, "activities")})
 
 
 async def test_retention_keeps_recent_executions_and_ledger_rows(db: Database, register_worker: Register) -> None:

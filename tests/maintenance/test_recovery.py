@@ -30,7 +30,7 @@ from tests.store.test_partitions import RECORD
 from tests.support.engine_fixtures import WorkerFactory
 from tests.support.errors import raises_code
 from tests.support.model_values import make_new_task
-from tests.support.tasks import LEASE, Register, claim, completed, now, rows, start, start_and_claim, the_task
+from tests.support.tasks import LEASE, Register, claim, completed_outcome, now, read_rows, create_task, create_and_claim, read_only_task
 from tests.support.waiting import eventually
 
 
@@ -48,7 +48,7 @@ async def test_recovery_retries_a_task_with_expired_lease(
     db: Database, register_worker: Register, expire_leases: Any
 ) -> None:
     worker = await register_worker()
-    task = await start_and_claim(db, worker)
+    task = await create_and_claim(db, worker)
     await expire_leases()
     assert await recover_lost_tasks(db, now()) == 1
     past, ahead = await activities.list_attempts(db, task.id)
@@ -59,21 +59,21 @@ async def test_recovery_retries_a_task_with_expired_lease(
 
 
 async def test_recovery_ignores_tasks_with_live_leases(db: Database, register_worker: Register) -> None:
-    await start_and_claim(db, await register_worker())
-    await start(db)
-    before = await rows(db)
+    await create_and_claim(db, await register_worker())
+    await create_task(db)
+    before = await read_rows(db)
     assert await recover_lost_tasks(db, now()) == 0
-    assert await rows(db) == before
+    assert await read_rows(db) == before
     assert await workers.list_repairs(db) == []
 
 
 async def test_recovery_does_not_wait_for_leases_of_a_dead_worker(db: Database, register_worker: Register) -> None:
     dead, alive = await register_worker(), await register_worker()
-    lost = await start_and_claim(db, dead)
-    kept = await start_and_claim(db, alive)
+    lost = await create_and_claim(db, dead)
+    kept = await create_and_claim(db, alive)
     await workers.deregister_process(db, dead)
     assert await recover_lost_tasks(db, now()) == 1
-    states = {row["id"]: row["state"] for row in await rows(db)}
+    states = {row["id"]: row["state"] for row in await read_rows(db)}
     assert states == {lost.id: "queued", kept.id: "running"}
     assert [(row["net"], row["count"]) for row in await workers.list_repairs(db)] == [(REPAIR_WORKER_RESTARTED, 1)]
 
@@ -82,7 +82,7 @@ async def test_recovery_waits_for_leases_of_a_silent_worker(
     db: Database, register_worker: Register, expire_leases: Any
 ) -> None:
     silent = await register_worker()
-    task_id = await start(db)
+    task_id = await create_task(db)
     await db.fetch_all("UPDATE tenuto.workers SET seen_at = now() - interval '1 h'")
     assert await workers.end_silent_processes(db, timedelta(minutes=5)) == 1
     await db.fetch_all(  # a claim that got in while it was being given up
@@ -91,33 +91,33 @@ async def test_recovery_waits_for_leases_of_a_silent_worker(
         silent,
     )
     assert await recover_lost_tasks(db, now()) == 0
-    assert (await the_task(db))["state"] == "running"
+    assert (await read_only_task(db))["state"] == "running"
     await expire_leases()
     assert await recover_lost_tasks(db, now()) == 1
-    assert (await the_task(db))["id"] == task_id
-    assert (await the_task(db))["state"] == "queued"
+    assert (await read_only_task(db))["id"] == task_id
+    assert (await read_only_task(db))["state"] == "queued"
 
 
 async def test_recovery_takes_tasks_of_an_unknown_worker_after_their_lease(db: Database, expire_leases: Any) -> None:
-    await start(db)
+    await create_task(db)
     await db.fetch_all(
         "UPDATE tenuto.tasks SET state = 'running', worker_id = gen_random_uuid(), fence = 1, claimed_at = now(),"
         " lease_until = now() + interval '1 h'"
     )
     await expire_leases()
     assert await recover_lost_tasks(db, now()) == 1
-    assert (await the_task(db))["state"] == "queued"
+    assert (await read_only_task(db))["state"] == "queued"
 
 
 async def test_poison_task_fails_at_its_third_loss(db: Database, register_worker: Register, expire_leases: Any) -> None:
     worker = await register_worker()
-    task_id = await start(db)
+    task_id = await create_task(db)
     for _ in range(3):
         await db.fetch_all("UPDATE tenuto.tasks SET state = 'queued', run_at = now()")
         assert len(await store.claim_limited_tasks(db, worker, ["default"], 10, LEASE)) == 1
         await expire_leases()
         assert await recover_lost_tasks(db, now()) == 1
-    assert await rows(db) == []
+    assert await read_rows(db) == []
     records = await activities.list_attempts(db, task_id)
     assert [record["losses"] for record in records] == [1, 2, 3]
     assert [record["failures"] for record in records] == [0, 0, 0]
@@ -151,14 +151,14 @@ async def test_last_chance_tasks_run_one_at_a_time(
     worker = await register_worker()
     for options in (KEYS[0], KEYS[others]):
         for _ in range(2):
-            await start(db, **options)
+            await create_task(db, **options)
     assert [await lose_claimable_tasks(db, worker, expire_leases) for _ in range(2)] == [4, 4]
     for left in (4, 3, 2, 1):
         await db.fetch_all("UPDATE tenuto.tasks SET state = 'queued', run_at = now()")
         (alone,) = await store.claim_limited_tasks(db, worker, ["default", "other"], 10, LEASE)
         assert await store.claim_limited_tasks(db, worker, ["default", "other"], 10, LEASE) == []
-        assert await finish(db, [Settlement(alone, completed())]) == {alone.id}
-        assert len(await rows(db)) == left - 1
+        assert await finish(db, [Settlement(alone, completed_outcome())]) == {alone.id}
+        assert len(await read_rows(db)) == left - 1
 
 
 async def test_last_chance_task_blocks_no_other_and_is_not_claimed_as_standby(
@@ -166,11 +166,11 @@ async def test_last_chance_task_blocks_no_other_and_is_not_claimed_as_standby(
 ) -> None:
     worker = await register_worker()
     for _ in range(3):
-        await start(db, **KEYS[1])
+        await create_task(db, **KEYS[1])
     assert [await lose_claimable_tasks(db, worker, expire_leases) for _ in range(2)] == [3, 3]
     await db.fetch_all("UPDATE tenuto.tasks SET state = 'queued', run_at = now()")
     for _ in range(3):
-        await start(db, **KEYS[1])
+        await create_task(db, **KEYS[1])
 
     taken = await store.claim_limited_tasks(db, worker, ["default"], 3, LEASE)
 
@@ -183,19 +183,19 @@ async def test_last_chance_task_blocks_no_other_and_is_not_claimed_as_standby(
 
 async def test_losses_do_not_count_as_failures(db: Database, register_worker: Register, expire_leases: Any) -> None:
     worker = await register_worker()
-    await start(db, policy=TaskPolicy(RetryPolicy(max_retries=1)).to_json())
+    await create_task(db, policy=TaskPolicy(RetryPolicy(max_retries=1)).to_json())
     for _ in range(2):
         await db.fetch_all("UPDATE tenuto.tasks SET state = 'queued', run_at = now()")
         await claim(db, worker)
         await expire_leases()
         await recover_lost_tasks(db, now())
-    assert (await the_task(db))["failures"] == 0
+    assert (await read_only_task(db))["failures"] == 0
 
 
 async def test_lost_task_with_on_lost_fail_is_not_retried(
     db: Database, register_worker: Register, expire_leases: Any
 ) -> None:
-    task = await start_and_claim(db, await register_worker(), policy=TaskPolicy(on_lost="fail").to_json())
+    task = await create_and_claim(db, await register_worker(), policy=TaskPolicy(on_lost="fail").to_json())
     await expire_leases()
     await recover_lost_tasks(db, now())
     (record,) = await activities.list_attempts(db, task.id)
@@ -206,7 +206,7 @@ async def test_lost_task_with_on_lost_fail_is_not_retried(
 async def test_lost_task_with_cancellation_request_ends_as_cancelled(
     policy: TaskPolicy, db: Database, register_worker: Register, expire_leases: Any
 ) -> None:
-    task = await start_and_claim(db, await register_worker(), policy=policy.to_json())
+    task = await create_and_claim(db, await register_worker(), policy=policy.to_json())
     await store.request_cancellation(db, task, Actor.user("u-17", "Ana"))
     await expire_leases()
     await recover_lost_tasks(db, now())
@@ -225,7 +225,7 @@ async def test_recovery_counts_repairs_and_handles_many_batches(
         await store.claim_tasks(db, holder, ["default"], 400, timedelta(seconds=30))
     await expire_leases()
     assert await recover_lost_tasks(db, now()) == 1200
-    assert {row["state"] for row in await rows(db)} == {"queued"}
+    assert {row["state"] for row in await read_rows(db)} == {"queued"}
     assert [(row["net"], row["count"]) for row in await workers.list_repairs(db)] == [(REPAIR_LEASE_EXPIRED, 1200)]
 
 
@@ -234,29 +234,29 @@ async def test_concurrent_recovery_sweeps_settle_each_task_once(
 ) -> None:
     worker = await register_worker()
     for _ in range(20):
-        await start(db)
+        await create_task(db)
     await claim(db, worker, limit=20)
     await expire_leases()
     found = await asyncio.gather(*(recover_lost_tasks(db, now()) for _ in range(4)))
     assert sum(found) == 20
-    assert len(await rows(db, "activities")) == 20
+    assert len(await read_rows(db, "activities")) == 20
 
 
 async def test_worker_cannot_finish_a_recovered_task(
     db: Database, register_worker: Register, expire_leases: Any
 ) -> None:
-    task = await start_and_claim(db, await register_worker())
+    task = await create_and_claim(db, await register_worker())
     await expire_leases()
     await recover_lost_tasks(db, now())
-    assert await finish(db, [Settlement(task, completed())]) == set()
+    assert await finish(db, [Settlement(task, completed_outcome())]) == set()
 
 
 async def test_recovery_of_one_worker_leaves_tasks_of_others(db: Database, register_worker: Register) -> None:
     dead, other = await register_worker(), await register_worker()
-    await start_and_claim(db, dead)
-    kept = await start_and_claim(db, other)
+    await create_and_claim(db, dead)
+    kept = await create_and_claim(db, other)
     assert await recover_tasks_of_worker(db, dead, now()) == 1
-    assert [row["id"] for row in await rows(db) if row["state"] == "running"] == [kept.id]
+    assert [row["id"] for row in await read_rows(db) if row["state"] == "running"] == [kept.id]
 
 
 @pytest.mark.parametrize("batch_size", [2, 500])
@@ -264,13 +264,13 @@ async def test_lost_task_that_cannot_be_settled_does_not_block_others(
     batch_size: int, db: Database, register_worker: Register, expire_leases: Any
 ) -> None:
     worker = await register_worker()
-    ids = [await start(db) for _ in range(7)]
+    ids = [await create_task(db) for _ in range(7)]
     await claim(db, worker, limit=7)
     for id in (ids[0], ids[1], ids[4]):  # something already lies where their records belong
         await db.fetch_all(RECORD, id, now(), now())
     await expire_leases()
     assert await recover_lost_tasks(db, now(), batch_size=batch_size) == 4
-    states = {row["id"]: row["state"] for row in await rows(db)}
+    states = {row["id"]: row["state"] for row in await read_rows(db)}
     assert {id for id, state in states.items() if state == "running"} == {ids[0], ids[1], ids[4]}
     found = {row["net"]: row["count"] for row in await workers.list_repairs(db)}
     assert found == {REPAIR_LEASE_EXPIRED: 4, REPAIR_NOT_SETTLED: 3}
@@ -278,7 +278,7 @@ async def test_lost_task_that_cannot_be_settled_does_not_block_others(
 
 async def test_recovery_of_a_worker_skips_tasks_that_cannot_be_settled(db: Database, register_worker: Register) -> None:
     dead = await register_worker()
-    ids = [await start(db) for _ in range(2)]
+    ids = [await create_task(db) for _ in range(2)]
     await claim(db, dead)
     await db.fetch_all(RECORD, ids[0], now(), now())
     assert await recover_tasks_of_worker(db, dead, now()) == 1
@@ -293,7 +293,7 @@ async def test_restarted_worker_recovers_its_tasks_at_once(app: Tenuto, worker: 
         return 7
 
     async with worker(name="baker") as one:
-        reach = one.identity.incarnation([], 0).host
+        reach = one.identity.to_registration([], 0).host
     task = await app.enqueue(bake)
     await sql("UPDATE tenuto.workers SET ended_at = NULL, seen_at = now()")  # as if it had been killed
     await sql(
@@ -303,7 +303,7 @@ async def test_restarted_worker_recovers_its_tasks_at_once(app: Tenuto, worker: 
     async with worker(name="baker") as two:
         assert (await app.attempts(task.id))[0]["reason"] == "lost", "before it takes any work"
         record = await app.wait(task, timeout=10)
-        assert two.identity.incarnation([], 0).host == reach
+        assert two.identity.to_registration([], 0).host == reach
     assert (record["output"], record["attempt"], record["losses"]) == (7, 2, 1)
     assert [(row["net"], row["count"]) for row in await workers.list_repairs(await app.open())] == [
         (REPAIR_WORKER_RESTARTED, 1)

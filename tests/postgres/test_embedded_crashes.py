@@ -20,20 +20,20 @@ from tenuto.postgres.embedded_server import acquire_server
 from tests.support.servers import (
     AS_ROOT,
     IMPORTS,
-    commit_a_row,
+    commit_row,
     end_processes_of,
     find_supervisor,
     is_locked,
     is_stopped,
     kill,
-    one_server_runs_and_is_kept,
-    postmaster,
+    assert_one_server_with_supervisor,
+    find_postmaster,
     processes_of,
     query,
-    row_is_there,
+    has_row,
     shared_memory_of,
-    until,
-    url_of,
+    wait_until,
+    wait_for_url,
 )
 from tests.support.waiting import eventually_blocking
 
@@ -42,55 +42,55 @@ def test_server_stops_after_its_holder_was_killed(
     home: Path, start_server_holder: Callable[..., subprocess.Popen[str]]
 ) -> None:
     process = start_server_holder()
-    url_of(process)
+    wait_for_url(process)
     process.kill()
-    until(lambda: is_stopped(home))
+    wait_until(lambda: is_stopped(home))
 
 
 def test_killed_supervisor_is_replaced_by_the_next_holder(home: Path) -> None:
     with acquire_server(home, linger_seconds=0.1):
         first = find_supervisor(home)
         kill(first)
-        until(lambda: not is_locked(home, "supervisor"))
+        wait_until(lambda: not is_locked(home, "supervisor"))
         with acquire_server(home, linger_seconds=0.1):
             assert find_supervisor(home) != first
-    until(lambda: is_stopped(home))
+    wait_until(lambda: is_stopped(home))
 
 
 def test_supervisor_ignores_terminal_signals(home: Path) -> None:
     with acquire_server(home, linger_seconds=0.1):
         guard = find_supervisor(home)
-        until(lambda: any(Path(file.path).name == "postgres.holders" for file in guard.open_files()))
+        wait_until(lambda: any(Path(file.path).name == "postgres.holders" for file in guard.open_files()))
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             guard.send_signal(number)
         assert os.getsid(guard.pid) != os.getsid(0)
         assert find_supervisor(home) == guard
-    until(lambda: is_stopped(home))
+    wait_until(lambda: is_stopped(home))
 
 
 def test_killed_postmaster_is_restarted_by_the_next_holder_without_loss(home: Path) -> None:
     with acquire_server(home, linger_seconds=0.1) as held:
-        commit_a_row(held.url)
-        kill(postmaster(home))
+        commit_row(held.url)
+        kill(find_postmaster(home))
         with acquire_server(home, linger_seconds=0.1) as again:
-            assert row_is_there(again.url)
-    until(lambda: is_stopped(home))
+            assert has_row(again.url)
+    wait_until(lambda: is_stopped(home))
 
 
 def test_server_restarts_without_loss_after_all_processes_were_killed(
     home: Path, start_server_holder: Callable[..., subprocess.Popen[str]]
 ) -> None:
     holders = [start_server_holder(), start_server_holder()]
-    urls = [url_of(process) for process in holders]
-    commit_a_row(urls[0])
-    assert one_server_runs_and_is_kept(home)
+    urls = [wait_for_url(process) for process in holders]
+    commit_row(urls[0])
+    assert assert_one_server_with_supervisor(home)
     for process in [*(psutil.Process(holder.pid) for holder in holders), *processes_of(home)]:
         kill(process)
-    until(lambda: not is_locked(home, "supervisor"))  # a kill may take long on a busy machine
+    wait_until(lambda: not is_locked(home, "supervisor"))  # a kill may take long on a busy machine
     with acquire_server(home, linger_seconds=0.1) as held:
-        assert row_is_there(held.url)
-        assert one_server_runs_and_is_kept(home)
-    until(lambda: is_stopped(home))
+        assert has_row(held.url)
+        assert assert_one_server_with_supervisor(home)
+    wait_until(lambda: is_stopped(home))
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="shared memory has no files here")
@@ -99,17 +99,17 @@ def test_shared_memory_of_a_killed_server_is_removed(home: Path) -> None:
         return {path for one in (server, *server.children(recursive=True)) for path in shared_memory_of(one)}
 
     with acquire_server(home, linger_seconds=0):
-        first = shared_memory_files(postmaster(home))
+        first = shared_memory_files(find_postmaster(home))
         assert first
         assert all(path.exists() for path in first)
         for process in processes_of(home):
             kill(process)
-        until(lambda: not embedded_supervisor.is_server_running(home))
+        wait_until(lambda: not embedded_supervisor.is_server_running(home))
     with acquire_server(home, linger_seconds=0):
         assert not any(path.exists() for path in first), (
             "the server removes it when it starts in the same data directory"
         )
-        second = shared_memory_files(postmaster(home))
+        second = shared_memory_files(find_postmaster(home))
         for process in processes_of(home):
             kill(process)
     end_processes_of(home)
@@ -138,7 +138,7 @@ def test_server_starts_despite_a_pid_file_of_another_program(home: Path) -> None
     with acquire_server(home, linger_seconds=0):
         for process in processes_of(home):
             kill(process)
-        until(lambda: not embedded_supervisor.is_server_running(home))
+        wait_until(lambda: not embedded_supervisor.is_server_running(home))
     with other_program_with_pid_of(home) as other_program:
         with acquire_server(home, linger_seconds=0) as held:
             assert query(held.url, "SELECT 1") == 1
@@ -156,7 +156,7 @@ def test_stop_signals_no_other_program_while_a_child_of_a_killed_server_runs(
         endless = pool.submit(query, held.url, "DO 'BEGIN LOOP END LOOP; END'")
         busy = psutil.Process(eventually_blocking(lambda: query(held.url, find_busy_backend)))
         try:
-            dead = [postmaster(home), find_supervisor(home)]
+            dead = [find_postmaster(home), find_supervisor(home)]
             for process in dead:
                 kill(process)
             psutil.wait_procs(dead, timeout=20)
@@ -167,7 +167,7 @@ def test_stop_signals_no_other_program_while_a_child_of_a_killed_server_runs(
         finally:
             kill(busy)
         assert endless.exception(timeout=20) is not None
-    until(lambda: is_stopped(home))
+    wait_until(lambda: is_stopped(home))
 
 
 @pytest.mark.slow
@@ -181,7 +181,7 @@ acquire_server(Path(sys.argv[1]))
 """
     monkeypatch.setenv("PYTHONPATH", IMPORTS)
     creator = psutil.Popen([sys.executable, "-c", script, str(empty_home)])
-    until(lambda: any(empty_home.glob("postgres.making-*/base")))
+    wait_until(lambda: any(empty_home.glob("postgres.making-*/base")))
     helpers = creator.children(recursive=True)
     creator.kill()
     creator.wait()

@@ -18,7 +18,7 @@ import pytest
 from tenuto.errors import Conflict, Forbidden, Invalid, TenutoError, Unavailable, Unsupported
 from tenuto.postgres import data_directory
 from tenuto.postgres.embedded_server import acquire_server
-from tests.support.servers import AS_ROOT, is_stopped, postmaster, query, until
+from tests.support.servers import AS_ROOT, is_stopped, find_postmaster, query, wait_until
 
 
 def acquire_error(home: Path, **options: Any) -> TenutoError:
@@ -86,7 +86,7 @@ def test_log_of_a_server_that_does_not_start_is_quoted(home: Path) -> None:
     assert isinstance(error, Unavailable)
     assert error.code == "embedded.does_not_start"
     assert 'invalid value for parameter "shared_buffers"' in error.message
-    until(lambda: is_stopped(home))
+    wait_until(lambda: is_stopped(home))
 
 
 def test_failure_of_initdb_is_quoted_and_leaves_no_files(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,7 +145,7 @@ def test_long_home_path_uses_a_short_private_socket_directory(
         with acquire_server(home, linger_seconds=0) as from_elsewhere:
             assert from_elsewhere.url == held.url
             assert query(held.url, "SELECT 1") == 1
-    until(lambda: is_stopped(empty_home / home))
+    wait_until(lambda: is_stopped(empty_home / home))
     socket_directory.rmdir()
 
 
@@ -182,10 +182,10 @@ class TestAsRoot:
         monkeypatch.setattr(data_directory, "SHARED_DIRECTORY", place)
         with acquire_server(home, linger_seconds=0.1) as held:
             assert query(held.url, "SELECT 1") == 1
-            assert postmaster(home).exe().startswith(str(place))
+            assert find_postmaster(home).exe().startswith(str(place))
         (copy,) = place.iterdir()
         made = copy.stat().st_mtime_ns
-        until(lambda: is_stopped(home))
+        wait_until(lambda: is_stopped(home))
         acquire_server(home, linger_seconds=0.1).release()
         assert [path.stat().st_mtime_ns for path in place.iterdir()] == [made]
         assert stat.S_IMODE(closed.stat().st_mode) == 0o700
@@ -193,11 +193,11 @@ class TestAsRoot:
     def test_server_account_can_be_configured(self, empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("TENUTO_EMBEDDED_USER", "nobody")
         with acquire_server(empty_home, linger_seconds=0) as held:
-            assert postmaster(empty_home).username() == "nobody"
+            assert find_postmaster(empty_home).username() == "nobody"
             assert query(held.url, "SELECT 1") == 1
         monkeypatch.delenv("TENUTO_EMBEDDED_USER")
         with acquire_server(empty_home, linger_seconds=0):
-            assert postmaster(empty_home).username() == "nobody"
+            assert find_postmaster(empty_home).username() == "nobody"
 
     @pytest.mark.parametrize("name", ["root", "no-such-account"])
     def test_unsuitable_server_account_is_rejected(

@@ -19,16 +19,16 @@ import pytest
 from tenuto.postgres.embedded_server import acquire_server, stop_server
 from tests.support.servers import (
     HOLD_UNTIL_EOF,
-    commit_a_row,
+    commit_row,
     is_locked,
     is_stopped,
     kill,
-    one_server_runs_and_is_kept,
-    postmaster,
+    assert_one_server_with_supervisor,
+    find_postmaster,
     query,
-    row_is_there,
-    until,
-    url_of,
+    has_row,
+    wait_until,
+    wait_for_url,
 )
 
 # ---- starting and sharing
@@ -37,7 +37,7 @@ from tests.support.servers import (
 def test_first_holder_creates_the_server_and_the_next_finds_it_running(empty_home: Path) -> None:
     with acquire_server(empty_home / "new" / "home") as first, acquire_server(empty_home / "new" / "home") as second:
         assert first.url == second.url
-        assert one_server_runs_and_is_kept(empty_home)
+        assert assert_one_server_with_supervisor(empty_home)
         assert query(first.url, "SELECT current_user || '/' || current_database()") == "tenuto/tenuto"
     data = empty_home / "new" / "home" / "postgres"
     assert stat.S_IMODE(data.stat().st_mode) == 0o700
@@ -70,18 +70,18 @@ def test_server_has_durable_private_and_requested_settings(home: Path) -> None:
 
 def test_committed_data_survives_a_restart_of_the_server(home: Path) -> None:
     with acquire_server(home) as held:
-        commit_a_row(held.url)
+        commit_row(held.url)
         assert stop_server(home)
         assert not stop_server(home)
         with acquire_server(home) as again:
-            assert row_is_there(again.url)
+            assert has_row(again.url)
 
 
 def test_processes_share_one_server(home: Path, start_server_holder: Callable[..., subprocess.Popen[str]]) -> None:
     one, other = start_server_holder(), start_server_holder()
-    commit_a_row(url_of(one))
-    assert row_is_there(url_of(other))
-    assert one_server_runs_and_is_kept(home)
+    commit_row(wait_for_url(one))
+    assert has_row(wait_for_url(other))
+    assert assert_one_server_with_supervisor(home)
 
 
 @pytest.mark.slow
@@ -103,7 +103,7 @@ for _ in range(5):
 """
     processes = [start_server_holder(linger=0.0, script=acquire_and_release) for _ in range(8)]
     assert [(process.communicate(timeout=60)[1], process.returncode) for process in processes] == [("", 0)] * 8
-    until(lambda: is_stopped(home))
+    wait_until(lambda: is_stopped(home))
 
 
 # ---- releasing
@@ -115,19 +115,19 @@ def test_server_outlives_its_last_holder_by_the_linger_period(home: Path) -> Non
     held.release()
     left = time.monotonic()  # before the release of the last holder
     other.release()
-    until(lambda: is_stopped(home))
+    wait_until(lambda: is_stopped(home))
     assert 0.7 <= time.monotonic() - left < 15
 
 
 @pytest.mark.slow
 def test_new_holder_during_the_linger_period_starts_a_new_one(home: Path) -> None:
     with acquire_server(home, linger_seconds=3):
-        server = postmaster(home)
+        server = find_postmaster(home)
     time.sleep(0.5)  # part of the first linger period
     with acquire_server(home, linger_seconds=3):
-        assert postmaster(home) == server
+        assert find_postmaster(home) == server
         left = time.monotonic()
-    until(lambda: is_stopped(home))
+    wait_until(lambda: is_stopped(home))
     assert time.monotonic() - left >= 3
 
 
@@ -135,23 +135,23 @@ def test_holder_that_arrives_during_a_stop_gets_a_new_server(home: Path) -> None
     pid_file = home / "postgres" / "postmaster.pid"
     for moment in ("at once", "stopping", "gone"):
         with acquire_server(home, linger_seconds=0):
-            server = postmaster(home)
+            server = find_postmaster(home)
         if moment == "stopping":
-            until(lambda: not pid_file.exists() or pid_file.read_text().endswith("stopping\n"))
+            wait_until(lambda: not pid_file.exists() or pid_file.read_text().endswith("stopping\n"))
         elif moment == "gone":
-            until(lambda: not pid_file.exists())
+            wait_until(lambda: not pid_file.exists())
         with acquire_server(home, linger_seconds=0) as held:
             assert query(held.url, "SELECT 1") == 1
-            assert moment == "at once" or postmaster(home) != server
-    until(lambda: is_stopped(home))
+            assert moment == "at once" or find_postmaster(home) != server
+    wait_until(lambda: is_stopped(home))
 
 
 def test_server_without_linger_limit_keeps_running(home: Path) -> None:
     acquire_server(home, linger_seconds=None).release()
-    server = postmaster(home)
+    server = find_postmaster(home)
     acquire_server(home, linger_seconds=0).release()
     assert not is_locked(home, "supervisor")
-    assert postmaster(home) == server
+    assert find_postmaster(home) == server
     assert stop_server(home)
 
 
@@ -160,12 +160,12 @@ def test_fork_keeps_the_server_of_its_parent_running(
 ) -> None:
     fork = HOLD_UNTIL_EOF.replace("print(", "import os; os.fork() and os._exit(0)\nprint(os.getpid(),")
     parent = start_server_holder(linger=0.0, script=fork)
-    child = psutil.Process(int(url_of(parent).split()[0]))
-    until(lambda: parent.poll() is not None)
+    child = psutil.Process(int(wait_for_url(parent).split()[0]))
+    wait_until(lambda: parent.poll() is not None)
     with pytest.raises(AssertionError):
-        until(lambda: is_stopped(home), seconds=0.5)
+        wait_until(lambda: is_stopped(home), seconds=0.5)
     kill(child)
-    until(lambda: is_stopped(home))
+    wait_until(lambda: is_stopped(home))
 
 
 def test_forks_during_a_server_start_do_not_count_as_the_server(

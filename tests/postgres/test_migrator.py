@@ -14,7 +14,7 @@ from tenuto.errors import SchemaMismatch, Unavailable
 from tenuto.postgres import migrator
 from tenuto.postgres.database import Database
 from tests.support.errors import raises_code
-from tests.support.tasks import rows
+from tests.support.tasks import read_rows
 from tests.support.waiting import eventually
 
 SCHEMA_QUERIES = {
@@ -202,7 +202,7 @@ async def test_migration_interrupted_by_a_server_crash_is_applied_completely_lat
 
 
 async def test_migration_is_recorded_with_name_and_checksum(db: Database) -> None:
-    assert [(row["number"], row["name"], row["checksum"]) for row in await rows(db, "migrations")] == [
+    assert [(row["number"], row["name"], row["checksum"]) for row in await read_rows(db, "migrations")] == [
         (migration.number, migration.name, migration.checksum) for migration in migrator.load_migrations()
     ]
 

@@ -52,7 +52,7 @@ class DisposableServer:
         async def is_stopped() -> bool:
             return not embedded_supervisor.is_server_running(self.home)
 
-        await eventually(is_stopped, timeout=20, what="the server is is_stopped")
+        await eventually(is_stopped, timeout=20, what="the server is stopped")
 
     async def start(self) -> None:
         again = await asyncio.to_thread(

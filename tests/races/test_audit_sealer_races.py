@@ -20,7 +20,7 @@ KEYS = AuditKeys(AuditKey("00112233445566aa", b"k" * 32))
 
 
 class SimulatedCrash(Exception):
-    """The simulated process is crash, with its uncommitted transaction."""
+    """The simulated process is gone, with its uncommitted transaction."""
 
 
 async def write_entries(database: Database, count: int = 1) -> None:

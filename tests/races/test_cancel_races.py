@@ -30,6 +30,7 @@ from tests.races.task_actions import ACTOR, claim, complete, enqueue, fail
 from tests.support.proofs import times
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.slow
 ROUNDS = times(100, in_a_proof=600)
 RegisterWorker = Callable[..., Awaitable[UUID]]
 

@@ -26,6 +26,7 @@ from tests.races.proxy import Proxy
 from tests.races.test_crash_points import expire_leases_soon, wait_for_crash_or_stop
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.slow
 STEPS = ("first", "second", "sleeps", "last", "stop")
 STATEMENTS = (
     "load_checkpoints", "record_checkpoint", "record_sleep", "defer_tasks", "commit of defer_tasks", "finish_tasks",

@@ -16,6 +16,7 @@ from tests.races.processes import Workers
 from tests.support.proofs import times
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.slow
 TASKS = times(2000, in_a_proof=10_000)
 
 

@@ -7,6 +7,8 @@ import signal
 from collections import Counter
 from typing import Any
 
+import pytest
+
 from tenuto import Tenuto
 from tests.races import jobs
 from tests.races.crash_points import EXIT_CODE
@@ -16,6 +18,7 @@ from tests.races.observer import Observer
 from tests.races.processes import WorkerProcess, Workers
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.slow
 STATEMENTS = (
     "register_process", "commit of register_process", "promote_due_tasks", "claim_tasks", "claim_limited_tasks",
     "commit of claim_limited_tasks", "renew_leases", "finish_tasks", "retry_tasks", "commit of retry_tasks",

@@ -28,6 +28,7 @@ from tests.races.proxy import Proxy
 from tests.support.proofs import seed, times
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.slow
 TERMINATED_BACKENDS = times(40, in_a_proof=200)
 CRASHES = times(3, in_a_proof=12)
 POLL_SECONDS = 1.0

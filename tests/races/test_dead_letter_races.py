@@ -48,6 +48,8 @@ from tests.support.manifests import (
 )
 from tests.support.tasks import Register
 
+pytestmark = pytest.mark.slow
+
 
 @dataclass
 class Scenario:

@@ -20,6 +20,7 @@ from tests.races.observer import Observer
 from tests.races.processes import ProcessPool, Workers
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.slow
 MEGABYTE = 1024 * 1024
 
 
@@ -122,11 +123,9 @@ async def test_worker_writes_outcomes_once_a_full_disk_has_space(
         flag.touch()
 
         async def reported() -> bool:
-            return worker.has_logged("outcomes not written yet") and worker.has_logged(
-                "the worker logs that it cannot write"
-            )
+            return worker.has_logged("outcomes not written yet") and worker.has_logged("free disk space")
 
-        await eventually(reported, timeout=20, what="it says that it cannot write")
+        await eventually(reported, timeout=20, what="the worker logs that it cannot write")
         assert await observer.count("tasks", "state = 'running'") > 0
         filling.unlink()
         ballast.unlink()

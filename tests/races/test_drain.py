@@ -7,6 +7,8 @@ from __future__ import annotations
 import signal
 import time
 
+import pytest
+
 from tenuto import Tenuto
 from tenuto.service.signals import EXIT_LOST_CONTROL
 from tests.races import jobs
@@ -18,6 +20,7 @@ from tests.races.proxy import Proxy
 from tests.support.proofs import times
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.slow
 DRAINS = times(6, in_a_proof=20)
 GRACE = 20.0
 

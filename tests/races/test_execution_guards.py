@@ -150,9 +150,9 @@ async def test_next_group_of_a_paused_execution_waits(db: Database, worker_id: U
     assert await db.fetch_value("SELECT state FROM tenuto.tasks") == "queued"
 
 
-async def defer_task(db: Database, task: Task, **aside: object) -> set[UUID]:
+async def defer_task(db: Database, task: Task, **fields: object) -> set[UUID]:
     now = db.clock.now()
-    outcome = Outcome(OutcomeStatus.COMPLETED, started_at=now, ended_at=now, deferral=Deferral(**aside))  # type: ignore[arg-type]
+    outcome = Outcome(OutcomeStatus.COMPLETED, started_at=now, ended_at=now, deferral=Deferral(**fields))  # type: ignore[arg-type]
     return await finish(db, [settle(task, outcome, now, new_id)])
 
 
@@ -160,7 +160,7 @@ async def test_retry_in_a_paused_execution_waits(db: Database, worker_id: UUID) 
     scenario = await happens.create_scenario(db, worker_id, worker_id, held=2, paused=True)
 
     await finish(db, [fail(db, scenario.held_a)])
-    await defer_task(db, scenario.held_b, until=db.clock.now() + timedelta(hours=1))
+    await defer_task(db, scenario.held_b, resume_at=db.clock.now() + timedelta(hours=1))
 
     states = await db.fetch_all("SELECT DISTINCT state FROM tenuto.tasks")
     assert [row["state"] for row in states] == ["waiting"]
@@ -174,9 +174,9 @@ async def test_deferral_with_stale_fence_or_other_worker_changes_nothing(
     stranger = await register_worker()
 
     scenario.held_a.fence -= 1
-    assert await defer_task(db, scenario.held_a, until=later) == set()
+    assert await defer_task(db, scenario.held_a, resume_at=later) == set()
     scenario.held_b.worker_id = stranger
-    assert await defer_task(db, scenario.held_b, until=later) == set()
+    assert await defer_task(db, scenario.held_b, resume_at=later) == set()
 
     assert await db.fetch_value("SELECT count(*) FROM tenuto.tasks WHERE state = 'running'") == 2
 
@@ -204,7 +204,7 @@ async def test_step_that_would_wait_for_an_ended_child_execution_continues(
         (child,) = await create_executions(second, create_plan(1), parent_task_id=step.id, origin="step")
         (last,) = await claim(second, worker_id)
 
-        actions = [partial(defer_task, task=step, execution=child), partial(how, task=last)]
+        actions = [partial(defer_task, task=step, execution_id=child), partial(how, task=last)]
         await interleaving.run(*(actions if first_comes == "the waiting step" else reversed(actions)))
 
         assert await second.fetch_value("SELECT state FROM tenuto.tasks") == "queued", interleaving
@@ -218,7 +218,7 @@ async def test_step_whose_child_execution_ended_waits_while_its_execution_is_pau
     (step,) = await claim(db, worker_id)
     (child,) = await create_executions(db, create_plan(1), parent_task_id=step.id, origin="step")
     (last,) = await claim(db, worker_id)
-    await defer_task(db, step, execution=child)
+    await defer_task(db, step, execution_id=child)
     await execution_control.pause_execution(db, outer, db.clock.now(), ACTOR)
 
     await finish_one(db, last)
@@ -326,7 +326,7 @@ async def test_cancelled_step_leaves_no_child_execution_running(
             scenario = await falls_due.create_scenario(second, worker_id, OverlapPolicy.ALLOW)
             await interleaving.run(partial(one, scenario=scenario), partial(another, scenario=scenario))
             assert await violated_invariants(second) == [], (one, interleaving)
-            await defer_task(second, scenario.step, execution=scenario.step.activity_id)
+            await defer_task(second, scenario.step, execution_id=scenario.step.activity_id)
             assert (
                 await second.fetch_value("SELECT status FROM tenuto.activities WHERE id = $1", scenario.step.id)
                 == "cancelled"
@@ -385,8 +385,8 @@ async def test_call_cycle_that_another_process_is_breaking_is_left_alone(
     async for interleaving in interleavings(first, second):
         one, another = await create_executions(second, create_plan(2), create_plan(1))
         steps = {step.execution_id: step for step in await claim(second, worker_id, 3)}  # one of the first continues
-        await defer_task(second, steps[one], execution=another)
-        await defer_task(second, steps[another], execution=one)
+        await defer_task(second, steps[one], execution_id=another)
+        await defer_task(second, steps[another], execution_id=one)
 
         async def cancel(db: Database, task_id: UUID = steps[one].id) -> int:
             await task_cancellation.cancel_task(db, task_id, ACTOR)

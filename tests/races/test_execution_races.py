@@ -32,7 +32,7 @@ from tests.races.execution_actions import (
 from tests.races.interleaving import InterleavedDatabase, interleavings
 from tests.races.task_actions import ACTOR, LEASE, claim, complete, fail
 
-pytestmark = pytest.mark.usefixtures("one_completion_path")
+pytestmark = [pytest.mark.usefixtures("one_completion_path"), pytest.mark.slow]
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 

@@ -32,6 +32,7 @@ from tests.races.execution_actions import create_executions, create_plan, run_to
 from tests.races.interleaving import InterleavedDatabase, interleavings
 from tests.races.task_actions import ACTOR, claim, complete
 
+pytestmark = pytest.mark.slow
 RegisterWorker = Callable[..., Awaitable[UUID]]
 NAME = "a schedule"
 CREATED_AT = datetime(2026, 3, 2, 11, 59, 30, tzinfo=UTC)

@@ -23,7 +23,7 @@ from tests.races.execution_actions import create_executions, create_plan, run_to
 from tests.races.task_actions import ACTOR, claim, complete
 from tests.support.proofs import times
 
-pytestmark = pytest.mark.usefixtures("one_completion_path")
+pytestmark = [pytest.mark.usefixtures("one_completion_path"), pytest.mark.slow]
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 PAIRS = times(500, in_a_proof=2000)

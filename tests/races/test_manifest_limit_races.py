@@ -25,6 +25,7 @@ from tests.races.observer import Observer
 from tests.races.processes import WorkerProcess, Workers
 from tests.support.manifests import ANA, NOON, create_manifest, run_in_transaction
 
+pytestmark = pytest.mark.slow
 MAX_IN_ALL, MAX_IN_GROUP, MAX_OF_ONE = 6, 4, 2
 
 ACTIVE = """

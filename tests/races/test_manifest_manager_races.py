@@ -41,6 +41,7 @@ from tests.support.manifests import (
 from tests.support.proofs import times
 from tests.support.tasks import Register
 
+pytestmark = pytest.mark.slow
 MANIFEST_COUNT = times(250, in_a_proof=1000)  # more than one batch
 
 

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tenuto import Step, Tenuto, manual
 from tests.races.observer import Observer
 from tests.races.processes import Workers, is_running
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.slow
 SCRIPT = """
     trap "" TERM HUP INT
     sleep 600 & echo $! >>"$1"

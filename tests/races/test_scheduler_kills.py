@@ -23,6 +23,7 @@ from tests.races.processes import Workers
 from tests.races.task_actions import ACTOR
 from tests.support.proofs import THOROUGH, seed, times
 
+pytestmark = pytest.mark.slow
 KILLS = times(8, in_a_proof=20)
 SCHEDULES = 40
 
@@ -81,9 +82,9 @@ async def test_schedulers_killed_at_random_decide_every_due_instant_once(
     assert [row for row in rows if row[2] is not None] == []
     next_runs = dict(await observer.rows("SELECT id, next_run_at FROM tenuto.schedules"))
     for schedule_id, first in firsts.items():
-        decided = sorted(due_at for each, due_at, _ in rows if each == schedule_id)
+        instants = sorted(due_at for each, due_at, _ in rows if each == schedule_id)
         last = next_runs[schedule_id] - timedelta(seconds=1)
-        assert decided == list(expected_instants(first, seconds[schedule_id], last))
+        assert instants == list(expected_instants(first, seconds[schedule_id], last))
     assert await violated_invariants(db) == []
     decisions = dict(await observer.rows("SELECT decision, count(*) FROM tenuto.occurrences GROUP BY 1"))
     print(f"{KILLS} kills of {count} schedulers, {len(rows)} due instants: {decisions}")

@@ -19,6 +19,8 @@ from tests.races.processes import WorkerProcess, Workers, is_running
 from tests.races.proxy import Proxy
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.slow
+
 
 async def test_worker_suspended_past_its_lease_changes_nothing_when_it_continues(
     app: Tenuto, url: str, observer: Observer, workers: Workers, ledger: Ledger

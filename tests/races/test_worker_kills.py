@@ -7,6 +7,8 @@ import random
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from tenuto import Tenuto
 from tests.races import jobs
 from tests.races.effect_ledger import Ledger, overlaps, peak_concurrency
@@ -16,6 +18,7 @@ from tests.races.processes import WorkerProcess, Workers
 from tests.support.proofs import seed, times
 from tests.support.waiting import eventually
 
+pytestmark = pytest.mark.slow
 KILLS = times(20, in_a_proof=50)
 TASKS = times(1600, in_a_proof=4000)
 

@@ -227,7 +227,7 @@ async def test_manifest_that_cannot_be_enqueued_does_not_block_others(db: Databa
     assert (await manifest_manager.poll_manifests(db, NOON + MINUTE, "test", quarantine)).enqueued == 1
 
 
-async def test_failed_reaping_does_not_prevent_enqueuing(db: Database) -> None:
+async def test_failed_timeout_stage_does_not_prevent_enqueuing(db: Database) -> None:
     await create_manifest(db, trigger=every("1m"))
     await db.fetch_all("ALTER TABLE tenuto.activities RENAME COLUMN final TO test_away")
     try:
@@ -235,7 +235,7 @@ async def test_failed_reaping_does_not_prevent_enqueuing(db: Database) -> None:
     finally:
         await db.fetch_all("ALTER TABLE tenuto.activities RENAME COLUMN test_away TO final")
     assert result.enqueued == 1
-    assert (result.error or "").startswith("reaping: ")
+    assert (result.error or "").startswith("timing out runs: ")
 
 
 async def test_manager_sleeps_despite_an_unreadable_due_manifest(db: Database) -> None:
@@ -338,7 +338,7 @@ async def test_poll_writes_and_counts_a_missing_dead_letter(db: Database, worker
     await db.fetch_all("UPDATE tenuto.manifests SET next_run_at = $1, planned = true", now)
     result = await poll_manifests(db, now + MINUTE)
     assert (result.dead_lettered, result.enqueued) == (1, 0)
-    assert result.skipped == {"it has an open dead letter": ["bake"]}, "reaping comes before enqueuing"
+    assert result.skipped == {"it has an open dead letter": ["bake"]}, "dead letters come before enqueuing"
     assert await read_repairs(db) == {REPAIR_MISSING_DEAD_LETTER: 1}
     assert (await poll_manifests(db, now + MINUTE)).dead_lettered == 0
 
@@ -374,7 +374,7 @@ async def test_poll_times_out_an_overrun_run_after_its_lease(
     policy = TaskPolicy(RetryPolicy(max_retries=max_retries), timeout_seconds=1.0)
     await start_run(db, await create_manifest(db, policy=policy), db.clock.now())
     (held,) = await claim_runs(db, worker_id)
-    await store.mark_overrun(db, worker_id, [(held.id, held.fence)])
+    await store.mark_overrun_tasks(db, worker_id, [(held.id, held.fence)])
     assert (await poll_manifests(db, db.clock.now())).timed_out == 0, "its worker still holds it"
     await db.fetch_all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 s'")
     if net == "the poll":

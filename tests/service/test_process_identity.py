@@ -57,18 +57,18 @@ def test_invalid_process_name_is_rejected(tmp_path: Path, name: str) -> None:
     assert not list(tmp_path.rglob("*.lock"))
 
 
-def test_incarnation_contains_host_and_home(tmp_path: Path) -> None:
+def test_process_registration_contains_host_and_home(tmp_path: Path) -> None:
     identity = ProcessIdentity.acquire("worker", tmp_path, "baker")
-    incarnation = identity.incarnation(["a"], 5)
+    registration = identity.to_registration(["a"], 5)
     identity.release()
-    assert socket.gethostname() in incarnation.host
-    assert (incarnation.name, incarnation.service, incarnation.queues, incarnation.slots) == (
+    assert socket.gethostname() in registration.host
+    assert (registration.name, registration.service, registration.queues, registration.slots) == (
         "baker",
         "worker",
         ["a"],
         5,
     )
-    assert incarnation.boot
+    assert registration.boot
 
 
 def test_home_id_is_stable_and_unique(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_home_id_is_stable_and_unique(tmp_path: Path) -> None:
     def reach() -> str:
         identity = ProcessIdentity.acquire("worker", home, "baker")
         identity.release()
-        return identity.incarnation([], 1).host
+        return identity.to_registration([], 1).host
 
     first = reach()
     assert reach() == first
@@ -94,7 +94,7 @@ def test_concurrent_processes_get_the_same_home_id(tmp_path: Path) -> None:
         identity = ProcessIdentity.acquire("worker", tmp_path, f"baker-{number}")
         everybody.wait()
         identity.release()
-        return identity.incarnation([], 1).host
+        return identity.to_registration([], 1).host
 
     with ThreadPoolExecutor(8) as threads:
         assert len(set(threads.map(reach, range(8)))) == 1

@@ -52,19 +52,35 @@ DELETE FROM tenuto.workers; DELETE FROM tenuto.queues; DELETE FROM tenuto.repair
 
 _COLUMNS = {
     "tasks": (
-        "id", "state", "queue", "run_at", "attempt", "failures", "losses", "fence", "unique_key", "limit_key",
-        "limit_max", "worker_id", "lease_until", "claimed_at", "cancel_at", "execution_id", "group_index", "batch_id",
+        "id",
+        "state",
+        "queue",
+        "run_at",
+        "attempt",
+        "failures",
+        "losses",
+        "fence",
+        "unique_key",
+        "limit_key",
+        "limit_max",
+        "worker_id",
+        "lease_until",
+        "claimed_at",
+        "cancel_at",
+        "execution_id",
+        "group_index",
+        "batch_id",
     ),
     "activities": ("task_id", "attempt", "status", "reason", "final", "fence", "failures", "losses"),
     "executions": ("id", "schedule_name", "due_at", "state", "current_group", "ended_at", "paused_at"),
     "occurrences": ("schedule_name", "due_at", "origin", "decision"),
     "schedules": ("name", "enabled", "next_run_at"),
-}  # fmt: skip
+}
 # One statement for everything, because a snapshot is taken after every step.
 _SNAPSHOT = (
     "SELECT "
     + ", ".join(f"ARRAY(SELECT ROW({', '.join(names)}) FROM tenuto.{table})" for table, names in _COLUMNS.items())
-    + """, (SELECT count(*) FROM tenuto.dead_letters) AS letters,
+    + """, (SELECT count(*) FROM tenuto.dead_letters) AS dead_letters,
     coalesce((SELECT sum(count) FROM tenuto.repairs
               WHERE net NOT IN ('lease_expired', 'worker_restarted')), 0)::integer AS repairs"""
 )
@@ -271,7 +287,7 @@ class Actions:
             tables["executions"],
             tables["occurrences"],
             tables["schedules"],
-            {"letters": row["letters"], "repairs": row["repairs"]},
+            {"dead_letters": row["dead_letters"], "repairs": row["repairs"]},
         )
 
 
@@ -290,17 +306,21 @@ def _definition(name: str, minutes: int, overlap: str, groups: tuple[int, ...]) 
 _OUTCOMES: dict[str, Callable[[datetime], Outcome]] = {
     "completed": lambda now: Outcome(OutcomeStatus.COMPLETED, None, now, now),
     "warning": lambda now: Outcome(OutcomeStatus.COMPLETED_WITH_WARNING, None, now, now),
-    "failed": lambda now: Outcome(OutcomeStatus.FAILED, OutcomeReason.ERROR, now, now, error=error_json("Broken", "it broke")),
-    "timed_out": lambda now: Outcome(OutcomeStatus.FAILED, OutcomeReason.TIMED_OUT, now, now, error=error_json("Slow", "too slow")),
+    "failed": lambda now: Outcome(
+        OutcomeStatus.FAILED, OutcomeReason.ERROR, now, now, error=error_json("Broken", "it broke")
+    ),
+    "timed_out": lambda now: Outcome(
+        OutcomeStatus.FAILED, OutcomeReason.TIMED_OUT, now, now, error=error_json("Slow", "too slow")
+    ),
     "final": lambda now: Outcome(
         OutcomeStatus.FAILED, OutcomeReason.ERROR, now, now, error=error_json("Broken", "for good"), may_retry=False
     ),
     "cancelled": lambda now: Outcome(OutcomeStatus.CANCELLED, OutcomeReason.REQUESTED, now, now, may_retry=False),
     "handed_back": lambda now: Outcome(OutcomeStatus.CANCELLED, OutcomeReason.HANDED_BACK, now, now),
-    "aside": lambda now: Outcome(
+    "deferred": lambda now: Outcome(
         OutcomeStatus.COMPLETED, None, now, now, deferral=Deferral(resume_at=now + timedelta(seconds=60))
     ),
-}  # fmt: skip
+}
 OUTCOMES = tuple(_OUTCOMES)
 
 

@@ -33,18 +33,18 @@ def differences(seen: Snapshot, world: World, calendar: ScheduleModels) -> list[
             {row["name"]: (row["enabled"], row["next_run_at"]) for row in seen.schedules},
             {name: (table.enabled, table.next_run_at) for name, table in calendar.schedules.items()},
         ),
-        *_different("count", seen.counts, {"letters": world.dead_letters, "repairs": 0}),
+        *_different("count", seen.counts, {"dead_letters": world.dead_letters, "repairs": 0}),
         *_exceeded_limits(seen),
     ]
 
 
 def _task_row(row: Mapping[str, Any]) -> dict[str, Any]:
     kept = ("state", "queue", "run_at", "attempt", "failures", "losses", "fence", "unique_key", "limit_key")
-    told = {name: row[name] for name in kept}
-    return told | {
-        "holder": row["worker_id"],
-        "to_stop": row["cancel_at"] is not None,
-        "run": row["execution_id"],
+    values = {name: row[name] for name in kept}
+    return values | {
+        "worker": row["worker_id"],
+        "cancel_requested": row["cancel_at"] is not None,
+        "execution": row["execution_id"],
         "group": row["group_index"],
         "batch": row["batch_id"],
     }
@@ -52,15 +52,15 @@ def _task_row(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def _task_expected(work: TaskModel) -> dict[str, Any]:
     names = (
-        "state", "queue", "run_at", "attempt", "failures", "losses", "fence", "unique_key", "limit_key", "holder",
-        "to_stop", "run", "group", "batch",
+        "state", "queue", "run_at", "attempt", "failures", "losses", "fence", "unique_key", "limit_key", "worker",
+        "cancel_requested", "execution", "group", "batch",
     )  # fmt: skip
     return {name: getattr(work, name) for name in names}
 
 
 def _activity_row(row: Mapping[str, Any]) -> ActivityModel:
-    told = {name: value for name, value in row.items() if name != "task_id"}
-    return ActivityModel(**{**told, "task": row["task_id"], "reason": row["reason"] or ""})
+    values = {name: value for name, value in row.items() if name != "task_id"}
+    return ActivityModel(**{**values, "task": row["task_id"], "reason": row["reason"] or ""})
 
 
 def _execution_row(row: Mapping[str, Any]) -> tuple[Any, ...]:
@@ -80,8 +80,8 @@ def _ledger_expected(calendar: ScheduleModels) -> list[tuple[Any, ...]]:
 
 
 def _different(what: str, found: Mapping[Any, Any], wanted: Mapping[Any, Any]) -> list[str]:
-    words = [f"{what} {key}: unexpected" for key in found.keys() - wanted.keys()]
-    words += [f"{what} {key}: missing" for key in wanted.keys() - found.keys()]
+    problems = [f"{what} {key}: unexpected" for key in found.keys() - wanted.keys()]
+    problems += [f"{what} {key}: missing" for key in wanted.keys() - found.keys()]
     for key in found.keys() & wanted.keys():
         if found[key] == wanted[key]:
             continue
@@ -91,10 +91,10 @@ def _different(what: str, found: Mapping[Any, Any], wanted: Mapping[Any, Any]) -
                 for n in wanted[key]
                 if found[key][n] != wanted[key][n]
             ]
-            words.append(f"{what} {key}: {'; '.join(parts)}")
+            problems.append(f"{what} {key}: {'; '.join(parts)}")
         else:
-            words.append(f"{what} {key}: {found[key]} instead of {wanted[key]}")
-    return words
+            problems.append(f"{what} {key}: {found[key]} instead of {wanted[key]}")
+    return problems
 
 
 def _different_counts(what: str, found: Counter[Any], wanted: Counter[Any]) -> list[str]:

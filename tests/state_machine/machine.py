@@ -43,7 +43,7 @@ class Machine(TaskRules):
 
     # --- schedules --------------------------------------------------------------------------------------------------
 
-    @precondition(lambda self: len(self.calendar.tables) < 3)
+    @precondition(lambda self: len(self.schedule_models.schedules) < 3)
     @rule(minutes=minutes, overlap=overlap, groups=groups)
     def create_schedule(self, minutes: int, overlap: str, groups: tuple[int, ...]) -> None:
         self.number += 1
@@ -51,38 +51,38 @@ class Machine(TaskRules):
         made = self.actions.create_schedule(name, minutes, overlap, groups, self.world.now)
         table = ScheduleModel(made.id, name, every(f"{minutes}m"), overlap, groups, enabled=True, next_run_at=None)
         table.next_run_at = table.next_after(self.world.now)
-        self.calendar.schedules[name] = table
+        self.schedule_models.schedules[name] = table
 
-    @precondition(lambda self: self.calendar.tables)
+    @precondition(lambda self: self.schedule_models.schedules)
     @rule(pick=pick, minutes=minutes, overlap=overlap, groups=groups)
     def edit_schedule(self, pick: int, minutes: int, overlap: str, groups: tuple[int, ...]) -> None:
         table = self._pick_schedule(pick)
         self.actions.edit_schedule(table.name, minutes, overlap, groups, self.world.now)
         retimed = every(f"{minutes}m") != table.trigger
         if retimed:
-            self.calendar.record_overdue(table, self.world.now)
-            self.calendar.record_disabled_period(table, self.world.now)
+            self.schedule_models.record_overdue(table, self.world.now)
+            self.schedule_models.record_disabled_period(table, self.world.now)
         table.trigger, table.overlap, table.groups = every(f"{minutes}m"), overlap, groups
         if retimed:
             table.next_run_at = table.next_after(self.world.now) if table.enabled else None
             table.disabled_since = None if table.enabled else self.world.now
 
-    @precondition(lambda self: self.calendar.tables)
+    @precondition(lambda self: self.schedule_models.schedules)
     @rule(pick=pick, enabled=st.booleans())
     def set_schedule_enabled(self, pick: int, enabled: bool) -> None:
         table = self._pick_schedule(pick)
         if table.enabled == enabled:
             return
         self.actions.set_enabled(table.name, self.world.now, enabled=enabled)
-        self.calendar.record_overdue(table, self.world.now)
-        self.calendar.record_disabled_period(table, self.world.now)
+        self.schedule_models.record_overdue(table, self.world.now)
+        self.schedule_models.record_disabled_period(table, self.world.now)
         table.enabled = enabled
         table.next_run_at = table.next_after(self.world.now) if enabled else None
         table.disabled_since = None if enabled else self.world.now
         if not enabled:
-            self.calendar.abandon_queued(table, by_hand_too=False)
+            self.schedule_models.abandon_queued(table, by_hand_too=False)
 
-    @precondition(lambda self: self.calendar.tables)
+    @precondition(lambda self: self.schedule_models.schedules)
     @rule(pick=pick)
     def delete_schedule(self, pick: int) -> None:
         table = self._pick_schedule(pick)
@@ -91,9 +91,9 @@ class Machine(TaskRules):
                 self.actions.delete_schedule(table.name, self.world.now)
             return
         self.actions.delete_schedule(table.name, self.world.now)
-        self.calendar.record_overdue(table, self.world.now)
-        self.calendar.abandon_queued(table, by_hand_too=True)
-        del self.calendar.schedules[table.name]
+        self.schedule_models.record_overdue(table, self.world.now)
+        self.schedule_models.abandon_queued(table, by_hand_too=True)
+        del self.schedule_models.schedules[table.name]
 
     @rule(minutes=st.integers(1, 3))
     def advance_time_and_fire(self, minutes: int) -> None:
@@ -105,21 +105,21 @@ class Machine(TaskRules):
     def fire_due_schedules(self) -> None:
         due = [
             table
-            for table in self.calendar.schedules.values()
-            if table.enabled and self.calendar.due_instants(table, self.world.now)
+            for table in self.schedule_models.schedules.values()
+            if table.enabled and self.schedule_models.due_instants(table, self.world.now)
         ]
         assert self.actions.fire_due_schedules(self.world.now) == len(due)
         wanted = [(table.name, self._expect_firing(table)) for table in due]
         self._adopt_executions([(name, due_at) for name, due_at in wanted if due_at is not None])
 
     def _expect_firing(self, table: ScheduleModel) -> datetime | None:
-        *earlier, last = self.calendar.due_instants(table, self.world.now)
+        *earlier, last = self.schedule_models.due_instants(table, self.world.now)
         for instant in earlier:
-            self.calendar.record(table, instant, "coalesced")
+            self.schedule_models.record(table, instant, "coalesced")
         table.next_run_at = table.next_after(last)
         decision = self._apply_overlap_policy(table)
         self.visited[f"instant {decision}"] += 1
-        self.calendar.record(table, last, decision)
+        self.schedule_models.record(table, last, decision)
         return last if decision == "fired" else None
 
     def _apply_overlap_policy(self, table: ScheduleModel) -> str:
@@ -127,22 +127,22 @@ class Machine(TaskRules):
             for run in list(self.world.has_active(table.name)):
                 if run.state == "in_progress":
                     self.world.cancel_execution(run.id)
-        return self.calendar.decide_overlap(table, active=any(self.world.has_active(table.name)))
+        return self.schedule_models.decide_overlap(table, active=any(self.world.has_active(table.name)))
 
-    @precondition(lambda self: self.calendar.tables)
+    @precondition(lambda self: self.schedule_models.schedules)
     @rule(pick=pick)
     def run_manually(self, pick: int) -> None:
         table = self._pick_schedule(pick)
         decision = self.actions.run_manually(table.name, self.world.now)
         assert decision == self._apply_overlap_policy(table)
-        self.calendar.record(table, self.world.now, decision, "manual")
+        self.schedule_models.record(table, self.world.now, decision, "manual")
         self._adopt_executions([(table.name, self.world.now)] if decision == "fired" else [])
 
     @rule()
     def start_queued_runs(self) -> None:
         begun = []
-        for table in self.calendar.schedules.values():
-            waiting = self.calendar.queued(table.name)
+        for table in self.schedule_models.schedules.values():
+            waiting = self.schedule_models.queued(table.name)
             if waiting and not any(self.world.has_active(table.name)):
                 waiting[0].decision = "fired"
                 begun.append((table.name, waiting[0].due_at))
@@ -155,7 +155,7 @@ class Machine(TaskRules):
         new = [row for row in seen.runs if row["id"] not in self.world.executions]
         assert sorted((row["schedule_name"], row["due_at"]) for row in new) == sorted(wanted)
         for row in new:
-            groups = self.calendar.schedules[row["schedule_name"]].groups
+            groups = self.schedule_models.schedules[row["schedule_name"]].groups
             steps = [
                 TaskModel(task["id"], task["queue"], self.world.now, execution=row["id"], group=task["group_index"])
                 for task in seen.tasks
@@ -168,7 +168,7 @@ class Machine(TaskRules):
 
     # --- executions -------------------------------------------------------------------------------------------------
 
-    @precondition(lambda self: self.world.runs)
+    @precondition(lambda self: self.world.executions)
     @rule(pick=pick)
     def cancel_execution(self, pick: int) -> None:
         run = self.world.executions[self._pick(self.world.executions, pick)]
@@ -176,11 +176,11 @@ class Machine(TaskRules):
             with rejected():
                 self.actions.cancel_execution(run.id, self.world.now)
             return
-        told = self.actions.cancel_execution(run.id, self.world.now)
+        answer = self.actions.cancel_execution(run.id, self.world.now)
         self.world.cancel_execution(run.id)
-        assert told == ("cancelled" if run.has_ended else "stopping")
+        assert answer == ("cancelled" if run.has_ended else "stopping")
 
-    @precondition(lambda self: any(not run.ended for run in self.world.runs.values()))
+    @precondition(lambda self: any(not run.has_ended for run in self.world.executions.values()))
     @rule(pick=pick)
     def pause_or_resume_execution(self, pick: int) -> None:
         going = {run.id: run for run in self.world.executions.values() if not run.has_ended}
@@ -197,7 +197,7 @@ class Machine(TaskRules):
 
     # --- batches ----------------------------------------------------------------------------------------------------
 
-    @precondition(lambda self: len(self.world.lots) < 2)
+    @precondition(lambda self: len(self.world.batches) < 2)
     @rule(items=st.integers(1, 4))
     def submit_batch(self, items: int) -> None:
         self.number += 1
@@ -209,7 +209,7 @@ class Machine(TaskRules):
             key, most = row["limit_key"], row["limit_max"]
             self.world.add(TaskModel(row["id"], row["queue"], self.world.now, limit_key=key, limit_max=most, batch=id))
 
-    @precondition(lambda self: self.world.lots)
+    @precondition(lambda self: self.world.batches)
     @rule(pick=pick)
     def pause_or_resume_batch(self, pick: int) -> None:
         lot = self.world.batches[self._pick(self.world.batches, pick)]
@@ -223,7 +223,7 @@ class Machine(TaskRules):
             self.actions.pause_batch(lot.id, self.world.now)
             self.world.pause_batch(lot.id)
 
-    @precondition(lambda self: any(not lot.cancelled for lot in self.world.lots.values()))
+    @precondition(lambda self: any(not batch.is_cancelled for batch in self.world.batches.values()))
     @rule(pick=pick)
     def cancel_batch(self, pick: int) -> None:
         going = {lot.id: lot for lot in self.world.batches.values() if not lot.is_cancelled}
@@ -235,7 +235,7 @@ class Machine(TaskRules):
 
     @invariant()
     def tables_match_model(self) -> None:
-        assert differences(self.actions.snapshot(), self.world, self.calendar) == []
+        assert differences(self.actions.snapshot(), self.world, self.schedule_models) == []
         self.world.now += timedelta(milliseconds=1)  # two requests at the same instant count as one repeated request
 
     def teardown(self) -> None:
@@ -246,7 +246,9 @@ class Machine(TaskRules):
         assert bad == []
         self.visited.update(f"{record.status} {record.reason}".strip() for record in self.world.activities)
         self.visited.update(f"execution {run.state}" for run in self.world.executions.values() if run.has_ended)
-        self.visited.update(f"instant {entry.decision}" for entry in self.calendar.ledger)
+        self.visited.update(f"instant {entry.decision}" for entry in self.schedule_models.ledger)
 
     def _pick_schedule(self, pick: int) -> ScheduleModel:
-        return self.calendar.schedules[sorted(self.calendar.schedules)[pick % len(self.calendar.schedules)]]
+        return self.schedule_models.schedules[
+            sorted(self.schedule_models.schedules)[pick % len(self.schedule_models.schedules)]
+        ]

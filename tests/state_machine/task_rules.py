@@ -40,7 +40,7 @@ class TaskRules(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.actions.clear()
-        self.world, self.calendar = World(START), ScheduleModels()
+        self.world, self.schedule_models = World(START), ScheduleModels()
         self.worker_ids: dict[str, UUID] = {}
         self.ended_worker_ids: list[UUID] = []
         self.claims: list[tuple[Claim, Task]] = []
@@ -71,7 +71,7 @@ class TaskRules(RuleBasedStateMachine):
         self.world.ended_workers.add(old)
         self.ended_worker_ids.append(old)
 
-    @precondition(lambda self: self.gone)
+    @precondition(lambda self: self.ended_worker_ids)
     @rule(pick=pick)
     def recover_tasks_of_worker(self, pick: int) -> None:
         old = self.ended_worker_ids[pick % len(self.ended_worker_ids)]
@@ -139,7 +139,7 @@ class TaskRules(RuleBasedStateMachine):
         assert self.world.limited_claim_error(worker, [task.id for task in taken], most) is None
         self._record_claims(worker, taken)
 
-    @precondition(lambda self: self.gone)
+    @precondition(lambda self: self.ended_worker_ids)
     @rule(pick=pick)
     def ended_worker_claims_nothing(self, pick: int) -> None:
         old = self.ended_worker_ids[pick % len(self.ended_worker_ids)]
@@ -151,7 +151,7 @@ class TaskRules(RuleBasedStateMachine):
             assert task.fence == held.fence
             self.claims.append((held, task))
 
-    @precondition(lambda self: self.memories)
+    @precondition(lambda self: self.claims)
     @rule(pick=pick)
     def renew(self, pick: int) -> None:
         """Renew all tasks that a process believes to hold, rightly or not."""
@@ -159,21 +159,21 @@ class TaskRules(RuleBasedStateMachine):
         held = [memory for memory, _ in self.claims if memory.worker == worker]
         newest = {each.task: each for each in held}
         wanted = self.world.renewable(newest.values())
-        self.visited["some are renewed" if wanted else "nothing is renewed"] += 1
+        self.visited["leases renewed" if wanted else "no lease renewed"] += 1
         assert self.actions.renew(worker, [(each.task, each.fence) for each in newest.values()]) == wanted
 
-    @precondition(lambda self: self.memories)
+    @precondition(lambda self: self.claims)
     @rule(pick=pick, how=st.sampled_from(OUTCOMES))
     def finish(self, pick: int, how: str) -> None:
         """Finish a task by its holder, or by a worker that lost it: then nothing changes."""
         held, task = self.claims[-1 - pick % len(self.claims)]
         is_so = self.world.holds(held)
-        self.visited["a holder ends" if is_so else "a zombie ends"] += 1
+        self.visited["holder finishes" if is_so else "stale worker finishes"] += 1
         assert self.actions.finish(task, how, self.world.now) == ({held.task} if is_so else set())
         if is_so:
             self._apply_outcome(held.task, how)
 
-    @precondition(lambda self: self.memories)
+    @precondition(lambda self: self.claims)
     @rule(pick=pick)
     def finish_and_claim_next(self, pick: int) -> None:
         """The worker that ends a group claims from the next one, under the conditions of any claim."""
@@ -212,7 +212,7 @@ class TaskRules(RuleBasedStateMachine):
         else:
             world.defer(id, world.now + timedelta(seconds=60))
 
-    @precondition(lambda self: self.memories)
+    @precondition(lambda self: self.claims)
     @rule(pick=pick)
     def return_to_queue(self, pick: int) -> None:
         held, task = self.claims[-1 - pick % len(self.claims)]
@@ -243,7 +243,7 @@ class TaskRules(RuleBasedStateMachine):
         assert self.actions.cancel(id) == ("stopping" if running else "cancelled")
         self.world.cancel_task(id)
 
-    @precondition(lambda self: self.world.records)
+    @precondition(lambda self: self.world.activities)
     @rule(pick=pick)
     def ended_task_cannot_be_cancelled(self, pick: int) -> None:
         over = sorted({record.task for record in self.world.activities if record.final})

@@ -20,51 +20,52 @@ from tests.state_machine.actions import OUTCOMES, Actions
 from tests.state_machine.machine import Machine
 from tests.support.proofs import THOROUGH, times
 
+pytestmark = pytest.mark.slow
 EXPECTED_VISITS = {
-    "a holder ends", "a zombie ends", "next group claimed", "some are renewed", "nothing is renewed",
+    "holder finishes", "stale worker finishes", "next group claimed", "leases renewed", "no lease renewed",
     "completed", "completed_with_warning",
     "failed error", "failed timed_out", "failed lost", "cancelled requested", "cancelled handed_back",
     "cancelled not_run", "execution completed", "execution failed", "execution cancelled", "instant fired",
     "instant queued", "instant coalesced", "instant skipped", "instant missed",
 }  # fmt: skip
-INITIAL = ("it_begins", 1, "skip", (2, 1), 2)
+INITIAL = ("initial_state", 1, "skip", (2, 1), 2)
 LOST_TASK: list[tuple[Any, ...]] = [
-    ("claim", "ann", 3), ("claim_under_limits", "ann", 4), ("a_worker_stalls", "ann"), ("renew", 0), ("a_sweep",),
-    ("finish", 0, "completed"), ("time_passes", 60), ("what_is_due_is_let_in",),
+    ("claim", "ann", 3), ("claim_limited", "ann", 4), ("stall_worker", "ann"), ("renew", 0), ("sweep",),
+    ("finish", 0, "completed"), ("advance_time", 60), ("promote_due_tasks",),
 ]  # fmt: skip
 SET_ASIDE_TASK: list[tuple[Any, ...]] = [
-    ("claim", "bob", 3), ("a_worker_dies_and_is_started_again", "bob"), ("the_dead_claim_nothing", 0), ("renew", 0),
-    ("put_back", 0), ("what_it_held_is_taken_back", 0), ("finish", 0, "failed"), ("claim", "bob", 1), ("renew", 0),
+    ("claim", "bob", 3), ("restart_worker", "bob"), ("ended_worker_claims_nothing", 0), ("renew", 0),
+    ("return_to_queue", 0), ("recover_tasks_of_worker", 0), ("finish", 0, "failed"), ("claim", "bob", 1), ("renew", 0),
 ]  # fmt: skip
 SEQUENCES: list[list[tuple[Any, ...]]] = [
     [INITIAL, *LOST_TASK, *LOST_TASK, *LOST_TASK, *SET_ASIDE_TASK],
     [INITIAL, *(step for how in OUTCOMES for step in (
-        ("enqueue", "other", 1, 0), ("claim", "bob", 1), ("cancel_a_task", 50), ("finish", 0, how),
+        ("enqueue", "other", 1, 0), ("claim", "bob", 1), ("cancel_task", 50), ("finish", 0, how),
         ("enqueue", "other", 1, 0), ("claim", "bob", 1), ("renew", 0), ("finish", 0, how), ("finish", 0, how),
-        ("a_request_is_sent_again", 1),
+        ("repeat_request", 1),
     ))],
-    [INITIAL, ("all_goes_well_for_a_while", "ann"), ("run_by_hand", 0), ("a_worker_does_all_it_finds", "ann", "final"),
-     ("time_passes_and_a_scheduler_looks", 3), ("run_by_hand", 0), ("pause_or_resume_an_execution", 0),
-     ("a_worker_does_all_it_finds", "ann", "completed"), ("pause_or_resume_an_execution", 0),
-     ("delete_a_schedule", 0), ("cancel_an_execution", 2), ("cancel_an_execution", 2), ("time_passes", 60),
-     ("edit_a_schedule", 0, 2, "skip", (1,)), ("time_passes", 150), ("switch_a_schedule", 0, False),
-     ("delete_a_schedule", 0), ("what_has_ended_cannot_be_cancelled", 0)],
-    *([("it_begins", 1, overlap, (2, 1), 2), ("claim", "ann", 1), ("time_passes_and_a_scheduler_looks", 1),
-       ("time_passes_and_a_scheduler_looks", 3), ("all_goes_well_for_a_while", "ann"),
-       ("those_that_waited_take_their_turn",), ("time_passes_and_a_scheduler_looks", 1), ("run_by_hand", 0),
-       ("switch_a_schedule", 0, False), ("time_passes", 150), ("edit_a_schedule", 0, 2, overlap, (1,)),
-       ("time_passes", 150), ("switch_a_schedule", 0, True), ("the_repair_net_finds_nothing",)]
+    [INITIAL, ("run_smoothly", "ann"), ("run_manually", 0), ("finish_all_claimable", "ann", "final"),
+     ("advance_time_and_fire", 3), ("run_manually", 0), ("pause_or_resume_execution", 0),
+     ("finish_all_claimable", "ann", "completed"), ("pause_or_resume_execution", 0),
+     ("delete_schedule", 0), ("cancel_execution", 2), ("cancel_execution", 2), ("advance_time", 60),
+     ("edit_schedule", 0, 2, "skip", (1,)), ("advance_time", 150), ("set_schedule_enabled", 0, False),
+     ("delete_schedule", 0), ("ended_task_cannot_be_cancelled", 0)],
+    *([("initial_state", 1, overlap, (2, 1), 2), ("claim", "ann", 1), ("advance_time_and_fire", 1),
+       ("advance_time_and_fire", 3), ("run_smoothly", "ann"),
+       ("start_queued_runs",), ("advance_time_and_fire", 1), ("run_manually", 0),
+       ("set_schedule_enabled", 0, False), ("advance_time", 150), ("edit_schedule", 0, 2, overlap, (1,)),
+       ("advance_time", 150), ("set_schedule_enabled", 0, True), ("repair_finds_nothing",)]
       for overlap in ("queue_one", "cancel_previous", "allow")),
-    [("it_begins", 1, "skip", (1, 2, 1), 0), ("claim", "ann", 3), ("finish_and_go_on", 0), ("finish_and_go_on", 1),
-     ("finish_and_go_on", 0), ("finish_and_go_on", 0), ("finish_and_go_on", 0), ("finish_and_go_on", 0)],
-    [("it_begins", 1, "skip", (1, 2, 1), 0), ("claim", "ann", 3), ("a_queue_is_paused_or_resumed", "default", True),
-     ("finish_and_go_on", 0), ("finish_and_go_on", 1)],
-    [INITIAL, ("claim_under_limits", "ann", 2), ("pause_or_resume_a_batch", 0), ("finish", 0, "failed"),
-     ("finish", 0, "handed_back"), ("finish", 1, "aside"), ("claim_under_limits", "bob", 4),
-     ("pause_or_resume_a_batch", 0), ("time_passes", 150), ("what_is_due_is_let_in",),
-     ("claim_under_limits", "bob", 4), ("cancel_a_batch", 0), ("pause_or_resume_a_batch", 0),
-     ("finish", 0, "failed"), ("a_queue_is_limited", "default", 1), ("claim_under_limits", "bob", 4),
-     ("a_queue_is_paused_or_resumed", "default", True), ("claim_under_limits", "ann", 4), ("claim", "ann", 4)],
+    [("initial_state", 1, "skip", (1, 2, 1), 0), ("claim", "ann", 3),
+     *(("finish_and_claim_next", pick) for pick in (0, 1, 0, 0, 0, 0))],
+    [("initial_state", 1, "skip", (1, 2, 1), 0), ("claim", "ann", 3), ("pause_or_resume_queue", "default", True),
+     ("finish_and_claim_next", 0), ("finish_and_claim_next", 1)],
+    [INITIAL, ("claim_limited", "ann", 2), ("pause_or_resume_batch", 0), ("finish", 0, "failed"),
+     ("finish", 0, "handed_back"), ("finish", 1, "deferred"), ("claim_limited", "bob", 4),
+     ("pause_or_resume_batch", 0), ("advance_time", 150), ("promote_due_tasks",),
+     ("claim_limited", "bob", 4), ("cancel_batch", 0), ("pause_or_resume_batch", 0),
+     ("finish", 0, "failed"), ("limit_queue", "default", 1), ("claim_limited", "bob", 4),
+     ("pause_or_resume_queue", "default", True), ("claim_limited", "ann", 4), ("claim", "ann", 4)],
 ]  # fmt: skip
 
 

@@ -172,14 +172,14 @@ class World:
     def _capacity(self, work: TaskModel, taken: list[UUID]) -> int:
         """Return how many more may run beside the unexpired leases; negative: too many run."""
         alive = [each for each in self.tasks.values() if each.has_live_lease or each.id in taken]
-        rooms = [1_000_000]
+        capacities = [1_000_000]
         if work.queue in self.queue_limits:
-            rooms.append(self.queue_limits[work.queue] - sum(each.queue == work.queue for each in alive))
+            capacities.append(self.queue_limits[work.queue] - sum(each.queue == work.queue for each in alive))
         if work.limit_key is not None and work.limit_max is not None:
-            rooms.append(work.limit_max - sum(each.limit_key == work.limit_key for each in alive))
+            capacities.append(work.limit_max - sum(each.limit_key == work.limit_key for each in alive))
         if work.is_on_last_chance:
-            rooms.append(1 - sum(each.is_on_last_chance for each in alive))
-        return min(rooms)
+            capacities.append(1 - sum(each.is_on_last_chance for each in alive))
+        return min(capacities)
 
     def claim(self, worker: UUID, ids: Iterable[UUID]) -> list[Claim]:
         held = []

@@ -17,7 +17,7 @@ from tenuto.model.triggers import ManualTrigger
 from tenuto.settings import load_settings
 from tenuto.steps.http import call, transport
 from tenuto.steps.step_kinds import StepServices
-from tests.support.certificates import a_certificate
+from tests.support.certificates import create_certificate
 from tests.support.http_site import Site, make_response
 from tests.support.store_fixtures import reusable_database, truncated_url, url
 
@@ -79,7 +79,7 @@ async def test_schedule_with_http_calls_stores_no_secret(app: Tenuto) -> None:
 async def test_http_call_verifies_the_certificate_against_the_host_name(
     app: Tenuto, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trusted, key = a_certificate(tmp_path, "secure.example")
+    trusted, key = create_certificate(tmp_path, "secure.example")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(trusted, key)
 

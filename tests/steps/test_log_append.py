@@ -21,7 +21,7 @@ from tenuto.steps import log_append
 from tenuto.steps.step_kinds import StepServices
 from tests.races.processes import ROOT
 from tests.support.store_fixtures import reusable_database, truncated_url, url
-from tests.support.tasks import rows, start
+from tests.support.tasks import read_rows, create_task
 from tests.support.waiting import eventually
 
 __all__ = ["reusable_database", "truncated_url", "url"]
@@ -40,7 +40,7 @@ def create_log_append(app: Tenuto) -> Job[..., Any]:
 
 async def enqueue(app: Tenuto, **arguments: Any) -> Any:
     text = create_log_append(app).validate_input(json.dumps(arguments))
-    return await start(await app.open(), kind=log_append.KIND, name=log_append.KIND, input=text, policy=RETRY_AT_ONCE)
+    return await create_task(await app.open(), kind=log_append.KIND, name=log_append.KIND, input=text, policy=RETRY_AT_ONCE)
 
 
 async def test_log_append_adds_one_entry_for_several_attempts(app: Tenuto) -> None:
@@ -112,7 +112,7 @@ async def test_log_append_adds_one_entry_although_its_worker_was_killed(app: Ten
         ended = await app.wait(task_id, timeout=30)
     assert ended["status"] == "completed"
     assert [each["reason"] for each in await app.attempts(task_id)] == ["lost", None]
-    (entry,) = await rows(database, "log_entries")
+    (entry,) = await read_rows(database, "log_entries")
     assert ended["output"] == {"log": "default", "entry": entry["id"]}
 
 

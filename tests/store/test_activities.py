@@ -17,12 +17,12 @@ from tenuto.store import activities
 from tenuto.store import tasks as store
 from tenuto.store.activities import ListFilters
 from tests.support.model_values import NOON
-from tests.support.tasks import Register, claim, completed, failed, now, rows, start, start_and_claim
+from tests.support.tasks import Register, claim, completed_outcome, failed_outcome, now, read_rows, create_task, create_and_claim
 
 
 async def make_finished_task(db: Database, register_worker: Register, **fields: object) -> UUID:
-    task = await start_and_claim(db, await register_worker(), **fields)
-    await finish(db, [Settlement(task, completed())])
+    task = await create_and_claim(db, await register_worker(), **fields)
+    await finish(db, [Settlement(task, completed_outcome())])
     return task.id
 
 
@@ -45,13 +45,13 @@ async def test_database_rejects_changes_of_activities(
     statement: str, operation: str, db: Database, register_worker: Register
 ) -> None:
     await make_finished_task(db, register_worker)
-    before = await rows(db, "activities")
+    before = await read_rows(db, "activities")
     partition = await db.fetch_value(
         "SELECT relname FROM tenuto.activities JOIN pg_class ON pg_class.oid = activities.tableoid"
     )
     with pytest.raises(DatabaseError, match=f"an activity is written once: {operation}"):
         await db.fetch_all(statement.format(partition=partition))
-    assert await rows(db, "activities") == before
+    assert await read_rows(db, "activities") == before
 
 
 async def test_retention_may_only_delete_activities_in_its_own_transaction(
@@ -77,12 +77,12 @@ async def test_retention_may_only_delete_activities_in_its_own_transaction(
     with pytest.raises(DatabaseError, match="written once"):
         await db.fetch_all("DELETE FROM tenuto.activities")
     await db.transaction(delete)
-    assert await rows(db, "activities") == []
+    assert await read_rows(db, "activities") == []
 
 
 async def test_activity_is_found_before_during_and_after_its_attempt(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
-    task_id = await start(db, run_at=NOON, priority=3)
+    task_id = await create_task(db, run_at=NOON, priority=3)
 
     async def load_activity() -> activities.Record:
         record = await activities.load_activity(db, task_id)
@@ -96,7 +96,7 @@ async def test_activity_is_found_before_during_and_after_its_attempt(db: Databas
     (task,) = await claim(db, worker)
     record = await load_activity()
     assert (record["status"], record["worker_id"], record["ended_at"]) == ("in_progress", worker, None)
-    await finish(db, [Settlement(task, completed())])
+    await finish(db, [Settlement(task, completed_outcome())])
     record = await load_activity()
     assert (record["status"], record["final"]) == ("completed", True)
     assert record["ended_at"] is not None
@@ -106,9 +106,9 @@ async def test_activities_of_later_attempts_are_found_before_during_and_after(
     db: Database, register_worker: Register
 ) -> None:
     worker = await register_worker()
-    task = await start_and_claim(db, worker)
+    task = await create_and_claim(db, worker)
     second = new_id()
-    await finish(db, [Settlement(task, failed(), Retry(NOON, second, 1, 0))])
+    await finish(db, [Settlement(task, failed_outcome(), Retry(NOON, second, 1, 0))])
 
     async def list_states() -> list[tuple[str, bool]]:
         found = [await activities.load_activity(db, id) for id in (task.id, second)]
@@ -123,7 +123,7 @@ async def test_activities_of_later_attempts_are_found_before_during_and_after(
     assert await list_states() == [("failed", False), ("queued", False)]
     (again,) = await claim(db, worker)
     assert await list_states() == [("failed", False), ("in_progress", False)]
-    await finish(db, [Settlement(again, completed())])
+    await finish(db, [Settlement(again, completed_outcome())])
     assert await list_states() == [("failed", False), ("completed", True)]
 
 
@@ -134,7 +134,7 @@ async def test_unknown_activity_id_returns_nothing(db: Database) -> None:
 
 
 async def test_open_task_is_returned_with_all_fields(db: Database) -> None:
-    task_id = await start(db, input='{"n": 1}', policy='{"max_retries": 2}', unique_key="k", tags=["a"])
+    task_id = await create_task(db, input='{"n": 1}', policy='{"max_retries": 2}', unique_key="k", tags=["a"])
     task = await activities.load_task(db, task_id)
     assert task is not None
     assert (task["input"], task["policy"], task["state"]) == ({"n": 1}, {"max_retries": 2}, "queued")
@@ -143,7 +143,7 @@ async def test_open_task_is_returned_with_all_fields(db: Database) -> None:
 
 async def test_activity_lists_are_newest_first_and_paged(db: Database, register_worker: Register) -> None:
     ids = [await make_finished_task(db, register_worker) for _ in range(3)]
-    open_ids = [await start(db) for _ in range(3)]
+    open_ids = [await create_task(db) for _ in range(3)]
     for listing, wanted in ((activities.list_activities, ids), (activities.list_tasks, open_ids)):
         first = await listing(db, ListFilters(limit=2))
         rest = await listing(db, ListFilters(limit=2, below=first[-1]["id"]))
@@ -153,8 +153,8 @@ async def test_activity_lists_are_newest_first_and_paged(db: Database, register_
 async def test_activity_lists_can_be_filtered(db: Database, register_worker: Register) -> None:
     await make_finished_task(db, register_worker, name="bake", tags=["a", "b"])
     await make_finished_task(db, register_worker, name="wash")
-    await start(db, name="bake", queue="mail", tags=["a"])
-    await start(db, name="wash", run_at=NOON)
+    await create_task(db, name="bake", queue="mail", tags=["a"])
+    await create_task(db, name="wash", run_at=NOON)
 
     async def tasks(**filters: str) -> list[str]:
         return [row["name"] for row in await activities.list_tasks(db, ListFilters(**filters))]  # type: ignore[arg-type]
@@ -176,7 +176,7 @@ def test_list_limit_out_of_range_is_rejected(limit: int) -> None:
 
 
 async def test_id_prefix_finds_open_and_ended_tasks(db: Database, register_worker: Register) -> None:
-    past, open_task = await make_finished_task(db, register_worker), await start(db)
+    past, open_task = await make_finished_task(db, register_worker), await create_task(db)
     for id in (past, open_task):
         assert await activities.find_ids_by_prefix(db, str(id)) == [id]
         assert await activities.find_ids_by_prefix(db, str(id).upper()[:-2]) == [id]
@@ -193,14 +193,14 @@ async def test_invalid_id_prefix_is_rejected(prefix: str, db: Database) -> None:
 
 async def test_outcomes_are_counted_by_tag(db: Database, register_worker: Register) -> None:
     await make_finished_task(db, register_worker, tags=["a"])
-    await start(db, tags=["a"], run_at=now() + timedelta(hours=1))
+    await create_task(db, tags=["a"], run_at=now() + timedelta(hours=1))
     counts = await activities.count_outcomes(db, "a")
     assert (counts["done"], counts["failed"], counts["open"], counts["doubled"]) == (1, 0, 1, 0)
 
 
 async def test_outcomes_are_counted_by_initiator(db: Database) -> None:
     for who, tag in (("ana", "a"), ("ana", "b"), ("ben", "a")):
-        await start(db, tags=[tag], initiator=Actor.user(who))
+        await create_task(db, tags=[tag], initiator=Actor.user(who))
     assert (await activities.count_outcomes(db, initiator_id="ana"))["open"] == 2
     assert (await activities.count_outcomes(db, "a", "ana"))["open"] == 1
     assert (await activities.count_outcomes(db, initiator_id="unknown"))["open"] == 0

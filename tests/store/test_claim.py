@@ -16,14 +16,14 @@ from tenuto.store import tasks as store
 from tenuto.store import workers
 from tenuto.store.claim_cursor import ClaimCursor, LimitKeyCursor
 from tests.support.model_values import NOON, make_held_task, make_new_task
-from tests.support.tasks import LEASE, Register, claim, now, rows, start, start_and_claim, the_task
+from tests.support.tasks import LEASE, Register, claim, now, read_rows, create_task, create_and_claim, read_only_task
 
 
 async def test_claim_leases_the_task_to_the_worker(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
-    task_id = await start(db, priority=5, tags=["a"], correlation_id="c")
+    task_id = await create_task(db, priority=5, tags=["a"], correlation_id="c")
     (task,) = await claim(db, worker)
-    row = await the_task(db)
+    row = await read_only_task(db)
     assert (row["state"], row["worker_id"], row["fence"]) == ("running", worker, 1)
     assert abs(row["lease_until"] - row["claimed_at"] - LEASE) < timedelta(seconds=5)  # the clock is read twice
     assert abs(row["claimed_at"] - now()) < timedelta(minutes=1)
@@ -36,11 +36,11 @@ async def test_claim_orders_by_priority_due_time_and_id(db: Database, register_w
     worker = await register_worker()
     early, late = now() - timedelta(hours=2), now() - timedelta(hours=1)
     wanted = [
-        await start(db, priority=9, run_at=late),
-        await start(db, priority=0, run_at=early),
-        await start(db, priority=0, run_at=late),
-        await start(db, priority=0, run_at=late),
-        await start(db, priority=-9, run_at=early),
+        await create_task(db, priority=9, run_at=late),
+        await create_task(db, priority=0, run_at=early),
+        await create_task(db, priority=0, run_at=late),
+        await create_task(db, priority=0, run_at=late),
+        await create_task(db, priority=-9, run_at=early),
     ]
     assert [task.id for task in await claim(db, worker)] == wanted
 
@@ -48,26 +48,26 @@ async def test_claim_orders_by_priority_due_time_and_id(db: Database, register_w
 async def test_claim_with_small_limit_takes_the_most_urgent_tasks(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
     for _ in range(20):
-        await start(db, priority=0)
-    urgent = await start(db, priority=1)
+        await create_task(db, priority=0)
+    urgent = await create_task(db, priority=1)
     assert [task.id for task in await claim(db, worker, limit=1)] == [urgent]
 
 
 async def test_claim_merges_queues_by_urgency(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
     same = now() - timedelta(hours=1)
-    a_low = await start(db, queue="a", priority=1, run_at=same)
-    b_high = await start(db, queue="b", priority=9, run_at=same)
-    a_high = await start(db, queue="a", priority=8, run_at=same)
-    await start(db, queue="c", priority=100, run_at=same)
+    a_low = await create_task(db, queue="a", priority=1, run_at=same)
+    b_high = await create_task(db, queue="b", priority=9, run_at=same)
+    a_high = await create_task(db, queue="a", priority=8, run_at=same)
+    await create_task(db, queue="c", priority=100, run_at=same)
     assert [task.id for task in await claim(db, worker, "a", "b", limit=2)] == [b_high, a_high]
     assert [task.id for task in await claim(db, worker, "b", "a", limit=2)] == [a_low]
 
 
 async def test_claim_ignores_scheduled_tasks_and_other_queues(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
-    await start(db, run_at=now() + timedelta(hours=1))
-    await start(db, queue="elsewhere")
+    await create_task(db, run_at=now() + timedelta(hours=1))
+    await create_task(db, queue="elsewhere")
     assert await claim(db, worker) == []
 
 
@@ -80,7 +80,7 @@ async def test_task_is_claimed_once_by_concurrent_workers(db: Database, register
 
 
 async def test_unregistered_or_ended_worker_claims_nothing(db: Database, register_worker: Register) -> None:
-    await start(db)
+    await create_task(db)
     dead = await register_worker()
     await workers.deregister_process(db, dead)
     for stranger in (dead, new_id()):
@@ -91,7 +91,7 @@ async def test_unregistered_or_ended_worker_claims_nothing(db: Database, registe
 async def test_fence_grows_with_every_claim(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
     fences = []
-    await start(db)
+    await create_task(db)
     for _ in range(3):
         (task,) = await claim(db, worker)
         fences.append(task.fence)
@@ -101,36 +101,36 @@ async def test_fence_grows_with_every_claim(db: Database, register_worker: Regis
 
 async def test_task_returned_to_queue_is_unchanged(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
-    task = await start_and_claim(db, worker)
-    before = await the_task(db)
+    task = await create_and_claim(db, worker)
+    before = await read_only_task(db)
     assert await store.return_tasks_to_queue(db, worker, [task]) == {task.id}
-    row = await the_task(db)
+    row = await read_only_task(db)
     assert (row["state"], row["worker_id"], row["lease_until"], row["claimed_at"]) == ("queued", None, None, None)
     assert (row["attempt"], row["activity_id"], row["failures"], row["losses"]) == (1, task.id, 0, 0)
     assert row["fence"] == before["fence"], "the old holder's fence is used up: the next claim has a greater one"
-    assert await rows(db, "activities") == []
+    assert await read_rows(db, "activities") == []
 
 
 # --- due times -----------------------------------------------------------------------------------------------------
 
 
 async def test_promotion_queues_due_tasks_and_returns_the_next_instant(db: Database) -> None:
-    await start(db, run_at=NOON)
-    soon = await start(db, run_at=NOON + timedelta(minutes=5))
+    await create_task(db, run_at=NOON)
+    soon = await create_task(db, run_at=NOON + timedelta(minutes=5))
     outlook = await store.promote_due_tasks(db, NOON - timedelta(seconds=1), ["default"])
     assert (outlook.promoted_count, outlook.next_due_at) == (0, NOON)
     outlook = await store.promote_due_tasks(db, NOON, ["default"])
     assert (outlook.promoted_count, outlook.next_due_at) == (1, NOON + timedelta(minutes=5))
-    assert {row["id"]: row["state"] for row in await rows(db)}[soon] == "scheduled"
+    assert {row["id"]: row["state"] for row in await read_rows(db)}[soon] == "scheduled"
     outlook = await store.promote_due_tasks(db, NOON + timedelta(minutes=5), ["default"])
     assert (outlook.promoted_count, outlook.next_due_at) == (1, None)
 
 
 async def test_promotion_is_limited_and_takes_the_oldest_first(db: Database) -> None:
     for minute in range(5):
-        await start(db, run_at=NOON + timedelta(minutes=minute))
+        await create_task(db, run_at=NOON + timedelta(minutes=minute))
     assert (await store.promote_due_tasks(db, NOON + timedelta(hours=1), ["default"], limit=2)).promoted_count == 2
-    due = [row["run_at"] for row in await rows(db) if row["state"] == "queued"]
+    due = [row["run_at"] for row in await read_rows(db) if row["state"] == "queued"]
     assert sorted(due) == [NOON, NOON + timedelta(minutes=1)]
 
 
@@ -152,7 +152,7 @@ async def test_concurrent_promotions_promote_each_task_once(db: Database) -> Non
 async def test_promotion_reports_whether_claims_must_check_limits(
     fields: dict[str, object], has_limits: bool, db: Database
 ) -> None:
-    await start(db, **fields)
+    await create_task(db, **fields)
     assert (await store.promote_due_tasks(db, NOON, ["default"])).has_limits is has_limits
 
 
@@ -163,10 +163,10 @@ async def test_claim_cursor_skips_exactly_the_tasks_before_it(db: Database, regi
     worker = await register_worker()
     cursor = ClaimCursor()
     same = now() - timedelta(hours=1)
-    await start(db, priority=5, run_at=same)
+    await create_task(db, priority=5, run_at=same)
     cursor.advance_past(await store.claim_tasks(db, worker, ["default"], 10, LEASE, cursor))
-    before = await start(db, priority=9, run_at=same)
-    after = await start(db, priority=1, run_at=same)
+    before = await create_task(db, priority=9, run_at=same)
+    after = await create_task(db, priority=1, run_at=same)
     assert [task.id for task in await store.claim_tasks(db, worker, ["default"], 10, LEASE, cursor)] == [after]
     assert [task.id for task in await store.claim_tasks(db, worker, ["default"], 10, LEASE, ClaimCursor())] == [before]
 
@@ -174,9 +174,9 @@ async def test_claim_cursor_skips_exactly_the_tasks_before_it(db: Database, regi
 async def test_claim_cursor_is_kept_per_queue(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
     cursor = ClaimCursor()
-    await start(db, queue="a", priority=-5)
+    await create_task(db, queue="a", priority=-5)
     cursor.advance_past(await store.claim_tasks(db, worker, ["a"], 10, LEASE, cursor))
-    other = await start(db, queue="b", priority=9)
+    other = await create_task(db, queue="b", priority=9)
     assert [task.id for task in await store.claim_tasks(db, worker, ["a", "b"], 10, LEASE, cursor)] == [other]
 
 
@@ -188,7 +188,7 @@ async def test_repeated_claims_with_cursor_claim_all_tasks(
     """Like the worker: after a claim with a cursor returned too little, claim once without it."""
     worker = await register_worker()
     ids = {
-        await start(db, priority=priority, run_at=now() - timedelta(minutes=1 + minute))
+        await create_task(db, priority=priority, run_at=now() - timedelta(minutes=1 + minute))
         for priority, minute in urgencies
     }
     cursor, taken = ClaimCursor(), set()
@@ -225,10 +225,10 @@ async def test_queue_limit_is_never_exceeded(db: Database, register_worker: Regi
     worker = await register_worker()
     await set_queue(db, "default", 3)
     for _ in range(10):
-        await start(db)
+        await create_task(db)
     assert len(await claim_names_under_limits(db, worker)) == 3
     assert await claim_names_under_limits(db, worker) == []
-    held = [row for row in await rows(db) if row["state"] == "running"]
+    held = [row for row in await read_rows(db) if row["state"] == "running"]
     await db.fetch_all("DELETE FROM tenuto.tasks WHERE id = $1", held[0]["id"])
     assert len(await claim_names_under_limits(db, worker)) == 1
 
@@ -239,16 +239,16 @@ async def test_unlimited_claim_ignores_limited_and_paused_queues_and_limit_keys(
     worker = await register_worker()
     await set_queue(db, "narrow", 1)
     await set_queue(db, "closed", paused=True)
-    await start(db, queue="narrow")
-    await start(db, queue="closed")
-    await start(db, queue="open", limit_key="gas", limit_max=1)
-    free = await start(db, queue="open")
+    await create_task(db, queue="narrow")
+    await create_task(db, queue="closed")
+    await create_task(db, queue="open", limit_key="gas", limit_max=1)
+    free = await create_task(db, queue="open")
     assert [task.id for task in await claim(db, worker, "narrow", "closed", "open")] == [free]
 
 
 async def test_paused_queue_is_not_claimed_until_resumed(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
-    await start(db)
+    await create_task(db)
     await set_queue(db, "default", paused=True)
     assert await claim_names_under_limits(db, worker) == []
     await set_queue(db, "default")
@@ -259,8 +259,8 @@ async def test_limit_key_is_never_exceeded_across_queues(db: Database, register_
     worker = await register_worker()
     for queue in ("a", "b"):
         for _ in range(5):
-            await start(db, queue=queue, name="gas", limit_key="gas", limit_max=3)
-            await start(db, queue=queue, name="free")
+            await create_task(db, queue=queue, name="gas", limit_key="gas", limit_max=3)
+            await create_task(db, queue=queue, name="free")
     taken = await claim_names_under_limits(db, worker, "a", "b")
     assert (taken.count("gas"), taken.count("free")) == (3, 10)
     assert await claim_names_under_limits(db, worker, "a", "b") == []
@@ -269,7 +269,7 @@ async def test_limit_key_is_never_exceeded_across_queues(db: Database, register_
 async def test_full_limit_key_does_not_block_other_keys(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
     for n in range(200):
-        await start(db, name=f"key {n % 4}".replace(" ", "-"), limit_key=f"key {n % 4}", limit_max=1, priority=-(n % 4))
+        await create_task(db, name=f"key {n % 4}".replace(" ", "-"), limit_key=f"key {n % 4}", limit_max=1, priority=-(n % 4))
     assert sorted(await claim_names_under_limits(db, worker, limit=4)) == ["key-0", "key-1", "key-2", "key-3"]
 
 
@@ -277,8 +277,8 @@ async def test_queue_limit_and_key_limit_apply_together(db: Database, register_w
     worker = await register_worker()
     await set_queue(db, "a", 4)
     for _ in range(10):
-        await start(db, queue="a", name="gas", limit_key="gas", limit_max=2)
-        await start(db, queue="a", name="free")
+        await create_task(db, queue="a", name="gas", limit_key="gas", limit_max=2)
+        await create_task(db, queue="a", name="free")
     taken = await claim_names_under_limits(db, worker, "a")
     assert len(taken) == 4
     assert taken.count("gas") <= 2
@@ -288,7 +288,7 @@ async def test_expired_lease_does_not_count_under_limits(db: Database, register_
     worker = await register_worker()
     await set_queue(db, "default", 1)
     for _ in range(2):
-        await start(db)
+        await create_task(db)
     assert len(await claim_names_under_limits(db, worker)) == 1
     assert await claim_names_under_limits(db, worker) == []
     await db.fetch_all("UPDATE tenuto.tasks SET lease_until = now() - interval '1 s' WHERE state = 'running'")
@@ -299,10 +299,10 @@ async def test_concurrent_claims_stay_within_the_limit(db: Database, register_wo
     names = [await register_worker() for _ in range(4)]
     await set_queue(db, "default", 7)
     for _ in range(30):
-        await start(db)
-        await start(db, queue="keyed", limit_key="gas", limit_max=5)
+        await create_task(db)
+        await create_task(db, queue="keyed", limit_key="gas", limit_max=5)
     await asyncio.gather(*(claim_names_under_limits(db, name, "default", "keyed", limit=5) for name in names * 5))
-    running = [row["queue"] for row in await rows(db) if row["state"] == "running"]
+    running = [row["queue"] for row in await read_rows(db) if row["state"] == "running"]
     assert (running.count("default"), running.count("keyed")) == (7, 5)
 
 
@@ -310,7 +310,7 @@ async def test_limited_claim_takes_the_most_urgent_tasks_first(db: Database, reg
     worker = await register_worker()
     await set_queue(db, "default", 2)
     for priority in (1, 9, 5):
-        await start(db, name=f"p{priority}", priority=priority)
+        await create_task(db, name=f"p{priority}", priority=priority)
     assert await claim_names_under_limits(db, worker) == ["p9", "p5"]
 
 
@@ -318,9 +318,9 @@ async def test_queue_list_contains_limits_pauses_and_counts(db: Database, regist
     worker = await register_worker()
     await set_queue(db, "narrow", 3)
     await set_queue(db, "closed", paused=True)
-    await start(db, queue="narrow")
-    await start(db, queue="narrow", run_at=NOON)
-    await start_and_claim(db, worker)
+    await create_task(db, queue="narrow")
+    await create_task(db, queue="narrow", run_at=NOON)
+    await create_and_claim(db, worker)
     listed = {queue["name"]: queue for queue in await workers.list_queues(db)}
     assert set(listed) == {"narrow", "closed", "default"}
     assert (listed["narrow"]["max_running"], listed["narrow"]["queued"], listed["narrow"]["scheduled"]) == (3, 1, 1)
@@ -411,7 +411,7 @@ async def test_key_cursor_advances_per_queue(
     worker, key_cursor = await register_worker(), LimitKeyCursor()
     await enqueue_with_keys(db, 12, queue="a")
     await enqueue_with_keys(db, 3, queue="b")  # same names: a limit key applies to all queues
-    await start(db, queue="c", name="free")
+    await create_task(db, queue="c", name="free")
     names = []
     while tasks := await store.claim_limited_tasks(db, worker, ["a", "b", "c"], 100, LEASE, key_cursor):
         names += [task.name for task in tasks]
@@ -424,7 +424,7 @@ async def test_key_cursor_advances_per_queue(
 @pytest.mark.parametrize("fields", [{}, {"limit_key": "gas", "limit_max": 5}], ids=["free", "limited"])
 async def test_claim_skips_excluded_tasks(fields: dict[str, Any], db: Database, register_worker: Register) -> None:
     worker = await register_worker()
-    first, second = await start(db, **fields), await start(db, **fields)
+    first, second = await create_task(db, **fields), await create_task(db, **fields)
     for without, expected in (({first}, {second}), ({first}, set()), (set(), {first})):
         if fields:
             tasks = await store.claim_limited_tasks(db, worker, ["default"], 10, LEASE, None, without)

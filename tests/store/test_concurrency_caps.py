@@ -22,7 +22,7 @@ from tests.support.manifests import (
     reload_manifest,
     run_in_transaction,
 )
-from tests.support.tasks import Register, start
+from tests.support.tasks import Register, create_task
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ async def test_cap_of_all_manifests_is_never_exceeded(db: Database, me: UUID) ->
     await set_cap(db, ALL_MANIFESTS, 4)
     for name in ("a", "b", "c"):
         await create_batch(db, await create_manifest(db, name, group="g" if name == "a" else None), 3)
-    plain = await start(db)
+    plain = await create_task(db)
     held = await claim_runs(db, me)
     assert len(held) == 5
     assert plain in {task.id for task in held}, "what is not of a manifest does not count"
@@ -124,7 +124,7 @@ async def test_caps_apply_across_queues(db: Database, me: UUID) -> None:
 
 async def test_urgent_task_is_claimed_before_batch_items(db: Database, me: UUID) -> None:
     await create_batch(db, await create_manifest(db), 500)
-    plain = await start(db, priority=5)
+    plain = await create_task(db, priority=5)
     urgent = await create_manifest(db, "urgent", job="urgent", priority=9)
     await create_batch(db, urgent, 1)
     assert [task.name for task in await claim_runs(db, me, 3)] == ["urgent", "bake", "bake"]

@@ -25,7 +25,7 @@ from tests.support.manifests import (
     run_in_transaction,
     start_run,
 )
-from tests.support.tasks import Register, start_and_claim
+from tests.support.tasks import Register, create_and_claim
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ async def test_only_failures_write_dead_letters(db: Database, me: UUID, status: 
 
 
 async def test_task_without_manifest_writes_no_dead_letter(db: Database, me: UUID) -> None:
-    task = await start_and_claim(db, me, policy=TaskPolicy(RetryPolicy(max_retries=1)).to_json())
+    task = await create_and_claim(db, me, policy=TaskPolicy(RetryPolicy(max_retries=1)).to_json())
     await finish_task(db, task, "failed")
     assert await read_table(db, "dead_letters") == []
 

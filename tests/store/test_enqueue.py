@@ -21,7 +21,7 @@ from tenuto.postgres.listener import RECONNECTED, Listener
 from tenuto.store import task_outcomes
 from tenuto.store import tasks as store
 from tests.support.model_values import NOON, make_new_task
-from tests.support.tasks import now, rows, start, the_task
+from tests.support.tasks import now, read_rows, create_task, read_only_task
 from tests.support.waiting import eventually
 
 # One task uses its own statement, several use unnest.
@@ -47,7 +47,7 @@ async def test_enqueued_tasks_are_stored_with_all_fields(count: int, db: Databas
     parent = new_id()
     tasks = [make_new_task(**EVERYTHING, parent_id=parent) for _ in range(count)]
     assert await store.enqueue_tasks(db, tasks) == {task.id for task in tasks}
-    stored = await rows(db)
+    stored = await read_rows(db)
     assert {row["id"] for row in stored} == {task.id for task in tasks}
     for row in stored:
         assert row["activity_id"] == row["id"]
@@ -64,9 +64,9 @@ async def test_enqueued_tasks_are_stored_with_all_fields(count: int, db: Databas
 async def test_enqueueing_the_same_tasks_again_changes_nothing(count: int, db: Database) -> None:
     tasks = [make_new_task() for _ in range(count)]
     await store.enqueue_tasks(db, tasks)
-    before = await rows(db)
+    before = await read_rows(db)
     assert await store.enqueue_tasks(db, tasks) == set()
-    assert await rows(db) == before
+    assert await read_rows(db) == before
 
 
 @pytest.mark.parametrize("count", [2, 50])
@@ -74,11 +74,11 @@ async def test_enqueue_creates_only_the_missing_tasks(count: int, db: Database) 
     tasks = [make_new_task() for _ in range(count)]
     await store.enqueue_tasks(db, tasks[:1])
     assert await store.enqueue_tasks(db, tasks) == {task.id for task in tasks[1:]}
-    assert len(await rows(db)) == count
+    assert len(await read_rows(db)) == count
 
 
 async def test_unique_key_allows_one_open_task(db: Database) -> None:
-    first = await start(db, unique_key="order 17")
+    first = await create_task(db, unique_key="order 17")
     assert await store.enqueue_tasks(db, [make_new_task(unique_key="order 17")]) == set()
     assert await store.enqueue_or_find(db, make_new_task(unique_key="order 17")) == first
     other = make_new_task(unique_key="order 18")
@@ -89,7 +89,7 @@ async def test_unique_key_allows_one_open_task(db: Database) -> None:
 async def test_unique_key_repeated_in_one_call_creates_one_task(count: int, db: Database) -> None:
     tasks = [make_new_task(unique_key="order 17") for _ in range(count)]
     assert len(await store.enqueue_tasks(db, tasks)) == 1
-    assert len(await rows(db)) == 1
+    assert len(await read_rows(db)) == 1
 
 
 async def test_concurrent_enqueues_with_one_key_create_one_task(db: Database) -> None:
@@ -102,7 +102,7 @@ async def test_concurrent_enqueues_with_one_key_create_one_task(db: Database) ->
 async def test_bulk_enqueue_creates_thousands_of_tasks(db: Database) -> None:
     like = make_new_task(queue="oven", priority=3, tags=["bulk"], limit_key="gas", limit_max=2)
     assert await store.enqueue_bulk(db, like, [json.dumps({"n": n}) for n in range(2000)]) == 2000
-    stored = await rows(db)
+    stored = await read_rows(db)
     assert sorted(json.loads(row["input"])["n"] for row in stored) == list(range(2000))
     assert {(row["queue"], row["rank"], row["state"], row["limit_key"], tuple(row["tags"])) for row in stored} == {
         ("oven", -3, "queued", "gas", ("bulk",))
@@ -114,7 +114,7 @@ async def test_bulk_enqueue_creates_thousands_of_tasks(db: Database) -> None:
 async def test_bulk_enqueued_tasks_for_later_are_scheduled(db: Database) -> None:
     later = now() + timedelta(hours=1)
     await store.enqueue_bulk(db, make_new_task(run_at=later), ["{}"] * 60)
-    assert {(row["state"], row["run_at"]) for row in await rows(db)} == {("scheduled", later)}
+    assert {(row["state"], row["run_at"]) for row in await read_rows(db)} == {("scheduled", later)}
 
 
 @pytest.mark.parametrize("count", [2, 50])
@@ -123,7 +123,7 @@ async def test_enqueue_stores_all_tasks_or_none(count: int, db: Database) -> Non
     tasks[-1].input = "not JSON"
     with pytest.raises(TenutoError):
         await store.enqueue_tasks(db, tasks)
-    assert await rows(db) == []
+    assert await read_rows(db) == []
 
 
 async def test_task_enqueued_in_a_transaction_exists_only_after_commit(db: Database, url: str) -> None:
@@ -132,14 +132,14 @@ async def test_task_enqueued_in_a_transaction_exists_only_after_commit(db: Datab
     try:
         async with mine.transaction():
             assert await store.enqueue_or_find_in_transaction(mine, kept) == kept.id
-            assert await rows(db) == [], "invisible before the commit"
+            assert await read_rows(db) == [], "invisible before the commit"
         transaction = mine.transaction()
         await transaction.start()
         await store.enqueue_or_find_in_transaction(mine, dropped)
         await transaction.rollback()
     finally:
         await mine.close()
-    assert (await the_task(db))["id"] == kept.id
+    assert (await read_only_task(db))["id"] == kept.id
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ async def test_enqueue_notifies_workers(tasks: Callable[[], Sequence[NewTask]], 
     ],
 )
 async def test_database_rejects_inconsistent_tasks(change: str, constraint: str | None, db: Database) -> None:
-    await start(db)
+    await create_task(db)
     if constraint is None:
         await db.fetch_all(f"UPDATE tenuto.tasks SET {change}")  # a queued task has no worker
         return
@@ -211,6 +211,6 @@ async def test_task_that_ends_during_a_repeated_enqueue_is_not_created_again(db:
 
     again = await db.transaction(end)
     assert await again == set()
-    assert await rows(db) == []
-    assert len(await rows(db, "activities")) == 1
+    assert await read_rows(db) == []
+    assert len(await read_rows(db, "activities")) == 1
     await other.close()

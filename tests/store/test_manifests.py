@@ -241,9 +241,9 @@ async def test_overrun_run_is_found_when_its_lease_has_expired(db: Database, reg
     await start_run(db, await create_manifest(db, "over", policy=TaskPolicy(timeout_seconds=1.0)))
     await start_run(db, await create_manifest(db, "fine", policy=TaskPolicy(timeout_seconds=900.0)))
     over, fine = sorted(await claim_runs(db, me), key=lambda task: task.policy.timeout_seconds or 0)
-    assert await store.mark_overrun(db, another, [(over.id, over.fence)]) == set()
-    assert await store.mark_overrun(db, me, [(fine.id, fine.fence + 1)]) == set()
-    assert await store.mark_overrun(db, me, [(over.id, over.fence)]) == {over.id}
+    assert await store.mark_overrun_tasks(db, another, [(over.id, over.fence)]) == set()
+    assert await store.mark_overrun_tasks(db, me, [(fine.id, fine.fence + 1)]) == set()
+    assert await store.mark_overrun_tasks(db, me, [(over.id, over.fence)]) == {over.id}
     assert await manifests.find_overrun_runs(db, 10) == [], "it is its worker's as long as the lease lasts"
     await db.fetch_all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 s'")
     assert [(task.id, task.overran_time_limit) for task in await manifests.find_overrun_runs(db, 10)] == [

@@ -16,7 +16,7 @@ from tenuto.maintenance.housekeeping import Housekeeping
 from tenuto.postgres.database import Database
 from tenuto.settings import load_settings
 from tenuto.store import named_logs
-from tests.support.tasks import Register, rows, start_and_claim
+from tests.support.tasks import Register, read_rows, create_and_claim
 
 NOW = datetime(2027, 6, 15, tzinfo=UTC)
 
@@ -27,7 +27,7 @@ async def test_log_entry_is_appended_once_per_key(db: Database) -> None:
         *(named_logs.append_entry(db, "orders", NOW, f"words {n}", {"n": n}, key=key, task_id=key) for n in range(8))
     )
     assert all(other == first for other in others)
-    assert len(await rows(db, "log_entries")) == 1
+    assert len(await read_rows(db, "log_entries")) == 1
     assert await named_logs.append_entry(db, "other", NOW, "later", None, key=key) == first, (
         "the stored entry is returned"
     )
@@ -105,7 +105,7 @@ async def test_invalid_log_arguments_are_rejected(app: Tenuto) -> None:
 
 async def test_old_log_entries_are_deleted_except_those_of_open_tasks(db: Database, register_worker: Register) -> None:
     """A retry of an open task would append the entry again."""
-    held = await start_and_claim(db, await register_worker())
+    held = await create_and_claim(db, await register_worker())
     old = NOW - timedelta(days=91)
     await named_logs.append_entry(db, "a", old, "without a task", None, key=new_id())
     await named_logs.append_entry(db, "a", old, "of a task that has ended", None, key=new_id(), task_id=new_id())

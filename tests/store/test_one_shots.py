@@ -20,7 +20,7 @@ from tenuto.store.tasks import task_row
 from tests.store.test_query_plans import FILL, plan_of
 from tests.support.model_values import NOON, make_new_task
 from tests.support.schedules import ANA
-from tests.support.tasks import rows
+from tests.support.tasks import read_rows
 from tests.support.waiting import eventually
 
 
@@ -59,11 +59,11 @@ async def test_one_shots_are_created_together_with_audit_entries_and_results(db:
     assert await one_shots.create_audited_one_shots(db, several) == [True, False, True, None, True]
     assert [context.written for _, context in several] == [True, False, True, False, True]
     made = {row[0] for row, context in [before, *several] if context.written}
-    assert {row["id"] for row in await rows(db)} == made
-    assert {UUID(row["target"]) for row in await rows(db, "audit")} == made
+    assert {row["id"] for row in await read_rows(db)} == made
+    assert {UUID(row["target"]) for row in await read_rows(db, "audit")} == made
     assert await db.fetch_value("SELECT count(*) FROM tenuto.audit_unsealed") == len(made)
-    assert {row["key"] for row in await rows(db, "requests")} == {"used before", "new"}
-    assert [row["tags"] for row in await rows(db) if row["run_at"] == NOON + timedelta(hours=1)] == [["a", 'b "c"']]
+    assert {row["key"] for row in await read_rows(db, "requests")} == {"used before", "new"}
+    assert [row["tags"] for row in await read_rows(db) if row["run_at"] == NOON + timedelta(hours=1)] == [["a", 'b "c"']]
 
 
 async def test_two_one_shots_with_one_id_create_and_audit_one(db: Database) -> None:
@@ -75,7 +75,7 @@ async def test_two_one_shots_with_one_id_create_and_audit_one(db: Database) -> N
         False,
         True,
     ]
-    assert sorted(row["after"] for row in await rows(db, "audit")) == ['{"at": 1}', '{"at": 3}']
+    assert sorted(row["after"] for row in await read_rows(db, "audit")) == ['{"at": 1}', '{"at": 3}']
 
 
 async def test_two_one_shots_with_one_idempotency_key_create_one(app: Tenuto) -> None:
@@ -104,5 +104,5 @@ async def test_one_shot_that_ends_during_a_repeated_request_is_not_created_again
         assert await engine.cancel_one_shot(db, first[0][0], ANA) == "terminated"
     created = await again
     assert created == [False, True][: 1 + beside]
-    assert first[0][0] not in {row["id"] for row in await rows(db)}
+    assert first[0][0] not in {row["id"] for row in await read_rows(db)}
     await other.close()

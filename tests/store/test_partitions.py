@@ -17,7 +17,7 @@ from tenuto.store import partitions
 from tenuto.store import tasks as store
 from tenuto.store.activities import SQL
 from tests.support.model_values import make_new_task
-from tests.support.tasks import Register, claim, completed, rows, start
+from tests.support.tasks import Register, claim, completed_outcome, read_rows, create_task
 from tests.support.waiting import eventually
 
 RECORD = """
@@ -85,7 +85,7 @@ async def test_activity_older_than_all_partitions_goes_to_the_default_partition(
     old = id_at(datetime(2020, 1, 1, tzinfo=UTC))
     await store.enqueue_tasks(db, [make_new_task(id=old)])
     (task,) = await claim(db, await register_worker())
-    assert await finish(db, [Settlement(task, completed())]) == {old}
+    assert await finish(db, [Settlement(task, completed_outcome())]) == {old}
     assert await partition_of(db, old) == "activities_old"
 
 
@@ -104,7 +104,7 @@ async def test_partitions_before_the_cutoff_are_dropped(db: Database) -> None:
     kept = await insert_activity(db, datetime(2020, 5, 5, tzinfo=UTC))
     dropped = await partitions.drop_old_partitions(db, datetime(2020, 5, 20, tzinfo=UTC))
     assert dropped == ["activities_2020_03", "activities_2020_04"]
-    left = {row["id"] for row in await rows(db, "activities")}
+    left = {row["id"] for row in await read_rows(db, "activities")}
     assert kept in left
     assert gone not in left
     assert {"activities_old", "activities_2020_05", "activities_2020_06"} <= set(await list_partitions(db))
@@ -142,11 +142,11 @@ async def test_activity_written_before_the_drop_keeps_its_partition(
     dropping = asyncio.create_task(partitions.drop_old_partitions(db, datetime(2020, 5, 1, tzinfo=UTC)))
     waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
     await eventually(lambda: other.fetchval(waits))
-    await finish(db, [Settlement(task, completed())])
+    await finish(db, [Settlement(task, completed_outcome())])
     await transaction.commit()
     await other.close()
     assert "activities_2020_03" not in await dropping
-    assert [row["id"] for row in await rows(db, "activities")] == [task.id]
+    assert [row["id"] for row in await read_rows(db, "activities")] == [task.id]
 
 
 async def test_open_task_does_not_keep_its_partition(db: Database) -> None:
@@ -163,26 +163,26 @@ async def test_default_partition_is_cleaned_in_batches_by_end(db: Database) -> N
     young = await insert_activity(db, datetime(2019, 2, 1, tzinfo=UTC), ended=datetime(2026, 1, 1, tzinfo=UTC))
     counts = [await partitions.delete_old_default_rows(db, cutoff, 2) for _ in range(4)]
     assert counts == [2, 2, 1, 0]
-    assert [row["id"] for row in await rows(db, "activities")] == [young]
+    assert [row["id"] for row in await read_rows(db, "activities")] == [young]
 
 
 async def test_retention_never_deletes_open_tasks(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
     await store.enqueue_tasks(db, [make_new_task(id=id_at(datetime(2019, 1, 1 + day, tzinfo=UTC))) for day in range(3)])
     await claim(db, worker, limit=1)
-    await start(db, run_at=JUNE)
-    before = await rows(db)
+    await create_task(db, run_at=JUNE)
+    before = await read_rows(db)
     far = datetime(2100, 1, 1, tzinfo=UTC)
     await partitions.drop_old_partitions(db, far)
     await partitions.delete_old_default_rows(db, far, 1000)
-    assert await rows(db) == before
+    assert await read_rows(db) == before
 
 
 async def test_finished_task_is_recorded_without_any_partition(db: Database, register_worker: Register) -> None:
     await partitions.drop_old_partitions(db, datetime(2100, 1, 1, tzinfo=UTC))
-    task_id = await start(db)
+    task_id = await create_task(db)
     (task,) = await claim(db, await register_worker())
-    await finish(db, [Settlement(task, completed())])
+    await finish(db, [Settlement(task, completed_outcome())])
     assert await partition_of(db, task_id) == "activities_old"
 
 
@@ -208,14 +208,14 @@ async def test_recent_activity_is_not_dropped_while_tasks_of_its_month_are_open(
     dropping = asyncio.create_task(partitions.drop_old_partitions(db, datetime(2020, 5, 1, tzinfo=UTC)))
     waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
     await eventually(lambda: other.fetchval(waits))
-    await finish(db, [Settlement(task, completed())])
+    await finish(db, [Settlement(task, completed_outcome())])
     await store.enqueue_tasks(
         db, [make_new_task(id=id_at(march + timedelta(days=1)))]
     )  # an old id that is stored only now
     await transaction.commit()
     await other.close()
     assert "activities_2020_03" not in await dropping
-    assert [row["id"] for row in await rows(db, "activities")] == [task.id]
+    assert [row["id"] for row in await read_rows(db, "activities")] == [task.id]
 
 
 async def test_activity_written_during_the_check_keeps_its_partition(db: Database, url: str) -> None:
@@ -243,7 +243,7 @@ async def test_task_whose_partition_was_dropped_is_recorded_in_the_default_parti
     (task,) = await claim(db, await register_worker())
     cutoff = datetime(2020, 5, 1, tzinfo=UTC)
     assert "activities_2020_03" in await partitions.drop_old_partitions(db, cutoff)
-    assert await finish(db, [Settlement(task, completed())]) == {task.id}
+    assert await finish(db, [Settlement(task, completed_outcome())]) == {task.id}
     await partitions.drop_old_partitions(db, cutoff)
     assert await partitions.delete_old_default_rows(db, cutoff, 1000) == 0
     assert await partition_of(db, task.id) == "activities_old"

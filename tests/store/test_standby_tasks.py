@@ -18,7 +18,7 @@ from tenuto.store import tasks as store
 from tenuto.store.claim_cursor import QUEUE_START
 from tenuto.store.reports import doctor
 from tests.support.manifests import create_batch, create_manifest
-from tests.support.tasks import LEASE, Register, completed, failed, now, start
+from tests.support.tasks import LEASE, Register, completed_outcome, failed_outcome, now, create_task
 from tests.support.waiting import eventually
 
 
@@ -34,7 +34,7 @@ async def other(register_worker: Register) -> UUID:
 
 async def enqueue(db: Database, count: int, key: str = "a key", limit_max: int = 2) -> None:
     for _ in range(count):
-        await start(db, limit_key=key, limit_max=limit_max)
+        await create_task(db, limit_key=key, limit_max=limit_max)
 
 
 async def claim(db: Database, worker: UUID, limit: int = 10) -> list[Task]:
@@ -47,7 +47,7 @@ async def claim_standby(db: Database, worker: UUID, task: Task, limit: int = 10)
 
 
 def make_settlement(task: Task, successor: Task | None, outcome: Outcome | None = None) -> Settlement:
-    settlement = settle(task, outcome or completed(), now(), new_id)
+    settlement = settle(task, outcome or completed_outcome(), now(), new_id)
     return replace(settlement, successor=None if successor is None else successor.id)
 
 
@@ -89,8 +89,8 @@ async def test_retried_or_deferred_task_passes_its_limit_slot_on(how: str, db: D
     await enqueue(db, 5, limit_max=1)
     (first,) = await claim(db, me)
     (successor,) = await claim_standby(db, me, first, 1)
-    later = Outcome(completed().status, started_at=now(), deferral=Deferral(resume_at=now() + timedelta(hours=1)))
-    settlement = make_settlement(first, successor, failed() if how == "retry" else later)
+    later = Outcome(completed_outcome().status, started_at=now(), deferral=Deferral(resume_at=now() + timedelta(hours=1)))
+    settlement = make_settlement(first, successor, failed_outcome() if how == "retry" else later)
     assert (settlement.retry is not None) == (how == "retry")
     assert await finish(db, [settlement]) == {first.id}
     assert settlement.successor == successor.id
@@ -107,7 +107,7 @@ async def test_task_without_live_lease_passes_no_limit_slot_on(how: str, db: Dat
         "UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 s' WHERE id = $1", first.id
     )
     assert len(await claim(db, other)) == 1  # which holds it now
-    settlement = make_settlement(first, successor, completed() if how == "completed" else failed())
+    settlement = make_settlement(first, successor, completed_outcome() if how == "completed" else failed_outcome())
     assert await finish(db, [settlement]) == {first.id}
     assert settlement.successor is None
     assert not await has_limit_slot(db, successor)
@@ -120,7 +120,7 @@ async def test_late_outcome_passes_no_limit_slot_on(how: str, db: Database, me: 
     (first,) = await claim(db, me)
     (successor,) = await claim_standby(db, me, first, 1)
     stale = replace(first, fence=first.fence - 1)
-    settlement = make_settlement(stale, successor, completed() if how == "completed" else failed())
+    settlement = make_settlement(stale, successor, completed_outcome() if how == "completed" else failed_outcome())
     assert await finish(db, [settlement]) == set()
     assert settlement.successor is None
     assert not await has_limit_slot(db, successor)

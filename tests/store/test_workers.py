@@ -14,7 +14,7 @@ from tenuto.postgres.database import Connection, Database
 from tenuto.store import workers
 from tenuto.store.workers import ProcessRegistration
 from tests.support.errors import raises_code
-from tests.support.tasks import Register, now, rows, start, start_and_claim
+from tests.support.tasks import Register, now, read_rows, create_task, create_and_claim
 
 SILENCE = timedelta(seconds=60)
 
@@ -30,7 +30,7 @@ async def register(db: Database, me: ProcessRegistration, *, holds_name_lock: bo
 
 
 async def list_live_ids(db: Database) -> list[UUID]:
-    return [row["id"] for row in await rows(db, "workers") if row["ended_at"] is None]
+    return [row["id"] for row in await read_rows(db, "workers") if row["ended_at"] is None]
 
 
 async def make_claimed_task(db: Database, worker_id: UUID) -> UUID:
@@ -39,7 +39,7 @@ async def make_claimed_task(db: Database, worker_id: UUID) -> UUID:
         "UPDATE tenuto.tasks SET state = 'running', worker_id = $2, fence = 1, claimed_at = now(),"
         " lease_until = now() + interval '1 h' WHERE id = $1"
     )
-    id = await start(db)
+    id = await create_task(db)
     await db.fetch_all(held, id, worker_id)
     return id
 
@@ -105,7 +105,7 @@ async def make_silent(db: Database, id: UUID, seconds: int = 61) -> None:
 async def test_name_of_a_silent_worker_without_lease_is_free(db: Database) -> None:
     first, second = make_registration(host="there"), make_registration()
     await register(db, first)
-    await start_and_claim(db, first.id)
+    await create_and_claim(db, first.id)
     await db.fetch_all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 ms'")
     await make_silent(db, first.id)
     assert await register(db, second) is None, "silence proves nothing: the sweep takes back what has run out, no more"
@@ -116,7 +116,7 @@ async def test_name_of_a_silent_worker_without_lease_is_free(db: Database) -> No
 async def test_name_of_a_silent_worker_with_a_live_lease_is_not_free(db: Database) -> None:
     first, second = make_registration(host="there"), make_registration()
     await register(db, first)
-    await start_and_claim(db, first.id)
+    await create_and_claim(db, first.id)
     await db.fetch_all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() + interval '10 min'")
     await make_silent(db, first.id)
     with raises_code("process.name.taken", Conflict) as caught:
@@ -143,7 +143,7 @@ async def test_tasks_of_a_silent_worker_are_not_recovered_at_once(db: Database, 
 async def test_tasks_of_a_worker_proven_dead_are_recovered_at_once(db: Database) -> None:
     first, second = make_registration(), make_registration()
     await register(db, first)
-    await start_and_claim(db, first.id)
+    await create_and_claim(db, first.id)
     await make_silent(db, first.id)
     assert await register(db, second, holds_name_lock=True) == first.id
     assert await workers.find_ended_holders(db) == [first.id]
@@ -177,7 +177,7 @@ async def test_heartbeat_returns_the_time_unless_the_worker_has_ended(db: Databa
     told = await workers.record_heartbeat(db, me.id)
     assert told is not None
     assert abs(told - now()) < timedelta(minutes=1)
-    (row,) = await rows(db, "workers")
+    (row,) = await read_rows(db, "workers")
     assert told - row["seen_at"] < timedelta(seconds=5)
     await workers.deregister_process(db, me.id)
     assert await workers.record_heartbeat(db, me.id) is None
@@ -188,10 +188,10 @@ async def test_deregistration_and_draining_are_recorded_once(db: Database) -> No
     await register(db, me)
     await workers.mark_draining(db, me.id)
     await workers.deregister_process(db, me.id)
-    before = await rows(db, "workers")
+    before = await read_rows(db, "workers")
     await workers.mark_draining(db, me.id)
     await workers.deregister_process(db, me.id)
-    assert await rows(db, "workers") == before
+    assert await read_rows(db, "workers") == before
     assert before[0]["draining_at"] <= before[0]["ended_at"]
     assert await workers.list_workers(db) == []
     assert len(await workers.list_workers(db, ended=True)) == 1
@@ -199,7 +199,7 @@ async def test_deregistration_and_draining_are_recorded_once(db: Database) -> No
 
 async def test_silent_workers_without_tasks_are_ended(db: Database, register_worker: Register) -> None:
     idle, busy, lively = [await register_worker() for _ in range(3)]
-    await start_and_claim(db, busy)
+    await create_and_claim(db, busy)
     await db.fetch_all("UPDATE tenuto.workers SET seen_at = now() - interval '1 h' WHERE id <> $1", lively)
     assert await workers.end_silent_processes(db, timedelta(minutes=5)) == 1
     assert set(await list_live_ids(db)) == {busy, lively}
@@ -211,7 +211,7 @@ async def test_long_ended_workers_are_deleted(db: Database, register_worker: Reg
     await db.fetch_all("UPDATE tenuto.workers SET ended_at = now() - interval '100 d' WHERE id = $1", long_gone)
     await workers.deregister_process(db, gone)
     await workers.delete_ended_processes(db, now() - timedelta(days=90))
-    assert {row["id"] for row in await rows(db, "workers")} == {gone, living}
+    assert {row["id"] for row in await read_rows(db, "workers")} == {gone, living}
 
 
 async def test_repairs_are_counted(db: Database) -> None:

@@ -1,4 +1,4 @@
-"""Certificates signed by themselves, for servers that tests start."""
+"""Self-signed certificates for servers that tests start."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 
-def a_certificate(
+def create_certificate(
     folder: Path, host: str, *, named: str = "server", password: bytes | None = None
 ) -> tuple[Path, Path]:
-    """The files of a certificate for a host, valid today, and of its key."""
+    """Create a certificate for a host, valid today, and its key; return both files."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, host)])
     now = datetime.now(UTC)

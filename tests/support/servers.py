@@ -1,6 +1,6 @@
-"""The embedded server from outside: its processes, its locks, and what it answers.
+"""Embedded server seen from outside: its processes, its locks, and its answers.
 
-For tests that start one of their own, and end every process of it, by pid.
+For tests that start their own server and end every process of it by pid.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tests.support.waiting import eventually_blocking
 AS_ROOT = os.geteuid() == 0
 IMPORTS = os.pathsep.join(sys.path)
 
-_LEFT: set[Path] = set()
+_LEFTOVER_SEGMENTS: set[Path] = set()
 
 HOLD_UNTIL_EOF = """
 import sys
@@ -35,8 +35,8 @@ sys.stdin.read()
 """
 
 
-def url_of(process: subprocess.Popen[str]) -> str:
-    """What a holder says once it holds."""
+def wait_for_url(process: subprocess.Popen[str]) -> str:
+    """Return the URL that a holder prints once it holds the server."""
     assert process.stdout is not None
     url = process.stdout.readline().strip()
     assert url, process.communicate()[1]
@@ -49,39 +49,42 @@ def end_processes_of(home: Path) -> None:
             kill(process)
         return is_stopped(home)
 
-    until(ended)
-    remove_what_the_killed_left()
+    wait_until(ended)
+    remove_leftover_shared_memory()
 
 
-def remove_what_the_killed_left() -> None:
-    """The shared memory of servers that were killed here. A server started on the same data folder would remove it, and
-    only such a one; of a folder that is removed it would stay for ever."""
-    if _LEFT:
-        for path in _LEFT - {path for process in psutil.process_iter() for path in shared_memory_of(process)}:
+def remove_leftover_shared_memory() -> None:
+    """Remove the shared memory of killed servers. Only a server on the same data directory would remove it; with the
+    directory gone it would stay forever.
+    """
+    if _LEFTOVER_SEGMENTS:
+        for path in _LEFTOVER_SEGMENTS - {
+            path for process in psutil.process_iter() for path in shared_memory_of(process)
+        }:
             path.unlink(missing_ok=True)
-        _LEFT.clear()
+        _LEFTOVER_SEGMENTS.clear()
 
 
-# ---- looking on
+# ---- queries
 
 
-def until(condition: Callable[[], bool], seconds: float = 20) -> None:
-    """A server takes its time to start, and to stop."""
+def wait_until(condition: Callable[[], bool], seconds: float = 20) -> None:
+    """Wait until the condition holds; a server takes time to start and to stop."""
     eventually_blocking(condition, timeout=seconds)
 
 
-def living(home: Path, program: str) -> list[psutil.Process]:
+def find_processes(home: Path, program: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
-        words = process.info["cmdline"] or []
-        if any(program in word for word in words[:4]) and any(word.startswith(str(home)) for word in words):
+        arguments = process.info["cmdline"] or []
+        if any(program in argument for argument in arguments[:4]) and any(argument.startswith(str(home)) for argument in arguments):
             found.append(process)
     return found
 
 
-def postmaster(home: Path) -> psutil.Process:
-    """The server's first process. One that it has only just forked looks like it until it has a name of its own."""
-    found = {process.pid: process for process in living(home, "bin/postgres")}
+def find_postmaster(home: Path) -> psutil.Process:
+    """Return the postmaster. A process that it has just forked has the same name until it sets its own."""
+    found = {process.pid: process for process in find_processes(home, "bin/postgres")}
     (first,) = [process for process in found.values() if _parent_of(process) not in found]
     return first
 
@@ -96,19 +99,19 @@ def find_supervisor(home: Path) -> psutil.Process:
     """Return the supervisor process, once it runs its program."""
 
     def only_one() -> psutil.Process | None:
-        found = living(home, "embedded_supervisor.py")
+        found = find_processes(home, "embedded_supervisor.py")
         return found[0] if len(found) == 1 else None
 
     found: psutil.Process = eventually_blocking(only_one, timeout=20)
     return found
 
 
-def one_server_runs_and_is_kept(home: Path) -> bool:
-    return postmaster(home).is_running() and find_supervisor(home).is_running()
+def assert_one_server_with_supervisor(home: Path) -> bool:
+    return find_postmaster(home).is_running() and find_supervisor(home).is_running()
 
 
 def processes_of(home: Path) -> list[psutil.Process]:
-    found = [*living(home, "embedded_supervisor.py"), *living(home, "bin/postgres")]
+    found = [*find_processes(home, "embedded_supervisor.py"), *find_processes(home, "bin/postgres")]
     for process in list(found):
         with suppress(psutil.NoSuchProcess):
             found += process.children(recursive=True)
@@ -118,12 +121,12 @@ def processes_of(home: Path) -> list[psutil.Process]:
 def kill(process: psutil.Process) -> None:
     with suppress(psutil.NoSuchProcess):
         for one in (process, *process.children(recursive=True)):
-            _LEFT.update(shared_memory_of(one))
+            _LEFTOVER_SEGMENTS.update(shared_memory_of(one))
         process.kill()
 
 
 def shared_memory_of(process: psutil.Process) -> set[Path]:
-    """The segments of PostgreSQL's that a process has mapped, as the files they are on Linux."""
+    """Return the PostgreSQL shared memory segments that a process has mapped, as files."""
     with suppress(psutil.Error, OSError):
         return {Path(one.path) for one in process.memory_maps() if one.path.startswith("/dev/shm/PostgreSQL.")}
     return set()
@@ -154,7 +157,7 @@ def query(url: str, *statements: str) -> Any:
     return asyncio.run(run())
 
 
-def commit_a_row(url: str) -> None:
+def commit_row(url: str) -> None:
     query(
         url,
         "DROP TABLE IF EXISTS kept",
@@ -163,5 +166,5 @@ def commit_a_row(url: str) -> None:
     )
 
 
-def row_is_there(url: str) -> bool:
+def has_row(url: str) -> bool:
     return bool(query(url, "SELECT count(*) FROM kept") == 1)

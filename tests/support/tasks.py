@@ -1,4 +1,4 @@
-"""What tests of the store begin with and look at."""
+"""Tasks, claims and outcomes for tests of the store."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ Register: TypeAlias = Callable[..., Awaitable[UUID]]
 LEASE = timedelta(seconds=30)
 
 
-async def start(db: Database, **fields: Any) -> UUID:
-    """One task in the database."""
+async def create_task(db: Database, **fields: Any) -> UUID:
+    """Create one task in the database."""
     task = make_new_task(**fields)
     assert await store.enqueue_tasks(db, [task]) == {task.id}
     return task.id
@@ -27,21 +27,21 @@ async def claim(db: Database, worker_id: UUID, *queues: str, limit: int = 10, le
     return await store.claim_tasks(db, worker_id, queues or ("default",), limit, lease)
 
 
-async def start_and_claim(db: Database, worker_id: UUID, **fields: Any) -> Task:
-    """One task, held by the worker."""
-    task_id = await start(db, **fields)
+async def create_and_claim(db: Database, worker_id: UUID, **fields: Any) -> Task:
+    """Create one task and claim it for the worker."""
+    task_id = await create_task(db, **fields)
     (task,) = await claim(db, worker_id)
     assert task.id == task_id
     return task
 
 
-async def rows(db: Database, table: str = "tasks") -> list[dict[str, Any]]:
-    """The whole of a table."""
+async def read_rows(db: Database, table: str = "tasks") -> list[dict[str, Any]]:
+    """Return all rows of a table."""
     return [dict(row) for row in await db.fetch_all(f"SELECT * FROM tenuto.{table} ORDER BY 1, 2")]
 
 
-async def the_task(db: Database) -> dict[str, Any]:
-    (row,) = await rows(db)
+async def read_only_task(db: Database) -> dict[str, Any]:
+    (row,) = await read_rows(db)
     return row
 
 
@@ -49,11 +49,11 @@ def now() -> datetime:
     return datetime.now(UTC)
 
 
-def completed() -> Outcome:
+def completed_outcome() -> Outcome:
     return Outcome(OutcomeStatus.COMPLETED, started_at=now(), ended_at=now())
 
 
-def failed() -> Outcome:
+def failed_outcome() -> Outcome:
     return Outcome(
         OutcomeStatus.FAILED, OutcomeReason.ERROR, started_at=now(), ended_at=now(), error='{"type": "ValueError"}'
     )

@@ -1,12 +1,12 @@
-"""Python processes that begin warm: forked from an interpreter that has imported what they need.
+"""Python processes forked from an interpreter that has already imported the needed modules.
 
-A start takes milliseconds instead of most of a second. What begins is a process of its own, with its own folder,
-environment, streams, signals and end, and runs a module (``-m tenuto …``) or a program as the interpreter would. The
-one thing it cannot show is a cold start: what is imported when, and what only a starting interpreter reads.
+A start takes milliseconds instead of most of a second. Each process has its own directory, environment, streams,
+signals and exit code, and runs a module (``-m tenuto …``) or a program like the interpreter. It cannot test a cold
+start: the import order, and files that only a starting interpreter reads.
 
-Run as a program, this file is the interpreter they are forked from. It takes orders, one datagram each, that come with
-the three streams and with a line for the answers: the pid at once, the exit code in the end. When whoever gives the
-orders is gone, so is everything it has started.
+Run as a program, this file is the interpreter that forks. It receives one order per datagram, with the three streams
+and a connection for the answers: first the pid, later the exit code. When the process that sends orders is gone, it
+kills everything it started.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import IO, Any, TypeAlias
 
-BEFOREHAND = (
+PRELOADED_MODULES = (
     "tenuto.app",
     "tenuto.cli.command_tree",
     "tenuto.cli.definitions.manifests",
@@ -47,18 +47,17 @@ BEFOREHAND = (
     "rich.table",
     "structlog",
 )
-"""Imported once, for all."""
 
-_LARGEST_ORDER = 1 << 20
-
-
-# ---- giving orders
-
-Process: TypeAlias = "_Forked | subprocess.Popen[str]"
+_MAX_ORDER_BYTES = 1 << 20
 
 
-class _Forked:
-    """A process that began warm; it is used as a `subprocess.Popen` of text is."""
+# ---- sending orders
+
+Process: TypeAlias = "_ForkedProcess | subprocess.Popen[str]"
+
+
+class _ForkedProcess:
+    """A forked process with the interface of a `subprocess.Popen` in text mode."""
 
     def __init__(self, arguments: Sequence[str], pipes: Sequence[IO[str] | None], answers: socket.socket) -> None:
         self.args = arguments
@@ -68,14 +67,13 @@ class _Forked:
         self.pid = int(answers.recv(100))
 
     def poll(self) -> int | None:
-        """How it ended: the exit code, or minus the signal; None while it lives."""
+        """Return the exit code, or minus the signal; None while the process runs."""
         if self.returncode is None and select.select([self._answers], [], [], 0)[0]:
             self.returncode = int(self._answers.recv(100))
             self._answers.close()
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Wait for its end."""
         if self.returncode is None:
             select.select([self._answers], [], [], timeout)
         if (code := self.poll()) is None:
@@ -93,17 +91,17 @@ class _Forked:
 def run(
     arguments: Sequence[str], *, cwd: Path, env: Mapping[str, str], input: str = "", timeout: float
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python …` to its end, as `subprocess.run` with captured text does."""
+    """Run `python …` to its end, like `subprocess.run` with captured text."""
     process = start(arguments, cwd=cwd, env=env, stdin=subprocess.PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
     assert process.stderr is not None
     deadline = time.monotonic() + timeout
     with process.stdout, process.stderr, ThreadPoolExecutor(3) as threads:
-        threads.submit(_hand_over, process.stdin, input)
-        said, told = threads.submit(process.stdout.read), threads.submit(process.stderr.read)
+        threads.submit(_write_input, process.stdin, input)
+        output, errors = threads.submit(process.stdout.read), threads.submit(process.stderr.read)
         try:
-            out, err = (each.result(deadline - time.monotonic()) for each in (said, told))
+            out, err = (each.result(deadline - time.monotonic()) for each in (output, errors))
             code = process.wait(deadline - time.monotonic())
         except TimeoutError:
             process.kill()
@@ -111,8 +109,8 @@ def run(
     return subprocess.CompletedProcess(process.args, code, out, err)
 
 
-def _hand_over(stdin: IO[str], text: str) -> None:
-    with suppress(BrokenPipeError), stdin:  # it may have heard enough
+def _write_input(stdin: IO[str], text: str) -> None:
+    with suppress(BrokenPipeError), stdin:  # it may have stopped reading
         stdin.write(text)
 
 
@@ -125,22 +123,22 @@ def start(
     stdout: int = subprocess.PIPE,
     stderr: int = subprocess.PIPE,
 ) -> Process:
-    """Begin `python …`. A stream is a pipe, nothing (`DEVNULL`), or a descriptor."""
-    if sys.platform != "linux":  # to be forked and go on is not safe everywhere
+    """Start `python …`. A stream is a pipe, `DEVNULL`, or a descriptor."""
+    if sys.platform != "linux":  # forking without exec is not safe on every platform
         streams = {"stdin": stdin, "stdout": stdout, "stderr": stderr}
         return subprocess.Popen([sys.executable, *arguments], cwd=cwd, env=dict(env), text=True, **streams)
     answers, line = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     order = json.dumps({"arguments": list(arguments), "folder": os.fspath(cwd), "environment": dict(env)})
-    ends = [_ends_of(stdin, "w"), _ends_of(stdout, "r"), _ends_of(stderr, "r")]
+    ends = [_stream_ends(stdin, "w"), _stream_ends(stdout, "r"), _stream_ends(stderr, "r")]
     with line:
-        socket.send_fds(_interpreter(), [order.encode()], [line.fileno(), *(theirs for theirs, _ in ends)])
+        socket.send_fds(_connect_to_interpreter(), [order.encode()], [line.fileno(), *(theirs for theirs, _ in ends)])
     for theirs, _ in ends:
         os.close(theirs)
-    return _Forked(arguments, [ours for _, ours in ends], answers)
+    return _ForkedProcess(arguments, [ours for _, ours in ends], answers)
 
 
-def _ends_of(stream: int, mode: str) -> tuple[int, IO[str] | None]:
-    """The end of a stream that is given away, and ours."""
+def _stream_ends(stream: int, mode: str) -> tuple[int, IO[str] | None]:
+    """Return the end of a stream that is passed on, and our end."""
     if stream == subprocess.PIPE:
         reading, writing = os.pipe()
         theirs, ours = (writing, reading) if mode == "r" else (reading, writing)
@@ -149,8 +147,8 @@ def _ends_of(stream: int, mode: str) -> tuple[int, IO[str] | None]:
 
 
 @cache
-def _interpreter() -> socket.socket:
-    """The line to the one all are forked from; it ends when this process does."""
+def _connect_to_interpreter() -> socket.socket:
+    """Return the connection to the forking interpreter, which ends with this process."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         command = [sys.executable, __file__, str(theirs.fileno())]
@@ -166,11 +164,11 @@ def _interpreter() -> socket.socket:
     return ours
 
 
-# ---- taking them
+# ---- receiving orders
 
 
-class _Orders:
-    """Forks for each order that comes, and tells how what it forked has ended."""
+class _OrderReceiver:
+    """Forks a process for each order and reports its exit."""
 
     def __init__(self, orders: socket.socket) -> None:
         self._orders = orders
@@ -180,18 +178,18 @@ class _Orders:
             each.setblocking(False)
         self._wake = wake
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to all; it is for those that were started
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all processes; it is meant for the started ones
         signal.set_wakeup_fd(wake.fileno())
 
-    def order_to_follow(self) -> dict[str, Any] | None:
-        """Stay until nobody is there to give orders (None); in whatever was forked, what it is to do."""
+    def wait_for_order(self) -> dict[str, Any] | None:
+        """Serve orders until the sender is gone (None); in a forked process, return its order."""
         while True:
             for ready in select.select([self._orders, self._deaths], [], [])[0]:
                 if ready is self._deaths:
                     self._deaths.recv(1000)
-                    self._tell_of_ends()
+                    self._report_exits()
                     continue
-                text, descriptors, _, _ = socket.recv_fds(self._orders, _LARGEST_ORDER, 4)
+                text, descriptors, _, _ = socket.recv_fds(self._orders, _MAX_ORDER_BYTES, 4)
                 if not text:
                     for pid in self._answers:
                         os.kill(pid, signal.SIGKILL)
@@ -218,17 +216,20 @@ class _Orders:
             line.close()
         return True
 
-    def _tell_of_ends(self) -> None:
+    def _report_exits(self) -> None:
         while self._answers:
             pid, status = os.waitpid(-1, os.WNOHANG)
             if not pid:
                 return
-            with self._answers.pop(pid) as answers, suppress(BrokenPipeError):  # nobody may wait for it any more
+            with (
+                self._answers.pop(pid) as answers,
+                suppress(BrokenPipeError),
+            ):  # the sender may not wait for it any more
                 answers.send(str(os.waitstatus_to_exitcode(status)).encode())
 
 
-def _settle_in(order: dict[str, Any], path: Sequence[str]) -> tuple[ModuleType, Any]:
-    """Folder, environment, path and arguments as a fresh interpreter would have them; what it would run."""
+def _prepare_process(order: dict[str, Any], path: Sequence[str]) -> tuple[ModuleType, Any]:
+    """Set directory, environment, path and arguments as a fresh interpreter would have them; return the code to run."""
     os.chdir(order["folder"])
     os.environ.clear()
     os.environ.update(order["environment"])
@@ -256,15 +257,15 @@ def _settle_in(order: dict[str, Any], path: Sequence[str]) -> tuple[ModuleType, 
 
 
 def _stream(descriptor: int, mode: str, *, line_buffering: bool = False) -> io.TextIOWrapper:
-    beneath = open(descriptor, f"{mode}b", closefd=False)  # noqa: SIM115 — for as long as the process lives
+    raw = open(descriptor, f"{mode}b", closefd=False)  # noqa: SIM115 — for as long as the process lives
     errors = "backslashreplace" if line_buffering else "strict"
-    return io.TextIOWrapper(beneath, "utf-8", errors, line_buffering=line_buffering or beneath.isatty())
+    return io.TextIOWrapper(raw, "utf-8", errors, line_buffering=line_buffering or raw.isatty())
 
 
 def _run(order: dict[str, Any], path: Sequence[str]) -> None:
-    """From here to the end of the process. Whatever is raised goes to the interpreter itself."""
+    """Run to the end of the process. Exceptions reach the interpreter itself."""
     already = set(sys.modules)
-    main, code = _settle_in(order, path)
+    main, code = _prepare_process(order, path)
     try:
         exec(code, main.__dict__)
         answer: object = None
@@ -272,7 +273,8 @@ def _run(order: dict[str, Any], path: Sequence[str]) -> None:
         if not (end.code is None or isinstance(end.code, int)):
             raise
         answer = end.code
-    # An interpreter's end frees everything, which takes longer than most commands. Ours frees what this run has made.
+    # An exiting interpreter frees everything, which takes longer than most commands. This one frees only the objects
+    # of this run.
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     for module in [main, *(sys.modules[name] for name in set(sys.modules) - already)]:
@@ -285,10 +287,10 @@ def _run(order: dict[str, Any], path: Sequence[str]) -> None:
 
 if __name__ == "__main__":
     _path = sys.path[1 + len([each for each in os.environ.get("PYTHONPATH", "").split(os.pathsep) if each]) :]
-    for _name in BEFOREHAND:
+    for _name in PRELOADED_MODULES:
         import_module(_name)
     gc.collect()
     gc.freeze()
-    _order = _Orders(socket.socket(fileno=int(sys.argv[1]))).order_to_follow()
+    _order = _OrderReceiver(socket.socket(fileno=int(sys.argv[1]))).wait_for_order()
     if _order is not None:
         _run(_order, _path)

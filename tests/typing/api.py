@@ -1,4 +1,4 @@
-"""How a program uses Tenuto, as a type checker sees it. Only checked, never run."""
+"""Use of the public API as a type checker sees it; only checked, never run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def ship(order: Order, ctx: Context, *, fast: bool = False) -> str:
     raise RetryLater("later", after=timedelta(minutes=1))
 
 
-a_job: Job[..., int] = double
+any_job: Job[..., int] = double
 assert_type(double(3), int)
 double("three")  # type: ignore[arg-type]
 
@@ -60,7 +60,7 @@ async def use(ctx: Context) -> None:
         assert_type(error.remedy, str | None)
 
 
-def use_plainly() -> None:
+def use_blocking() -> None:
     with Portal(app) as portal:
         assert_type(portal.run(app.enqueue(double, 3)), Enqueued)
 

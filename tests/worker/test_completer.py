@@ -22,7 +22,7 @@ from tenuto.store import tasks as store
 from tenuto.worker.completer import MAX_BATCH_CHARACTERS, CompletedAttempt, Completer
 from tests.support.engine_fixtures import WorkerFactory
 from tests.support.model_values import make_new_task
-from tests.support.tasks import LEASE, Register, completed
+from tests.support.tasks import LEASE, Register, completed_outcome
 from tests.support.waiting import eventually
 
 
@@ -182,7 +182,7 @@ async def test_a_batch_is_bounded_by_how_much_it_carries(db: Database, register_
     written: list[Attempt] = []
     completer = Completer(db, db.clock)
     for attempt in await attempts_of(db, await register_worker(), 24):
-        completer.put([(attempt, replace(completed(), output=f'"{"x" * 1_000_000}"'))])
+        completer.put([(attempt, replace(completed_outcome(), output=f'"{"x" * 1_000_000}"'))])
     completer.start(complete_with(completer, written))
     await completer.stop()
     assert len(written) == 24
@@ -206,7 +206,7 @@ async def test_a_batch_that_takes_too_long_is_written_in_parts(url: str, registe
         await db.fetch_all("SET statement_timeout = '500ms'")
         completer = Completer(db, db.clock)
         for attempt in attempts:
-            completer.put([(attempt, completed())])
+            completer.put([(attempt, completed_outcome())])
         completer.start(complete_with(completer, written))
         await asyncio.wait_for(completer.stop(), 20)
         await db.fetch_all("SET statement_timeout = '30s'")

@@ -149,9 +149,9 @@ def test_limit_handoff_leaves_slots_to_other_workers_now_and_then(
         attempt.task.limit_slot = "slot"
     handoff = LimitHandoff()
     handoff.add_standby(waiting)
-    handoff._opened_at -= EXCLUSIVE_SECONDS + OPEN_SECONDS / 2
+    handoff._cycle_started_at -= EXCLUSIVE_SECONDS + OPEN_SECONDS / 2
     assert handoff.hand_slot_to_successor(first) is None  # the slot is left to other workers
-    handoff._opened_at -= OPEN_SECONDS
+    handoff._cycle_started_at -= OPEN_SECONDS
     assert handoff.hand_slot_to_successor(first) is waiting[0]
     assert (handoff.standby_count, first.successor) == (2, waiting[0])
     waiting[0].stop(StopReason.HANDED_BACK)

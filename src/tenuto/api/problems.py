@@ -54,7 +54,7 @@ class Problem(BaseModel):
 
     type: str = Field(description="Category of the problem: a URN that follows from the status and never changes.")
     code: str = Field(description="Stable code of the error, for programs; `request.invalid` for malformed requests.")
-    title: str = Field(description="Text for the category.")
+    title: str = Field(description="Title of the category.")
     status: int = Field(description="HTTP status.")
     detail: str | None = Field(default=None, description="Error message for people. The wording may change.")
     errors: list[FieldProblem] | None = Field(default=None, description="Fields at fault.")

@@ -31,11 +31,9 @@ def load_app(name: str | None, database: str | None, home: str | None) -> Tenuto
 def _resolve_app(name: str) -> Tenuto:
     module_name, colon, object_name = name.partition(":")
     if not (module_name and colon and object_name):
+        remedy = f"write it as {module_name or 'tasks'}:app"
         raise Invalid(
-            f"--app {name!r} is not of the form MODULE:OBJECT",
-            code="cli.app.invalid_name",
-            field=_FIELD,
-            remedy=f"write it as {module_name or 'tasks'}:app",
+            f"--app {name!r} is not of the form MODULE:OBJECT", code="cli.app.invalid_name", field=_FIELD, remedy=remedy
         )
     module = _import_module(module_name)
     found: Any = module
@@ -70,11 +68,9 @@ def _import_module(name: str) -> ModuleType:
     except ModuleNotFoundError as error:
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
             raise _import_failure(name, error) from error
+        remedy = f"run the command in the folder of the module; the current folder is {here}"
         raise Invalid(
-            f"there is no module named {name}",
-            code="cli.app.module_not_found",
-            field=_FIELD,
-            remedy=f"run the command in the folder of the module; the current folder is {here}",
+            f"there is no module named {name}", code="cli.app.module_not_found", field=_FIELD, remedy=remedy
         ) from None
     except Exception as error:  # the imported code may raise anything
         raise _import_failure(name, error) from error

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 import typer
 
 from tenuto.cli import exit_codes, output
-from tenuto.cli.option_parsing import flag, option
 from tenuto.errors import Invalid
 from tenuto.model.stored_values import check_text
 
@@ -28,44 +27,37 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
+
+def option(metavar: str, help: str, *names: str, **settings: Any) -> Any:
+    """Declare an option with a value; without names, its name is that of the parameter."""
+    return typer.Option(*names, metavar=metavar, help=help, **settings)
+
+
+def flag(help: str, *names: str) -> Any:
+    """Declare an option without a value."""
+    return typer.Option(*names, help=help)
+
+
+def argument(metavar: str, help: str, **settings: Any) -> Any:
+    """Declare a positional argument."""
+    return typer.Argument(metavar=metavar, help=help, **settings)
+
+
+def text_option(name: str, metavar: str, help: str, **settings: Any) -> tuple[Any, None]:
+    """Return annotation and default of an option with an optional text, for a table of options."""
+    return Annotated[str | None, option(metavar, help, name, **settings)], None
+
+
+_OUTPUT_HELP = "Output format; json also applies to errors. (default: table)"
+_OUTPUT_OPTION = option("table|json", _OUTPUT_HELP, "--output", "-o", show_default=False)
+_APP_HELP = "Tenuto app to load; the working folder is on the import path. [TENUTO_APP]"
+_DATABASE_HELP = "PostgreSQL URL; without it, an embedded server in the home folder. [TENUTO_DATABASE]"
+_HOME_HELP = "Folder of the embedded database and the health files. [TENUTO_HOME]"
 SHARED_OPTIONS: dict[str, tuple[Any, Any]] = {
-    "app": (
-        Annotated[
-            str | None,
-            option(
-                "MODULE:OBJECT",
-                "Tenuto app to load; the working folder is on the import path. [TENUTO_APP]",
-                "--app",
-                envvar="TENUTO_APP",
-                show_envvar=False,
-            ),
-        ],
-        None,
-    ),
-    "database": (
-        Annotated[
-            str | None,
-            option("URL", "PostgreSQL URL; without it, an embedded server in the home folder. [TENUTO_DATABASE]"),
-        ],
-        None,
-    ),
-    "home": (
-        Annotated[str | None, option("FOLDER", "Folder of the embedded database and the health files. [TENUTO_HOME]")],
-        None,
-    ),
-    "output": (
-        Annotated[
-            Literal["table", "json"],
-            option(
-                "table|json",
-                "Output format; json also applies to errors. (default: table)",
-                "--output",
-                "-o",
-                show_default=False,
-            ),
-        ],
-        "table",
-    ),
+    "app": text_option("--app", "MODULE:OBJECT", _APP_HELP, envvar="TENUTO_APP", show_envvar=False),
+    "database": text_option("--database", "URL", _DATABASE_HELP),
+    "home": text_option("--home", "FOLDER", _HOME_HELP),
+    "output": (Annotated[Literal["table", "json"], _OUTPUT_OPTION], "table"),
     "quiet": (Annotated[bool, flag("No messages on stderr except errors.", "--quiet", "-q")], False),
 }
 ALL_SHARED = tuple(SHARED_OPTIONS)
@@ -136,12 +128,8 @@ class Session:
                 remedy="add --app MODULE:OBJECT, such as --app tasks:app for `app = Tenuto()` in tasks.py",
             )
         if not self.app.jobs.jobs_by_name:
-            raise Invalid(
-                f"app {self.app_name} has no jobs",
-                code="cli.app.no_jobs",
-                field="--app",
-                remedy="register functions with @app.job, and import their modules where the app is defined",
-            )
+            remedy = "register functions with @app.job, and import their modules where the app is defined"
+            raise Invalid(f"app {self.app_name} has no jobs", code="cli.app.no_jobs", field="--app", remedy=remedy)
         return self.app
 
     @contextmanager
@@ -154,10 +142,11 @@ class Session:
         with self.app.acting_as(user), audited(AuditContext(user, self.action, "cli")):
             yield self.app
 
-    def print_message(self, text: str) -> None:
-        """Print a message on stderr, unless --quiet is given."""
+    def print_message(self, *lines: str) -> None:
+        """Print lines on stderr, unless --quiet is given."""
         if not self.quiet:
-            output.print_message(text)
+            for line in lines:
+                output.print_message(line)
 
     def report(self, document: Any, *messages: str, result: object = None) -> int:
         """Print the document as JSON, or for people the result on stdout and the messages on stderr; return OK."""
@@ -166,8 +155,7 @@ class Session:
             return exit_codes.OK
         if result is not None:
             output.print_text(str(result))
-        for message in messages:
-            self.print_message(message)
+        self.print_message(*messages)
         return exit_codes.OK
 
     async def now(self) -> datetime:
@@ -180,17 +168,20 @@ class Session:
             await self.app.close()
 
 
-def group(parent: typer.Typer, name: str, description: str, *examples: str) -> typer.Typer:
-    """Register a group of commands; without a subcommand it prints its help."""
+def group(name: str, description: str, *examples: str) -> typer.Typer:
+    """Register a group of commands; without a subcommand it prints its help.
+
+    ``examples`` are the arguments after the name of the group.
+    """
     branch = typer.Typer(name=name, rich_markup_mode=None)
 
     def print_help(context: typer.Context) -> None:
         if context.invoked_subcommand is None:
             typer.echo(context.get_help())
 
-    texts = {"help": _help(examples, description), "short_help": description.removesuffix(".")}
+    texts = {"help": _help(f"tenuto {name}", examples, description), "short_help": description.removesuffix(".")}
     branch.callback(invoke_without_command=True, **texts)(print_help)  # type: ignore[arg-type]
-    parent.add_typer(branch, name=name)
+    top_level.add_typer(branch, name=name)
     return branch
 
 
@@ -207,7 +198,7 @@ def command(
         run = _wrap_command(function, shared, service=service)
         description = inspect.getdoc(function) or ""
         texts: dict[str, Any] = {
-            "help": _help([f"{path} {example}".rstrip() for example in examples], description),
+            "help": _help(path, examples, description),
             "short_help": description.partition("\n")[0].removesuffix("."),
         }
         if name is None:
@@ -219,8 +210,8 @@ def command(
     return register
 
 
-def _help(examples: Sequence[str], description: str) -> str:
-    lines = "\n".join(f"  {example}" for example in examples)
+def _help(path: str, examples: Sequence[str], description: str) -> str:
+    lines = "\n".join(f"  {path} {example}".rstrip() for example in examples)
     return f"Examples:\n\n\b\n{lines}\n\n{description}"
 
 

@@ -17,8 +17,7 @@ from typer.exceptions import Abort, TyperException
 from typer.main import get_command_from_info, get_group_from_info
 
 from tenuto.cli import exit_codes
-from tenuto.cli.command import parameter_label, top_level
-from tenuto.cli.option_parsing import flag
+from tenuto.cli.command import flag, parameter_label, top_level
 from tenuto.cli.output import discard_stdout
 from tenuto.version import __version__
 
@@ -51,15 +50,15 @@ COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "once": ("work.one_shots", "Run something once, at a given time"),
         "job": ("work.jobs", "List the jobs of an app"),
         "task": ("work.tasks", "List tasks, explain why they wait, cancel them"),
-        "activity": ("work.activities", "List and show past attempts"),
+        "activity": ("work.tasks", "List and show past attempts"),
         "log": ("admin.logs", "Read named logs and append to them"),
-        "queue": ("admin.queues", "List queues, limit and pause them"),
+        "queue": ("work.tasks", "List queues, limit and pause them"),
     },
     "Administration": {
-        "key": ("admin.api_keys", "Create, list and revoke API keys"),
-        "login": ("admin.api_keys", "Print a link that logs a browser in to the web service"),
+        "key": ("admin.credentials", "Create, list and revoke API keys"),
+        "login": ("admin.credentials", "Print a link that logs a browser in to the web service"),
         "audit": ("admin.audit_log", "List, verify and export the audit log"),
-        "secret": ("admin.secrets", "Store secrets for steps and jobs"),
+        "secret": ("admin.credentials", "Store secrets for steps and jobs"),
         "doctor": ("admin.doctor", "Check the installation for problems"),
         "migrate": ("admin.services", "Migrate the database schema to this version"),
         "version": ("", "Print the version"),

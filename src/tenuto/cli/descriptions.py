@@ -47,12 +47,10 @@ _IMPLIED_BY = {"property_type": "properties", "schedule_type": "trigger"}
 
 
 def describe_overlap(policy: str) -> str:
-    """Describe an overlap policy."""
     return f"{policy}: {_OVERLAP_TEXTS.get(policy, '')}"
 
 
 def describe_misfire(fields: Fields) -> str:
-    """Describe a misfire policy."""
     match fields.get("policy", "once"):
         case "all":
             return f"all: the last {fields.get('max_runs', 100)} missed runs are made up, one by one"
@@ -218,7 +216,6 @@ def _has_run_at(trigger: Trigger, instant: datetime, seed: str) -> bool:
 
 
 def coloured_diff(lines: Sequence[str]) -> Text:
-    """Return diff lines in colours."""
     text = Text()
     for line in lines:
         style = {"-": "red", "+": "green"}.get(line[:1], "dim")

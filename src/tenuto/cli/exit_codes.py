@@ -45,7 +45,6 @@ _CODES: tuple[tuple[type[TenutoError], int], ...] = (
 
 
 def exit_code_of(error: TenutoError) -> int:
-    """Return the exit code for an error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)
 
 

@@ -56,7 +56,6 @@ def format_relative(instant: datetime | None, now: datetime) -> str:
 
 
 def format_local_time(instant: datetime | None) -> str:
-    """Format an instant in the local time zone."""
     return "" if instant is None else instant.astimezone().strftime("%Y-%m-%d %H:%M:%S %Z")
 
 

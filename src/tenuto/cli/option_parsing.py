@@ -3,33 +3,56 @@
 from __future__ import annotations
 
 import re
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Annotated, Any
 from uuid import UUID
 
 import typer
 
+from tenuto.cli.command import option
+from tenuto.cli.formatting import safe_text
 from tenuto.errors import Invalid, UserError
 from tenuto.model import stored_values
 
+_MAX_TEXT_LENGTH = 16 * 1024 * 1024
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,18}")
 """Long enough for every option; Python rejects texts of several thousand digits with another error."""
 
 
-def option(metavar: str, help: str, *names: str, **settings: Any) -> Any:
-    """Declare an option with a value; without names, its name is that of the parameter."""
-    return typer.Option(*names, metavar=metavar, help=help, **settings)
+def option_conflict(first: str, second: str, remedy: str) -> Invalid:
+    """Return the error for two options that exclude each other."""
+    return Invalid(f"{first} and {second} cannot be combined", code="cli.option.conflict", field=first, remedy=remedy)
 
 
-def flag(help: str, *names: str) -> Any:
-    """Declare an option without a value."""
-    return typer.Option(*names, help=help)
+def missing_option(option: str, required: str, remedy: str) -> Invalid:
+    """Return the error for an option that is given without another one."""
+    return Invalid(f"{option} requires {required}", code="cli.option.requires_other", field=option, remedy=remedy)
 
 
-def argument(metavar: str, help: str, **settings: Any) -> Any:
-    """Declare a positional argument."""
-    return typer.Argument(metavar=metavar, help=help, **settings)
+def invalid_value(option: str, text: str, problem: str, *, code: str, remedy: str | None = None) -> Invalid:
+    """Return the error for a value that an option does not accept."""
+    return Invalid(f"{option} {text!r:.40} {problem}", code=code, field=option, remedy=remedy)
+
+
+def confirm(action: str, field: str) -> bool:
+    """Ask for confirmation of an action."""
+    if not sys.stdin.isatty():
+        raise Invalid(
+            f"cannot ask for confirmation to {action}: stdin is not a terminal",
+            code="cli.confirmation.unavailable",
+            field=field,
+            remedy="add --yes",
+        )
+    return typer.confirm(f"{action}?", err=True)
+
+
+def require_wait(timeout: float | None, *, wait: bool) -> None:
+    """Reject --timeout without --wait."""
+    if timeout is not None and not wait:
+        raise missing_option("--timeout", "--wait", "add --wait, or omit --timeout")
 
 
 def parse_json_or_text(text: str, option: str) -> Any:
@@ -48,11 +71,8 @@ def parse_whole_number(text: str, option: str, remedy: str) -> int:
     """Parse a whole number that is not negative."""
     if not _WHOLE_NUMBER.fullmatch(text):
         most = " of at most 18 digits" if len(text) > 18 else ""
-        raise Invalid(
-            f"{option} {text!r:.40} is not a whole number{most}",
-            code="cli.option.not_a_whole_number",
-            field=option,
-            remedy=remedy,
+        raise invalid_value(
+            option, text, f"is not a whole number{most}", code="cli.option.not_a_whole_number", remedy=remedy
         )
     return int(text)
 
@@ -100,10 +120,48 @@ def build_filters(**options: Any) -> dict[str, Any]:
         try:
             filters["below"] = UUID(filters["below"])
         except ValueError:
-            raise Invalid(
-                f"--below {filters['below']!r:.60} is not a complete id",
-                code="cli.below.invalid",
-                field="--below",
-                remedy="copy the last id of the previous page",
+            remedy = "copy the last id of the previous page"
+            raise invalid_value(
+                "--below", filters["below"], "is not a complete id", code="cli.below.invalid", remedy=remedy
             ) from None
     return filters
+
+
+def read_text_option(value: str, option: str) -> str:
+    """Return the value of an option, the content of the file after ``@``, or for ``-`` the content of stdin."""
+    if value != "-" and not value.startswith("@"):
+        return value
+    try:
+        with nullcontext(sys.stdin) if value == "-" else Path(value[1:]).open(encoding="utf-8") as file:
+            text = file.read(_MAX_TEXT_LENGTH + 1)  # bounded: a device may be endless
+    except (OSError, UnicodeDecodeError) as error:
+        raise Invalid(
+            f"cannot read {safe_text(value)} for {option}: {error}",
+            code="cli.file.not_readable",
+            field=option,
+            remedy="name a UTF-8 text file after the @",
+        ) from error
+    if len(text) > _MAX_TEXT_LENGTH:
+        raise Invalid(
+            f"the value of {option} is longer than {_MAX_TEXT_LENGTH:,} characters",
+            code="cli.text.too_long",
+            field=option,
+            remedy="pass a reference instead",
+        )
+    return text
+
+
+def read_json_option(value: str, option: str) -> dict[str, Any]:
+    """Return the JSON object that is the value of an option; see `read_text_option`."""
+    remedy = f"write {option} '{{\"argument\": 1}}'"
+    try:
+        found = stored_values.parse_strict_json(read_text_option(value, option))
+    except (ValueError, RecursionError) as error:
+        raise Invalid(
+            f"the value of {option} is not JSON: {error}", code="cli.json.invalid", field=option, remedy=remedy
+        ) from None
+    if not isinstance(found, dict):
+        raise Invalid(
+            f"the value of {option} is not a JSON object", code="cli.json.not_an_object", field=option, remedy=remedy
+        )
+    return found

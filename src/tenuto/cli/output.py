@@ -75,7 +75,6 @@ _MIN_FLEXIBLE_WIDTH = 12
 
 
 def state_symbol(state: str) -> str:
-    """Return the symbol of a state."""
     return _STATE_STYLES.get(state, ("?", ""))[0]
 
 
@@ -87,7 +86,6 @@ def styled_state(state: str) -> Text:
 
 
 def state_colour(state: str) -> str:
-    """Return the Rich style of a state."""
     return _STATE_STYLES.get(state, ("", ""))[1]
 
 
@@ -113,7 +111,6 @@ def _json_default(value: Any) -> Any:
 
 
 def print_rich(*parts: RenderableType) -> None:
-    """Print Rich renderables."""
     console = _console(sys.stdout)
     if console.is_terminal:
         with reporting_write_errors():
@@ -160,19 +157,11 @@ def _write(text: str) -> None:
 
 
 def print_message(text: str) -> None:
-    """Print a message on stderr."""
     with suppress(OSError):  # a closed stderr or a full disk must not stop the command
         sys.stderr.write(safe_text(text) + "\n")
 
 
 # --- tables -----------------------------------------------------------------------------------------------------------
-
-
-def print_table(
-    columns: Sequence[str], rows: Iterable[Sequence[Any]], *, optional: Sequence[str] = (), flexible: Sequence[str] = ()
-) -> None:
-    """Print a table that fits the terminal; see `fitted_table`."""
-    print_rich(fitted_table(columns, rows, optional=optional, flexible=flexible))
 
 
 def fitted_table(
@@ -266,7 +255,6 @@ def compact_json(value: Any) -> str | None:
 
 
 def is_terminal() -> bool:
-    """Return whether stdout is a terminal."""
     return _console(sys.stdout).is_terminal
 
 
@@ -293,6 +281,21 @@ def record_heading(state: str, name: str, id: object, detail: str = "") -> Text:
     from rich.text import Text
 
     return Text.assemble(styled_state(state), "  ", (safe_text(name), "bold"), detail, "  ", (str(id), "dim"))
+
+
+def record_table(
+    rows: Sequence[Record],
+    columns: Mapping[str, Column],
+    now: datetime,
+    *,
+    optional: Sequence[str] = (),
+    flexible: Sequence[str] = (),
+) -> Table:
+    """Return records as a table that fits the terminal; see `fitted_table`."""
+    cells = [
+        [row[column] if isinstance(column, str) else column(row, now) for column in columns.values()] for row in rows
+    ]
+    return fitted_table(list(columns), cells, optional=optional, flexible=flexible)
 
 
 async def print_list(
@@ -326,13 +329,6 @@ async def print_list(
         cells = [[column(row, now) for column in two_line_columns.values()] for row in rows]
         print_rich(two_line_table(list(two_line_columns), cells, flexible=flexible[0]))
     else:
-        print_table(list(columns), table_rows(rows, columns, now), optional=optional, flexible=flexible)
+        print_rich(record_table(rows, columns, now, optional=optional, flexible=flexible))
     if len(rows) == filters.get("limit"):
         session.print_message(f"there may be more: add {next_page} {quote(str(rows[-1][cursor]))}")
-
-
-def table_rows(rows: Sequence[Record], columns: Mapping[str, Column], now: datetime) -> list[list[Any]]:
-    """Return the cells of each row."""
-    return [
-        [row[column] if isinstance(column, str) else column(row, now) for column in columns.values()] for row in rows
-    ]

@@ -159,7 +159,7 @@ def _notes(effect: Effect, current: StoredDefinition) -> list[str]:
 def is_plan_applied(
     planned: Iterable[PlannedChange[Any, Any, Any]], deleted: Iterable[str], current: Mapping[str, StoredDefinition]
 ) -> bool:
-    """Return whether the database is in the planned state. Also declared fields count, which a plan may only record."""
+    """Return whether the database is in the planned state, including the declarations that the plan records."""
     if any(name in current for name in deleted):
         return False
     for change in planned:

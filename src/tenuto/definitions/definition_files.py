@@ -403,7 +403,7 @@ class _ScheduleReader(_DefinitionReader):
         listed = self._list(stored, path)
         has_indices = any(isinstance(each, Mapping) and "index" in each for each in listed)
         most = MAX_STEPS if has_indices else MAX_GROUPS
-        if len(listed) > most:  # before each of them is parsed
+        if len(listed) > most:  # checked before any entry is parsed
             raise self._error(
                 f"steps has {len(listed):,} entries",
                 path,

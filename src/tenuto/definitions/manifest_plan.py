@@ -138,7 +138,8 @@ async def apply_plan_in_tx(
     await manifest_definitions.lock_dependency_changes(connection, [change.definition for change in planned.changes])
     current = await manifests.lock_manifests(connection, [*ids, *(each.external_id for each in deleted)])
     gone = {each.external_id: each for each in deleted}
-    if not is_plan_applied(planned.changes, gone, current):  # else by an earlier attempt whose acknowledgement was lost
+    # If the plan is already applied, an earlier attempt committed it and lost the acknowledgement.
+    if not is_plan_applied(planned.changes, gone, current):
         check_unchanged_since_plan(planned.changes, gone, current)
         for change in planned.changes:
             await manifest_definitions.declare_in_tx(connection, change.definition, context, ids[change.key])

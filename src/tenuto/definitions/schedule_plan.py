@@ -138,7 +138,7 @@ async def apply_plan_in_tx(
 
 
 def _check_steps(new: ScheduleDefinition, plans: Mapping[str, Plan], known: set[str]) -> None:
-    """Check that the schedules it runs exist or are declared, and form no cycle."""
+    """Check that schedules which are steps of this one exist or are declared, and form no cycle."""
     for _, _, step in new.plan.enumerate_steps():
         if step.kind == SCHEDULE and step.target not in known:
             raise Invalid(

@@ -91,7 +91,7 @@ class VersionedDefinitions(ABC, Generic[D, S]):
 
     @abstractmethod
     def timing_changed(self, current: S, new: D) -> bool:
-        """Return whether the definition gets other times or another reason to run."""
+        """Return whether the times or the reason to run change."""
 
     @abstractmethod
     async def resolve_pending_runs(
@@ -106,10 +106,10 @@ class VersionedDefinitions(ABC, Generic[D, S]):
     # --- operations -------------------------------------------------------------------------------------------------
 
     async def get(self, database: Database, key: str) -> S:
-        found = await self.rows.load(database, key)
-        if found is None:
+        stored = await self.rows.load(database, key)
+        if stored is None:
             raise self.not_found(key)
-        return found
+        return stored
 
     async def create(
         self, database: Database, new: D, context: ChangeContext, *, enabled: bool = True, id: UUID | None = None
@@ -120,7 +120,7 @@ class VersionedDefinitions(ABC, Generic[D, S]):
 
         async def act(connection: Connection) -> None:
             await self.lock_reference_changes(connection, new)
-            await self._check_new(connection, new, context.now)
+            await self._check_new_definition(connection, new, context.now)
             if not await self._insert(connection, id, new, context, enabled=enabled, declared=None):
                 existing = await self.rows.lock(connection, new.key)
                 if existing is None or existing.id != id:
@@ -151,7 +151,7 @@ class VersionedDefinitions(ABC, Generic[D, S]):
             nonlocal edited
             await self.lock_reference_changes(connection, new)
             if edited and (stored := await self.rows.lock(connection, new.key)) and stored.definition == new:
-                return
+                return  # our own commit, whose reply was lost
             current = await self._lock_existing(connection, key)
             if new.key != key:
                 await self.check_key_change(connection, current, new)
@@ -169,16 +169,16 @@ class VersionedDefinitions(ABC, Generic[D, S]):
     async def set_enabled(self, database: Database, key: str, context: ChangeContext, *, enabled: bool) -> bool:
         """Enable or disable; return False if that changes nothing. Runs due while disabled are not made up for."""
         audit_recorder.add_audit_details(target=key)
-        switched = False
+        changed = False
 
         async def act(connection: Connection) -> bool:
-            nonlocal switched
+            nonlocal changed
             current = await self._lock_existing(connection, key)
             if current.enabled != enabled:
-                switched = await self._change(connection, current, current.definition, context, enabled=enabled)
-            elif not switched:
+                changed = await self._change(connection, current, current.definition, context, enabled=enabled)
+            elif not changed:
                 audit_recorder.mark_unchanged()
-            return switched
+            return changed
 
         return await database.transaction(act)
 
@@ -186,18 +186,18 @@ class VersionedDefinitions(ABC, Generic[D, S]):
         """Delete a definition that is not in use; its history remains. With ``version``, raise `Conflict` if it has
         another version."""
         audit_recorder.add_audit_details(target=key)
-        deleted: UUID | None = None
+        deleted_id: UUID | None = None
 
         async def act(connection: Connection) -> None:
-            nonlocal deleted
+            nonlocal deleted_id
             current = await self.rows.lock(connection, key)
-            if deleted is not None and (current is None or current.id != deleted):
-                return
+            if deleted_id is not None and (current is None or current.id != deleted_id):
+                return  # our own commit, whose reply was lost
             if current is None:
                 raise self.not_found(key)
             _check_version(current, version)
             await self._delete(connection, current, context)
-            deleted = current.id
+            deleted_id = current.id
 
         await database.transaction(act)
 
@@ -229,7 +229,7 @@ class VersionedDefinitions(ABC, Generic[D, S]):
         current = await self.rows.lock(connection, new.key)
         if current is None:
             # Only new definitions are checked: a service must start although the trigger of an existing one has ended.
-            await self._check_new(connection, new, context.now)
+            await self._check_new_definition(connection, new, context.now)
             if await self._insert(connection, id, new, context, enabled=True, declared=fields):
                 return "created"
             current = await self._lock_existing(connection, new.key)
@@ -242,7 +242,7 @@ class VersionedDefinitions(ABC, Generic[D, S]):
 
     # --- implementation ---------------------------------------------------------------------------------------------
 
-    async def _check_new(self, connection: Connection, new: D, now: datetime) -> None:
+    async def _check_new_definition(self, connection: Connection, new: D, now: datetime) -> None:
         """Check a new definition against the current time and the other definitions."""
         self.check_names(new)
         check_has_run_after(new.trigger, now)
@@ -284,20 +284,21 @@ class VersionedDefinitions(ABC, Generic[D, S]):
         enabled: bool | None = None,
         declared: dict[str, Any] | None = None,
     ) -> bool:
-        """Write one change; return False if there is none. Only other timing and enabling compute a new next run."""
+        """Write one change; return False if nothing changes. The next run is computed again only if the timing or the
+        enabled state changes."""
         enabled_after = current.enabled if enabled is None else enabled
-        switched = enabled_after != current.enabled
+        enabled_changed = enabled_after != current.enabled
         before, after = _audit_state(current), {**new.to_fields(), "enabled": enabled_after}
         if before == after and declared is None:
             audit_recorder.mark_unchanged()
             return False
         self.check_names(new, current.definition)
         timing_changed = self.timing_changed(current, new)
-        if timing_changed or (switched and enabled_after):  # one that has ended can still be edited and disabled
+        if timing_changed or (enabled_changed and enabled_after):  # an ended trigger can still be edited and disabled
             check_has_run_after(new.trigger, context.now)
         await self.check_references(connection, new, current.definition)
         next_run = current.next_run_at
-        if timing_changed or switched:
+        if timing_changed or enabled_changed:
             await self.resolve_pending_runs(
                 connection, current, context, timing_changed=timing_changed, enabled_after=enabled_after
             )
@@ -312,7 +313,7 @@ class VersionedDefinitions(ABC, Generic[D, S]):
             now=context.now,
             next_run=next_run,
         )
-        change = ("enabled" if enabled_after else "disabled") if switched else "edited"
+        change = ("enabled" if enabled_after else "disabled") if enabled_changed else "edited"
         await self._record(connection, current.id, version, new.key, change, context, before, after)
         return True
 
@@ -343,11 +344,11 @@ def _audit_state(current: StoredDefinition) -> dict[str, Any]:
     return {**current.fields, "enabled": current.enabled}
 
 
-def _check_version(current: VersionedDefinition[Any], wanted: int | None) -> None:
+def _check_version(current: VersionedDefinition[Any], expected: int | None) -> None:
     """Raise `Conflict` if the definition does not have the version that the caller has read."""
-    if wanted is not None and current.version != wanted:
+    if expected is not None and current.version != expected:
         raise Conflict(
-            f"{current.key!r} has version {current.version}, not {wanted}",
+            f"{current.key!r} has version {current.version}, not {expected}",
             code="definition.version_conflict",
             remedy="read it again before changing it",
         )

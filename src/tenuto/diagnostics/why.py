@@ -25,9 +25,9 @@ from tenuto.store.reports.diagnosis import Sample
 MAX_COUNTED_TASKS = 10_000
 """Upper bound for counting the tasks ahead of a task."""
 MAX_NAMED_IDS = 10
-"""Blocking tasks or workers that a reason lists."""
+"""Maximum number of blocking tasks or workers that a reason lists."""
 MAX_STEPS = 20
-"""Open steps of an execution that are diagnosed."""
+"""Maximum number of open steps of an execution that are diagnosed."""
 
 Record = dict[str, Any]
 

@@ -34,16 +34,16 @@ class Attempt:
     """One attempt between claim and finish. Floats ending in ``_at`` are monotonic seconds."""
 
     __slots__ = (
-        "_halt", "claimed_at", "context", "deadline", "has_ended", "is_released", "is_standby", "lease_expires_at",
-        "renewed_at", "saved_progress", "started_at", "stop_actor", "stop_reason", "stop_requested_at", "successor",
-        "task",
+        "_halt", "claimed_at", "context", "deadline", "has_ended", "has_renewal_ended", "is_standby",
+        "lease_expires_at", "renewed_at", "saved_progress", "started_at", "stop_actor", "stop_reason",
+        "stop_requested_at", "successor", "task",
     )  # fmt: skip
 
     def __init__(self, task: Task, context: Context, lease_expires_at: float, claimed_at: float) -> None:
         self.task = task
         self.context = context
         self.lease_expires_at = lease_expires_at
-        """From here on another worker may hold the task."""
+        """From this time on another worker may hold the task."""
         self.claimed_at = claimed_at
         """When the claim was requested."""
         self.renewed_at = claimed_at
@@ -54,8 +54,8 @@ class Attempt:
         """Monotonic second at which the time limit of the started code is over."""
         self.has_ended = False
         """The code has ended; only its record has to be written."""
-        self.is_released = False
-        """The lease is not renewed any more, and the database knows."""
+        self.has_renewal_ended = False
+        """The lease is no longer renewed, and the task is marked as overrun in the database."""
         self.is_standby = False
         """Under a limit: the database does not count the task yet. It waits for a limit slot or has just taken one."""
         self.successor: Attempt | None = None
@@ -86,12 +86,12 @@ class Attempt:
         An expired lease stops the attempt here: a process that was frozen may get here before its watchdog runs.
         """
         self.started_at = now
-        at = monotonic_seconds()
-        if at > self.lease_expires_at:  # guard: attempts.expired_lease
+        now_seconds = monotonic_seconds()
+        if now_seconds > self.lease_expires_at:  # guard: attempts.expired_lease
             self.stop(StopReason.LEASE_LOST)
         limit = self.task.policy.timeout_seconds
         if limit is not None:
-            self.deadline = at + limit
+            self.deadline = now_seconds + limit
 
     def set_halt(self, halt: Callable[[], object]) -> None:
         """Set the function that stops the code, and call it if a stop was requested before."""

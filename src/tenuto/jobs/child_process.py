@@ -1,7 +1,7 @@
 """Code of the child process of an isolated job: receive requests from the worker, run them one by one, respond.
 
-The child imports the job from the module in which it is defined. It has no database connection; the worker records the
-results.
+`process_pool` starts and kills child processes. The child imports the job from the module in which it is defined. It
+has no database connection; the worker records the results.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def run_child(connection: Connection, worker_pid: int) -> None:
     """Serve requests until the worker closes the pipe."""
     with contextlib.suppress(OSError):
         os.setpgid(0, 0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the worker, which decides about its children
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C may reach the child too; the worker decides when to stop it
     _exit_with_worker(worker_pid)
     pipe = _Pipe(connection)
     OutputCapture.start()

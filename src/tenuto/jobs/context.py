@@ -104,7 +104,7 @@ class StepCheckpoints(Protocol):
         """Store the result of a step; return the stored one, which may be that of an earlier attempt."""
         ...
 
-    async def sleep(self, step: str, number: int, span: timedelta, log: str | None) -> StepSleep:
+    async def sleep(self, step: str, number: int, duration: timedelta, log: str | None) -> StepSleep:
         """Start the n-th sleep of a step, unless it or a later one has been started before."""
         ...
 

@@ -167,7 +167,7 @@ class OutputCapture:
             # A factory that other code has installed meanwhile stays, and wraps ours.
             if logging.getLogRecordFactory() is cls._record_factory and cls._original_record_factory is not None:
                 logging.setLogRecordFactory(cls._original_record_factory)
-            # So does a stream of other code.
+            # A stream that other code has installed meanwhile stays as well.
             if isinstance(sys.stdout, CaptureStream):
                 sys.stdout.write_pending()
                 sys.stdout = cls._original_streams[0]

@@ -1,4 +1,4 @@
-"""Finish tasks: write settlements, move manifests and advance executions in one transaction.
+"""Finish tasks: write settlements, dead letters and successes of manifests, and advance executions in one transaction.
 
 Order within the transaction: lock the executions by id, write the tasks, then advance every execution whose step group
 is finished. Every other writer of tasks of executions takes the same locks in the same order. Tasks outside executions
@@ -56,7 +56,7 @@ async def finish_in_transaction(
     connection: Connection, settlements: Sequence[Settlement], next_claim: NextGroupClaim | None = None
 ) -> set[UUID]:
     """Write settlements as `finish` does, in a transaction that holds the locks of `affected_executions`."""
-    paused = await batches.lock_shared(
+    paused_batches = await batches.lock_shared(
         connection, {s.task.batch_id for s in settlements if s.task.batch_id is not None}
     )
     await manifests.lock_manifests_and_dependents(
@@ -75,24 +75,26 @@ async def finish_in_transaction(
         finished |= await _cancel_where_requested(connection, [s for s in continued if s.task.id not in finished])
         if affected := affected_executions([s for s in continued if s.task.execution_id is not None]):
             await executions.hold_steps_of_paused(connection, affected)  # guard: executions.retry_waits_while_paused
-        if paused:
+        if paused_batches:
             # guard: batches.retry_waits_while_paused
-            await batches.hold_items_of_paused(connection, [s.task.id for s in continued], paused)
-    await _update_manifests(connection, [s for s in ended if s.task.manifest_id is not None and s.task.id in finished])
+            await batches.hold_items_of_paused(connection, [s.task.id for s in continued], paused_batches)
+    await _record_manifest_outcomes(
+        connection, [s for s in ended if s.task.manifest_id is not None and s.task.id in finished]
+    )
     await _advance(connection, settlements, finished, next_claim)
     return finished
 
 
 def affected_executions(settlements: Sequence[Settlement]) -> set[UUID]:
     """Return the executions that must be locked before these settlements are written."""
-    found = {settlement.task.execution_id for settlement in settlements}
+    execution_ids = {settlement.task.execution_id for settlement in settlements}
     # guard: executions.awaited_is_locked
-    found |= {
+    execution_ids |= {
         settlement.outcome.deferral.execution_id
         for settlement in settlements
         if settlement.outcome.deferral is not None
     }
-    return {execution for execution in found if execution is not None}
+    return {execution_id for execution_id in execution_ids if execution_id is not None}
 
 
 def _only_ends(settlement: Settlement) -> bool:
@@ -135,7 +137,7 @@ def _affected_manifests(settlements: Sequence[Settlement]) -> set[UUID]:
     }
 
 
-async def _update_manifests(connection: Connection, ended: Sequence[Settlement]) -> None:
+async def _record_manifest_outcomes(connection: Connection, ended: Sequence[Settlement]) -> None:
     """Write a dead letter for every failed run, and the time of success to manifests whose run succeeded."""
     failed = [s for s in ended if s.outcome.status is OutcomeStatus.FAILED]
     # guard: dead_letters.written_with_failure

@@ -37,10 +37,10 @@ async def cancel_execution(
     try:
         return await database.transaction(cancel)
     except _NotChanged:
-        found = await executions.load_execution(database, id)
-        if found is None or found["cancelled_at"] != now:
-            raise _refusal(id, found) from None
-        return "stopping" if found["ended_at"] is None else "cancelled"  # our own commit, whose reply was lost
+        execution = await executions.load_execution(database, id)
+        if execution is None or execution["cancelled_at"] != now:
+            raise _refusal_error(id, execution) from None
+        return "stopping" if execution["ended_at"] is None else "cancelled"  # our own commit, whose reply was lost
 
 
 async def cancel_executions_in_transaction(
@@ -70,11 +70,11 @@ async def pause_execution(database: Database, id: UUID, now: datetime, by: Actor
     try:
         await database.transaction(pause)
     except _NotChanged:
-        found = await executions.load_execution(database, id)
-        if found is not None and found["paused_at"] == now:
+        execution = await executions.load_execution(database, id)
+        if execution is not None and execution["paused_at"] == now:
             return  # our own commit, whose reply was lost
         paused = Conflict(f"execution {id} is already paused", code="execution.already_paused")
-        raise _refusal(id, found, paused) from None
+        raise _refusal_error(id, execution, paused) from None
 
 
 async def resume_execution(database: Database, id: UUID, now: datetime) -> None:
@@ -92,9 +92,9 @@ async def resume_execution(database: Database, id: UUID, now: datetime) -> None:
     try:
         await database.transaction(resume)
     except _NotChanged:
-        found = await executions.load_execution(database, id)
+        execution = await executions.load_execution(database, id)
         not_paused = Conflict(f"execution {id} is not paused", code="execution.not_paused")
-        raise _refusal(id, found, not_paused) from None
+        raise _refusal_error(id, execution, not_paused) from None
 
 
 async def retry_execution(
@@ -104,12 +104,12 @@ async def retry_execution(
 
     The new execution uses the same plan. Repeating the same request starts it once.
     """
-    found = await executions.load_execution(database, id)
-    if found is None:
-        raise _not_found(id)
-    if found["state"] not in ("failed", "cancelled") or found["ended_at"] is None:
+    execution = await executions.load_execution(database, id)
+    if execution is None:
+        raise _not_found_error(id)
+    if execution["state"] not in ("failed", "cancelled") or execution["ended_at"] is None:
         raise Conflict(
-            f"execution {id} is {found['state'].replace('_', ' ')} and cannot be retried",
+            f"execution {id} is {execution['state'].replace('_', ' ')} and cannot be retried",
             code="execution.not_retryable",
             remedy="only a failed or cancelled execution that has ended can be retried;"
             " `tenuto schedule run NAME` starts a new one",
@@ -117,21 +117,22 @@ async def retry_execution(
     new_execution_id = request_id or new_id()
 
     async def retry(connection: Connection) -> UUID:
-        schedule = await schedules.lock_schedule_by_id(connection, found["schedule_id"])
+        schedule = await schedules.lock_schedule_by_id(connection, execution["schedule_id"])
         exclusive = schedule is None or schedule.definition.overlap is not OverlapPolicy.ALLOW
-        active = await schedules.list_active_executions(connection, found["schedule_id"])
+        active = await schedules.list_active_executions(connection, execution["schedule_id"])
         if new_execution_id in active or await executions.is_finished(connection, new_execution_id):
             audit_recorder.mark_unchanged()
             return new_execution_id  # our own commit, whose reply was lost
         if exclusive and active:
             raise Conflict(
-                f"schedule {found['schedule_name']!r} is running",
+                f"schedule {execution['schedule_name']!r} is running",
                 code="schedule.running",
                 remedy=f"wait for execution {active[0]}",
             )
         new = NewExecution(
-            new_execution_id, found["schedule_id"], found["schedule_name"], found["version"], "retry", exclusive,
-            plan_from_json(found["plan"]), found["due_at"], now, by, found["current_group"], None, id,
+            new_execution_id, execution["schedule_id"], execution["schedule_name"], execution["version"], "retry",
+            exclusive, plan_from_json(execution["plan"]), execution["due_at"], now, by, execution["current_group"],
+            None, id,
         )  # fmt: skip
         await executions.create_executions(connection, [new])
         return new_execution_id
@@ -144,14 +145,16 @@ class _NotChanged(Exception):
     transaction could deadlock the connection pool."""
 
 
-def _refusal(id: UUID, found: executions.Record | None, in_progress: Conflict | None = None) -> Conflict | NotFound:
+def _refusal_error(
+    id: UUID, execution: executions.Record | None, in_progress: Conflict | None = None
+) -> Conflict | NotFound:
     """Return why an operation changed nothing; ``in_progress`` is the error for an execution that has not ended."""
-    if found is None:
-        return _not_found(id)
-    if in_progress is None or found["state"] != "in_progress":
-        return Conflict(f"execution {id} is already {found['state']}", code="execution.already_ended")
+    if execution is None:
+        return _not_found_error(id)
+    if in_progress is None or execution["state"] != "in_progress":
+        return Conflict(f"execution {id} is already {execution['state']}", code="execution.already_ended")
     return in_progress
 
 
-def _not_found(id: UUID) -> NotFound:
+def _not_found_error(id: UUID) -> NotFound:
     return NotFound(f"execution {id} does not exist", code="execution.not_found", remedy="see `tenuto execution list`")

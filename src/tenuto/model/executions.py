@@ -1,8 +1,9 @@
 """Executions (runs of a schedule) and the decision what the end of a step group means.
 
 An execution is in progress until it is completed, failed or cancelled; these states are final. `decide_advance` is the
-rule; the store calls it under the execution's lock. The SQL statement `end_group` repeats the rule for the case without
-failures (a measured fast path, kept equivalent by tests).
+rule; `lifecycle.advancement` calls it under the execution's lock. The SQL statement ``finish_group`` of
+store/executions.sql repeats the rule for groups without failures: a measured fast path (benchmark ``executions``).
+Equivalence test: tests/lifecycle/test_advancement.py.
 """
 
 from __future__ import annotations

@@ -74,7 +74,7 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-# Matched piece by piece: a single expression would store every repetition, hundreds of bytes for two of the script.
+# Matched piece by piece: a single expression would store hundreds of bytes for every repetition in the script.
 _IN_QUOTES = {
     "escaped": re.compile(r"[^'\\]+|''|\\.|(?P<end>')", re.DOTALL),
     "quoted": re.compile(r"[^']+|''|(?P<end>')"),

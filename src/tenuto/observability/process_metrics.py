@@ -36,7 +36,7 @@ BUCKET_BOUNDS_SECONDS = (
 )
 """Upper bounds of the histogram buckets."""
 _MAX_SAMPLES = 20
-"""From a larger batch, at most twice as many attempts are measured."""
+"""Sampling: of a batch with n × this many attempts, every n-th attempt is measured and counted n times."""
 _COMPLETED = OutcomeStatus.COMPLETED
 _COMPLETED_LABELS = (str(OutcomeStatus.COMPLETED), "")
 _BUCKET_BOUNDS = [timedelta(seconds=bound) for bound in BUCKET_BOUNDS_SECONDS]
@@ -104,7 +104,7 @@ class ProcessMetrics:
         written = settlements if all_accepted else [each for each in settlements if each.task.id in accepted_ids]
         notable = [s for s in written if (o := s.outcome).status is not _COMPLETED or o.deferral is not None]
         labels = Counter([(str(o.status), str(o.reason or "")) for s in notable if (o := s.outcome).deferral is None])
-        # Attempts of a large batch are alike: each measured one stands for its neighbours.
+        # Attempts of a large batch are alike: each measured one represents its neighbours.
         weight = max(1, len(written) // _MAX_SAMPLES)
         sampled = len(written) - len(written) % weight
         samples = [(written[:sampled:weight], weight), (written[sampled:], 1)]

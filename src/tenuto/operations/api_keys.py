@@ -261,7 +261,7 @@ class ApiKeys:
         try:
             await api_keys.record_use(await self._open(), key.id)
         except TenutoError as error:
-            log.debug("key use not recorded", key=key.name, error=str(error))
+            log.debug("API key use not recorded", key=key.name, error=str(error))
 
 
 class _LookupCache(Generic[T]):

@@ -350,7 +350,8 @@ async def cancel_all_one_shots(database: Database, by: Actor) -> CancelledOneSho
         async for waiting in store.lock_unclaimed(connection, CANCEL_CHUNK_SIZE):
             await end(connection, waiting)
             cancelled.terminated += [task.id for task in waiting]
-        # Running tasks come last, with those created or returned meanwhile; while locked, they cannot be renewed.
+        # Running tasks are locked last, because a locked task cannot be renewed. Tasks created or returned to the queue
+        # meanwhile are included.
         while True:
             found = await store.lock_open(connection, CANCEL_CHUNK_SIZE)
             running = [task.id for task in found if task.worker_id is not None]

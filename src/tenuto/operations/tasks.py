@@ -85,10 +85,10 @@ class TaskOperations(ABC):
     async def enqueue_many(self, job: Job[..., Any], inputs: Iterable[Any]) -> int:
         """Enqueue a task for each input and return the number of tasks created.
 
-        An input is a mapping of arguments, or the single argument. Inputs are read as needed, a thousand per
-        transaction, so memory use stays constant. The next thousand are prepared while the database stores the last.
-        No transaction is open while the iterator is read, so it may be slow. If an input is invalid, the earlier
-        thousands remain stored.
+        An input is a mapping of arguments, or the single argument. Inputs are read in chunks of a
+        thousand, one transaction each, so memory use stays constant. The next chunk is prepared while the database
+        stores the previous one. No transaction is open while the iterator is read, so it may be slow. If an input is
+        invalid, the earlier chunks remain stored.
         """
         if job.options.key is not None:
             raise Invalid(
@@ -116,32 +116,32 @@ class TaskOperations(ABC):
         """Wait until a task has ended and return the activity of its last attempt."""
         task_id = task.id if isinstance(task, Enqueued) else task
         deadline = None if timeout is None else monotonic_seconds() + timeout
-        database, pause = await self.open(), _FIRST_POLL_SECONDS
+        database, pause_seconds = await self.open(), _FIRST_POLL_SECONDS
         while True:
             if await activities.has_task_ended(database, task_id) is not False:
                 return (await self.attempts(task_id))[-1]
-            left = pause if deadline is None else deadline - monotonic_seconds()
-            if left <= 0:
+            remaining_seconds = pause_seconds if deadline is None else deadline - monotonic_seconds()
+            if remaining_seconds <= 0:
                 raise Conflict(
                     f"task {task_id} has not ended after {timeout:g} s",
                     code="task.wait.timeout",
                     remedy=f"see the reason with `tenuto task why {task_id}`",
                 )
-            await asyncio.sleep(min(pause, left))
-            pause = min(pause * 1.5, _MAX_POLL_SECONDS)
+            await asyncio.sleep(min(pause_seconds, remaining_seconds))
+            pause_seconds = min(pause_seconds * 1.5, _MAX_POLL_SECONDS)
 
     # --- inspect ----------------------------------------------------------------------------------------------------
 
     async def task(self, task_id: UUID) -> Record:
         """Return an open task."""
-        found = await activities.load_task(await self.open(), task_id)
-        if found is None:
+        record = await activities.load_task(await self.open(), task_id)
+        if record is None:
             raise NotFound(
                 f"there is no open task {task_id}",
                 code="task.not_found",
                 remedy="see its activities if the task has ended",
             )
-        return found
+        return record
 
     async def tasks(self, **filters: Any) -> list[Record]:
         """List open tasks, newest first. Filter by state, name, queue or tag; page with ``below``."""
@@ -149,10 +149,10 @@ class TaskOperations(ABC):
 
     async def activity(self, activity_id: UUID) -> Record:
         """Return the record of one attempt, whether waiting, running or ended."""
-        found = await activities.load_activity(await self.open(), activity_id)
-        if found is None:
+        record = await activities.load_activity(await self.open(), activity_id)
+        if record is None:
             raise NotFound(f"there is no activity {activity_id}", code="activity.not_found")
-        return found
+        return record
 
     async def activities(self, **filters: Any) -> list[Record]:
         """List ended attempts, newest first. Filter by state, name, queue or tag; page with ``below``."""
@@ -160,10 +160,10 @@ class TaskOperations(ABC):
 
     async def attempts(self, task_id: UUID) -> list[Record]:
         """List all attempts of a task, first attempt first; the last one may not have started."""
-        found = await activities.list_attempts(await self.open(), task_id)
-        if not found:
+        records = await activities.list_attempts(await self.open(), task_id)
+        if not records:
             raise NotFound(f"there is no task {task_id}", code="task.not_found")
-        return found
+        return records
 
     async def children(self, activity_id: UUID, *, above: UUID | None = None, limit: int = 50) -> list[Record]:
         """List the attempts of tasks that a running job enqueued, oldest first; page with ``above``."""
@@ -189,9 +189,9 @@ class TaskOperations(ABC):
 
     async def find(self, prefix: str) -> UUID:
         """Return the only task or activity id that begins with this prefix."""
-        found = await activities.find_ids_by_prefix(await self.open(), prefix)
+        ids = await activities.find_ids_by_prefix(await self.open(), prefix)
         return require_single_match(
-            found, prefix, noun="task or activity", list_command="`tenuto task list` or `tenuto activity list`"
+            ids, prefix, noun="task or activity", list_command="`tenuto task list` or `tenuto activity list`"
         )
 
     def _new_task(self, job: Job[..., Any], input: str, now: datetime, id: UUID | None = None) -> NewTask:

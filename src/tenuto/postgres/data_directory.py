@@ -26,7 +26,7 @@ if sys.platform != "win32":
     from tenuto.postgres import embedded_supervisor
 
 POSTGRES_MAJOR_VERSION = "18"
-DATABASE_NAME = "tenuto"  # of the database and of its owner
+DATABASE_NAME = "tenuto"  # also the name of its owner
 SHARED_DIRECTORY = Path("/var/lib/tenuto")
 _UNPRIVILEGED_ACCOUNTS = ("postgres", "pgserver", "nobody")
 

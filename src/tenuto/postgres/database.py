@@ -69,14 +69,14 @@ class ChangeRecorder(Protocol):
 class Database:
     """A database with its connection pool and clock; all statements go through it."""
 
-    def __init__(self, url: str, pool: asyncpg.Pool, clock: DatabaseClock, *, pooled: bool) -> None:
+    def __init__(self, url: str, pool: asyncpg.Pool, clock: DatabaseClock, *, behind_pooler: bool) -> None:
         self.url = url
         self.restart_server: Callable[[], Awaitable[None]] | None = None
         """Restarts the embedded server; called when the database cannot be reached."""
         self.recorder: ChangeRecorder | None = None
         """Audit recorder of the application; without one, changes leave no audit entry."""
         self.clock = clock
-        self.behind_pooler = pooled
+        self.behind_pooler = behind_pooler
         self._pool = Pool(pool)
         self._loop = asyncio.get_running_loop()
 
@@ -129,7 +129,7 @@ class Database:
                 if not isinstance(problem, Unavailable) or monotonic_seconds() > deadline:
                     raise problem from error
                 await asyncio.sleep(0.2)
-        database = cls(url, pool, clock, pooled=behind_pooler)
+        database = cls(url, pool, clock, behind_pooler=behind_pooler)
         try:
             await database._check_server()
         except BaseException:
@@ -138,7 +138,7 @@ class Database:
         return database
 
     async def _check_server(self) -> None:
-        asked_at = monotonic_seconds()
+        sent_at = monotonic_seconds()
         row = await self.fetch_one(
             "SELECT current_setting('server_version_num')::integer AS version, pg_is_in_recovery() AS standby,"
             " clock_timestamp() AS now"
@@ -156,7 +156,7 @@ class Database:
                 code="database.server.read_only",
                 remedy="set TENUTO_DATABASE to the primary server",
             )
-        self.clock.synchronize(row["now"], asked_at)
+        self.clock.synchronize(row["now"], sent_at)
 
     async def close(self) -> None:
         """Close all connections; terminate those that do not close in time."""
@@ -173,16 +173,16 @@ class Database:
     async def connection(self) -> AsyncIterator[Connection]:
         """Borrow a connection; on another event loop than the pool's, open a new one."""
         if self.is_on_other_loop():
-            own = await asyncpg.connect(
+            new_connection = await asyncpg.connect(
                 self.url,
                 timeout=10,
                 statement_cache_size=0 if self.behind_pooler else 100,
                 server_settings=None if self.behind_pooler else {"application_name": "tenuto job"},
             )
             try:
-                yield own
+                yield new_connection
             finally:
-                await own.close(timeout=5)
+                await new_connection.close(timeout=5)
             return
         async with self._pool.borrow() as connection:
             yield connection
@@ -225,21 +225,21 @@ class Database:
         """
         recorder = self.recorder
         context = None if recorder is None else recorder.pending_entry()
-        is_written = False
+        entry_written = False
 
         async def run(connection: Connection) -> T:
-            nonlocal is_written
+            nonlocal entry_written
             if context is not None:
                 context.begin_transaction()
             async with connection.transaction():
                 result = await work(connection)
-                is_written = (
+                entry_written = (
                     recorder is not None and context is not None and await recorder.write_entry(connection, context)
                 )
                 return result
 
         result = await self._run_with_retries(run, tries)
-        if context is not None and is_written:
+        if context is not None and entry_written:
             context.written = True
         return result
 
@@ -276,8 +276,8 @@ class Database:
             result = await work(connection)
         except BaseException as error:
             if isinstance(error, (asyncpg.InternalClientError, TimeoutError)):
-                with suppress(asyncpg.InterfaceError):  # the driver may have closed it
-                    connection.terminate()  # it must not be borrowed again
+                with suppress(asyncpg.InterfaceError):  # the driver may have closed the connection
+                    connection.terminate()  # a broken connection must not be borrowed again
             await self._pool.release(connection)
             raise
         if not self._pool.keep_idle(connection):
@@ -363,8 +363,8 @@ def _connection_lost(error: BaseException) -> Unavailable:
 
 
 def _connection_failure_reason(error: BaseException) -> str:
-    if isinstance(error, ConnectionRefusedError) and (place := re.search(r"\('([^']+)', (\d+)", str(error))):
-        return f"no server listens on {place[1]} port {place[2]}"
+    if isinstance(error, ConnectionRefusedError) and (address := re.search(r"\('([^']+)', (\d+)", str(error))):
+        return f"no server listens on {address[1]} port {address[2]}"
     if isinstance(error, socket.gaierror):
         return "unknown host name"
     return str(error) or type(error).__name__

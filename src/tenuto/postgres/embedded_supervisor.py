@@ -264,8 +264,8 @@ def main() -> None:
     try:
         supervise(home)
     finally:
-        # Released before the lock on the holders, which ends with the process: its next owner must not find a
-        # supervisor.
+        # Released before the lock on the holders, which this process keeps until it exits: the next holder must see
+        # that no supervisor is running.
         os.close(own)
 
 

@@ -60,12 +60,12 @@ def new_quarantine() -> Quarantine:
 
 @dataclass(slots=True)
 class FiringBatch:
-    """Decisions of one transaction before they are written."""
+    """Decisions of one transaction, collected before they are written; ``locked_count`` schedules were due."""
 
     now: datetime
     scheduler: str
     quarantine: Quarantine
-    found: int = 0
+    locked_count: int = 0
     entries: list[LedgerEntry] = field(default_factory=list)
     executions: list[NewExecution] = field(default_factory=list)
     run_times: list[RunTimes] = field(default_factory=list)
@@ -78,27 +78,28 @@ async def fire_due_schedules(
 
     A schedule that cannot be fired goes into quarantine. It stays due for a scheduler that can fire it.
     """
-    skipped = new_quarantine() if quarantine is None else quarantine
+    unfireable = new_quarantine() if quarantine is None else quarantine
 
     async def fire(connection: Connection, limit: int, locked: LockedRows) -> FiringBatch:
-        return await _fire_batch(connection, FiringBatch(now, scheduler, skipped), limit, locked)
+        return await _fire_batch(connection, FiringBatch(now, scheduler, unfireable), limit, locked)
 
-    batches = process_in_batches(database, fire, skipped, "fire")
+    batches = process_in_batches(database, fire, unfireable, "fire")
     return sum([len(batch.run_times) async for batch in batches])
 
 
 async def _fire_batch(connection: Connection, batch: FiringBatch, limit: int, locked: LockedRows) -> FiringBatch:
-    found = await schedules.lock_due_schedules(connection, batch.now, limit, batch.quarantine.rows)
-    if not found:
+    due_schedules = await schedules.lock_due_schedules(connection, batch.now, limit, batch.quarantine.rows)
+    if not due_schedules:
         return batch
-    batch.found = len(found)
-    locked.update({(schedule.id, schedule.version): schedule.name for schedule in found})
+    batch.locked_count = len(due_schedules)
+    locked.update({(schedule.id, schedule.version): schedule.name for schedule in due_schedules})
     # After the lock on the schedules: executions that another transaction has just committed must be visible.
-    blockers = await schedules.load_run_blockers(connection, [schedule.id for schedule in found])
-    if ids := [id for schedule in found if (id := _execution_to_lock(schedule, blockers[schedule.id])) is not None]:
+    blockers = await schedules.load_run_blockers(connection, [schedule.id for schedule in due_schedules])
+    to_lock = [_execution_to_lock(schedule, blockers[schedule.id]) for schedule in due_schedules]
+    if ids := [id for id in to_lock if id is not None]:
         # All in one statement, in the order in which every transaction locks executions.
         await executions.lock_execution_trees(connection, ids)  # guard: schedules.blocker_lock_order
-    for schedule in found:
+    for schedule in due_schedules:
         # guard: schedules.active_execution
         await _decide_occurrences(connection, schedule, blockers[schedule.id], batch)
     await schedules.write_ledger_entries(connection, batch.entries, batch.now, batch.scheduler)
@@ -145,7 +146,9 @@ async def _decide_occurrences(
         batch.quarantine.add((schedule.id, schedule.version), schedule.name, "read", error)
         return
     last_run_at: datetime | None = None
-    catching_up = misfire.policy is MisfirePolicy.ALL and sum(one.decision is Decision.FIRED for one in due.decided) > 1
+    catching_up = misfire.policy is MisfirePolicy.ALL and (
+        sum(occurrence.decision is Decision.FIRED for occurrence in due.decided) > 1
+    )
     for occurrence in due.decided:
         if occurrence.decision is not Decision.FIRED:
             batch.entries.append(
@@ -339,10 +342,10 @@ async def start_queued_runs(
 
     A queued request that no scheduler can read is dropped after a while, because it blocks its schedule.
     """
-    skipped = new_quarantine() if quarantine is None else quarantine
+    quarantine = new_quarantine() if quarantine is None else quarantine
     started_count = 0
-    for id, version, name in await schedules.find_schedules_with_startable_run(database, BATCH_SIZE, skipped.rows):
-        with isolate_errors(partial(skipped.add, (id, version), name, "start queued run")):
+    for id, version, name in await schedules.find_schedules_with_startable_run(database, BATCH_SIZE, quarantine.rows):
+        with isolate_errors(partial(quarantine.add, (id, version), name, "start queued run")):
             start = partial(_start_queued_run, schedule_id=id, now=now, scheduler=scheduler)
             started_count += await database.transaction(start)
     return started_count
@@ -352,7 +355,7 @@ async def _start_queued_run(connection: Connection, schedule_id: UUID, now: date
     schedule = await schedules.lock_schedule_by_id(connection, schedule_id)
     if schedule is None:
         await schedules.drop_queued_runs(
-            connection, schedule_id, "the schedule is gone", now, scheduler, including_manual=True
+            connection, schedule_id, "the schedule was deleted", now, scheduler, including_manual=True
         )
         return 0
     blockers = (await schedules.load_run_blockers(connection, [schedule_id]))[schedule_id]
@@ -395,8 +398,8 @@ async def _drop_request_or_raise(
 ) -> None:
     """Drop an unreadable request; raise the error while a scheduler of another version may still start it."""
     reason = f"the request cannot be read: {error}"
-    since = now - UNREADABLE_REQUEST_KEPT_FOR
-    if not await schedules.drop_unreadable_run(connection, queued.id, reason, now, scheduler, since=since):
+    turn_before = now - UNREADABLE_REQUEST_KEPT_FOR
+    if not await schedules.drop_unreadable_run(connection, queued.id, reason, now, scheduler, turn_before=turn_before):
         raise error
     log.warning("queued run dropped", schedule=schedule.name, due_at=queued.due_at.isoformat(), reason=reason)
 
@@ -406,7 +409,7 @@ async def _drop_request_or_raise(
 
 async def compute_missing_next_runs(database: Database, now: datetime, quarantine: Quarantine | None = None) -> int:
     """Compute the next run of every enabled schedule that has none; return their number."""
-    skipped = new_quarantine() if quarantine is None else quarantine
+    quarantine = new_quarantine() if quarantine is None else quarantine
     return await next_runs.compute_missing_next_runs(
-        database, now, skipped, schedules.lock_unplanned_schedules, trigger_from_json, schedules.record_firings
+        database, now, quarantine, schedules.lock_unplanned_schedules, trigger_from_json, schedules.record_firings
     )

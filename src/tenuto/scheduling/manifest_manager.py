@@ -43,11 +43,13 @@ from tenuto.store.manifests import DueManifest, NewRun, RunBlockers
 MANAGER = Actor.system("manifest manager")
 REPAIR_MISSING_DEAD_LETTER = "dead_letter_missing"
 NO_KEY_LIMIT = 100_000
+"""Limit of the key of a run: high enough never to apply, because a manifest is limited by its caps."""
 _MISSING_DEAD_LETTER_AGE = timedelta(days=2)
 """Failures older than this are not checked for a missing dead letter."""
 _RECENT_FAILURE_AGE = timedelta(seconds=30)
 """The dead letter of a failure younger than this may still be in an open transaction."""
 _BLOCKED_DEPENDENT_DELAY = timedelta(seconds=30)
+"""How long a dependent manifest that cannot run waits for the next check."""
 _MAX_NAMED_PER_REASON = 10
 
 log = Log("tenuto.manager")
@@ -76,9 +78,11 @@ class ManifestManager:
             self._quarantine.release_all()
             self._quarantine_released_at = monotonic_seconds()
         now = database.clock.now()
-        check = monotonic_seconds() - self._dead_letters_checked_at >= self._dead_letter_check_seconds
-        result = await poll_manifests(database, now, self._name, self._quarantine, check_dead_letters=check)
-        if check and result.stage_error is None:
+        check_dead_letters = monotonic_seconds() - self._dead_letters_checked_at >= self._dead_letter_check_seconds
+        result = await poll_manifests(
+            database, now, self._name, self._quarantine, check_dead_letters=check_dead_letters
+        )
+        if check_dead_letters and result.stage_error is None:
             self._dead_letters_checked_at = monotonic_seconds()
         if result.enqueued:
             log.debug("manifests enqueued", manifests=result.enqueued)
@@ -105,7 +109,7 @@ class PollResult:
         self.skipped.setdefault(reason, []).append(external_id)
 
     def fail(self, subject: str, error: Exception) -> None:
-        """Keep the first error."""
+        """Record an error, unless an earlier one is recorded."""
         self.error = self.error or f"{subject}: {error}"
 
     def skipped_json(self) -> str:
@@ -133,24 +137,24 @@ async def poll_manifests(
     A manifest that cannot be enqueued goes into quarantine and stays due for a manager that can.
     """
     result, started_at, enqueued = PollResult(), monotonic_seconds(), set[UUID]()
-    skipped = new_quarantine() if quarantine is None else quarantine
+    unreadable = new_quarantine() if quarantine is None else quarantine
 
     async def enqueue(connection: Connection, limit: int, locked: LockedRows) -> _EnqueueBatch:
-        return await _enqueue_batch(connection, _EnqueueBatch(now, skipped), limit, locked, enqueued)
+        return await _enqueue_batch(connection, _EnqueueBatch(now, unreadable), limit, locked, enqueued)
 
     def note_failed_manifest(external_id: str, error: Exception) -> None:
         result.skip("cannot be enqueued", external_id)
         result.fail(external_id, error)
 
     try:
-        with _stage(result, "reaping"):
-            await _reap(database, now, result, check_dead_letters=check_dead_letters)
+        with _stage(result, "timing out runs"):
+            await _time_out_and_dead_letter(database, now, result, check_dead_letters=check_dead_letters)
         with _stage(result, "computing next runs"):
             await compute_missing_next_runs(
-                database, now, skipped, manifests.lock_unplanned_manifests, _parse_trigger, manifests.record_runs
+                database, now, unreadable, manifests.lock_unplanned_manifests, _parse_trigger, manifests.record_runs
             )
         with _stage(result, "enqueuing"):
-            async for batch in process_in_batches(database, enqueue, skipped, "enqueue", note_failed_manifest):
+            async for batch in process_in_batches(database, enqueue, unreadable, "enqueue", note_failed_manifest):
                 for reason, external_id in batch.skipped:
                     result.skip(reason, external_id)
     except TenutoError as error:
@@ -190,7 +194,10 @@ async def _record_poll(
 # --- timeouts and missing dead letters ------------------------------------------------------------------------------
 
 
-async def _reap(database: Database, now: datetime, result: PollResult, *, check_dead_letters: bool) -> None:
+async def _time_out_and_dead_letter(
+    database: Database, now: datetime, result: PollResult, *, check_dead_letters: bool
+) -> None:
+    """Time out overrun runs; with ``check_dead_letters``, first write missing dead letters."""
     if check_dead_letters:
         result.dead_lettered = await database.transaction(
             lambda connection: _write_missing_dead_letters(connection, now)
@@ -232,7 +239,7 @@ class _EnqueueBatch:
 
     now: datetime
     quarantine: Quarantine
-    found: int = 0
+    locked_count: int = 0
     skipped: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -242,17 +249,17 @@ async def _enqueue_batch(
     """Decide on due manifests; add those with a new run to ``enqueued``."""
     now = batch.now
     # guard: manifests.blockers_read_under_lock
-    found = await manifests.lock_due_manifests(connection, now, limit, batch.quarantine.rows)
-    if not found:
+    due_manifests = await manifests.lock_due_manifests(connection, now, limit, batch.quarantine.rows)
+    if not due_manifests:
         return batch
-    batch.found = len(found)
-    locked.update({(due.id, due.version): due.external_id for due in found})
+    batch.locked_count = len(due_manifests)
+    locked.update({(due.id, due.version): due.external_id for due in due_manifests})
     # After the lock on the manifests: runs that another transaction has just committed must be visible.
     # guard: manifests.blockers_read_under_lock
-    blockers = await manifests.load_run_blockers(connection, [due.id for due in found])
+    blockers = await manifests.load_run_blockers(connection, [due.id for due in due_manifests])
     runs: list[NewRun] = []
     run_times: list[RunTimes] = []
-    for due in found:
+    for due in due_manifests:
         try:
             manifest = due.parse_manifest()
             next_run_at = manifest.trigger.next_after(now, str(due.id))

@@ -68,9 +68,10 @@ def manifest_step_job(open: Callable[[], Awaitable[Database]], run: RunManifest)
 
 async def _find_started_run(database: Database, ctx: Context) -> UUID | None:
     """Return the run that this attempt or an earlier one has started, unless it failed."""
-    earlier = [_run_id_of_attempt(each["id"]) for each in await activities.list_attempts(database, ctx.task_id)]
+    attempts = await activities.list_attempts(database, ctx.task_id)
+    earlier_ids = [_run_id_of_attempt(attempt["id"]) for attempt in attempts]
     own_id = _run_id_of_attempt(ctx.activity_id)
-    for id in (own_id, *reversed(earlier)):
+    for id in (own_id, *reversed(earlier_ids)):
         if await tasks.load_task_to_cancel(database, id) is not None:
             return id
         record = await _load_final_attempt(database, id)

@@ -44,7 +44,7 @@ async def compute_missing_next_runs(
         return RowCounts(len(rows), len(run_times))
 
     results = process_in_batches(database, compute, quarantine, "compute next run")
-    return sum([result.done async for result in results])
+    return sum([result.processed_count async for result in results])
 
 
 def seconds_until_due(

@@ -1,7 +1,7 @@
 """Health files: each service process regularly writes the time and its host name to its own file.
 
 `tenuto health worker` in a container reads them; a missing or old file means unhealthy. By default it reads only the
-files of its own host, because containers may share a home directory, and a killed container leaves its file there.
+files of the same host, because containers may share a home directory, and a killed container leaves its file there.
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ class Health:
 def read_health(home: Path, service: str, now: datetime, name: str | None = None) -> list[Health]:
     """Return the health of a service's processes on this host, or of the named process on any host."""
     pattern = f"{service}-{'*' if name is None else name.replace('/', '_')}.health"
-    found = []
+    healths = []
     for file in sorted(_directory(home).glob(pattern)):
         written_at, host = _read(file)
         if name is None and host not in (None, _host_name()):
             continue
         healthy = written_at is not None and now - written_at < STALE_AFTER[service]
-        found.append(Health(file.stem.removeprefix(f"{service}-"), written_at, healthy))
-    return found
+        healths.append(Health(file.stem.removeprefix(f"{service}-"), written_at, healthy))
+    return healths
 
 
 def worker_condition(worker: Mapping[str, Any]) -> Literal["alive", "draining", "stale", "ended"]:

@@ -81,7 +81,7 @@ class ProcessIdentity:
         return True
 
     def renew_id(self) -> None:
-        """Take a new id under the same name, like after a restart."""
+        """Take a new id under the same name, as after a restart."""
         self.id = new_id()
 
     @property
@@ -94,8 +94,8 @@ class ProcessIdentity:
             self._lock.close()
             self._lock = None
 
-    def incarnation(self, queues: list[str], slots: int) -> ProcessRegistration:
-        """Return the row for the register of processes. Its host includes the home, the scope of the file locks."""
+    def to_registration(self, queues: list[str], slots: int) -> ProcessRegistration:
+        """Return the row that registers this process. Its host includes the home, the scope of the file locks."""
         host = f"{socket.gethostname()}:{self._home}#{_home_id(self._home)}"  # guard: workers.home_id
         return ProcessRegistration(
             self.id, self.name, self.service, host, _boot_id(), os.getpid(), __version__, queues, slots
@@ -103,7 +103,7 @@ class ProcessIdentity:
 
 
 async def register_process(
-    database: Database, identity: ProcessIdentity, queues: list[str], slots: int, *, silence: timedelta
+    database: Database, identity: ProcessIdentity, queues: list[str], slots: int, *, silence_limit: timedelta
 ) -> UUID | None:
     """Register the process in the database.
 
@@ -113,9 +113,9 @@ async def register_process(
         try:
             return await workers.register_process(
                 database,
-                identity.incarnation(queues, slots),
+                identity.to_registration(queues, slots),
                 holds_name_lock=identity.name_is_locked,
-                silence_limit=silence,
+                silence_limit=silence_limit,
             )
         except Conflict:
             if not identity.try_another_name():
@@ -138,16 +138,16 @@ def _home_id(home: Path) -> str:
     """Return the random id of this home, created at its first use."""
     file = home / "run" / "home.id"
     with suppress(FileNotFoundError):
-        if known := file.read_text(encoding="ascii").strip():
-            return known
+        if home_id := file.read_text(encoding="ascii").strip():
+            return home_id
     with file.open("a+", encoding="ascii") as handle:
         fcntl.flock(handle, fcntl.LOCK_EX)
         handle.seek(0)
-        known = handle.read().strip()
-        if not known:
-            known = secrets.token_hex(6)
-            handle.write(known)
-        return known
+        home_id = handle.read().strip()
+        if not home_id:
+            home_id = secrets.token_hex(6)
+            handle.write(home_id)
+        return home_id
 
 
 def _host_name() -> str:

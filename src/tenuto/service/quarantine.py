@@ -47,7 +47,7 @@ class Quarantine:
             log_error(self.log, f"{self.noun} quarantined", **{self.noun: name}, operation=action)(error)
 
     def release_all(self) -> None:
-        """Skip no row any more. An error that was logged before is not logged again."""
+        """Empty the quarantine. An error that was logged before is not logged again."""
         self._logged_errors = {id: self._logged_errors[id] for id, _ in self.rows if id in self._logged_errors}
         self.rows.clear()
 
@@ -76,22 +76,23 @@ def log_error(log: Log, event: str, **fields: str) -> Callable[[Exception], None
 
 
 class BatchResult(Protocol):
-    """Result of one transaction; ``found`` counts the rows that it locked, handled or skipped."""
+    """Result of one transaction; ``locked_count`` is the number of rows that it locked, processed or skipped."""
 
-    found: int
+    locked_count: int
 
 
 @dataclass(slots=True)
 class RowCounts:
-    """The smallest batch result."""
+    """A batch result without further data."""
 
-    found: int
-    done: int
+    locked_count: int
+    processed_count: int
 
 
 T = TypeVar("T", bound=BatchResult)
 ProcessRows = Callable[[Connection, int, LockedRows], Awaitable[T]]
-"""Processes up to so many rows that are not in quarantine, and adds the rows that it locks."""
+"""Takes a connection, a maximum number of rows and a dictionary. Processes rows that are not in quarantine, and adds
+those that it locks to the dictionary."""
 OnFailedRow = Callable[[str, Exception], None]
 """Receives the name of a row that was put into quarantine, and the error."""
 
@@ -107,18 +108,18 @@ async def process_in_batches(
 
     If a transaction fails, its rows are processed one by one, and failing rows are put into quarantine.
     """
-    found = BATCH_SIZE
-    while found == BATCH_SIZE:
+    locked_count = BATCH_SIZE
+    while locked_count == BATCH_SIZE:
         results: list[T] = []
-        with isolate_errors(lambda error: None):  # the failing row is found one by one below
+        with isolate_errors(lambda error: None):  # the rows are processed one by one below, to find the failing one
             results.append(await database.transaction(lambda connection: process_rows(connection, BATCH_SIZE, {})))
         if results:
             yield results[0]
-            found = results[0].found
+            locked_count = results[0].locked_count
             continue
-        found = 0
+        locked_count = 0
         async for result in _process_one_by_one(database, process_rows, quarantine, action, on_failed_row):
-            found += 1
+            locked_count += 1
             if result is not None:
                 yield result
 
@@ -145,6 +146,6 @@ async def _process_one_by_one(
         locked.clear()
         with isolate_errors(quarantine_locked):
             results.append(await database.transaction(process_one))
-        if results and not results[0].found:
+        if results and not results[0].locked_count:
             return
         yield results[0] if results else None

@@ -168,8 +168,8 @@ WHERE id = $1 AND cancelled_at IS NULL
 RETURNING id, pg_notify('tenuto', 'limits') AS cancelled;
 
 -- name: use_hash_joins
--- Disable nested loops for the rest of the transaction, as in a worker's session: with thousands of ids, each would
--- be searched in the whole list.
+-- Disable nested loops for the rest of the transaction, as in a worker's session: with thousands of ids, a
+-- nested loop searches the whole list for each id.
 SELECT set_config('enable_nestloop', 'off', true);
 
 -- name: lock_unclaimed_items

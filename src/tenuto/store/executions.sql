@@ -1,6 +1,7 @@
 -- name: lock_executions
--- Lock executions until the transaction ends, ordered by id. Every transaction that ends, cancels or pauses locks
--- them first, so that of two steps ending at the same moment exactly one sees the group empty.
+-- Lock executions until the transaction ends, ordered by id. Every transaction that ends, cancels or pauses
+-- executions or their steps locks them first, so that of two steps ending at the same moment exactly one sees the
+-- group empty.
 SELECT id, state
 FROM tenuto.executions
 WHERE id = ANY ($1::uuid[])

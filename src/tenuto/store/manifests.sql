@@ -65,7 +65,7 @@ WHERE external_id = $1
 FOR KEY SHARE;
 
 -- name: prevent_deletion
--- The same by id.
+-- Like prevent_deletion_by_external_id, by id.
 SELECT id
 FROM tenuto.manifests
 WHERE id = $1
@@ -103,7 +103,7 @@ ORDER BY external_id
 LIMIT 1000000;
 
 -- name: list_dependents
--- Return the manifests that depend on one.
+-- Return the manifests that depend on a manifest.
 SELECT external_id
 FROM tenuto.manifests
 WHERE depends_on = $1

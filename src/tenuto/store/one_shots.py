@@ -160,7 +160,7 @@ async def find_ids_by_prefix(database: Database, prefix: str) -> list[UUID]:
 
 
 async def lock_unclaimed(connection: Connection, limit: int) -> AsyncIterator[list[Task]]:
-    """Return and lock all unclaimed one-shots, in parts, without their inputs, which ending them does not need."""
+    """Lock all unclaimed one-shots and yield them in batches, without inputs: ending a one-shot does not need them."""
     await connection.execute(SQL.use_hash_joins)
     place = _LIST_START
     while part := [Task(*row) for row in await connection.fetch(SQL.lock_unclaimed, *place, limit)]:

@@ -143,7 +143,7 @@ async def _reject_privileged_login(connection: asyncpg.Connection, own_login: st
 
 
 async def _execute_command(connection: asyncpg.Connection, command: str, script: Script) -> None:
-    """Execute a statement of Tenuto, with a timeout of its own, because a script may have changed the server's."""
+    """Execute a statement of Tenuto with a client-side timeout, because a script may have changed the server's."""
     try:
         async with asyncio.timeout(script.timeout_seconds + _GRACE_SECONDS):
             await connection.execute(command)

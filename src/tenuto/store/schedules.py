@@ -321,11 +321,11 @@ async def drop_queued_runs(
 
 
 async def drop_unreadable_run(
-    connection: Connection, queued_id: UUID, reason: str, now: datetime, by: str, *, since: datetime
+    connection: Connection, queued_id: UUID, reason: str, now: datetime, by: str, *, turn_before: datetime
 ) -> bool:
-    """Drop a queued run whose request cannot be read; return False if its turn came after ``since``, and it stays
-    queued."""
-    return await connection.fetchrow(SQL.drop_unreadable_run, queued_id, reason, now, by, since) is not None
+    """Drop a queued run whose request cannot be read; return False if its turn did not come before
+    ``turn_before``, and the run stays queued."""
+    return await connection.fetchrow(SQL.drop_unreadable_run, queued_id, reason, now, by, turn_before) is not None
 
 
 async def list_ledger_entries(

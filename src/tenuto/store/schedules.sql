@@ -321,7 +321,7 @@ ORDER BY schedule_id
 LIMIT $1;
 
 -- name: load_first_queued_run
--- Return the longest queued run of a schedule.
+-- Return and lock the run of a schedule that has been queued longest.
 SELECT id, due_at, request
 FROM tenuto.occurrences
 WHERE schedule_id = $1 AND decision = 'queued'

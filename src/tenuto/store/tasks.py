@@ -95,6 +95,7 @@ async def enqueue_bulk(
 
 
 def _queue_notification(task: NewTask) -> str:
+    """Return the notification about a new task. The statement ``enqueue_task`` builds the same text in SQL."""
     kind = "limited" if task.limit_key is not None and task.state is TaskState.QUEUED else task.state
     return f"{kind} {task.queue} {-task.priority}"
 
@@ -115,7 +116,8 @@ async def enqueue_or_find(database: Database, task: NewTask, *, may_exist: bool 
 
 
 async def _enqueue_new(database: Database, task: NewTask) -> bool:
-    """Create a task. A new id cannot have ended yet; only after a lost reply the existing activities are checked."""
+    """Create a task with a new id. Only after a lost reply may the task have ended already, so that activities must be
+    checked as well."""
     try:
         return bool(await database.fetch_once(SQL.enqueue_task, *task_row(task, 1)))  # guard: enqueue.no_blind_retry
     except Unavailable:
@@ -184,8 +186,8 @@ async def claim_tasks(
     Without retries: a lease starts at the request, and tasks of a claim whose reply was lost are recovered when it
     expires.
     """
-    after = cursor.positions if cursor else {}
-    positions = [after.get(queue, QUEUE_START) for queue in queues]
+    known_positions = cursor.positions if cursor else {}
+    positions = [known_positions.get(queue, QUEUE_START) for queue in queues]
     ranks, instants, ids = ([position[i] for position in positions] for i in range(3))
     # guard: claim.no_blind_retry
     rows = await database.fetch_once(
@@ -205,8 +207,8 @@ async def claim_limited_tasks(
 ) -> list[Task]:
     """Claim up to ``limit`` tasks without exceeding the limit of any queue or key.
 
-    Each transaction reads some keys, so that other claims can run in between. It claims the most urgent tasks of the
-    first keys that have any, and returns nothing only if no key has one.
+    Each transaction reads a limited number of keys, so that other claims can run in between. It claims the most urgent
+    tasks of the first keys that have any, and returns nothing only if no key has one.
     """
     key_cursor = LimitKeyCursor() if key_cursor is None else key_cursor
     key_cursor.begin_claim(queues)
@@ -260,7 +262,7 @@ def _sort_by_urgency(tasks: list[Task]) -> list[Task]:
 async def renew_leases(
     database: Database, worker_id: UUID, held: Sequence[tuple[UUID, int, str | None]], lease: timedelta
 ) -> set[UUID]:
-    """Extend the leases of (id, fence, progress) and return the extended ones.
+    """Extend the leases of tasks given as (id, fence, progress); return the ids of the extended ones.
 
     A missing task is no longer held, or its row is locked: see `find_held_tasks`.
     """
@@ -270,12 +272,15 @@ async def renew_leases(
 
 
 async def find_held_tasks(database: Database, worker_id: UUID, held: Sequence[tuple[UUID, int]]) -> set[UUID]:
-    """Return which of (id, fence) this worker holds."""
+    """Return the ids of those tasks, given as (id, fence), that this worker holds."""
     return {row["id"] for row in await database.fetch_all(SQL.find_held_tasks, worker_id, *to_columns(held))}
 
 
-async def mark_overrun(database: Database, worker_id: UUID, held: Sequence[tuple[UUID, int]]) -> set[UUID]:
-    """Mark (id, fence) as far over its time limit; its lease is no longer renewed. Return the marked ids."""
+async def mark_overrun_tasks(database: Database, worker_id: UUID, held: Sequence[tuple[UUID, int]]) -> set[UUID]:
+    """Mark tasks, given as (id, fence), that ran far over their time limit and whose leases are no longer renewed.
+
+    Return the marked ids.
+    """
     rows = await database.fetch_all(SQL.mark_overrun_tasks, worker_id, *to_columns(held))
     return {row["id"] for row in rows}
 
@@ -306,19 +311,19 @@ async def has_recoverable_tasks(database: Database) -> bool:
 
 
 async def lock_expired_tasks(connection: Connection, limit: int, excluded_ids: Sequence[UUID] = ()) -> list[Task]:
-    """Return and lock tasks with an expired lease, after the rows they belong to."""
-    held = await _lock_owners(connection, SQL.list_owners_of_expired_tasks, limit, list(excluded_ids))
-    return [Task(*row) for row in await connection.fetch(SQL.lock_expired_tasks, limit, list(excluded_ids), *held)]
+    """Lock the executions, batches and manifests of tasks with an expired lease, then lock and return the tasks."""
+    owners = await _lock_owners(connection, SQL.list_owners_of_expired_tasks, limit, list(excluded_ids))
+    return [Task(*row) for row in await connection.fetch(SQL.lock_expired_tasks, limit, list(excluded_ids), *owners)]
 
 
 async def lock_tasks_of_worker(
     connection: Connection, worker_id: UUID, limit: int, excluded_ids: Sequence[UUID] = ()
 ) -> list[Task]:
-    """Return and lock the tasks of an ended worker, after the rows they belong to."""
-    held = await _lock_owners(connection, SQL.list_owners_of_worker_tasks, limit, list(excluded_ids), worker_id)
+    """Lock the executions, batches and manifests of tasks of an ended worker, then lock and return the tasks."""
+    owners = await _lock_owners(connection, SQL.list_owners_of_worker_tasks, limit, list(excluded_ids), worker_id)
     return [
         Task(*row)
-        for row in await connection.fetch(SQL.lock_tasks_of_worker, limit, list(excluded_ids), *held, worker_id)
+        for row in await connection.fetch(SQL.lock_tasks_of_worker, limit, list(excluded_ids), *owners, worker_id)
     ]
 
 
@@ -340,8 +345,8 @@ async def load_task_to_cancel(database: Database, task_id: UUID) -> Task | None:
 
 async def load_attempt_began_at(database: Database, task_id: UUID) -> datetime | None:
     """Return when the current attempt at a deferred task began."""
-    found: datetime | None = await database.fetch_value(SQL.load_attempt_began_at, task_id)
-    return found
+    began_at: datetime | None = await database.fetch_value(SQL.load_attempt_began_at, task_id)
+    return began_at
 
 
 async def request_cancellation(database: Database, task: Task, by: Actor) -> bool:

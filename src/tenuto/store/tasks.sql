@@ -44,7 +44,7 @@ RETURNING id;
 
 -- name: find_existing_task
 -- Return the task for a request that created nothing: the task with id $1, open or ended, or the open task with
--- unique key $2. No row value if that task has ended since.
+-- unique key $2. Null if the task with that key has ended in the meantime.
 SELECT coalesce(
     (SELECT id FROM tenuto.tasks WHERE id = $1),
     (SELECT id FROM tenuto.activities WHERE id = $1),
@@ -138,8 +138,8 @@ SELECT set_config('idle_in_transaction_session_timeout', '2000', true), -- guard
 -- Like claim_tasks, for all tasks of the queues $3 without the tasks $7. Never exceeds the limit of a queue, limit
 -- key, manifest, manifest group or of all manifests; counts tasks with a live lease, but no standby tasks. Never
 -- claims a second last-chance task. Reads at most $6 limit keys per queue, starting after $5. Every row contains the
--- last key read per queue (null: the last one; unchanged: the queue has no capacity); a row without a task contains
--- nothing else.
+-- last key read per queue (null: no key is left; equal to $5: the queue has no capacity). If no task is claimed, the
+-- only row contains just that.
 WITH RECURSIVE queue_capacity AS MATERIALIZED (
     SELECT wanted.queue,
            wanted.after,
@@ -743,7 +743,7 @@ FROM (
 ) AS expired;
 
 -- name: list_owners_of_worker_tasks
--- The same for the tasks that a worker holds.
+-- Like list_owners_of_expired_tasks, for the tasks that the worker $3 holds.
 SELECT DISTINCT execution_id, batch_id, manifest_id
 FROM (
     SELECT execution_id, batch_id, manifest_id
@@ -772,7 +772,7 @@ LIMIT $1
 FOR UPDATE SKIP LOCKED;
 
 -- name: lock_tasks_of_worker
--- The same for the tasks that the ended worker $6 still holds.
+-- Like lock_expired_tasks, for the tasks that the ended worker $6 still holds.
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
        -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
        manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id, NULL AS limit_slot, ran_over

@@ -44,8 +44,8 @@ SET draining_at = coalesce(draining_at, clock_timestamp())
 WHERE id = $1;
 
 -- name: find_ended_holders
--- Return processes that ended with proof and still hold tasks. Silent processes are excluded: they may have claimed a
--- task meanwhile, which is theirs until its lease expires.
+-- Return processes that are proven dead and still hold tasks. Processes that were ended because they were silent are
+-- excluded: they may have claimed a task since, and keep it until its lease expires.
 SELECT DISTINCT held.worker_id AS id
 FROM tenuto.tasks AS held
 JOIN tenuto.workers ON workers.id = held.worker_id

@@ -1,7 +1,8 @@
 """Completes attempts: settles their outcomes and writes them, many at a time.
 
-While one batch is being committed the next one gathers: nothing waits when the worker is idle, and batches grow by
-themselves under load. An outcome that cannot be stored is written without its details; no task is left in progress.
+While one batch is being committed, further outcomes are collected for the next one: an idle worker writes each outcome
+at once, and batches grow under load. An outcome that cannot be stored is written without its details, so that its task
+does not stay in progress.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Completer:
         self._has_work = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         self._stopping = False
-        self._succeeded: dict[UUID, datetime] = {}
+        self._succeeded_manifests: dict[UUID, datetime] = {}
         """Manifests with succeeded batch items since the last update: all items share one row, so it is not updated
         for each of them."""
         self._manifests_updated_at = 0.0
@@ -84,7 +85,7 @@ class Completer:
         self._task = asyncio.create_task(self._run(complete, release), name="tenuto-completer")
 
     async def stop(self) -> None:
-        """Write the remaining outcomes, then end; leave them to the recovery sweep if the database stays away."""
+        """Write the remaining outcomes, or leave them to the recovery sweep if the database stays unreachable."""
         self._give_up_at = monotonic_seconds() + self._give_up_seconds
         self._stopping = True
         self._has_work.set()
@@ -111,18 +112,18 @@ class Completer:
                 except Exception:  # one batch must not keep the next ones from being written
                     log.exception("outcomes not written; their leases will expire", tasks=len(results))
                     release(results, [])
-        if self._succeeded:
-            await self._update_manifests()
+        if self._succeeded_manifests:
+            await self._write_manifest_successes()
 
     async def _wait_for_results(self) -> None:
-        """Wait for the next outcome, and update manifests whose batch items succeeded while none comes."""
+        """Wait for the next outcome; meanwhile write the last success of manifests whose batch items succeeded."""
         timeout = _MANIFEST_UPDATE_SECONDS
-        while self._succeeded and not self._has_work.is_set():
+        while self._succeeded_manifests and not self._has_work.is_set():
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(timeout):
                     await self._has_work.wait()
                     return
-            timeout = _MANIFEST_UPDATE_SECONDS if await self._update_manifests() else _MANIFEST_RETRY_SECONDS
+            timeout = _MANIFEST_UPDATE_SECONDS if await self._write_manifest_successes() else _MANIFEST_RETRY_SECONDS
         await self._has_work.wait()
 
     def _next_batch(self) -> list[CompletedAttempt]:
@@ -147,8 +148,8 @@ class Completer:
 
     async def write(self, settlements: list[Settlement]) -> set[UUID]:
         """Write outcomes in one commit; return the ids of the tasks that this worker still held."""
-        of_executions = any(settlement.task.execution_id is not None for settlement in settlements)
-        next_claim = self._next_group_claim() if of_executions else None
+        has_steps = any(settlement.task.execution_id is not None for settlement in settlements)
+        next_claim = self._next_group_claim() if has_steps else None
         written = None if next_claim is None else await self._write_and_claim(settlements, next_claim)
         if written is None:
             written = await self._write_persistently(settlements)
@@ -166,22 +167,22 @@ class Completer:
                     log.warning("stale outcome rejected", task=str(task.id), fence=task.fence)
 
     async def record_batch_successes(self, settlements: Sequence[Settlement], written: set[UUID]) -> None:
-        """Remember which manifests had batch items succeed, and update the manifests now and then."""
+        """Collect the manifests whose batch items succeeded, and write their last success several times a second."""
         for settlement in [settlement for settlement in settlements if settlement.task.batch_id is not None]:
             task, outcome = settlement.task, settlement.outcome
             if task.manifest_id is not None and task.id in written and _is_success(outcome):
-                self._succeeded[task.manifest_id] = outcome.ended_at or self._clock.now()
-        if self._succeeded and monotonic_seconds() >= self._manifests_updated_at + _MANIFEST_UPDATE_SECONDS:
-            await self._update_manifests()
+                self._succeeded_manifests[task.manifest_id] = outcome.ended_at or self._clock.now()
+        if self._succeeded_manifests and monotonic_seconds() >= self._manifests_updated_at + _MANIFEST_UPDATE_SECONDS:
+            await self._write_manifest_successes()
 
-    async def _update_manifests(self) -> bool:
-        succeeded, self._succeeded = self._succeeded, {}
+    async def _write_manifest_successes(self) -> bool:
+        succeeded, self._succeeded_manifests = self._succeeded_manifests, {}
         self._manifests_updated_at = monotonic_seconds()
         try:
             await manifests.record_batch_item_successes(self._database, succeeded, max(succeeded.values()))
         except StoreError as error:
             log.warning("last success of manifests not updated", manifests=len(succeeded), error=str(error))
-            self._succeeded = succeeded | self._succeeded
+            self._succeeded_manifests = succeeded | self._succeeded_manifests
             return False
         return True
 
@@ -230,7 +231,7 @@ class Completer:
     async def _write_without_details(self, settlement: Settlement, cause: Exception) -> set[UUID]:
         """Write an outcome without everything that may be the reason why the database rejected it."""
         log.error("outcome stored without details", task=str(settlement.task.id), error=str(cause))
-        bare = replace(
+        bare_outcome = replace(
             settlement.outcome,
             output=None,
             log=None,
@@ -238,10 +239,10 @@ class Completer:
             error=error_json("tenuto.NotStored", f"the details could not be stored: {str(cause)!a}"),
         )
         while True:
-            stripped = replace(settlement, outcome=bare)
+            bare = replace(settlement, outcome=bare_outcome)
             try:
-                written = await finish(self._database, [stripped])
-                settlement.successor = stripped.successor
+                written = await finish(self._database, [bare])
+                settlement.successor = bare.successor
                 return written
             except Unavailable:
                 if self._stopping and monotonic_seconds() > self._give_up_at:

@@ -1,4 +1,4 @@
-"""Limit hand-off: passes a limit slot from an ended task to its successor without asking the database in between.
+"""Limit hand-off: passes a limit slot from an ended task to its successor without a query in between.
 
 Where tasks end within milliseconds, a limit of 50 would allow 50 tasks per round trip. Therefore a worker claims a few
 standby tasks that share all limits with tasks it runs. When the code of a running task ends, a standby task starts in
@@ -22,12 +22,13 @@ from tenuto.store.claim_cursor import QueuePosition
 from tenuto.worker.prefetch import PrefetchEstimator
 
 EXCLUSIVE_SECONDS, OPEN_SECONDS = 0.25, 0.01
-"""How long slots are handed on within this worker, and for how long they are then left to all workers."""
+"""A cycle of the hand-off: how long slots are handed on within this worker, then open to all workers."""
 
 _STANDBY_SECONDS = 0.05
+"""Each limit slot gets as many standby tasks as end one after the other in this time."""
 _MAX_STANDBY_PER_SLOT = 16
-"""Standby tasks per slot: as many as end one after the other in this time, up to this number."""
 _MAX_LIMIT_SLOTS = 20
+"""Maximum number of limit slots for which standby tasks are claimed."""
 
 
 class LimitHandoff:
@@ -37,7 +38,7 @@ class LimitHandoff:
         self._standby: dict[str, deque[Attempt]] = {}
         self._last_claimed: dict[str, QueuePosition] = {}
         """Limit slots, with the queue position of the last task claimed for each."""
-        self._opened_at = monotonic_seconds()
+        self._cycle_started_at = monotonic_seconds()
         self._pause_until = 0.0
         self._invalidated = False
         self.standby_count = 0
@@ -53,14 +54,16 @@ class LimitHandoff:
             self._last_claimed = dict(islice(last.items(), _MAX_LIMIT_SLOTS))
 
     def standby_demand(
-        self, held: Iterable[Attempt], pace: PrefetchEstimator, most: int
+        self, held: Iterable[Attempt], estimator: PrefetchEstimator, max_count: int
     ) -> tuple[Mapping[str, QueuePosition], int]:
         """Return the limit slots that need standby tasks, and how many for each."""
         # guard: standby.changed_limits
         if not self._last_claimed or self._invalidated or monotonic_seconds() < self._pause_until:
             return {}, 0
         slot_count = sum(attempt.task.limit_slot is not None and not attempt.is_standby for attempt in held)
-        wanted = min(int(slot_count * pace.sequential_tasks(_STANDBY_SECONDS, _MAX_STANDBY_PER_SLOT)), most)
+        wanted = min(
+            int(slot_count * estimator.sequential_task_count(_STANDBY_SECONDS, _MAX_STANDBY_PER_SLOT)), max_count
+        )
         if not wanted or self.standby_count > wanted // 2:
             return {}, 0
         return self._last_claimed, max((wanted - self.standby_count) // len(self._last_claimed), 1)
@@ -101,10 +104,10 @@ class LimitHandoff:
         return attempt.successor
 
     def _is_open_to_others(self) -> bool:
-        since = monotonic_seconds() - self._opened_at
-        if since > EXCLUSIVE_SECONDS + OPEN_SECONDS:
-            self._opened_at, since = monotonic_seconds(), 0.0
-        return since > EXCLUSIVE_SECONDS
+        elapsed_seconds = monotonic_seconds() - self._cycle_started_at
+        if elapsed_seconds > EXCLUSIVE_SECONDS + OPEN_SECONDS:
+            self._cycle_started_at, elapsed_seconds = monotonic_seconds(), 0.0
+        return elapsed_seconds > EXCLUSIVE_SECONDS
 
     def oldest_standby_at(self) -> float:
         """Return when the oldest standby task was claimed: infinity without one, minus infinity if all must return."""

@@ -31,21 +31,21 @@ class PrefetchEstimator:
             self._ended_count += len(results)
             attempt, outcome = results[0]
             if outcome is not None and outcome.ended_at is not None and attempt.started_at is not None:
-                took = (outcome.ended_at - attempt.started_at).total_seconds()
-                self._task_seconds += (took - self._task_seconds) * 0.5
+                duration_seconds = (outcome.ended_at - attempt.started_at).total_seconds()
+                self._task_seconds += (duration_seconds - self._task_seconds) * 0.5
 
     def record_claim(self, seconds: float) -> None:
         """Record the duration of a claim."""
         self._claim_seconds += (min(seconds, _MAX_CLAIM_SECONDS) - self._claim_seconds) * 0.2
 
-    def prefetch_count(self, most: int) -> int:
+    def prefetch_count(self, max_count: int) -> int:
         """Return how many tasks to claim ahead of free slots."""
-        span = monotonic_seconds() - self._window_started_at
-        if span > _WINDOW_SECONDS:
-            self._ended_per_second = self._ended_count / span
+        elapsed_seconds = monotonic_seconds() - self._window_started_at
+        if elapsed_seconds > _WINDOW_SECONDS:
+            self._ended_per_second = self._ended_count / elapsed_seconds
             self._window_started_at, self._ended_count = monotonic_seconds(), 0
-        return min(most, int(self._ended_per_second * self._claim_seconds * 4))
+        return min(max_count, int(self._ended_per_second * self._claim_seconds * 4))
 
-    def sequential_tasks(self, seconds: float, most: int) -> float:
+    def sequential_task_count(self, seconds: float, max_count: int) -> float:
         """Return how many tasks end one after the other in this time."""
-        return min(most, seconds / max(self._task_seconds, 0.001))
+        return min(max_count, seconds / max(self._task_seconds, 0.001))

@@ -40,14 +40,19 @@ class DatabaseStepCheckpoints:
     async def save(self, name: str, output: str) -> str:
         return await self._retry(lambda: step_checkpoints.record_checkpoint(self._database, self._task, name, output))
 
-    async def sleep(self, step: str, number: int, span: timedelta, log: str | None) -> StepSleep:
+    async def sleep(self, step: str, number: int, duration: timedelta, log: str | None) -> StepSleep:
         now = self._database.clock.now()
         if self._sleeps is None:
             self._sleeps = {}
         stored = self._sleeps.get(step)
         requested = None
         if stored is None or stored["number"] < number:
-            requested = {"number": number, "until": (now + span).isoformat(), "attempt": self._task.attempt, "log": log}
+            requested = {
+                "number": number,
+                "until": (now + duration).isoformat(),
+                "attempt": self._task.attempt,
+                "log": log,
+            }
             text = to_json(requested).decode()
             stored = from_json(
                 await self._retry(lambda: step_checkpoints.record_sleep(self._database, self._task, step, number, text))
@@ -56,9 +61,9 @@ class DatabaseStepCheckpoints:
         until = parse_instant(stored["until"], field="until")
         # An earlier sleep of the attempt is over before the next one begins. A sleep is also over if the task was
         # claimed again after it: the claim decided that, and the clock of this process may be slightly behind.
-        over = stored["number"] > number or until <= max(now, self._task.run_at)
-        went_on = requested is not None and stored != requested and stored["attempt"] == self._task.attempt
-        return StepSleep(number, until, over, stored["log"] if went_on else None)
+        has_ended = stored["number"] > number or until <= max(now, self._task.run_at)
+        continues_attempt = requested is not None and stored != requested and stored["attempt"] == self._task.attempt
+        return StepSleep(number, until, has_ended, stored["log"] if continues_attempt else None)
 
-    async def _retry(self, ask: Callable[[], Awaitable[T]]) -> T:
-        return await retry_while_unavailable(ask, log, "step checkpoint not stored yet", task=str(self._task.id))
+    async def _retry(self, operation: Callable[[], Awaitable[T]]) -> T:
+        return await retry_while_unavailable(operation, log, "step checkpoint not stored yet", task=str(self._task.id))

@@ -1,4 +1,4 @@
-"""The watchdog renews leases and enforces limits, from a thread that never runs user code.
+"""The watchdog renews leases and enforces leases and timeouts, from a thread that never runs user code.
 
 Twice a second it checks the attempts that the worker holds. It renews leases in one statement, together with progress,
 applies cancellations, stops code past its timeout, and stops code whose lease could not be renewed before the lease
@@ -70,13 +70,13 @@ class Watchdog:
         self._stopping = False
         self._cancellation_check_requested = False
         self._idle = False
-        self._dead = False
+        self._declared_dead = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._wake: asyncio.Event | None = None
         self._last_heartbeat_at = monotonic_seconds()
         self._last_cancellation_check_at = monotonic_seconds()
         self._database: Database | None = None
-        self._renewing: asyncio.Task[None] | None = None
+        self._renewal: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._thread.start()
@@ -118,19 +118,19 @@ class Watchdog:
         self._loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
         try:
             while not self._stopping:
-                self._enforce_limits()
+                self._enforce_leases_and_timeouts()
                 if self._held:
                     with contextlib.suppress(RuntimeError):  # the event loop of the jobs is closing
                         self._check_for_stalls()
-                if self._renewing is None or self._renewing.done():
+                if self._renewal is None or self._renewal.done():
                     # In a separate task: a database that hangs must not delay stopping code.
-                    self._renewing = asyncio.create_task(self._renew())
+                    self._renewal = asyncio.create_task(self._renew())
                 self._idle = not self._held
                 await wait_for_event(self._heartbeat_seconds if self._idle else self._tick_seconds, self._wake)
                 self._wake.clear()
         finally:
-            if self._renewing is not None:
-                self._renewing.cancel()
+            if self._renewal is not None:
+                self._renewal.cancel()
             if self._database is not None:
                 await self._database.close()
 
@@ -145,7 +145,7 @@ class Watchdog:
             reply_timeout_seconds=max(self._renew_seconds, 1.0),  # guard: watchdog.renewal_timeout
         )
 
-    def _enforce_limits(self) -> None:
+    def _enforce_leases_and_timeouts(self) -> None:
         now = monotonic_seconds()
         safety = self._lease.total_seconds() * SAFETY_FRACTION
         for attempt in list(self._held.values()):
@@ -167,9 +167,8 @@ class Watchdog:
             if self._database is None:
                 self._database = await self._connect()
             await self._renew_leases(self._database)
-            await self._stop_renewing_overrunning(
-                self._database
-            )  # may wait for a row lock, so the leases are renewed first
+            # After the renewal, because it may wait for a row lock.
+            await self._end_renewal_of_overrunning(self._database)
             await self._apply_cancellations(self._database)
             await self._send_heartbeat(self._database)
         except StoreError as error:
@@ -177,40 +176,48 @@ class Watchdog:
         except Exception:  # the next cycle tries again, until the lease expires
             log.exception("leases not renewed", held=len(self._held))
 
-    async def _stop_renewing_overrunning(self, database: Database) -> None:
-        """Stop renewing attempts that ran far past their timeout: the task ends with its lease, and so does this
-        process if the code has not stopped by then."""
-        over = {attempt.task.id: attempt for attempt in list(self._held.values()) if self._is_overrunning(attempt)}
-        if over:
-            held = [(task_id, attempt.task.fence) for task_id, attempt in over.items()]
-            for task_id in await store.mark_overrun(database, self._worker_id, held):
-                over[task_id].is_released = True
-                log.warning("lease renewal ended after timeout overrun", **over[task_id].task.log_fields)
+    async def _end_renewal_of_overrunning(self, database: Database) -> None:
+        """End the renewal of attempts that ran far past their timeout: the task ends when its lease expires, and this
+        process exits if the code has not stopped by then."""
+        overrunning = {
+            attempt.task.id: attempt for attempt in list(self._held.values()) if self._is_overrunning(attempt)
+        }
+        if overrunning:
+            held = [(task_id, attempt.task.fence) for task_id, attempt in overrunning.items()]
+            for task_id in await store.mark_overrun_tasks(database, self._worker_id, held):
+                overrunning[task_id].has_renewal_ended = True
+                log.warning("lease renewal ended after timeout overrun", **overrunning[task_id].task.log_fields)
 
     def _is_overrunning(self, attempt: Attempt) -> bool:
         """Return whether a manifest run exceeded its timeout so far that it is no longer renewed."""
-        if attempt.deadline is None or attempt.has_ended or attempt.is_released or attempt.task.manifest_id is None:
+        if (
+            attempt.deadline is None
+            or attempt.has_ended
+            or attempt.has_renewal_ended
+            or attempt.task.manifest_id is None
+        ):
             return False
         return monotonic_seconds() > attempt.deadline + self._timing.overrun_seconds
 
     async def _renew_leases(self, database: Database) -> None:
-        asked_at = monotonic_seconds()
+        sent_at = monotonic_seconds()
         due: list[tuple[Attempt, str | None]] = []
         for attempt in list(self._held.values()):
-            if attempt.is_released:  # guard: watchdog.no_renewal_after_give_up
+            if attempt.has_renewal_ended:  # guard: watchdog.no_renewal_after_give_up
                 continue
             progress = attempt.context.progress_json
-            fresh = progress is not attempt.saved_progress
-            if (fresh and asked_at - attempt.renewed_at > 1.0) or asked_at - attempt.renewed_at > self._renew_seconds:
-                due.append((attempt, progress if fresh else None))
+            is_new = progress is not attempt.saved_progress
+            age_seconds = sent_at - attempt.renewed_at
+            if (is_new and age_seconds > 1.0) or age_seconds > self._renew_seconds:
+                due.append((attempt, progress if is_new else None))
         if not due:
             return
         held = [(attempt.task.id, attempt.task.fence, progress) for attempt, progress in due]
         renewed = await store.renew_leases(database, self._worker_id, held, self._lease)
         for attempt, progress in due:
             if attempt.task.id in renewed:
-                attempt.renewed_at = asked_at
-                attempt.lease_expires_at = asked_at + self._lease.total_seconds()
+                attempt.renewed_at = sent_at
+                attempt.lease_expires_at = sent_at + self._lease.total_seconds()
                 if progress is not None:
                     attempt.saved_progress = progress
         if missing := [attempt for attempt, _ in due if attempt.task.id not in renewed]:
@@ -234,24 +241,24 @@ class Watchdog:
         self._last_cancellation_check_at = monotonic_seconds()
         for task_id, fence, actor in await store.list_cancel_requests(database, self._worker_id):
             attempt = self._held.get(task_id)
-            # Stopped once: a repeated stop would interrupt the clean-up. `_enforce_limits` repeats it in time.
+            # A repeated stop would interrupt the clean-up of the code; `_enforce_leases_and_timeouts` repeats it later.
             # guard: watchdog.stop_once
             if attempt is not None and attempt.task.fence == fence and attempt.stop_reason is None:
                 attempt.stop(StopReason.CANCELLED, Actor(actor.type, actor.id, actor.name))
 
     async def _send_heartbeat(self, database: Database) -> None:
-        if self._dead or monotonic_seconds() - self._last_heartbeat_at < self._heartbeat_seconds:
+        if self._declared_dead or monotonic_seconds() - self._last_heartbeat_at < self._heartbeat_seconds:
             return
-        self._last_heartbeat_at = asked_at = monotonic_seconds()
+        self._last_heartbeat_at = sent_at = monotonic_seconds()
         now = await workers.record_heartbeat(database, self._worker_id)
         if now is None:
-            self._dead = True
+            self._declared_dead = True
             log.error("worker declared dead by another process; its tasks are given up")
             for attempt in list(self._held.values()):
                 attempt.stop(StopReason.LEASE_LOST)
             self._on_declared_dead()
         else:
-            self._clock.synchronize(now, asked_at)
+            self._clock.synchronize(now, sent_at)
 
 
 def exit_after_losing_control(attempt: Attempt) -> NoReturn:

@@ -58,7 +58,7 @@ class Worker:
         identity: ProcessIdentity,
         settings: WorkerSettings,
         *,
-        beat: Callable[[], None] = lambda: None,
+        write_health_file: Callable[[], None] = lambda: None,
         executor: ExecutorFactory = NativeExecutor,
         timing: WorkerTiming = DEFAULT_TIMING,
     ) -> None:
@@ -69,7 +69,7 @@ class Worker:
         self.finished_count = 0
         """Attempts that ended here and are settled: written, rejected as stale, or left to the recovery sweep."""
         self._database = database
-        self._beat = beat
+        self._write_health_file = write_health_file
         self._clock: DatabaseClock = database.clock
         self._lease = timedelta(seconds=settings.lease_seconds)
         self._queues = [
@@ -115,9 +115,8 @@ class Worker:
             await self._start(claim)  # start: the executor runs their code
             return await self._seconds_until_next_claim(claim)
 
-        async def complete(
-            results: Sequence[CompletedAttempt],
-        ) -> None:  # outcome: the code returned, raised or stopped
+        async def complete(results: Sequence[CompletedAttempt]) -> None:
+            # outcome: the code of these attempts returned, raised or was stopped
             settlements = self._completer.settle(results)  # settle: decide between end, retry and deferral
             written = await self._completer.write(settlements)  # write: activities and task rows, fenced, in one commit
             self._release(results, settlements)  # release: leases and limit slots are free again
@@ -171,10 +170,10 @@ class Worker:
     async def _register(self) -> None:
         await partitions.ensure_partitions(self._database, self._clock.now())
         slots, silence = self.settings.slots, self._lease * 2
-        previous = await register_process(self._database, self.identity, self._queues, slots, silence=silence)
+        previous = await register_process(self._database, self.identity, self._queues, slots, silence_limit=silence)
         if previous is not None:
             recovered_count = await recover_tasks_of_worker(self._database, previous, self._clock.now())
-            log.info("tasks of previous start recovered", tasks=recovered_count)
+            log.info("tasks of previous process recovered", tasks=recovered_count)
 
     def _start_services(self) -> None:
         polling_loop.reduce_garbage_collection()
@@ -217,7 +216,7 @@ class Worker:
                 stuck = next((attempt for attempt in self._slots.held.values() if not attempt.has_ended), None)
                 if stuck is not None:
                     exit_after_losing_control(stuck)
-            self._beat()
+            self._write_health_file()
             await polling_loop.wait_for_event(0.2, self._wake)
             self._wake.clear()
 
@@ -230,12 +229,12 @@ class Worker:
     # --- claim --------------------------------------------------------------------------------------------------------
 
     async def _claim(self) -> Claim | None:
-        """Claim tasks for the free slots; None if there is no reason to claim or no room."""
-        self._beat()
+        """Claim tasks for the free slots; None if there is no reason to claim or no free slot."""
+        self._write_health_file()
         self._wake.clear()
         await self._fetcher.refresh_if_due()
         if self._oldest_unstarted_at() + self._timing.max_prefetch_seconds <= monotonic_seconds():
-            await self._return_unstarted()  # long tasks fill the slots: other workers may run what waits here
+            await self._return_unstarted()  # long tasks occupy the slots: other workers may run these tasks sooner
         limit = self._claim_limit()
         return await self._fetcher.claim(limit, self._reclaimed.ids) if limit else None
 
@@ -331,28 +330,28 @@ class Worker:
         return attempts
 
     async def _return_unstarted(self) -> None:
-        """Return prefetched and standby tasks to the queue untouched. Attempts that were asked to stop meanwhile, or
-        could not be returned, are launched already stopped, so that each reports its outcome."""
-        waiting = [
+        """Return prefetched and standby tasks to the queue; no attempt is recorded. Attempts that were asked to stop
+        meanwhile, or could not be returned, are launched already stopped, so that each reports its outcome."""
+        unstarted = [
             *self._slots.take_prefetched(),
             *self._handoff.take_all_standby(pause=self._timing.max_prefetch_seconds),
         ]
-        returned = [attempt for attempt in waiting if attempt.stop_reason is None]
+        returned = [attempt for attempt in unstarted if attempt.stop_reason is None]
         with contextlib.suppress(StoreError):  # tasks that cannot be returned stay leased until the lease expires
-            ids = await self._send_back([attempt.task for attempt in returned])
-            returned = [attempt for attempt in returned if attempt.task.id in ids]
+            returned_ids = await self._return_tasks([attempt.task for attempt in returned])
+            returned = [attempt for attempt in returned if attempt.task.id in returned_ids]
         self._slots.release(returned)
-        if kept := set(waiting).difference(returned):
-            for attempt in kept:
+        if not_returned := set(unstarted).difference(returned):
+            for attempt in not_returned:
                 attempt.stop(StopReason.HANDED_BACK)
-            self._slots.start(list(kept), self._executor)
+            self._slots.start(list(not_returned), self._executor)
 
     async def _return_to_queue(self, tasks: Sequence[Task], reason: str) -> None:
         if tasks:
             log.warning("tasks returned to queue", tasks=len(tasks), reason=reason)
-            await self._send_back(tasks)
+            await self._return_tasks(tasks)
 
-    async def _send_back(self, tasks: Sequence[Task]) -> set[UUID]:
+    async def _return_tasks(self, tasks: Sequence[Task]) -> set[UUID]:
         return await store.return_tasks_to_queue(self._database, self.identity.id, tasks) if tasks else set()
 
     def _is_late(self, sent_at: float) -> bool:

@@ -10,25 +10,25 @@ GUARDS = (
         "access.step_override",
         "Overriding a step that is no job needs the permission to edit definitions.",
         Condition("False"),
-        "api/test_overrides.py::test_an_operator_cannot_say_what_a_step_does_that_is_no_job",
+        "api/test_overrides.py::test_operator_cannot_override_arguments_of_steps_other_than_jobs",
     ),
     guard(
         "access.secret_in_one_shot",
         "Naming a secret in a one-shot needs the permission to edit definitions.",
         Condition("False"),
-        "api/test_one_shots.py::test_who_may_not_edit_definitions_cannot_have_a_secret_sent_anywhere",
+        "api/test_one_shots.py::test_one_shot_with_a_secret_requires_an_editor",
     ),
     guard(
         "access.idle_upload_ends_with_key",
         "An idle upload ends when its API key is revoked.",
-        Replace("_CHECKED_EVERY", "None"),
-        "api/test_routes.py::test_a_stream_of_lines_that_falls_silent_ends_with_its_key",
+        Replace("_AUTHORIZATION_CHECK_SECONDS", "None"),
+        "api/test_routes.py::test_idle_batch_upload_ends_when_its_key_is_revoked",
     ),
     guard(
         "access.upload_ends_with_key",
         "An upload ends when its API key is revoked.",
         Condition("False"),
-        "api/test_routes.py::test_no_more_lines_are_taken_in_once_their_key_is_revoked",
+        "api/test_routes.py::test_batch_upload_ends_when_its_key_is_revoked",
     ),
     # --- api_keys
     guard(
@@ -90,7 +90,7 @@ GUARDS = (
         "audit.one_sealer",
         "One process at a time seals audit entries.",
         Replace("):", ") and False:"),
-        "races/test_sealing_races.py::test_two_who_seal_at_once_make_one_chain",
+        "races/test_audit_sealer_races.py::test_two_concurrent_sealers_make_one_chain",
     ),
     guard(
         "audit.seal_covers_previous",
@@ -151,45 +151,45 @@ GUARDS = (
         "audit.export_ends_with_key",
         "An audit export ends when its API key is revoked.",
         Condition("False"),
-        "api/test_long_responses.py::test_an_export_ends_in_the_middle_once_its_key_is_revoked",
+        "api/test_long_responses.py::test_audit_export_is_aborted_when_its_key_is_revoked",
     ),
     # --- idempotency
     guard(
         "idempotency.one_request_per_key",
         "An idempotency key is used for one request.",
         Remove(),
-        "api/test_idempotency.py::test_a_key_that_was_used_meanwhile_lets_nothing_be_done",
+        "api/test_idempotency.py::test_concurrently_used_idempotency_key_prevents_the_change",
     ),
     guard(
         "idempotency.done_elsewhere",
         "A request that another process has done meanwhile is rolled back.",
         Remove(),
-        "api/test_idempotency.py::test_a_key_that_was_used_meanwhile_lets_nothing_be_done",
+        "api/test_idempotency.py::test_concurrently_used_idempotency_key_prevents_the_change",
     ),
     guard(
         "idempotency.own_resolution",
         "A replayed request recognises the dead letters it has resolved.",
         Replace("request_id or", ""),
-        "api/test_idempotency.py::test_a_request_cut_off_between_its_transactions_is_finished_and_answers_with_the_whole",
+        "api/test_idempotency.py::test_repeated_request_finishes_an_interrupted_one_and_returns_the_total",
     ),
     guard(
         "idempotency.later_failures",
         "A replayed request leaves out what has failed since.",
         Replace("is not None", "is not None and not before"),
-        "api/test_idempotency.py::test_a_request_cut_off_between_its_transactions_is_finished_and_answers_with_the_whole",
+        "api/test_idempotency.py::test_repeated_request_finishes_an_interrupted_one_and_returns_the_total",
     ),
     guard(
         "idempotency.past_instant",
         "A replayed one-shot is accepted although its instant has passed.",
         Condition("True"),
-        "api/test_idempotency.py::test_a_one_shot_whose_instant_has_passed_answers_as_the_first_time",
+        "api/test_idempotency.py::test_repeated_one_shot_request_succeeds_after_its_instant_has_passed",
     ),
     # --- one_shots
     guard(
         "one_shots.cancel_all_locks_running_last",
         "Cancelling all one-shots locks the running ones last, so that their leases are renewed meanwhile.",
         Replace("AND worker_id IS NULL", ""),
-        "races/test_guards.py::test_a_wipe_holds_what_runs_only_at_its_end",
+        "races/test_task_guards.py::test_cancelling_all_one_shots_locks_running_tasks_last",
     ),
     guard(
         "one_shots.equal_ids",
@@ -207,19 +207,19 @@ GUARDS = (
         "one_shots.ended_meanwhile",
         "A one-shot that ends while it is sent again is not created a second time.",
         Condition("False"),
-        "races/test_lost_one_shot_replies.py::test_one_that_is_ending_while_it_is_sent_again_is_not_made_anew",
+        "races/test_lost_one_shot_replies.py::test_one_shot_ending_during_a_repeated_request_is_not_created_again",
     ),
     guard(
         "one_shots.ended_meanwhile_by_caller_id",
         "The same holds when the caller has chosen the id.",
         Replace("id is not None", "False"),
-        "races/test_lost_one_shot_replies.py::test_one_asked_for_again_under_an_id_of_the_callers_while_it_is_ending_is_not_made_anew",
+        "races/test_lost_one_shot_replies.py::test_one_shot_requested_again_by_id_while_ending_is_not_created_again",
     ),
     guard(
         "one_shots.existing_is_read",
         "A one-shot that exists is read and not sent again.",
         Replace("is_repeat and id is not None", "False"),
-        "api/test_idempotency.py::test_a_one_shot_that_was_made_before_is_looked_for_and_not_sent_again",
+        "api/test_idempotency.py::test_repeated_one_shot_request_reads_the_existing_one_without_insert",
     ),
     guard(
         "one_shots.replayed_request_for_many",
@@ -231,7 +231,7 @@ GUARDS = (
         "one_shots.cancelled_is_not_listed",
         "A one-shot that was asked to stop is not in the list of open ones.",
         Replace("AND cancel_at IS NULL", ""),
-        "races/test_lost_one_shot_replies.py::test_a_wipe_whose_reply_was_lost_still_tells_what_it_has_stopped",
+        "races/test_lost_one_shot_replies.py::test_cancelling_all_one_shots_with_lost_reply_reports_the_cancelled_ones",
     ),
     guard(
         "one_shots.ended",
@@ -243,13 +243,13 @@ GUARDS = (
         "one_shots.done_elsewhere",
         "A request that another process has done creates no one-shot.",
         Remove(),
-        "races/test_lost_one_shot_replies.py::test_a_one_shot_is_made_once_and_is_on_record_once",
+        "races/test_lost_one_shot_replies.py::test_one_shot_with_lost_reply_is_created_and_audited_once",
     ),
     guard(
         "one_shots.cancel_all_after_lost_reply",
         "Cancelling all one-shots reports what it did before a lost reply.",
         Replace("-1", "0"),
-        "races/test_lost_one_shot_replies.py::test_a_wipe_whose_reply_was_lost_still_tells_what_it_has_stopped",
+        "races/test_lost_one_shot_replies.py::test_cancelling_all_one_shots_with_lost_reply_reports_the_cancelled_ones",
     ),
     guard(
         "one_shots.allowed_kinds",
@@ -274,7 +274,7 @@ GUARDS = (
         "events.stream_count",
         "Event streams are counted when they are granted.",
         Remove(),
-        "api/test_events.py::test_of_more_streams_than_may_be_open_the_rest_are_refused",
+        "api/test_events.py::test_event_streams_beyond_the_limit_are_refused",
     ),
     # --- secrets
     guard(

@@ -60,20 +60,20 @@ GUARDS = (
             ),
             Remove(),
         ),
-        "races/test_managers.py::test_a_run_that_fails_while_a_manager_looks_is_heeded",
+        "races/test_manifest_manager_races.py::test_manifest_manager_notices_a_run_that_fails_during_its_poll",
         places=2,
     ),
     guard(
         "manifests.locked_before_tasks",
         "Finishing a task locks its manifest before the task.",
         Remove(),
-        "races/test_managers.py::test_a_manifest_runs_once_whatever_meets_it",
+        "races/test_manifest_manager_races.py::test_manifest_runs_once_under_any_concurrent_action",
     ),
     guard(
         "manifests.dependency_changes_take_turns",
         "Dependencies between manifests are changed by one transaction at a time.",
         Replace("pg_advisory_xact_lock(hashtext('tenuto manifests run after others'))", "1"),
-        "races/test_managers.py::test_a_circle_does_not_close_between_two_who_change_the_order_at_once",
+        "races/test_manifest_manager_races.py::test_two_concurrent_dependency_changes_create_no_cycle",
     ),
     # --- batches
     guard(
@@ -92,7 +92,7 @@ GUARDS = (
         "batches.lock_while_items_are_written",
         "A batch is not paused while items of it are written.",
         Remove(),
-        "races/test_dead_letter_races.py::test_one_decides_the_sums_are_right_and_nothing_is_left_behind",
+        "races/test_dead_letter_races.py::test_concurrent_batch_operations_keep_sums_right_and_lose_no_item",
     ),
     guard(
         "batches.pause_waits_for_locked_items",
@@ -105,13 +105,13 @@ GUARDS = (
         "batches.no_pause_after_resume",
         "Items are not held back in a batch that was resumed meanwhile.",
         Condition("False"),
-        "races/test_dead_letter_races.py::test_one_decides_the_sums_are_right_and_nothing_is_left_behind",
+        "races/test_dead_letter_races.py::test_concurrent_batch_operations_keep_sums_right_and_lose_no_item",
     ),
     guard(
         "batches.cancel_waits_for_limited_claims",
         "No claim under limits is in progress when a batch is cancelled.",
         Replace("pg_advisory_xact_lock(hashtext('tenuto limits'))", "1"),
-        "races/test_dead_letter_races.py::test_one_decides_the_sums_are_right_and_nothing_is_left_behind",
+        "races/test_dead_letter_races.py::test_concurrent_batch_operations_keep_sums_right_and_lose_no_item",
     ),
     guard(
         "batches.pause_notifies_workers",
@@ -168,12 +168,12 @@ GUARDS = (
         "dead_letters.row_lock",
         "A dead letter is locked while it is resolved.",
         Remove(),
-        "races/test_dead_letter_races.py::test_one_decides_the_sums_are_right_and_nothing_is_left_behind",
+        "races/test_dead_letter_races.py::test_concurrent_batch_operations_keep_sums_right_and_lose_no_item",
     ),
     guard(
         "dead_letters.manifest_lock_order",
         "Retrying dead letters locks their manifests in the common order.",
         Value("{id: found for id in external_ids if (found := await manifests.lock_manifest(connection, id))}"),
-        "races/test_dead_letter_races.py::test_letters_of_several_manifests_are_retried_while_runs_of_the_same_end_in_the_one_order_of_locks",
+        "races/test_dead_letter_races.py::test_retrying_dead_letters_of_several_manifests_locks_in_the_order_of_finishing_runs",
     ),
 )

@@ -17,7 +17,7 @@ GUARDS = (
         "programs.kill_descendants",
         "The supervisor kills all descendants when its worker is gone.",
         Remove(),
-        "races/test_program_kills.py::test_programs_and_all_they_started_are_gone_soon_after_their_worker",
+        "races/test_program_kills.py::test_programs_and_their_descendants_end_soon_after_their_worker",
     ),
     guard(
         "programs.kill_at_once",

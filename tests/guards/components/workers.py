@@ -23,7 +23,7 @@ GUARDS = (
         "workers.one_alive_per_name",
         "At most one worker of a name is alive.",
         Replace("UNIQUE", ""),
-        "races/test_guards.py::test_of_one_name_only_one_is_alive",
+        "races/test_task_guards.py::test_worker_name_has_one_live_process",
         schema="workers_one_alive_per_name",
     ),
     guard(
@@ -59,7 +59,7 @@ GUARDS = (
     ),
     guard(
         "workers.home_id",
-        "Each home folder has an id of its own, also in containers with equal host names and paths.",
+        "Each home directory has its own id, even in containers with equal host names and paths.",
         Replace("#{_home_id(self._home)}", ""),
         "service/test_process_identity.py::test_worker_in_a_container_with_equal_host_and_path_is_not_ended",
     ),
@@ -67,7 +67,7 @@ GUARDS = (
         "workers.exclusive_name_lock",
         "At most one process of a home folder has a worker name.",
         Replace("LOCK_EX", "LOCK_SH"),
-        "races/test_keys.py::test_a_name_in_use_on_this_machine_is_refused_and_free_again_when_its_process_is_killed",
+        "races/test_uniqueness_races.py::test_worker_name_in_use_on_the_host_is_refused_until_its_process_is_killed",
     ),
     # --- worker
     guard(
@@ -80,39 +80,39 @@ GUARDS = (
         "worker.children_die_with_it",
         "The child processes of a worker die with it.",
         Remove(),
-        "races/test_zombies.py::test_the_children_of_a_killed_worker_are_gone_soon_after_it",
+        "races/test_stalled_workers.py::test_child_processes_of_a_killed_worker_end_soon",
     ),
     guard(
         "worker.stop_once",
         "A worker that drains asks code to stop once.",
         Condition("True"),
-        "races/test_drain.py::test_code_that_is_told_to_stop_may_clean_up_undisturbed",
+        "races/test_drain.py::test_cancelled_code_may_clean_up_during_drain",
     ),
     guard(
         "worker.exit_without_database",
         "A worker that is asked to stop ends although the database does not answer.",
         Remove(),
-        "races/test_drain.py::test_a_worker_told_to_stop_while_the_database_is_away_leaves_all_the_same",
+        "races/test_drain.py::test_worker_drains_while_the_database_is_unreachable",
     ),
     # --- watchdog
     guard(
         "watchdog.stop_before_lease_ends",
         "Code is stopped before its lease ends.",
         (Remove(), Condition("False")),
-        "races/test_zombies.py::test_a_worker_that_cannot_reach_the_database_stops_its_code_before_its_lease_ends",
+        "races/test_stalled_workers.py::test_disconnected_worker_stops_its_code_before_its_lease_expires",
         places=2,
     ),
     guard(
         "watchdog.exit_if_code_goes_on",
         "A worker whose code cannot be stopped in time ends its own process.",
         Remove(),
-        "races/test_zombies.py::test_a_worker_whose_code_cannot_be_stopped_in_time_ends_itself",
+        "races/test_stalled_workers.py::test_worker_whose_code_cannot_be_stopped_in_time_exits",
     ),
     guard(
         "watchdog.renewal_timeout",
         "A renewal without an answer is sent over another connection in time.",
         Replace("reply_timeout_seconds=max(self._renew_seconds, 1.0),", ""),
-        "races/test_zombies.py::test_a_renewal_that_goes_unanswered_is_sent_over_another_line_in_time",
+        "races/test_stalled_workers.py::test_unanswered_renewal_is_sent_over_another_connection_in_time",
     ),
     guard(
         "watchdog.no_renewal_after_give_up",
@@ -224,7 +224,7 @@ GUARDS = (
         "migrations.one_at_a_time",
         "Migrations are applied by one process at a time.",
         Value('"SELECT 1"'),
-        "races/test_keys.py::test_migrations_raced_by_several_processes_are_applied_once",
+        "races/test_uniqueness_races.py::test_migrations_by_several_processes_are_applied_once",
     ),
     # --- embedded
     guard(

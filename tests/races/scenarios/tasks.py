@@ -59,7 +59,7 @@ async def renew(db: Database, scenario: Scenario) -> None:
 
 
 async def mark_overrun(db: Database, scenario: Scenario) -> None:
-    await store.mark_overrun(db, scenario.worker, [(task.id, task.fence) for task in scenario.held])
+    await store.mark_overrun_tasks(db, scenario.worker, [(task.id, task.fence) for task in scenario.held])
 
 
 async def finish_one(db: Database, scenario: Scenario) -> None:

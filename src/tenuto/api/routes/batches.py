@@ -130,7 +130,10 @@ async def submit_batch(
     response: Response,
     key: Annotated[
         str | None,
-        Query(max_length=200, description="Field with the key of the item; an item whose key is open is skipped."),
+        Query(
+            max_length=200,
+            description="Input field that holds the item key. An item is skipped while one with its key is open.",
+        ),
     ] = None,
     batch_key: Annotated[
         str | None,
@@ -139,7 +142,10 @@ async def submit_batch(
     name: Annotated[str | None, Query(max_length=200, description="Display name of the batch.")] = None,
     idempotency_key: Annotated[
         str | None,
-        Header(max_length=200, description="Alternative to the batch key: unique per caller, for the same lines."),
+        Header(
+            max_length=200,
+            description="Alternative to the batch key, unique per caller. Repeat it only with the same lines.",
+        ),
     ] = None,
 ) -> dict[str, Any]:
     """Submit a batch: run a manifest for every line of the body. Lines are stored as they arrive. An invalid line is

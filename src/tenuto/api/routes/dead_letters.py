@@ -75,7 +75,7 @@ class DeadLetterFilter(Body):
     manifest: str | None = Field(default=None, max_length=200)
     fingerprint: str | None = Field(default=None, max_length=200)
     batch: UUID | None = None
-    until: datetime | None = Field(default=None, description="Latest instant of the dead-lettering.")
+    until: datetime | None = Field(default=None, description="Filter by dead letters written up to this instant.")
 
 
 class Selection(NoteBody):

@@ -154,10 +154,12 @@ class RunBody(Body):
 
     arguments: dict[str, Any] | None = Field(default=None, description="Arguments in addition to the properties.")
     item: Any = Field(
-        default=None, description="Alternative to arguments: an item, which may run in parallel with others."
+        default=None, description="Alternative to `arguments`: the input of one item. Items may run in parallel."
     )
     key: str | None = Field(
-        default=None, max_length=200, description="Key of the item; refused while an item with the same key is open."
+        default=None,
+        max_length=200,
+        description="Key of the item. The request is refused while an item with this key is open.",
     )
 
 

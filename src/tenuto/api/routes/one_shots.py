@@ -38,7 +38,7 @@ class OneShotRetry(Body):
         ge=0, le=1000, description="Maximum number of attempts; with 0 or 1 the first failure is final."
     )
     base_seconds: float = Field(10.0, ge=0, le=30 * 86_400, description="Delay after the first failure.")
-    factor: float = Field(2.0, ge=1, le=100, description="Factor of each further delay.")
+    factor: float = Field(2.0, ge=1, le=100, description="Factor by which each further delay grows.")
     cap_seconds: float = Field(3600.0, ge=0, le=366 * 86_400, description="Longest delay.")
     jitter: float = Field(0.2, ge=0, le=1, description="Fraction by which a delay is shortened at random.")
 
@@ -169,7 +169,7 @@ class CancelledOneShots(BaseModel):
 
     terminated: list[UUID] = Field(examples=[[_EXAMPLE_ID]])
     total: int = Field(examples=[1])
-    stopping: list[UUID] = Field(description="Those of them that run, and end when their code has stopped.")
+    stopping: list[UUID] = Field(description="Running one-shots among them, which end when their code has stopped.")
 
 
 @router.post(

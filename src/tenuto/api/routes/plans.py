@@ -54,7 +54,7 @@ async def apply_definitions(
     prune: Prune = False,
     plan: Annotated[
         str | None,
-        Query(max_length=100, description="`plan` of the reviewed plan; refused if the changes would differ."),
+        Query(max_length=100, description="`plan` of the reviewed plan. The request is refused if the changes differ."),
     ] = None,
 ) -> dict[str, Any]:
     """Apply definitions in one transaction. Refused if the changes differ from the given plan."""

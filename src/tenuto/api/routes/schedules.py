@@ -123,7 +123,7 @@ async def enable_schedule(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "schedule.enable")], name: Name
 ) -> dict[str, bool]:
     """Enable a schedule from now on."""
-    # Only a request that changed something is stored, so a repetition has changed it before.
+    # The idempotency key is stored only with a change, so a repeated request changed the schedule the first time.
     return {"changed": call.is_repeat or await call.app.schedules.enable(name, reason=call.reason)}
 
 

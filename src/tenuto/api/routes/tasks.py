@@ -53,7 +53,7 @@ class NewTask(Body):
     run_at: datetime | None = Field(default=None, description="Earliest start.")
     delay: str | float | None = Field(default=None, description="Delay of the start: seconds, `10m`, `2h`.")
     key: str | None = Field(
-        default=None, description="Unique among open tasks; a second request returns the open task."
+        default=None, description="Key, unique among open tasks. A second request returns the open task."
     )
     limit_key: str | None = Field(default=None, description="Tasks with the same key share a limit.")
     limit: int | None = Field(default=None, description="Maximum number of running tasks with the same limit key.")

@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from tenuto.cli import exit_codes
-from tenuto.cli.command import Session, command, group, top_level
+from tenuto.cli.command import Session, argument, command, group, option
 from tenuto.cli.formatting import format_local_time, one_line
-from tenuto.cli.option_parsing import BelowOption, LimitOption, argument, build_filters, option
-from tenuto.cli.output import Column, print_json, print_list, print_table
+from tenuto.cli.option_parsing import BelowOption, LimitOption, build_filters
+from tenuto.cli.output import fitted_table, print_json, print_list, print_rich
 from tenuto.model.triggers.parsing import parse_instant
 
 if TYPE_CHECKING:
@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 
 _MAX_CELL_LENGTH = 60
 
-audit_log = group(
-    top_level, "audit", "List, verify and export the audit log.", "tenuto audit list", "tenuto audit verify"
-)
+audit_log = group("audit", "List, verify and export the audit log.", "list", "verify")
 
 
 @command(audit_log, "list", "--action schedule --actor ana", "--target nightly -o json | jq '.[0].before, .[0].after'")
@@ -44,19 +42,18 @@ async def list_entries(
         limit=limit,
         below=below,
     )
-    columns: dict[str, Column] = {
-        "time": lambda entry, _: format_local_time(entry["at"]),
-        "actor": "actor_name",
-        "source": "source",
-        "action": "action",
-        "target": lambda entry, _: one_line(entry["target"] or "", _MAX_CELL_LENGTH),
-        "reason": lambda entry, _: one_line(entry["reason"] or "", _MAX_CELL_LENGTH),
-        "position": "position",
-    }
     await print_list(
         session,
         await session.app.audit.list(**filters),
-        columns,
+        {
+            "time": lambda entry, _: format_local_time(entry["at"]),
+            "actor": "actor_name",
+            "source": "source",
+            "action": "action",
+            "target": lambda entry, _: one_line(entry["target"] or "", _MAX_CELL_LENGTH),
+            "reason": lambda entry, _: one_line(entry["reason"] or "", _MAX_CELL_LENGTH),
+            "position": "position",
+        },
         noun="audit entries",
         filters=filters,
         optional=("position", "source"),
@@ -94,11 +91,12 @@ async def verify_audit_log(
     if result.is_sound:
         session.print_message(f"the audit log is intact: {_extent(result)}")
         return exit_codes.OK
-    print_table(
+    table = fitted_table(
         ("position", "fault", "description"),
         [(fault.position, fault.kind.replace("_", " "), fault.description) for fault in result.faults],
         flexible=("description",),
     )
+    print_rich(table)
     more = " (more faults are not shown)" if result.has_more_faults else ""
     session.print_message(f"the audit log was altered{more}: {_extent(result)}")
     return exit_codes.FAILED
@@ -126,7 +124,4 @@ async def export_audit_log(
             sys.stdout.write(f"{line}\n")
         return
     count = await app.audit.export(Path(file))
-    if session.as_json:
-        print_json({"file": file, "entries": count})
-    else:
-        session.print_message(f"{count:,} entries exported to {file}")
+    session.report({"file": file, "entries": count}, f"{count:,} entries exported to {file}")

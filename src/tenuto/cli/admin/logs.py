@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 from typing import Annotated
 
-from tenuto.cli.command import Session, command, group, top_level
-from tenuto.cli.definitions.manifest_options import parse_json_object
+from tenuto.cli.command import Session, argument, command, flag, group, option
 from tenuto.cli.formatting import escape_control_characters, format_local_time, format_relative, one_line, safe_text
-from tenuto.cli.option_parsing import LimitOption, argument, flag, option
-from tenuto.cli.output import Column, Record, print_json, print_list, print_text
-from tenuto.cli.work.jobs import read_text_option
+from tenuto.cli.option_parsing import LimitOption, read_json_option
+from tenuto.cli.output import Record, print_json, print_list, print_text
 
 LogName = Annotated[str, argument("LOG", "Name of the log.")]
 
-logs = group(
-    top_level, "log", "Read named logs and append to them.", "tenuto log list", "tenuto log show orders --limit 20"
-)
+logs = group("log", "Read named logs and append to them.", "list", "show orders --limit 20")
 
 
 @command(logs, "list", "", "-o json")
@@ -26,16 +22,15 @@ async def list_logs(
     after: Annotated[str, option("LOG", "Pagination cursor: last name of the page before.")] = "",
 ) -> None:
     """List logs by name, each with its newest entry."""
-    columns: dict[str, Column] = {
-        "name": "log",
-        "last": lambda row, now: format_relative(row["last_at"], now),
-        "entry": "last_entry",
-        "message": lambda row, _: one_line(row["last_message"]),
-    }
     await print_list(
         session,
         await session.app.logs.names(after=after, limit=limit),
-        columns,
+        {
+            "name": "log",
+            "last": lambda row, now: format_relative(row["last_at"], now),
+            "entry": "last_entry",
+            "message": lambda row, _: one_line(row["last_message"]),
+        },
         noun="logs",
         filters={"after": after, "limit": limit},
         optional=("entry",),
@@ -85,10 +80,7 @@ async def append_entry(
     fields: Annotated[str | None, option("JSON|@FILE|-", "Data of the entry as a JSON object; - reads stdin.")] = None,
 ) -> None:
     """Append an entry to a log. The first entry creates the log."""
-    data = None if fields is None else parse_json_object(read_text_option(fields, "--fields"), "--fields")
+    data = None if fields is None else read_json_option(fields, "--fields")
     with session.as_user() as app:
         entry = await app.logs.append(log, message, data)
-    if session.as_json:
-        print_json(entry)
-    else:
-        session.print_message(f"entry {entry['id']} appended to {safe_text(log)}")
+    session.report(entry, f"entry {entry['id']} appended to {safe_text(log)}")

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tenuto.cli.admin.health import report_health
-from tenuto.cli.command import SERVICE_SHARED, Session, command, top_level
+from tenuto.cli.command import SERVICE_SHARED, Session, argument, command, flag, option, top_level
 from tenuto.cli.formatting import format_duration, format_relative, safe_text
-from tenuto.cli.option_parsing import argument, flag, option
-from tenuto.cli.output import Column, print_json, print_list, styled_state
+from tenuto.cli.output import print_list, styled_state
 from tenuto.settings import redact_password
 
 if TYPE_CHECKING:
@@ -151,22 +150,21 @@ async def list_workers(
 
     A process that has not reported in time is stale. Its tasks are recovered when their leases end.
     """
-    columns: dict[str, Column] = {
-        "name": "name",
-        "service": "service",
-        "state": lambda worker, _: styled_state(worker["state"]),
-        "busy": lambda worker, _: f"{worker['running']}/{worker['slots']}" if worker["service"] == "worker" else "",
-        "queues": lambda worker, _: ", ".join(worker["queues"]),
-        "last seen": lambda worker, _: f"{format_duration(worker['silent_for'])} ago",
-        "started": lambda worker, now: format_relative(worker["started_at"], now),
-        "host": "host",
-        "pid": "pid",
-        "version": "version",
-    }
     await print_list(
         session,
         await session.app.workers(ended=all),
-        columns,
+        {
+            "name": "name",
+            "service": "service",
+            "state": lambda worker, _: styled_state(worker["state"]),
+            "busy": lambda worker, _: f"{worker['running']}/{worker['slots']}" if worker["service"] == "worker" else "",
+            "queues": lambda worker, _: ", ".join(worker["queues"]),
+            "last seen": lambda worker, _: f"{format_duration(worker['silent_for'])} ago",
+            "started": lambda worker, now: format_relative(worker["started_at"], now),
+            "host": "host",
+            "pid": "pid",
+            "version": "version",
+        },
         noun="workers",
         hint="start one with: tenuto worker --app MODULE:OBJECT",
         optional=("version", "host", "pid", "started", "queues"),
@@ -238,9 +236,5 @@ async def migrate_database(
         typer.echo(session.app.migration_script())
         return
     applied = [f"{migration.number:04} {migration.name}" for migration in await session.app.migrate()]
-    if session.as_json:
-        print_json({"applied": applied})
-        return
-    for migration in applied:
-        session.print_message(f"applied {migration}")
-    session.print_message(f"the schema of {_database_text(session.app)} is up to date")
+    messages = [f"applied {migration}" for migration in applied]
+    session.report({"applied": applied}, *messages, f"the schema of {_database_text(session.app)} is up to date")

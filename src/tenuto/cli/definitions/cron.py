@@ -5,17 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from tenuto.cli import descriptions
-from tenuto.cli.command import Session, command, group, top_level
-from tenuto.cli.option_parsing import argument, option
+from tenuto.cli.command import Session, argument, command, group, option
 from tenuto.cli.output import print_json, print_rich
 from tenuto.clock import SystemClock
 from tenuto.errors import Invalid
 from tenuto.model.triggers import cron
 
 _EXAMPLES = ("'0 2 * * *' --zone Europe/London", "'*/15 9-17 * * mon-fri' -n 10 -o json")
-cron_commands = group(
-    top_level, "cron", "Explain cron lines.", *(f"tenuto cron explain {example}" for example in _EXAMPLES)
-)
+cron_commands = group("cron", "Explain cron lines.", *(f"explain {example}" for example in _EXAMPLES))
 
 
 @command(cron_commands, "explain", *_EXAMPLES, shared=("output", "quiet"))

@@ -15,10 +15,9 @@ from rich.text import Text
 
 from tenuto.app import Tenuto
 from tenuto.cli import descriptions
-from tenuto.cli.command import Session, login_name
+from tenuto.cli.command import Session, login_name, option
 from tenuto.cli.descriptions import titled_diff
 from tenuto.cli.formatting import format_relative, format_with_age, safe_text
-from tenuto.cli.option_parsing import option
 from tenuto.cli.output import Record, print_json, print_rich, styled_state
 from tenuto.definitions.declarations import StoredDefinition
 from tenuto.errors import NotFound
@@ -57,7 +56,6 @@ class DefinitionResource(Generic[S]):
         }
 
     def version_document(self, version: Version) -> Record:
-        """Return a change as a JSON document."""
         return {
             "version": version.version,
             self.key_field: version.key,
@@ -202,13 +200,12 @@ def enabled_label(*, enabled: bool) -> Text:
 def definition_heading(found: StoredDefinition, detail: str = "") -> list[RenderableType]:
     """Return the first lines: state, key and version, and the description if there is one."""
     key, about = (safe_text(found.key), "bold"), (f"  version {found.version}", "dim")
-    description = found.fields["description"]
+    description = found.fields.get("description")
     heading = Text.assemble(enabled_label(enabled=found.enabled), "  ", key, detail, about)
     return [heading, *([safe_text(description)] if description else []), ""]
 
 
 def section_title(title: str) -> list[RenderableType]:
-    """Return the lines of a section title."""
     return ["", Text(title, style="bold")]
 
 

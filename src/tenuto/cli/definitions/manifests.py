@@ -11,7 +11,7 @@ import typer
 from rich.console import RenderableType
 
 from tenuto.cli import descriptions
-from tenuto.cli.command import Session, command, group, login_name, top_level
+from tenuto.cli.command import Session, argument, command, flag, group, login_name, option
 from tenuto.cli.definitions.definition_commands import (
     DefinitionResource,
     ReasonOption,
@@ -20,26 +20,26 @@ from tenuto.cli.definitions.definition_commands import (
     origin_facts,
     section_title,
 )
-from tenuto.cli.definitions.manifest_options import (
-    OPTIONS,
+from tenuto.cli.definitions.definition_options import (
+    MANIFEST_OPTIONS,
     change_manifest,
+    expand_options,
     manifest_from_options,
     parse_arguments,
     translate_manifest_errors,
 )
-from tenuto.cli.definitions.schedule_options import expand_options
 from tenuto.cli.descriptions import format_in_zone
 from tenuto.cli.formatting import format_duration, format_relative, one_line, safe_text
 from tenuto.cli.option_parsing import (
     BelowOption,
     LimitOption,
-    argument,
     build_filters,
-    flag,
-    option,
+    option_conflict,
+    require_wait,
     translate_error_fields,
 )
 from tenuto.cli.output import (
+    Column,
     Record,
     compact_json,
     fitted_table,
@@ -47,23 +47,23 @@ from tenuto.cli.output import (
     print_json,
     print_list,
     print_rich,
+    record_table,
     state_symbol,
     styled_state,
 )
-from tenuto.cli.work.jobs import require_wait, suggest_job_list, wait_for_task
-from tenuto.cli.work.task_report import error_summary
-from tenuto.errors import Invalid, NotFound
+from tenuto.cli.work.jobs import suggest_job_list, wait_for_task
+from tenuto.cli.work.task_report import error_summary, run_duration
+from tenuto.errors import NotFound
 from tenuto.model.manifests import Manifest, manifest_from_fields
 from tenuto.model.policies import RetryPolicy
 from tenuto.store.definition_rows import Version
 from tenuto.store.manifests import StoredManifest
 
 manifests = group(
-    top_level,
     "manifest",
     "Create, inspect, change and run manifests (job definitions).",
-    "tenuto manifest list",
-    "tenuto manifest add nightly-report --job report --cron '0 6 * * mon-fri' --app tasks:app",
+    "list",
+    "add nightly-report --job report --cron '0 6 * * mon-fri' --app tasks:app",
 )
 
 ManifestId = Annotated[str, argument("EXTERNAL_ID", "External id of the manifest.")]
@@ -293,31 +293,25 @@ def describe_progress(run: Record, now: datetime) -> str:
 
 
 def _batches_table(found: Sequence[Record], now: datetime) -> RenderableType:
-    rows = [
-        (
-            each["id"],
-            f"{each['total']:,}",
-            f"{each['open']:,}",
-            f"{each['failed']:,}",
-            format_relative(each["created_at"], now),
-        )
-        for each in found
-    ]
-    return fitted_table(("batch", "items", "open", "failed", "created"), rows)
+    columns: dict[str, Column] = {
+        "batch": "id",
+        "items": lambda batch, _: f"{batch['total']:,}",
+        "open": lambda batch, _: f"{batch['open']:,}",
+        "failed": lambda batch, _: f"{batch['failed']:,}",
+        "created": lambda batch, now: format_relative(batch["created_at"], now),
+    }
+    return record_table(found, columns, now)
 
 
 def _attempts_table(found: list[Record], now: datetime) -> RenderableType:
-    rows = [
-        (
-            styled_state(run["status"]),
-            f"{run['attempt']}{'' if run['final'] else ' ↻'}",
-            format_relative(run["ended_at"], now),
-            format_duration(run["ended_at"] - run["started_at"]) if run["started_at"] else "",
-            error_summary(run["error"]),
-        )
-        for run in found
-    ]
-    return fitted_table(("status", "attempt", "ended", "ran", "error"), rows, optional=("ran",), flexible=("error",))
+    columns: dict[str, Column] = {
+        "status": lambda run, _: styled_state(run["status"]),
+        "attempt": lambda run, _: f"{run['attempt']}{'' if run['final'] else ' ↻'}",
+        "ended": lambda run, now: format_relative(run["ended_at"], now),
+        "ran": lambda run, _: run_duration(run),
+        "error": lambda run, _: error_summary(run["error"]),
+    }
+    return record_table(found, columns, now, optional=("ran",), flexible=("error",))
 
 
 # --- history --------------------------------------------------------------------------------------------------------
@@ -378,7 +372,7 @@ def _describe_skipped(skipped: Record) -> str:
     "replicate-users --job replicate --on-demand --set source=prod --max-active 5",
     "mail-report --job mail --after nightly-report --max-retries 5 --retry-wait 30s",
 )
-@partial(expand_options, OPTIONS, after=2)
+@partial(expand_options, MANIFEST_OPTIONS, after=2)
 async def add_manifest(
     session: Session,
     external_id: ManifestId,
@@ -403,7 +397,7 @@ async def add_manifest(
     "nightly-report --cron '30 6 * * *' --reason 'the import got slower'",
     "replicate-users --max-active 20 --timeout none",
 )
-@partial(expand_options, OPTIONS)
+@partial(expand_options, MANIFEST_OPTIONS)
 async def edit_manifest(session: Session, external_id: ManifestId, reason: ReasonOption = None, **options: Any) -> None:
     """Change the given options of a manifest.
 
@@ -497,12 +491,7 @@ async def show_or_change_group(
     Active runs continue, even if the new limit is lower.
     """
     if max_active is not None and no_limit:
-        raise Invalid(
-            "--max-active and --no-limit cannot be combined",
-            code="cli.option.conflict",
-            field="--max-active",
-            remedy="give one of the two",
-        )
+        raise option_conflict("--max-active", "--no-limit", "give one of the two")
     limit: int | Literal["keep"] | None = "keep" if max_active is None else max_active
     if no_limit:
         limit = None

@@ -3,29 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import datetime
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import RenderableType
-from rich.padding import Padding
 from rich.text import Text
 
 from tenuto.cli import descriptions, exit_codes
-from tenuto.cli.command import Session, command, login_name, top_level
+from tenuto.cli.command import Session, argument, command, flag, login_name, top_level
 from tenuto.cli.definitions.definition_commands import ReasonOption, before_and_after
 from tenuto.cli.definitions.manifests import describe_manifest_trigger
-from tenuto.cli.descriptions import format_in_zone
+from tenuto.cli.descriptions import format_in_zone, titled_diff
 from tenuto.cli.formatting import safe_text
-from tenuto.cli.option_parsing import argument, flag
 from tenuto.cli.output import print_json, print_rich
 from tenuto.definitions import document_parser
-from tenuto.definitions.declarations import PlannedChange
+from tenuto.definitions.declarations import CHANGING_EFFECTS, PlannedChange
 from tenuto.definitions.definition_files import DeclaredSchedule, parse_schedules
 from tenuto.definitions.document_parser import MAX_BYTES, SUFFIXES, Document
-from tenuto.definitions.manifest_plan import GroupChange, ManifestChange, ManifestPlan
+from tenuto.definitions.manifest_plan import GroupChange, ManifestChange
 from tenuto.definitions.schedule_plan import ScheduleChange
 from tenuto.errors import Invalid
 from tenuto.model.triggers import Trigger
@@ -34,6 +31,8 @@ from tenuto.operations.plans import ApplyPlan, Declarations, read_declarations
 FilesArgument = Annotated[list[str], argument("FILE…", "YAML or TOML files, or folders that contain them.")]
 PruneOption = Annotated[bool, flag("Delete definitions that came from files and are not in these files.", "--prune")]
 _MAX_FILES = 1000
+_FIELDS_SHOWN_ABOVE = ("name", "when", "after", "schedule_type")
+"""Fields of a new manifest that the title lines show already."""
 _SIGNS = {"created": ("+", "green"), "changed": ("~", "yellow"), "unchanged": ("=", "dim"), "kept": ("!", "magenta")}
 
 
@@ -99,12 +98,10 @@ def _confirm_deletion(names: Sequence[str]) -> bool:
 
 
 def read_schedules(files: Iterable[str]) -> list[DeclaredSchedule]:
-    """Return the schedules that the files declare."""
     return parse_schedules(_read_documents(files))
 
 
 def read_definitions(files: Iterable[str]) -> Declarations:
-    """Return all definitions that the files declare."""
     return read_declarations(_read_documents(files))
 
 
@@ -159,15 +156,27 @@ def _unreadable(path: Path, error: OSError) -> Invalid:
 
 
 def plan_document(planned: ApplyPlan) -> dict[str, Any]:
-    """Return a plan as a JSON document."""
-    others = [each.name for each in planned.schedules.undeclared]
     return {
         "changes_something": planned.has_changes,
         "schedules": [change_document(change, "name") for change in planned.schedules.changes],
-        **manifest_plan_document(planned.manifests),
-        "not_declared": [*others, *(each.external_id for each in planned.manifests.undeclared)],
+        "manifests": [change_document(change, "external_id") for change in planned.manifests.changes],
+        "groups": [
+            {
+                "name": change.key,
+                "effect": change.effect,
+                "file": change.entry.document.name,
+                "path": change.entry.path,
+                "changes": before_and_after(change.differences),
+            }
+            for change in planned.manifests.groups
+        ],
+        "not_declared": _undeclared_names(planned),
         "deleted": list(planned.deleted),
     }
+
+
+def _undeclared_names(planned: ApplyPlan) -> list[str]:
+    return [each.key for part in (planned.schedules, planned.manifests) for each in part.undeclared]
 
 
 def change_document(change: PlannedChange[Any, Any, Any], known_by: str) -> dict[str, Any]:
@@ -187,12 +196,11 @@ def change_document(change: PlannedChange[Any, Any, Any], known_by: str) -> dict
 
 def print_plan(session: Session, planned: ApplyPlan) -> None:
     """Print a plan for people: the changes on stdout, the totals on stderr."""
-    parts: list[RenderableType] = []
-    for change in planned.schedules.changes:
-        parts += _schedule_lines(change)
-    parts += manifest_plan_lines(planned.manifests)
-    others = [each.name for each in planned.schedules.undeclared]
-    others += [each.external_id for each in planned.manifests.undeclared]
+    schedules, manifests, groups = planned.schedules.changes, planned.manifests.changes, planned.manifests.groups
+    parts = [line for change in schedules for line in _schedule_lines(change)]
+    parts += [line for group in groups for line in _group_lines(group)]
+    parts += [line for change in manifests for line in _manifest_lines(change)]
+    others = _undeclared_names(planned)
     for name in others:
         if name in planned.deleted:
             parts.append(Text(f"- {safe_text(name)}  deleted: not declared in the files", style="red"))
@@ -200,9 +208,8 @@ def print_plan(session: Session, planned: ApplyPlan) -> None:
             parts.append(Text(f"? {safe_text(name)}  no longer declared; kept", style="dim"))
     if parts:
         print_rich(*parts)
-    effects = [change.effect for change in planned.schedules.changes]
-    effects += [change.effect for change in planned.manifests.changes]
-    effects += [group.effect for group in planned.manifests.groups]
+    changes: list[PlannedChange[Any, Any, Any] | GroupChange] = [*schedules, *manifests, *groups]
+    effects = [change.effect for change in changes]
     counts = {
         "to create": effects.count("created"),
         "to change": effects.count("changed"),
@@ -216,106 +223,41 @@ def print_plan(session: Session, planned: ApplyPlan) -> None:
 
 
 def _schedule_lines(change: ScheduleChange) -> list[RenderableType]:
-    lines = [change_title(change.key, change.effect)]
-    lines += [Text(f"    {note}", style="dim") for note in change.notes]
-    if change.current is None:
-        lines.append(Text(f"    {safe_text(change.definition.trigger.describe())}"))
-        fields = change.definition.to_fields()
-        lines += [
-            Text(f"    {bracket} {safe_text(step)}") for bracket, step in descriptions.describe_steps(fields["steps"])
-        ]
-        for field, describe in (("overlap", descriptions.describe_overlap), ("misfire", descriptions.describe_misfire)):
-            lines.append(Text(f"    {field}  {safe_text(describe(fields[field]))}", style="dim"))
+    fields = change.definition.to_fields()
+    if change.current is not None:
+        lines = _difference_lines(change.current.fields, fields)
     else:
-        before, after = change.current.definition.to_fields(), change.definition.to_fields()
-        for title, difference in descriptions.describe_changes(before, after):
-            lines += [Text(f"    {title}"), Padding(descriptions.coloured_diff(difference), (0, 0, 0, 6))]
-    if change.effect in ("created", "changed"):
-        old_trigger = None if change.current is None else change.current.definition.trigger
-        diff = descriptions.coloured_diff(run_lines(change, old_trigger, change.definition.trigger))
-        lines += [Text("    next runs"), Padding(diff, (0, 0, 0, 6))]
-    return lines
-
-
-def change_title(name: str, effect: str, kind: str = "") -> RenderableType:
-    """Return the title line of a change."""
-    sign, colour = _SIGNS[effect]
-    return Text.assemble((f"{sign} ", colour), (kind, "dim"), (safe_text(name), "bold"), (f"  {effect}", colour))
-
-
-def run_lines(change: PlannedChange[Any, Any, Any], old_trigger: Trigger | None, trigger: Trigger) -> list[str]:
-    """Return the next runs in time order: removed, kept and added ones."""
-    if change.current is not None and not change.current.enabled:
-        return ["  none while it is disabled"]
-    if old_trigger is None:
-        return [f"+ {_format_run(run, trigger)}" for run in change.runs_after] or ["  manual runs only"]
-    if not change.runs_before and not change.runs_after:
-        return ["  manual runs only"]
-    seed = "" if change.current is None else str(change.current.id)
-    manual = [
-        f"{sign} manual runs only" for sign, runs in (("-", change.runs_before), ("+", change.runs_after)) if not runs
-    ]
-    return [*manual, *descriptions.compare_runs(old_trigger, change.runs_before, trigger, change.runs_after, seed)]
-
-
-def _format_run(instant: datetime, trigger: Trigger) -> str:
-    return format_in_zone(instant, trigger.to_fields().get("zone"))
-
-
-_FIELDS_SHOWN_ABOVE = ("name", "when", "after", "schedule_type")
-"""Fields of a new manifest that the title lines show already."""
-
-
-def manifest_plan_document(planned: ManifestPlan) -> dict[str, Any]:
-    """Return the manifest part of a plan as a JSON document."""
-    return {
-        "manifests": [change_document(change, "external_id") for change in planned.changes],
-        "groups": [
-            {
-                "name": change.key,
-                "effect": change.effect,
-                "file": change.entry.document.name,
-                "path": change.entry.path,
-                "changes": before_and_after(change.differences),
-            }
-            for change in planned.groups
-        ],
-    }
-
-
-def manifest_plan_lines(planned: ManifestPlan) -> list[RenderableType]:
-    """Return the manifest part of a plan as lines."""
-    lines: list[RenderableType] = []
-    for group in planned.groups:
-        lines += _group_lines(group)
-    for change in planned.changes:
-        lines += _manifest_lines(change)
-    return lines
+        steps = descriptions.describe_steps(fields["steps"])
+        overlap, misfire = (
+            descriptions.describe_overlap(fields["overlap"]),
+            descriptions.describe_misfire(fields["misfire"]),
+        )
+        lines = [
+            Text(f"    {safe_text(change.definition.trigger.describe())}"),
+            *(Text(f"    {bracket} {safe_text(step)}") for bracket, step in steps),
+            Text(f"    overlap  {safe_text(overlap)}", style="dim"),
+            Text(f"    misfire  {safe_text(misfire)}", style="dim"),
+        ]
+    return [*_title_lines(change), *lines, *_run_lines(change)]
 
 
 def _manifest_lines(change: ManifestChange) -> list[RenderableType]:
-    lines: list[RenderableType] = [change_title(change.key, change.effect, "manifest ")]
-    lines += [Text(f"    {note}", style="dim") for note in change.notes]
-    before = None if change.current is None else change.current.manifest.to_fields()
-    if before is None:
-        lines.append(Text(f"    {safe_text(describe_manifest_trigger(change.definition))}"))
-    for title, difference in descriptions.describe_changes(before, change.definition.to_fields()):
-        if before is not None or title not in _FIELDS_SHOWN_ABOVE:
-            lines += [Text(f"    {title}"), Padding(descriptions.coloured_diff(difference), (0, 0, 0, 6))]
-    if change.effect in ("created", "changed") and (change.runs_before or change.runs_after):
-        old_trigger = None if change.current is None else change.current.manifest.trigger
-        diff = descriptions.coloured_diff(run_lines(change, old_trigger, change.definition.trigger))
-        lines += [Text("    next runs"), Padding(diff, (0, 0, 0, 6))]
-    return lines
+    fields = change.definition.to_fields()
+    if change.current is not None:
+        lines = _difference_lines(change.current.fields, fields)
+    else:
+        lines = [Text(f"    {safe_text(describe_manifest_trigger(change.definition))}")]
+        lines += _difference_lines(None, fields, omitted=_FIELDS_SHOWN_ABOVE)
+    runs = _run_lines(change) if change.runs_before or change.runs_after else []
+    return [*_title_lines(change, "manifest "), *lines, *runs]
 
 
 def _group_lines(change: GroupChange) -> list[RenderableType]:
     name = "* (all manifests)" if change.key == "*" else change.key
-    lines: list[RenderableType] = [change_title(name, change.effect, "group ")]
+    lines: list[RenderableType] = [_change_title(name, change.effect, "group ")]
     for field, (before, after) in change.differences.items():
         title = {"max_active": "maximum active"}.get(field, field)
-        difference = [f"- {_format_value(before)}", f"+ {_format_value(after)}"]
-        lines += [Text(f"    {title}"), Padding(descriptions.coloured_diff(difference), (0, 0, 0, 6))]
+        lines += titled_diff(title, [f"- {_format_value(before)}", f"+ {_format_value(after)}"], indent=4)
     return lines
 
 
@@ -323,3 +265,42 @@ def _format_value(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return "no limit" if value is None else str(value)
+
+
+def _title_lines(change: PlannedChange[Any, Any, Any], kind: str = "") -> list[RenderableType]:
+    notes = [Text(f"    {note}", style="dim") for note in change.notes]
+    return [_change_title(change.key, change.effect, kind), *notes]
+
+
+def _change_title(name: str, effect: str, kind: str) -> RenderableType:
+    sign, colour = _SIGNS[effect]
+    return Text.assemble((f"{sign} ", colour), (kind, "dim"), (safe_text(name), "bold"), (f"  {effect}", colour))
+
+
+def _difference_lines(
+    before: Mapping[str, Any] | None, after: Mapping[str, Any], omitted: Sequence[str] = ()
+) -> list[RenderableType]:
+    changes = descriptions.describe_changes(before, after)
+    return [line for title, diff in changes if title not in omitted for line in titled_diff(title, diff, indent=4)]
+
+
+def _run_lines(change: PlannedChange[Any, Any, Any]) -> list[RenderableType]:
+    """Return the next runs in time order: removed, kept and added ones."""
+    if change.effect not in CHANGING_EFFECTS:
+        return []
+    return titled_diff("next runs", _run_differences(change), indent=4)
+
+
+def _run_differences(change: PlannedChange[Any, Any, Any]) -> list[str]:
+    trigger: Trigger = change.definition.trigger
+    if change.current is None:
+        zone = trigger.to_fields().get("zone")
+        return [f"+ {format_in_zone(run, zone)}" for run in change.runs_after] or ["  manual runs only"]
+    if not change.current.enabled:
+        return ["  none while it is disabled"]
+    before, after = change.runs_before, change.runs_after
+    if not before and not after:
+        return ["  manual runs only"]
+    manual = [f"{sign} manual runs only" for sign, runs in (("-", before), ("+", after)) if not runs]
+    old_trigger, seed = change.current.trigger, str(change.current.id)
+    return [*manual, *descriptions.compare_runs(old_trigger, before, trigger, after, seed)]

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from tenuto.app import Tenuto
 from tenuto.cli import descriptions
-from tenuto.cli.command import Session, command, group, top_level
+from tenuto.cli.command import Session, argument, command, flag, group, option
 from tenuto.cli.definitions.definition_commands import (
     DefinitionResource,
     ReasonOption,
@@ -24,7 +24,7 @@ from tenuto.cli.definitions.definition_commands import (
     origin_facts,
     section_title,
 )
-from tenuto.cli.definitions.schedule_options import (
+from tenuto.cli.definitions.definition_options import (
     build_schedule,
     change_schedule,
     translate_schedule_errors,
@@ -33,7 +33,7 @@ from tenuto.cli.definitions.schedule_options import (
 from tenuto.cli.definitions.step_syntax import parse_overrides
 from tenuto.cli.descriptions import format_in_zone
 from tenuto.cli.formatting import format_duration, format_local_time, format_relative
-from tenuto.cli.option_parsing import LimitOption, argument, build_filters, flag, option, translate_error_fields
+from tenuto.cli.option_parsing import LimitOption, build_filters, missing_option, require_wait, translate_error_fields
 from tenuto.cli.output import (
     Record,
     name_value_table,
@@ -45,19 +45,17 @@ from tenuto.cli.output import (
     styled_state,
 )
 from tenuto.cli.work.executions import render_executions, watch_execution
-from tenuto.cli.work.jobs import require_wait
 from tenuto.clock import monotonic_seconds
-from tenuto.errors import Conflict, Invalid
+from tenuto.errors import Conflict
 from tenuto.ids import new_id
 from tenuto.model.triggers.parsing import parse_instant
 from tenuto.store.schedules import Schedule
 
 schedules = group(
-    top_level,
     "schedule",
     "Create, inspect, change and run schedules.",
-    "tenuto schedule list",
-    "tenuto schedule add nightly --cron '0 2 * * *' --step import_hr --step sync --app tasks:app",
+    "list",
+    "add nightly --cron '0 2 * * *' --step import_hr --step sync --app tasks:app",
 )
 
 DecisionName = Literal["fired", "queued", "coalesced", "skipped", "missed"]
@@ -283,12 +281,8 @@ async def show_ledger(
 ) -> None:
     """Show the occurrence ledger, newest first: for each due instant the decision, its reason, time and author."""
     if below is not None and before is None:
-        raise Invalid(
-            "--below requires --before",
-            code="cli.option.requires_other",
-            field="--below",
-            remedy="add --before with the due time of that row; the hint below a full page has both",
-        )
+        remedy = "add --before with the due time of that row; the hint below a full page has both"
+        raise missing_option("--below", "--before", remedy)
     until = None if before is None else parse_instant(before, field="--before")
     async with SCHEDULES.suggesting_names(session.app, name or ""):
         found = await session.app.schedules.ledger(

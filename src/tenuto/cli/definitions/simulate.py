@@ -14,10 +14,10 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import RenderableType
 from rich.text import Text
 
-from tenuto.cli.command import Session, command, top_level
+from tenuto.cli.command import Session, command, option, top_level
 from tenuto.cli.definitions.plans import read_schedules
 from tenuto.cli.formatting import format_duration, one_line
-from tenuto.cli.option_parsing import option, parse_whole_number, translate_error_fields
+from tenuto.cli.option_parsing import invalid_value, parse_whole_number, translate_error_fields
 from tenuto.cli.output import fitted_table, print_json, print_rich
 from tenuto.clock import SystemClock
 from tenuto.errors import Invalid
@@ -126,12 +126,8 @@ def _parse_instant(text: str, zone: tzinfo, now: datetime, option: str) -> datet
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
-        raise Invalid(
-            f"{option} {text!r:.60} is not an instant",
-            code="value.instant.invalid",
-            field=option,
-            remedy="write it as 2031-03-29 or 2031-03-29T02:00",
-        ) from None
+        remedy = "write it as 2031-03-29 or 2031-03-29T02:00"
+        raise invalid_value(option, text, "is not an instant", code="value.instant.invalid", remedy=remedy) from None
     aware = found.replace(tzinfo=zone) if found.tzinfo is None else found
     if not 1970 <= aware.year < 9000:
         raise Invalid(
@@ -146,10 +142,8 @@ def _parse_end(text: str, zone: tzinfo, now: datetime, start: datetime) -> datet
     if text[-1:] in ("s", "m", "h", "d"):
         seconds = parse_duration_seconds(text, field="--to")
         if seconds is None or not 0 < seconds <= _MAX_SIMULATED_SECONDS:
-            raise Invalid(
-                f"--to {text!r:.60} is not between one second and ten years",
-                code="simulation.duration.out_of_range",
-                field="--to",
+            raise invalid_value(
+                "--to", text, "is not between one second and ten years", code="simulation.duration.out_of_range"
             )
         return start + timedelta(seconds=seconds)
     return _parse_instant(text, zone, now, "--to")
@@ -158,15 +152,13 @@ def _parse_end(text: str, zone: tzinfo, now: datetime, start: datetime) -> datet
 def _parse_outage(text: str, zone: tzinfo, now: datetime) -> tuple[datetime, datetime]:
     start_text, slash, end_text = text.partition("/")
     if not slash:
-        raise Invalid(
-            f"--outage {text!r:.60} does not consist of two instants",
-            code="simulation.outage.invalid",
-            field="--outage",
-            remedy="write it as 2031-03-29T01:00/2031-03-29T05:00",
+        remedy = "write it as 2031-03-29T01:00/2031-03-29T05:00"
+        raise invalid_value(
+            "--outage", text, "does not consist of two instants", code="simulation.outage.invalid", remedy=remedy
         )
     start, end = (_parse_instant(part, zone, now, "--outage") for part in (start_text, end_text))
     if end <= start:
-        raise Invalid(f"--outage {text!r:.60} ends before it starts", code="simulation.outage.empty", field="--outage")
+        raise invalid_value("--outage", text, "ends before it starts", code="simulation.outage.empty")
     return start, end
 
 
@@ -175,21 +167,18 @@ def _split_named(texts: Iterable[str], option: str) -> Iterable[tuple[str, str]]
     for text in texts:
         name, equals, value = text.rpartition("=")
         if equals and not name:
-            raise Invalid(
-                f"{option} {text!r:.60} has no name before the equals sign",
-                code="simulation.option.no_name",
-                field=option,
-            )
+            raise invalid_value(option, text, "has no name before the equals sign", code="simulation.option.no_name")
         yield name or "*", value
 
 
 def _parse_duration(text: str) -> float:
     seconds = parse_duration_seconds(text, field="--duration")
     if seconds is None or not 0 <= seconds <= _MAX_RUN_SECONDS:
-        raise Invalid(
-            f"--duration {text!r:.60} is not between 0 s and one year",
+        raise invalid_value(
+            "--duration",
+            text,
+            "is not between 0 s and one year",
             code="simulation.duration.out_of_range",
-            field="--duration",
             remedy="write it as 'Nightly=45m'",
         )
     return seconds

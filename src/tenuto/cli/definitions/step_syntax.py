@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from tenuto.cli.option_parsing import parse_json_or_text, translate_error_fields
+from tenuto.cli.option_parsing import invalid_value, parse_json_or_text, translate_error_fields
 from tenuto.errors import Invalid
 from tenuto.model import stored_values
 from tenuto.model.steps import Step
@@ -27,7 +27,6 @@ _OPTIONS = ("name", "kind", _FLAG, "timeout", *_WHOLE_NUMBERS, "queue", "on_lost
 
 
 def parse_step_group(text: str) -> list[Step]:
-    """Parse the steps of one group."""
     reader = _StepReader(text)
     steps = [reader.read_step()]
     while not reader.at_end:
@@ -144,11 +143,9 @@ def parse_overrides(texts: list[str] | None) -> dict[str, dict[str, Any]]:
         place, equals, value = text.partition("=")
         step, dot, argument = place.rpartition(".")
         if not (equals and dot and step and argument):
-            raise Invalid(
-                f"--set {text!r:.60} does not name a step and an argument",
-                code="cli.set.invalid",
-                field="--set",
-                remedy="write it as --set step.argument=value",
+            remedy = "write it as --set step.argument=value"
+            raise invalid_value(
+                "--set", text, "does not name a step and an argument", code="cli.set.invalid", remedy=remedy
             )
         overrides.setdefault(step, {})[argument] = parse_json_or_text(value, f"--set {place}")
     return overrides

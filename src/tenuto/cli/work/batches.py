@@ -11,10 +11,12 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 import typer
+from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tenuto.cli import exit_codes
-from tenuto.cli.command import Session, command, group, login_name, top_level
+from tenuto.cli.command import Session, argument, command, flag, group, login_name, option
+from tenuto.cli.definitions.manifests import MANIFESTS
 from tenuto.cli.formatting import (
     escape_control_characters,
     format_duration,
@@ -23,25 +25,31 @@ from tenuto.cli.formatting import (
     one_line,
     safe_text,
 )
-from tenuto.cli.option_parsing import BelowOption, LimitOption, argument, build_filters, flag, option
+from tenuto.cli.option_parsing import BelowOption, LimitOption, build_filters
 from tenuto.cli.output import (
     Column,
     Record,
-    TwoLineColumn,
     compact_json,
     live_console,
     name_value_table,
     print_json,
     print_list,
     print_rich,
-    print_table,
+    record_heading,
+    state_colour,
+    state_symbol,
     styled_state,
 )
-from tenuto.cli.work.batch_progress import count_summary, render_batch, watch_batch
-from tenuto.cli.work.batch_submit import submit_batch
-from tenuto.cli.work.task_report import error_summary
-from tenuto.errors import Invalid
+from tenuto.cli.work.batch_rows import RowFormat, RowReader, submit_rows
+from tenuto.cli.work.jobs import suggest_job_list
+from tenuto.cli.work.live_view import LiveView, watch
+from tenuto.cli.work.task_report import error_summary, run_duration
+from tenuto.clock import SystemClock
+from tenuto.errors import Invalid, NotFound
+from tenuto.ids import new_id
 
+_MIN_PRINTED_SHARE = 0.05
+"""In a pipe: the share of the items that must finish before the next line."""
 Id = Annotated[str, argument("ID", "Id of the batch, the beginning of its id, or its key.")]
 ItemStatus = Literal[
     "waiting", "scheduled", "queued", "in_progress",
@@ -54,19 +62,64 @@ _FORMULA_PREFIXES = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
 """Text that begins so is a formula to a spreadsheet; the last four are full-width forms of the first four."""
 
 batches = group(
-    top_level,
     "batch",
     "Run a manifest for many rows, and control them as one batch.",
-    "tenuto batch submit replicate-users --from rows.jsonl --app tasks:app --watch",
-    "tenuto batch list",
+    "submit replicate-users --from rows.jsonl --app tasks:app --watch",
+    "list",
 )
-command(
+
+
+@command(
     batches,
     "submit",
     "replicate-users --from rows.jsonl --app tasks:app --watch",
     "replicate-users --from rows.csv --key id --batch-key users-2031-05 --app tasks:app",
     "replicate-users --from - --format csv --atomic --app tasks:app",
-)(submit_batch)
+)
+async def submit_batch(
+    session: Session,
+    manifest: Annotated[str, argument("MANIFEST", "External id of the manifest to run.")],
+    source: Annotated[str, option("FILE|-", "Rows: JSON lines, or CSV with a header; - reads stdin.", "--from")],
+    format: Annotated[
+        RowFormat | None, typer.Option(help="Format of the rows. (default: by the file name, else jsonl)")
+    ] = None,
+    key: Annotated[
+        str | None, option("FIELD", "Field with the key of an item; items whose key is open are skipped.")
+    ] = None,
+    batch_key: Annotated[
+        str | None, option("KEY", "Idempotency key: submitting again with it continues, without duplicates.")
+    ] = None,
+    name: Annotated[str | None, option("TEXT", "Name of the batch.")] = None,
+    atomic: Annotated[bool, flag("All rows or none, in one transaction; rows are held in memory.", "--atomic")] = False,
+    watch: Annotated[bool, flag("Watch until the end; exit code 1 unless all items completed.", "--watch")] = False,
+) -> int:
+    """Submit the rows of a file as a batch of a manifest. Prints the id of the batch.
+
+    A row holds the arguments of the job, or the one argument that the manifest's properties do not set. Rows are
+    submitted while the file is read. An invalid row ends the command with exit code 2 and its line number; the rows
+    before it stay submitted (with --atomic: no row is). --app names the app with the job.
+    """
+    with session.as_user() as app, suggest_job_list(session):
+        stored = await MANIFESTS.get(app, manifest)
+        job = session.app_with_jobs.jobs.get_job(stored.manifest.job)
+        rows = RowReader(source, format, key, drop_key=key is not None and key not in job.parameters)
+        batch = await submit_rows(
+            session,
+            app,
+            manifest,
+            rows,
+            batch_key or f"cli-{new_id().hex[-12:]}",
+            name=name,
+            atomic=atomic,
+            keyed=key is not None,
+        )
+    if watch:
+        session.print_message(f"batch {batch.id}")
+        return await watch_batch(session, batch.id)
+    found = await batch.progress()
+    skipped = f" ({found['duplicates']:,} skipped: already open)" if found["duplicates"] else ""
+    submitted = f"{found['total']:,} items of {manifest} submitted{skipped}; watch them with:"
+    return session.report(found, submitted, f"  tenuto batch watch {batch.id}", result=batch.id)
 
 
 # --- list and show --------------------------------------------------------------------------------------------------
@@ -81,26 +134,33 @@ async def list_batches(
 ) -> None:
     """List batches, newest first."""
     filters = build_filters(manifest=manifest, limit=limit, below=below)
-    columns: dict[str, Column] = {
-        "id": "id",
-        "manifest": "external_id",
-        "name": "name",
-        "key": "key",
-        "state": lambda row, _: styled_state(_display_state(row)),
-        "items": "total",
-        "open": "open",
-        "failed": "failed",
-        "created": lambda row, now: format_relative(row["created_at"], now),
-        "by": "initiator_name",
-    }
     await print_list(
         session,
         await session.app.batches.list(**filters),
-        columns,
+        {
+            "id": "id",
+            "manifest": "external_id",
+            "name": "name",
+            "key": "key",
+            "state": lambda row, _: styled_state(_display_state(row)),
+            "items": "total",
+            "open": "open",
+            "failed": "failed",
+            "created": lambda row, now: format_relative(row["created_at"], now),
+            "by": "initiator_name",
+        },
         noun="batches",
         hint="create one with: tenuto batch submit --help",
         filters=filters,
-        two_line_columns=_TWO_LINE_COLUMNS,
+        two_line_columns={
+            "batch": _batch_cell,
+            "state": lambda row, _: (
+                styled_state(_display_state(row)),
+                f"{row['failed']:,} failed" if row["failed"] else "",
+            ),
+            "items": lambda row, _: (f"{row['total']:,}", f"{row['open']:,} open" if row["open"] else None),
+            "created": lambda row, now: (format_relative(row["created_at"], now), f"by {row['initiator_name']}"),
+        },
         flexible=("batch",),
     )
 
@@ -108,14 +168,6 @@ async def list_batches(
 def _batch_cell(row: Record, _: datetime) -> tuple[Any, Any]:
     name = row["name"] or _chosen_key(row)
     return f"{row['external_id']}{f'  {name}' if name else ''}", row["id"]
-
-
-_TWO_LINE_COLUMNS: dict[str, TwoLineColumn] = {
-    "batch": _batch_cell,
-    "state": lambda row, _: (styled_state(_display_state(row)), f"{row['failed']:,} failed" if row["failed"] else ""),
-    "items": lambda row, _: (f"{row['total']:,}", f"{row['open']:,} open" if row["open"] else None),
-    "created": lambda row, now: (format_relative(row["created_at"], now), f"by {row['initiator_name']}"),
-}
 
 
 def _chosen_key(row: Record) -> str | None:
@@ -166,6 +218,145 @@ async def show_batch(session: Session, batch_id: Id) -> None:
     print_rich(render_batch(found, 80 if console is None else console.width), "", facts, *failures)
 
 
+# --- progress -------------------------------------------------------------------------------------------------------
+
+
+def progress_bar(batch: Record, width: int) -> Text:
+    """Draw a bar of the given width; every state that occurs has at least one cell."""
+    parts = [
+        (batch["done"], "━", "green"),
+        (batch["failed"], "━", "red"),
+        (batch["cancelled"], "━", "magenta"),
+        (batch["running"], "━", "yellow"),
+        (batch["left"] - batch["running"], "╌", "dim"),
+    ]
+    total = sum(count for count, _, _ in parts)
+    if not total:
+        return Text("╌" * width, style="dim")
+    cells = [max(round(count / total * width), 1) if count else 0 for count, _, _ in parts]
+    while sum(cells) != width:
+        largest = max(range(len(cells)), key=lambda place: cells[place])
+        cells[largest] += 1 if sum(cells) < width else -1
+    bar = Text()
+    for size, (_, character, style) in zip(cells, parts, strict=True):
+        bar.append(character * size, style=style)
+    return bar
+
+
+def finished_share(batch: Record) -> float:
+    """Return the finished share of the items, from 0 to 1."""
+    finished = batch["done"] + batch["failed"] + batch["cancelled"]
+    total = finished + batch["left"]
+    return finished / total if total else float(batch["complete_at"] is not None)
+
+
+def count_summary(batch: Record) -> Text:
+    """Return the number of items by state."""
+    waiting = batch["left"] - batch["running"]
+    retrying = batch["open"].get("scheduled", 0)
+    counts = [
+        ("completed", batch["done"], "done"),
+        ("failed", batch["failed"], "failed"),
+        ("cancelled", batch["cancelled"], "cancelled"),
+        ("running", batch["running"], "running"),
+        ("queued", waiting, "waiting" + (f" ({retrying:,} to be retried)" if retrying else "")),
+    ]
+    summary = Text()
+    for state, count, label in counts:
+        if count or state == "completed":
+            text = f"{state_symbol(state)} {count:,} {label}"
+            summary.append(("  " if summary else "") + text, style=state_colour(state))
+    return summary
+
+
+def rate_summary(batch: Record) -> str:
+    """Return the rate and the time left, or the total duration."""
+    if batch["state"] == "paused":
+        return f"paused by {batch['paused_by']}"
+    if batch["state"] == "filling":
+        return f"{batch['total']:,} items so far; submission not complete"
+    if not batch["left"]:
+        if batch["ended_at"] is None:
+            return ""
+        duration = batch["ended_at"] - batch["created_at"]
+        return f"took {format_duration(duration)}, {_rate(batch['total'] / max(duration.total_seconds(), 0.001))}"
+    if batch["seconds_left"] is None:
+        return "no item finished in the last seconds"
+    time_left = format_duration(float(max(round(batch["seconds_left"]), 1))).replace(".0 s", " s")
+    return f"{_rate(batch['rate'])}, about {time_left} left"
+
+
+def _rate(rate: float) -> str:
+    return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s"
+
+
+def render_batch(batch: Record, width: int) -> RenderableType:
+    """Draw a batch in four lines, and below them the reasons if nothing runs."""
+    state = batch["state"]
+    if state == "ended":
+        state = "some_failed" if batch["failed"] else "completed"
+    name = f"  {one_line(batch['name'], 40)}" if batch["name"] else ""
+    percent = f" {finished_share(batch) * 100:3.0f} %"
+    return Group(
+        record_heading(state, batch["external_id"], batch["id"], name),
+        Text.assemble(progress_bar(batch, max(min(width, 100) - len(percent), 10)), percent),
+        count_summary(batch),
+        Text(safe_text(rate_summary(batch)), style="dim"),
+        *(Text(f"  {safe_text(reason)}", style="yellow") for reason in batch.get("why", [])),
+    )
+
+
+class BatchView(LiveView):
+    """A batch while it is watched."""
+
+    noun = "batch"
+    poll_seconds = 0.3
+    size_field = "total"
+    polled_per_second = 100_000
+
+    async def explain(self) -> list[str]:
+        """Return the reasons of one queued item."""
+        async for item in self.app.batches.items(self.id, status="queued"):
+            try:
+                return [reason.text for reason in (await self.app.why(item["task_id"])).reasons]
+            except NotFound:  # it ended between the two queries
+                break
+        return []
+
+    def is_over(self, snapshot: Record) -> bool:
+        return snapshot["complete_at"] is not None and not snapshot["left"]
+
+    def is_idle(self, snapshot: Record) -> bool:
+        return not (snapshot["running"] or snapshot["rate"]) and snapshot["state"] == "in_progress"
+
+    def draw(self, snapshot: Record, width: int, height: int) -> RenderableType:
+        return render_batch(snapshot, width)
+
+    def changes(self, printed: Record | None, current: Record) -> list[str]:
+        share = finished_share(current)
+        if (
+            printed is not None
+            and printed["state"] == current["state"]
+            and (printed.get("why") or not current.get("why"))
+            and share < finished_share(printed) + _MIN_PRINTED_SHARE
+            and not self.is_over(current)
+        ):
+            return []
+        time = SystemClock().now().astimezone().strftime("%H:%M:%S")
+        state = f"{current['state'].replace('_', ' ')} {share * 100:.0f} %"
+        line = f"{time} {state}  {count_summary(current).plain}  {rate_summary(current)}".rstrip()
+        return [line, *(f"  {reason}" for reason in current.get("why", []))]
+
+
+async def watch_batch(session: Session, id: UUID, timeout: float | None = None) -> int:
+    """Watch a batch until all its items have ended and return the exit code."""
+    ended = await watch(session, BatchView(session.app, session.app.batches, id), timeout)
+    if ended["failed"]:
+        session.print_message(f"show the failures: tenuto dead-letter list --group --batch {id}")
+        session.print_message(f"retry them:        tenuto batch retry-failed {id}")
+    return exit_codes.FAILED if ended["failed"] or ended["cancelled"] else exit_codes.OK
+
+
 @command(batches, "watch", "019a8b3c-1d2e", "users-2031-05 --timeout 600")
 async def watch_by_id(
     session: Session,
@@ -189,7 +380,7 @@ async def pause_batch(session: Session, batch_id: Id) -> None:
     with session.as_user() as app:
         id = await app.batches.find(batch_id)
         await app.batches.pause(id)
-    await _report_change(session, id, "paused", f"resume with: tenuto batch resume {id}")
+    await _report_change(session, id, "paused", f"  resume with: tenuto batch resume {id}")
 
 
 @command(batches, "resume", "019a8b3c-1d2e", "users-2031-05 -o json")
@@ -198,7 +389,7 @@ async def resume_batch(session: Session, batch_id: Id) -> None:
     with session.as_user() as app:
         id = await app.batches.find(batch_id)
         await app.batches.resume(id)
-    await _report_change(session, id, "resumed", f"watch it with: tenuto batch watch {id}")
+    await _report_change(session, id, "resumed", f"  watch it with: tenuto batch watch {id}")
 
 
 @command(batches, "cancel", "019a8b3c-1d2e", "users-2031-05 -o json")
@@ -210,15 +401,9 @@ async def cancel_batch(session: Session, batch_id: Id) -> None:
     await _report_change(session, id, "cancelled")
 
 
-async def _report_change(session: Session, id: UUID, change: str, next_step: str | None = None) -> None:
+async def _report_change(session: Session, id: UUID, change: str, *hints: str) -> None:
     found = await session.app.batches.get(id)
-    if session.as_json:
-        print_json(found)
-        return
-    session.print_message(f"batch {id} {change} by {login_name()}")
-    session.print_message(f"  {count_summary(found).plain}")
-    if next_step is not None:
-        session.print_message(f"  {next_step}")
+    session.report(found, f"batch {id} {change} by {login_name()}", f"  {count_summary(found).plain}", *hints)
 
 
 @command(batches, "retry-failed", "019a8b3c-1d2e --watch", "019a8b3c-1d2e --note 'the server is back'")
@@ -235,11 +420,8 @@ async def retry_failed_items(
     session.print_message(f"{count:,} items retried by {login_name()}" if count else "no item has an open dead letter")
     if watch and count:
         return await watch_batch(session, id)
-    if session.as_json:
-        print_json({"id": id, "retried": count})
-    elif count:
-        session.print_message(f"  watch them with: tenuto batch watch {id}")
-    return exit_codes.OK
+    hints = [f"  watch them with: tenuto batch watch {id}"] if count else []
+    return session.report({"id": id, "retried": count}, *hints)
 
 
 # --- items ----------------------------------------------------------------------------------------------------------
@@ -291,7 +473,7 @@ async def list_items(
     if format == "json":
         print_json([_item_document(item) for item in rows])
     elif format == "table":
-        _print_item_table(session, rows)
+        await _print_item_table(session, rows)
     if more:
         session.print_message(f"there may be more: add --limit {count * 10}")
 
@@ -323,28 +505,17 @@ def _csv_cell(value: Any, *, raw: bool) -> Any:
     return value
 
 
-def _print_item_table(session: Session, items: list[Record]) -> None:
-    if not items:
-        session.print_message("no matching items")
-        return
-    rows = [
-        {
-            "status": styled_state(item["status"]),
-            "key": item["item_key"],
-            "attempt": item["attempt"],
-            "ran": format_duration(item["ended_at"] - item["started_at"])
-            if item["ended_at"] and item["started_at"]
-            else "",
-            "result": error_summary(item["error"]) or compact_json(item["output"]),
-            "input": compact_json(item["input"]),
-            "task": item["task_id"],
-        }
-        for item in items
-    ]
-    columns = [name for name in rows[0] if name != "key" or any(row["key"] for row in rows)]
-    print_table(
-        columns,
-        [[row[name] for name in columns] for row in rows],
-        optional=("task", "ran"),
-        flexible=("result", "input", "key"),
-    )
+async def _print_item_table(session: Session, items: list[Record]) -> None:
+    columns: dict[str, Column] = {
+        "status": lambda item, _: styled_state(item["status"]),
+        "key": "item_key",
+        "attempt": "attempt",
+        "ran": lambda item, _: run_duration(item),
+        "result": lambda item, _: error_summary(item["error"]) or compact_json(item["output"]),
+        "input": lambda item, _: compact_json(item["input"]),
+        "task": "task_id",
+    }
+    if not any(item["item_key"] for item in items):
+        del columns["key"]
+    flexible = ("result", "input", "key")
+    await print_list(session, items, columns, noun="matching items", optional=("task", "ran"), flexible=flexible)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -15,8 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tenuto.cli import exit_codes
-from tenuto.cli.command import Session, command, group, login_name, top_level
-from tenuto.cli.definitions.manifest_options import parse_json_object
+from tenuto.cli.command import Session, argument, command, flag, group, login_name, option
 from tenuto.cli.formatting import (
     format_duration,
     format_local_time,
@@ -25,11 +23,10 @@ from tenuto.cli.formatting import (
     one_line,
     safe_text,
 )
-from tenuto.cli.option_parsing import BelowOption, LimitOption, argument, build_filters, flag, option
+from tenuto.cli.option_parsing import BelowOption, LimitOption, build_filters, confirm, invalid_value, read_json_option
 from tenuto.cli.output import (
     Column,
     Record,
-    TwoLineColumn,
     compact_json,
     live_console,
     name_value_table,
@@ -37,14 +34,13 @@ from tenuto.cli.output import (
     print_list,
     print_message,
     print_rich,
-    print_table,
     print_text,
     record_heading,
+    record_table,
     state_symbol,
     styled_state,
-    table_rows,
 )
-from tenuto.cli.work.jobs import read_text_option, suggest_job_list
+from tenuto.cli.work.jobs import suggest_job_list
 from tenuto.cli.work.task_report import stack_section
 from tenuto.errors import Invalid
 from tenuto.model.triggers.parsing import parse_instant
@@ -78,11 +74,7 @@ _LABEL_WIDTH = 10
 _MAX_SHOWN_ATTEMPTS = 7
 
 dead_letters = group(
-    top_level,
-    "dead-letter",
-    "List dead letters, retry or acknowledge them.",
-    "tenuto dead-letter list --group",
-    "tenuto dead-letter retry 019a8b3c --app tasks:app",
+    "dead-letter", "List dead letters, retry or acknowledge them.", "list --group", "retry 019a8b3c --app tasks:app"
 )
 
 
@@ -114,57 +106,56 @@ async def list_dead_letters(
     await print_list(
         session,
         await app.dead_letters.list(**filters, status=None if status == "all" else status),
-        _COLUMNS,
+        {
+            "id": "id",
+            "status": lambda row, _: styled_state(row["status"]),
+            "manifest": "external_id",
+            "item": "item",
+            "attempts": "attempts",
+            "when": lambda row, now: format_relative(row["dead_lettered_at"], now),
+            "fingerprint": "fingerprint",
+            "batch": "batch_id",
+            "reason": "reason",
+        },
         noun="dead letters",
         filters=filters,
-        two_line_columns=_TWO_LINE_COLUMNS,
+        two_line_columns={
+            "dead letter": lambda row, _: (
+                Text.assemble(f"{state_symbol(row['status'])} ", safe_text(row["external_id"]), _item_key(row)),
+                row["id"],
+            ),
+            "reason": lambda row, _: (Text(one_line(row["reason"], 160), style="red"), row["fingerprint"]),
+            "when": lambda row, now: (format_relative(row["dead_lettered_at"], now), _attempt_count(row["attempts"])),
+        },
         flexible=("reason",),
     )
 
 
-_COLUMNS: dict[str, Column] = {
-    "id": "id",
-    "status": lambda row, _: styled_state(row["status"]),
-    "manifest": "external_id",
-    "item": "item",
-    "attempts": "attempts",
-    "when": lambda row, now: format_relative(row["dead_lettered_at"], now),
-    "fingerprint": "fingerprint",
-    "batch": "batch_id",
-    "reason": "reason",
-}
-_TWO_LINE_COLUMNS: dict[str, TwoLineColumn] = {
-    "dead letter": lambda row, _: (
-        Text.assemble(f"{state_symbol(row['status'])} ", safe_text(row["external_id"]), _item_key(row)),
-        row["id"],
-    ),
-    "reason": lambda row, _: (Text(one_line(row["reason"], 160), style="red"), row["fingerprint"]),
-    "when": lambda row, now: (format_relative(row["dead_lettered_at"], now), _attempt_count(row["attempts"])),
-}
-
-
 async def _print_kinds(session: Session, kinds: Sequence[Record]) -> None:
-    columns: dict[str, Column] = {
-        "fingerprint": "fingerprint",
-        "count": "letters",
-        "manifests": lambda kind, _: _manifest_names(kind),
-        "first": lambda kind, now: format_relative(kind["first_at"], now),
-        "newest": lambda kind, now: format_relative(kind["last_at"], now),
-        "newest reason": "reason",
-    }
-    two_line_columns: dict[str, TwoLineColumn] = {
-        "count": lambda kind, _: (Text(f"{kind['letters']:,}"), ""),
-        "newest reason": lambda kind, _: (
-            Text(one_line(kind["reason"], 160), style="red"),
-            f"{kind['fingerprint']}  {_manifest_names(kind)}",
-        ),
-        "newest": lambda kind, now: (
-            format_relative(kind["last_at"], now),
-            f"first {format_relative(kind['first_at'], now)}",
-        ),
-    }
     await print_list(
-        session, kinds, columns, noun="dead letters", two_line_columns=two_line_columns, flexible=("newest reason",)
+        session,
+        kinds,
+        {
+            "fingerprint": "fingerprint",
+            "count": "letters",
+            "manifests": lambda kind, _: _manifest_names(kind),
+            "first": lambda kind, now: format_relative(kind["first_at"], now),
+            "newest": lambda kind, now: format_relative(kind["last_at"], now),
+            "newest reason": "reason",
+        },
+        noun="dead letters",
+        two_line_columns={
+            "count": lambda kind, _: (Text(f"{kind['letters']:,}"), ""),
+            "newest reason": lambda kind, _: (
+                Text(one_line(kind["reason"], 160), style="red"),
+                f"{kind['fingerprint']}  {_manifest_names(kind)}",
+            ),
+            "newest": lambda kind, now: (
+                format_relative(kind["last_at"], now),
+                f"first {format_relative(kind['first_at'], now)}",
+            ),
+        },
+        flexible=("newest reason",),
     )
     if kinds and not session.as_json:
         session.print_message("list or retry one kind:")
@@ -352,7 +343,7 @@ async def retry_dead_letters(
     prefixes = _require_ids(ids)
     if input is not None and len(prefixes) > 1:
         raise _single_input_error()
-    new_input = None if input is None else parse_json_object(read_text_option(input, "--input"), "--input")
+    new_input = None if input is None else read_json_option(input, "--input")
     retried: list[Record] = []
     with session.as_user() as app, suggest_job_list(session):
         for prefix in prefixes:
@@ -360,12 +351,9 @@ async def retry_dead_letters(
             retried.append({"id": id, "task_id": await app.dead_letters.retry(id, input=new_input, note=note)})
             if not session.as_json:
                 print_text(str(retried[-1]["task_id"]))
-    if session.as_json:
-        print_json(retried)
-    else:
-        session.print_message(f"retried by {login_name()}; see the task with:")
-        session.print_message(f"  tenuto task show {retried[-1]['task_id']}")
-    return exit_codes.OK
+    return session.report(
+        retried, f"retried by {login_name()}; see the task with:", f"  tenuto task show {retried[-1]['task_id']}"
+    )
 
 
 @command(
@@ -392,19 +380,13 @@ async def acknowledge_dead_letters(
             await app.dead_letters.acknowledge(id, note=note)
             acknowledged.append(id)
             session.print_message(f"dead letter {id} acknowledged by {login_name()}")
-    if session.as_json:
-        print_json([{"id": id, "status": "acknowledged"} for id in acknowledged])
-    return exit_codes.OK
+    return session.report([{"id": id, "status": "acknowledged"} for id in acknowledged])
 
 
 def _require_ids(ids: list[str] | None) -> list[str]:
     if not ids:
-        raise Invalid(
-            "no dead letter is named",
-            code="cli.argument.missing",
-            field="ID",
-            remedy="name ids from `tenuto dead-letter list`, or use --all",
-        )
+        remedy = "name ids from `tenuto dead-letter list`, or use --all"
+        raise Invalid("no dead letter is named", code="cli.argument.missing", field="ID", remedy=remedy)
     return ids
 
 
@@ -438,25 +420,20 @@ async def _resolve_all(
         selected = await app.dead_letters.select(**filters)
         if not selected:
             session.print_message("no matching open dead letters" if filters else "no open dead letters")
-            if session.as_json:
-                print_json({"selected": 0, outcome: 0})
-            return exit_codes.OK
+            return session.report({"selected": 0, outcome: 0})
         if not session.as_json:
             await _print_selection(session, await app.dead_letters.summary(selected), len(selected))
-        if not yes and not _confirm(len(selected), outcome):
+        action = "retry" if outcome == "retried" else "acknowledge"
+        count_text = "1 dead letter" if len(selected) == 1 else f"{len(selected):,} dead letters"
+        if not yes and not confirm(f"{action} {count_text}", "--all"):
             session.print_message("nothing was changed")
             return exit_codes.FAILED
         resolve = app.dead_letters.retry_selected if outcome == "retried" else app.dead_letters.acknowledge_selected
         count = await resolve(selected, note=note)
-    if session.as_json:
-        print_json({"selected": len(selected), outcome: count})
-        return exit_codes.OK
-    session.print_message(f"{count:,} {outcome} by {login_name()}")
-    if count < len(selected):
-        session.print_message(
-            f"  {len(selected) - count:,} skipped: already resolved, already open, or their manifest was deleted"
-        )
-    return exit_codes.OK
+    skipped = len(selected) - count
+    hint = f"  {skipped:,} skipped: already resolved, already open, or their manifest was deleted"
+    messages = [f"{count:,} {outcome} by {login_name()}", *([hint] if skipped else [])]
+    return session.report({"selected": len(selected), outcome: count}, *messages)
 
 
 async def _parse_conditions(app: Tenuto, texts: list[str]) -> Record:
@@ -464,11 +441,9 @@ async def _parse_conditions(app: Tenuto, texts: list[str]) -> Record:
     for text in (part for each in texts for part in _CONDITION_SEPARATOR.split(each.strip(", \t\n"))):
         name, equals, value = text.partition("=")
         if not equals:
-            raise Invalid(
-                f"--where {text!r:.60} is not a condition",
-                code="dead_letter.condition.invalid",
-                field="--where",
-                remedy="write name=value, in quotes if the value contains blanks",
+            remedy = "write name=value, in quotes if the value contains blanks"
+            raise invalid_value(
+                "--where", text, "is not a condition", code="dead_letter.condition.invalid", remedy=remedy
             )
         if name not in _CONDITIONS:
             raise Invalid(
@@ -478,11 +453,9 @@ async def _parse_conditions(app: Tenuto, texts: list[str]) -> Record:
                 remedy="correct the name of the filter",
             )
         if not value:
+            remedy = f"write {name}=…, or omit it"
             raise Invalid(
-                f"the filter {name} has no value",
-                code="dead_letter.condition.empty",
-                field="--where",
-                remedy=f"write {name}=…, or omit it",
+                f"the filter {name} has no value", code="dead_letter.condition.empty", field="--where", remedy=remedy
             )
         if name in filters:
             raise Invalid(
@@ -507,25 +480,8 @@ async def _print_selection(session: Session, kinds: Sequence[Record], selected_c
         "newest": lambda kind, now: format_relative(kind["last_at"], now),
         "newest reason": "reason",
     }
-    print_table(
-        list(columns),
-        table_rows(kinds, columns, await session.now()),
-        optional=("fingerprint", "newest"),
-        flexible=("newest reason",),
-    )
+    optional, flexible = ("fingerprint", "newest"), ("newest reason",)
+    print_rich(record_table(kinds, columns, await session.now(), optional=optional, flexible=flexible))
     shown_count = sum(kind["letters"] for kind in kinds)
     if shown_count < selected_count:
         print_message(f"and {selected_count - shown_count:,} of other kinds")
-
-
-def _confirm(count: int, outcome: str) -> bool:
-    action = "retry" if outcome == "retried" else "acknowledge"
-    question = f"{action} {'1 dead letter' if count == 1 else f'{count:,} dead letters'}"
-    if not sys.stdin.isatty():
-        raise Invalid(
-            f"cannot ask for confirmation to {question}: stdin is not a terminal",
-            code="cli.confirmation.unavailable",
-            field="--all",
-            remedy="add --yes",
-        )
-    return typer.confirm(f"{question}?", err=True)

@@ -50,7 +50,6 @@ _MAX_REASONS = 2
 
 
 def step_state(step: Record, execution: Record) -> str:
-    """Return the display state of a step."""
     match step["status"]:
         case "completed":
             return "done"
@@ -73,7 +72,6 @@ def step_state(step: Record, execution: Record) -> str:
 
 
 def execution_state(execution: Record) -> str:
-    """Return the display state of the execution."""
     if execution["state"] == "cancelled" and execution["ended_at"] is None:
         return "stopping"
     if execution["state"] == "in_progress":
@@ -82,12 +80,10 @@ def execution_state(execution: Record) -> str:
 
 
 def symbol(state: str) -> str:
-    """Return the symbol of a display state."""
     return _STYLES.get(state, ("?", ""))[0]
 
 
 def colour(state: str) -> str:
-    """Return the colour of a display state."""
     return _STYLES.get(state, ("", ""))[1]
 
 

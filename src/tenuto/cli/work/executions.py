@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from tenuto.cli import exit_codes
-from tenuto.cli.command import Session, command, group, login_name, top_level
+from tenuto.cli.command import Session, argument, command, flag, group, login_name, option
 from tenuto.cli.formatting import (
     format_duration,
     format_local_time,
@@ -20,9 +20,8 @@ from tenuto.cli.formatting import (
     one_line,
     safe_text,
 )
-from tenuto.cli.option_parsing import BelowOption, LimitOption, argument, build_filters, flag, option
+from tenuto.cli.option_parsing import BelowOption, LimitOption, build_filters, require_wait
 from tenuto.cli.output import (
-    Column,
     Record,
     TwoLineColumn,
     fitted_table,
@@ -31,7 +30,6 @@ from tenuto.cli.output import (
     print_json,
     print_list,
     print_rich,
-    print_text,
     record_heading,
     state_colour,
     state_symbol,
@@ -39,10 +37,8 @@ from tenuto.cli.output import (
     two_line_table,
 )
 from tenuto.cli.work import execution_view, task_report
-from tenuto.cli.work.jobs import require_wait
 from tenuto.cli.work.live_view import LiveView, watch
 from tenuto.clock import monotonic_seconds
-from tenuto.errors import Conflict
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -50,8 +46,6 @@ if TYPE_CHECKING:
 State = Literal["in_progress", "completed", "failed", "cancelled"]
 Id = Annotated[str, argument("ID", "Id of the execution, or its beginning.")]
 Timeout = Annotated[float | None, option("SECONDS", "Maximum time to wait.", min=0)]
-_POLL_SECONDS = 0.2
-_STEPS_PER_POLL_SECOND = 5000
 _ORIGINS = {
     "trigger": "when due",
     "manual": "manually",
@@ -61,11 +55,7 @@ _ORIGINS = {
 
 
 executions = group(
-    top_level,
-    "execution",
-    "List, watch, cancel, pause and retry runs of schedules.",
-    "tenuto execution list --state failed",
-    "tenuto execution watch 019a8b3c",
+    "execution", "List, watch, cancel, pause and retry runs of schedules.", "list --state failed", "watch 019a8b3c"
 )
 
 
@@ -82,20 +72,19 @@ async def list_executions(
 ) -> None:
     """List executions, newest first."""
     filters = build_filters(state=state, schedule=schedule, limit=limit, below=below)
-    columns: dict[str, Column] = {
-        "id": "id",
-        "state": lambda row, _: styled_state(display_state(row)),
-        "schedule": "schedule_name",
-        "group": lambda row, _: f"{row['current_group'] + 1} of {row['total_groups']}",
-        "started": lambda row, now: format_relative(row["started_at"], now),
-        "duration": lambda row, now: format_duration((row["ended_at"] or now) - row["started_at"]),
-        "by": "initiator_name",
-        "outcome": lambda row, _: outcome_text(row),
-    }
     await print_list(
         session,
         await session.app.executions.list(**filters),
-        columns,
+        {
+            "id": "id",
+            "state": lambda row, _: styled_state(display_state(row)),
+            "schedule": "schedule_name",
+            "group": lambda row, _: f"{row['current_group'] + 1} of {row['total_groups']}",
+            "started": lambda row, now: format_relative(row["started_at"], now),
+            "duration": lambda row, now: format_duration((row["ended_at"] or now) - row["started_at"]),
+            "by": "initiator_name",
+            "outcome": lambda row, _: outcome_text(row),
+        },
         noun="executions",
         filters=filters,
         two_line_columns=_two_line_columns(with_schedule_name=True),
@@ -253,11 +242,10 @@ def _step_errors(found: Record) -> list[RenderableType]:
 class ExecutionView(LiveView):
     """An execution while it is watched."""
 
-    async def load(self) -> Record:
-        return await self.app.executions.get(self.id)
-
-    async def wait(self) -> Record:
-        return await self.app.executions.wait(self.id)
+    noun = "execution"
+    poll_seconds = 0.2
+    size_field = "total_steps"
+    polled_per_second = 5000
 
     async def explain(self) -> list[str]:
         reasons = (await self.app.executions.why(self.id)).reasons
@@ -270,21 +258,11 @@ class ExecutionView(LiveView):
         running = any(execution_view.step_state(step, snapshot) == "running" for step in snapshot["steps"])
         return not running and not self.is_over(snapshot)
 
-    def poll_delay_seconds(self, snapshot: Record) -> float:
-        return float(max(_POLL_SECONDS, snapshot["total_steps"] / _STEPS_PER_POLL_SECOND))
-
     def draw(self, snapshot: Record, width: int, height: int) -> RenderableType:
         return execution_view.render_execution(snapshot, width=width, height=height)
 
     def changes(self, printed: Record | None, current: Record) -> list[str]:
         return execution_view.describe_changes(printed, current)
-
-    def timeout_error(self, timeout: float) -> Conflict:
-        return Conflict(
-            f"execution {self.id} has not ended after {timeout:g} s",
-            code="execution.wait.timeout",
-            remedy=f"continue to watch it: tenuto execution watch {self.id}",
-        )
 
 
 @command(executions, "watch", "019a8b3c-1d2e", "019a8b3c-1d2e -o json")
@@ -302,7 +280,7 @@ async def watch_execution(
 ) -> int:
     """Watch an execution until it ends and return the exit code; the timeout counts from the monotonic start time."""
     waited = 0.0 if wait_started_at is None else monotonic_seconds() - wait_started_at
-    ended = await watch(session, ExecutionView(session.app, id), timeout, waited_seconds=waited)
+    ended = await watch(session, ExecutionView(session.app, session.app.executions, id), timeout, waited_seconds=waited)
     state, outcome = ended["state"], outcome_text(ended)
     text = f"{execution_view.symbol(state)} {state}"
     if state != "completed":
@@ -328,12 +306,9 @@ async def cancel_execution(
     with session.as_user() as app:
         id = await app.executions.find(execution_id)
         outcome = await app.executions.cancel(id, reason=reason)
-    if session.as_json:
-        print_json({"id": id, "outcome": outcome, "by": login_name()})
-        return
-    session.print_message(f"execution {id} cancelled by {login_name()}")
-    if outcome != "cancelled":
-        session.print_message(f"  running steps are being stopped; watch: tenuto execution watch {id}")
+    hints = [] if outcome == "cancelled" else [f"  running steps are being stopped; watch: tenuto execution watch {id}"]
+    document = {"id": id, "outcome": outcome, "by": login_name()}
+    session.report(document, f"execution {id} cancelled by {login_name()}", *hints)
 
 
 @command(executions, "pause", "019a8b3c-1d2e", "019a8b3c-1d2e -o json")
@@ -346,7 +321,7 @@ async def pause_execution(session: Session, execution_id: Id) -> None:
         id = await app.executions.find(execution_id)
         await app.executions.pause(id)
     message = f"execution {id} paused by {login_name()}; resume with: tenuto execution resume {id}"
-    await _report_change(session, id, message)
+    session.report(await app.executions.get(id), message)
 
 
 @command(executions, "resume", "019a8b3c-1d2e", "019a8b3c-1d2e -o json")
@@ -355,14 +330,7 @@ async def resume_execution(session: Session, execution_id: Id) -> None:
     with session.as_user() as app:
         id = await app.executions.find(execution_id)
         await app.executions.resume(id)
-    await _report_change(session, id, f"execution {id} resumed by {login_name()}")
-
-
-async def _report_change(session: Session, id: UUID, message: str) -> None:
-    if session.as_json:
-        print_json(await session.app.executions.get(id))
-    else:
-        session.print_message(message)
+    session.report(await app.executions.get(id), f"execution {id} resumed by {login_name()}")
 
 
 @command(executions, "retry", "019a8b3c-1d2e", "019a8b3c-1d2e --wait")
@@ -382,9 +350,6 @@ async def retry_execution(
         new_id = await app.executions.retry(id)
     if wait:
         return await watch_execution(session, new_id, timeout)
-    if session.as_json:
-        print_json({"id": new_id, "retry_of": id})
-    else:
-        print_text(str(new_id))
-        session.print_message(f"watch it with: tenuto execution watch {new_id}")
-    return exit_codes.OK
+    return session.report(
+        {"id": new_id, "retry_of": id}, f"watch it with: tenuto execution watch {new_id}", result=new_id
+    )

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
-from pathlib import Path
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 from tenuto.cli import exit_codes
-from tenuto.cli.command import Session, command, group, top_level
-from tenuto.cli.formatting import format_duration, safe_text
-from tenuto.cli.option_parsing import argument, flag, option
-from tenuto.cli.output import compact_json, print_json, print_table, print_text, styled_state
+from tenuto.cli.command import Session, argument, command, flag, group, option, top_level
+from tenuto.cli.formatting import format_duration
+from tenuto.cli.option_parsing import read_text_option, require_wait
+from tenuto.cli.output import compact_json, fitted_table, print_json, print_rich, print_text, styled_state
 from tenuto.cli.work.task_report import error_summary
 from tenuto.errors import Invalid, UnknownJob
 from tenuto.model import stored_values
@@ -22,16 +20,9 @@ if TYPE_CHECKING:
     from tenuto.app import Tenuto
     from tenuto.jobs.registry import Job
 
-_MAX_TEXT_LENGTH = 16 * 1024 * 1024
 _SUCCESSFUL = ("completed", "completed_with_warning")
 
-jobs = group(
-    top_level,
-    "job",
-    "List the jobs of an app.",
-    "tenuto job list --app tasks:app",
-    "tenuto job list --app tasks:app -o json",
-)
+jobs = group("job", "List the jobs of an app.", "list --app tasks:app", "list --app tasks:app -o json")
 
 
 @command(jobs, "list", "--app tasks:app", "--app tasks:app -o json", shared=("app", "output", "quiet"))
@@ -41,7 +32,7 @@ def list_jobs(session: Session) -> None:
     if session.as_json:
         print_json([_job_document(job) for job in registered])
         return
-    print_table(
+    table = fitted_table(
         ("name", "input", "queue", "attempts", "timeout", "description"),
         [
             (
@@ -57,6 +48,7 @@ def list_jobs(session: Session) -> None:
         optional=("timeout", "attempts", "queue", "description"),
         flexible=("input", "description"),
     )
+    print_rich(table)
 
 
 def _job_document(job: Job[..., Any]) -> dict[str, Any]:
@@ -118,12 +110,11 @@ async def run_job(
         task = await app.enqueue_json(registered, text)
     if wait:
         return await wait_for_task(session, app, task.id, timeout)
-    if session.as_json:
-        print_json({"id": task.id, "created": task.created})
-    else:
-        print_text(str(task.id))
-        session.print_message(f"in queue {registered.options.queue}; see its state with: tenuto task show {task.id}")
-    return exit_codes.OK
+    return session.report(
+        {"id": task.id, "created": task.created},
+        f"in queue {registered.options.queue}; see its state with: tenuto task show {task.id}",
+        result=task.id,
+    )
 
 
 @contextmanager
@@ -141,17 +132,6 @@ def _job_list_remedy(session: Session) -> str:
     if session.app_name is None:
         return "name the app that has the job with --app MODULE:OBJECT"
     return f"list the jobs and their input: tenuto job list --app {session.app_name}"
-
-
-def require_wait(timeout: float | None, *, wait: bool) -> None:
-    """Reject --timeout without --wait."""
-    if timeout is not None and not wait:
-        raise Invalid(
-            "--timeout requires --wait",
-            code="cli.option.requires_other",
-            field="--timeout",
-            remedy="add --wait, or omit --timeout",
-        )
 
 
 async def wait_for_task(session: Session, app: Tenuto, task_id: UUID, timeout: float | None) -> int:
@@ -179,40 +159,14 @@ async def wait_for_task(session: Session, app: Tenuto, task_id: UUID, timeout: f
     return exit_codes.FAILED
 
 
-def read_text_option(value: str, option: str) -> str:
-    """Return the value of an option, the content of the file after ``@``, or for ``-`` the content of stdin."""
-    if value != "-" and not value.startswith("@"):
-        return value
-    try:
-        with nullcontext(sys.stdin) if value == "-" else Path(value[1:]).open(encoding="utf-8") as file:
-            text = file.read(_MAX_TEXT_LENGTH + 1)  # bounded: a device may be endless
-    except (OSError, UnicodeDecodeError) as error:
-        raise Invalid(
-            f"cannot read {safe_text(value)} for {option}: {error}",
-            code="cli.file.not_readable",
-            field=option,
-            remedy="name a UTF-8 text file after the @",
-        ) from error
-    if len(text) > _MAX_TEXT_LENGTH:
-        raise Invalid(
-            f"the value of {option} is longer than {_MAX_TEXT_LENGTH:,} characters",
-            code="cli.text.too_long",
-            field=option,
-            remedy="pass a reference instead",
-        )
-    return text
-
-
 def _reject_duplicate_names(text: str) -> None:
     """Reject a JSON object with duplicate names, of which a parser silently takes the last; ignore other errors."""
     try:
         stored_values.parse_strict_json(text)
     except stored_values.DuplicateKey as error:
+        remedy = "give each name once"
         raise Invalid(
-            f"the value of --input is ambiguous: {error}",
-            code="cli.json.duplicate_key",
-            field="--input",
-            remedy="give each name once",
+            f"the value of --input is ambiguous: {error}", code="cli.json.duplicate_key", field="--input", remedy=remedy
         ) from None
     except (ValueError, RecursionError):
         return

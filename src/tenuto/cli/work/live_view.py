@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from rich.live import Live
 
 from tenuto.cli.output import Record, live_console, print_json, print_text
+from tenuto.errors import Conflict
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -18,25 +19,21 @@ if TYPE_CHECKING:
 
     from tenuto.app import Tenuto
     from tenuto.cli.command import Session
-    from tenuto.errors import Conflict
 
 _IDLE_POLLS_BEFORE_EXPLANATION = 5
 
 
 class LiveView(ABC):
-    """An object to watch. A snapshot is the record that `load` returns, with reasons under ``why`` if it is idle."""
+    """An object to watch. A snapshot is its record, with reasons under ``why`` if it is idle."""
 
-    def __init__(self, app: Tenuto, id: UUID) -> None:
-        self.app = app
-        self.id = id
+    noun: str
+    poll_seconds: float
+    size_field: str
+    polled_per_second: int
+    """The time between polls grows with the size, which bounds the cost of watching."""
 
-    @abstractmethod
-    async def load(self) -> Record:
-        """Return the current snapshot."""
-
-    @abstractmethod
-    async def wait(self) -> Record:
-        """Wait for the end without drawing; return the final record."""
+    def __init__(self, app: Tenuto, operations: Any, id: UUID) -> None:
+        self.app, self.operations, self.id = app, operations, id
 
     @abstractmethod
     async def explain(self) -> list[str]:
@@ -50,27 +47,24 @@ class LiveView(ABC):
         """Whether work is left and nothing of it runs."""
 
     @abstractmethod
-    def poll_delay_seconds(self, snapshot: Record) -> float:
-        """Return the time until the next poll; it grows with the size, which bounds the cost of watching."""
-
-    @abstractmethod
     def draw(self, snapshot: Record, width: int, height: int) -> RenderableType: ...
 
     @abstractmethod
     def changes(self, printed: Record | None, current: Record) -> list[str]:
         """Return the lines to print, given the last snapshot of which lines were printed."""
 
-    @abstractmethod
-    def timeout_error(self, timeout: float) -> Conflict: ...
-
 
 async def watch(session: Session, view: LiveView, timeout: float | None, *, waited_seconds: float = 0.0) -> Record:
     """Follow the object until it ends and return its final record; with JSON output, print only that record."""
     try:
         async with asyncio.timeout(None if timeout is None else timeout - waited_seconds):
-            ended = await (view.wait() if session.as_json else _draw_until_over(view))
+            ended = await (view.operations.wait(view.id) if session.as_json else _draw_until_over(view))
     except TimeoutError:
-        raise view.timeout_error(timeout or 0.0) from None
+        raise Conflict(
+            f"{view.noun} {view.id} has not ended after {timeout:g} s",
+            code=f"{view.noun}.wait.timeout",
+            remedy=f"continue to watch it: tenuto {view.noun} watch {view.id}",
+        ) from None
     if session.as_json:
         print_json(ended)
     return ended
@@ -97,11 +91,11 @@ async def _draw_until_over(view: LiveView) -> Record:
 async def _poll(view: LiveView) -> AsyncIterator[Record]:
     idle_polls = 0
     while True:
-        snapshot = await view.load()
+        snapshot = await view.operations.get(view.id)
         idle_polls = idle_polls + 1 if view.is_idle(snapshot) else 0
         if idle_polls >= _IDLE_POLLS_BEFORE_EXPLANATION:
             snapshot["why"] = await view.explain()
         yield snapshot
         if view.is_over(snapshot):
             return
-        await asyncio.sleep(view.poll_delay_seconds(snapshot))
+        await asyncio.sleep(max(view.poll_seconds, snapshot[view.size_field] / view.polled_per_second))

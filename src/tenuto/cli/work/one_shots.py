@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import sys
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
 import typer
 
 from tenuto.cli import exit_codes
-from tenuto.cli.command import Session, command, group, login_name, top_level
-from tenuto.cli.definitions.manifest_options import parse_json_object
+from tenuto.cli.command import Session, argument, command, flag, group, login_name, option
 from tenuto.cli.formatting import format_duration, format_local_time, format_relative, format_with_age, one_line
-from tenuto.cli.option_parsing import argument, flag, option, translate_error_fields
+from tenuto.cli.option_parsing import confirm, invalid_value, read_json_option, translate_error_fields
 from tenuto.cli.output import (
-    Column,
     Record,
     compact_json,
     fitted_table,
@@ -22,11 +19,9 @@ from tenuto.cli.output import (
     print_json,
     print_list,
     print_rich,
-    print_text,
     record_heading,
     styled_state,
 )
-from tenuto.cli.work.jobs import read_text_option
 from tenuto.cli.work.task_report import error_summary
 from tenuto.errors import Invalid
 from tenuto.model.policies import RetryPolicy
@@ -38,11 +33,7 @@ _OPTIONS_BY_FIELD = {"prompt_type": "TYPE", "tags": "--tag", "payload": "--paylo
 _ENDED_STATUSES = ("completed", "failed", "terminated")
 
 one_shots = group(
-    top_level,
-    "once",
-    "Run something once, at a given time.",
-    'tenuto once add log.append --in 2h --payload \'{"message": "Hello"}\'',
-    "tenuto once list",
+    "once", "Run something once, at a given time.", 'add log.append --in 2h --payload \'{"message": "Hello"}\'', "list"
 )
 
 
@@ -70,13 +61,9 @@ async def create_one_shot(
     The payload is validated against the type. A time in the past means: run now.
     """
     if (at is None) == (delay is None):
-        raise Invalid(
-            "specify exactly one of --at and --in",
-            code="cli.option.conflict",
-            field="--at",
-            remedy="write --in 2h, or --at INSTANT",
-        )
-    arguments = parse_json_object(read_text_option(payload, "--payload"), "--payload")
+        remedy = "write --in 2h, or --at INSTANT"
+        raise Invalid("specify exactly one of --at and --in", code="cli.option.conflict", field="--at", remedy=remedy)
+    arguments = read_json_option(payload, "--payload")
     time_option = {"exec_at": "--in" if at is None else "--at"}
     with session.as_user() as app, translate_error_fields({**_OPTIONS_BY_FIELD, **time_option}):
         now = await session.now()
@@ -88,32 +75,22 @@ async def create_one_shot(
             retry=None if retries is None else RetryPolicy(max_retries=retries),
             timeout=timeout,
         )
-    if session.as_json:
-        print_json({"id": created.id, "exec_at": created.exec_at})
-        return exit_codes.OK
-    print_text(str(created.id))
     when = "now" if created.exec_at <= now else format_with_age(created.exec_at, now)
-    session.print_message(f"runs {when}; show it with: tenuto once show {created.id}")
-    return exit_codes.OK
+    message = f"runs {when}; show it with: tenuto once show {created.id}"
+    return session.report({"id": created.id, "exec_at": created.exec_at}, message, result=created.id)
 
 
 def _add_delay(now: datetime, text: str) -> datetime:
     seconds = parse_duration_seconds(text, field="--in")
     if seconds is None or not seconds >= 0:
-        raise Invalid(
-            f"--in {text!r:.40} is negative",
-            code="one_shot.delay.negative",
-            field="--in",
-            remedy="write it as 90s, 15m, 2h or 3d",
+        raise invalid_value(
+            "--in", text, "is negative", code="one_shot.delay.negative", remedy="write it as 90s, 15m, 2h or 3d"
         )
     try:
         return now + timedelta(seconds=seconds)
     except (OverflowError, ValueError):
-        raise Invalid(
-            f"--in {text!r:.40} is too long",
-            code="one_shot.delay.too_long",
-            field="--in",
-            remedy="give the time with --at",
+        raise invalid_value(
+            "--in", text, "is too long", code="one_shot.delay.too_long", remedy="give the time with --at"
         ) from None
 
 
@@ -140,19 +117,18 @@ async def list_one_shots(
     else:
         position = None if cursor is None else (cursor["run_at"], cursor["task_id"])
         found = await operations.list(**filters, after=position, limit=limit)
-    columns: dict[str, Column] = {
-        "id": "id",
-        "status": lambda row, _: styled_state(row["status"].lower()),
-        "type": "name",
-        "due": lambda row, _: format_local_time(row["exec_at"]),
-        "when": lambda row, now: format_relative(row.get("ended_at") or row["run_at"], now),
-        "tags": lambda row, _: ", ".join(row["tags"] or []),
-        "by": "initiator_name",
-    }
     await print_list(
         session,
         found,
-        columns,
+        {
+            "id": "id",
+            "status": lambda row, _: styled_state(row["status"].lower()),
+            "type": "name",
+            "due": lambda row, _: format_local_time(row["exec_at"]),
+            "when": lambda row, now: format_relative(row.get("ended_at") or row["run_at"], now),
+            "tags": lambda row, _: ", ".join(row["tags"] or []),
+            "by": "initiator_name",
+        },
         noun="one-shots",
         filters={**filters, "limit": limit},
         optional=("by", "due", "tags"),
@@ -205,7 +181,7 @@ def _event_detail(event: Record, due_at: datetime) -> str | None:
 
 
 @command(one_shots, "cancel", "019a8b3c-1d2e", "019a8b3c-1d2e -q")
-async def cancel_one_shot(session: Session, id: Id) -> int:
+async def cancel_one_shot(session: Session, id: Id) -> None:
     """Cancel a one-shot.
 
     A one-shot that is not running ends at once; a running one is asked to stop. An ended one stays unchanged.
@@ -213,15 +189,12 @@ async def cancel_one_shot(session: Session, id: Id) -> int:
     with session.as_user() as app:
         found = await app.one_shots.find(id)
         outcome = await app.one_shots.cancel(found)
-    if session.as_json:
-        print_json({"id": found, "outcome": outcome})
-    elif outcome == "terminated":
-        session.print_message(f"one-shot {found} cancelled by {login_name()}")
-    elif outcome == "stopping":
-        session.print_message(f"one-shot {found} is running; {login_name()} has asked it to stop")
-    else:
-        session.print_message(f"one-shot {found} has already ended; nothing was changed")
-    return exit_codes.OK
+    messages = {
+        "terminated": f"one-shot {found} cancelled by {login_name()}",
+        "stopping": f"one-shot {found} is running; {login_name()} has asked it to stop",
+    }
+    ended = f"one-shot {found} has already ended; nothing was changed"
+    session.report({"id": found, "outcome": outcome}, messages.get(outcome, ended))
 
 
 @command(one_shots, "wipe", "", "--yes -o json")
@@ -230,25 +203,14 @@ async def cancel_all_one_shots(
 ) -> int:
     """Cancel all one-shots in one transaction."""
     with session.as_user() as app:
-        if not yes:
-            if not sys.stdin.isatty():
-                raise Invalid(
-                    "cannot ask for confirmation to cancel all one-shots: stdin is not a terminal",
-                    code="cli.confirmation.unavailable",
-                    field="--yes",
-                    remedy="add --yes",
-                )
-            count = len(await app.one_shots.list(limit=1000))
-            shown_count = "1,000 or more" if count == 1000 else f"{count:,}"
-            if not typer.confirm(f"cancel all one-shots ({shown_count})?", err=True):
-                session.print_message("nothing was changed")
-                return exit_codes.FAILED
+        count = len(await app.one_shots.list(limit=1000))
+        shown_count = "1,000 or more" if count == 1000 else f"{count:,}"
+        if not yes and not confirm(f"cancel all one-shots ({shown_count})", "--yes"):
+            session.print_message("nothing was changed")
+            return exit_codes.FAILED
         cancelled = await app.one_shots.cancel_all()
-    if session.as_json:
-        terminated, stopping = cancelled.terminated, cancelled.stopping
-        print_json({"terminated": terminated, "total": len(terminated), "stopping": stopping})
-        return exit_codes.OK
-    session.print_message(f"{len(cancelled.terminated):,} one-shots cancelled by {login_name()}")
-    if cancelled.stopping:
-        session.print_message(f"  {len(cancelled.stopping):,} of them are running and have been asked to stop")
-    return exit_codes.OK
+    terminated, stopping = cancelled.terminated, cancelled.stopping
+    hint = f"  {len(stopping):,} of them are running and have been asked to stop"
+    document = {"terminated": terminated, "total": len(terminated), "stopping": stopping}
+    messages = [f"{len(terminated):,} one-shots cancelled by {login_name()}", *([hint] if stopping else [])]
+    return session.report(document, *messages)

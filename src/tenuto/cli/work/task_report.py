@@ -150,7 +150,6 @@ def log_section(record: Record, *, whole: bool) -> list[RenderableType]:
 
 
 def stack_section(record: Record) -> list[RenderableType]:
-    """Return the stack trace of an attempt."""
     stack = (record.get("error") or {}).get("stack")
     if not stack:
         return []
@@ -162,6 +161,12 @@ def stack_section(record: Record) -> list[RenderableType]:
 def error_summary(error: Record | None) -> str | None:
     """Return an error as one line."""
     return None if error is None else one_line(f"{error.get('type', 'error')}: {error.get('message', '')}")
+
+
+def run_duration(attempt: Record) -> str:
+    """Return how long an ended attempt ran."""
+    started, ended = attempt["started_at"], attempt["ended_at"]
+    return format_duration(ended - started) if started and ended else ""
 
 
 def progress_text(value: Record | None) -> str | None:

@@ -74,7 +74,7 @@ class PinnedCopy:
 
     path: str
     descriptor: int | None = None
-    """Must be open, under the same number, in the process that starts it."""
+    """Descriptor of a copy in memory. The process that starts the program must have it open under this number."""
 
 
 @contextlib.contextmanager

@@ -24,7 +24,7 @@ SELECT greatest($1::uuid, (
 -- Triggers that protect activities, executions, the ledger, dead letters or the audit log from changes and are
 -- missing or disabled.
 WITH guarded AS (
-    SELECT relation, guard
+    SELECT relation, trigger_name
     FROM (
         SELECT 'tenuto.activities'::regclass AS relation
         UNION ALL
@@ -32,7 +32,7 @@ WITH guarded AS (
         FROM pg_inherits
         WHERE inhparent = 'tenuto.activities'::regclass
     ) AS activities
-    CROSS JOIN unnest(ARRAY['activities_are_written_once', 'activities_are_not_emptied']) AS guard
+    CROSS JOIN unnest(ARRAY['activities_are_written_once', 'activities_are_not_emptied']) AS trigger_name
     UNION ALL
     VALUES ('tenuto.executions'::regclass, 'executions_end_once'),
            ('tenuto.occurrences'::regclass, 'occurrences_are_decided_once'),
@@ -43,10 +43,10 @@ WITH guarded AS (
            ('tenuto.audit_chain'::regclass, 'kept')
 )
 SELECT (SELECT 'tenuto.' || relname FROM pg_class WHERE pg_class.oid = guarded.relation) AS relation,
-       guarded.guard,
-       CASE WHEN found.oid IS NULL THEN 'missing' ELSE 'disabled' END AS how
+       guarded.trigger_name,
+       CASE WHEN found.oid IS NULL THEN 'missing' ELSE 'disabled' END AS problem
 FROM guarded
-LEFT JOIN pg_trigger AS found ON found.tgrelid = guarded.relation AND found.tgname = guarded.guard
+LEFT JOIN pg_trigger AS found ON found.tgrelid = guarded.relation AND found.tgname = guarded.trigger_name
 WHERE found.oid IS NULL OR found.tgenabled IN ('D', 'R')
 ORDER BY 1, 2
 LIMIT $1;
@@ -67,7 +67,7 @@ LIMIT $1;
 
 -- name: constraints_missing
 -- Constraints that are missing or not validated, and columns that allow null although they must not (actor, plan).
-SELECT wanted.name AS what
+SELECT wanted.name AS name
 FROM unnest(ARRAY[
     'tasks_running_means_held', 'tasks_first_attempt_is_the_task', 'tasks_limit_is_whole', 'tasks_step_is_whole',
     'executions_end_only_in_an_end', 'executions_groups_are_counted', 'occurrences_fired_means_run',
@@ -299,7 +299,7 @@ LIMIT $3;
 
 -- name: key_limit_exceeded
 -- Limit keys with more running tasks than allowed, counting live leases.
-SELECT limit_key AS key, count(*) AS running, max(limit_max) AS most
+SELECT limit_key AS key, count(*) AS running, max(limit_max) AS allowed
 FROM tenuto.tasks
 WHERE state = 'running' AND NOT standby AND limit_key IS NOT NULL AND lease_until > clock_timestamp()
 GROUP BY limit_key
@@ -309,7 +309,7 @@ LIMIT $1;
 
 -- name: queue_limit_exceeded
 -- Queues with more running tasks than allowed, counting live leases.
-SELECT queues.name AS queue, count(*) AS running, queues.max_running AS most
+SELECT queues.name AS queue, count(*) AS running, queues.max_running AS allowed
 FROM tenuto.queues
 JOIN tenuto.tasks ON tasks.queue = queues.name
 WHERE tasks.state = 'running' AND NOT tasks.standby AND tasks.lease_until > clock_timestamp()
@@ -721,9 +721,9 @@ WITH held AS MATERIALIZED (
     WHERE state = 'running' AND NOT standby AND manifest_id IS NOT NULL AND lease_until > clock_timestamp()
     GROUP BY manifest_id, limit_group
 )
-SELECT caps.what, caps.active, caps.most
+SELECT caps.subject, caps.active, caps.allowed
 FROM (
-    SELECT 'manifest ' || manifests.external_id AS what, sum(held.active) AS active, manifests.max_active AS most
+    SELECT 'manifest ' || manifests.external_id AS subject, sum(held.active) AS active, manifests.max_active AS allowed
     FROM held
     JOIN tenuto.manifests ON manifests.id = held.manifest_id
     GROUP BY manifests.id
@@ -737,8 +737,8 @@ FROM (
     FROM held
     JOIN tenuto.manifest_groups AS groups ON groups.name = '*'
 ) AS caps
-WHERE caps.active > caps.most
-ORDER BY caps.what
+WHERE caps.active > caps.allowed
+ORDER BY caps.subject
 LIMIT $1;
 
 -- name: manifest_runs_overlap
@@ -768,16 +768,16 @@ LIMIT $2;
 
 -- name: batch_counts_wrong
 -- Batches, the 100 newest since $1, with items that are neither open nor recorded, or both.
-SELECT sums.id, sums.name, sums.total, sums.open, sums.ended, sums.again
+SELECT sums.id, sums.name, sums.total, sums.open, sums.ended, sums.retried
 FROM (
     SELECT batch.id, coalesce(batch.name, batch.external_id) AS name, batch.total,
            (SELECT count(*) FROM tenuto.tasks WHERE tasks.batch_id = batch.id) AS open,
            (SELECT count(*) FROM tenuto.activities WHERE activities.batch_id = batch.id AND final) AS ended,
            (SELECT count(*) FROM tenuto.dead_letters
-            WHERE dead_letters.batch_id = batch.id AND dead_letters.status = 'retried') AS again
+            WHERE dead_letters.batch_id = batch.id AND dead_letters.status = 'retried') AS retried
     FROM (SELECT * FROM tenuto.batches WHERE id > $1 ORDER BY id DESC LIMIT 100) AS batch
 ) AS sums
-WHERE sums.total <> sums.open + sums.ended - sums.again
+WHERE sums.total <> sums.open + sums.ended - sums.retried
 ORDER BY sums.id
 LIMIT $2;
 
@@ -786,7 +786,7 @@ LIMIT $2;
 -- in progress. Resuming and cancelling proceed by id, so an operation in progress has passed the first such item when
 -- the query is repeated.
 SELECT batch.id, coalesce(batch.name, batch.external_id) AS name,
-       CASE WHEN batch.cancelled_at IS NULL THEN 'resume' ELSE 'cancel' END AS verb,
+       CASE WHEN batch.cancelled_at IS NULL THEN 'resume' ELSE 'cancel' END AS operation,
        (
            SELECT id
            FROM tenuto.tasks
@@ -813,10 +813,10 @@ LIMIT $2;
 
 -- name: long_transaction
 -- Transactions that keep dead rows from being vacuumed: open for longer than $1, or prepared and not finished.
-SELECT backend.pid::text AS who,
-       coalesce(nullif(backend.application_name, ''), 'unnamed') || ', ' || backend.state AS what,
+SELECT backend.pid::text AS client,
+       coalesce(nullif(backend.application_name, ''), 'unnamed') || ', ' || backend.state AS state,
        round(extract(epoch FROM clock_timestamp() - backend.xact_start))::bigint AS seconds,
-       'SELECT pg_terminate_backend(' || backend.pid || ')' AS cure
+       'SELECT pg_terminate_backend(' || backend.pid || ')' AS command
 FROM pg_stat_activity AS backend
 WHERE backend.datname = current_database()
   AND backend.backend_type = 'client backend'

@@ -1,4 +1,4 @@
-"""Schedule definitions from command line options: build a new definition, or change an existing one.
+"""Schedules and manifests from command line options: build a new definition, or change an existing one.
 
 The model validates triggers, policies and steps; this module translates error fields to option names.
 """
@@ -13,10 +13,21 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import typer
 
-from tenuto.cli import option_parsing
+from tenuto.cli.command import flag, option, text_option
 from tenuto.cli.definitions.step_syntax import parse_overrides, parse_step_group
-from tenuto.cli.option_parsing import flag, option
+from tenuto.cli.option_parsing import (
+    invalid_value,
+    missing_option,
+    option_conflict,
+    parse_json_or_text,
+    parse_whole_number,
+    read_json_option,
+    translate_error_fields,
+)
 from tenuto.errors import Invalid
+from tenuto.jobs.registry import Job
+from tenuto.model.manifests import Manifest
+from tenuto.model.policies import RetryPolicy, TaskPolicy
 from tenuto.model.schedules import (
     Misfire,
     OverlapPolicy,
@@ -25,8 +36,10 @@ from tenuto.model.schedules import (
     misfire_from_fields,
     override_arguments,
 )
-from tenuto.model.triggers import Trigger, trigger_from_fields
+from tenuto.model.tasks import parse_duration_seconds
+from tenuto.model.triggers import ManualTrigger, Trigger, trigger_from_fields
 from tenuto.model.triggers.parsing import parse_whole_seconds
+from tenuto.operations.manifests import build_manifest
 
 F = TypeVar("F", bound=Callable[..., Any])
 Options = Mapping[str, Any]
@@ -37,19 +50,27 @@ NONE = "none"
 """Value that removes a setting."""
 
 
-def text_option(name: str, metavar: str, help: str) -> tuple[Any, None]:
-    return Annotated[str | None, option(metavar, help, name)], None
-
-
 def _texts_option(name: str, metavar: str, help: str) -> tuple[Any, None]:
     return Annotated[list[str] | None, option(metavar, help, name)], None
 
 
-OPTIONS: dict[str, tuple[Any, Any]] = {
+def _number_option(name: str, help: str) -> tuple[Any, None]:
+    return Annotated[int | None, option("N", help, name)], None
+
+
+def _choice_option(choices: Any, help: str) -> tuple[Any, None]:
+    return Annotated[choices | None, typer.Option(help=help)], None
+
+
+def _flag_option(name: str, help: str) -> tuple[Any, bool]:
+    return Annotated[bool, flag(help, name)], False
+
+
+SCHEDULE_OPTIONS: dict[str, tuple[Any, Any]] = {
     "cron": text_option("--cron", "LINE", "Cron trigger, e.g. '0 2 * * *' or @daily."),
     "every": text_option("--every", "DURATION", "Interval trigger: elapsed time such as 30s, 15m, 2h or 1d."),
     "at": text_option("--at", "TIMES", "Times of day, e.g. 06:00,18:30."),
-    "manual": (Annotated[bool, flag("No trigger: manual runs only.", "--manual")], False),
+    "manual": _flag_option("--manual", "No trigger: manual runs only."),
     "between": text_option("--between", "FROM-TO", "With --every: time window, e.g. 22:00-06:00."),
     "days": text_option("--on", "DAYS", "With --every or --at: days of the week, e.g. mon-fri or sat,sun."),
     "zone": text_option("--zone", "ZONE", "Time zone of the trigger, e.g. Europe/London. (default: UTC)"),
@@ -63,34 +84,21 @@ OPTIONS: dict[str, tuple[Any, Any]] = {
         'Step: JOB or JOB:{"argument": 1}, then options such as name=x continue_on_failure timeout=5m. Repeat it for '
         "steps in sequence; separate parallel steps by a comma.",
     ),
-    "overlap": (
-        Annotated[
-            OverlapName | None,
-            typer.Option(
-                help="Overlap policy: what to do when a run is due while the previous one is active. (default: skip)"
-            ),
-        ],
-        None,
+    "overlap": _choice_option(
+        OverlapName, "Overlap policy: what to do when a run is due while the previous one is active. (default: skip)"
     ),
-    "misfire": (
-        Annotated[
-            MisfireName | None,
-            typer.Option(help="Misfire policy: what to do with runs missed during downtime. (default: once)"),
-        ],
-        None,
+    "misfire": _choice_option(
+        MisfireName, "Misfire policy: what to do with runs missed during downtime. (default: once)"
     ),
     "grace": text_option("--grace", "DURATION", "With --misfire skip: maximum delay, at least 1m. (default: 5m)"),
-    "max_runs": (
-        Annotated[int | None, option("N", "With --misfire all: maximum number of runs. (default: 100)")],
-        None,
-    ),
+    "max_runs": _number_option("--max-runs", "With --misfire all: maximum number of runs. (default: 100)"),
     "description": text_option("--description", "TEXT", "Description."),
 }
 
 _KINDS = {"cron": "cron", "every": "interval", "at": "times", "manual": "manual"}
 _FIELD_OF_OPTION = {"cron": "cron", "every": "every", "at": "times"}
 _DATE_OPTIONS = ("zone", "start", "end", "excluded", "jitter")
-_OPTION_OF_FIELD = {
+_SCHEDULE_OPTION_OF_FIELD = {
     "name": "NAME",
     "days": "--on",
     "times": "--at",
@@ -104,15 +112,41 @@ _OPTION_OF_FIELD = {
 }
 TRIGGER_OPTIONS = ("cron", "every", "at", "manual", "between", "days", *_DATE_OPTIONS)
 _MISFIRE_OPTIONS = ("misfire", "grace", "max_runs")
+MANIFEST_OPTIONS: dict[str, tuple[Any, Any]] = {
+    **{name: SCHEDULE_OPTIONS[name] for name in TRIGGER_OPTIONS},
+    "manual": _flag_option("--manual", "No trigger: manual runs only. (default)"),
+    "after": text_option("--after", "MANIFEST", "Dependency: run after each success of this manifest."),
+    "on_demand": _flag_option("--on-demand", "Run only for submitted input, e.g. with `tenuto batch submit`."),
+    "properties": text_option("--properties", "JSON|@FILE|-", "Default arguments of every run, as a JSON object."),
+    "settings": _texts_option("--set", "ARGUMENT=VALUE", "One default argument: JSON or text. May be repeated."),
+    "title": text_option("--name", "TEXT", "Display name. (default: the external id)"),
+    "description": text_option("--description", "TEXT", "Description."),
+    "max_retries": _number_option("--max-retries", "Failed attempts before the dead letter. (default: as in the job)"),
+    "retry_wait": text_option(
+        "--retry-wait", "DURATION", "Wait after the first failure, e.g. 30s; later waits are longer."
+    ),
+    "timeout": text_option("--timeout", "DURATION", "Maximum duration of an attempt, e.g. 5m."),
+    "queue": text_option("--queue", "QUEUE", "Queue of the runs."),
+    "priority": _number_option("--priority", "Priority from -1000 to 1000; higher runs earlier."),
+    "group": text_option("--group", "GROUP", "Manifest group, which has a common limit and priority."),
+    "max_active": text_option("--max-active", "N", "Maximum number of active runs, over all workers."),
+}
+_MANIFEST_OPTION_OF_FIELD = {
+    "depends_on": "--after",
+    "external_id": "EXTERNAL_ID",
+    "properties.": "--set {}",
+    "retry": "--retry-wait",
+    "retry.": "--retry-wait",
+}
 
 
 def with_schedule_options(function: F) -> F:
     """Give a command all options of a schedule in place of its ``**options``."""
-    return expand_options(OPTIONS, function)
+    return expand_options(SCHEDULE_OPTIONS, function)
 
 
 def expand_options(options: Mapping[str, tuple[Any, Any]], function: F, *, after: int = 1) -> F:
-    """Give a command these options in place of its ``**options``, after so many of its own parameters."""
+    """Give a command these options in place of its ``**options``, after its first ``after`` parameters."""
     signature = inspect.signature(function, eval_str=True)
     own = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
     added = [
@@ -126,14 +160,9 @@ def expand_options(options: Mapping[str, tuple[Any, Any]], function: F, *, after
 
 
 def build_schedule(name: str, options: Options) -> ScheduleDefinition:
-    """Build the definition of a new schedule."""
     if not options["steps"]:
-        raise Invalid(
-            "at least one --step is required",
-            code="schedule.steps.missing",
-            field="--step",
-            remedy="add --step JOB; `tenuto job list` lists the jobs",
-        )
+        remedy = "add --step JOB; `tenuto job list` lists the jobs"
+        raise Invalid("at least one --step is required", code="schedule.steps.missing", field="--step", remedy=remedy)
     with translate_schedule_errors():
         return ScheduleDefinition(
             name,
@@ -153,7 +182,7 @@ def change_schedule(present: ScheduleDefinition, options: Options) -> ScheduleDe
     if options["steps"]:
         new["plan"] = _parse_plan(options["steps"])
     if overrides := parse_overrides(options.get("arguments")):
-        with option_parsing.translate_error_fields({}, otherwise="--set {}"):
+        with translate_error_fields({}, otherwise="--set {}"):
             new["plan"] = override_arguments(new.get("plan", present.plan), overrides)
     if any(options[option] is not None for option in _MISFIRE_OPTIONS):
         new["misfire"] = _build_misfire(present.misfire, options)
@@ -182,12 +211,7 @@ def build_trigger(present: Trigger | None, options: Options) -> Trigger:
 def _trigger_fields(present: dict[str, Any] | None, options: Options) -> dict[str, Any]:
     chosen = [option for option in _KINDS if is_given(options, option)]
     if len(chosen) > 1:
-        raise Invalid(
-            f"--{chosen[0]} and --{chosen[1]} cannot be combined",
-            code="cli.option.conflict",
-            field=f"--{chosen[0]}",
-            remedy="give one trigger, or create two schedules",
-        )
+        raise option_conflict(f"--{chosen[0]}", f"--{chosen[1]}", "give one trigger, or create two schedules")
     if not chosen and present is None:
         raise Invalid(
             "one of --cron, --every, --at, --manual is required",
@@ -220,19 +244,16 @@ def _retained_fields(present: dict[str, Any], kind: str | None) -> dict[str, Any
 
 
 def _reject_unsuitable_options(kind: str, options: Options) -> None:
-    def unsuitable(option: str, required: str, remedy: str) -> Invalid:
-        return Invalid(f"{option} requires {required}", code="cli.option.requires_other", field=option, remedy=remedy)
-
     if kind == "manual":
         for name in ("between", "days", *_DATE_OPTIONS):
             if is_given(options, name):
-                option = _OPTION_OF_FIELD.get(name, f"--{name}")
-                raise unsuitable(option, "--cron, --every or --at", f"omit {option}, or add a trigger")
+                option = _SCHEDULE_OPTION_OF_FIELD.get(name, f"--{name}")
+                raise missing_option(option, "--cron, --every or --at", f"omit {option}, or add a trigger")
     if kind == "cron" and is_given(options, "days"):
-        raise unsuitable("--on", "--every or --at", "put the days into the cron line, as in '0 2 * * mon-fri'")
+        raise missing_option("--on", "--every or --at", "put the days into the cron line, as in '0 2 * * mon-fri'")
     if kind != "interval" and is_given(options, "between"):
         hours = "put the hours into the cron line, as in '*/15 9-17 * * *'"
-        raise unsuitable("--between", "--every", hours if kind == "cron" else "name the times with --at")
+        raise missing_option("--between", "--every", hours if kind == "cron" else "name the times with --at")
 
 
 def _set_field(fields: dict[str, Any], name: str, value: Any, read: Callable[[str], Any] | None = None) -> None:
@@ -254,7 +275,7 @@ def is_given(options: Options, option: str) -> bool:
 def translate_schedule_errors(*, renamed: bool = False, arguments: bool = False) -> AbstractContextManager[None]:
     """Translate the fields of schedule errors to options; in an edit, the name is --rename and arguments are --set."""
     own = {**({"name": "--rename"} if renamed else {}), **({"steps.": "--set {}"} if arguments else {})}
-    return option_parsing.translate_error_fields({**_OPTION_OF_FIELD, **own})
+    return translate_error_fields({**_SCHEDULE_OPTION_OF_FIELD, **own})
 
 
 # --- misfire policy -------------------------------------------------------------------------------------------------
@@ -266,16 +287,127 @@ def _build_misfire(present: Misfire | None, options: Options) -> Misfire:
     fields: dict[str, Any] = before if policy == before["policy"] else {"policy": policy}
     for field, required in (("grace", "skip"), ("max_runs", "all")):
         if options[field] is not None and policy != required:
-            name = field.replace("_", "-")
-            raise Invalid(
-                f"--{name} requires --misfire {required}, not {policy}",
-                code="cli.option.requires_other",
-                field=f"--{name}",
-                remedy=f"add --misfire {required}",
-            )
+            name = f"--{field.replace('_', '-')}"
+            raise missing_option(name, f"--misfire {required}, not {policy}", f"add --misfire {required}")
     if options["grace"] is not None:
         fields["grace_seconds"] = parse_whole_seconds(options["grace"], field="--grace", least=0, most=366 * 86_400)
     if options["max_runs"] is not None:
         fields["max_runs"] = options["max_runs"]
     with translate_schedule_errors():
         return misfire_from_fields(fields)
+
+
+# --- manifest ---------------------------------------------------------------------------------------------------------
+
+
+def manifest_from_options(external_id: str, job: Job[..., Any], options: Options) -> Manifest:
+    """Build a new manifest; the job provides the defaults."""
+    with translate_manifest_errors():
+        return build_manifest(
+            job,
+            external_id,
+            **_reason_to_run(None, options),
+            properties=_build_properties({}, options),
+            name=options["title"] or "",
+            description=options["description"] or "",
+            retry=_build_retry_policy(job.policy.retry, options),
+            timeout=options["timeout"],
+            queue=options["queue"],
+            priority=options["priority"],
+            group=options["group"],
+            max_active=_parse_limit(options["max_active"]),
+        )
+
+
+def change_manifest(present: Manifest, options: Options) -> Manifest:
+    """Return the manifest with the given options changed."""
+    new: dict[str, Any] = {}
+    with translate_manifest_errors():
+        if any(is_given(options, option) for option in (*TRIGGER_OPTIONS, "after", "on_demand")):
+            when = _reason_to_run(present.trigger, options)
+            new |= {"trigger": when["trigger"], "on_demand": when["on_demand"], "depends_on": when["after"]}
+        if options["properties"] is not None or options["settings"]:
+            new["properties"] = _build_properties(present.properties, options)
+        for option, field in (("title", "name"), ("description", "description"), ("queue", "queue")):
+            if options[option] is not None:
+                new[field] = options[option]
+        if options["priority"] is not None:
+            new["priority"] = options["priority"]
+        if options["group"] is not None:
+            new["group"] = None if options["group"] == NONE else options["group"]
+        if options["max_active"] is not None:
+            new["max_active"] = _parse_limit(options["max_active"])
+        new["policy"] = _build_policy(present.policy, options)
+        return replace(present, **new)
+
+
+def _reason_to_run(present: Trigger | None, options: Options) -> dict[str, Any]:
+    """Return trigger, on_demand and after; a manifest has at most one reason to run."""
+    has_trigger = any(is_given(options, option) for option in TRIGGER_OPTIONS)
+    reasons = {
+        "--after": is_given(options, "after"),
+        "--on-demand": options["on_demand"],
+        "a trigger option such as --cron": has_trigger,
+    }
+    found = [option for option, is_used in reasons.items() if is_used]
+    if len(found) > 1:
+        raise option_conflict(found[0], found[1], "give one reason to run")
+    if options["after"] is not None:
+        after = None if options["after"] == NONE else options["after"]
+        return {"trigger": ManualTrigger(), "on_demand": False, "after": after}
+    if options["on_demand"]:
+        return {"trigger": ManualTrigger(), "on_demand": True, "after": None}
+    trigger = build_trigger(present or ManualTrigger(), options) if has_trigger else ManualTrigger()
+    return {"trigger": trigger, "on_demand": False, "after": None}
+
+
+def _build_properties(present: Mapping[str, Any], options: Options) -> dict[str, Any]:
+    properties = dict(present)
+    if options["properties"] is not None:
+        properties = read_json_option(options["properties"], "--properties")
+    return {**properties, **parse_arguments(options["settings"])}
+
+
+def parse_arguments(texts: list[str] | None) -> dict[str, Any]:
+    """Parse ``argument=value`` texts; a value is JSON or else text."""
+    arguments: dict[str, Any] = {}
+    for text in texts or []:
+        name, equals, value = text.partition("=")
+        if not (equals and name):
+            raise invalid_value(
+                "--set", text, "names no argument", code="cli.set.invalid", remedy="write it as --set argument=value"
+            )
+        arguments[name] = parse_json_or_text(value, f"--set {name}")
+    return arguments
+
+
+def _build_retry_policy(present: RetryPolicy, options: Options) -> RetryPolicy | None:
+    new: dict[str, Any] = {}
+    if options["max_retries"] is not None:
+        new["max_retries"] = options["max_retries"]
+    if options["retry_wait"] is not None:
+        wait = parse_whole_seconds(options["retry_wait"], field="--retry-wait", least=1, most=30 * 86_400)
+        new["base_seconds"] = float(wait)
+        new["cap_seconds"] = max(present.cap_seconds, float(wait))
+    return replace(present, **new) if new else None
+
+
+def _build_policy(present: TaskPolicy, options: Options) -> TaskPolicy:
+    new: dict[str, Any] = {}
+    if (retry := _build_retry_policy(present.retry, options)) is not None:
+        new["retry"] = retry
+    if options["timeout"] is not None:
+        new["timeout_seconds"] = (
+            None if options["timeout"] == NONE else parse_duration_seconds(options["timeout"], field="timeout")
+        )
+    return replace(present, **new)
+
+
+def _parse_limit(text: str | None) -> int | None:
+    if text is None or text == NONE:
+        return None
+    return parse_whole_number(text, "--max-active", "give a whole number, or none")
+
+
+def translate_manifest_errors() -> AbstractContextManager[None]:
+    return translate_error_fields(_MANIFEST_OPTION_OF_FIELD)

@@ -1,4 +1,4 @@
-"""``tenuto batch submit``: read rows from a file or stdin, one at a time, and submit them as a batch.
+"""Rows of a batch: read from a file or stdin, one at a time, and submitted while they are read.
 
 The reader knows the line of each row, so that errors name it. It holds one row in memory.
 """
@@ -13,18 +13,11 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, Literal, TextIO
 
-from tenuto.cli import exit_codes
 from tenuto.cli.command import Session
-from tenuto.cli.definitions.manifests import MANIFESTS
-from tenuto.cli.option_parsing import argument, flag, option
-from tenuto.cli.output import print_json, print_text
-from tenuto.cli.work.batch_progress import watch_batch
-from tenuto.cli.work.jobs import suggest_job_list
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import Invalid
-from tenuto.ids import new_id
 from tenuto.model import stored_values
 from tenuto.operations.batch_inputs import CHUNK_SIZE, add_row_key
 
@@ -32,7 +25,7 @@ if TYPE_CHECKING:
     from tenuto.app import Tenuto
     from tenuto.operations.batches import Batch
 
-Format = Literal["jsonl", "csv"]
+RowFormat = Literal["jsonl", "csv"]
 _STDIN = "-"
 _SOURCE_OPTION = "--from"
 _MAX_CELL_LENGTH = 16 * 1024 * 1024
@@ -40,58 +33,7 @@ _MAX_LINE_LENGTH = 32 * 1024 * 1024
 _COUNTER_REFRESH_SECONDS = 0.2
 
 
-async def submit_batch(
-    session: Session,
-    manifest: Annotated[str, argument("MANIFEST", "External id of the manifest to run.")],
-    source: Annotated[str, option("FILE|-", "Rows: JSON lines, or CSV with a header; - reads stdin.", "--from")],
-    format: Annotated[
-        Format | None, flag("Format of the rows. (default: by the file name, else jsonl)", "--format")
-    ] = None,
-    key: Annotated[
-        str | None, option("FIELD", "Field with the key of an item; items whose key is open are skipped.")
-    ] = None,
-    batch_key: Annotated[
-        str | None, option("KEY", "Idempotency key: submitting again with it continues, without duplicates.")
-    ] = None,
-    name: Annotated[str | None, option("TEXT", "Name of the batch.")] = None,
-    atomic: Annotated[bool, flag("All rows or none, in one transaction; rows are held in memory.", "--atomic")] = False,
-    watch: Annotated[bool, flag("Watch until the end; exit code 1 unless all items completed.", "--watch")] = False,
-) -> int:
-    """Submit the rows of a file as a batch of a manifest. Prints the id of the batch.
-
-    A row holds the arguments of the job, or the one argument that the manifest's properties do not set. Rows are
-    submitted while the file is read. An invalid row ends the command with exit code 2 and its line number; the rows
-    before it stay submitted (with --atomic: no row is). --app names the app with the job.
-    """
-    with session.as_user() as app, suggest_job_list(session):
-        stored = await MANIFESTS.get(app, manifest)
-        job = session.app_with_jobs.jobs.get_job(stored.manifest.job)
-        rows = RowReader(source, format, key, drop_key=key is not None and key not in job.parameters)
-        batch = await _submit_rows(
-            session,
-            app,
-            manifest,
-            rows,
-            batch_key or f"cli-{new_id().hex[-12:]}",
-            name=name,
-            atomic=atomic,
-            keyed=key is not None,
-        )
-    if watch:
-        session.print_message(f"batch {batch.id}")
-        return await watch_batch(session, batch.id)
-    found = await batch.progress()
-    if session.as_json:
-        print_json(found)
-        return exit_codes.OK
-    print_text(str(batch.id))
-    skipped = f" ({found['duplicates']:,} skipped: already open)" if found["duplicates"] else ""
-    session.print_message(f"{found['total']:,} items of {manifest} submitted{skipped}; watch them with:")
-    session.print_message(f"  tenuto batch watch {batch.id}")
-    return exit_codes.OK
-
-
-async def _submit_rows(
+async def submit_rows(
     session: Session,
     app: Tenuto,
     manifest: str,
@@ -146,11 +88,9 @@ async def _check_first_row(app: Tenuto, manifest: str, rows: RowReader) -> Itera
     try:
         first = next(items)
     except StopIteration:
+        remedy = "check the content of the file"
         raise Invalid(
-            f"{rows.name} contains no rows",
-            code="batch.source.empty",
-            field=_SOURCE_OPTION,
-            remedy="check the content of the file",
+            f"{rows.name} contains no rows", code="batch.source.empty", field=_SOURCE_OPTION, remedy=remedy
         ) from None
     app.manifests.item_serializer(await app.manifests.get(manifest))(first)
     return chain([first], items)
@@ -195,9 +135,9 @@ class _RowCounter:
 class RowReader:
     """Iterate over the rows of a file."""
 
-    def __init__(self, source: str, format: Format | None, key: str | None, *, drop_key: bool) -> None:
+    def __init__(self, source: str, format: RowFormat | None, key: str | None, *, drop_key: bool) -> None:
         self._source = source
-        self._format: Format = format or ("csv" if source.lower().endswith(".csv") else "jsonl")
+        self._format: RowFormat = format or ("csv" if source.lower().endswith(".csv") else "jsonl")
         self._key = key
         self._drop_key = drop_key
         self.name = "stdin" if source == _STDIN else source
@@ -261,11 +201,8 @@ class RowReader:
                 yield stored_values.parse_strict_json(text)
             except (ValueError, RecursionError) as error:
                 reason = str(error).partition(": line ")[0]
-                raise Invalid(
-                    f"row is not JSON: {reason}",
-                    code="batch.row.not_json",
-                    remedy="write one JSON value per line; `jq -c '.[]'` converts a list",
-                ) from None
+                remedy = "write one JSON value per line; `jq -c '.[]'` converts a list"
+                raise Invalid(f"row is not JSON: {reason}", code="batch.row.not_json", remedy=remedy) from None
 
     def _read_csv(self, file: TextIO) -> Iterator[Any]:
         csv.field_size_limit(_MAX_CELL_LENGTH)
@@ -294,8 +231,5 @@ class RowReader:
                 yield {name: cell for name, cell in zip(names, cells, strict=False) if cell != ""}
         except csv.Error as error:
             self.line = max(lines.line_num, 1)
-            raise Invalid(
-                f"row is not CSV: {error}",
-                code="batch.csv.invalid",
-                remedy="put cells that contain quotes or line breaks in quotes",
-            ) from None
+            remedy = "put cells that contain quotes or line breaks in quotes"
+            raise Invalid(f"row is not CSV: {error}", code="batch.csv.invalid", remedy=remedy) from None

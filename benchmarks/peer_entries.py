@@ -1,7 +1,8 @@
-"""The line-up of `compare`: who takes part, with which settings, over which store, and what it may be asked for.
+"""Entries of `compare`: products with their settings, their store and their capabilities.
 
-Every product stands here as it comes. Where its documentation has more to keep jobs, it stands here a second time, made
-durable: with those settings, and over a Redis that writes to disk before it answers.
+Every product has an entry with default settings. If its documentation has more settings to keep jobs, it has a
+second,
+durable entry: with those settings, over a Redis that writes to disk before it answers.
 """
 
 from __future__ import annotations
@@ -10,9 +11,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.contenders.arena import URL
+from benchmarks.contenders.peer_protocol import URL
 from benchmarks.peers import peers_python
-from benchmarks.processes import started
+from benchmarks.processes import start_process
 
 POSTGRESQL, REDIS, DURABLE_REDIS = "PostgreSQL", "Redis", "Redis, synced"
 
@@ -22,7 +23,7 @@ SYNCED = "on disk before the call returns (`appendfsync always`)"
 
 
 @dataclass(frozen=True)
-class Entry:
+class PeerEntry:
     """One product with one set of settings."""
 
     name: str
@@ -30,15 +31,15 @@ class Entry:
     script: str
     store: str
     settings: str
-    drain: int
-    """So many jobs that working them off takes some seconds."""
-    bulk: bool = False
-    steps: str = ""
-    """Its script on the course of several steps, if it has groups after groups."""
+    drain_count: int
+    """Number of jobs whose drain takes some seconds."""
+    has_bulk: bool = False
+    runner_script: str = ""
+    """Script for executions of several steps, if the product has groups that follow groups."""
     in_process: bool = False
-    """Whether jobs run in the process that adds them, so that a worker apart would not hear of them."""
-    speed: bool = True
-    """Whether its speed is measured; not where it would be that of the same product further up."""
+    """Whether jobs run in the process that adds them, so that a separate worker would not notice them."""
+    measures_speed: bool = True
+    """Whether its speed is measured; not if it equals that of another entry of the product."""
 
     @property
     def durability(self) -> str:
@@ -52,63 +53,63 @@ class Entry:
     def python(self) -> Path:
         return Path(sys.executable) if self.name == "tenuto" else peers_python()
 
-    async def ask(self, url: str, verb: str, *arguments: str, limit: float) -> dict[str, object]:
-        """Run one verb of the script to its end and return its answer."""
-        async with started(self.python, self.module, [verb, *arguments], self.name, {URL: url}) as process:
-            answer = {} if verb == "prepare" else await process.answer(limit)
-            await process.end(limit)
+    async def run_command(self, url: str, verb: str, *arguments: str, limit: float) -> dict[str, object]:
+        """Run one command of the script to its end and return its answer."""
+        async with start_process(self.python, self.module, [verb, *arguments], self.name, {URL: url}) as process:
+            answer = {} if verb == "prepare" else await process.read_answer(limit)
+            await process.wait_for_exit(limit)
             return answer
 
 
-LINEUP = [
-    Entry(
+ENTRIES = [
+    PeerEntry(
         "tenuto",
         "Tenuto",
         "tenuto_queue",
         POSTGRESQL,
         "`tenuto worker --name bench`, one process: 100 slots, lease 30 s (defaults)",
         20_000,
-        bulk=True,
-        steps="tenuto_runs",
+        has_bulk=True,
+        runner_script="tenuto_runs",
     ),
-    Entry(
+    PeerEntry(
         "pgqueuer",
         "PgQueuer",
         "pgqueuer_queue",
         POSTGRESQL,
         "its manager in one process, batches of 100; heartbeat timeout 30 s (default)",
         10_000,
-        bulk=True,
+        has_bulk=True,
     ),
-    Entry(
+    PeerEntry(
         "procrastinate",
         "Procrastinate",
         "procrastinate_queue",
         POSTGRESQL,
         "`app.run_worker`, one process, concurrency 20 (default: 1)",
         2_000,
-        bulk=True,
+        has_bulk=True,
     ),
-    Entry(
+    PeerEntry(
         "procrastinate-durable",
         "Procrastinate, durable",
         "procrastinate_queue",
         POSTGRESQL,
         "the same with the periodic task of its documentation that retries stalled jobs (30 s, every 10 s)",
         2_000,
-        bulk=True,
-        speed=False,
+        has_bulk=True,
+        measures_speed=False,
     ),
-    Entry(
+    PeerEntry(
         "dbos",
         "DBOS",
         "dbos_queue",
         POSTGRESQL,
         "one process, a workflow of one step, a queue of 50 at once, polled every 20 ms (default: 1 s)",
         600,
-        steps="dbos_runs",
+        runner_script="dbos_runs",
     ),
-    Entry(
+    PeerEntry(
         "apscheduler",
         "APScheduler",
         "apscheduler_queue",
@@ -116,9 +117,9 @@ LINEUP = [
         "a scheduler with ten threads (default); jobs late by 1 s are skipped (default)",
         500,
         in_process=True,
-        speed=False,
+        measures_speed=False,
     ),
-    Entry(
+    PeerEntry(
         "apscheduler-durable",
         "APScheduler, durable",
         "apscheduler_queue",
@@ -127,26 +128,28 @@ LINEUP = [
         500,
         in_process=True,
     ),
-    Entry(
+    PeerEntry(
         "celery",
         "Celery",
         "celery_queue",
         REDIS,
         "`celery worker`, two processes, results ignored; acknowledged before the work (default)",
         1_500,
-        steps="celery_runs",
+        runner_script="celery_runs",
     ),
-    Entry(
+    PeerEntry(
         "celery-durable",
         "Celery, durable",
         "celery_queue",
         DURABLE_REDIS,
-        "the same with `acks_late`, `reject_on_worker_lost`, prefetch 1, "
-        "visibility timeout 20 s (default: 1 h), looked for every 2 s (100 s)",
+        (
+            "the same with `acks_late`, `reject_on_worker_lost`, prefetch 1, "
+            "visibility timeout 20 s (default: 1 h), checked every 2 s (100 s)"
+        ),
         1_000,
-        steps="celery_runs",
+        runner_script="celery_runs",
     ),
-    Entry(
+    PeerEntry(
         "dramatiq",
         "Dramatiq",
         "dramatiq_queue",
@@ -154,7 +157,7 @@ LINEUP = [
         "`dramatiq`, two processes of eight threads; heartbeat timeout 60 s, maintenance chance 0.1 % (defaults)",
         3_000,
     ),
-    Entry(
+    PeerEntry(
         "dramatiq-durable",
         "Dramatiq, durable",
         "dramatiq_queue",
@@ -162,7 +165,7 @@ LINEUP = [
         "the same with heartbeat timeout 10 s, maintenance chance 10 %",
         2_000,
     ),
-    Entry(
+    PeerEntry(
         "huey",
         "Huey",
         "huey_queue",
@@ -170,7 +173,7 @@ LINEUP = [
         "`huey_consumer`, four threads, results off",
         3_000,
     ),
-    Entry(
+    PeerEntry(
         "huey-durable",
         "Huey, durable",
         "huey_queue",
@@ -178,7 +181,7 @@ LINEUP = [
         "the same; it has no setting to keep a task until it is done",
         2_000,
     ),
-    Entry(
+    PeerEntry(
         "taskiq",
         "taskiq",
         "taskiq_queue",
@@ -186,7 +189,7 @@ LINEUP = [
         "`taskiq worker`, two processes, a Redis list",
         3_000,
     ),
-    Entry(
+    PeerEntry(
         "taskiq-durable",
         "taskiq, durable",
         "taskiq_queue",

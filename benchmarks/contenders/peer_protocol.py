@@ -1,9 +1,10 @@
-"""The arena: the same verbs for every product of `compare`, each run by the command its own users start it with.
+"""Protocol of the scripts for `compare`: the same commands for every product, each run by the command its users
+start.
 
-A script offers an object of the shape `Peer` and calls `main`. The harness starts it with a verb; the answer is one
-line of JSON on stdout. `work` becomes the product's own worker, in the same process, until it is ended by a signal.
-What the product imports as its application finds the store (`BENCH_URL`) in the environment, as the script does.
-Standard library only, and uvloop.
+A script provides a `Peer` and calls `main`. The harness starts it with a command; the answer is one line of JSON on
+stdout. `work` becomes the product's own worker, in the same process, until a signal ends it. The application that the
+product imports finds the store (`BENCH_URL`) in the environment, as the script does. Standard library only, and
+uvloop.
 """
 
 from __future__ import annotations
@@ -19,47 +20,47 @@ from importlib.machinery import ModuleSpec
 from pathlib import Path
 from typing import Protocol
 
-from benchmarks.contenders import stage
+from benchmarks.contenders import contender_protocol
 from benchmarks.contenders.ledger import LEDGER, NAP, Ledger
-from benchmarks.contenders.tally import payload
+from benchmarks.contenders.start_counters import make_payload
 
 URL, CONTENDER, FOLDER = "BENCH_URL", "BENCH_CONTENDER", "BENCH_FOLDER"
-OVERDUE = 30.0
+TIMEOUT_SECONDS = 30.0
 
 
 class Peer(Protocol):
-    """What each script offers."""
+    """Interface of a script."""
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """The packages whose versions matter."""
+        """Packages whose versions are reported."""
 
     async def prepare(self, url: str) -> None:
-        """Make what the product keeps in an empty store."""
+        """Create the product's tables or keys in an empty store."""
 
-    def sender(self, url: str) -> AbstractAsyncContextManager[stage.Sender]:
-        """Open what enqueues; `many` is asked only of a product that has something for it."""
+    def sender(self, url: str) -> AbstractAsyncContextManager[contender_protocol.Sender]:
+        """Open a sender; `many` is used only for a product with bulk enqueue."""
 
     def command(self) -> list[str]:
-        """The arguments after `python` that start its worker. `BENCH_URL` says where the store is."""
+        """Return the arguments after `python` that start its worker. `BENCH_URL` is the store."""
 
     async def remembered(self, url: str) -> int:
-        """Jobs the store still has and does not hold for done: waiting, taken, or to be tried again."""
+        """Return the jobs in the store that are not done: waiting, taken, or to be retried."""
 
 
-def durable() -> bool:
-    """Whether this contender stands here with all that its documentation has for keeping jobs."""
+def is_durable() -> bool:
+    """Return whether this entry uses all settings that its documentation has for keeping jobs."""
     return os.environ.get(CONTENDER, "").endswith("-durable")
 
 
-def module(spec: ModuleSpec | None) -> str:
-    """The name under which a product may import the script that is running."""
+def module_name(spec: ModuleSpec | None) -> str:
+    """Return the name under which a product may import the running script."""
     assert spec is not None
     return spec.name
 
 
 async def _enqueue(peer: Peer, url: str, numbers: range, *, bulk: bool) -> None:
-    payloads = [payload(number) for number in numbers]
+    payloads = [make_payload(number) for number in numbers]
     async with peer.sender(url) as sender:
         began = time.monotonic_ns()
         if bulk:
@@ -68,40 +69,42 @@ async def _enqueue(peer: Peer, url: str, numbers: range, *, bulk: bool) -> None:
             for text in payloads:
                 await sender.one(text)
         taken = time.monotonic_ns() - began
-    stage.answer(seconds=taken / 1e9, remembered=await peer.remembered(url))
+    contender_protocol.print_answer(seconds=taken / 1e9, remembered=await peer.remembered(url))
 
 
 async def _sample(peer: Peer, url: str, numbers: range, ledger: Ledger) -> None:
-    """One job at a time into an idle system; the next one waits until the last has started. The first warms up."""
+    """Enqueue one job at a time into an idle system; the next one waits until the last has started. The first warms
+    up.
+    """
     taken: list[float] = []
     dice = random.Random(20)
     async with peer.sender(url) as sender:
         for number in numbers:
-            await asyncio.sleep(dice.uniform(*stage.GAPS))
-            text = payload(number)
+            await asyncio.sleep(dice.uniform(*contender_protocol.GAPS))
+            text = make_payload(number)
             sent = time.monotonic_ns()
             await sender.one(text)
-            overdue = time.monotonic() + OVERDUE
+            overdue = time.monotonic() + TIMEOUT_SECONDS
             while not (started := ledger.first_start(number)):
                 if time.monotonic() > overdue:
-                    raise SystemExit(f"sample {number} was not picked up within {OVERDUE:.0f} s")
+                    raise SystemExit(f"sample {number} did not start within {TIMEOUT_SECONDS:.0f} s")
                 await asyncio.sleep(0.005)
             taken.append((started - sent) / 1e6)
-    stage.answer(milliseconds=taken[1:])
+    contender_protocol.print_answer(milliseconds=taken[1:])
 
 
 async def _remembered(peer: Peer, url: str) -> None:
-    stage.answer(remembered=await peer.remembered(url))
+    contender_protocol.print_answer(remembered=await peer.remembered(url))
 
 
 def _work(peer: Peer, asked: argparse.Namespace) -> None:
     os.environ.update({LEDGER: str(asked.ledger), NAP: str(asked.nap), FOLDER: str(asked.folder)})
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # stdout is for answers; banners are for nobody
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # stdout is for answers; banners are discarded
     os.execv(sys.executable, [sys.executable, "-W", "ignore", *peer.command()])
 
 
 def main(peer: Peer) -> None:
-    """The command line of a script."""
+    """Command line of a script."""
     parser = argparse.ArgumentParser()
     parser.add_argument("verb", choices=["versions", "prepare", "bulk", "single", "work", "sample", "remembered"])
     parser.add_argument("--begin", type=int, default=0)
@@ -113,17 +116,17 @@ def main(peer: Peer) -> None:
     url, numbers = os.environ.get(URL, ""), range(asked.begin, asked.begin + asked.count)
     match asked.verb:
         case "versions":
-            stage.versions(peer.packages)
+            contender_protocol.versions(peer.packages)
         case "prepare":
-            stage.run(peer.prepare(url))
+            contender_protocol.run(peer.prepare(url))
         case "bulk":
-            stage.run(_enqueue(peer, url, numbers, bulk=True))
+            contender_protocol.run(_enqueue(peer, url, numbers, bulk=True))
         case "single":
-            stage.run(_enqueue(peer, url, numbers, bulk=False))
+            contender_protocol.run(_enqueue(peer, url, numbers, bulk=False))
         case "work":
             _work(peer, asked)
         case "sample":
             os.environ.update({LEDGER: str(asked.ledger), NAP: "0"})
-            stage.run(_sample(peer, url, numbers, Ledger(asked.ledger)))
+            contender_protocol.run(_sample(peer, url, numbers, Ledger(asked.ledger)))
         case _:
-            stage.run(_remembered(peer, url))
+            contender_protocol.run(_remembered(peer, url))

@@ -1,17 +1,17 @@
-"""The benchmarks against peers: drain, enqueue, latency. What each asks of every contender, and with which counts."""
+"""The benchmarks with peers: drain, enqueue, latency."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from benchmarks.contest import Contender
+from benchmarks.contender import Contender
 from benchmarks.measure import Case, alternate, percentile
 
 
 @dataclass(frozen=True)
 class Size:
-    """How much is measured: the real thing, or little enough to try in half a minute."""
+    """Size of a measurement: full, or quick enough to try in half a minute."""
 
     runs: int
     quick: bool
@@ -24,7 +24,7 @@ class Size:
 
 
 async def drain(contenders: Sequence[Contender], size: Size) -> list[Case]:
-    """No-op jobs, each with its full record, worked off by one and by two worker processes."""
+    """Process no-op jobs, each with its full record, with one and with two worker processes."""
     count = size.of(50_000, 5_000)
     cases = []
     for workers, name in ((1, "one worker"), (2, "two workers")):
@@ -32,34 +32,35 @@ async def drain(contenders: Sequence[Contender], size: Size) -> list[Case]:
         cases.append(case)
 
         async def run(contender: Contender, case: Case = case, workers: int = workers) -> None:
-            case.add(contender.name, await contender.drain(count, workers))
+            case.add(contender.name, await contender.measure_drain(count, workers))
 
         await alternate(contenders, size.runs, run, f"drain of {count:,} jobs, {name}")
     return cases
 
 
 async def enqueue(contenders: Sequence[Contender], size: Size) -> list[Case]:
-    """Jobs put into the queue: a thousand at a time, and one by one."""
+    """Enqueue jobs a thousand at a time, and one by one."""
     many, few = size.of(50_000, 5_000), size.of(2_000, 300)
     bulk, single = Case("bulk", "jobs/s"), Case("one by one", "jobs/s")
 
     async def run(contender: Contender) -> None:
-        bulk.add(contender.name, await contender.bulk_enqueue(many))
-        single.add(contender.name, await contender.enqueue_one_by_one(few))
+        bulk.add(contender.name, await contender.measure_bulk_enqueue(many))
+        single.add(contender.name, await contender.measure_single_enqueue(few))
 
     await alternate(contenders, size.runs, run, f"enqueue of {many:,} in bulk and {few:,} one by one")
     return [bulk, single]
 
 
 async def latency(contenders: Sequence[Contender], size: Size) -> list[Case]:
-    """Pick-up on an idle system with one worker: from the enqueuer's commit, and from before it called, to the start of
-    the handler."""
+    """Measure the latency on an idle system with one worker: from the enqueuer's commit, and from before its call, to
+    the start of the handler.
+    """
     samples = size.of(300, 30)
     middle, tail = Case("pick-up p50", "ms"), Case("pick-up p99", "ms")
     whole, whole_tail = Case("enqueue to start p50", "ms"), Case("enqueue to start p99", "ms")
 
     async def run(contender: Contender) -> None:
-        from_commit, from_call = await contender.latency(samples)
+        from_commit, from_call = await contender.measure_latency(samples)
         middle.add(contender.name, percentile(from_commit, 0.50))
         tail.add(contender.name, percentile(from_commit, 0.99))
         whole.add(contender.name, percentile(from_call, 0.50))

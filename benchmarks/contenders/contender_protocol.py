@@ -1,8 +1,8 @@
-"""The stage: the same entry point, clock and barrier for every contender script, so that only the product differs.
+"""Protocol of the contender scripts: the same entry point, clock and barrier, so that only the product differs.
 
-A script offers an object of the shape `Contender` and calls `main`. The harness starts it with a verb; the answer is
-one line of JSON on stdout. A worker prints a line when it is ready, starts on the line `go` and ends on the line `stop`
-(or when the harness is gone and its stdin closes). Standard library only, and uvloop where it can be had.
+A script provides a `Contender` and calls `main`. The harness starts it with a command; the answer is one line of JSON
+on stdout. A worker prints a line when it is ready, starts on the line `go` and ends on the line `stop` (or when stdin
+closes because the harness is gone). Standard library only, and uvloop if it is installed.
 """
 
 from __future__ import annotations
@@ -20,58 +20,58 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Protocol
 
-from benchmarks.contenders.tally import Words, payload
+from benchmarks.contenders.start_counters import CounterFile, make_payload
 
-BULK = 1000
+BULK_SIZE = 1000
 BATCH = 100
 GAPS = (0.020, 0.060)
-OVERDUE = 10.0
+TIMEOUT_SECONDS = 10.0
 
 OnJob = Callable[[str | bytes], None]
 
 
 class Sender(Protocol):
-    """What puts jobs into the queue, over a connection that is open already."""
+    """Enqueues jobs over an open connection."""
 
     async def one(self, payload: str) -> None:
         """Enqueue one job, committed on return, and wake an idle worker as the product would."""
 
     async def many(self, payloads: list[str]) -> None:
-        """Enqueue a list of jobs in the product's fastest way, a thousand in a transaction, committed on return."""
+        """Enqueue a list of jobs in the product's fastest way, a thousand per transaction, committed on return."""
 
 
 class Gate(Protocol):
-    """The barrier between a worker that is ready and one that works."""
+    """The barrier between a ready worker and a working one."""
 
     async def ready(self) -> None:
-        """Tell the harness that all is prepared, and wait for its word to start."""
+        """Report readiness to the harness and wait for its start command."""
 
-    async def stopped(self) -> None:
-        """Wait for the word to stop."""
+    async def wait_for_stop(self) -> None:
+        """Wait for the stop command."""
 
 
 class Contender(Protocol):
-    """What each script offers."""
+    """Interface of a script."""
 
     @property
     def packages(self) -> tuple[str, ...]:
-        """The packages whose versions matter."""
+        """Packages whose versions are reported."""
 
     async def prepare(self, url: str) -> None:
-        """Make the tables in an empty database."""
+        """Create the tables in an empty database."""
 
     def sender(self, url: str) -> AbstractAsyncContextManager[Sender]:
-        """Open what enqueues."""
+        """Open a sender."""
 
     async def work(self, url: str, on_job: OnJob, gate: Gate) -> None:
-        """Be a worker process: connect, pass the gate, call `on_job(payload)` for each job until the word to stop."""
+        """Run a worker process: connect, pass the gate, call `on_job(payload)` for each job until the stop command."""
 
     async def audit(self, url: str) -> tuple[int, int]:
-        """Jobs not yet done, and jobs with a full record of success."""
+        """Return the number of open jobs, and of jobs with a full record of success."""
 
 
-class Pipe:
-    """The gate, over this process's stdin and stdout."""
+class StandardStreamGate:
+    """The gate over stdin and stdout of this process."""
 
     def __init__(self) -> None:
         self._lines = asyncio.StreamReader()
@@ -81,30 +81,30 @@ class Pipe:
         await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(self._lines), sys.stdin)
 
     async def ready(self) -> None:
-        answer(ready=True)
+        print_answer(ready=True)
         if await self._lines.readline() != b"go\n":
-            raise SystemExit("the harness left before the start")
+            raise SystemExit("the harness ended before the start")
 
-    async def stopped(self) -> None:
+    async def wait_for_stop(self) -> None:
         await self._lines.readline()
 
-    async def line(self) -> str:
-        """The next word; nothing when the harness is gone."""
+    async def read_line(self) -> str:
+        """Return the next line; empty when the harness is gone."""
         return (await self._lines.readline()).decode().strip()
 
 
-def thousands(payloads: list[str]) -> Iterator[list[str]]:
-    """The list in the pieces of one transaction each, for a product that does not make them itself."""
-    for at in range(0, len(payloads), BULK):
-        yield payloads[at : at + BULK]
+def in_transactions(payloads: list[str]) -> Iterator[list[str]]:
+    """Split the list into pieces of one transaction each, for products that do not split it themselves."""
+    for at in range(0, len(payloads), BULK_SIZE):
+        yield payloads[at : at + BULK_SIZE]
 
 
-def answer(**fields: object) -> None:
+def print_answer(**fields: object) -> None:
     print(json.dumps(fields), flush=True)
 
 
 async def _enqueue(contender: Contender, url: str, count: int, *, bulk: bool) -> None:
-    payloads = [payload(number) for number in range(count)]
+    payloads = [make_payload(number) for number in range(count)]
     async with contender.sender(url) as sender:
         began = time.monotonic_ns()
         if bulk:
@@ -112,13 +112,13 @@ async def _enqueue(contender: Contender, url: str, count: int, *, bulk: bool) ->
         else:
             for text in payloads:
                 await sender.one(text)
-        answer(seconds=(time.monotonic_ns() - began) / 1e9)
+        print_answer(seconds=(time.monotonic_ns() - began) / 1e9)
 
 
-async def _sample(contender: Contender, url: str, samples: int, words: Words) -> None:
+async def _sample(contender: Contender, url: str, samples: int, counters: CounterFile) -> None:
     """Enqueue one job at a time into an idle system; answer with the times just before and just after each call.
 
-    Sample 0 warms up both sides and is not counted. The next job waits until the one before has been picked up.
+    Sample 0 warms up both sides and is not counted. The next job waits until the previous one has started.
     """
     sent: list[int] = []
     committed: list[int] = []
@@ -126,29 +126,29 @@ async def _sample(contender: Contender, url: str, samples: int, words: Words) ->
     async with contender.sender(url) as sender:
         for sample in range(samples):
             await asyncio.sleep(dice.uniform(*GAPS))
-            text = payload(sample)
+            text = make_payload(sample)
             sent.append(time.monotonic_ns())
             await sender.one(text)
             committed.append(time.monotonic_ns())
-            overdue = time.monotonic() + OVERDUE
-            while not words.started(sample):
+            overdue = time.monotonic() + TIMEOUT_SECONDS
+            while not counters.started(sample):
                 if time.monotonic() > overdue:
-                    raise SystemExit(f"sample {sample} was not picked up within {OVERDUE} s")
+                    raise SystemExit(f"sample {sample} did not start within {TIMEOUT_SECONDS} s")
                 await asyncio.sleep(0.010)
-    answer(sent=sent, committed=committed)
+    print_answer(sent=sent, committed=committed)
 
 
 async def _work(contender: Contender, url: str, on_job: OnJob) -> None:
-    gate = Pipe()
+    gate = StandardStreamGate()
     await gate.open()
     await contender.work(url, on_job, gate)
     used = resource.getrusage(resource.RUSAGE_SELF)
-    answer(cpu_seconds=used.ru_utime + used.ru_stime)
+    print_answer(cpu_seconds=used.ru_utime + used.ru_stime)
 
 
 async def _audit(contender: Contender, url: str) -> None:
     waiting, recorded = await contender.audit(url)
-    answer(waiting=waiting, recorded=recorded)
+    print_answer(waiting=waiting, recorded=recorded)
 
 
 def versions(packages: tuple[str, ...]) -> None:
@@ -158,11 +158,11 @@ def versions(packages: tuple[str, ...]) -> None:
             found[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             found[package] = "not installed"
-    answer(**found)
+    print_answer(**found)
 
 
 def run(coroutine: Coroutine[Any, Any, None]) -> None:
-    """Run on uvloop where it is installed, else on asyncio's own loop."""
+    """Run on uvloop if it is installed, otherwise on the loop of asyncio."""
     try:
         import uvloop
     except ImportError:
@@ -172,12 +172,12 @@ def run(coroutine: Coroutine[Any, Any, None]) -> None:
 
 
 def main(contender: Contender) -> None:
-    """The command line of a contender script."""
+    """Command line of a contender script."""
     parser = argparse.ArgumentParser()
     parser.add_argument("verb", choices=["versions", "prepare", "bulk", "single", "work", "sample", "audit"])
     parser.add_argument("--url", default="")
     parser.add_argument("--count", type=int, default=0)
-    parser.add_argument("--words", type=Path)
+    parser.add_argument("--counters", type=Path)
     parser.add_argument("--samples", type=int, default=0)
     asked = parser.parse_args()
     match asked.verb:
@@ -190,9 +190,9 @@ def main(contender: Contender) -> None:
         case "single":
             run(_enqueue(contender, asked.url, asked.count, bulk=False))
         case "work":
-            words = Words(asked.words, asked.samples)
-            run(_work(contender, asked.url, words.note if asked.samples else words.count))
+            counters = CounterFile(asked.counters, asked.samples)
+            run(_work(contender, asked.url, counters.record_sample if asked.samples else counters.count))
         case "sample":
-            run(_sample(contender, asked.url, asked.samples, Words(asked.words, asked.samples)))
+            run(_sample(contender, asked.url, asked.samples, CounterFile(asked.counters, asked.samples)))
         case _:
             run(_audit(contender, asked.url))

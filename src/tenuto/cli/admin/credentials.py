@@ -1,19 +1,24 @@
-"""``tenuto key`` and ``tenuto login``: create, list and revoke API keys; print a login link for the web service."""
+"""``tenuto key``, ``tenuto login`` and ``tenuto secret``: API keys, login links for the web service, secrets.
+
+No command prints the value of a secret, and only `tenuto key add` prints a key.
+"""
 
 from __future__ import annotations
 
+import sys
 from datetime import datetime
+from getpass import getpass
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tenuto.cli.command import Session, command, group, login_name, top_level
+from tenuto.cli.command import Session, argument, command, group, login_name, option, top_level
 from tenuto.cli.formatting import format_local_time, format_relative
-from tenuto.cli.option_parsing import argument, option
-from tenuto.cli.output import Column, Record, print_json, print_list, print_text, styled_state
+from tenuto.cli.output import Record, print_json, print_list, print_text, styled_state
 from tenuto.errors import Invalid
 from tenuto.model.actors import Role
 from tenuto.model.triggers.parsing import parse_instant
+from tenuto.operations.secrets import MAX_VALUE_BYTES
 
 if TYPE_CHECKING:
     from tenuto.settings import Settings
@@ -21,9 +26,7 @@ if TYPE_CHECKING:
 RoleName = Literal["viewer", "operator", "editor", "admin"]
 Key = Annotated[str, argument("KEY", "Name or prefix of the key.")]
 
-api_keys = group(
-    top_level, "key", "Create, list and revoke API keys.", "tenuto key list", "tenuto key add deploy --role editor"
-)
+api_keys = group("key", "Create, list and revoke API keys.", "list", "add deploy --role editor")
 
 
 @command(api_keys, "add", "deploy --role editor", "ci --expires 2031-12-31T00:00:00Z > ci.key")
@@ -58,20 +61,19 @@ async def list_keys(session: Session) -> None:
         after=(found[-1]["revoked_at"] is not None, found[-1]["name"], found[-1]["id"]) if found else None
     ):
         found += page
-    columns: dict[str, Column] = {
-        "name": "name",
-        "prefix": "prefix",
-        "role": "role",
-        "state": lambda key, _: styled_state(_display_state(key)),
-        "last used": lambda key, now: format_relative(key["last_used_at"], now) or "never",
-        "created": lambda key, now: format_relative(key["created_at"], now),
-        "by": "created_by",
-        "ends": _end_text,
-    }
     await print_list(
         session,
         found,
-        columns,
+        {
+            "name": "name",
+            "prefix": "prefix",
+            "role": "role",
+            "state": lambda key, _: styled_state(_display_state(key)),
+            "last used": lambda key, now: format_relative(key["last_used_at"], now) or "never",
+            "created": lambda key, now: format_relative(key["created_at"], now),
+            "by": "created_by",
+            "ends": _end_text,
+        },
         noun="API keys",
         hint="create one with: tenuto key add NAME --role admin",
         optional=("created", "by"),
@@ -120,11 +122,9 @@ async def create_login_link(
     with session.as_user() as app:
         link = await app.api_keys.create_link(key)
     url = f"{address}/login?link={link}"
-    if session.as_json:
-        print_json({"url": url, "link": link})
-        return
-    print_text(url)
-    session.print_message("the link works once, within ten minutes, for any browser that opens it")
+    session.report(
+        {"url": url, "link": link}, "the link works once, within ten minutes, for any browser that opens it", result=url
+    )
 
 
 def _web_address(settings: Settings, host: str | None, port: int | None) -> str:
@@ -139,3 +139,84 @@ def _web_address(settings: Settings, host: str | None, port: int | None) -> str:
     scheme = "https" if settings.web_tls_certificate else "http"
     host = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+
+
+# --- secrets ----------------------------------------------------------------------------------------------------------
+
+SecretName = Annotated[str, argument("NAME", "Name of the secret.")]
+
+secrets = group("secret", "Store secrets for steps and jobs.", "list", "set hr-password")
+
+
+@command(secrets, "set", "hr-password", "hr-password -o json")
+async def set_secret(session: Session, name: SecretName) -> None:
+    """Store the value of a secret, read from a hidden prompt or from stdin."""
+    value = _prompt_for_value(name) if sys.stdin.isatty() else _read_value()
+    with session.as_user() as app:
+        version = await app.secrets.set(name, value)
+    session.report(
+        {"name": name, "version": version}, f"secret {name} set" + (f", now version {version}" if version > 1 else "")
+    )
+
+
+def _prompt_for_value(name: str) -> str:
+    value = getpass(f"Value of {name} (hidden): ", stream=sys.stderr)
+    if getpass("Repeat: ", stream=sys.stderr) != value:
+        remedy = f"try again: tenuto secret set {name}"
+        raise Invalid("the two values differ", code="secret.value.mismatch", field="value", remedy=remedy)
+    return value
+
+
+def _read_value() -> str:
+    raw = sys.stdin.buffer.read(MAX_VALUE_BYTES + 3)  # enough to detect a value that is too long
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        remedy = "encode binary values as base64"
+        raise Invalid(
+            "the value of the secret is not UTF-8 text", code="secret.value.not_utf8", field="value", remedy=remedy
+        ) from None
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+@command(secrets, "list", "", "-o json")
+async def list_secrets(
+    session: Session,
+    after: Annotated[str, option("NAME", "Pagination cursor: last name of the page before.")] = "",
+    limit: Annotated[int, option("N", "Maximum number of rows.")] = 100,
+) -> None:
+    """List secrets: names, versions and times, never values."""
+    await print_list(
+        session,
+        await session.app.secrets.list(after=after, limit=limit),
+        {
+            "name": "name",
+            "version": "version",
+            "set": lambda row, now: format_relative(row["updated_at"], now),
+            "by": "updated_by",
+            "key": "key_id",
+        },
+        noun="secrets",
+        hint="set one with: tenuto secret set NAME",
+        filters={"after": after, "limit": limit},
+        optional=("key",),
+        flexible=("name", "by"),
+        next_page="--after",
+        cursor="name",
+    )
+
+
+@command(secrets, "delete", "hr-password", "hr-password -q")
+async def delete_secret(session: Session, name: SecretName) -> None:
+    """Delete a secret. Steps and jobs that refer to it fail from now on."""
+    with session.as_user() as app:
+        await app.secrets.delete(name)
+    session.report({"name": name, "deleted": True}, f"secret {name} deleted")
+
+
+@command(secrets, "rotate", "", "-o json")
+async def rotate_secrets(session: Session) -> None:
+    """Encrypt every secret with the current master key; a master key in the home folder is replaced first."""
+    with session.as_user() as app:
+        count = await app.secrets.rotate()
+    session.report({"rotated": count}, f"{count} secrets encrypted with the current master key")

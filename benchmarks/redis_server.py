@@ -1,8 +1,8 @@
-"""A Redis server for the peers that need one: with the settings it comes with or made durable, on a socket in a
-temporary folder; stopped and removed after the last case.
+"""A Redis server for the peers that need one, with default or durable settings, on a socket in a temporary directory.
 
-If the program is missing, root installs it with apt-get, system-wide and for good; anybody else does without, and those
-peers are left out.
+It is stopped and removed after the last case. If the program is missing, root installs it with apt-get, system-wide
+and
+permanently; for other users, the peers on Redis are left out.
 """
 
 from __future__ import annotations
@@ -24,12 +24,13 @@ PROGRAM = "redis-server"
 
 @contextlib.contextmanager
 def redis_server(*, durable: bool = False) -> Iterator[str | None]:
-    """Yield the path of a fresh server's socket, or None if there is no Redis to be had here.
+    """Yield the socket path of a fresh server, or None if Redis is not available.
 
-    As it comes, Redis answers before anything is on disk; ``durable`` has it write and sync first, as PostgreSQL does.
+    By default Redis answers before anything is on disk; ``durable`` makes it write and sync first, as PostgreSQL
+    does.
     """
-    if not _is_there():
-        progress(f"no {PROGRAM} here: the peers on Redis are left out (Debian: apt-get install {PROGRAM})")
+    if not _ensure_installed():
+        progress(f"{PROGRAM} is not installed: the peers on Redis are left out (Debian: apt-get install {PROGRAM})")
         yield None
         return
     with tempfile.TemporaryDirectory(prefix="tenuto-bench-redis-", dir="/var/tmp") as folder:
@@ -50,7 +51,7 @@ def redis_server(*, durable: bool = False) -> Iterator[str | None]:
             process.wait()
 
 
-def _is_there() -> bool:
+def _ensure_installed() -> bool:
     if shutil.which(PROGRAM) is None and os.geteuid() == 0 and shutil.which("apt-get"):
         progress(f"installing {PROGRAM} with apt-get …")
         for verb in (["update"], ["install", "--yes", "--no-install-recommends", PROGRAM]):
