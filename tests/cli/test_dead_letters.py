@@ -174,7 +174,10 @@ def test_dead_letter_acknowledge_requires_a_note_where_configured(failed_batch: 
     id = list_dead_letters(failed_batch)[0]["id"]
     rejected = failed_batch("dead-letter", "acknowledge", id, TENUTO_DEAD_LETTER_NOTE_REQUIRED="true")
     assert (rejected.code, "note" in rejected.err) == (2, True)
-    assert failed_batch("dead-letter", "acknowledge", id, "--note", "why", TENUTO_DEAD_LETTER_NOTE_REQUIRED="true").code == 0
+    assert (
+        failed_batch("dead-letter", "acknowledge", id, "--note", "why", TENUTO_DEAD_LETTER_NOTE_REQUIRED="true").code
+        == 0
+    )
 
 
 def test_manifest_show_names_its_open_dead_letter(shell: Shell) -> None:

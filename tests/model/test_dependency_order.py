@@ -34,11 +34,15 @@ def make_chain(last: str | None) -> dict[str, str | None]:
     return {str(n): last if n == LONG - 1 else str(n + 1) for n in range(LONG)}
 
 
+def make_error(message: str) -> Invalid:
+    return Invalid(message, code="test.cycle")
+
+
 @settings(max_examples=times(300, in_a_proof=6000), deadline=None)
 @given(graphs)
 def test_sort_by_dependency_orders_each_name_once_or_reports_a_cycle(graph: dict[str, list[str]]) -> None:
     try:
-        ordered = dependency_order.sort_by_dependency(graph, lambda name: graph[name], Invalid)
+        ordered = dependency_order.sort_by_dependency(graph, lambda name: graph[name], make_error)
     except Invalid as error:
         cycle = error.message.split(" → ")
         assert cycle[0] == cycle[-1]

@@ -57,10 +57,10 @@ async def test_key_released_during_an_enqueue_loses_no_task(
         first = await app.enqueue(job, 1)
         (task,) = await claim(db, worker_id)
 
-        async def the_first_one_ends() -> None:
+        async def finish_first() -> None:
             assert await finish(db, [complete(db, task)])
 
-        proxy.before_statement = (store.SQL.find_existing_task, the_first_one_ends)
+        proxy.before_statement = (store.SQL.find_existing_task, finish_first)
         second = await app.enqueue(job, 2)
 
         assert second.id != first.id
