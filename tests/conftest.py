@@ -22,9 +22,9 @@ from tenuto.ids import new_id
 from tenuto.lifecycle import completion
 from tenuto.postgres import embedded_server
 from tenuto.postgres.database import Database
-from tenuto.store import test_databases
+from tenuto.store import scratch_databases
 from tenuto.store.access import audit_recorder
-from tenuto.store.test_databases import database_url as database_url
+from tenuto.store.scratch_databases import database_url as database_url
 from tests.support.proofs import THOROUGH
 from tests.support.temp_dirs import new_temp_dir, remove_stale_temp_dirs, stop_server_and_remove
 
@@ -69,25 +69,25 @@ def server() -> Iterator[str]:
 def template(server: str) -> Iterator[str]:
     """Name of a database with the schema, from which others are copied."""
     name = database_name("template")
-    asyncio.run(test_databases.create_template_database(server, name))
+    asyncio.run(scratch_databases.create_template_database(server, name))
     yield name
-    asyncio.run(test_databases.drop_database(server, name))
+    asyncio.run(scratch_databases.drop_database(server, name))
 
 
 @pytest.fixture
 async def url(server: str, template: str) -> AsyncIterator[str]:
     """URL of a new database with the schema."""
     name = database_name(str(next(_number)))
-    yield await test_databases.copy_database(server, template, name, by_file_copy=True)
-    await test_databases.drop_database(server, name)
+    yield await scratch_databases.copy_database(server, template, name, by_file_copy=True)
+    await scratch_databases.drop_database(server, name)
 
 
 @pytest.fixture
 async def empty_url(server: str) -> AsyncIterator[str]:
     """URL of a new database without a schema."""
     name = database_name(str(next(_number)))
-    yield await test_databases.create_empty_database(server, name)
-    await test_databases.drop_database(server, name)
+    yield await scratch_databases.create_empty_database(server, name)
+    await scratch_databases.drop_database(server, name)
 
 
 @pytest.fixture(autouse=True)

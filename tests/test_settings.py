@@ -148,7 +148,9 @@ def test_connections_setting_may_be_json(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_connections_of_all_sources_are_merged(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    (tmp_path / "tenuto.toml").write_text('[connections.hr]\nurl = "postgresql://file/x"\nallow_privileged_login = true\n')
+    (tmp_path / "tenuto.toml").write_text(
+        '[connections.hr]\nurl = "postgresql://file/x"\nallow_privileged_login = true\n'
+    )
     monkeypatch.setenv("TENUTO_CONNECTIONS", '{"crm": {"url": "postgresql://env/x"}}')
     assert sorted(load_settings().connections) == ["crm", "hr"]
     assert sorted(load_settings(connections={"shop": {"url": "sqlite:///x"}}).connections) == ["crm", "hr", "shop"]

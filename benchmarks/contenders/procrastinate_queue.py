@@ -61,7 +61,10 @@ class ProcrastinateQueue:
             yield Sender()
 
     def command(self) -> list[str]:
-        return ["-c", f"import {peer_protocol.module_name(__spec__)} as it; it.app.run_worker(concurrency=it.AT_ONCE)"]
+        return [
+            "-c",
+            f"import {peer_protocol.module_name(__spec__)} as it; it.app.run_worker(concurrency=it.CONCURRENCY)",
+        ]
 
     async def remembered(self, url: str) -> int:
         connection = await asyncpg.connect(url)

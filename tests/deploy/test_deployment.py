@@ -242,7 +242,9 @@ def test_compose_commands_work_together_outside_a_container(shell: Shell, empty_
     assert httpx2.get(f"{endpoint}/readyz").status_code == 503
     assert shell(*TENUTO_SERVICES["migrate"]["command"]).code == 0
     elsewhere = {"0.0.0.0": "127.0.0.1", "8321": "0"}  # this machine is not a container
-    started.append(shell.start_service(*(elsewhere.get(argument, argument) for argument in TENUTO_SERVICES["web"]["command"])))
+    started.append(
+        shell.start_service(*(elsewhere.get(argument, argument) for argument in TENUTO_SERVICES["web"]["command"]))
+    )
     address = json.loads(started[2].wait_for_line("web service started"))["address"]
     json.loads(started[0].wait_for_line("scheduler started"))
     json.loads(started[1].wait_for_line("worker started"))

@@ -27,7 +27,7 @@ MODULES_WITH_BROAD_EXCEPT = {
     "api/problems.py",
     "cli/app_loader.py",
     "jobs/attempt_log.py",
-    "jobs/child_process.py",
+    "jobs/child_entry_point.py",
     "jobs/outcomes.py",
     "jobs/output_capture.py",
     "jobs/redaction.py",

@@ -329,7 +329,9 @@ def test_invalid_stored_input_fails_permanently_as_refused(harness: RunnerHarnes
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_invalid_raised_by_the_job_is_an_ordinary_failure(harness: RunnerHarness, kind: str) -> None:
-    outcome = harness.run(create_job(harness, kind, create_raising(Invalid("no such bread", code="test.error", field="bread"))))
+    outcome = harness.run(
+        create_job(harness, kind, create_raising(Invalid("no such bread", code="test.error", field="bread")))
+    )
     assert (outcome.reason, outcome.may_retry) == (OutcomeReason.ERROR, True)
 
 

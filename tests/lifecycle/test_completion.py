@@ -23,7 +23,18 @@ from tenuto.postgres.database import Connection, Database
 from tenuto.store import activities, workers
 from tenuto.store import tasks as store
 from tests.support.model_values import NOON
-from tests.support.tasks import LEASE, Register, claim, completed_outcome, failed_outcome, now, read_rows, create_task, create_and_claim, read_only_task
+from tests.support.tasks import (
+    LEASE,
+    Register,
+    claim,
+    completed_outcome,
+    create_and_claim,
+    create_task,
+    failed_outcome,
+    now,
+    read_only_task,
+    read_rows,
+)
 
 WriteTask: TypeAlias = Callable[[Database, Task], Awaitable[object]]
 
@@ -247,7 +258,9 @@ async def test_finish_ends_and_retries_tasks_in_one_call(db: Database, register_
     for _ in range(20):
         await create_task(db)
     tasks = await claim(db, worker, limit=20)
-    settlements = [settle(task, completed_outcome() if n % 2 else failed_outcome(), now(), new_id) for n, task in enumerate(tasks)]
+    settlements = [
+        settle(task, completed_outcome() if n % 2 else failed_outcome(), now(), new_id) for n, task in enumerate(tasks)
+    ]
     stale = replace(tasks[0], fence=9)
     settlements[0] = settle(stale, failed_outcome(), now(), new_id)
     assert await finish(db, settlements) == {task.id for task in tasks[1:]}

@@ -34,7 +34,7 @@ from tests.support.schedules import (
     run_claimable_steps,
     start_execution,
 )
-from tests.support.tasks import Register, read_rows, create_task, create_and_claim
+from tests.support.tasks import Register, create_and_claim, create_task, read_rows
 
 NOW = datetime(2027, 6, 15, tzinfo=UTC)
 

@@ -30,7 +30,17 @@ from tests.store.test_partitions import RECORD
 from tests.support.engine_fixtures import WorkerFactory
 from tests.support.errors import raises_code
 from tests.support.model_values import make_new_task
-from tests.support.tasks import LEASE, Register, claim, completed_outcome, now, read_rows, create_task, create_and_claim, read_only_task
+from tests.support.tasks import (
+    LEASE,
+    Register,
+    claim,
+    completed_outcome,
+    create_and_claim,
+    create_task,
+    now,
+    read_only_task,
+    read_rows,
+)
 from tests.support.waiting import eventually
 
 

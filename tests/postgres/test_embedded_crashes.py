@@ -20,20 +20,20 @@ from tenuto.postgres.embedded_server import acquire_server
 from tests.support.servers import (
     AS_ROOT,
     IMPORTS,
+    assert_one_server_with_supervisor,
     commit_row,
     end_processes_of,
+    find_postmaster,
     find_supervisor,
+    has_row,
     is_locked,
     is_stopped,
     kill,
-    assert_one_server_with_supervisor,
-    find_postmaster,
     processes_of,
     query,
-    has_row,
     shared_memory_of,
-    wait_until,
     wait_for_url,
+    wait_until,
 )
 from tests.support.waiting import eventually_blocking
 

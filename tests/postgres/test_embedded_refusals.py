@@ -18,7 +18,7 @@ import pytest
 from tenuto.errors import Conflict, Forbidden, Invalid, TenutoError, Unavailable, Unsupported
 from tenuto.postgres import data_directory
 from tenuto.postgres.embedded_server import acquire_server
-from tests.support.servers import AS_ROOT, is_stopped, find_postmaster, query, wait_until
+from tests.support.servers import AS_ROOT, find_postmaster, is_stopped, query, wait_until
 
 
 def acquire_error(home: Path, **options: Any) -> TenutoError:

@@ -19,16 +19,16 @@ import pytest
 from tenuto.postgres.embedded_server import acquire_server, stop_server
 from tests.support.servers import (
     HOLD_UNTIL_EOF,
+    assert_one_server_with_supervisor,
     commit_row,
+    find_postmaster,
+    has_row,
     is_locked,
     is_stopped,
     kill,
-    assert_one_server_with_supervisor,
-    find_postmaster,
     query,
-    has_row,
-    wait_until,
     wait_for_url,
+    wait_until,
 )
 
 # ---- starting and sharing

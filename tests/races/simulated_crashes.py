@@ -26,7 +26,7 @@ _FILES = sorted(Path(store.__path__[0]).rglob("*.sql"))
 _STATEMENT_NAMES = {text: f"{file.stem}.{name}" for file in _FILES for name, text in SqlStatements(file)}
 _WRITE_PATTERN = re.compile(r"\b(INSERT INTO|DELETE FROM)\b|\bUPDATE tenuto\.")
 _COMMENT = re.compile(r"--.*")
-TEST_ONLY_FILE = "test_clock"
+TEST_ONLY_FILE = "manual_clock"
 """Its statements serve tests with a simulated clock; no service sends them."""
 
 

@@ -31,7 +31,7 @@ from tenuto.scheduling import firing
 from tenuto.store import tasks as store
 from tenuto.store import workers
 from tenuto.store.executions import NextGroupClaim
-from tenuto.store.reports import test_clock
+from tenuto.store.reports import manual_clock
 from tenuto.store.schedules import Schedule
 from tenuto.store.workers import ProcessRegistration
 
@@ -182,7 +182,7 @@ class Actions:
     def _with_retry_times(self, action: Awaitable[T], now: datetime) -> T:
         """The clock of the database is far ahead: tasks to be retried wait by the machine clock."""
         answer = self.run(action)
-        self.run(test_clock.reschedule_future_retries(self.db, now))
+        self.run(manual_clock.reschedule_future_retries(self.db, now))
         return answer
 
     # --- queues -----------------------------------------------------------------------------------------------------

@@ -29,7 +29,9 @@ KEY = base64.b64encode(bytes(range(32))).decode()
 
 @pytest.fixture
 async def app(url: str, tmp_path: Path) -> AsyncIterator[Tenuto]:
-    app = Tenuto(settings=load_settings(database=url, home=tmp_path, http_allowed_hosts=["127.0.0.0/8"], master_key=KEY))
+    app = Tenuto(
+        settings=load_settings(database=url, home=tmp_path, http_allowed_hosts=["127.0.0.0/8"], master_key=KEY)
+    )
     yield app
     await app.close()
 

@@ -21,7 +21,7 @@ from tenuto.steps import log_append
 from tenuto.steps.step_kinds import StepServices
 from tests.races.processes import ROOT
 from tests.support.store_fixtures import reusable_database, truncated_url, url
-from tests.support.tasks import read_rows, create_task
+from tests.support.tasks import create_task, read_rows
 from tests.support.waiting import eventually
 
 __all__ = ["reusable_database", "truncated_url", "url"]
@@ -40,7 +40,9 @@ def create_log_append(app: Tenuto) -> Job[..., Any]:
 
 async def enqueue(app: Tenuto, **arguments: Any) -> Any:
     text = create_log_append(app).validate_input(json.dumps(arguments))
-    return await create_task(await app.open(), kind=log_append.KIND, name=log_append.KIND, input=text, policy=RETRY_AT_ONCE)
+    return await create_task(
+        await app.open(), kind=log_append.KIND, name=log_append.KIND, input=text, policy=RETRY_AT_ONCE
+    )
 
 
 async def test_log_append_adds_one_entry_for_several_attempts(app: Tenuto) -> None:

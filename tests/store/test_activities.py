@@ -17,7 +17,16 @@ from tenuto.store import activities
 from tenuto.store import tasks as store
 from tenuto.store.activities import ListFilters
 from tests.support.model_values import NOON
-from tests.support.tasks import Register, claim, completed_outcome, failed_outcome, now, read_rows, create_task, create_and_claim
+from tests.support.tasks import (
+    Register,
+    claim,
+    completed_outcome,
+    create_and_claim,
+    create_task,
+    failed_outcome,
+    now,
+    read_rows,
+)
 
 
 async def make_finished_task(db: Database, register_worker: Register, **fields: object) -> UUID:

@@ -16,7 +16,7 @@ from tenuto.store import tasks as store
 from tenuto.store import workers
 from tenuto.store.claim_cursor import ClaimCursor, LimitKeyCursor
 from tests.support.model_values import NOON, make_held_task, make_new_task
-from tests.support.tasks import LEASE, Register, claim, now, read_rows, create_task, create_and_claim, read_only_task
+from tests.support.tasks import LEASE, Register, claim, create_and_claim, create_task, now, read_only_task, read_rows
 
 
 async def test_claim_leases_the_task_to_the_worker(db: Database, register_worker: Register) -> None:
@@ -269,7 +269,9 @@ async def test_limit_key_is_never_exceeded_across_queues(db: Database, register_
 async def test_full_limit_key_does_not_block_other_keys(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
     for n in range(200):
-        await create_task(db, name=f"key {n % 4}".replace(" ", "-"), limit_key=f"key {n % 4}", limit_max=1, priority=-(n % 4))
+        await create_task(
+            db, name=f"key {n % 4}".replace(" ", "-"), limit_key=f"key {n % 4}", limit_max=1, priority=-(n % 4)
+        )
     assert sorted(await claim_names_under_limits(db, worker, limit=4)) == ["key-0", "key-1", "key-2", "key-3"]
 
 

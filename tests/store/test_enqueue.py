@@ -21,7 +21,7 @@ from tenuto.postgres.listener import RECONNECTED, Listener
 from tenuto.store import task_outcomes
 from tenuto.store import tasks as store
 from tests.support.model_values import NOON, make_new_task
-from tests.support.tasks import now, read_rows, create_task, read_only_task
+from tests.support.tasks import create_task, now, read_only_task, read_rows
 from tests.support.waiting import eventually
 
 # One task uses its own statement, several use unnest.

@@ -16,7 +16,7 @@ from tenuto.maintenance.housekeeping import Housekeeping
 from tenuto.postgres.database import Database
 from tenuto.settings import load_settings
 from tenuto.store import named_logs
-from tests.support.tasks import Register, read_rows, create_and_claim
+from tests.support.tasks import Register, create_and_claim, read_rows
 
 NOW = datetime(2027, 6, 15, tzinfo=UTC)
 

@@ -63,7 +63,9 @@ async def test_one_shots_are_created_together_with_audit_entries_and_results(db:
     assert {UUID(row["target"]) for row in await read_rows(db, "audit")} == made
     assert await db.fetch_value("SELECT count(*) FROM tenuto.audit_unsealed") == len(made)
     assert {row["key"] for row in await read_rows(db, "requests")} == {"used before", "new"}
-    assert [row["tags"] for row in await read_rows(db) if row["run_at"] == NOON + timedelta(hours=1)] == [["a", 'b "c"']]
+    assert [row["tags"] for row in await read_rows(db) if row["run_at"] == NOON + timedelta(hours=1)] == [
+        ["a", 'b "c"']
+    ]
 
 
 async def test_two_one_shots_with_one_id_create_and_audit_one(db: Database) -> None:

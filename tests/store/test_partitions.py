@@ -17,7 +17,7 @@ from tenuto.store import partitions
 from tenuto.store import tasks as store
 from tenuto.store.activities import SQL
 from tests.support.model_values import make_new_task
-from tests.support.tasks import Register, claim, completed_outcome, read_rows, create_task
+from tests.support.tasks import Register, claim, completed_outcome, create_task, read_rows
 from tests.support.waiting import eventually
 
 RECORD = """

@@ -18,7 +18,7 @@ from tenuto.store import tasks as store
 from tenuto.store.claim_cursor import QUEUE_START
 from tenuto.store.reports import doctor
 from tests.support.manifests import create_batch, create_manifest
-from tests.support.tasks import LEASE, Register, completed_outcome, failed_outcome, now, create_task
+from tests.support.tasks import LEASE, Register, completed_outcome, create_task, failed_outcome, now
 from tests.support.waiting import eventually
 
 
@@ -89,7 +89,9 @@ async def test_retried_or_deferred_task_passes_its_limit_slot_on(how: str, db: D
     await enqueue(db, 5, limit_max=1)
     (first,) = await claim(db, me)
     (successor,) = await claim_standby(db, me, first, 1)
-    later = Outcome(completed_outcome().status, started_at=now(), deferral=Deferral(resume_at=now() + timedelta(hours=1)))
+    later = Outcome(
+        completed_outcome().status, started_at=now(), deferral=Deferral(resume_at=now() + timedelta(hours=1))
+    )
     settlement = make_settlement(first, successor, failed_outcome() if how == "retry" else later)
     assert (settlement.retry is not None) == (how == "retry")
     assert await finish(db, [settlement]) == {first.id}

@@ -14,7 +14,7 @@ from tenuto.postgres.database import Connection, Database
 from tenuto.store import workers
 from tenuto.store.workers import ProcessRegistration
 from tests.support.errors import raises_code
-from tests.support.tasks import Register, now, read_rows, create_task, create_and_claim
+from tests.support.tasks import Register, create_and_claim, create_task, now, read_rows
 
 SILENCE = timedelta(seconds=60)
 

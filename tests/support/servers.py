@@ -77,7 +77,9 @@ def find_processes(home: Path, program: str) -> list[psutil.Process]:
     found = []
     for process in psutil.process_iter(["cmdline"]):
         arguments = process.info["cmdline"] or []
-        if any(program in argument for argument in arguments[:4]) and any(argument.startswith(str(home)) for argument in arguments):
+        if any(program in argument for argument in arguments[:4]) and any(
+            argument.startswith(str(home)) for argument in arguments
+        ):
             found.append(process)
     return found
 

@@ -21,7 +21,7 @@ import pytest
 from tenuto.postgres.database import Database
 from tenuto.postgres.embedded_server import acquire_server, stop_server
 from tenuto.settings import Settings, load_settings
-from tenuto.store import test_databases
+from tenuto.store import scratch_databases
 from tests.conftest import database_name
 from tests.support.servers import HOLD_UNTIL_EOF, IMPORTS, end_processes_of
 from tests.support.temp_dirs import new_temp_dir
@@ -57,7 +57,7 @@ class ReusableDatabase:
         self._loop = asyncio.new_event_loop()
         self._name = database_name("reusable")
         self.url = self._loop.run_until_complete(
-            test_databases.copy_database(server, template, self._name, by_file_copy=True)
+            scratch_databases.copy_database(server, template, self._name, by_file_copy=True)
         )
         self._connection: asyncpg.Connection | None = None
 
@@ -75,7 +75,7 @@ class ReusableDatabase:
     def close(self) -> None:
         if self._connection is not None:
             self._connection.terminate()
-        self._loop.run_until_complete(test_databases.drop_database(self._server, self._name))
+        self._loop.run_until_complete(scratch_databases.drop_database(self._server, self._name))
         self._loop.close()
 
 

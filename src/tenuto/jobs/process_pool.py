@@ -21,7 +21,7 @@ from tenuto.clock import Clock, monotonic_seconds
 from tenuto.errors import Conflict
 from tenuto.jobs import outcomes
 from tenuto.jobs.attempts import Attempt
-from tenuto.jobs.child_process import RunRequest, RunResponse, run_child
+from tenuto.jobs.child_entry_point import RunRequest, RunResponse, run_child
 from tenuto.jobs.registry import Job
 from tenuto.model.stored_values import truncate_text
 from tenuto.model.tasks import Outcome, OutcomeReason, error_json

@@ -19,7 +19,7 @@ import pytest
 
 from tenuto.app import Tenuto
 from tenuto.postgres import embedded_server
-from tenuto.store import test_databases
+from tenuto.store import scratch_databases
 
 _number = count(1)
 _TEMPLATE = f"tenuto_template_{os.getpid()}"
@@ -47,17 +47,17 @@ def tenuto_server() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def tenuto_template(tenuto_server: str) -> Iterator[str]:
     """Name of a database with the schema, from which the databases of tests are copied."""
-    asyncio.run(test_databases.create_template_database(tenuto_server, _TEMPLATE))
+    asyncio.run(scratch_databases.create_template_database(tenuto_server, _TEMPLATE))
     yield _TEMPLATE
-    asyncio.run(test_databases.drop_database(tenuto_server, _TEMPLATE))
+    asyncio.run(scratch_databases.drop_database(tenuto_server, _TEMPLATE))
 
 
 @pytest.fixture
 def tenuto_database(tenuto_server: str, tenuto_template: str) -> Iterator[str]:
     """URL of a new database for this test."""
     name = f"tenuto_test_{os.getpid()}_{next(_number)}"
-    yield asyncio.run(test_databases.copy_database(tenuto_server, tenuto_template, name))
-    asyncio.run(test_databases.drop_database(tenuto_server, name))
+    yield asyncio.run(scratch_databases.copy_database(tenuto_server, tenuto_template, name))
+    asyncio.run(scratch_databases.drop_database(tenuto_server, name))
 
 
 @pytest.fixture

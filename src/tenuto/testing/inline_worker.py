@@ -30,7 +30,7 @@ from tenuto.model.tasks import Outcome, Settlement, Task, cancelled_outcome, set
 from tenuto.postgres.database import Database
 from tenuto.store import tasks as store
 from tenuto.store import workers
-from tenuto.store.reports import test_clock
+from tenuto.store.reports import manual_clock
 from tenuto.store.workers import ProcessRegistration
 from tenuto.version import __version__
 from tenuto.worker.step_checkpoints import DatabaseStepCheckpoints
@@ -109,7 +109,7 @@ class InlineWorker:
         now = self._database.clock.now()
         if free <= 0:
             return 0
-        found = await test_clock.find_claimable_queues(self._database, now)
+        found = await manual_clock.find_claimable_queues(self._database, now)
         if not found.queues:
             return 0
         if found.has_due_tasks:
@@ -207,4 +207,4 @@ class InlineWorker:
         settlements: list[Settlement] = [settle(attempt.task, outcome, now, new_id) for attempt, outcome in ended]
         await finish(self._database, settlements)
         if any(settlement.retry or settlement.outcome.deferral for settlement in settlements):
-            await test_clock.reschedule_future_retries(self._database, now)
+            await manual_clock.reschedule_future_retries(self._database, now)

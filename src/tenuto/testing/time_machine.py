@@ -20,7 +20,7 @@ from tenuto.model.tasks import parse_duration_seconds, parse_instant
 from tenuto.postgres.database import Database
 from tenuto.scheduling import firing, manifest_manager
 from tenuto.scheduling.manifest_manager import PollResult
-from tenuto.store.reports import test_clock
+from tenuto.store.reports import manual_clock
 from tenuto.testing.inline_worker import InlineWorker
 
 MAX_ATTEMPTS = 100_000
@@ -174,7 +174,7 @@ class _Instant:
         self._quarantined_schedules = firing.new_quarantine()
         self._quarantined_turns = firing.new_quarantine()
         self._quarantined_manifests = manifest_manager.new_quarantine()
-        self._last_idle_poll: tuple[datetime, test_clock.DueWork] | None = None
+        self._last_idle_poll: tuple[datetime, manual_clock.DueWork] | None = None
         self.next_due_at: datetime | None = None
         """Next due instant of a schedule, a manifest, a task, or the end of a held attempt."""
 
@@ -205,12 +205,12 @@ class _Instant:
                 return summary
             summary += RunSummary(fired, ended)
 
-    async def _query_due(self) -> test_clock.DueWork:
-        return await test_clock.load_due_work(
+    async def _query_due(self) -> manual_clock.DueWork:
+        return await manual_clock.load_due_work(
             self.database, self._quarantined_schedules.rows, self._quarantined_manifests.rows
         )
 
-    async def _poll_manifests(self, now: datetime, due: test_clock.DueWork) -> PollResult | None:
+    async def _poll_manifests(self, now: datetime, due: manual_clock.DueWork) -> PollResult | None:
         """Run a cycle of the manifest manager if a manifest is due; otherwise return None.
 
         A cycle without effect, such as for a locked manifest, is not repeated until something has changed.

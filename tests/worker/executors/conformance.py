@@ -372,4 +372,4 @@ class Conformance:
             assert (record["status"], record["output"], record["attempt"]) == ("completed", "2", 2)
         else:
             assert record["status"] == "failed"
-            assert "can neither keep steps nor sleep" in record["error"]["message"]
+            assert "has no step checkpoints and cannot sleep" in record["error"]["message"]

@@ -72,24 +72,26 @@ class ForkExecutor:
             return outcomes.input_rejected(attempt, error, now())
         if attempt.stop_reason is not None:
             return outcomes.from_stop(attempt, now())
-        ours, theirs = _processes.Pipe()
-        process = _processes.Process(target=_be, args=(theirs, job.name, job.function.__module__, attempt.task))
+        own_end, process_end = _processes.Pipe()
+        process = _processes.Process(
+            target=_run_in_process, args=(process_end, job.name, job.function.__module__, attempt.task)
+        )
         attempt.mark_started(now())
         process.start()
-        theirs.close()
+        process_end.close()
         attempt.set_halt(lambda: _kill(process.pid))
-        said = _listen(ours, attempt)
+        result = _receive_result(own_end, attempt)
         process.join()
-        ours.close()
-        if said is None:
-            return self._of_death(attempt, process.exitcode)
-        output, warnings, errors, failure, may_retry, after = said
+        own_end.close()
+        if result is None:
+            return self._outcome_of_dead_process(attempt, process.exitcode)
+        output, warnings, errors, failure, may_retry, after = result
         if failure is None:
             return outcomes.completed(attempt, output, warnings, errors, now())
         retry_at = None if after is None else now() + after
         return outcomes.failed(attempt, now(), OutcomeReason.ERROR, failure, may_retry=may_retry, retry_at=retry_at)
 
-    def _of_death(self, attempt: Attempt, code: int | None) -> Outcome | None:
+    def _outcome_of_dead_process(self, attempt: Attempt, code: int | None) -> Outcome | None:
         now = self._context.clock.now()
         if attempt.stop_reason is not None:
             return outcomes.from_stop(attempt, now)
@@ -103,17 +105,17 @@ def _kill(pid: int | None) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
-def _listen(pipe: Connection, attempt: Attempt) -> Any:
-    """Until the process says how it ended, or is gone."""
+def _receive_result(pipe: Connection, attempt: Attempt) -> Any:
+    """Apply messages of the process until its result arrives; return None if the process dies before."""
     try:
         while True:
-            kind, said = pipe.recv()
+            kind, content = pipe.recv()
             if kind == "ended":
-                return said
+                return content
             if kind == "progress":
-                attempt.context.set_progress_json(said)
+                attempt.context.set_progress_json(content)
             else:
-                attempt.context.log.add_line(*said)
+                attempt.context.log.add_line(*content)
     except (EOFError, OSError):
         return None
 
@@ -121,23 +123,23 @@ def _listen(pipe: Connection, attempt: Attempt) -> Any:
 # --- in the process -------------------------------------------------------------------------------------------------
 
 
-class _TellingLog(AttemptLog):
+class _ReportingLog(AttemptLog):
     __slots__ = ("_pipe",)
 
     def __init__(self, task: Task, pipe: Connection) -> None:
         super().__init__(task)
         self._pipe = pipe
 
-    def line(self, level: str, text: str) -> None:
+    def add_line(self, level: str, text: str) -> None:
         self._pipe.send(("log", (level, text)))
 
 
-class _TellingContext(Context):
+class _ReportingContext(Context):
     __slots__ = ("_pipe",)
 
     def __init__(self, task: Task, pipe: Connection) -> None:
         super().__init__(task)
-        self._log = _TellingLog(task, pipe)
+        self._log = _ReportingLog(task, pipe)
         self._pipe = pipe
 
     def progress(self, done: float, total: float | None = None, message: str | None = None) -> None:
@@ -145,12 +147,12 @@ class _TellingContext(Context):
         self._pipe.send(("progress", self.progress_json))
 
 
-def _be(pipe: Connection, name: str, module: str, task: Task) -> None:
-    context = _TellingContext(task, pipe)
+def _run_in_process(pipe: Connection, name: str, module: str, task: Task) -> None:
+    context = _ReportingContext(task, pipe)
     output = failure = None
     may_retry, after = True, None
     try:
-        job: Job[..., Any] = importlib.import_module(module).app.jobs.get(name)
+        job: Job[..., Any] = importlib.import_module(module).app.jobs.get_job(name)
         arguments = job.load_input(task.input)
         if job.context_parameter is not None:
             arguments[job.context_parameter] = context
@@ -164,6 +166,6 @@ def _be(pipe: Connection, name: str, module: str, task: Task) -> None:
         failure = outcomes.error_to_json(error, task.name)
         may_retry = not isinstance(error, PermanentFailure)
         after = error.after if isinstance(error, RetryLater) else None
-    said: tuple[str | None, list[str], list[str], str | None, bool, timedelta | None]
-    said = (output, context.warnings, context.errors, failure, may_retry, after)
-    pipe.send(("ended", said))
+    result: tuple[str | None, list[str], list[str], str | None, bool, timedelta | None]
+    result = (output, context.warnings, context.errors, failure, may_retry, after)
+    pipe.send(("ended", result))

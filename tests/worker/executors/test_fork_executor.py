@@ -1,4 +1,4 @@
-"""A task server that has nothing in common with the built-in one keeps the contract too."""
+"""The contract of executors holds for an executor that shares no code with the native one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.worker.executors.fork_executor import ForkExecutor
 
 
 class TestForkExecutor(Conformance):
-    """Every attempt in a process of its own."""
+    """Conformance of an executor that runs every attempt in its own process."""
 
     keeps_steps = False
 
