@@ -41,7 +41,20 @@ settings.register_profile(
 )
 settings.load_profile("suite")
 
+SLOW_DIRECTORIES = {
+    "api", "bad_inputs", "chaos", "cli", "deploy", "docs", "examples", "guards", "jobs",
+    "postgres", "races", "state_machine", "steps", "testing", "worker",
+}  # fmt: skip
+"""Tests that start real processes, servers or programs; `scripts/test fast` excludes them all."""
+
 _number = count(1)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    tests = Path(__file__).parent
+    for item in items:
+        if item.path.relative_to(tests).parts[0] in SLOW_DIRECTORIES:
+            item.add_marker(pytest.mark.slow)
 
 
 def database_name(suffix: str) -> str:

@@ -117,7 +117,7 @@ COVERED_BY_TESTS: dict[str, tuple[str, ...]] = {
     "B57": (f"{_PROGRAM}::test_processes_left_by_a_program_are_killed_at_its_end",
             f"{_PROGRAM}::test_much_output_of_a_program_is_limited",
             "tests/races/test_program_kills.py"
-            "::test_programs_and_all_they_started_are_gone_soon_after_their_worker"),
+            "::test_programs_and_their_descendants_end_soon_after_their_worker"),
     "B60": (f"{_SQL}::test_sql_script_runs_with_its_login_and_reports_rows_per_statement",
             f"{_SQL}::test_invalid_sql_steps_are_rejected"),
     "B61": (f"{_SQL}::test_sqlite_script_cannot_reach_beyond_its_file",),

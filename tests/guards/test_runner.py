@@ -42,9 +42,17 @@ def small(tmp_path: Path) -> Path:
     return tmp_path
 
 
+def test_guard_with_a_renamed_test_keeps_its_verdict(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(runner, "RESULTS", tmp_path / "results.json")
+    monkeypatch.setattr(runner, "GUARDS", (ENTRY,))
+    runner.RESULTS.write_text(results_text({ENTRY.id: "caught"}))
+    monkeypatch.setattr(runner, "GUARDS", (replace(ENTRY, tests=("test_other.py",)),))
+    assert known_verdicts() == {ENTRY.id: "caught"}
+
+
 @pytest.mark.parametrize(
     "change",
-    [{"mutations": (Replace("a", "b"),)}, {"tests": ("test_other.py",)}, {"places": 2}, {"schema": "index"}],
+    [{"mutations": (Replace("a", "b"),)}, {"places": 2}, {"schema": "index"}],
     ids=str,
 )
 def test_changed_guard_counts_as_not_tried(
