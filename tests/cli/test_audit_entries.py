@@ -268,8 +268,8 @@ def test_audit_log_and_api_keys_are_listed_verified_and_exported(
             await connection.execute("UPDATE tenuto.audit SET actor_name = 'adam' WHERE action = 'login'")
 
     asyncio.run(tamper())
-    code, told, said = run("audit", "verify")
-    assert (code, "changed" in told, "was altered" in said) == (1, True, True)
+    code, output, message = run("audit", "verify")
+    assert (code, "changed" in output, "was altered" in message) == (1, True, True)
     found = tenuto("audit", "verify", code=1)
     assert [(fault["kind"], fault["position"]) for fault in found["faults"]] == [("changed", 2)]
 

@@ -402,9 +402,9 @@ async def test_poll_keeps_reaped_runs_when_a_later_stage_fails(db: Database, wor
         await db.fetch_all("ALTER TABLE tenuto.tasks DROP CONSTRAINT no_more")
     assert len(await read_table(db, "dead_letters")) == 1
     assert await read_table(db, "tasks") == []
-    (told,) = await manifests.list_polls(db, below=None, busy=True, limit=10)
-    assert (told["dead_lettered"], told["enqueued"]) == (1, 0)
-    assert "no_more" in told["error"]
+    (poll,) = await manifests.list_polls(db, below=None, busy=True, limit=10)
+    assert (poll["dead_lettered"], poll["enqueued"]) == (1, 0)
+    assert "no_more" in poll["error"]
     assert (await poll_manifests(db, now + MINUTE)).enqueued == 1, "and nothing of what failed is lost"
 
 
@@ -442,12 +442,12 @@ async def test_poll_is_recorded_with_its_results(db: Database) -> None:
     await poll_manifests(db, NOON + MINUTE)
     await poll_manifests(db, NOON + 2 * MINUTE)
     skipping, busy, idle = await manifests.list_polls(db, below=None, busy=False, limit=10)
-    assert [told["at"] for told in (idle, busy, skipping)] == [NOON, NOON + MINUTE, NOON + 2 * MINUTE]
-    assert [told["enqueued"] for told in (idle, busy, skipping)] == [0, 1, 0]
+    assert [poll["at"] for poll in (idle, busy, skipping)] == [NOON, NOON + MINUTE, NOON + 2 * MINUTE]
+    assert [poll["enqueued"] for poll in (idle, busy, skipping)] == [0, 1, 0]
     assert skipping["skipped"] == {"its last run is not over": {"count": 1, "some": ["a"]}}
-    assert {told["by"] for told in (idle, busy, skipping)} == {"a manager"}
-    assert all(told["seconds"] > 0 and told["error"] is None for told in (idle, busy, skipping))
-    assert [told["at"] for told in await manifests.list_polls(db, below=None, busy=True, limit=10)] == [
+    assert {poll["by"] for poll in (idle, busy, skipping)} == {"a manager"}
+    assert all(poll["seconds"] > 0 and poll["error"] is None for poll in (idle, busy, skipping))
+    assert [poll["at"] for poll in await manifests.list_polls(db, below=None, busy=True, limit=10)] == [
         NOON + 2 * MINUTE,
         NOON + MINUTE,
     ]
@@ -470,10 +470,10 @@ async def test_manager_wakes_for_due_and_dependent_manifests(app: Tenuto, worker
         made = await app.manifests.get("clock")
         assert made.last_successful_run is not None
 
-        async def two_are_told_of() -> bool:  # a poll is written down when all of it is done
-            return bool(sum(told["enqueued"] for told in await app.manifests.polls(only_busy=True)) >= 2)
+        async def two_runs_are_recorded() -> bool:  # a poll is recorded when it has finished
+            return bool(sum(poll["enqueued"] for poll in await app.manifests.polls(only_busy=True)) >= 2)
 
-        await eventually(two_are_told_of)
+        await eventually(two_runs_are_recorded)
     first = ran.index("clock")
     assert first < ran.index("after")
 

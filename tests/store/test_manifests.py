@@ -200,10 +200,10 @@ async def test_manifest_changes_are_recorded_as_versions(db: Database) -> None:
     await manifest_definitions.edit(db, "bake", make_manifest(priority=3), make_change_context(NOON + MINUTE))
     await manifest_definitions.set_enabled(db, "bake", make_change_context(NOON + 2 * MINUTE), enabled=False)
     await manifest_definitions.delete(db, "bake", make_change_context(NOON + 3 * MINUTE))
-    told = await manifests.list_versions(db, "bake", 10)
-    assert [each.change for each in told] == ["deleted", "disabled", "edited", "created"]
-    assert {each.actor for each in told} == {ANA}
-    edited = told[2]
+    versions = await manifests.list_versions(db, "bake", 10)
+    assert [each.change for each in versions] == ["deleted", "disabled", "edited", "created"]
+    assert {each.actor for each in versions} == {ANA}
+    edited = versions[2]
     assert edited.before is not None
     assert edited.after is not None
     assert (edited.before["priority"], edited.after["priority"]) == (0, 3)

@@ -174,11 +174,11 @@ async def test_heartbeat_returns_the_time_unless_the_worker_has_ended(db: Databa
     me = make_registration()
     await register(db, me)
     await db.fetch_all("UPDATE tenuto.workers SET seen_at = now() - interval '10 s'")
-    told = await workers.record_heartbeat(db, me.id)
-    assert told is not None
-    assert abs(told - now()) < timedelta(minutes=1)
+    server_time = await workers.record_heartbeat(db, me.id)
+    assert server_time is not None
+    assert abs(server_time - now()) < timedelta(minutes=1)
     (row,) = await read_rows(db, "workers")
-    assert told - row["seen_at"] < timedelta(seconds=5)
+    assert server_time - row["seen_at"] < timedelta(seconds=5)
     await workers.deregister_process(db, me.id)
     assert await workers.record_heartbeat(db, me.id) is None
 

@@ -248,18 +248,18 @@ async def test_slow_heartbeat_does_not_set_the_clock_back(
     clocks: list[DatabaseClock] = []  # one per service
 
     async def slowly(database: Database, id: UUID) -> datetime | None:
-        told = await seen(database, id)
+        server_time = await seen(database, id)
         await asyncio.sleep(0.5)
         answered.release()
-        return told
+        return server_time
 
-    def heard(clock: DatabaseClock, *told: Any) -> None:
-        hear(clock, *told)
+    def heard(clock: DatabaseClock, *server_time: Any) -> None:
+        hear(clock, *server_time)
         clocks.append(clock)
 
     monkeypatch.setattr(workers, "record_heartbeat", slowly)
     monkeypatch.setattr(DatabaseClock, "synchronize", heard)
     async with worker(lease_seconds=3) if service == "worker" else app.scheduler():
         await asyncio.to_thread(lambda: [answered.acquire(timeout=20) for _ in range(2)])  # the first has been heard
-        told: datetime = await (await app.open()).fetch_value("SELECT clock_timestamp()")
-        assert all(clock.now() - told > CLOCK_TOLERANCE for clock in clocks)
+        server_time: datetime = await (await app.open()).fetch_value("SELECT clock_timestamp()")
+        assert all(clock.now() - server_time > CLOCK_TOLERANCE for clock in clocks)

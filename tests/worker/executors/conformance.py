@@ -68,7 +68,7 @@ class Court:
         """What is reported of an attempt; the code is over by then."""
         while not (found := [outcome for one, outcome in self.reported if one is attempt]):
             one, outcome = self._reports.get(timeout=60)
-            assert one.has_ended, "an attempt is reported when its code has ended, and has been told so"
+            assert one.has_ended, "an attempt is reported only after its code has ended"
             self.reported.append((one, outcome))
         assert len(found) == 1, "an attempt is reported once"
         return found[0]
