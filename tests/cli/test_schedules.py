@@ -406,7 +406,7 @@ def test_cron_line_is_explained_without_a_database(open_shell: Callable[..., She
     assert ended.out.splitlines()[0] == "Every weekday at 02:30, Europe/Berlin"
     assert len(ended.out.splitlines()) == 6
     document = shell("cron", "explain", "@daily", "-o", "json").json
-    assert (document["words"], len(document["next_runs"])) == ("Every day at 00:00, UTC", 5)
+    assert (document["description"], len(document["next_runs"])) == ("Every day at 00:00, UTC", 5)
 
 
 @pytest.mark.parametrize(

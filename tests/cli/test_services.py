@@ -145,7 +145,7 @@ def test_up_runs_an_app_on_an_embedded_database(open_shell: Callable[..., Shell]
     assert [shell("health", service).code for service in ("worker", "scheduler")] == [0, 0]
     examined = shell("doctor", "-o", "json")
     assert (examined.code, examined.json["healthy"]) == (0, True)
-    assert {check["verdict"] for check in examined.json["checks"]} == {"ok"}
+    assert {check["severity"] for check in examined.json["checks"]} == {"ok"}
     assert services.stop(signal.SIGTERM) == 0
     assert services.process.stdout is not None
     assert services.process.stdout.read() == ""

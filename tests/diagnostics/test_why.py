@@ -78,7 +78,7 @@ async def test_why_names_due_time_of_future_task(app: Tenuto, gate: threading.Ev
     task = await app.enqueue(app.jobs.get_job("quick").using(delay="2h"))
     (reason,) = (await app.why(task.id)).reasons
     assert reason.code is ReasonCode.NOT_DUE
-    assert reason.until == (await app.task(task.id))["run_at"]
+    assert reason.ends_at == (await app.task(task.id))["run_at"]
 
 
 async def test_why_counts_failures_of_task_that_backs_off(app: Tenuto, worker: WorkerFactory) -> None:
@@ -91,7 +91,7 @@ async def test_why_counts_failures_of_task_that_backs_off(app: Tenuto, worker: W
         await eventually(lambda: is_scheduled(app, task.id))
         found = await app.why(task.id)
     assert reason_codes(found) == ["backing_off"]
-    assert "failure 1 of 4" in found.reasons[0].text
+    assert "failure 1 of 4" in found.reasons[0].message
 
 
 async def is_scheduled(app: Tenuto, task_id: UUID) -> bool:
@@ -109,7 +109,7 @@ async def test_why_names_silent_and_draining_workers_if_none_is_live(
     found = await app.why(task.id)
     assert reason_codes(found) == ["no_worker"]
     assert set(found.reasons[0].ids) == {silent, draining}
-    assert re.search(r"silent for 6\d\d s", found.reasons[0].text)
+    assert re.search(r"silent for 6\d\d s", found.reasons[0].message)
 
 
 async def test_why_names_actor_and_reason_of_queue_pause(app: Tenuto, gate: threading.Event, sql: Sql) -> None:
@@ -119,8 +119,8 @@ async def test_why_names_actor_and_reason_of_queue_pause(app: Tenuto, gate: thre
         await app.pause_queue("default", "the server is down")
     (reason,) = (await app.why(task.id)).reasons
     assert reason.code is ReasonCode.QUEUE_PAUSED
-    assert "ana" in reason.text
-    assert "the server is down" in reason.text
+    assert "ana" in reason.message
+    assert "the server is down" in reason.message
 
 
 async def test_why_lists_later_obstacles_too(app: Tenuto, gate: threading.Event) -> None:
@@ -138,7 +138,7 @@ async def test_why_names_running_tasks_of_full_queue(app: Tenuto, gate: threadin
     task = await app.enqueue(app.jobs.get_job("quick"))
     (reason,) = (await app.why(task.id)).reasons
     assert (reason.code, set(reason.ids)) == (ReasonCode.QUEUE_LIMIT, set(running))
-    assert "2 of 2" in reason.text
+    assert "2 of 2" in reason.message
 
 
 async def test_why_names_running_tasks_of_full_limit_key_with_live_leases(
@@ -166,12 +166,12 @@ async def test_why_counts_tasks_ahead_when_all_slots_are_busy(
     last = await app.enqueue(app.jobs.get_job("quick"))
     (reason,) = (await app.why(last.id)).reasons
     assert (reason.code, reason.ids) == (ReasonCode.SLOTS_BUSY, (holder,))
-    assert "1 slots" in reason.text
-    assert "1 worker" in reason.text
-    assert "8 tasks" in reason.text
-    assert "0 tasks" in (await app.why(urgent.id)).reasons[0].text
+    assert "1 slots" in reason.message
+    assert "1 worker" in reason.message
+    assert "8 tasks" in reason.message
+    assert "0 tasks" in (await app.why(urgent.id)).reasons[0].message
     monkeypatch.setattr(why, "MAX_COUNTED_TASKS", 5)
-    assert "more than 5 tasks" in (await app.why(last.id)).reasons[0].text
+    assert "more than 5 tasks" in (await app.why(last.id)).reasons[0].message
 
 
 async def test_why_reports_free_or_others_first_with_free_slots(app: Tenuto, gate: threading.Event, sql: Sql) -> None:
@@ -196,7 +196,7 @@ async def test_why_names_worker_progress_and_requested_stop_of_running_task(
         task = await app.enqueue(app.jobs.get_job("held"))
         found = await eventually(lambda: find_diagnosis_with(app, task.id, "3 of 10 done, reading"))
         assert reason_codes(found) == ["running"]
-        assert "w-1" in found.reasons[0].text
+        assert "w-1" in found.reasons[0].message
         database = await app.open()
         await database.fetch_all("UPDATE tenuto.tasks SET cancel_at = now(), cancel_type = 'user', cancel_name = 'ana'")
         assert reason_codes(await app.why(task.id)) == ["stopping", "running"]
@@ -207,7 +207,7 @@ async def test_why_names_worker_progress_and_requested_stop_of_running_task(
 
 async def find_diagnosis_with(app: Tenuto, task_id: UUID, text: str) -> Diagnosis | None:
     found = await app.why(task_id)
-    return found if any(text in reason.text for reason in found.reasons) else None
+    return found if any(text in reason.message for reason in found.reasons) else None
 
 
 async def test_why_reports_outcome_of_ended_task(app: Tenuto, worker: WorkerFactory) -> None:
@@ -220,7 +220,7 @@ async def test_why_reports_outcome_of_ended_task(app: Tenuto, worker: WorkerFact
         await app.wait(task, 10)
     found = await app.why(task.id)
     assert (reason_codes(found), found.state) == (["ended"], "failed")
-    assert "the disk is full" in found.reasons[0].text
+    assert "the disk is full" in found.reasons[0].message
 
 
 async def test_why_refuses_unknown_ids(app: Tenuto) -> None:
@@ -257,7 +257,7 @@ async def test_why_names_open_steps_that_a_later_group_waits_for(app: Tenuto, ga
     (reason,) = (await app.why(steps["c"])).reasons
     assert (reason.code, reason.ids) == (ReasonCode.WAITS_FOR_GROUP, (steps["a"], steps["b"]))
     for fact in ("group 2 of 2", "group 1", "'a' (queued), 'b' (queued)"):
-        assert fact in reason.text
+        assert fact in reason.message
 
 
 async def test_why_names_actor_of_execution_pause(app: Tenuto, gate: threading.Event, sql: Sql) -> None:
@@ -270,7 +270,7 @@ async def test_why_names_actor_of_execution_pause(app: Tenuto, gate: threading.E
     assert reason_codes(await app.why(steps["a"])) == ["execution_paused"]
     found = await app.why(steps["b"])
     assert reason_codes(found) == ["execution_paused", "waits_for_group"]
-    assert "ana" in found.reasons[0].text
+    assert "ana" in found.reasons[0].message
     assert found.reasons[0].ids == (run,)
     assert reason_codes(await app.executions.why(run)) == ["execution_paused"], "reported once, not for every step"
 

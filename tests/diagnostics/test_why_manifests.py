@@ -59,7 +59,7 @@ async def test_why_names_active_runs_of_full_manifest(db: Database, worker_id: U
     for id in await list_unclaimed_ids(db):
         (reason,) = await load_reasons(db, id)
         assert (reason.code, reason.ids) == (ReasonCode.MANIFEST_LIMIT, (running.id,))
-        assert "manifest bake is exhausted: 1 of 1" in reason.text
+        assert "manifest bake is exhausted: 1 of 1" in reason.message
 
 
 async def test_why_names_active_runs_of_full_manifest_group(db: Database, worker_id: UUID) -> None:
@@ -74,7 +74,7 @@ async def test_why_names_active_runs_of_full_manifest_group(db: Database, worker
         ReasonCode.GROUP_LIMIT,
         {task.id for task in taken if task.manifest_id != alone.id},
     )
-    assert "group kitchen is exhausted: 2 of 2" in reason.text
+    assert "group kitchen is exhausted: 2 of 2" in reason.message
 
 
 async def test_why_reports_limit_of_all_manifests_for_runs_but_not_for_jobs(
@@ -89,7 +89,7 @@ async def test_why_reports_limit_of_all_manifests_for_runs_but_not_for_jobs(
     (id,) = await list_unclaimed_ids(db)
     (reason,) = await load_reasons(db, id)
     assert reason.code is ReasonCode.GROUP_LIMIT
-    assert "all manifests together is exhausted: 1 of 1" in reason.text
+    assert "all manifests together is exhausted: 1 of 1" in reason.message
     other = await app.enqueue(quick)
     assert reason_codes(await app.why(other.id)) == ["free"]
 
@@ -104,8 +104,8 @@ async def test_why_names_disabled_group_and_its_last_change(
     assert await claim_runs(db, worker_id) == []
     (reason,) = await load_reasons(db, id)
     assert reason.code is ReasonCode.GROUP_DISABLED
-    assert reason.text.startswith(subject)
-    assert ANA.name in reason.text
+    assert reason.message.startswith(subject)
+    assert ANA.name in reason.message
     await change_group(db, name, enabled=True)
     assert [each.code for each in await load_reasons(db, id)] == [ReasonCode.FREE]
     assert len(await claim_runs(db, worker_id)) == 1
@@ -136,7 +136,7 @@ async def test_why_names_actor_of_batch_pause_and_later_obstacles(db: Database, 
     first, second = await list_unclaimed_ids(db)
     (reason,) = await load_reasons(db, first)
     assert (reason.code, reason.ids) == (ReasonCode.BATCH_PAUSED, (batch,))
-    assert ANA.name in reason.text
+    assert ANA.name in reason.message
     await change_group(db, "kitchen", enabled=False)
     await db.fetch_all("UPDATE tenuto.tasks SET run_at = now() + interval '1 hour', failures = 1 WHERE id = $1", second)
     assert [each.code for each in await load_reasons(db, second)] == [
@@ -156,14 +156,14 @@ async def test_why_names_the_command_that_completes_an_interrupted_batch_change(
     await db.fetch_all("UPDATE tenuto.batches SET paused_at = NULL, paused_by = NULL")
     (reason,) = await load_reasons(db, id)
     assert reason.code is ReasonCode.STUCK
-    assert f"`tenuto batch resume {batch}`" in reason.text
-    assert "scheduler" not in reason.text
+    assert f"`tenuto batch resume {batch}`" in reason.message
+    assert "scheduler" not in reason.message
     await db.fetch_all("UPDATE tenuto.tasks SET state = 'queued'")
     await db.fetch_all("UPDATE tenuto.batches SET cancelled_at = now(), cancelled_by = 'ana'")
     assert await claim_runs(db, worker_id) == []
     (reason,) = await load_reasons(db, id)
     assert reason.code is ReasonCode.STOPPING
-    assert f"`tenuto batch cancel {batch}`" in reason.text
+    assert f"`tenuto batch cancel {batch}`" in reason.message
 
 
 async def test_why_reports_standby_task_that_uses_no_slot(app: Tenuto, db: Database, sql: Sql) -> None:

@@ -60,4 +60,4 @@ async def test_why_counts_tasks_ahead_up_to_its_bound(default_database: Database
         " ORDER BY rank DESC, run_at DESC, id DESC LIMIT 1"
     )
     (reason,) = (await diagnose_task(default_database, last)).reasons
-    assert f"more than {MAX_COUNTED_TASKS:,} tasks" in reason.text
+    assert f"more than {MAX_COUNTED_TASKS:,} tasks" in reason.message

@@ -115,7 +115,7 @@ def test_simulation_reports_a_shortage_of_queue_slots() -> None:
     (clash,) = run_simulation(first, other, queue_slots={"mail": 2}).clashes
     assert (clash.kind, clash.queue, clash.schedules) == ("slots", "mail", ("first", "other"))
     assert (format_time(clash.at), format_time(clash.until)) == ("12:10", "12:20")
-    assert "has 2 slots, and up to 3 are needed" in clash.words
+    assert "has 2 slots, and up to 3 are needed" in clash.message
     assert run_simulation(first, other, queue_slots={"mail": 3}).clashes == []
     assert run_simulation(first, other, queue_slots={"default": 1}).clashes == [], "other queues are not checked"
 
@@ -170,7 +170,7 @@ YEAR = datetime(2026, 1, 1, tzinfo=UTC), datetime(2027, 1, 1, tzinfo=UTC)
 
 
 def describe_effects(trigger: Trigger) -> list[str]:
-    return [effect.words for effect in clock_change_effects("a", trigger, *YEAR)]
+    return [effect.message for effect in clock_change_effects("a", trigger, *YEAR)]
 
 
 def test_clock_change_report_names_missing_and_repeated_wall_times() -> None:

@@ -1,4 +1,4 @@
-"""Why a task or execution does not run: one or more reasons, each with a code for programs and a text for people.
+"""Why a task or execution does not run: one or more reasons, each with a code for programs and a message for people.
 
 The first reason applies now, the others would apply next. A diagnosis costs a few bounded index lookups and changes
 nothing. It takes no locks, so it may be outdated a moment later.
@@ -59,12 +59,12 @@ class ReasonCode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason: code, text, related ids, and when it ends by itself, if known."""
+    """One reason: code, message, related ids, and when it ends by itself, if known."""
 
     code: ReasonCode
-    text: str
+    message: str
     ids: tuple[UUID, ...] = ()
-    until: datetime | None = None
+    ends_at: datetime | None = None
     task_id: UUID | None = None
     """The task that the reason is about."""
     step: str | None = None
@@ -279,11 +279,11 @@ def _not_due(task: Record) -> Reason:
     if task["failures"]:
         limit = max(policy_from_json(task["policy"]).retry.max_retries, 1)
         text = f"it is backing off until {when}, after failure {task['failures']} of {limit}"
-        return Reason(ReasonCode.BACKING_OFF, text, until=task["run_at"])
+        return Reason(ReasonCode.BACKING_OFF, text, ends_at=task["run_at"])
     if task["losses"]:
         text = f"it is backing off until {when}, after its worker was lost ({_count(task['losses'], 'time')})"
-        return Reason(ReasonCode.BACKING_OFF, text, until=task["run_at"])
-    return Reason(ReasonCode.NOT_DUE, f"it is not due until {when}", until=task["run_at"])
+        return Reason(ReasonCode.BACKING_OFF, text, ends_at=task["run_at"])
+    return Reason(ReasonCode.NOT_DUE, f"it is not due until {when}", ends_at=task["run_at"])
 
 
 def _execution_paused(at: datetime, by: str | None, execution_id: UUID) -> Reason:

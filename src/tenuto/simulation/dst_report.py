@@ -33,7 +33,7 @@ class ClockChangeEffect:
 
     schedule: str
     at: datetime
-    words: str
+    message: str
 
 
 def clock_change_effects(name: str, trigger: Trigger, start: datetime, end: datetime) -> Iterator[ClockChangeEffect]:
@@ -44,13 +44,13 @@ def clock_change_effects(name: str, trigger: Trigger, start: datetime, end: date
     at = start
     while (change := next_offset_change(zone, at, end)) is not None:
         at = change.at
-        words = (
+        message = (
             _describe_interval_effect(trigger, change)
             if isinstance(trigger, IntervalTrigger)
             else _describe_wall_time_effect(trigger, change)
         )
-        if words is not None:
-            yield ClockChangeEffect(name, change.at, f"{_describe_change(trigger, change)}: {words}")
+        if message is not None:
+            yield ClockChangeEffect(name, change.at, f"{_describe_change(trigger, change)}: {message}")
 
 
 def _describe_wall_time_effect(trigger: ClockTrigger, change: OffsetChange) -> str | None:

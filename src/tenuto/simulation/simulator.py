@@ -88,7 +88,7 @@ class Clash:
     at: datetime
     until: datetime | None
     schedules: tuple[str, ...]
-    words: str
+    message: str
     queue: str | None = None
 
 
@@ -318,14 +318,14 @@ def _find_overlaps(runs: Sequence[SimulatedRun]) -> Iterator[Clash]:
     """Yield the runs that were due while the previous run of their schedule was active."""
     for run in runs:
         if run.starts_at is not None and run.reason is not None:
-            words = f"{run.schedule!r} starts later than it is due: {run.reason}"
-            yield Clash("overlap", run.due_at, run.starts_at, (run.schedule,), words)
+            message = f"{run.schedule!r} starts later than it is due: {run.reason}"
+            yield Clash("overlap", run.due_at, run.starts_at, (run.schedule,), message)
         elif run.decision in (Decision.SKIPPED, Decision.QUEUED) or _is_coalesced_with_queued(run):
-            words = f"{run.schedule!r} is {run.decision}: {run.reason}"
-            yield Clash("overlap", run.due_at, None, (run.schedule,), words)
+            message = f"{run.schedule!r} is {run.decision}: {run.reason}"
+            yield Clash("overlap", run.due_at, None, (run.schedule,), message)
         if run.cut and run.ends_at is not None:
-            words = f"{run.schedule!r} is cancelled before its end: the next run is due"
-            yield Clash("overlap", run.ends_at, None, (run.schedule,), words)
+            message = f"{run.schedule!r} is cancelled before its end: the next run is due"
+            yield Clash("overlap", run.ends_at, None, (run.schedule,), message)
 
 
 def _is_coalesced_with_queued(run: SimulatedRun) -> bool:
@@ -362,8 +362,8 @@ def _find_shortages(queue: str, slots: int, changes: Sequence[tuple[datetime, in
             peak = max(peak, needed)
             involved.update(name for name, count in used.items() if count)
         elif since is not None:
-            words = f"queue {queue} has {slots:,} slots, and up to {peak:,} are needed"
-            yield Clash("slots", since, at, tuple(sorted(involved)), words, queue)
+            message = f"queue {queue} has {slots:,} slots, and up to {peak:,} are needed"
+            yield Clash("slots", since, at, tuple(sorted(involved)), message, queue)
             since, peak, involved = None, 0, set()
 
 

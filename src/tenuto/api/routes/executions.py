@@ -100,9 +100,9 @@ def why_to_wire(why: Diagnosis) -> dict[str, Any]:
     reasons = [
         {
             "code": reason.code,
-            "words": reason.text,
+            "message": reason.message,
             "ids": reason.ids,
-            "until": reason.until,
+            "ends_at": reason.ends_at,
             "task_id": reason.task_id,
             "step": reason.step,
         }

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tenuto.diagnostics.checks import Finding
 
 
-@command(top_level, "doctor", "", "-o json | jq '.checks[] | select(.verdict != \"ok\")'")
+@command(top_level, "doctor", "", "-o json | jq '.checks[] | select(.severity != \"ok\")'")
 async def run_doctor(session: Session) -> int:
     """Check the installation for problems.
 
@@ -70,9 +70,9 @@ def _finding_document(finding: Finding) -> dict[str, Any]:
     return {
         "name": finding.name,
         "title": finding.title,
-        "verdict": finding.severity,
+        "severity": finding.severity,
         "details": finding.details,
-        "means": finding.meaning,
+        "meaning": finding.meaning,
         "remedy": finding.remedy,
     }
 

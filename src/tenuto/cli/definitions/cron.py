@@ -32,6 +32,6 @@ def explain_cron_line(
     now = SystemClock().now()
     runs = trigger.preview(now, count)
     if session.as_json:
-        print_json({"line": trigger.line, "zone": zone, "words": trigger.describe(), "next_runs": runs})
+        print_json({"line": trigger.line, "zone": zone, "description": trigger.describe(), "next_runs": runs})
         return
     print_rich(trigger.describe(), "", descriptions.upcoming_runs_table(runs, zone, now))

@@ -225,7 +225,7 @@ def _print_simulation(found: Simulation, zone: tzinfo, limit: int) -> None:
         parts += ["", *_conflict_lines(found.clashes, zone, limit)]
     if found.clock_changes:
         parts += ["", Text("daylight saving changes", style="bold")]
-        parts += [Text(f"  {change.schedule}: {change.words}") for change in found.clock_changes[: limit or None]]
+        parts += [Text(f"  {change.schedule}: {change.message}") for change in found.clock_changes[: limit or None]]
     if found.runs and limit:
         parts += ["", _list_title("runs", len(found.runs), limit), _runs_table(found.runs[:limit], zone)]
     print_rich(*parts)
@@ -241,7 +241,7 @@ def _conflict_lines(clashes: Sequence[Clash], zone: tzinfo, limit: int) -> list[
     by_text: dict[str, list[Clash]] = {}
     for clash in clashes:
         schedules = f" ({', '.join(clash.schedules)})" if clash.kind == "slots" else ""
-        by_text.setdefault(f"{clash.words}{schedules}", []).append(clash)
+        by_text.setdefault(f"{clash.message}{schedules}", []).append(clash)
     lines: list[RenderableType] = [Text(f"conflicts ({len(clashes):,})", style="bold")]
     for text, same in list(by_text.items())[:limit]:
         first = same[0]

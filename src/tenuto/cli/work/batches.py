@@ -318,7 +318,7 @@ class BatchView(LiveView):
         """Return the reasons of one queued item."""
         async for item in self.app.batches.items(self.id, status="queued"):
             try:
-                return [reason.text for reason in (await self.app.why(item["task_id"])).reasons]
+                return [reason.message for reason in (await self.app.why(item["task_id"])).reasons]
             except NotFound:  # it ended between the two queries
                 break
         return []

@@ -249,7 +249,7 @@ class ExecutionView(LiveView):
 
     async def explain(self) -> list[str]:
         reasons = (await self.app.executions.why(self.id)).reasons
-        return [f"{reason.step}: {reason.text}" if reason.step else reason.text for reason in reasons]
+        return [f"{reason.step}: {reason.message}" if reason.step else reason.message for reason in reasons]
 
     def is_over(self, snapshot: Record) -> bool:
         return snapshot["ended_at"] is not None

@@ -33,9 +33,9 @@ def reason_documents(why: Diagnosis) -> list[Record]:
     return [
         {
             "code": reason.code,
-            "words": reason.text,
+            "message": reason.message,
             "ids": reason.ids,
-            "until": reason.until,
+            "ends_at": reason.ends_at,
             "task_id": reason.task_id,
             "step": reason.step,
         }
@@ -56,15 +56,15 @@ def reason_lines(why: Diagnosis, now: datetime) -> list[RenderableType]:
     lines: list[RenderableType] = []
     for reason in why.reasons:
         step = f"{safe_text(reason.step)}: " if reason.step else ""
-        lines.append(Text(f"  • {step}{one_line(reason.text, 500)}{_local_end(reason, now)}"))
-        lines += [Text(f"      {id}", style="dim") for id in reason.ids if str(id) not in reason.text]
+        lines.append(Text(f"  • {step}{one_line(reason.message, 500)}{_local_end(reason, now)}"))
+        lines += [Text(f"      {id}", style="dim") for id in reason.ids if str(id) not in reason.message]
     return lines
 
 
 def _local_end(reason: Reason, now: datetime) -> str:
-    if reason.until is None:
+    if reason.ends_at is None:
         return ""
-    return f" (local time {format_local_time(reason.until)}, {format_relative(reason.until, now)})"
+    return f" (local time {format_local_time(reason.ends_at)}, {format_relative(reason.ends_at, now)})"
 
 
 def task_facts(record: Record, now: datetime) -> list[tuple[str, Any]]:
