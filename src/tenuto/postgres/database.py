@@ -191,13 +191,43 @@ class Database:
         """Return whether the caller runs on another event loop (as jobs do); a pool serves only its own loop."""
         return asyncio.get_running_loop() is not self._loop
 
+    # Reads and writes are separate methods, so that each operation records its changes (`store.access.audit`).
+
     async def fetch_all(self, statement: str, *values: Any) -> list[Row]:
-        """Return all rows; send the statement again if the reply is lost."""
+        """Return all rows of a query; send it again if the reply is lost."""
         return await self._send(statement, values, tries=6)
 
     async def fetch_once(self, statement: str, *values: Any) -> list[Row]:
-        """Return all rows, without retries."""
+        """Like `fetch_all`, without retries."""
         return await self._send(statement, values, tries=1)
+
+    async def fetch_one(self, statement: str, *values: Any) -> Row | None:
+        """Return the first row of a query."""
+        rows = await self.fetch_all(statement, *values)
+        return rows[0] if rows else None
+
+    async def fetch_value(self, statement: str, *values: Any) -> Any:
+        """Return the first value of the first row of a query."""
+        row = await self.fetch_one(statement, *values)
+        return None if row is None else row[0]
+
+    async def write_all(self, statement: str, *values: Any) -> list[Row]:
+        """Run one statement that changes rows, and return what it returns; send it again if the reply is lost."""
+        return await self._send(statement, values, tries=6)
+
+    async def write_once(self, statement: str, *values: Any) -> list[Row]:
+        """Like `write_all`, without retries."""
+        return await self._send(statement, values, tries=1)
+
+    async def write_one(self, statement: str, *values: Any) -> Row | None:
+        """Like `write_all`; return the first row."""
+        rows = await self.write_all(statement, *values)
+        return rows[0] if rows else None
+
+    async def write_value(self, statement: str, *values: Any) -> Any:
+        """Like `write_all`; return the first value of the first row."""
+        row = await self.write_one(statement, *values)
+        return None if row is None else row[0]
 
     async def _send(self, statement: str, values: Sequence[Any], tries: int) -> list[Row]:
         async def fetch(connection: Connection) -> list[Row]:
@@ -207,16 +237,6 @@ class Database:
         if recorder is not None and recorder.pending_entry() is not None and recorder.is_write(statement):
             return await self.transaction(fetch, tries)
         return await self._run_with_retries(fetch, tries)
-
-    async def fetch_one(self, statement: str, *values: Any) -> Row | None:
-        """Return the first row."""
-        rows = await self.fetch_all(statement, *values)
-        return rows[0] if rows else None
-
-    async def fetch_value(self, statement: str, *values: Any) -> Any:
-        """Return the first value of the first row."""
-        row = await self.fetch_one(statement, *values)
-        return None if row is None else row[0]
 
     async def transaction(self, work: Callable[[Connection], Awaitable[T]], tries: int = 6) -> T:
         """Run ``work`` in one transaction; run it again after a transient error.

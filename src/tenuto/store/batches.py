@@ -197,7 +197,7 @@ async def hold_items_of_paused(connection: Connection, tasks: Sequence[UUID], pa
 async def delete_old_batches(database: Database, cutoff: datetime, limit: int) -> int:
     """Delete a small batch of batches that were complete before the cut-off and have nothing left; return their
     number."""
-    return len(await database.fetch_all(SQL.delete_old_batches, cutoff, limit))
+    return len(await database.write_all(SQL.delete_old_batches, cutoff, limit))
 
 
 async def find_batches(database: Database, low: UUID, high: UUID) -> list[UUID]:

@@ -137,4 +137,4 @@ async def find_dead_letters(database: Database, low: UUID, high: UUID) -> list[U
 
 async def delete_resolved_dead_letters(database: Database, cutoff: datetime, limit: int) -> int:
     """Delete a small batch of dead letters that were resolved before the cut-off; return their number."""
-    return len(await database.fetch_all(SQL.delete_resolved_dead_letters, cutoff, limit))
+    return len(await database.write_all(SQL.delete_resolved_dead_letters, cutoff, limit))

@@ -73,7 +73,7 @@ async def create_manual_execution(database: Database, new: NewExecution) -> bool
 
     Return False if the schedule has changed or a run is active or queued.
     """
-    return bool(await database.fetch_once(SQL.create_manual_execution, *_manual_execution_values(new)))
+    return bool(await database.write_once(SQL.create_manual_execution, *_manual_execution_values(new)))
 
 
 def _manual_execution_values(new: NewExecution) -> Iterable[Any]:
@@ -199,8 +199,8 @@ async def finish_group(
     )
     values = (worker_id, ids, fences, statuses, ended, execution_id, lease, queues, limit, *rest)
     if next_claim is None:
-        return bool(await database.fetch_all(SQL.finish_group, *values))
-    rows = await database.fetch_once(SQL.finish_group, *values)
+        return bool(await database.write_all(SQL.finish_group, *values))
+    rows = await database.write_once(SQL.finish_group, *values)
     next_claim.claimed = [Task(*row[3:]) for row in rows if row["id"] is not None]
     return bool(rows)
 
@@ -304,7 +304,7 @@ async def release_waiting_steps(connection: Connection, ids: Sequence[UUID]) -> 
 
 async def release_orphaned_waits(database: Database) -> int:
     """Queue the steps that wait for an ended execution; return their number."""
-    return len(await database.fetch_all(SQL.release_orphaned_waits))
+    return len(await database.write_all(SQL.release_orphaned_waits))
 
 
 async def find_abandoned_executions(database: Database, limit: int) -> list[UUID]:
@@ -325,7 +325,7 @@ async def load_oldest_open_execution(database: Database) -> Record | None:
 
 async def delete_old_executions(database: Database, cutoff: datetime, limit: int) -> int:
     """Delete a small batch of executions that ended before the cut-off; return their number."""
-    return len(await database.fetch_all(SQL.delete_old_executions, cutoff, limit))
+    return len(await database.write_all(SQL.delete_old_executions, cutoff, limit))
 
 
 # --- reading --------------------------------------------------------------------------------------------------------

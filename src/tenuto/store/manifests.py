@@ -262,7 +262,7 @@ async def record_successes(connection: Connection, ids: Iterable[UUID], at: date
 
 async def record_batch_item_successes(database: Database, ids: Iterable[UUID], at: datetime) -> None:
     """Store the time of the last success of batch items."""
-    await database.fetch_all(SQL.record_batch_item_successes, sorted(set(ids)), at)
+    await database.write_all(SQL.record_batch_item_successes, sorted(set(ids)), at)
 
 
 async def find_overrun_runs(database: Database, limit: int) -> list[Task]:
@@ -323,7 +323,7 @@ async def save_group(
 
 async def record_poll(database: Database, *values: Any) -> None:
     """Store (id, at, by, seconds, enqueued, dead-lettered, timed out, skipped as JSON, error)."""
-    await database.fetch_all(SQL.insert_poll, *values)
+    await database.write_all(SQL.insert_poll, *values)
 
 
 async def list_polls(database: Database, *, below: UUID | None, busy: bool, limit: int) -> list[Record]:
@@ -334,4 +334,4 @@ async def list_polls(database: Database, *, below: UUID | None, busy: bool, limi
 
 async def delete_old_polls(database: Database, cutoff: datetime, limit: int) -> int:
     """Delete a small batch of polls before the cut-off; return their number."""
-    return len(await database.fetch_all(SQL.delete_old_polls, smallest_id_at(cutoff), limit))
+    return len(await database.write_all(SQL.delete_old_polls, smallest_id_at(cutoff), limit))

@@ -30,7 +30,7 @@ async def append_entry(
 ) -> LogEntry:
     """Append an entry, once for each key; return the stored one."""
     text = None if fields is None else json.dumps(fields, ensure_ascii=False)
-    row = await database.fetch_one(SQL.append_entry, log, at, message, text, key, task_id)
+    row = await database.write_one(SQL.append_entry, log, at, message, text, key, task_id)
     assert row is not None
     return _entry(row)
 
@@ -54,7 +54,7 @@ async def list_oldest_entries(database: Database, log: str, above: int | None, l
 
 async def delete_old_entries(database: Database, cutoff: datetime, limit: int) -> int:
     """Delete a small batch of entries older than the cut-off; return their number."""
-    return len(await database.fetch_all(SQL.delete_old_entries, cutoff, limit))
+    return len(await database.write_all(SQL.delete_old_entries, cutoff, limit))
 
 
 def _entry(row: Row) -> LogEntry:

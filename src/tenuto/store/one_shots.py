@@ -51,7 +51,7 @@ async def create_one_shot(database: Database, task: NewTask, *, may_exist: bool 
     row = task_row(task)
     if not may_exist:
         try:
-            return bool(await database.fetch_once(SQL.create_one_shot, *row))
+            return bool(await database.write_once(SQL.create_one_shot, *row))
         except Unavailable as error:
             _raise_if_statement_timeout(error)
     return bool(await _create_unless_ended(database, SQL.create_one_shot, row))
@@ -75,11 +75,11 @@ async def create_audited_one_shots(
 
 async def _create_all(database: Database, rows: Sequence[tuple[Any, ...]]) -> list[bool | None]:
     if len(rows) == 1:
-        results = await database.fetch_once(SQL.create_audited_one_shot, *rows[0])
+        results = await database.write_once(SQL.create_audited_one_shot, *rows[0])
     else:
         columns = to_columns(rows)
         columns[TAGS_INDEX] = array_literals(columns[TAGS_INDEX])
-        results = await database.fetch_once(SQL.create_audited_one_shots, *columns)
+        results = await database.write_once(SQL.create_audited_one_shots, *columns)
     return [bool(result["created"]) if result["allowed"] else None for result in results]
 
 

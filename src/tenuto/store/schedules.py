@@ -346,7 +346,7 @@ async def list_ledger_entries(
 
 async def delete_old_ledger_entries(database: Database, cutoff: datetime, limit: int) -> int:
     """Delete a small batch of the oldest ledger entries; return their number."""
-    return len(await database.fetch_all(SQL.delete_old_ledger_entries, cutoff, limit))
+    return len(await database.write_all(SQL.delete_old_ledger_entries, cutoff, limit))
 
 
 async def load_typical_durations(database: Database, since: datetime) -> dict[str, float]:

@@ -22,14 +22,14 @@ async def record_checkpoint(database: Database, task: Task, name: str, output: s
     Raise StaleLease if the worker no longer holds the task.
     """
     return _stored_output(
-        task, await database.fetch_all(SQL.record_checkpoint, task.id, task.fence, task.worker_id, name, output)
+        task, await database.write_all(SQL.record_checkpoint, task.id, task.fence, task.worker_id, name, output)
     )
 
 
 async def record_sleep(database: Database, task: Task, step: str, number: int, nap: str) -> str:
     """Store the n-th sleep of a step; return the stored one, which an earlier attempt may have stored."""
     held = task.id, task.fence, task.worker_id
-    return _stored_output(task, await database.fetch_all(SQL.record_sleep, *held, f"sleep in {step}", number, nap))
+    return _stored_output(task, await database.write_all(SQL.record_sleep, *held, f"sleep in {step}", number, nap))
 
 
 def _stored_output(task: Task, rows: Sequence[Any]) -> str:
@@ -57,4 +57,4 @@ async def copy_checkpoints(connection: Connection, tasks: Sequence[tuple[UUID, U
 
 async def delete_orphaned_checkpoints(database: Database, cutoff: datetime, limit: int) -> int:
     """Delete a small batch of results whose task no longer exists; return their number."""
-    return len(await database.fetch_all(SQL.delete_orphaned_checkpoints, cutoff, limit))
+    return len(await database.write_all(SQL.delete_orphaned_checkpoints, cutoff, limit))

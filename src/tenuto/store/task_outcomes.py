@@ -21,7 +21,7 @@ from tenuto.store.tasks import SQL
 async def end_tasks_directly(database: Database, settlements: Sequence[Settlement]) -> set[UUID]:
     """End tasks without a transaction, in one statement and one round trip."""
     values = (*outcome_columns(settlements), None, _successors(settlements))
-    return _ended_tasks(settlements, await database.fetch_one(SQL.finish_tasks, *values))
+    return _ended_tasks(settlements, await database.write_one(SQL.finish_tasks, *values))
 
 
 async def end_tasks(

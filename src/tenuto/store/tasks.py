@@ -119,7 +119,7 @@ async def _enqueue_new(database: Database, task: NewTask) -> bool:
     """Create a task with a new id. Only after a lost reply may the task have ended already, so that activities must be
     checked as well."""
     try:
-        return bool(await database.fetch_once(SQL.enqueue_task, *task_row(task, 1)))  # guard: enqueue.no_blind_retry
+        return bool(await database.write_once(SQL.enqueue_task, *task_row(task, 1)))  # guard: enqueue.no_blind_retry
     except Unavailable:
         return bool(await enqueue_tasks(database, [task]))
 
@@ -167,7 +167,7 @@ async def promote_due_tasks(
     database: Database, now: datetime, queues: Sequence[str], limit: int = 1000
 ) -> PromotionResult:
     """Queue the tasks that are due."""
-    row = await database.fetch_one(SQL.promote_due_tasks, now, limit, list(queues))
+    row = await database.write_one(SQL.promote_due_tasks, now, limit, list(queues))
     assert row is not None
     return PromotionResult(row["promoted"], row["next_due"], row["limited"])
 
@@ -190,7 +190,7 @@ async def claim_tasks(
     positions = [known_positions.get(queue, QUEUE_START) for queue in queues]
     ranks, instants, ids = ([position[i] for position in positions] for i in range(3))
     # guard: claim.no_blind_retry
-    rows = await database.fetch_once(
+    rows = await database.write_once(
         SQL.claim_tasks, worker_id, lease, list(queues), limit, ranks, instants, ids, list(excluded_ids)
     )
     return _sort_by_urgency([Task(*row) for row in rows])
@@ -241,7 +241,7 @@ async def claim_standby_tasks(
     """
     ranks, instants, ids = ([position[i] for position in limit_slots.values()] for i in range(3))
     values = (worker_id, lease, list(limit_slots), limit, list(excluded_ids), ranks, instants, ids)
-    rows = await database.fetch_once(SQL.claim_standby_tasks, *values)
+    rows = await database.write_once(SQL.claim_standby_tasks, *values)
     return _sort_by_urgency([_task_in_limit_slot(tuple(row)) for row in rows])
 
 
@@ -267,7 +267,7 @@ async def renew_leases(
     A missing task is no longer held, or its row is locked: see `find_held_tasks`.
     """
     ids, fences, progress = to_columns(held) if held else ([], [], [])
-    rows = await database.fetch_all(SQL.renew_leases, worker_id, lease, ids, fences, progress)
+    rows = await database.write_all(SQL.renew_leases, worker_id, lease, ids, fences, progress)
     return {row["id"] for row in rows}
 
 
@@ -281,7 +281,7 @@ async def mark_overrun_tasks(database: Database, worker_id: UUID, held: Sequence
 
     Return the marked ids.
     """
-    rows = await database.fetch_all(SQL.mark_overrun_tasks, worker_id, *to_columns(held))
+    rows = await database.write_all(SQL.mark_overrun_tasks, worker_id, *to_columns(held))
     return {row["id"] for row in rows}
 
 
@@ -296,7 +296,7 @@ async def list_cancel_requests(database: Database, worker_id: UUID) -> list[tupl
 
 async def return_tasks_to_queue(database: Database, worker_id: UUID, tasks: Sequence[Task]) -> set[UUID]:
     """Return claimed tasks that were never started to their queues; no attempt is recorded."""
-    rows = await database.fetch_all(
+    rows = await database.write_all(
         SQL.return_tasks_to_queue, worker_id, [task.id for task in tasks], [task.fence for task in tasks]
     )
     return {row["id"] for row in rows}
@@ -351,5 +351,5 @@ async def load_attempt_began_at(database: Database, task_id: UUID) -> datetime |
 
 async def request_cancellation(database: Database, task: Task, by: Actor) -> bool:
     """Request cancellation of a running task; return False if it is not running under this fence any more."""
-    row = await database.fetch_one(SQL.request_cancellation, task.id, task.fence, by.type, by.id, by.name)
+    row = await database.write_one(SQL.request_cancellation, task.id, task.fence, by.type, by.id, by.name)
     return row is not None

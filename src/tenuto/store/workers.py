@@ -89,17 +89,17 @@ def _name_in_use_error(new: ProcessRegistration, other: Row, silence_limit: time
 
 async def deregister_process(database: Database, worker_id: UUID) -> None:
     """Mark a process as ended."""
-    await database.fetch_all(SQL.mark_ended, worker_id)
+    await database.write_all(SQL.mark_ended, worker_id)
 
 
 async def mark_draining(database: Database, worker_id: UUID) -> None:
     """Record that a worker claims no more tasks."""
-    await database.fetch_all(SQL.mark_draining, worker_id)
+    await database.write_all(SQL.mark_draining, worker_id)
 
 
 async def record_heartbeat(database: Database, worker_id: UUID) -> datetime | None:
     """Store a heartbeat and return the database's time; None if another process marked this one as ended."""
-    now: datetime | None = await database.fetch_value(SQL.record_heartbeat, worker_id)
+    now: datetime | None = await database.write_value(SQL.record_heartbeat, worker_id)
     return now
 
 
@@ -110,11 +110,11 @@ async def find_ended_holders(database: Database, limit: int = 100) -> list[UUID]
 
 async def end_silent_processes(database: Database, silence_limit: timedelta, own_ids: Sequence[UUID] = ()) -> int:
     """Mark silent processes that hold nothing as ended, except the caller's own; return their number."""
-    return len(await database.fetch_all(SQL.end_silent_processes, silence_limit, list(own_ids)))
+    return len(await database.write_all(SQL.end_silent_processes, silence_limit, list(own_ids)))
 
 
 async def delete_ended_processes(database: Database, before: datetime) -> None:
-    await database.fetch_all(SQL.delete_ended_processes, before)
+    await database.write_all(SQL.delete_ended_processes, before)
 
 
 async def list_workers(database: Database, *, ended: bool = False, limit: int = 200) -> list[dict[str, Any]]:
@@ -131,15 +131,15 @@ async def list_repairs(database: Database) -> list[dict[str, Any]]:
 
 
 async def limit_queue(database: Database, name: str, max_running: int | None) -> None:
-    await database.fetch_all(SQL.limit_queue, name, max_running)
+    await database.write_all(SQL.limit_queue, name, max_running)
 
 
 async def pause_queue(database: Database, name: str, *, by: str, reason: str | None) -> None:
-    await database.fetch_all(SQL.pause_queue, name, by, reason)
+    await database.write_all(SQL.pause_queue, name, by, reason)
 
 
 async def resume_queue(database: Database, name: str) -> None:
-    await database.fetch_all(SQL.resume_queue, name)
+    await database.write_all(SQL.resume_queue, name)
 
 
 async def list_queues(database: Database, limit: int = 200) -> list[dict[str, Any]]:

@@ -21,7 +21,7 @@ GUARDS = (
     guard(
         "enqueue.no_blind_retry",
         "The insert of a task is not repeated blindly after a lost reply, because the task may have ended meanwhile.",
-        Replace("fetch_once", "fetch_all"),
+        Replace("write_once", "write_all"),
         "races/test_lost_replies.py::test_task_that_ended_before_its_lost_reply_was_noticed_is_not_created_again",
     ),
     guard(
@@ -94,7 +94,7 @@ GUARDS = (
     guard(
         "claim.no_blind_retry",
         "A claim is not repeated blindly after a lost reply.",
-        Replace("fetch_once", "fetch_all"),
+        Replace("write_once", "write_all"),
         "races/test_lost_replies.py::test_tasks_of_a_lost_claim_return_when_their_lease_expires",
     ),
     guard(

@@ -89,7 +89,7 @@ async def load_active_key(database: Database, prefix: str) -> ActiveKey | None:
 
 async def record_use(database: Database, id: UUID) -> None:
     """Store that a key was used about now."""
-    await database.fetch_once(SQL.record_use, id)
+    await database.write_once(SQL.record_use, id)
 
 
 async def revoke_key(connection: Connection, id: UUID, by: str) -> bool:
@@ -125,9 +125,9 @@ async def load_session_key(database: Database, token: bytes) -> tuple[UUID, str,
 
 async def end_session(database: Database, token: bytes) -> None:
     """End a session."""
-    await database.fetch_all(SQL.end_session, token)
+    await database.write_all(SQL.end_session, token)
 
 
 async def delete_old_sessions(database: Database, cutoff: datetime, limit: int) -> int:
     """Delete a small batch of sessions that expired before the cut-off; return their number."""
-    return len(await database.fetch_all(SQL.delete_old_sessions, cutoff, limit))
+    return len(await database.write_all(SQL.delete_old_sessions, cutoff, limit))

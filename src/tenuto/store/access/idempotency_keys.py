@@ -38,9 +38,9 @@ async def find_request(database: Database, actor: str, key: str) -> StoredReques
 
 async def store_response(database: Database, actor: str, key: str, response: str) -> None:
     """Store the response of a request that changed something."""
-    await database.fetch_all(SQL.store_response, actor, key, response)
+    await database.write_all(SQL.store_response, actor, key, response)
 
 
 async def delete_old_requests(database: Database, cutoff: datetime, limit: int) -> int:
     """Delete a small batch of requests made before the cut-off; return their number."""
-    return len(await database.fetch_all(SQL.delete_old_requests, cutoff, limit))
+    return len(await database.write_all(SQL.delete_old_requests, cutoff, limit))

@@ -60,4 +60,4 @@ async def find_claimable_queues(database: Database, now: datetime) -> ClaimableQ
 
 async def reschedule_future_retries(database: Database, now: datetime) -> int:
     """Set queued tasks that are due later by the given clock back to scheduled; return their number."""
-    return len(await database.fetch_all(SQL.reschedule_future_retries, now))
+    return len(await database.write_all(SQL.reschedule_future_retries, now))
