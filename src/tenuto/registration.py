@@ -9,7 +9,7 @@ from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
 from tenuto.errors import Invalid
 from tenuto.jobs.chains import Chain
 from tenuto.jobs.registry import Job, JobRegistry, TaskOptions
-from tenuto.model import stored_values
+from tenuto.model import validation
 from tenuto.model.actors import Actor
 from tenuto.model.manifests import Manifest
 from tenuto.model.policies import RetryPolicy, TaskPolicy, resolve_retry_policy
@@ -101,7 +101,7 @@ class Registration:
             job_name = name or function.__name__
             key = limit_key or (f"job:{job_name}" if limit is not None else None)
             options = TaskOptions(
-                queue=queue, priority=priority, limit_key=key, limit=limit, tags=tuple(stored_values.check_tags(tags))
+                queue=queue, priority=priority, limit_key=key, limit=limit, tags=tuple(validation.check_tags(tags))
             )
             job = Job(function, job_name, policy, options, isolated=isolated)
             self.jobs.add_job(job)
@@ -115,7 +115,7 @@ class Registration:
         A connection selects it with ``driver`` or with the scheme of its URL. The driver is an async generator function
         that takes a `Script` and yields a `StatementResult` (both of `tenuto.model.sql_scripts`) after every statement.
         """
-        stored_values.check_name(name, field="driver", limit=64)
+        validation.check_name(name, field="driver", limit=64)
         if name in self._drivers:
             raise Invalid(
                 f"a driver named {name!r} is already registered", code="app.driver.already_registered", field="driver"

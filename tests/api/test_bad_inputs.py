@@ -17,7 +17,7 @@ import pytest
 
 from tenuto import Context
 from tenuto.model.actors import Role
-from tenuto.model.stored_values import INVISIBLE_CHARACTERS
+from tenuto.model.validation import INVISIBLE_CHARACTERS
 from tests.api.conftest import ApiClient, assert_problem
 from tests.support.waiting import eventually
 

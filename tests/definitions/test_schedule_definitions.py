@@ -11,7 +11,7 @@ import pytest
 
 from tenuto import Actor, Step, Tenuto, cron, every, manual
 from tenuto.definitions.schedule_definitions import create, declare, delete, edit, get, set_enabled
-from tenuto.definitions.versioned import ChangeContext
+from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.diagnostics import deep_checks
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.lifecycle import execution_control

@@ -13,7 +13,7 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.definitions import schedule_definitions
-from tenuto.definitions.versioned import ChangeContext
+from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.diagnostics import deep_checks
 from tenuto.diagnostics.checks import CHECKS, Finding, Severity
 from tenuto.diagnostics.doctor import examine

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 
 from tenuto.definitions import schedule_definitions
-from tenuto.definitions.versioned import ChangeContext
+from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.diagnostics.checks import Severity
 from tenuto.ids import new_id
 from tenuto.model.schedules import ScheduleDefinition

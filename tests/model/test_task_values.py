@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from tenuto.errors import Invalid
 from tenuto.model.actors import Actor, ActorType
 from tenuto.model.policies import MAX_TIMEOUT_SECONDS, RetryPolicy, TaskPolicy, policy_from_json
-from tenuto.model.stored_values import MAX_INPUT_BYTES
 from tenuto.model.tasks import TaskState, check_new_task, error_json, parse_duration_seconds, parse_instant
+from tenuto.model.validation import MAX_INPUT_BYTES
 from tests.support.errors import raises_code
 from tests.support.model_values import NOON, make_new_task
 

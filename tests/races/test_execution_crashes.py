@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 
 from tenuto.definitions import schedule_definitions
-from tenuto.definitions.versioned import ChangeContext
+from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.lifecycle import execution_control
 from tenuto.model.schedules import Misfire, MisfirePolicy, OverlapPolicy, ScheduleDefinition
 from tenuto.model.triggers import every

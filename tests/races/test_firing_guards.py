@@ -13,7 +13,7 @@ import asyncpg
 import pytest
 
 from tenuto.definitions import schedule_definitions
-from tenuto.definitions.versioned import ChangeContext
+from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.errors import Conflict
 from tenuto.ids import new_id
 from tenuto.lifecycle.completion import finish

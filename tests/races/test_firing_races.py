@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 
 from tenuto.definitions import schedule_definitions
-from tenuto.definitions.versioned import ChangeContext
+from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.errors import Conflict, NotFound
 from tenuto.ids import new_id
 from tenuto.jobs.context import Context, PermanentFailure

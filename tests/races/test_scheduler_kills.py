@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 import pytest
 
 from tenuto.definitions import schedule_definitions
-from tenuto.definitions.versioned import ChangeContext
+from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.model.schedules import Misfire, MisfirePolicy, OverlapPolicy, Plan, ScheduleDefinition
 from tenuto.model.steps import Step
 from tenuto.model.triggers import every

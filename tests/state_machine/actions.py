@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from tenuto.definitions import manifest_definitions, schedule_definitions
-from tenuto.definitions.versioned import ChangeContext
+from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.ids import new_id
 from tenuto.lifecycle import completion, execution_control, task_cancellation
 from tenuto.maintenance import recovery

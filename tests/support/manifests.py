@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from uuid import UUID
 
 from tenuto.definitions import manifest_definitions
-from tenuto.definitions.versioned import ChangeContext
+from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.model.manifests import Manifest
 from tenuto.model.policies import RetryPolicy, TaskPolicy
 from tenuto.model.tasks import Task

@@ -12,7 +12,7 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.definitions import schedule_definitions
-from tenuto.definitions.versioned import ChangeContext
+from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.ids import new_id
 from tenuto.lifecycle import completion
 from tenuto.model.actors import Actor

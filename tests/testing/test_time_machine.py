@@ -11,7 +11,7 @@ import pytest
 
 from tenuto import Actor, Context, RetryPolicy, Step, Tenuto, cron, every, manual
 from tenuto.errors import Conflict, Invalid
-from tenuto.simulation.inputs import SimulationOptions
+from tenuto.simulation.input_loader import SimulationOptions
 from tenuto.testing import TimeMachine, run_until_idle, use_database
 from tests.support.errors import raises_code
 

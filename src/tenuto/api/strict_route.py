@@ -21,8 +21,8 @@ from starlette.requests import ClientDisconnect
 from tenuto.api.auth import ApiCall, RequiredRole, store_response
 from tenuto.api.problems import Refused
 from tenuto.errors import Conflict, quoted
-from tenuto.model import stored_values
-from tenuto.model.stored_values import MAX_JSON_DEPTH
+from tenuto.model import validation
+from tenuto.model.validation import MAX_JSON_DEPTH
 
 _ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
@@ -93,7 +93,7 @@ def _parse_int(text: str) -> int:
     return int(text)
 
 
-_DECODER = stored_values.strict_json_decoder(parse_int=_parse_int, parse_float=_parse_float)
+_DECODER = validation.strict_json_decoder(parse_int=_parse_int, parse_float=_parse_float)
 
 
 class StrictRequest(Request):

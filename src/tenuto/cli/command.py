@@ -16,7 +16,7 @@ import typer
 
 from tenuto.cli import exit_codes, output
 from tenuto.errors import Invalid
-from tenuto.model.stored_values import check_text
+from tenuto.model.validation import check_text
 
 if TYPE_CHECKING:
     import asyncio

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, timedelta
 
-from tenuto.model.stored_values import INVISIBLE_CHARACTERS
+from tenuto.model.validation import INVISIBLE_CHARACTERS
 
 # Complete sequences are removed, so that no part remains visible: colours, cursor (CSI), titles, links (OSC).
 _ESCAPE_SEQUENCE = re.compile(

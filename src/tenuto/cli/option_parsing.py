@@ -15,7 +15,7 @@ import typer
 from tenuto.cli.command import option
 from tenuto.cli.formatting import safe_text
 from tenuto.errors import Invalid, UserError
-from tenuto.model import stored_values
+from tenuto.model import validation
 
 _MAX_TEXT_LENGTH = 16 * 1024 * 1024
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,18}")
@@ -58,8 +58,8 @@ def require_wait(timeout: float | None, *, wait: bool) -> None:
 def parse_json_or_text(text: str, option: str) -> Any:
     """Parse the value of an argument: JSON, or else the text itself."""
     try:
-        return stored_values.parse_strict_json(text)
-    except stored_values.DuplicateKey as error:
+        return validation.parse_strict_json(text)
+    except validation.DuplicateKey as error:
         raise Invalid(
             f"{option}: {error}", code="cli.json.duplicate_key", field=option, remedy="give each key once"
         ) from None
@@ -155,7 +155,7 @@ def read_json_option(value: str, option: str) -> dict[str, Any]:
     """Return the JSON object that is the value of an option; see `read_text_option`."""
     remedy = f"write {option} '{{\"argument\": 1}}'"
     try:
-        found = stored_values.parse_strict_json(read_text_option(value, option))
+        found = validation.parse_strict_json(read_text_option(value, option))
     except (ValueError, RecursionError) as error:
         raise Invalid(
             f"the value of {option} is not JSON: {error}", code="cli.json.invalid", field=option, remedy=remedy

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from tenuto.definitions.document_parser import Document, child_path
 from tenuto.errors import Invalid, quoted
-from tenuto.model import stored_values
+from tenuto.model import validation
 from tenuto.model.manifests import MAX_ACTIVE
 from tenuto.model.policies import RetryPolicy
 from tenuto.model.schedules import (
@@ -529,7 +529,7 @@ class _ManifestReader(_DefinitionReader):
     def _manifest(self, stored: object, path: str) -> DeclaredManifest:
         given = self._mapping(stored, path, _MANIFEST_FIELDS, "a manifest")
         self._check_required(given, path, ("external_id", "job"), "manifest")
-        self._make(path, lambda: stored_values.check_name(given["external_id"], field="external_id"))
+        self._make(path, lambda: validation.check_name(given["external_id"], field="external_id"))
         copied = ("name", "description", "after", *_POLICY_FIELDS, *_QUEUE_FIELDS)
         options = {name: given[name] for name in copied if name in given}
         if any(name in given for name in ("trigger", *_TRIGGER_FIELDS)):
@@ -547,7 +547,7 @@ class _ManifestReader(_DefinitionReader):
         self._check_required(given, path, ("name",), "group")
         name = given["name"]
         if name != ALL_MANIFESTS:
-            self._make(path, lambda: stored_values.check_name(name, field="name", limit=64))
+            self._make(path, lambda: validation.check_name(name, field="name", limit=64))
         options: dict[str, Any] = {}
         if "max_active" in given:
             most = given["max_active"]

@@ -1,4 +1,4 @@
-"""Changes of manifests and manifest groups: the rules that hold for manifests besides those of `versioned`.
+"""Changes of manifests and manifest groups: the rules that hold for manifests besides those of `versioned_definitions`.
 
 Manifests may depend on each other, but not in cycles, and keep their external id. They have no occurrence ledger: runs
 that were due while a manifest was disabled leave no row and are not made up for.
@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Literal
 
-from tenuto.definitions.versioned import ChangeContext, VersionedDefinitions
+from tenuto.definitions.versioned_definitions import ChangeContext, VersionedDefinitions
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.model.actors import Actor
 from tenuto.model.manifests import MAX_ACTIVE, Manifest, check_manifest_name, check_no_manifest_cycle, max_active_error

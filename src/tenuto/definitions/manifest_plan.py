@@ -26,7 +26,7 @@ from tenuto.definitions.declarations import (
 )
 from tenuto.definitions.definition_files import DeclaredGroup, DeclaredManifest
 from tenuto.definitions.manifest_definitions import GROUP_DEFAULTS
-from tenuto.definitions.versioned import ChangeContext
+from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.errors import Invalid
 from tenuto.model.manifests import Manifest, check_manifest_name, check_no_manifest_cycle, sort_manifests_by_dependency
 from tenuto.model.triggers import check_has_run_after

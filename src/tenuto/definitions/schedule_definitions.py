@@ -1,4 +1,4 @@
-"""Changes of schedules: the rules that hold for schedules besides those of `versioned`.
+"""Changes of schedules: the rules that hold for schedules besides those of `versioned_definitions`.
 
 Schedules may run each other as steps, but not in cycles. When a schedule is disabled, deleted or gets another trigger,
 its due instants are recorded in the occurrence ledger.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from datetime import datetime
 
-from tenuto.definitions.versioned import ChangeContext, VersionedDefinitions
+from tenuto.definitions.versioned_definitions import ChangeContext, VersionedDefinitions
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.ids import new_id
 from tenuto.model.occurrences import Decision, first_undecided_instant

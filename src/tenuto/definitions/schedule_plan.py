@@ -24,7 +24,7 @@ from tenuto.definitions.declarations import (
     plan_change,
 )
 from tenuto.definitions.definition_files import DeclaredSchedule
-from tenuto.definitions.versioned import ChangeContext
+from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.errors import Invalid
 from tenuto.model.schedules import (
     Plan,

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from tenuto.clock import SystemClock
 from tenuto.jobs.redaction import Redactor
 from tenuto.logs import ATTEMPT_ATTRIBUTE
-from tenuto.model import stored_values
+from tenuto.model import validation
 from tenuto.model.tasks import Task
 
 MAX_LOG_CHARACTERS = 256 * 1024
@@ -55,12 +55,12 @@ class AttemptLog:
         text = self._redact(text)
         self.add_line(logging.getLevelName(level), text)
         if _logger.isEnabledFor(level):
-            line = stored_values.truncate_text(text, _MAX_LINE_CHARACTERS)
+            line = validation.truncate_text(text, _MAX_LINE_CHARACTERS)
             _logger.log(level, "%s", line, extra={ATTEMPT_ATTRIBUTE: self._task.log_fields, "captured": True})
 
     def add_line(self, level: str, text: str) -> None:
         """Add a line with the current time and its level or source."""
-        clean = stored_values.truncate_text(self._redact(text).rstrip("\n"), _MAX_LINE_CHARACTERS)
+        clean = validation.truncate_text(self._redact(text).rstrip("\n"), _MAX_LINE_CHARACTERS)
         line = f"{_clock.now():%H:%M:%S.%f} {level.lower():7} {clean}\n"
         if self._head is None:
             self._head, self._tail = [], deque()
@@ -97,7 +97,7 @@ class AttemptLog:
         if self._head is None:
             self._head, self._tail = [], deque()
         free = MAX_LOG_CHARACTERS // 2 - sum(map(len, self._head))
-        text = stored_values.truncate_text(earlier, max(free, _MAX_LINE_CHARACTERS))
+        text = validation.truncate_text(earlier, max(free, _MAX_LINE_CHARACTERS))
         self._head.insert(0, text)
         self._size += len(text)
         self._drop_excess_lines()

@@ -27,7 +27,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 from tenuto.errors import EngineError, Invalid, quoted
 from tenuto.jobs.context import Context, PermanentFailure
 from tenuto.jobs.registry import Job
-from tenuto.model import stored_values
+from tenuto.model import validation
 
 _MAX_STEPS = 100
 _MAX_MESSAGE_CHARACTERS = 8192
@@ -150,7 +150,7 @@ class ChainStep:
                 # guard: chains.readable_result
                 self.output.validate_json(dumped)  # a checkpoint that cannot be read back must not be stored
                 text = f'{{"value": {dumped.decode()}{suffix}}}'
-            return stored_values.check_json_text(text, field="output", limit=stored_values.MAX_OUTPUT_BYTES)
+            return validation.check_json_text(text, field="output", limit=validation.MAX_OUTPUT_BYTES)
         except pydantic.ValidationError as error:
             problem = f"does not fit {type_name(self.return_type)}: {error.errors(include_url=False)[0]['msg']}"
         except (PydanticSerializationError, RecursionError) as error:
@@ -337,7 +337,7 @@ def _unwrap_function(step: Any) -> Callable[..., Any]:
 
 def _label(function: Callable[..., Any], position: int, name_count: int) -> str:
     """Return the name of a step; with its position, if the chain has the function more than once."""
-    label = stored_values.check_label(function.__name__, field="step")
+    label = validation.check_label(function.__name__, field="step")
     return label if name_count == 1 else f"{label} ({position})"
 
 
@@ -356,7 +356,7 @@ def _redact_result(text: str, ctx: Context) -> str:
 
 
 def _dump_messages(messages: Sequence[str]) -> str:
-    return to_json([stored_values.truncate_text(each, _MAX_MESSAGE_CHARACTERS) for each in messages]).decode()
+    return to_json([validation.truncate_text(each, _MAX_MESSAGE_CHARACTERS) for each in messages]).decode()
 
 
 def _type_hints(function: Callable[..., Any], label: str) -> dict[str, Any]:

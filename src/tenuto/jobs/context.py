@@ -20,7 +20,7 @@ from tenuto.errors import EngineError, Invalid, TenutoError
 from tenuto.jobs.attempt_log import AttemptLog, to_text
 from tenuto.jobs.redaction import MIN_LENGTH, Redactor, redact_in_process
 from tenuto.logs import set_attempt_fields
-from tenuto.model import stored_values
+from tenuto.model import validation
 from tenuto.model.actors import Actor, ActorType
 from tenuto.model.tasks import Deferral, Task, parse_duration_seconds
 
@@ -201,7 +201,7 @@ class Context:
         if total is not None:
             state["total"] = total
         if message is not None:
-            state["message"] = stored_values.truncate_text(self.redact_text(message), 500)
+            state["message"] = validation.truncate_text(self.redact_text(message), 500)
         try:
             self._progress = self.redact_json(json.dumps(state, ensure_ascii=False, allow_nan=False))
         except (TypeError, ValueError) as error:

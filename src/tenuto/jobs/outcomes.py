@@ -12,8 +12,8 @@ from tenuto.errors import Invalid, UnknownJob
 from tenuto.jobs.attempts import Attempt, StopReason
 from tenuto.jobs.context import MAX_DELAY, PermanentFailure, RetryLater, Stopped, TaskDeferred, TimedOut
 from tenuto.jobs.registry import Job
-from tenuto.model.stored_values import truncate_text
 from tenuto.model.tasks import Outcome, OutcomeReason, OutcomeStatus, cancelled_outcome, error_json
+from tenuto.model.validation import truncate_text
 
 
 def from_return_value(attempt: Attempt, job: Job[..., Any], value: Any, ended_at: datetime) -> Outcome:

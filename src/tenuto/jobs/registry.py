@@ -19,7 +19,7 @@ from pydantic_core import PydanticSerializationError
 
 from tenuto.errors import Invalid, UnknownJob
 from tenuto.jobs.context import MAX_DELAY, Context
-from tenuto.model import stored_values
+from tenuto.model import validation
 from tenuto.model.policies import TaskPolicy
 from tenuto.model.tasks import check_task_options, parse_duration_seconds, parse_instant
 
@@ -45,7 +45,7 @@ class TaskOptions:
         check_task_options(
             self.queue, self.priority, self.run_at, self.key, self.limit_key, self.limit, self.correlation_id
         )
-        object.__setattr__(self, "tags", tuple(stored_values.check_tags(self.tags)))
+        object.__setattr__(self, "tags", tuple(validation.check_tags(self.tags)))
 
 
 class Job(Generic[P, R]):
@@ -55,7 +55,7 @@ class Job(Generic[P, R]):
         self, function: Callable[P, R], name: str, policy: TaskPolicy, options: TaskOptions, *, isolated: bool
     ) -> None:
         self.function = function
-        self.name = stored_values.check_name(name, field="job name")
+        self.name = validation.check_name(name, field="job name")
         self.policy = policy
         self.policy_json = policy.to_json()
         self.options = options
@@ -108,11 +108,11 @@ class Job(Generic[P, R]):
 
     def dump_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Validate arguments against the signature and return them as JSON."""
-        return stored_values.check_json_text(self._input.dump(args, kwargs), field="input")
+        return validation.check_json_text(self._input.dump(args, kwargs), field="input")
 
     def validate_input(self, text: str) -> str:
         """Validate JSON input against the signature and return it in normalized form."""
-        return stored_values.check_json_text(self._input.normalize(text), field="input")
+        return validation.check_json_text(self._input.normalize(text), field="input")
 
     def load_input(self, text: str) -> dict[str, Any]:
         """Return the arguments from stored JSON, converted to the types of the signature."""
@@ -143,8 +143,8 @@ class Job(Generic[P, R]):
         """Return a result as JSON; None stays None."""
         if value is None:
             return None
-        return stored_values.check_json_text(
-            self._output.dump_json(value).decode("utf-8"), field="output", limit=stored_values.MAX_OUTPUT_BYTES
+        return validation.check_json_text(
+            self._output.dump_json(value).decode("utf-8"), field="output", limit=validation.MAX_OUTPUT_BYTES
         )
 
 
@@ -349,7 +349,7 @@ class JobRegistry:
     def _check_kind_is_free(self, kind: str) -> str:
         if kind == "job" or kind in self.handlers_by_kind:
             raise Invalid(f"kind {kind!r} already has a handler", code="step.kind.duplicate", field="kind")
-        return stored_values.check_name(kind, field="kind", limit=64)
+        return validation.check_name(kind, field="kind", limit=64)
 
     def add_job(self, job: Job[..., Any]) -> None:
         if job.name in self.jobs_by_name:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tenuto.model.schedules import Plan
-from tenuto.model.stored_values import truncate_text
+from tenuto.model.validation import truncate_text
 
 MAX_ERROR_LENGTH = 4000
 

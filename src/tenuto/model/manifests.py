@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 from tenuto.errors import Invalid, quoted
-from tenuto.model import dependency_order, stored_values
+from tenuto.model import dependency_order, validation
 from tenuto.model.policies import TaskPolicy, policy_from_json
 from tenuto.model.tasks import MAX_PRIORITY, priority_error
 from tenuto.model.triggers import ManualTrigger, Trigger, trigger_from_fields
@@ -61,14 +61,14 @@ class Manifest:
     max_active: int | None = None
 
     def __post_init__(self) -> None:
-        stored_values.check_name(self.external_id, field="external_id")
-        stored_values.check_name(self.job, field="job")
+        validation.check_name(self.external_id, field="external_id")
+        validation.check_name(self.job, field="job")
         object.__setattr__(self, "name", self.name or self.external_id)
-        stored_values.check_label(self.name, field="name")
-        stored_values.check_text(self.description, field="description", limit=4000)
-        stored_values.check_name(self.queue, field="queue", limit=64)
+        validation.check_label(self.name, field="name")
+        validation.check_text(self.description, field="description", limit=4000)
+        validation.check_name(self.queue, field="queue", limit=64)
         if self.group is not None:
-            stored_values.check_name(self.group, field="group", limit=64)
+            validation.check_name(self.group, field="group", limit=64)
         if not isinstance(self.trigger, Trigger):
             raise Invalid(
                 f"trigger {quoted(self.trigger, 60)} is not a trigger",
@@ -147,7 +147,7 @@ def manifest_from_fields(stored: Mapping[str, Any]) -> Manifest:
 def check_manifest_name(new: Manifest, before: Manifest | None = None) -> None:
     """Raise `Invalid` for a name with invisible characters, unless it is the name ``before``."""
     if before is None or new.name != before.name:
-        stored_values.check_title(new.name, field="name")
+        validation.check_title(new.name, field="name")
 
 
 def check_no_manifest_cycle(external_id: str, depends_on: str | None, parents: Mapping[str, str | None]) -> None:

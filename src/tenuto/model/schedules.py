@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from tenuto.errors import Forbidden, Invalid, quoted
-from tenuto.model import dependency_order, stored_values
+from tenuto.model import dependency_order, validation
 from tenuto.model.steps import JOB, SCHEDULE, Step, step_from_fields
 from tenuto.model.triggers import Trigger
 
@@ -90,7 +90,7 @@ class Plan:
         return [[step.to_fields() for step in group] for group in self.groups]
 
     def to_json(self) -> str:
-        return stored_values.dump_json(self.to_fields(), field="steps", limit=MAX_PLAN_BYTES)
+        return validation.dump_json(self.to_fields(), field="steps", limit=MAX_PLAN_BYTES)
 
 
 def _make_group(steps: Any) -> tuple[Step, ...]:
@@ -267,7 +267,7 @@ class ScheduleDefinition:
     misfire: Misfire = Misfire()
 
     def __post_init__(self) -> None:
-        stored_values.check_label(self.name, field="name")
+        validation.check_label(self.name, field="name")
         if self.name != self.name.strip() or "\n" in self.name:
             raise Invalid(
                 f"name {quoted(self.name, 60)} begins or ends with a blank, or has several lines",
@@ -281,7 +281,7 @@ class ScheduleDefinition:
                 field="trigger",
                 remedy="make one with cron(...)",
             )
-        stored_values.check_text(self.description, field="description", limit=4000)
+        validation.check_text(self.description, field="description", limit=4000)
         try:
             object.__setattr__(self, "overlap", OverlapPolicy(self.overlap))
         except ValueError:
@@ -313,10 +313,10 @@ def check_schedule_names(new: ScheduleDefinition, before: ScheduleDefinition | N
     """Raise `Invalid` for names with invisible characters, except for names that ``before`` has already."""
     known = set() if before is None else {before.name, *(step.name for _, _, step in before.plan.enumerate_steps())}
     if new.name not in known:
-        stored_values.check_title(new.name, field="name")
+        validation.check_title(new.name, field="name")
     for _, _, step in new.plan.enumerate_steps():
         if step.name not in known:
-            stored_values.check_title(step.name, field="steps")
+            validation.check_title(step.name, field="steps")
 
 
 def changed_fields(before: Mapping[str, Any] | None, after: Mapping[str, Any] | None) -> dict[str, tuple[Any, Any]]:

@@ -13,7 +13,7 @@ from datetime import timedelta
 from typing import Any, Literal, Protocol, TypedDict, Unpack
 
 from tenuto.errors import Invalid, quoted
-from tenuto.model import stored_values
+from tenuto.model import validation
 from tenuto.model.policies import RetryPolicy, TaskPolicy, policy_from_json
 from tenuto.model.secrets import SecretRef
 from tenuto.model.tasks import MAX_PRIORITY, parse_duration_seconds, priority_error
@@ -101,10 +101,10 @@ class Step:
 
     def __post_init__(self) -> None:
         override_policy(TaskPolicy(), **self.rules)
-        stored_values.check_name(self.kind, field="kind", limit=64)
-        stored_values.check_label(self.target, field="target")
+        validation.check_name(self.kind, field="kind", limit=64)
+        validation.check_label(self.target, field="target")
         object.__setattr__(self, "name", self.name or self.target)
-        stored_values.check_label(self.name, field="name")
+        validation.check_label(self.name, field="name")
         if not isinstance(self.arguments, Mapping):
             raise Invalid(
                 f"the arguments of step {quoted(self.name, 60)} are not a mapping",
@@ -119,7 +119,7 @@ class Step:
                 field="continue_on_failure",
             )
         if self.queue is not None:
-            stored_values.check_name(self.queue, field="queue", limit=64)
+            validation.check_name(self.queue, field="queue", limit=64)
         if self.priority is not None and (
             isinstance(self.priority, bool)
             or not isinstance(self.priority, int)

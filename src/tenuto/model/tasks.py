@@ -16,7 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.errors import Invalid, quoted
-from tenuto.model import stored_values
+from tenuto.model import validation
 from tenuto.model.actors import Actor, ActorType
 from tenuto.model.policies import MAX_WORKER_LOSSES, TaskPolicy, delay_after_loss, policy_from_json
 
@@ -92,13 +92,13 @@ class NewTask:
 
 def check_new_task(task: NewTask) -> NewTask:
     """Return the task with its tags normalized, or raise `Invalid`."""
-    stored_values.check_name(task.name, field="name")
+    validation.check_name(task.name, field="name")
     check_task_options(
         task.queue, task.priority, task.run_at, task.unique_key, task.limit_key, task.limit_max, task.correlation_id
     )
     if task.tags is not None:
-        task.tags = stored_values.check_tags(task.tags)
-    stored_values.check_json_text(task.input, field="input")
+        task.tags = validation.check_tags(task.tags)
+    validation.check_json_text(task.input, field="input")
     return task
 
 
@@ -112,7 +112,7 @@ def check_task_options(
     correlation_id: str | None,
 ) -> None:
     """Raise `Invalid` for options that cannot be stored or would never be reached."""
-    stored_values.check_name(queue, field="queue", limit=64)
+    validation.check_name(queue, field="queue", limit=64)
     if not isinstance(priority, int) or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
         raise priority_error(priority)
     if run_at is not None:
@@ -138,7 +138,7 @@ def check_task_options(
             )
     for field, value in (("unique_key", unique_key), ("limit_key", limit_key), ("correlation_id", correlation_id)):
         if value is not None:
-            stored_values.check_label(value, field=field)
+            validation.check_label(value, field=field)
     if (limit_key is None) != (limit_max is None):
         raise Invalid(
             "a concurrency limit needs both a key and a number",
@@ -308,11 +308,11 @@ def error_json(
     type: str, message: str, *, step: str | None = None, stack: str | None = None, by: Actor | None = None
 ) -> str:
     """Return a failure as recorded: error type, message, failed step, stack trace and the actor that requested it."""
-    recorded: dict[str, Any] = {"type": type, "message": stored_values.truncate_text(message, 8192)}
+    recorded: dict[str, Any] = {"type": type, "message": validation.truncate_text(message, 8192)}
     if step is not None:
         recorded["step"] = step
     if stack is not None:
-        recorded["stack"] = stored_values.truncate_text(stack, 32_768)
+        recorded["stack"] = validation.truncate_text(stack, 32_768)
     if by is not None:
         recorded["by"] = {"type": by.type, "id": by.id, "name": by.name}
     return json.dumps(recorded, ensure_ascii=False)

@@ -27,7 +27,7 @@ from tenuto.clock import monotonic_seconds
 from tenuto.errors import Conflict, Invalid, NotFound, TenutoError
 from tenuto.ids import new_id
 from tenuto.logs import Log
-from tenuto.model import stored_values
+from tenuto.model import validation
 from tenuto.model.actors import Actor, ActorType, Caller, Role
 from tenuto.operations.listing import MAX_LIMIT, OpenDatabase, Record, check_instant, check_limit
 from tenuto.postgres.database import Connection
@@ -74,7 +74,7 @@ class ApiKeys:
 
     async def create(self, name: str, role: Role, *, expires_at: datetime | None = None) -> tuple[Record, str]:
         """Create a key and return its record and its text, which is not stored."""
-        stored_values.check_name(name, field="name")
+        validation.check_name(name, field="name")
         database = await self._open()
         _check_expiry(expires_at, database.clock.now())
         by = self._current_actor().name

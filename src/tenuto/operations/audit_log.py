@@ -16,7 +16,7 @@ from tenuto.audit import keys as auditkeys
 from tenuto.audit.checkpoints import Checkpoint
 from tenuto.audit.verifier import Verification, VerifierCursor
 from tenuto.errors import Invalid, NotFound
-from tenuto.model import stored_values
+from tenuto.model import validation
 from tenuto.model.audit_chain import AuditKeys
 from tenuto.operations.listing import OpenDatabase, Record, check_instant, check_limit
 from tenuto.postgres.database import Database
@@ -51,7 +51,7 @@ class AuditLog:
         """
         for field, text in (("actor", actor), ("action", action), ("target", target)):
             if text is not None:
-                stored_values.check_label(text, field=field)
+                validation.check_label(text, field=field)
         check_instant(since, field="since")
         check_instant(until, field="until")
         return await audit_log.list_entries(

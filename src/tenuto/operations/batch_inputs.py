@@ -14,7 +14,7 @@ from types import TracebackType
 from typing import Any
 
 from tenuto.errors import Conflict, Invalid, quoted
-from tenuto.model import stored_values
+from tenuto.model import validation
 
 CHUNK_SIZE = 2000
 
@@ -129,7 +129,7 @@ class ChunkReader:
         self._number += 1
         try:
             text = self._dump(item)
-            key = "" if self._key is None else stored_values.check_label(str(self._key(item)), field="key")
+            key = "" if self._key is None else validation.check_label(str(self._key(item)), field="key")
         except Invalid as error:
             error.item = self._number
             raise

@@ -19,7 +19,7 @@ from tenuto.clock import monotonic_seconds
 from tenuto.definitions import manifest_definitions
 from tenuto.errors import Conflict, NotFound
 from tenuto.ids import new_id, new_ids
-from tenuto.model import stored_values
+from tenuto.model import validation
 from tenuto.model.actors import Actor
 from tenuto.model.manifests import Manifest
 from tenuto.model.tasks import Settlement, cancelled_outcome
@@ -106,9 +106,9 @@ class Batches:
         now, by = database.clock.now(), self._current_actor()
         audit_recorder.add_audit_details(target=external_id, after={"batch_key": batch_key, "name": name})
         if batch_key is not None:
-            stored_values.check_label(batch_key, field="batch_key")
+            validation.check_label(batch_key, field="batch_key")
         if name is not None:
-            stored_values.check_title(name, field="name")
+            validation.check_title(name, field="name")
         dump = self._manifests.item_serializer(stored)
         if atomic:
             reader = ChunkReader(inputs, dump, key, with_digest=batch_key is not None)

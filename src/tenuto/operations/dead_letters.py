@@ -16,7 +16,7 @@ from uuid import UUID
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.ids import new_id
 from tenuto.jobs.registry import JobRegistry
-from tenuto.model import stored_values
+from tenuto.model import validation
 from tenuto.model.actors import Actor
 from tenuto.model.dead_letters import DeadLetterStatus
 from tenuto.operations.listing import MAX_LIMIT, OpenDatabase, Record, check_instant, check_limit, require_single_match
@@ -213,7 +213,7 @@ class DeadLetters:
 
     def _check_note(self, note: str | None) -> None:
         if note is not None:
-            stored_values.check_text(note, field="note", limit=4000)
+            validation.check_text(note, field="note", limit=4000)
         if self._settings().dead_letter_note_required and not (note or "").strip():
             raise Invalid(
                 "resolving a dead letter requires a note",

@@ -11,7 +11,7 @@ from typing import Literal
 from uuid import UUID
 
 from tenuto.clock import monotonic_seconds
-from tenuto.diagnostics.why import Diagnosis, diagnose_execution
+from tenuto.diagnostics.task_diagnosis import Diagnosis, diagnose_execution
 from tenuto.errors import Conflict, NotFound
 from tenuto.ids import new_id
 from tenuto.lifecycle import execution_control

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from tenuto.errors import Invalid
 from tenuto.ids import new_id
-from tenuto.model import stored_values
+from tenuto.model import validation
 from tenuto.operations.listing import OpenDatabase, Record, check_limit
 from tenuto.store import named_logs
 from tenuto.store.access import audit_recorder
@@ -26,7 +26,7 @@ class Logs:
 
     async def read(
         self,
-        log: str = stored_values.DEFAULT_LOG_NAME,
+        log: str = validation.DEFAULT_LOG_NAME,
         *,
         below: int | None = None,
         above: int | None = None,
@@ -45,7 +45,7 @@ class Logs:
                 field=field,
                 remedy="reverse the order",
             )
-        stored_values.check_log_name(log)
+        validation.check_log_name(log)
         bound = above if oldest_first else below
         if bound is not None and not 0 <= bound < 2**63:
             raise Invalid(
@@ -61,9 +61,9 @@ class Logs:
     ) -> Record:
         """Append an entry and return it. Calls with the same ``key`` append one entry."""
         given = None if fields is None else dict(fields)
-        stored_values.check_log_name(log)
-        stored_values.check_log_message(message)
-        stored_values.check_log_fields(given)
+        validation.check_log_name(log)
+        validation.check_log_message(message)
+        validation.check_log_fields(given)
         database = await self._open()
         audit_recorder.add_audit_details(target=log, after={"message": message, "fields": given})
         return await named_logs.append_entry(database, log, database.clock.now(), message, given, key=key or new_id())

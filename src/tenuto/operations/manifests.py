@@ -14,11 +14,11 @@ from pydantic import BaseModel
 from tenuto.definitions import manifest_definitions
 from tenuto.definitions.declarations import Effect
 from tenuto.definitions.definition_files import DeclaredManifest
-from tenuto.definitions.versioned import ChangeContext
+from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.errors import Conflict, Invalid, NotFound, UnknownJob, quoted
 from tenuto.ids import new_id
 from tenuto.jobs.registry import Job, JobRegistry
-from tenuto.model import stored_values
+from tenuto.model import validation
 from tenuto.model.actors import Actor
 from tenuto.model.manifests import Manifest, ScheduleType, sort_manifests_by_dependency
 from tenuto.model.policies import RetryPolicy, TaskPolicy, resolve_retry_policy
@@ -232,7 +232,7 @@ class Manifests:
     ) -> None:
         """Change the limit of active runs, the priority, and the enabled state of a group."""
         if name != manifests.ALL_MANIFESTS:
-            stored_values.check_name(name, field="group", limit=64)
+            validation.check_name(name, field="group", limit=64)
         database = await self._open()
         await manifest_definitions.change_group(
             database,
@@ -268,7 +268,7 @@ class Manifests:
         It is an error if a run with this key is open. Calls with the same ``request_id`` create one task.
         """
         if key is not None:
-            stored_values.check_label(key, field="key")
+            validation.check_label(key, field="key")
         return await self._start(
             external_id, lambda stored: self.item_serializer(stored)(item), key or str(new_id()), request_id
         )

@@ -11,7 +11,7 @@ from uuid import UUID
 from tenuto.errors import Conflict, Forbidden, Invalid, NotFound, quoted
 from tenuto.jobs.registry import Job, JobRegistry
 from tenuto.lifecycle import task_cancellation
-from tenuto.model import one_shots, stored_values
+from tenuto.model import one_shots, validation
 from tenuto.model.actors import Actor
 from tenuto.model.one_shots import RuntimeStatus
 from tenuto.model.policies import RetryPolicy
@@ -121,7 +121,7 @@ class OneShots:
         task.id = id or task.id
         task.kind, task.name, task.run_at, task.origin = kind, prompt_type, run_at, one_shots.ONE_SHOT_ORIGIN
         task.policy = policy
-        task.tags = [*handler.options.tags, *stored_values.check_tags(tags)] or None
+        task.tags = [*handler.options.tags, *validation.check_tags(tags)] or None
         check_new_task(task)
         # One query of open and ended tasks: the one-shot may end between a separate query and the insert.
         # guard: one_shots.existing_is_read
@@ -273,7 +273,7 @@ def _check_payload(handler: Job[..., Any], payload: Mapping[str, Any] | None) ->
             field="payload",
             remedy='write it like {"message": "Hello"}',
         )
-    text = stored_values.dump_json(dict(payload or {}), field="payload")
+    text = validation.dump_json(dict(payload or {}), field="payload")
     try:
         return handler.validate_input(text)
     except Invalid as error:
@@ -286,13 +286,13 @@ def _build_filter(
     prompt_type: str | None, tags: Iterable[str], since: datetime | None, until: datetime | None, search: str | None
 ) -> OneShotFilter:
     if prompt_type is not None:
-        stored_values.check_label(prompt_type, field="prompt_type")
+        validation.check_label(prompt_type, field="prompt_type")
     if search is not None:
-        stored_values.check_label(search, field="search", limit=_MAX_SEARCH_LENGTH)
+        validation.check_label(search, field="search", limit=_MAX_SEARCH_LENGTH)
     check_instant(since, field="since")
     check_instant(until, field="until")
     return OneShotFilter(
-        prompt_type, stored_values.check_tags(tags, check=stored_values.check_label) or None, since, until, search
+        prompt_type, validation.check_tags(tags, check=validation.check_label) or None, since, until, search
     )
 
 

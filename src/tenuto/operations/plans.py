@@ -17,7 +17,7 @@ from tenuto.definitions.definition_files import (
 from tenuto.definitions.document_parser import Document
 from tenuto.definitions.manifest_plan import ManifestPlan
 from tenuto.definitions.schedule_plan import SchedulePlan
-from tenuto.definitions.versioned import ChangeContext
+from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.errors import Invalid
 from tenuto.ids import new_id
 from tenuto.model.actors import Actor

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from tenuto.errors import Invalid, quoted
-from tenuto.model import stored_values
+from tenuto.model import validation
 from tenuto.model.actors import Actor
 from tenuto.postgres.database import Database
 from tenuto.service.health_file import worker_condition
@@ -52,7 +52,7 @@ class QueueOperations(ABC):
     async def pause_queue(self, name: str, reason: str | None = None) -> None:
         """Pause a queue: workers claim no more of its tasks; running tasks continue."""
         if reason is not None:
-            stored_values.check_text(reason, field="reason", limit=1000)
+            validation.check_text(reason, field="reason", limit=1000)
         by = self._current_actor().name
         audit_recorder.add_audit_details(target=name, reason=reason)
         await self._change_queue(name, lambda database: workers.pause_queue(database, name, by=by, reason=reason))
@@ -63,7 +63,7 @@ class QueueOperations(ABC):
         await self._change_queue(name, lambda database: workers.resume_queue(database, name))
 
     async def _change_queue(self, name: str, change: Callable[[Database], Awaitable[None]]) -> None:
-        stored_values.check_name(name, field="queue", limit=64)
+        validation.check_name(name, field="queue", limit=64)
         database = await self.open()
         await change(database)
         await tasks.notify_services(database, ["limits", f"queued {name}"])

@@ -11,7 +11,7 @@ from tenuto.definitions import schedule_definitions, schedule_plan
 from tenuto.definitions.declarations import Effect
 from tenuto.definitions.definition_files import DeclaredSchedule
 from tenuto.definitions.schedule_plan import SchedulePlan
-from tenuto.definitions.versioned import ChangeContext
+from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.errors import Invalid, quoted
 from tenuto.ids import new_id
 from tenuto.jobs.registry import JobRegistry
@@ -32,7 +32,7 @@ from tenuto.operations.listing import OpenDatabase, Record, check_limit
 from tenuto.postgres.database import Database
 from tenuto.scheduling import firing
 from tenuto.scheduling.firing import RunResult
-from tenuto.simulation.inputs import SimulationOptions, simulate_stored_schedules
+from tenuto.simulation.input_loader import SimulationOptions, simulate_stored_schedules
 from tenuto.simulation.simulator import Simulation
 from tenuto.steps.step_kinds import resolve_definition, resolve_plan
 from tenuto.store import schedules, tasks

@@ -13,7 +13,7 @@ from tenuto import secret_encryption
 from tenuto.errors import Conflict, Forbidden, Invalid, NotFound, quoted
 from tenuto.jobs.context import Context, current_context
 from tenuto.jobs.redaction import MIN_LENGTH
-from tenuto.model import stored_values
+from tenuto.model import validation
 from tenuto.model.actors import Actor
 from tenuto.model.secrets import SecretRef, TextOrSecret
 from tenuto.operations.listing import OpenDatabase, Record, check_limit
@@ -37,7 +37,7 @@ class Secrets:
 
     async def set(self, name: str, value: str) -> int:
         """Store a value under a name and return its version."""
-        stored_values.check_name(name, field="name")
+        validation.check_name(name, field="name")
         _check_value(value)
         database = await self._open()
         now, by = database.clock.now(), self._current_actor().name
@@ -155,7 +155,7 @@ def _check_keys_known(counts_by_key: dict[str, int], keys: MasterKeys) -> None:
 
 
 def _check_value(value: str) -> None:
-    stored_values.check_text(value, field="value", limit=MAX_VALUE_BYTES)
+    validation.check_text(value, field="value", limit=MAX_VALUE_BYTES)
     if len(value.strip()) < MIN_LENGTH:
         raise Invalid(
             f"a secret must have at least {MIN_LENGTH} characters, because shorter values cannot be redacted",

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from uuid import UUID
 
 from tenuto.clock import monotonic_seconds
-from tenuto.diagnostics.why import Diagnosis, diagnose_task
+from tenuto.diagnostics.task_diagnosis import Diagnosis, diagnose_task
 from tenuto.errors import Conflict, Invalid, NotFound, quoted
 from tenuto.ids import new_id
 from tenuto.jobs.context import current_context

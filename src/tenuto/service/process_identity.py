@@ -19,7 +19,7 @@ from uuid import UUID
 
 from tenuto.errors import Conflict
 from tenuto.ids import new_id
-from tenuto.model import stored_values
+from tenuto.model import validation
 from tenuto.postgres.database import Database
 from tenuto.store import workers
 from tenuto.store.workers import ProcessRegistration
@@ -44,7 +44,7 @@ class ProcessIdentity:
         """Lock the given name, or the first free one of this host: ``host-1``, ``host-2`` …"""
         if name is None:
             return cls._acquire_free_name(service, home, 1)
-        stored_values.check_name(name, field="name", limit=100)
+        validation.check_name(name, field="name", limit=100)
         lock = _try_lock(home, service, name)
         if lock is None:
             raise Conflict(

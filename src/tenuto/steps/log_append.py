@@ -8,7 +8,7 @@ from pydantic import AfterValidator
 
 from tenuto.jobs.context import Context
 from tenuto.jobs.registry import Job, TaskOptions
-from tenuto.model import stored_values
+from tenuto.model import validation
 from tenuto.model.policies import TaskPolicy
 from tenuto.model.steps import LOG_APPEND
 from tenuto.store import named_logs
@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 KIND = LOG_APPEND
 
-LogName = Annotated[str, AfterValidator(stored_values.check_log_name)]
-Message = Annotated[str, AfterValidator(stored_values.check_log_message)]
-Fields = Annotated[dict[str, Any] | None, AfterValidator(stored_values.check_log_fields)]
+LogName = Annotated[str, AfterValidator(validation.check_log_name)]
+Message = Annotated[str, AfterValidator(validation.check_log_message)]
+Fields = Annotated[dict[str, Any] | None, AfterValidator(validation.check_log_fields)]
 
 
 def create_job(services: StepServices) -> Job[..., Any]:
     """Create the handler of this kind."""
 
     async def log_append(
-        ctx: Context, message: Message, log: LogName = stored_values.DEFAULT_LOG_NAME, fields: Fields = None
+        ctx: Context, message: Message, log: LogName = validation.DEFAULT_LOG_NAME, fields: Fields = None
     ) -> dict[str, Any]:
         """Append an entry to a named log."""
         database = await services.open_database()

@@ -17,7 +17,7 @@ from typing import Any, Protocol, cast
 from tenuto.errors import Invalid, TenutoError, UnknownJob
 from tenuto.jobs.context import Context
 from tenuto.jobs.registry import Job, JobRegistry
-from tenuto.model import stored_values
+from tenuto.model import validation
 from tenuto.model.schedules import Plan, ScheduleDefinition
 from tenuto.model.secrets import TextOrSecret
 from tenuto.model.sql_scripts import ScriptDriver
@@ -91,7 +91,7 @@ def _resolve_step(step: Step, jobs: JobRegistry) -> Step:
                 field="timeout",
                 remedy="set timeouts on the steps of that schedule",
             )
-        arguments = json.loads(job.validate_input(stored_values.dump_json(dict(step.arguments), field="arguments")))
+        arguments = json.loads(job.validate_input(validation.dump_json(dict(step.arguments), field="arguments")))
         options = job.options
         takes_limit = step.limit_key is None and options.limit_key is not None
         return replace(

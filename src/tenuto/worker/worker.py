@@ -23,7 +23,7 @@ from tenuto.jobs.registry import JobRegistry
 from tenuto.jobs.runner import AttemptResult
 from tenuto.logs import Log
 from tenuto.maintenance.recovery import recover_tasks_of_worker
-from tenuto.model import stored_values
+from tenuto.model import validation
 from tenuto.model.tasks import Settlement, Task
 from tenuto.observability.process_metrics import process_metrics
 from tenuto.postgres.database import Database
@@ -73,7 +73,7 @@ class Worker:
         self._clock: DatabaseClock = database.clock
         self._lease = timedelta(seconds=settings.lease_seconds)
         self._queues = [
-            stored_values.check_name(queue, field="queues", limit=64) for queue in dict.fromkeys(settings.queues)
+            validation.check_name(queue, field="queues", limit=64) for queue in dict.fromkeys(settings.queues)
         ]
         self._wake = asyncio.Event()
         self._ready = asyncio.Event()

@@ -8,7 +8,7 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-from tenuto.definitions.versioned import ChangeContext
+from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.ids import new_id
 from tenuto.model.tasks import NewTask, Task
 from tenuto.postgres.database import Connection, Database

@@ -29,8 +29,8 @@ from tenuto.clock import monotonic_seconds
 from tenuto.errors import Invalid, quoted
 from tenuto.ids import new_id
 from tenuto.model.actors import Role
-from tenuto.model.stored_values import MAX_INPUT_BYTES
 from tenuto.model.tasks import OutcomeStatus, TaskState
+from tenuto.model.validation import MAX_INPUT_BYTES
 from tenuto.operations.batch_inputs import add_row_key
 
 router = APIRouter(prefix="/api/v1/batches", tags=["batches"], route_class=StrictRoute)

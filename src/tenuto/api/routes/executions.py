@@ -11,7 +11,7 @@ from tenuto.api.auth import ApiCall, requires
 from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
 from tenuto.api.strict_route import StrictRoute
 from tenuto.api.wire_format import Id, ReasonBody, TextFilter, example, example_page, parse_wire_state, to_wire
-from tenuto.diagnostics.why import Diagnosis
+from tenuto.diagnostics.task_diagnosis import Diagnosis
 from tenuto.model.actors import Role
 from tenuto.model.executions import ExecutionState
 

@@ -24,7 +24,7 @@ from tenuto.errors import Invalid
 from tenuto.model.schedules import ScheduleDefinition
 from tenuto.model.tasks import parse_duration_seconds
 from tenuto.model.triggers.zones import load_zone
-from tenuto.simulation.inputs import SimulationOptions
+from tenuto.simulation.input_loader import SimulationOptions
 from tenuto.simulation.simulator import Clash, SimulatedRun, Simulation
 
 WIDTH = 80

@@ -11,7 +11,7 @@ from typing import Any
 
 from tenuto.cli.option_parsing import invalid_value, parse_json_or_text, translate_error_fields
 from tenuto.errors import Invalid
-from tenuto.model import stored_values
+from tenuto.model import validation
 from tenuto.model.steps import Step
 
 OPTION = "--step"
@@ -81,7 +81,7 @@ class _StepReader:
 
     def _read_json(self, what: str) -> Any:
         try:
-            value, self._position = stored_values.strict_json_decoder().raw_decode(self._text, self._position)
+            value, self._position = validation.strict_json_decoder().raw_decode(self._text, self._position)
         except (ValueError, RecursionError) as error:
             raise self._error(f"expected {what}: {error}") from None
         return value

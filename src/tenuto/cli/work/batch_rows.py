@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 from tenuto.cli.command import Session
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import Invalid
-from tenuto.model import stored_values
+from tenuto.model import validation
 from tenuto.operations.batch_inputs import CHUNK_SIZE, add_row_key
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ class RowReader:
             if not text.strip():
                 continue
             try:
-                yield stored_values.parse_strict_json(text)
+                yield validation.parse_strict_json(text)
             except (ValueError, RecursionError) as error:
                 reason = str(error).partition(": line ")[0]
                 remedy = "write one JSON value per line; `jq -c '.[]'` converts a list"

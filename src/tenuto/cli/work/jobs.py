@@ -14,7 +14,7 @@ from tenuto.cli.option_parsing import read_text_option, require_wait
 from tenuto.cli.output import compact_json, fitted_table, print_json, print_rich, print_text, styled_state
 from tenuto.cli.work.task_report import error_summary
 from tenuto.errors import Invalid, UnknownJob
-from tenuto.model import stored_values
+from tenuto.model import validation
 
 if TYPE_CHECKING:
     from tenuto.app import Tenuto
@@ -162,8 +162,8 @@ async def wait_for_task(session: Session, app: Tenuto, task_id: UUID, timeout: f
 def _reject_duplicate_names(text: str) -> None:
     """Reject a JSON object with duplicate names, of which a parser silently takes the last; ignore other errors."""
     try:
-        stored_values.parse_strict_json(text)
-    except stored_values.DuplicateKey as error:
+        validation.parse_strict_json(text)
+    except validation.DuplicateKey as error:
         remedy = "give each name once"
         raise Invalid(
             f"the value of --input is ambiguous: {error}", code="cli.json.duplicate_key", field="--input", remedy=remedy

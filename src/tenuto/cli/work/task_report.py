@@ -21,7 +21,7 @@ from tenuto.cli.output import Record, compact_json, fitted_table, state_colour, 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tenuto.diagnostics.why import Diagnosis, Reason
+    from tenuto.diagnostics.task_diagnosis import Diagnosis, Reason
 
 _BAR_WIDTH = 24
 _LOG_TAIL_LINES = 8

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from tenuto.errors import Invalid, quoted
-from tenuto.model import stored_values
+from tenuto.model import validation
 from tenuto.model.triggers.cron import cron
 from tenuto.model.triggers.interval import every
 from tenuto.model.triggers.times_of_day import at
@@ -38,8 +38,8 @@ def trigger_from_json(text: str) -> Trigger:
         )
     try:
         # The constructors reject NaN, and name the field.
-        stored = json.loads(text, object_pairs_hook=stored_values.build_unique_object)
-    except stored_values.DuplicateKey as error:
+        stored = json.loads(text, object_pairs_hook=validation.build_unique_object)
+    except validation.DuplicateKey as error:
         field = error.name[:80]
         raise Invalid(f"the trigger contains {field!r} twice", code="trigger.field.duplicate", field=field) from None
     except (ValueError, RecursionError) as error:

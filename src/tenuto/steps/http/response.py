@@ -17,7 +17,7 @@ from pydantic_core import from_json, to_json
 
 from tenuto.clock import SystemClock
 from tenuto.errors import Invalid, quoted
-from tenuto.model import stored_values
+from tenuto.model import validation
 
 if TYPE_CHECKING:
     import httpx2
@@ -32,7 +32,7 @@ _MAX_ENCODINGS = 2
 _MAX_CHUNKS = 10_000
 """A body in one-byte chunks costs a thousand times as much and would delay everything on the event loop."""
 _MAX_HEADER_CHARACTERS = 1000
-_MAX_RESULT_BYTES = stored_values.MAX_OUTPUT_BYTES - 64 * 1024  # leaves space for the headers
+_MAX_RESULT_BYTES = validation.MAX_OUTPUT_BYTES - 64 * 1024  # leaves space for the headers
 _EXCERPT_CHARACTERS = 2000
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _TRANSIENT = frozenset({408, 425, 429})
@@ -119,12 +119,12 @@ class HttpResponse:
 
     def excerpt(self) -> str:
         """Return the beginning of the body as text."""
-        return stored_values.truncate_text(self._text()[:_EXCERPT_CHARACTERS], _EXCERPT_CHARACTERS)
+        return validation.truncate_text(self._text()[:_EXCERPT_CHARACTERS], _EXCERPT_CHARACTERS)
 
     def to_output(self, duration: float) -> dict[str, Any]:
         """Return the response as the output of a step."""
         body = self._parse_json()
-        text = "" if body is not None else stored_values.truncate_text(self._text(), len(self.body))
+        text = "" if body is not None else validation.truncate_text(self._text(), len(self.body))
         fits = _size(text) <= _MAX_RESULT_BYTES
         return {
             "status": self.status,
@@ -148,7 +148,7 @@ class HttpResponse:
             return None
         try:
             data = from_json(
-                stored_values.check_json_text(self._text(), field="body", limit=MAX_READ_BYTES), allow_inf_nan=False
+                validation.check_json_text(self._text(), field="body", limit=MAX_READ_BYTES), allow_inf_nan=False
             )
         except (Invalid, ValueError):  # stored as text instead
             return None
@@ -184,7 +184,7 @@ def _redact_header(name: str, value: str) -> str:
     """Return a header as it is stored: the query of a redirect may contain a token."""
     if name in ("location", "content-location"):
         value = re.sub(r"[?#].*", "?…", re.sub(r"//[^/?#]*@", "//", value), flags=re.DOTALL)
-    return stored_values.truncate_text(value, _MAX_HEADER_CHARACTERS)
+    return validation.truncate_text(value, _MAX_HEADER_CHARACTERS)
 
 
 def _parse_http_date(text: str) -> datetime | None:

@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from tenuto.diagnostics.why import MAX_COUNTED_TASKS, diagnose_task
+from tenuto.diagnostics.task_diagnosis import MAX_COUNTED_TASKS, diagnose_task
 from tenuto.postgres.database import Database
 from tenuto.store.reports.diagnosis import SQL
 from tests.store.test_query_plans import FILL, nodes

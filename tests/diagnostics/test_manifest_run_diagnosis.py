@@ -10,12 +10,12 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.definitions import manifest_definitions
-from tenuto.diagnostics.why import Reason, ReasonCode, diagnose_task
+from tenuto.diagnostics.task_diagnosis import Reason, ReasonCode, diagnose_task
 from tenuto.operations import batches
 from tenuto.postgres.database import Database
 from tenuto.store import tasks as store
 from tenuto.store.manifests import StoredManifest
-from tests.diagnostics.test_why import Sql, insert_worker, reason_codes
+from tests.diagnostics.test_task_diagnosis import Sql, insert_worker, reason_codes
 from tests.support.manifests import ANA, LEASE, claim_runs, create_batch, create_manifest, reload_manifest, start_run
 
 CLAIMABLE = {"free", "others_first"}

@@ -20,7 +20,7 @@ from uuid import UUID
 from tenuto.definitions.declarations import CHANGING_EFFECTS, Definition, Effect, StoredDefinition, declaration_effect
 from tenuto.errors import Conflict, NotFound
 from tenuto.ids import new_id
-from tenuto.model import stored_values
+from tenuto.model import validation
 from tenuto.model.actors import Actor
 from tenuto.model.triggers import check_has_run_after
 from tenuto.postgres.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError
@@ -39,7 +39,7 @@ class ChangeContext:
 
     def __post_init__(self) -> None:
         if self.reason is not None:
-            stored_values.check_text(self.reason, field="reason", limit=1000)
+            validation.check_text(self.reason, field="reason", limit=1000)
 
 
 D = TypeVar("D", bound=Definition)

@@ -11,8 +11,8 @@ from uuid import UUID
 import pytest
 
 from tenuto import Actor, Context, RetryPolicy, Step, Tenuto, manual
-from tenuto.diagnostics import why
-from tenuto.diagnostics.why import Diagnosis, ReasonCode
+from tenuto.diagnostics import task_diagnosis
+from tenuto.diagnostics.task_diagnosis import Diagnosis, ReasonCode
 from tenuto.errors import NotFound
 from tenuto.ids import new_id
 from tests.support.engine_fixtures import WorkerFactory
@@ -170,7 +170,7 @@ async def test_why_counts_tasks_ahead_when_all_slots_are_busy(
     assert "1 worker" in reason.message
     assert "8 tasks" in reason.message
     assert "0 tasks" in (await app.why(urgent.id)).reasons[0].message
-    monkeypatch.setattr(why, "MAX_COUNTED_TASKS", 5)
+    monkeypatch.setattr(task_diagnosis, "MAX_COUNTED_TASKS", 5)
     assert "more than 5 tasks" in (await app.why(last.id)).reasons[0].message
 
 

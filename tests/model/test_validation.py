@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenuto.errors import Invalid
-from tenuto.model import stored_values
-from tenuto.model.stored_values import (
+from tenuto.model import validation
+from tenuto.model.validation import (
     MAX_TAGS,
     check_json_text,
     check_label,
@@ -282,20 +282,20 @@ def test_title_and_tag_with_invisible_characters_are_rejected(invisible: str) ->
 
 @pytest.mark.parametrize("text", ['{"a": 1, "b": 2, "a": 3}', '[{"c": {"a": 1, "a": 1}}]', '{"\\u0061": 1, "a": 2}'])
 def test_strict_json_rejects_a_duplicate_key(text: str) -> None:
-    with pytest.raises(stored_values.DuplicateKey) as rejected:
-        stored_values.parse_strict_json(text)
+    with pytest.raises(validation.DuplicateKey) as rejected:
+        validation.parse_strict_json(text)
     assert rejected.value.name == "a"
 
 
 def test_strict_json_finds_a_duplicate_key_among_many() -> None:
     names = [f"n{number}" for number in range(200_000)]
     text = "{" + ", ".join(f"{json.dumps(name)}: 1" for name in [*names, names[-1]]) + "}"
-    with pytest.raises(stored_values.DuplicateKey) as rejected:
-        stored_values.parse_strict_json(text)
+    with pytest.raises(validation.DuplicateKey) as rejected:
+        validation.parse_strict_json(text)
     assert rejected.value.name == "n199999"
 
 
 @pytest.mark.parametrize("constant", ["NaN", "Infinity", "-Infinity"])
 def test_strict_json_rejects_nan_and_infinity(constant: str) -> None:
     with pytest.raises(ValueError, match=constant):
-        stored_values.parse_strict_json(f'{{"n": {constant}}}')
+        validation.parse_strict_json(f'{{"n": {constant}}}')

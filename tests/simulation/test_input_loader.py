@@ -7,11 +7,11 @@ from typing import Any
 
 from tenuto import Actor, Step, Tenuto, every
 from tenuto.definitions.schedule_definitions import declare, edit, set_enabled
-from tenuto.definitions.versioned import ChangeContext
+from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.model.schedules import ScheduleDefinition
 from tenuto.operations.schedules import schedule_definition
 from tenuto.postgres.database import Database
-from tenuto.simulation.inputs import SimulationOptions, simulate_stored_schedules
+from tenuto.simulation.input_loader import SimulationOptions, simulate_stored_schedules
 from tenuto.simulation.simulator import Simulation
 from tests.support.model_values import NOON
 from tests.support.schedules import (
