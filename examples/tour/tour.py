@@ -253,7 +253,7 @@ class Tour:
         return await app.outcome_counts(initiator_id=self._actor.id)
 
     async def _all_workers_registered(self) -> bool:
-        here = {worker["pid"] for worker in await app.workers() if worker["service"] == "worker"}
+        here = {worker.pid for worker in await app.workers() if worker.service == "worker"}
         return set(self._processes.pids.values()) <= here
 
     async def _load_overview(self, noun: str, total: int) -> WorkerOverview:
@@ -266,7 +266,7 @@ class Tour:
         running = [
             task for task in await app.tasks(state="running", limit=200) if task["initiator_id"] == self._actor.id
         ]
-        ids = {worker["name"]: worker["id"] for worker in await app.workers()}
+        ids = {worker.name: worker.id for worker in await app.workers()}
         return [
             WorkerState(
                 name,

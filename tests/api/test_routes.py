@@ -397,7 +397,7 @@ async def test_queue_worker_job_and_settings_routes(service: ApiClient) -> None:
     assert_problem(await service.put("/api/v1/queues/mail/limit", json={}), 422)
     async with service.app.worker():
         worker = (await service.get_json("/api/v1/workers"))["items"][0]
-        assert worker["silent_for"] < 60
+        assert worker["silent_seconds"] < 60
     assert (await service.get_json("/api/v1/workers?ended=true"))["items"][0]["ended_at"]
     jobs = {each["name"]: each for each in (await service.get_json("/api/v1/jobs"))["items"]}
     assert jobs["mail/send"]["required"] == ["to"]

@@ -216,7 +216,7 @@ async def test_worker_without_heartbeat_is_listed_as_stale(shell: Shell, url: st
     assert "✕ stale" in shell("worker", "list").out
     (worker,) = shell("worker", "list", "-o", "json").json
     assert (worker["name"], worker["state"]) == ("w1", "stale")
-    assert worker["silent_for"] > 60
+    assert worker["silent_seconds"] > 60
 
 
 # ---- errors

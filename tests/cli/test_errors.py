@@ -197,7 +197,7 @@ def test_file_name_may_contain_any_bytes(shell: Shell) -> None:
 def test_queue_and_group_without_settings_have_the_fields_of_the_others(shell: Shell) -> None:
     bare = shell("queue", "resume", "nosuch", "-o", "json").json
     assert bare.keys() == shell("queue", "limit", "mail", "5", "-o", "json").json.keys()
-    assert (bare["name"], bare["queued"], bare["paused_at"]) == ("nosuch", 0, None)
+    assert (bare["name"], bare["queued_count"], bare["paused_at"]) == ("nosuch", 0, None)
     every = shell("manifest", "group", "*", "-o", "json").json
     assert every.keys() == shell("manifest", "group", "g", "--max-active", "5", "-o", "json").json.keys()
     assert (every["name"], every["max_active"], every["enabled"]) == ("*", None, True)

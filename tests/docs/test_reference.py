@@ -8,7 +8,6 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args, get_type_hints
 
 import pytest
 from examples.tour import jobs, tour
@@ -25,13 +24,13 @@ from tenuto.model.schedules import MisfirePolicy, OverlapPolicy
 from tenuto.model.steps import _STEP_OPTIONS
 from tenuto.model.tasks import OutcomeReason, OutcomeStatus, TaskState
 from tenuto.model.triggers.calendar_limits import CalendarOptions
+from tenuto.model.worker_states import WorkerState
 from tenuto.operations.executions import Executions
 from tenuto.operations.queues import QueueOperations
 from tenuto.operations.schedules import Schedules
 from tenuto.operations.tasks import TaskOperations
 from tenuto.postgres.database import Database
 from tenuto.scheduling import manifest_manager
-from tenuto.service.health_file import worker_condition
 from tenuto.settings import Settings, WorkerSettings
 from tests.docs.generate import FOLDER, PAGES, commands, docstrings, exit_code_rows
 from tests.docs.pages import ROOT
@@ -85,7 +84,7 @@ def test_state_page_explains_every_state_and_reason() -> None:
     assert missing(set(OutcomeStatus) | set(OutcomeReason), section(text, "Activity statuses and reasons")) == set()
     assert missing(set(ExecutionState), section(text, "Execution states")) == set()
     assert missing(set(Decision), section(text, "Occurrence decisions")) == set()
-    assert missing(set(get_args(get_type_hints(worker_condition)["return"])), section(text, "Worker states")) == set()
+    assert missing(set(WorkerState), section(text, "Worker states")) == set()
     assert missing(set(ActorType), section(text, "Initiators")) == set()
 
 

@@ -85,7 +85,7 @@ async def test_recovery_does_not_wait_for_leases_of_a_dead_worker(db: Database, 
     assert await recover_lost_tasks(db, now()) == 1
     states = {row["id"]: row["state"] for row in await read_rows(db)}
     assert states == {lost.id: "queued", kept.id: "running"}
-    assert [(row["net"], row["count"]) for row in await workers.list_repairs(db)] == [(REPAIR_WORKER_RESTARTED, 1)]
+    assert [(row.repair, row.count) for row in await workers.list_repairs(db)] == [(REPAIR_WORKER_RESTARTED, 1)]
 
 
 async def test_recovery_waits_for_leases_of_a_silent_worker(
@@ -236,7 +236,7 @@ async def test_recovery_counts_repairs_and_handles_many_batches(
     await expire_leases()
     assert await recover_lost_tasks(db, now()) == 1200
     assert {row["state"] for row in await read_rows(db)} == {"queued"}
-    assert [(row["net"], row["count"]) for row in await workers.list_repairs(db)] == [(REPAIR_LEASE_EXPIRED, 1200)]
+    assert [(row.repair, row.count) for row in await workers.list_repairs(db)] == [(REPAIR_LEASE_EXPIRED, 1200)]
 
 
 async def test_concurrent_recovery_sweeps_settle_each_task_once(
@@ -282,7 +282,7 @@ async def test_lost_task_that_cannot_be_settled_does_not_block_others(
     assert await recover_lost_tasks(db, now(), batch_size=batch_size) == 4
     states = {row["id"]: row["state"] for row in await read_rows(db)}
     assert {id for id, state in states.items() if state == "running"} == {ids[0], ids[1], ids[4]}
-    found = {row["net"]: row["count"] for row in await workers.list_repairs(db)}
+    found = {row.repair: row.count for row in await workers.list_repairs(db)}
     assert found == {REPAIR_LEASE_EXPIRED: 4, REPAIR_NOT_SETTLED: 3}
 
 
@@ -315,7 +315,7 @@ async def test_restarted_worker_recovers_its_tasks_at_once(app: Tenuto, worker: 
         record = await app.wait(task, timeout=10)
         assert two.identity.to_registration([], 0).host == reach
     assert (record["output"], record["attempt"], record["losses"]) == (7, 2, 1)
-    assert [(row["net"], row["count"]) for row in await workers.list_repairs(await app.open())] == [
+    assert [(row.repair, row.count) for row in await workers.list_repairs(await app.open())] == [
         (REPAIR_WORKER_RESTARTED, 1)
     ]
 

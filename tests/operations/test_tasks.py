@@ -18,6 +18,7 @@ from tenuto.errors import Conflict, Invalid, NotFound, SchemaMismatch
 from tenuto.ids import new_id
 from tenuto.postgres.database import Database
 from tenuto.store import activities
+from tenuto.store.workers import QueueRecord
 from tests.support.engine_fixtures import WorkerFactory
 from tests.support.errors import raises_code
 from tests.support.waiting import eventually
@@ -132,7 +133,7 @@ async def test_enqueue_many_keeps_the_chunks_before_an_invalid_input(app: Tenuto
     with pytest.raises(Invalid):
         await app.enqueue_many(ship, [*range(1500), "many"])
     (counted,) = await app.queues()
-    assert counted["queued"] == 2502 + 1000
+    assert counted.queued_count == 2502 + 1000
     with pytest.raises(Invalid) as refusal:
         await app.enqueue_many(ship.using(key="k"), [1, 2])
     assert (refusal.value.code, refusal.value.field) == ("task.key.not_allowed", "key")
@@ -284,19 +285,20 @@ async def test_activity_record_is_json_serialisable(app: Tenuto, worker: WorkerF
 
 
 async def test_queue_can_be_limited_paused_and_resumed(app: Tenuto) -> None:
-    async def queue() -> dict[str, Any]:
+    async def queue() -> QueueRecord:
         (found,) = await app.queues()
         return found
 
     await app.limit_queue("mail", 3)
     await app.pause_queue("mail", reason="moving")
     found = await queue()
-    assert (found["max_running"], found["paused_by"], found["reason"]) == (3, "app", "moving")
+    assert (found.max_running, found.paused_by, found.reason) == (3, "app", "moving")
     await app.limit_queue("mail", None)
-    assert (await queue())["max_running"] is None
-    assert (await queue())["paused_at"] is not None
+    assert (await queue()).max_running is None
+    assert (await queue()).paused_at is not None
     await app.resume_queue("mail")
-    assert [(await queue())[field] for field in ("paused_at", "paused_by", "reason")] == [None] * 3
+    found = await queue()
+    assert (found.paused_at, found.paused_by, found.reason) == (None, None, None)
 
 
 @pytest.mark.parametrize(

@@ -249,7 +249,7 @@ async def has_two_completed_runs(app: Tenuto) -> bool:
 async def test_scheduler_is_registered_while_it_runs(app: Tenuto) -> None:
     async with app.scheduler(name="clock"):
         (one,) = await app.workers()
-        assert (one["name"], one["service"]) == ("clock", "scheduler")
+        assert (one.name, one.service) == ("clock", "scheduler")
     assert await app.workers() == []
 
 

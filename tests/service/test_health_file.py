@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import socket
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
 
 from tenuto import Tenuto
 from tenuto.clock import ManualClock
-from tenuto.service.health_file import HealthFile, read_health, worker_condition
+from tenuto.model.worker_states import WorkerState, worker_state
+from tenuto.service.health_file import HealthFile, read_health
 from tests.support.engine_fixtures import WorkerFactory
 from tests.support.model_values import NOON
 
@@ -99,14 +100,17 @@ def test_unwritable_health_directory_does_not_stop_the_service(tmp_path: Path) -
     assert read_health(tmp_path, "worker", NOON) == []
 
 
-async def test_worker_condition_is_alive_draining_stale_or_ended(app: Tenuto, worker: WorkerFactory) -> None:
+async def test_worker_is_alive_while_it_runs_and_then_ended(app: Tenuto, worker: WorkerFactory) -> None:
     async with worker(name="baker"):
-        (row,) = await app.workers()
-        assert worker_condition(row) == "alive"
-        assert worker_condition({**row, "silent_for": timedelta(minutes=5)}) == "stale"
-        assert worker_condition({**row, "draining_at": datetime.now(UTC)}) == "draining"
-    (row,) = await app.workers(ended=True)
-    assert worker_condition(row) == "ended"
+        (alive,) = await app.workers()
+        assert alive.state is WorkerState.ALIVE
+    (ended,) = await app.workers(ended=True)
+    assert ended.state is WorkerState.ENDED
+
+
+def test_worker_state_is_stale_or_draining() -> None:
+    assert worker_state("worker", timedelta(minutes=5), NOON, None) is WorkerState.STALE
+    assert worker_state("worker", timedelta(0), NOON, None) is WorkerState.DRAINING
 
 
 def test_health_file_follows_a_changed_name(tmp_path: Path) -> None:

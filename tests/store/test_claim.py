@@ -323,11 +323,11 @@ async def test_queue_list_contains_limits_pauses_and_counts(db: Database, regist
     await create_task(db, queue="narrow")
     await create_task(db, queue="narrow", run_at=NOON)
     await create_and_claim(db, worker)
-    listed = {queue["name"]: queue for queue in await workers.list_queues(db)}
+    listed = {queue.name: queue for queue in await workers.list_queues(db)}
     assert set(listed) == {"narrow", "closed", "default"}
-    assert (listed["narrow"]["max_running"], listed["narrow"]["queued"], listed["narrow"]["scheduled"]) == (3, 1, 1)
-    assert listed["default"]["running"] == 1
-    assert (listed["closed"]["paused_by"], listed["closed"]["reason"]) == ("ana", "test")
+    assert (listed["narrow"].max_running, listed["narrow"].queued_count, listed["narrow"].scheduled_count) == (3, 1, 1)
+    assert listed["default"].running_count == 1
+    assert (listed["closed"].paused_by, listed["closed"].reason) == ("ana", "test")
     assert listed["closed"]["paused_at"] is not None
 
 

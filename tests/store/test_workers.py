@@ -48,14 +48,14 @@ async def test_registered_worker_is_listed_with_its_queues(db: Database) -> None
     me = make_registration()
     assert await register(db, me) is None
     (listed,) = await workers.list_workers(db)
-    assert (listed["id"], listed["name"], listed["queues"], listed["slots"], listed["running"]) == (
+    assert (listed.id, listed.name, listed.queues, listed.slots, listed.running_count) == (
         me.id,
         "w",
         ["default"],
         10,
         0,
     )
-    assert listed["silent_for"] < timedelta(seconds=30)
+    assert listed.silent_seconds < 30
 
 
 async def test_repeated_registration_changes_nothing(db: Database) -> None:
@@ -221,7 +221,7 @@ async def test_repairs_are_counted(db: Database) -> None:
         await workers.count_repair(connection, "worker_restarted", 1)
 
     await db.transaction(count)
-    assert [(row["net"], row["count"]) for row in await workers.list_repairs(db)] == [
+    assert [(row.repair, row.count) for row in await workers.list_repairs(db)] == [
         ("lease_expired", 5),
         ("worker_restarted", 1),
     ]

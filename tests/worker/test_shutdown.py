@@ -43,7 +43,7 @@ async def test_draining_worker_finishes_running_tasks_and_claims_none(app: Tenut
         one.stop()
 
         async def draining() -> bool:
-            return any(row["draining_at"] for row in await app.workers())
+            return any(row.draining_at for row in await app.workers())
 
         await eventually(draining)
         go_on.set()
@@ -131,11 +131,11 @@ async def test_second_stop_request_skips_the_grace_period(app: Tenuto, worker: W
 async def test_worker_is_registered_while_it_runs(app: Tenuto, worker: WorkerFactory) -> None:
     async with worker(name="baker", slots=7) as one:
         (listed,) = await app.workers()
-        assert (listed["id"], listed["name"], listed["slots"]) == (one.identity.id, "baker", 7)
+        assert (listed.id, listed.name, listed.slots) == (one.identity.id, "baker", 7)
     (left,) = await app.workers(ended=True)
-    assert left["ended_at"] is not None
+    assert left.ended_at is not None
     async with worker(name="baker"):
-        assert [row["name"] for row in await app.workers()] == ["baker"]
+        assert [row.name for row in await app.workers()] == ["baker"]
 
 
 async def test_worker_whose_registration_was_ended_raises(app: Tenuto, worker: WorkerFactory, sql: Any) -> None:
@@ -195,7 +195,7 @@ async def test_combined_process_stops_at_once_on_a_second_signal(app: Tenuto) ->
     await eventually(begun.is_set, timeout=20)
 
     async def both_are_there() -> bool:
-        return {row["service"] for row in await app.workers()} == {"worker", "scheduler"}
+        return {row.service for row in await app.workers()} == {"worker", "scheduler"}
 
     await eventually(both_are_there)
     assert [found.healthy for found in health_file.read_health(app.settings.home, "scheduler", datetime.now(UTC))] == [
@@ -204,7 +204,7 @@ async def test_combined_process_stops_at_once_on_a_second_signal(app: Tenuto) ->
     os.kill(os.getpid(), signal.SIGTERM)
 
     async def draining() -> bool:
-        return any(row["draining_at"] for row in await app.workers())
+        return any(row.draining_at for row in await app.workers())
 
     await eventually(draining)
     os.kill(os.getpid(), signal.SIGINT)

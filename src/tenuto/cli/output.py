@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tenuto.cli.command import Session
 
-Record = dict[str, Any]
+Record = Any
 Column = str | Callable[[Record, datetime], Any]
 """The name of a field, or a function of the row and the current time."""
 TwoLineColumn = Callable[[Record, datetime], tuple[Any, Any]]

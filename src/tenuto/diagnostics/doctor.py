@@ -22,9 +22,9 @@ from tenuto.diagnostics.checks import CHECKS, MAX_DETAILS, Check, Finding, Sever
 from tenuto.errors import SchemaMismatch, UserError
 from tenuto.ids import smallest_id_at
 from tenuto.model.policies import MAX_WORKER_LOSSES
+from tenuto.model.worker_states import STALE_AFTER
 from tenuto.postgres import migrator
 from tenuto.postgres.database import Database, StatementTimeout
-from tenuto.service.health_file import STALE_AFTER
 from tenuto.settings import Settings
 from tenuto.store import partitions
 from tenuto.store.access import audit_log

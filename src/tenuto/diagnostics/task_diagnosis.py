@@ -16,8 +16,8 @@ from uuid import UUID
 from tenuto.errors import NotFound
 from tenuto.model.policies import policy_from_json
 from tenuto.model.schedules import plan_from_json
+from tenuto.model.worker_states import WorkerState, worker_state
 from tenuto.postgres.database import Database
-from tenuto.service import health_file
 from tenuto.store import activities, executions
 from tenuto.store.reports import diagnosis as store
 from tenuto.store.reports.diagnosis import Sample
@@ -152,7 +152,7 @@ class _Diagnostician:
             reasons.append(_queue_paused(task))
         reasons += _groups_disabled(task)
         workers = await self._load_workers(task["queue"])
-        if not any(health_file.worker_condition(worker) == "alive" for worker in workers):
+        if not any(_worker_state(worker) is WorkerState.ALIVE for worker in workers):
             reasons.append(_no_worker(task["queue"], workers))
         if task["state"] == "queued" or (task["state"] == "scheduled" and due):
             reasons += await self._limit_reasons(task)
@@ -232,7 +232,7 @@ class _Diagnostician:
         return Reason(code, text, running.ids)
 
     async def _queue_position(self, task: Record, workers: Sequence[Record]) -> Reason:
-        alive = [worker for worker in workers if health_file.worker_condition(worker) == "alive"]
+        alive = [worker for worker in workers if _worker_state(worker) is WorkerState.ALIVE]
         slots = sum(worker["slots"] for worker in alive)
         place = (task["rank"], task["run_at"], task["id"])
         ahead_count = await store.count_tasks_ahead(
@@ -357,8 +357,12 @@ def _no_worker(queue: str, workers: Sequence[Record]) -> Reason:
 
 
 def _describe_condition(worker: Record) -> str:
-    condition = health_file.worker_condition(worker)
-    return f"silent for {round(worker['silent_for'].total_seconds())} s" if condition == "stale" else condition
+    state = _worker_state(worker)
+    return f"silent for {round(worker['silent_for'].total_seconds())} s" if state is WorkerState.STALE else state
+
+
+def _worker_state(worker: Record) -> WorkerState:
+    return worker_state(worker["service"], worker["silent_for"], worker["draining_at"], worker["ended_at"])
 
 
 def _ended(last: Record) -> Reason:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable
-from typing import Any
+from collections.abc import Awaitable, Callable, Sequence
 
 from tenuto.errors import Invalid, quoted
 from tenuto.model import validation
 from tenuto.model.actors import Actor
 from tenuto.postgres.database import Database
-from tenuto.service.health_file import worker_condition
 from tenuto.store import tasks, workers
 from tenuto.store.access import audit_recorder
+from tenuto.store.workers import QueueRecord, WorkerRecord
 
 _MAX_QUEUE_LIMIT = 100_000
 
@@ -28,12 +27,11 @@ class QueueOperations(ABC):
     def _current_actor(self) -> Actor:
         """Return the actor on whose behalf the operation runs."""
 
-    async def workers(self, *, ended: bool = False) -> list[dict[str, Any]]:
+    async def workers(self, *, ended: bool = False) -> Sequence[WorkerRecord]:
         """List the live workers, optionally with those that have ended."""
-        found = await workers.list_workers(await self.open(), ended=ended)
-        return [{**worker, "state": worker_condition(worker)} for worker in found]
+        return await workers.list_workers(await self.open(), ended=ended)
 
-    async def queues(self) -> list[dict[str, Any]]:
+    async def queues(self) -> Sequence[QueueRecord]:
         """List all queues with limit, pause and task counts."""
         return await workers.list_queues(await self.open())
 

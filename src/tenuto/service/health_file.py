@@ -8,15 +8,14 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal
 
 from tenuto.clock import Clock, SystemClock, monotonic_seconds
+from tenuto.model.worker_states import STALE_AFTER
 
-STALE_AFTER = {"worker": timedelta(seconds=60), "scheduler": timedelta(seconds=120), "web": timedelta(seconds=60)}
 _WRITE_INTERVAL_SECONDS = 1.0
 
 
@@ -73,15 +72,6 @@ def read_health(home: Path, service: str, now: datetime, name: str | None = None
         healthy = written_at is not None and now - written_at < STALE_AFTER[service]
         healths.append(Health(file.stem.removeprefix(f"{service}-"), written_at, healthy))
     return healths
-
-
-def worker_condition(worker: Mapping[str, Any]) -> Literal["alive", "draining", "stale", "ended"]:
-    """Return the condition of a registered process; stale means that its heartbeat is overdue."""
-    if worker["ended_at"] is not None:
-        return "ended"
-    if worker["silent_for"] > STALE_AFTER[worker["service"]]:
-        return "stale"
-    return "alive" if worker["draining_at"] is None else "draining"
 
 
 def _directory(home: Path) -> Path:

@@ -15,8 +15,8 @@ from tenuto.errors import Invalid, NotFound
 from tenuto.model.schedules import ScheduleDefinition, misfire_from_stored_fields, plan_from_fields
 from tenuto.model.steps import SCHEDULE
 from tenuto.model.triggers import ManualTrigger, trigger_from_fields
+from tenuto.model.worker_states import STALE_AFTER
 from tenuto.postgres.database import Database
-from tenuto.service import health_file
 from tenuto.simulation.simulator import SimulatedSchedule, Simulation, TimeSpan, simulate
 from tenuto.store import schedules
 from tenuto.store.reports import diagnosis
@@ -193,9 +193,7 @@ async def _load_queue_slots(
     database: Database, queues: Iterable[str], given: Mapping[str, int]
 ) -> tuple[dict[str, int], list[str]]:
     """Return the slots of each queue, and the queues without given slots that no worker serves."""
-    known = {
-        row["queue"]: row for row in await diagnosis.list_queue_capacities(database, health_file.STALE_AFTER["worker"])
-    }
+    known = {row["queue"]: row for row in await diagnosis.list_queue_capacities(database, STALE_AFTER["worker"])}
     queue_slots: dict[str, int] = {}
     unserved = []
     for queue in sorted(queues):

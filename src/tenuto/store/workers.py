@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated
 from uuid import UUID
 
 from tenuto.errors import Conflict
+from tenuto.model.worker_states import WorkerState, worker_state
 from tenuto.postgres.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError, Row
 from tenuto.postgres.sql_loader import load_statements
+from tenuto.store.records import FromInterval, RowMapper, TransitionalRecord
 
 SQL = load_statements(__file__)
 
@@ -28,6 +30,60 @@ class ProcessRegistration:
     version: str
     queues: list[str]
     slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord(TransitionalRecord):
+    """A registered process and the number of tasks that it holds."""
+
+    id: UUID
+    name: str
+    service: str
+    host: str
+    boot: str
+    pid: int
+    version: str
+    queues: Sequence[str]
+    slots: int
+    started_at: datetime
+    seen_at: datetime
+    draining_at: datetime | None
+    ended_at: datetime | None
+    silent_seconds: Annotated[float, FromInterval]
+    """Time since the last heartbeat."""
+    running_count: int
+    state: WorkerState
+
+
+@dataclass(frozen=True, slots=True)
+class QueueRecord(TransitionalRecord):
+    """A queue that has settings or open tasks."""
+
+    name: str
+    max_running: int | None = None
+    paused_at: datetime | None = None
+    paused_by: str | None = None
+    reason: str | None = None
+    """Reason of the pause."""
+    queued_count: int = 0
+    scheduled_count: int = 0
+    running_count: int = 0
+    oldest_due_at: datetime | None = None
+    """When the oldest queued task became due."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairRecord(TransitionalRecord):
+    """How often a repair was made."""
+
+    repair: str
+    count: int
+    last_at: datetime
+
+
+_WORKERS = RowMapper(WorkerRecord, SQL.list_workers, computed=("state",))
+_QUEUES = RowMapper(QueueRecord, SQL.list_queues)
+_REPAIRS = RowMapper(RepairRecord, SQL.list_repairs)
 
 
 async def register_process(
@@ -117,8 +173,15 @@ async def delete_ended_processes(database: Database, before: datetime) -> None:
     await database.write_all(SQL.delete_ended_processes, before)
 
 
-async def list_workers(database: Database, *, ended: bool = False, limit: int = 200) -> list[dict[str, Any]]:
-    return [dict(row) for row in await database.fetch_all(SQL.list_workers, ended, limit)]
+async def list_workers(database: Database, *, ended: bool = False, limit: int = 200) -> list[WorkerRecord]:
+    """Return processes, newest first."""
+    return [
+        _WORKERS.one(
+            row,
+            state=worker_state(row["service"], row["silent_seconds"], row["draining_at"], row["ended_at"]),
+        )
+        for row in await database.fetch_all(SQL.list_workers, ended, limit)
+    ]
 
 
 async def count_repair(connection: Connection, repair: str, count: int) -> None:
@@ -126,8 +189,9 @@ async def count_repair(connection: Connection, repair: str, count: int) -> None:
     await connection.execute(SQL.count_repair, repair, count)
 
 
-async def list_repairs(database: Database) -> list[dict[str, Any]]:
-    return [dict(row) for row in await database.fetch_all(SQL.list_repairs)]
+async def list_repairs(database: Database) -> list[RepairRecord]:
+    """Return the number of repairs of each kind."""
+    return _REPAIRS.all(await database.fetch_all(SQL.list_repairs))
 
 
 async def limit_queue(database: Database, name: str, max_running: int | None) -> None:
@@ -142,5 +206,6 @@ async def resume_queue(database: Database, name: str) -> None:
     await database.write_all(SQL.resume_queue, name)
 
 
-async def list_queues(database: Database, limit: int = 200) -> list[dict[str, Any]]:
-    return [dict(row) for row in await database.fetch_all(SQL.list_queues, limit)]
+async def list_queues(database: Database, limit: int = 200) -> list[QueueRecord]:
+    """Return all queues that have settings or open tasks."""
+    return _QUEUES.all(await database.fetch_all(SQL.list_queues, limit))

@@ -70,9 +70,9 @@ WHERE ended_at < $1;
 
 -- name: list_workers
 -- Return processes, newest first, with the number of their tasks.
-SELECT workers.*,
-       clock_timestamp() - seen_at AS silent_for,
-       (SELECT count(*) FROM tenuto.tasks WHERE state = 'running' AND worker_id = workers.id) AS running
+SELECT id, name, service, host, boot, pid, version, queues, slots, started_at, seen_at, draining_at, ended_at,
+       clock_timestamp() - seen_at AS silent_seconds,
+       (SELECT count(*) FROM tenuto.tasks WHERE state = 'running' AND worker_id = workers.id) AS running_count
 FROM tenuto.workers
 WHERE $1 OR ended_at IS NULL
 ORDER BY started_at DESC, id
@@ -86,7 +86,7 @@ ON CONFLICT (net) DO UPDATE SET count = repairs.count + excluded.count, last_at 
 
 -- name: list_repairs
 -- Return the number of repairs of each kind.
-SELECT net, count, last_at
+SELECT net AS repair, count, last_at
 FROM tenuto.repairs
 ORDER BY net
 LIMIT 100;
@@ -118,15 +118,15 @@ WHERE name = $1;
 -- name: list_queues
 -- Return all queues that have settings or open tasks, with task counts.
 SELECT coalesce(queues.name, counted.queue) AS name, queues.max_running, queues.paused_at, queues.paused_by,
-       queues.reason, coalesce(counted.queued, 0) AS queued, coalesce(counted.scheduled, 0) AS scheduled,
-       coalesce(counted.running, 0) AS running, counted.oldest
+       queues.reason, coalesce(counted.queued, 0) AS queued_count, coalesce(counted.scheduled, 0) AS scheduled_count,
+       coalesce(counted.running, 0) AS running_count, counted.oldest_due_at
 FROM tenuto.queues
 FULL JOIN (
     SELECT queue,
            count(*) FILTER (WHERE state = 'queued') AS queued,
            count(*) FILTER (WHERE state = 'scheduled') AS scheduled,
            count(*) FILTER (WHERE state = 'running') AS running,
-           min(run_at) FILTER (WHERE state = 'queued') AS oldest
+           min(run_at) FILTER (WHERE state = 'queued') AS oldest_due_at
     FROM tenuto.tasks
     GROUP BY queue
 ) AS counted ON counted.queue = queues.name

@@ -14,8 +14,22 @@ from tenuto.model.actors import Role
 
 router = APIRouter(prefix="/api/v1", route_class=StrictRoute)
 
-WORKER = {"name": "box-1", "state": "alive", "queues": ["default"], "slots": 100, "running": 7, "silent_for": 1.2}
-QUEUE = {"name": "mail", "max_running": 20, "paused_at": None, "queued": 12, "scheduled": 3, "running": 20}
+WORKER = {
+    "name": "box-1",
+    "state": "alive",
+    "queues": ["default"],
+    "slots": 100,
+    "running_count": 7,
+    "silent_seconds": 1.2,
+}
+QUEUE = {
+    "name": "mail",
+    "max_running": 20,
+    "paused_at": None,
+    "queued_count": 12,
+    "scheduled_count": 3,
+    "running_count": 20,
+}
 
 
 class QueueLimit(Body):

@@ -16,6 +16,7 @@ from tenuto.cli.formatting import format_duration
 from tenuto.cli.output import print_json, print_text, state_symbol
 from tenuto.clock import SystemClock
 from tenuto.errors import Invalid
+from tenuto.model.worker_states import STALE_AFTER
 from tenuto.service import health_file
 
 _OPTIONS = {"--name": "name", "--home": "home", "--output": "output", "-o": "output"}
@@ -32,7 +33,7 @@ def run_without_command_tree(arguments: Sequence[str]) -> int | None:
             continue
         if option in _OPTIONS and (not equals or option.startswith("--")):
             options[_OPTIONS[option]] = value if equals else next(rest, "")
-        elif service is None and argument in health_file.STALE_AFTER:
+        elif service is None and argument in STALE_AFTER:
             service = argument
         else:
             return None

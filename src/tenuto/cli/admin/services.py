@@ -157,9 +157,11 @@ async def list_workers(
             "name": "name",
             "service": "service",
             "state": lambda worker, _: styled_state(worker["state"]),
-            "busy": lambda worker, _: f"{worker['running']}/{worker['slots']}" if worker["service"] == "worker" else "",
+            "busy": lambda worker, _: (
+                f"{worker['running_count']}/{worker['slots']}" if worker["service"] == "worker" else ""
+            ),
             "queues": lambda worker, _: ", ".join(worker["queues"]),
-            "last seen": lambda worker, _: f"{format_duration(worker['silent_for'])} ago",
+            "last seen": lambda worker, _: f"{format_duration(worker['silent_seconds'])} ago",
             "started": lambda worker, now: format_relative(worker["started_at"], now),
             "host": "host",
             "pid": "pid",

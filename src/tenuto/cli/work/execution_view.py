@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-Record = dict[str, Any]
+Record = Any
 
 _STYLES = {
     "done": ("●", "green"),

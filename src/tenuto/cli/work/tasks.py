@@ -22,6 +22,7 @@ from tenuto.cli.option_parsing import (
 from tenuto.cli.output import Record, name_value_table, print_json, print_list, print_rich, record_heading, styled_state
 from tenuto.cli.work import task_report
 from tenuto.errors import NotFound
+from tenuto.store.workers import QueueRecord
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -234,12 +235,6 @@ async def show_activity(
 
 QueueName = Annotated[str, argument("QUEUE", "Name of the queue.")]
 _ARGUMENTS_BY_FIELD = {"queue": "QUEUE", "max_running": "N"}
-_EMPTY_QUEUE = {
-    **dict.fromkeys(("max_running", "paused_at", "paused_by", "reason")),
-    **dict.fromkeys(("queued", "scheduled", "running"), 0),
-    "oldest": None,
-}
-"""A queue without tasks and settings, which `app.queues` does not list."""
 
 queues = group("queue", "List queues, limit and pause them.", "list", "limit mail 5")
 
@@ -254,10 +249,10 @@ async def list_queues(session: Session) -> None:
             "name": "name",
             "state": lambda queue, _: styled_state("paused" if queue["paused_at"] else "open"),
             "limit": "max_running",
-            "queued": "queued",
-            "scheduled": "scheduled",
-            "running": "running",
-            "oldest": lambda queue, now: format_relative(queue["oldest"], now),
+            "queued": "queued_count",
+            "scheduled": "scheduled_count",
+            "running": "running_count",
+            "oldest": lambda queue, now: format_relative(queue["oldest_due_at"], now),
             "paused": lambda queue, _: _pause_text(queue),
         },
         noun="queues with tasks or settings",
@@ -312,6 +307,6 @@ async def resume_queue(session: Session, name: QueueName) -> None:
 async def _report_queue(session: Session, name: str, message: str) -> None:
     if session.as_json:
         listed = (queue for queue in await session.app.queues() if queue["name"] == name)
-        print_json(next(listed, {"name": name, **_EMPTY_QUEUE}))
+        print_json(next(listed, QueueRecord(name)))  # `app.queues` does not list a queue without tasks and settings
     else:
         session.print_message(message)
