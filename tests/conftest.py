@@ -47,14 +47,42 @@ SLOW_DIRECTORIES = {
 }  # fmt: skip
 """Tests that start real processes, servers or programs; `scripts/test fast` excludes them all."""
 
+DIRECTORIES_WITH_SHARED_DATABASE = {
+    "audit", "bad_inputs", "definitions", "diagnostics", "lifecycle", "maintenance", "observability", "operations",
+    "postgres", "scheduling", "service", "simulation", "steps", "store", "worker",
+}  # fmt: skip
+"""Tests that use one database, truncated between them."""
+MODULES_WITH_OWN_DATABASE = {
+    "test_doctor.py",
+    "test_doctor_manifests.py",
+    "test_doctor_guarantees.py",
+    "test_doctor_schedules.py",
+    "test_embedded_server.py",
+    "test_housekeeping.py",
+    "test_query_plans_of_manifests.py",
+    "test_migrator.py",
+    "test_partitions.py",
+    "test_query_plans.py",
+    "test_query_plans_of_executions.py",
+    "test_query_plans_of_lists.py",
+    "test_embedded_restart.py",
+}
+"""Modules in these directories that change the structure of their database, or need a new one."""
+
+pytest_plugins = ["tests.support.store_fixtures", "tests.support.service_fixtures"]
+
 _number = count(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    tests = Path(__file__).parent
     for item in items:
-        if item.path.relative_to(tests).parts[0] in SLOW_DIRECTORIES:
+        if _test_directory(item.path) in SLOW_DIRECTORIES:
             item.add_marker(pytest.mark.slow)
+
+
+def _test_directory(module: Path) -> str:
+    """Return the directory below `tests` that a test module is in."""
+    return module.relative_to(Path(__file__).parent).parts[0]
 
 
 def database_name(suffix: str) -> str:
@@ -88,7 +116,16 @@ def template(server: str) -> Iterator[str]:
 
 
 @pytest.fixture
-async def url(server: str, template: str) -> AsyncIterator[str]:
+def url(request: pytest.FixtureRequest) -> str:
+    """URL of an empty database with the schema."""
+    shared = _test_directory(request.path) in DIRECTORIES_WITH_SHARED_DATABASE
+    own = request.path.name in MODULES_WITH_OWN_DATABASE
+    url: str = request.getfixturevalue("truncated_url" if shared and not own else "new_url")
+    return url
+
+
+@pytest.fixture
+async def new_url(server: str, template: str) -> AsyncIterator[str]:
     """URL of a new database with the schema."""
     name = database_name(str(next(_number)))
     yield await scratch_databases.copy_database(server, template, name, by_file_copy=True)

@@ -46,7 +46,7 @@ from tenuto.steps.step_kinds import StepServices, register_step_kinds
 from tenuto.store import partitions
 from tenuto.worker.executors import ExecutorFactory
 from tenuto.worker.executors.native import NativeExecutor
-from tenuto.worker.timing import DEFAULT_TIMING, WorkerTiming
+from tenuto.worker.watchdog import DEFAULT_TIMING, WorkerTiming
 from tenuto.worker.worker import Worker
 
 _actor_override: ContextVar[Actor | None] = ContextVar("tenuto_actor", default=None)

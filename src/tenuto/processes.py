@@ -32,7 +32,7 @@ from tenuto.settings import Settings, WorkerSettings, load_worker_settings
 from tenuto.store import workers
 from tenuto.worker.executors import ExecutorFactory
 from tenuto.worker.executors.native import NativeExecutor
-from tenuto.worker.timing import DEFAULT_TIMING, WorkerTiming
+from tenuto.worker.watchdog import DEFAULT_TIMING, WorkerTiming
 from tenuto.worker.worker import Worker
 
 _DATABASE_RETRY_SECONDS = 2.0

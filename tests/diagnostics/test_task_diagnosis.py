@@ -15,8 +15,8 @@ from tenuto.diagnostics import task_diagnosis
 from tenuto.diagnostics.task_diagnosis import Diagnosis, ReasonCode
 from tenuto.errors import NotFound
 from tenuto.ids import new_id
-from tests.support.engine_fixtures import WorkerFactory
 from tests.support.errors import raises_code
+from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
 ANA = Actor.user("ana")

@@ -10,7 +10,7 @@ import pytest
 
 from tenuto import Actor, Context, RetryLater, Tenuto
 from tenuto.blocking import Portal
-from tests.support.engine_fixtures import WorkerFactory
+from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tenuto import Context, PermanentFailure, RetryLater, RetryPolicy, Tenuto
-from tests.support.engine_fixtures import WorkerFactory
+from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
 QUICK = RetryPolicy(max_retries=3, base_seconds=0.05, factor=2, jitter=0)

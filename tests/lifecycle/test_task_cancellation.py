@@ -14,8 +14,8 @@ import pytest
 from tenuto import Actor, Context, Tenuto
 from tenuto.ids import new_id
 from tests.support import isolated_jobs
-from tests.support.engine_fixtures import WorkerFactory
 from tests.support.errors import raises_code
+from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
 ANA = Actor.user("u-17", "Ana")

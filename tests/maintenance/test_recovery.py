@@ -27,9 +27,9 @@ from tenuto.store import activities, workers
 from tenuto.store import tasks as store
 from tenuto.store.claim_cursor import QUEUE_START
 from tests.store.test_partitions import RECORD
-from tests.support.engine_fixtures import WorkerFactory
 from tests.support.errors import raises_code
 from tests.support.model_values import make_new_task
+from tests.support.service_fixtures import WorkerFactory
 from tests.support.tasks import (
     LEASE,
     Register,

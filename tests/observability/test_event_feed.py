@@ -14,7 +14,7 @@ from tenuto import Step, Tenuto, manual
 from tenuto.observability.event_feed import TOPICS, ChangeDetector, Event, EventBatch, EventFeed, Subscription
 from tenuto.postgres.database import Database
 from tenuto.store.reports import changes
-from tests.support.engine_fixtures import WorkerFactory
+from tests.support.service_fixtures import WorkerFactory
 
 ALL = frozenset({*TOPICS, "reset"})
 COPY_ROW = """

@@ -10,7 +10,7 @@ import pytest
 
 from tenuto import Context, PermanentFailure, Step, Tenuto, cron
 from tenuto.logs import configure
-from tests.support.engine_fixtures import WorkerFactory
+from tests.support.service_fixtures import WorkerFactory
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from opentelemetry.trace import SpanContext, SpanKind, TraceFlags
 
 from tenuto import Context, RetryPolicy, Step, Tenuto, cron, tracing
-from tests.support.engine_fixtures import WorkerFactory
+from tests.support.service_fixtures import WorkerFactory
 
 
 class RecordedSpan(trace.NonRecordingSpan):

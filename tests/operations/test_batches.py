@@ -15,10 +15,10 @@ import pytest
 from tenuto import RetryPolicy, Tenuto
 from tenuto.errors import Conflict, Invalid
 from tenuto.operations.batch_inputs import CHUNK_SIZE, PipelinedWriter
-from tests.support.engine_fixtures import WorkerFactory
 from tests.support.errors import raises_code
 from tests.support.manifests import batch_counts
 from tests.support.proofs import times
+from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
 

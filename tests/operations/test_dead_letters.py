@@ -10,8 +10,8 @@ from tenuto import Actor, RetryPolicy, Tenuto
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.ids import new_id
 from tenuto.settings import load_settings
-from tests.support.engine_fixtures import WorkerFactory
 from tests.support.errors import raises_code
+from tests.support.service_fixtures import WorkerFactory
 
 BEN = Actor.user("u-2", "Ben")
 

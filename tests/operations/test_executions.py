@@ -22,7 +22,6 @@ from tenuto.operations import executions
 from tenuto.operations.schedules import schedule_definition
 from tenuto.postgres.database import Database, DatabaseError
 from tenuto.store import tasks as store
-from tests.support.engine_fixtures import WorkerFactory
 from tests.support.errors import raises_code
 from tests.support.model_values import NOON
 from tests.support.schedules import (
@@ -45,6 +44,7 @@ from tests.support.schedules import (
     run_schedule_now,
     start_execution,
 )
+from tests.support.service_fixtures import WorkerFactory
 from tests.support.tasks import Register
 from tests.support.waiting import eventually
 

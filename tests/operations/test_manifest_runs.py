@@ -16,7 +16,6 @@ from tenuto.lifecycle import completion
 from tenuto.model.manifests import Manifest
 from tenuto.postgres.database import Database
 from tenuto.store import tasks as store
-from tests.support.engine_fixtures import WorkerFactory
 from tests.support.errors import raises_code
 from tests.support.manifests import (
     claim_runs,
@@ -27,6 +26,7 @@ from tests.support.manifests import (
     read_table,
     start_run,
 )
+from tests.support.service_fixtures import WorkerFactory
 from tests.support.tasks import Register
 from tests.support.waiting import eventually
 

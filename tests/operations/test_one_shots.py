@@ -15,8 +15,8 @@ from tenuto import Actor, Context, RetryPolicy, Tenuto
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.ids import new_id
 from tenuto.settings import load_settings
-from tests.support.engine_fixtures import WorkerFactory
 from tests.support.errors import raises_code
+from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
 ANA = Actor.user("u-17", "Ana")

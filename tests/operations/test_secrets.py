@@ -19,8 +19,8 @@ from tenuto.jobs.redaction import Redactor
 from tenuto.secret_encryption import MasterKey, UnreadableSecret
 from tenuto.settings import load_settings
 from tenuto.store.access import audit_recorder
-from tests.support.engine_fixtures import WorkerFactory
 from tests.support.errors import raises_code
+from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
 CANARY = 'kanarie/4711 ünder+the="rose"'

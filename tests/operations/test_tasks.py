@@ -19,8 +19,8 @@ from tenuto.ids import new_id
 from tenuto.postgres.database import Database
 from tenuto.store import activities
 from tenuto.store.workers import QueueRecord
-from tests.support.engine_fixtures import WorkerFactory
 from tests.support.errors import raises_code
+from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
 

@@ -21,7 +21,6 @@ from tenuto.scheduling.manifest_manager import REPAIR_MISSING_DEAD_LETTER, Manif
 from tenuto.store import manifests
 from tenuto.store import tasks as store
 from tests.races.interleaving import InterleavedDatabase
-from tests.support.engine_fixtures import WorkerFactory
 from tests.support.errors import raises_code
 from tests.support.manifests import (
     ANA,
@@ -39,6 +38,7 @@ from tests.support.manifests import (
     start_run,
 )
 from tests.support.schedules import MINUTE, read_repairs
+from tests.support.service_fixtures import WorkerFactory
 from tests.support.tasks import Register
 from tests.support.waiting import eventually
 

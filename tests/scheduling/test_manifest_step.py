@@ -13,8 +13,8 @@ from tenuto.errors import Invalid
 from tenuto.ids import new_id
 from tenuto.jobs.context import TaskDeferred
 from tenuto.operations.schedules import schedule_definition
-from tests.support.engine_fixtures import WorkerFactory
 from tests.support.model_values import make_held_task
+from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
 

@@ -18,7 +18,6 @@ from tenuto.model.schedules import ScheduleDefinition
 from tenuto.model.tasks import Deferral, Outcome, OutcomeStatus, Settlement
 from tenuto.operations.schedules import schedule_definition
 from tenuto.postgres.database import Database
-from tests.support.engine_fixtures import WorkerFactory
 from tests.support.schedules import (
     ANA,
     MINUTE,
@@ -30,6 +29,7 @@ from tests.support.schedules import (
     run_claimable_steps,
     start_execution,
 )
+from tests.support.service_fixtures import WorkerFactory
 from tests.support.tasks import Register
 from tests.support.waiting import eventually
 

@@ -14,7 +14,6 @@ from tenuto.operations.schedules import schedule_definition
 from tenuto.postgres.database import Database, DatabaseError
 from tenuto.scheduling.scheduler import Scheduler
 from tests.diagnostics.test_doctor import insert_task
-from tests.support.engine_fixtures import WorkerFactory
 from tests.support.schedules import (
     claim_steps,
     create_schedule,
@@ -25,6 +24,7 @@ from tests.support.schedules import (
     read_table,
     start_execution,
 )
+from tests.support.service_fixtures import WorkerFactory
 from tests.support.tasks import Register
 from tests.support.waiting import eventually
 

@@ -12,8 +12,8 @@ from tenuto import Tenuto
 from tenuto.clock import ManualClock
 from tenuto.model.worker_states import WorkerState, worker_state
 from tenuto.service.health_file import HealthFile, read_health
-from tests.support.engine_fixtures import WorkerFactory
 from tests.support.model_values import NOON
+from tests.support.service_fixtures import WorkerFactory
 
 
 def write_health_file(home: Path, service: str = "worker", name: str = "baker") -> HealthFile:

@@ -14,8 +14,8 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.service.process_identity import ProcessIdentity
-from tests.support.engine_fixtures import WorkerFactory
 from tests.support.errors import raises_code
+from tests.support.service_fixtures import WorkerFactory
 
 
 def test_process_name_is_exclusive_until_released(tmp_path: Path) -> None:

@@ -19,9 +19,6 @@ from tenuto.steps.http import call, transport
 from tenuto.steps.step_kinds import StepServices
 from tests.support.certificates import create_certificate
 from tests.support.http_site import Site, make_response
-from tests.support.store_fixtures import reusable_database, truncated_url, url
-
-__all__ = ["reusable_database", "truncated_url", "url"]
 
 CANARY = "c4n4ry-0f-the-mine"
 KEY = base64.b64encode(bytes(range(32))).decode()

@@ -20,11 +20,8 @@ from tenuto.model.policies import RetryPolicy, TaskPolicy
 from tenuto.steps import log_append
 from tenuto.steps.step_kinds import StepServices
 from tests.races.processes import ROOT
-from tests.support.store_fixtures import reusable_database, truncated_url, url
 from tests.support.tasks import create_task, read_rows
 from tests.support.waiting import eventually
-
-__all__ = ["reusable_database", "truncated_url", "url"]
 
 RETRY_AT_ONCE = TaskPolicy(RetryPolicy(max_retries=3, base_seconds=0, jitter=0)).to_json()
 

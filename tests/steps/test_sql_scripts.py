@@ -28,9 +28,9 @@ from tenuto.steps.sql import script as sql_script
 from tenuto.steps.sql.script import BUILT_IN_DRIVERS, resolve_file
 from tenuto.store.postgres_scripts import SQL as SCRIPTS
 from tenuto.store.postgres_scripts import load_own_login
-from tests.support.engine_fixtures import WorkerFactory
 from tests.support.errors import raises_code
 from tests.support.model_values import make_held_task
+from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
 _number = count(1)

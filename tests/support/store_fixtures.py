@@ -1,7 +1,7 @@
 """Fixtures for tests of the database layers: databases, settings and embedded servers.
 
-Most tests share one database that is truncated between them, which is faster than creating one. Test modules that
-change the structure of their database, or need a new one, are listed in `MODULES_WITH_OWN_DATABASE`.
+Most tests share one database that is truncated between them, which is faster than creating one (`url` in
+`tests/conftest.py`).
 """
 
 from __future__ import annotations
@@ -26,22 +26,6 @@ from tests.conftest import database_name
 from tests.support.servers import HOLD_UNTIL_EOF, IMPORTS, end_processes_of
 from tests.support.temp_dirs import new_temp_dir
 from tests.support.truncation import TRUNCATE_ALL_TABLES
-
-MODULES_WITH_OWN_DATABASE = {
-    "test_doctor.py",
-    "test_doctor_manifests.py",
-    "test_doctor_guarantees.py",
-    "test_doctor_schedules.py",
-    "test_embedded_server.py",
-    "test_housekeeping.py",
-    "test_query_plans_of_manifests.py",
-    "test_migrator.py",
-    "test_partitions.py",
-    "test_query_plans.py",
-    "test_query_plans_of_executions.py",
-    "test_query_plans_of_lists.py",
-    "test_embedded_restart.py",
-}
 
 TRUNCATE_SQL = f"""
 SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid();
@@ -91,13 +75,6 @@ def truncated_url(reusable_database: ReusableDatabase) -> str:
     """URL of the reusable database, truncated."""
     reusable_database.truncate()
     return reusable_database.url
-
-
-@pytest.fixture
-def url(request: pytest.FixtureRequest) -> str:
-    """URL of an empty database with the schema."""
-    url: str = request.getfixturevalue("url" if request.path.name in MODULES_WITH_OWN_DATABASE else "truncated_url")
-    return url
 
 
 # --- doctor ---------------------------------------------------------------------------------------------------------

@@ -15,8 +15,8 @@ from tenuto import Context, RetryPolicy, Step, Tenuto, manual, stop
 from tenuto.clock import DatabaseClock
 from tenuto.maintenance.housekeeping import Housekeeping
 from tenuto.testing import TimeMachine
-from tenuto.worker.timing import WorkerTiming
-from tests.support.engine_fixtures import WorkerFactory
+from tenuto.worker.watchdog import WorkerTiming
+from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
 IMMEDIATE_RETRIES = RetryPolicy(max_retries=3, base_seconds=0, jitter=0)

@@ -18,8 +18,8 @@ from tenuto.store import tasks as store
 from tenuto.store.tasks import PromotionResult
 from tenuto.worker.claim_policy import ClaimPolicy, ClaimState
 from tenuto.worker.worker import Worker
-from tests.support.engine_fixtures import WorkerFactory
 from tests.support.model_values import make_held_task
+from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
 NOTHING_DUE = PromotionResult(0, None, has_limits=False)

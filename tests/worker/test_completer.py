@@ -20,8 +20,8 @@ from tenuto.jobs.attempts import Attempt
 from tenuto.postgres.database import Database
 from tenuto.store import tasks as store
 from tenuto.worker.completer import MAX_BATCH_CHARACTERS, CompletedAttempt, Completer
-from tests.support.engine_fixtures import WorkerFactory
 from tests.support.model_values import make_new_task
+from tests.support.service_fixtures import WorkerFactory
 from tests.support.tasks import LEASE, Register, completed_outcome
 from tests.support.waiting import eventually
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from tenuto import Context, Step, Tenuto, manual
-from tests.support.engine_fixtures import WorkerFactory
+from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
 

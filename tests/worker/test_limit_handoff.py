@@ -15,6 +15,7 @@ from tenuto.jobs.attempts import Attempt, StopReason
 from tenuto.jobs.context import Context
 from tenuto.model.tasks import Outcome, OutcomeStatus, Settlement
 from tenuto.store import tasks as store
+from tenuto.worker.fetcher import PrefetchEstimator
 from tenuto.worker.limit_handoff import (
     EXCLUSIVE_SECONDS,
     OPEN_SECONDS,
@@ -22,8 +23,7 @@ from tenuto.worker.limit_handoff import (
     confirm_successors,
     final_successors,
 )
-from tenuto.worker.prefetch import PrefetchEstimator
-from tenuto.worker.timing import WorkerTiming
+from tenuto.worker.watchdog import WorkerTiming
 from tests.support.model_values import make_held_task
 from tests.support.waiting import eventually
 

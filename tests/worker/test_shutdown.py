@@ -23,8 +23,8 @@ from tenuto.service.process_identity import ProcessIdentity, _host_name
 from tenuto.settings import load_settings
 from tests.lifecycle.test_task_cancellation import is_process_alive
 from tests.support import isolated_jobs
-from tests.support.engine_fixtures import WorkerFactory
 from tests.support.errors import raises_code
+from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
 

@@ -18,7 +18,7 @@ from tenuto.errors import Invalid
 from tenuto.postgres.database import Database
 from tenuto.settings import load_settings
 from tenuto.store import workers
-from tests.support.engine_fixtures import WorkerFactory
+from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
 CLOCK_TOLERANCE = timedelta(milliseconds=-50)

@@ -11,10 +11,10 @@ import pytest
 
 from tenuto import Context, RetryPolicy, Tenuto
 from tenuto.model.policies import TaskPolicy
-from tenuto.worker.timing import WorkerTiming
+from tenuto.worker.watchdog import WorkerTiming
 from tests.lifecycle.test_task_cancellation import is_process_alive
 from tests.support import isolated_jobs
-from tests.support.engine_fixtures import WorkerFactory
+from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
 

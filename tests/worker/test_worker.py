@@ -16,8 +16,8 @@ import pytest
 from tenuto import Actor, Context, Job, Tenuto
 from tenuto.operations.tasks import Enqueued
 from tests.support import isolated_jobs
-from tests.support.engine_fixtures import WorkerFactory
 from tests.support.errors import raises_code
+from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
 Sql = Callable[..., Awaitable[list[dict[str, Any]]]]

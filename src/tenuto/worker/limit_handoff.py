@@ -19,7 +19,7 @@ from tenuto.clock import monotonic_seconds
 from tenuto.jobs.attempts import Attempt, StopReason
 from tenuto.model.tasks import Outcome, Settlement, Task
 from tenuto.store.claim_cursor import QueuePosition
-from tenuto.worker.prefetch import PrefetchEstimator
+from tenuto.worker.fetcher import PrefetchEstimator
 
 EXCLUSIVE_SECONDS, OPEN_SECONDS = 0.25, 0.01
 """A cycle of the hand-off: how long slots are handed on within this worker, then open to all workers."""

@@ -13,6 +13,7 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import NoReturn
 from uuid import UUID
@@ -22,12 +23,12 @@ from tenuto.errors import StoreError
 from tenuto.jobs.attempts import Attempt, StopReason
 from tenuto.logs import Log
 from tenuto.model.actors import Actor
+from tenuto.model.tasks import OVERRUN_GRACE
 from tenuto.postgres.database import Database
 from tenuto.service.polling_loop import wait_for_event
 from tenuto.service.signals import EXIT_LOST_CONTROL
 from tenuto.store import tasks as store
 from tenuto.store import workers
-from tenuto.worker.timing import DEFAULT_TIMING, WorkerTiming
 
 TICK_SECONDS = 0.5
 SAFETY_FRACTION = 0.2
@@ -36,6 +37,23 @@ MAX_HEARTBEAT_INTERVAL_SECONDS = 10.0
 """Upper bound of the heartbeat interval, however long the leases: after a minute without one a worker is stale."""
 
 log = Log("tenuto.watchdog")
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTiming:
+    """Timing policy of a worker: values that tests shorten and services leave at their defaults."""
+
+    max_prefetch_seconds: float = 1.0
+    """How long a prefetched or standby task may wait in this worker for a slot."""
+    forced_stop_seconds: float = 5.0
+    """How long code may take to stop after the grace period before the process ends with it."""
+    stop_repeat_seconds: float = 5.0
+    """How long stopping code may clean up before the stop is repeated."""
+    overrun_seconds: float = OVERRUN_GRACE.total_seconds()
+    """How long a manifest run may exceed its timeout before its lease is no longer renewed."""
+
+
+DEFAULT_TIMING = WorkerTiming()
 
 
 class Watchdog:

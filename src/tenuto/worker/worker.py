@@ -37,13 +37,11 @@ from tenuto.store.executions import NextGroupClaim
 from tenuto.worker.completer import CompletedAttempt, Completer
 from tenuto.worker.executors import ExecutorContext, ExecutorFactory, ResultQueue
 from tenuto.worker.executors.native import NativeExecutor
-from tenuto.worker.fetcher import Claim, Fetcher
+from tenuto.worker.fetcher import Claim, Fetcher, PrefetchEstimator
 from tenuto.worker.limit_handoff import LimitHandoff, confirm_successors
-from tenuto.worker.prefetch import PrefetchEstimator
 from tenuto.worker.slots import ReclaimedTasks, SlotPool
 from tenuto.worker.step_checkpoints import DatabaseStepCheckpoints
-from tenuto.worker.timing import DEFAULT_TIMING, WorkerTiming
-from tenuto.worker.watchdog import SAFETY_FRACTION, Watchdog, exit_after_losing_control
+from tenuto.worker.watchdog import DEFAULT_TIMING, SAFETY_FRACTION, Watchdog, WorkerTiming, exit_after_losing_control
 
 log = Log("tenuto.worker")
 

@@ -11,9 +11,6 @@ import pytest
 from tenuto import Tenuto
 from tenuto.worker.worker import Worker
 from tests.support import isolated_jobs
-from tests.support.store_fixtures import reusable_database, truncated_url, url
-
-__all__ = ["WorkerFactory", "reusable_database", "truncated_url", "url"]
 
 WorkerFactory: TypeAlias = Callable[..., AbstractAsyncContextManager[Worker]]
 
