@@ -66,7 +66,7 @@ async def test_audit_verification_in_parts_finds_all_faults(
     service: ApiClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (whole,) = await verify_in_parts(service)
-    assert (whole["sound"], whole["next"]) == (True, None)
+    assert (whole["is_sound"], whole["next"]) == (True, None)
     monkeypatch.setattr(verifier, "_PART_SECONDS", 0.0)
     monkeypatch.setattr(verifier, "_LINKS_PER_PAGE", 3)
     monkeypatch.setattr(verifier, "_ENTRIES_PER_PAGE", 4)
@@ -76,10 +76,10 @@ async def test_audit_verification_in_parts_finds_all_faults(
     await seal_entries(database, keys.load_audit_keys(service.app.settings))
     some = await verify_in_parts(service)
     assert len(some) > 4
-    assert all(part["sound"] for part in some)
-    length = some[-1]["position"]
-    assert sum(part["links"] for part in some) == length
-    assert sum(part["links"] for part in await verify_in_parts(service, newest=5)) == 5
+    assert all(part["is_sound"] for part in some)
+    length = some[-1]["end_position"]
+    assert sum(part["checked_link_count"] for part in some) == length
+    assert sum(part["checked_link_count"] for part in await verify_in_parts(service, newest=5)) == 5
 
     connection = await asyncpg.connect(service.app.settings.database)
     await connection.execute("SET session_replication_role = replica")

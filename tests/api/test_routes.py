@@ -430,7 +430,7 @@ async def test_log_secret_and_audit_routes(service: ApiClient) -> None:
     trail = (await service.get_json("/api/v1/audit?action=secret"))["items"]
     assert [each["action"] for each in trail] == ["secret.delete", "secret.set"]
     assert (await service.get_json(f"/api/v1/audit/{trail[0]['id']}"))["actor_name"] == "admin"
-    assert "sound" in await service.get_json("/api/v1/audit/verification")
+    assert "is_sound" in await service.get_json("/api/v1/audit/verification")
     export = await service.get("/api/v1/audit/export")
     assert len(export.text.splitlines()) >= 2
     assert "correct horse" not in export.text

@@ -9,6 +9,7 @@ import hmac
 import json
 import stat
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -24,6 +25,7 @@ from tenuto.audit.verifier import Verification
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.model import audit_chain
 from tenuto.model.actors import Actor, Role
+from tenuto.model.audit_chain import SealedEntry
 from tenuto.model.secrets import redact_sensitive_fields
 from tenuto.postgres.database import Database, DatabaseError
 from tenuto.settings import Settings, load_settings
@@ -32,6 +34,9 @@ from tests.support.errors import raises_code
 from tests.support.waiting import eventually
 
 EVE = Actor.user("eve")
+ENTRY = SealedEntry(
+    "x", "2031-05-17T12:00:00", "user", "eve", "eve", "test", None, "queue.limit", None, None, None, None
+)
 MASTER = base64.b64encode(bytes(range(32))).decode()
 
 
@@ -91,16 +96,20 @@ async def test_audited_change_writes_one_entry_with_actor_action_and_source(app:
         await app.pause_queue("mail", "server is down")
 
     [entry] = await app.audit.list()
-    found = {name: entry[name] for name in ("actor_type", "actor_id", "actor_name", "source", "request_id", "action")}
+    found = {
+        name: getattr(entry, name)
+        for name in ("actor_type", "actor_id", "actor_name", "source", "request_id", "action")
+    }
     assert found == {
         "actor_type": "user", "actor_id": "eve", "actor_name": "eve", "source": "test", "request_id": "r-1",
         "action": "queue.pause",
     }  # fmt: skip
-    assert (entry["target"], entry["reason"], entry["position"]) == ("mail", "server is down", None)
+    assert (entry.target, entry.reason, entry.position) == ("mail", "server is down", None)
     assert await seal_waiting_entries(app) == 1
-    sealed = await app.audit.get(entry["id"])
-    assert sealed["position"] == 1
-    assert sealed["seal"].startswith("01")
+    sealed = await app.audit.get(entry.id)
+    assert sealed.position == 1
+    assert sealed.seal is not None
+    assert sealed.seal.startswith("01")
 
 
 async def test_audited_operation_without_change_writes_no_entry(app: Tenuto) -> None:
@@ -134,7 +143,7 @@ async def test_opening_the_database_writes_no_audit_entry(app: Tenuto) -> None:
         await app.queues()  # opens the database, which creates the missing partition
         assert await count_entries(app) == 0
         await app.limit_queue("mail", 3)
-    assert [entry["target"] for entry in await app.audit.list()] == ["mail"]
+    assert [entry.target for entry in await app.audit.list()] == ["mail"]
 
 
 async def test_audit_tables_refuse_changes(app: Tenuto) -> None:
@@ -157,15 +166,15 @@ async def test_audit_list_filters_and_pages_entries(app: Tenuto) -> None:
     with app.acting_as(EVE), audited(make_audit_context("key.add")):
         await app.api_keys.create("ci", Role.VIEWER)
     newest, *rest = await app.audit.list()
-    assert (newest["action"], newest["target"], newest["after"]["role"]) == ("key.add", "ci", "viewer")
-    assert [entry["target"] for entry in await app.audit.list(action="queue")] == ["queue-3", "queue-2", "queue-1"]
-    assert [entry["target"] for entry in await app.audit.list(action="queue.limit", below=rest[0]["id"], limit=1)] == [
+    assert (newest.action, newest.target, newest.after["role"]) == ("key.add", "ci", "viewer")
+    assert [entry.target for entry in await app.audit.list(action="queue")] == ["queue-3", "queue-2", "queue-1"]
+    assert [entry.target for entry in await app.audit.list(action="queue.limit", below=rest[0].id, limit=1)] == [
         "queue-2"
     ]
     assert len(await app.audit.list(actor="eve")) == 4
     assert await app.audit.list(actor="adam") == []
     assert len(await app.audit.list(target="queue-2")) == 1
-    at = newest["at"]
+    at = newest.at
     assert await app.audit.list(since=at) == [newest]
     assert len(await app.audit.list(until=at)) == 3
     for wrong in ({"limit": 0}, {"limit": 501}, {"since": at.replace(tzinfo=None)}, {"actor": ""}, {"target": "\x00"}):
@@ -215,7 +224,7 @@ async def test_audit_entry_redacts_sensitive_fields(app: Tenuto) -> None:
     ):
         await app.pause_queue("mail")
     [entry] = await app.audit.list()
-    assert (entry["before"], entry["after"]) == ({"token": "***"}, [{"headers": {"authorization": "***"}}])
+    assert (entry.before, entry.after) == ({"token": "***"}, [{"headers": {"authorization": "***"}}])
     assert "canary" not in await (await app.open()).fetch_value("SELECT audit::text FROM tenuto.audit")
 
 
@@ -225,9 +234,9 @@ async def test_audit_entry_redacts_sensitive_fields(app: Tenuto) -> None:
 async def test_audit_sealer_seals_entries_in_order(app: Tenuto) -> None:
     await write_sealed_entries(app, 7)
     found = await app.audit.verify()
-    assert found == Verification(checked_links=7, end_position=7, is_keyed=True, checkpoint_position=7)
+    assert found == Verification(checked_link_count=7, end_position=7, is_keyed=True, checkpoint_position=7)
     assert found.is_sound
-    assert (await app.audit.verify(newest=3)).checked_links == 3
+    assert (await app.audit.verify(newest=3)).checked_link_count == 3
     assert await seal_waiting_entries(app) == 0
     with raises_code("audit.newest.out_of_range", Invalid):
         await app.audit.verify(newest=0)
@@ -256,7 +265,7 @@ async def test_scheduler_seals_audit_entries(app: Tenuto) -> None:
             return (await app.audit.verify()).checkpoint_position == 1
 
         await eventually(is_sealed)
-    assert (await app.audit.list())[0]["position"] == 1
+    assert (await app.audit.list())[0].position == 1
     public = "SELECT has_function_privilege('public', 'pg_control_system()', 'execute')"
     assert await (await app.open()).fetch_value(public), "every service user can identify the database"
 
@@ -439,15 +448,15 @@ async def test_audit_keys_of_rotated_master_key_still_verify_old_seals(tmp_path:
     settings = load_settings(home=tmp_path)
     secret_encryption.find_or_create_keys(settings)
     before = audit_keys.load_audit_keys(settings)
-    seal = audit_chain.make_seal(b"", {"id": "x"}, before.current)
+    seal = audit_chain.make_seal(b"", ENTRY, before.current)
     keys = secret_encryption.require_keys(settings)
     added = secret_encryption.add_key(keys)
     secret_encryption.drop_unused_keys(added, [added.current.id])
     after = audit_keys.load_audit_keys(settings)
     assert after.current != before.current
-    assert after.is_valid_seal(seal, b"", {"id": "x"})
+    assert after.is_valid_seal(seal, b"", ENTRY)
     assert stat.S_IMODE((tmp_path / audit_keys.FILE_NAME).stat().st_mode) == 0o600
-    assert not audit_keys.load_audit_keys(settings).is_valid_seal(seal, b"", {"id": "y"})
+    assert not audit_keys.load_audit_keys(settings).is_valid_seal(seal, b"", replace(ENTRY, id="y"))
     for line in (b"nonsense", b"\xff", b"00" * 8 + b" 01", b"00 " + b"00" * 32):
         (tmp_path / audit_keys.FILE_NAME).write_bytes(line + b"\n")
         with raises_code("audit.keys.unreadable", Invalid):
@@ -459,11 +468,11 @@ def test_audit_keys_file_with_incomplete_line_is_repaired(length: int, tmp_path:
     settings = load_settings(home=tmp_path)
     secret_encryption.find_or_create_keys(settings)
     keys = audit_keys.load_audit_keys(settings)
-    seal = audit_chain.make_seal(b"", {"id": "x"}, keys.current)
+    seal = audit_chain.make_seal(b"", ENTRY, keys.current)
     file = tmp_path / audit_keys.FILE_NAME
     complete = file.read_bytes()
     file.write_bytes(complete[:length])
-    assert audit_keys.load_audit_keys(settings).is_valid_seal(seal, b"", {"id": "x"})
+    assert audit_keys.load_audit_keys(settings).is_valid_seal(seal, b"", ENTRY)
     assert file.read_bytes() == complete
 
 
@@ -476,13 +485,13 @@ def test_audit_keys_file_without_line_end_survives_rotation(end: bytes, tmp_path
         secret_encryption.drop_unused_keys(added, [added.current.id])
 
     secret_encryption.find_or_create_keys(settings)
-    seal = audit_chain.make_seal(b"", {"id": "x"}, audit_keys.load_audit_keys(settings).current)
+    seal = audit_chain.make_seal(b"", ENTRY, audit_keys.load_audit_keys(settings).current)
     file = tmp_path / audit_keys.FILE_NAME
     (old,) = file.read_bytes().splitlines()
     rotate()
     file.write_bytes(old + end)  # as restored from a secret store
     for _ in range(2):
-        assert audit_keys.load_audit_keys(settings).is_valid_seal(seal, b"", {"id": "x"})
+        assert audit_keys.load_audit_keys(settings).is_valid_seal(seal, b"", ENTRY)
         rotate()
     assert file.read_bytes().startswith(old + end + b"\n")
     assert len(file.read_bytes().splitlines()) == 3
@@ -491,7 +500,7 @@ def test_audit_keys_file_without_line_end_survives_rotation(end: bytes, tmp_path
 def test_audit_keys_prefer_the_current_key_over_a_stored_one_with_its_id() -> None:
     current, stored = audit_chain.AuditKey("00" * 8, b"r" * 32), audit_chain.AuditKey("00" * 8, b"w" * 32)
     keys = audit_chain.AuditKeys(current, [stored])
-    assert keys.is_valid_seal(audit_chain.make_seal(b"", {"id": "x"}, current), b"", {"id": "x"})
+    assert keys.is_valid_seal(audit_chain.make_seal(b"", ENTRY, current), b"", ENTRY)
 
 
 async def test_concurrent_and_killed_audit_sealers_build_one_chain(app: Tenuto, db: Database) -> None:
@@ -521,7 +530,7 @@ async def test_concurrent_and_killed_audit_sealers_build_one_chain(app: Tenuto, 
     while await seal_entries(db, keys):
         pass
     found = await app.audit.verify()
-    assert (found.checked_links, found.end_position, found.faults) == (120, 120, [])
+    assert (found.checked_link_count, found.end_position, found.faults) == (120, 120, [])
 
 
 # --- export ---------------------------------------------------------------------------------------------------------
@@ -575,7 +584,7 @@ async def test_audit_export_is_printable_ascii_with_valid_seals(app: Tenuto, tmp
     exported = json.loads(line)
     assert exported["entry"]["reason"] == control_characters
     assert audit_keys.load_audit_keys(app.settings).is_valid_seal(
-        bytes.fromhex(exported["seal"]), b"", exported["entry"]
+        bytes.fromhex(exported["seal"]), b"", SealedEntry(**exported["entry"])
     )
 
 

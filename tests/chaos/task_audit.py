@@ -178,7 +178,7 @@ class Auditor:
             result = await verifier.verify_chain(database, keys, known)
         finally:
             await database.close()
-        if result.is_sound and result.checked_links:
+        if result.is_sound and result.checked_link_count:
             return []
         descriptions = [fault.description for fault in result.faults[:_MAX_SHOWN_ROWS]] or ["the audit trail is empty"]
         return [Finding("missing_ledger_rows", "the audit trail is unchanged (I14)", len(descriptions), descriptions)]

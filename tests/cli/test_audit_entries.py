@@ -18,6 +18,7 @@ from tenuto import Tenuto
 from tenuto.audit.sealer import AuditSealer
 from tenuto.cli import command_tree
 from tenuto.model.actors import Role
+from tenuto.store.access.audit_log import AuditEntryRecord
 from tests.cli.conftest import TASKS
 from tests.docs.generate import commands
 
@@ -193,23 +194,23 @@ def test_every_change_has_one_audit_entry_with_the_command_name(
     change("once", "wipe", "--yes", target=None)
 
     assert list_audit_entries(url, home) == expected
-    by_target: dict[tuple[str, str | None], dict[str, Any]] = {}
+    by_target: dict[tuple[str, str | None], AuditEntryRecord] = {}
 
     async def read_entries() -> None:
         async with Tenuto(url, home=home) as app:
             for entry in await app.audit.list(limit=200):
-                by_target.setdefault((entry["action"], entry["target"]), entry)
+                by_target.setdefault((entry.action, entry.target), entry)
             assert made["key"] not in json.dumps(await app.audit.list(limit=200), default=str)
 
     asyncio.run(read_entries())
     edited = by_target["schedule.edit", "nightly"]
-    assert edited["reason"] == "too early"
-    assert edited["before"]["trigger"] != edited["after"]["trigger"]
-    assert by_target["schedule.delete", "nightly"]["after"] is None
-    assert by_target["manifest.group", "reports"]["after"]["max_active"] == 3
-    assert by_target["queue.pause", "mail"]["reason"] == "server is down"
-    assert by_target["dead_letter.retry", dead_letter]["reason"] == "once more"
-    assert by_target["key.add", "ci"]["after"]["role"] == Role.EDITOR.key
+    assert edited.reason == "too early"
+    assert edited.before["trigger"] != edited.after["trigger"]
+    assert by_target["schedule.delete", "nightly"].after is None
+    assert by_target["manifest.group", "reports"].after["max_active"] == 3
+    assert by_target["queue.pause", "mail"].reason == "server is down"
+    assert by_target["dead_letter.retry", dead_letter].reason == "once more"
+    assert by_target["key.add", "ci"].after["role"] == Role.EDITOR.key
 
 
 def test_audit_log_and_api_keys_are_listed_verified_and_exported(

@@ -39,9 +39,9 @@ async def assert_chain_valid(database: Database) -> int:
         pass
     found = await verify_chain(database, KEYS, [])
     assert found.faults == []
-    assert found.checked_links == found.end_position
+    assert found.checked_link_count == found.end_position
     entries: int = await database.fetch_value("SELECT count(*) FROM tenuto.audit")
-    assert found.checked_links == entries
+    assert found.checked_link_count == entries
     assert await database.fetch_value("SELECT count(*) FROM tenuto.audit_unsealed") == 0
     return entries
 

@@ -72,7 +72,7 @@ async def test_schedule_with_http_calls_stores_no_secret(app: Tenuto) -> None:
     ]
     assert CANARY not in str(records)
     (entry,) = await app.logs.read("calls")
-    assert (entry["message"], entry["fields"]) == ("all called", {"steps": 2})
+    assert (entry.message, entry.fields) == ("all called", {"steps": 2})
 
 
 async def test_http_call_verifies_the_certificate_against_the_host_name(

@@ -62,10 +62,10 @@ async def test_log_append_adds_one_entry_for_several_attempts(app: Tenuto) -> No
         ended = await app.wait(task_id, timeout=20)
     assert (ended["status"], ended["attempt"]) == ("completed", 3)
     (entry,) = await app.logs.read("orders")
-    assert ended["output"] == {"log": "orders", "entry": entry["id"]}
-    assert (entry["message"], entry["fields"], entry["task_id"]) == ("counted", {"shelves": 12}, task_id)
+    assert ended["output"] == {"log": "orders", "entry": entry.id}
+    assert (entry.message, entry.fields, entry.task_id) == ("counted", {"shelves": 12}, task_id)
     before, after = database_times[:2]
-    assert before <= entry["at"] <= after, "the entry is that of the first attempt"
+    assert before <= entry.at <= after, "the entry is that of the first attempt"
 
 
 WORKER = """

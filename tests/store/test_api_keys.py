@@ -51,16 +51,16 @@ async def test_api_key_is_accepted_and_only_its_digest_is_stored(app: Tenuto, db
         made, text = await app.api_keys.create("deploy", Role.EDITOR)
 
     assert re.fullmatch(r"tnt_[a-z0-9]{8}_[A-Za-z0-9_-]{43}", text)
-    assert made["prefix"] == text[4:12]
-    assert (made["name"], made["role"], made["created_by"], made["expired"]) == ("deploy", "editor", "eve", None)
+    assert made.prefix == text[4:12]
+    assert (made.name, made.role, made.created_by, made.expired) == ("deploy", "editor", "eve", False)
     caller = await app.api_keys.authenticate(text)
-    assert caller == Caller(Actor.api_key(str(made["id"]), "deploy"), Role.EDITOR)
+    assert caller == Caller(Actor.api_key(str(made.id), "deploy"), Role.EDITOR)
     row = await db.fetch_one("SELECT api_keys::text AS whole, digest FROM tenuto.api_keys")
     assert row is not None
     assert row["digest"] == hashlib.sha256(text.encode()).digest()
     assert text[13:] not in row["whole"]
     assert "digest" not in made
-    assert "digest" not in (await app.api_keys.list())[0]
+    assert not hasattr((await app.api_keys.list())[0], "digest")
 
 
 async def test_invalid_api_key_is_rejected(app: Tenuto) -> None:
@@ -88,7 +88,7 @@ async def test_revoked_key_and_its_sessions_end_within_a_second(app: Tenuto, url
         with app.acting_as(WHO):
             ended = await app.api_keys.revoke("deploy")
 
-        assert ended["revoked_by"] == "eve"
+        assert ended.revoked_by == "eve"
         assert await app.api_keys.authenticate(text) is None  # at once in this process
         assert await app.api_keys.authenticate_session(followed[0]) is None
         assert await app.api_keys.redeem_link(link) is None
@@ -101,12 +101,12 @@ async def test_revoked_key_and_its_sessions_end_within_a_second(app: Tenuto, url
 
         await wait_until_cache_expires(is_rejected)
     with raises_code("api_key.inactive", Conflict):
-        await app.api_keys.create_link(made["prefix"])
-    again = await app.api_keys.revoke(made["prefix"])  # a second time changes nothing
-    assert again["revoked_at"] == ended["revoked_at"]
+        await app.api_keys.create_link(made.prefix)
+    again = await app.api_keys.revoke(made.prefix)  # a second time changes nothing
+    assert again.revoked_at == ended.revoked_at
     with pytest.raises(NotFound):
         await app.api_keys.revoke("deploy")
-    assert (await app.api_keys.create("deploy", Role.VIEWER))[0]["prefix"] != made["prefix"]  # the name is free again
+    assert (await app.api_keys.create("deploy", Role.VIEWER))[0].prefix != made.prefix  # the name is free again
 
 
 async def test_key_and_its_sessions_end_at_expiry(app: Tenuto, db: Database) -> None:
@@ -124,7 +124,7 @@ async def test_key_and_its_sessions_end_at_expiry(app: Tenuto, db: Database) -> 
         )
 
     await wait_until_cache_expires(is_rejected)
-    assert (await app.api_keys.list())[0]["expired"]
+    assert (await app.api_keys.list())[0].expired
     with raises_code("api_key.inactive", Conflict):
         await app.api_keys.create_link("brief")
     for wrong in (now - timedelta(seconds=1), (now + timedelta(days=1)).replace(tzinfo=None), "tomorrow"):
@@ -146,7 +146,7 @@ async def test_key_names_are_validated_and_unique(app: Tenuto) -> None:
     for nothing in ("", "x" * 201, "\x00"):
         with pytest.raises(Invalid):
             await app.api_keys.get(nothing)
-    prefix = (await app.api_keys.get("ci"))["prefix"]
+    prefix = (await app.api_keys.get("ci")).prefix
     await app.api_keys.create(prefix, Role.VIEWER)
     with raises_code("api_key.name.ambiguous", Conflict):
         await app.api_keys.revoke(prefix)
@@ -166,7 +166,7 @@ async def test_last_use_of_a_key_is_stored_once_a_minute_without_audit_entry(app
     _, text = await app.api_keys.create("deploy", Role.VIEWER)
 
     async def last_used() -> Any:
-        return (await app.api_keys.get("deploy"))["last_used_at"]
+        return (await app.api_keys.get("deploy")).last_used_at
 
     with audit_recorder.audited(AuditContext(WHO, "task.list", "test")):
         await asyncio.gather(*(app.api_keys.authenticate(text) for _ in range(20)))
@@ -195,18 +195,18 @@ async def test_key_check_does_not_wait_for_storing_the_last_use(app: Tenuto, db:
         assert (
             await asyncio.wait_for(app.api_keys.authenticate(text), 8) is not None
         )  # less than the lock timeout of 10 s
-        assert (await app.api_keys.get("deploy"))["last_used_at"] is None
+        assert (await app.api_keys.get("deploy")).last_used_at is None
     await holder.close()
 
     async def is_stored() -> bool:
-        return (await app.api_keys.get("deploy"))["last_used_at"] is not None
+        return (await app.api_keys.get("deploy")).last_used_at is not None
 
     await eventually(is_stored)
 
 
 async def test_login_link_creates_one_session_for_concurrent_requests(app: Tenuto, db: Database) -> None:
     made, _ = await app.api_keys.create("deploy", Role.OPERATOR)
-    caller = Caller(Actor.api_key(str(made["id"]), "deploy"), Role.OPERATOR)
+    caller = Caller(Actor.api_key(str(made.id), "deploy"), Role.OPERATOR)
     link = await app.api_keys.create_link(caller)
 
     opened = [

@@ -31,7 +31,7 @@ async def test_log_entry_is_appended_once_per_key(db: Database) -> None:
     assert await named_logs.append_entry(db, "other", NOW, "later", None, key=key) == first, (
         "the stored entry is returned"
     )
-    assert (first["log"], first["task_id"]) == ("orders", key)
+    assert (first.log, first.task_id) == ("orders", key)
 
 
 async def test_log_is_paged_from_either_end(app: Tenuto) -> None:
@@ -41,18 +41,16 @@ async def test_log_is_paged_from_either_end(app: Tenuto) -> None:
 
     async def walk(**order: bool) -> list[str]:
         said: list[str] = []
-        bound = None
-        while page := await app.logs.read(
-            "orders", limit=2, **order, **({} if bound is None else {"above" if order else "below": bound})
-        ):
-            said += [entry["message"][-1] for entry in page]
-            bound = page[-1]["id"]
+        bound: dict[str, Any] = {}
+        while page := await app.logs.read("orders", limit=2, **order, **bound):
+            said += [entry.message[-1] for entry in page]
+            bound = {"above" if order else "below": page[-1].id}
         return said
 
     assert await walk() == ["4", "3", "2", "1", "0"]
     assert await walk(oldest_first=True) == ["0", "1", "2", "3", "4"]
     newest, second = await app.logs.read("orders", limit=2)
-    assert (newest["fields"], second["fields"]) == (None, {"n": 3, "name": "Zoë"})
+    assert (newest.fields, second.fields) == (None, {"n": 3, "name": "Zoë"})
     assert await app.logs.read("unknown.log") == []
     assert await app.logs.read() == []
 
@@ -63,12 +61,12 @@ async def test_logs_are_listed_by_name_with_their_newest_entry(app: Tenuto) -> N
         await app.logs.append(name, f"in {name}", key=None)
     await app.logs.append("b", "the newest")
     listed = await app.logs.names()
-    assert [(each["log"], each["last_message"]) for each in listed] == [
+    assert [(each.log, each.last_message) for each in listed] == [
         ("a", "in a"),
         ("b", "the newest"),
         ("c", "in c"),
     ]
-    assert [each["log"] for each in await app.logs.names(after="a", limit=1)] == ["b"]
+    assert [each.log for each in await app.logs.names(after="a", limit=1)] == ["b"]
     assert await app.logs.names(after="c") == []
 
 
@@ -113,9 +111,9 @@ async def test_old_log_entries_are_deleted_except_those_of_open_tasks(db: Databa
     young = await named_logs.append_entry(db, "a", NOW - timedelta(days=89), "young", None, key=new_id())
     house = Housekeeping(db, ManualClock(NOW), load_settings(database=db.url, retention_days=90))
     assert await house.apply_retention(NOW)
-    assert [entry["id"] for entry in await named_logs.list_newest_entries(db, "a", None, 10)] == [
-        young["id"],
-        kept["id"],
+    assert [entry.id for entry in await named_logs.list_newest_entries(db, "a", None, 10)] == [
+        young.id,
+        kept.id,
     ]
     assert await named_logs.delete_old_entries(db, NOW, 10) == 1
 

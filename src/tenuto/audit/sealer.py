@@ -79,7 +79,7 @@ async def seal_entries(database: Database, keys: AuditKeys, limit: int = BATCH_S
         position, seal = last.position, last.seal
         for entry in entries:
             position, seal = position + 1, audit_chain.make_seal(seal, entry, keys.current)
-            links.append((position, UUID(entry["id"]), seal))
+            links.append((position, UUID(entry.id), seal))
         await audit_log.append_links(connection, links)
         return len(links)
 

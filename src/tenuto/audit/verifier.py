@@ -15,10 +15,10 @@ from uuid import UUID
 
 from tenuto.audit.checkpoints import Checkpoint
 from tenuto.clock import monotonic_seconds
-from tenuto.model.audit_chain import GENESIS_SEAL, AuditKeys, UnknownAuditKey, is_keyed_seal, seal_key_id
+from tenuto.model.audit_chain import GENESIS_SEAL, AuditKeys, SealedEntry, UnknownAuditKey, is_keyed_seal, seal_key_id
 from tenuto.postgres.database import Database
 from tenuto.store.access import audit_log
-from tenuto.store.access.audit_log import ChainLink
+from tenuto.store.access.audit_log import ChainLink, UnchainedEntry
 
 FaultKind = Literal[
     "changed", "deleted", "inserted", "backdated", "cut", "rewritten", "unsealed", "weakened", "unknown_key"
@@ -37,14 +37,14 @@ class Fault:
     kind: FaultKind
     description: str
     position: int | None = None
-    entry: UUID | None = None
+    entry_id: UUID | None = None
 
 
 @dataclass(slots=True)
 class Verification:
     """Result of a verification."""
 
-    checked_links: int = 0
+    checked_link_count: int = 0
     end_position: int = 0
     """Last position of the chain."""
     is_keyed: bool = False
@@ -86,7 +86,7 @@ async def verify_chain(
     result, cursor = await verify_part(database, keys, checkpoints, newest=newest)
     while cursor is not None:
         part, cursor = await verify_part(database, keys, checkpoints, cursor=cursor)
-        result.checked_links += part.checked_links
+        result.checked_link_count += part.checked_link_count
         result.end_position = part.end_position
         result.has_more_faults |= part.has_more_faults
         result.add_faults(part.faults)
@@ -146,7 +146,7 @@ async def _verify_links(
     while links := await audit_log.list_links(database, after, _LINKS_PER_PAGE):
         for link in links:
             result.add_faults(reader.verify(link))
-        result.checked_links += len(links)
+        result.checked_link_count += len(links)
         after = links[-1].position
         if monotonic_seconds() >= deadline:
             return VerifierCursor(after, None, cursor.entries_left)
@@ -184,7 +184,7 @@ class _LinkVerifier:
         self._position, self._seal = link.position, link.seal
         self._was_keyed = self._was_keyed or is_keyed_seal(link.seal)
 
-    def _check_seal(self, link: ChainLink, previous: bytes, entry: audit_log.Record) -> Iterator[Fault]:
+    def _check_seal(self, link: ChainLink, previous: bytes, entry: SealedEntry) -> Iterator[Fault]:
         try:
             is_valid = self._keys.is_valid_seal(link.seal, previous, entry)
         except UnknownAuditKey:
@@ -198,15 +198,15 @@ class _LinkVerifier:
             yield Fault("changed", description, link.position, link.audit_id)
 
     def _check_time(self, link: ChainLink) -> Iterator[Fault]:
-        if link.at is None:
+        if link.entry_at is None:
             return
-        if self._latest_at is not None and link.at < self._latest_at - SEAL_DELAY_LIMIT:
+        if self._latest_at is not None and link.entry_at < self._latest_at - SEAL_DELAY_LIMIT:
             description = (
                 f"entry {link.audit_id} is dated before its predecessors:"
                 " it was inserted later, or the database clock was set back"
             )
             yield Fault("backdated", description, link.position, link.audit_id)
-        self._latest_at = link.at if self._latest_at is None else max(self._latest_at, link.at)
+        self._latest_at = link.entry_at if self._latest_at is None else max(self._latest_at, link.entry_at)
 
 
 def _missing_links(first: int, last: int) -> Fault:
@@ -225,10 +225,11 @@ def _find_cut(checkpoints: Sequence[Checkpoint], position: int) -> Iterator[Faul
         )
 
 
-def _unchained_entry_fault(row: audit_log.Record) -> Fault:
-    if row["how"] == "deleted":
-        return Fault("deleted", f"entry {row['id']} was removed before it was sealed", entry=row["id"])
-    entry = f"entry {row['id']} ({row['action']} by {row['actor_name']})"
-    if row["how"] == "inserted":
-        return Fault("inserted", f"{entry} is not in the chain and was not written by Tenuto", entry=row["id"])
-    return Fault("unsealed", f"{entry} has not been sealed since {row['at']:%Y-%m-%d %H:%M} UTC", entry=row["id"])
+def _unchained_entry_fault(entry: UnchainedEntry) -> Fault:
+    if entry.fault == "deleted":
+        return Fault("deleted", f"entry {entry.id} was removed before it was sealed", entry_id=entry.id)
+    description = f"entry {entry.id} ({entry.action} by {entry.actor_name})"
+    if entry.fault == "inserted":
+        return Fault("inserted", f"{description} is not in the chain and was not written by Tenuto", entry_id=entry.id)
+    since = f"{entry.at:%Y-%m-%d %H:%M} UTC"
+    return Fault("unsealed", f"{description} has not been sealed since {since}", entry_id=entry.id)

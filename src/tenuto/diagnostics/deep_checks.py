@@ -136,7 +136,7 @@ async def check_exposed_secrets(database: Database, settings: Settings, max_rows
     if not stored:
         return Finding(name, passed, Severity.OK, ["no secrets are stored"])
     try:
-        values = await _decrypt_values(database, settings, [row["name"] for row in stored])
+        values = await _decrypt_values(database, settings, [secret.name for secret in stored])
     except TenutoError as error:
         unknown = "unknown whether a secret is exposed"
         return Finding(name, unknown, Severity.NOTE, [error.message], None, error.remedy)

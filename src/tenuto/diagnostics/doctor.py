@@ -153,7 +153,9 @@ async def _check_audit_chain(database: Database, settings: Settings, limits: Lim
     except StatementTimeout as error:
         return Finding("audit", title, Severity.WARNING, [error.message], None, "try again later")
     if result.is_sound:
-        return Finding("audit", "the audit chain is unchanged", Severity.OK, [f"{result.checked_links} links verified"])
+        return Finding(
+            "audit", "the audit chain is unchanged", Severity.OK, [f"{result.checked_link_count} links verified"]
+        )
     details = list_details([fault.description for fault in result.faults])
     kinds = {fault.kind for fault in result.faults}
     if kinds <= {"unsealed", "unknown_key"}:

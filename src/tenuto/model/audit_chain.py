@@ -9,9 +9,8 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field, fields
 
 GENESIS_SEAL = b""
 """The previous seal of the first entry."""
@@ -31,12 +30,40 @@ class AuditKey:
             raise ValueError(f"an audit key has {_KEY_BYTES} bytes and an id of {_ID_BYTES} bytes")
 
 
-def canonical_bytes(entry: Mapping[str, Any]) -> bytes:
-    """Return the sealed form: JSON in UTF-8, keys sorted, no blanks; before and after are JSON texts."""
-    return json.dumps(entry, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+@dataclass(frozen=True, slots=True)
+class SealedEntry:
+    """An audit entry in the form that is sealed: all values are texts, ``before`` and ``after`` are JSON texts.
+
+    The seal covers the names and values of all fields: another field would invalidate every seal.
+    """
+
+    id: str
+    at: str
+    actor_type: str
+    actor_id: str | None
+    actor_name: str
+    source: str | None
+    request_id: str | None
+    action: str
+    target: str | None
+    reason: str | None
+    before: str | None
+    after: str | None
+
+    def to_fields(self) -> dict[str, str | None]:
+        """Return the sealed values by name."""
+        return {name: getattr(self, name) for name in SEALED_FIELDS}
 
 
-def make_seal(previous: bytes, entry: Mapping[str, Any], key: AuditKey | None) -> bytes:
+SEALED_FIELDS = tuple(field.name for field in fields(SealedEntry))
+
+
+def canonical_bytes(entry: SealedEntry) -> bytes:
+    """Return the sealed form: JSON in UTF-8, keys sorted, no blanks."""
+    return json.dumps(entry.to_fields(), sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def make_seal(previous: bytes, entry: SealedEntry, key: AuditKey | None) -> bytes:
     """Return the seal of an entry that follows the seal ``previous``."""
     if key is None:
         return _PLAIN + hashlib.sha256(previous + canonical_bytes(entry)).digest()
@@ -65,7 +92,7 @@ class AuditKeys:
         self.current = current
         self._by_id = {key.id: key for key in [*older, *([current] if current else [])]}
 
-    def is_valid_seal(self, seal: bytes, previous: bytes, entry: Mapping[str, Any]) -> bool:
+    def is_valid_seal(self, seal: bytes, previous: bytes, entry: SealedEntry) -> bool:
         """Return whether this is the seal of the entry after ``previous``; raise `UnknownAuditKey` without its key."""
         id = seal_key_id(seal)
         if id is not None and id not in self._by_id:

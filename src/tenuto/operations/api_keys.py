@@ -29,9 +29,10 @@ from tenuto.ids import new_id
 from tenuto.logs import Log
 from tenuto.model import validation
 from tenuto.model.actors import Actor, ActorType, Caller, Role
-from tenuto.operations.listing import MAX_LIMIT, OpenDatabase, Record, check_instant, check_limit
+from tenuto.operations.listing import MAX_LIMIT, OpenDatabase, check_instant, check_limit
 from tenuto.postgres.database import Connection
 from tenuto.store.access import api_keys, audit_recorder
+from tenuto.store.access.api_keys import ApiKeyRecord
 
 INITIAL_KEY_FILE = "admin.key"
 LINK_LIFETIME = timedelta(minutes=10)
@@ -72,7 +73,7 @@ class ApiKeys:
 
     # --- keys -------------------------------------------------------------------------------------------------------
 
-    async def create(self, name: str, role: Role, *, expires_at: datetime | None = None) -> tuple[Record, str]:
+    async def create(self, name: str, role: Role, *, expires_at: datetime | None = None) -> tuple[ApiKeyRecord, str]:
         """Create a key and return its record and its text, which is not stored."""
         validation.check_name(name, field="name")
         database = await self._open()
@@ -86,11 +87,13 @@ class ApiKeys:
             if made is not None:
                 return made, text
 
-    async def list(self, *, after: api_keys.KeyPosition | None = None, limit: int = MAX_LIMIT) -> Sequence[Record]:
+    async def list(
+        self, *, after: api_keys.KeyPosition | None = None, limit: int = MAX_LIMIT
+    ) -> Sequence[ApiKeyRecord]:
         """List keys by name, active ones first. The next page is ``after`` the last (is revoked, name, id)."""
         return await api_keys.list_keys(await self._open(), after, check_limit(limit))
 
-    async def get(self, name_or_prefix: str) -> Record:
+    async def get(self, name_or_prefix: str) -> ApiKeyRecord:
         """Return the record of a key."""
         if not isinstance(name_or_prefix, str) or not 1 <= len(name_or_prefix) <= 200 or "\x00" in name_or_prefix:
             raise Invalid(
@@ -114,15 +117,15 @@ class ApiKeys:
             )
         return found[0]
 
-    async def revoke(self, name_or_prefix: str) -> Record:
+    async def revoke(self, name_or_prefix: str) -> ApiKeyRecord:
         """Revoke a key and its sessions, effective within a second, and return its record."""
         found = await self.get(name_or_prefix)
-        audit_recorder.add_audit_details(target=found["name"], before={"revoked": False}, after={"revoked": True})
+        audit_recorder.add_audit_details(target=found.name, before={"revoked": False}, after={"revoked": True})
         by, database = self._current_actor().name, await self._open()
-        await database.transaction(lambda connection: api_keys.revoke_key(connection, found["id"], by))
+        await database.transaction(lambda connection: api_keys.revoke_key(connection, found.id, by))
         self._keys.clear()
         self._sessions.clear()
-        return await self.get(found["prefix"])
+        return await self.get(found.prefix)
 
     async def authenticate(self, text: str) -> Caller | None:
         """Return the caller with this key; None if the key is unknown, expired or revoked."""
@@ -180,7 +183,7 @@ class ApiKeys:
             key = UUID(caller_or_key.actor.id)
         else:
             found = await self.get(caller_or_key)
-            name, key = found["name"], found["id"]
+            name, key = found.name, found.id
         text, id = f"tnl_{secrets.token_urlsafe(32)}", new_id()
         audit_recorder.add_audit_details(target=name)
         database = await self._open()
@@ -247,8 +250,7 @@ class ApiKeys:
         found = await api_keys.load_session_key(await self._open(), digest)
         if found is None:
             return None
-        id, name, role = found
-        return Caller(Actor.api_key(str(id), name), role, via_session=True)
+        return Caller(Actor.api_key(str(found.id), found.name), found.role, via_session=True)
 
     def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
         # An empty context, so that this write does not belong to the audit entry of the request.
@@ -336,7 +338,7 @@ def _key_row(text: str, name: str, role: Role, by: str, expires_at: datetime | N
     return api_keys.NewKey(new_id(), name, shape[1], _digest(text), role, by, expires_at)
 
 
-def _audit_values(new: api_keys.NewKey) -> Record:
+def _audit_values(new: api_keys.NewKey) -> dict[str, Any]:
     return {"prefix": new.prefix, "role": new.role.key, "expires_at": new.expires_at and new.expires_at.isoformat()}
 
 

@@ -17,11 +17,12 @@ from tenuto.audit.checkpoints import Checkpoint
 from tenuto.audit.verifier import Verification, VerifierCursor
 from tenuto.errors import Invalid, NotFound
 from tenuto.model import validation
-from tenuto.model.audit_chain import AuditKeys
-from tenuto.operations.listing import OpenDatabase, Record, check_instant, check_limit
+from tenuto.model.audit_chain import AuditKeys, SealedEntry
+from tenuto.operations.listing import OpenDatabase, check_instant, check_limit
 from tenuto.postgres.database import Database
 from tenuto.settings import Settings
 from tenuto.store.access import audit_log
+from tenuto.store.access.audit_log import AuditEntryRecord
 
 _EXPORT_PAGE_SIZE = 500
 _MAX_UNSEALED_ENTRIES = 5000
@@ -44,7 +45,7 @@ class AuditLog:
         since: datetime | None = None,
         until: datetime | None = None,
         limit: int = 50,
-    ) -> Sequence[Record]:
+    ) -> Sequence[AuditEntryRecord]:
         """List entries, newest first.
 
         Filter by actor (name or id), action (``schedule`` or ``schedule.disable``), target and time.
@@ -65,7 +66,7 @@ class AuditLog:
             limit=check_limit(limit),
         )
 
-    async def get(self, id: UUID) -> Record:
+    async def get(self, id: UUID) -> AuditEntryRecord:
         """Return an entry with its position in the chain and its seal."""
         found = await audit_log.load_entry(await self._open(), id)
         if found is None:
@@ -139,7 +140,12 @@ class AuditLog:
         return count
 
 
-def _export_line(position: int | None, sealed_at: str | None, seal: str | None, entry: Record | None) -> str:
+def _export_line(position: int | None, sealed_at: str | None, seal: str | None, entry: SealedEntry | None) -> str:
     # ASCII, so that the line contains no control characters for a terminal. The seal covers the parsed line.
-    line = {"position": position, "sealed_at": sealed_at, "seal": seal, "entry": entry}
+    line = {
+        "position": position,
+        "sealed_at": sealed_at,
+        "seal": seal,
+        "entry": None if entry is None else entry.to_fields(),
+    }
     return json.dumps(line, separators=(",", ":"), sort_keys=True)

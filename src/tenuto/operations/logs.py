@@ -9,9 +9,10 @@ from uuid import UUID
 from tenuto.errors import Invalid
 from tenuto.ids import new_id
 from tenuto.model import validation
-from tenuto.operations.listing import OpenDatabase, Record, check_limit
+from tenuto.operations.listing import OpenDatabase, check_limit
 from tenuto.store import named_logs
 from tenuto.store.access import audit_recorder
+from tenuto.store.named_logs import LogEntryRecord, NamedLogRecord
 
 
 class Logs:
@@ -20,7 +21,7 @@ class Logs:
     def __init__(self, open: OpenDatabase) -> None:
         self._open = open
 
-    async def names(self, *, after: str = "", limit: int = 100) -> Sequence[Record]:
+    async def names(self, *, after: str = "", limit: int = 100) -> Sequence[NamedLogRecord]:
         """List the logs by name, each with its newest entry; page with ``after``."""
         return await named_logs.list_logs(await self._open(), after, check_limit(limit))
 
@@ -32,7 +33,7 @@ class Logs:
         above: int | None = None,
         oldest_first: bool = False,
         limit: int = 100,
-    ) -> Sequence[Record]:
+    ) -> Sequence[LogEntryRecord]:
         """List the entries of a log, newest first or ``oldest_first``. A log without entries is empty.
 
         Page with the id of the last entry: ``below`` with newest first, ``above`` with oldest first.
@@ -58,7 +59,7 @@ class Logs:
 
     async def append(
         self, log: str, message: str, fields: Mapping[str, Any] | None = None, *, key: UUID | None = None
-    ) -> Record:
+    ) -> LogEntryRecord:
         """Append an entry and return it. Calls with the same ``key`` append one entry."""
         given = None if fields is None else dict(fields)
         validation.check_log_name(log)

@@ -16,11 +16,12 @@ from tenuto.jobs.redaction import MIN_LENGTH
 from tenuto.model import validation
 from tenuto.model.actors import Actor
 from tenuto.model.secrets import SecretRef, TextOrSecret
-from tenuto.operations.listing import OpenDatabase, Record, check_limit
+from tenuto.operations.listing import OpenDatabase, check_limit
 from tenuto.postgres.database import Connection
 from tenuto.secret_encryption import MasterKeys, UnknownMasterKey
 from tenuto.settings import Settings
 from tenuto.store.access import audit_recorder, secrets
+from tenuto.store.access.secrets import SecretRecord
 
 MAX_VALUE_BYTES = 64 * 1024
 
@@ -53,7 +54,7 @@ class Secrets:
 
         return await database.transaction(put)
 
-    async def list(self, *, after: str = "", limit: int = 100) -> Sequence[Record]:
+    async def list(self, *, after: str = "", limit: int = 100) -> Sequence[SecretRecord]:
         """List secrets by name without their values: version, master key, time and author."""
         return await secrets.list_secrets(await self._open(), after, check_limit(limit))
 

@@ -34,6 +34,6 @@ def create_job(services: StepServices) -> Job[..., Any]:
         entry = await named_logs.append_entry(
             database, log, database.clock.now(), message, fields, key=ctx.task_id, task_id=ctx.task_id
         )
-        return {"log": entry["log"], "entry": entry["id"]}
+        return {"log": entry.log, "entry": entry.id}
 
     return Job(log_append, KIND, TaskPolicy(), TaskOptions(), isolated=False)

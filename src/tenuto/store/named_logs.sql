@@ -18,7 +18,7 @@ WITH RECURSIVE found AS (
     WHERE found.log IS NOT NULL
       AND found.number < $2
 )
-SELECT found.log, newest.id AS last_entry, newest.at AS last_at, newest.message AS last_message
+SELECT found.log, newest.id AS last_entry_id, newest.at AS last_entry_at, newest.message AS last_message
 FROM found
 CROSS JOIN LATERAL (
     SELECT id, at, message

@@ -75,13 +75,13 @@ async def create_key(
 @router.get("/keys/{name:name}", responses=example(KEY), tags=["keys"])
 async def get_key(call: Admin, name: Name) -> dict[str, Any]:
     """Get an API key by name or prefix, without its text."""
-    return await call.app.api_keys.get(name)
+    return dict(await call.app.api_keys.get(name))
 
 
 @router.delete("/keys/{name:name}", responses=example(KEY), tags=["keys"])
 async def revoke_key(call: Annotated[ApiCall, requires(Role.ADMIN, "key.revoke")], name: Name) -> dict[str, Any]:
     """Revoke an API key and its sessions. It stops working within a second."""
-    return await call.app.api_keys.revoke(name)
+    return dict(await call.app.api_keys.revoke(name))
 
 
 @router.post("/keys/{name:name}/link", status_code=201, responses=example({"link": "tnl_…"}, 201), tags=["keys"])

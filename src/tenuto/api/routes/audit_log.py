@@ -81,7 +81,9 @@ async def list_audit(
     return make_page([dict(each) for each in found], limit, lambda each: (each["id"],))
 
 
-@router.get("/verification", responses=example({"sound": True, "links": 1204, "faults": [], "next": None}))
+@router.get(
+    "/verification", responses=example({"is_sound": True, "checked_link_count": 1204, "faults": [], "next": None})
+)
 async def verify_audit(
     call: Admin,
     newest: Annotated[
@@ -96,18 +98,14 @@ async def verify_audit(
         newest=newest, cursor=None if cursor is None else VerifierCursor(*cursor)
     )
     next_cursor = None if position is None else encode_cursor(position.link, position.entry, position.entries_left)
-    faults = [
-        {"kind": fault.kind, "says": fault.description, "position": fault.position, "entry": fault.entry}
-        for fault in result.faults
-    ]
     return {
-        "sound": result.is_sound,
-        "links": result.checked_links,
-        "position": result.end_position,
-        "keyed": result.is_keyed,
-        "anchored": result.checkpoint_position,
-        "faults": faults,
-        "more": result.has_more_faults,
+        "is_sound": result.is_sound,
+        "checked_link_count": result.checked_link_count,
+        "end_position": result.end_position,
+        "is_keyed": result.is_keyed,
+        "checkpoint_position": result.checkpoint_position,
+        "faults": result.faults,
+        "has_more_faults": result.has_more_faults,
         "next": next_cursor,
     }
 

@@ -18,7 +18,7 @@ ENTRY = {"id": 17, "log": "default", "at": "2031-05-04T02:00:00Z", "message": "i
 Viewer = Annotated[ApiCall, requires(Role.VIEWER, "log.read")]
 
 
-@router.get("", responses=example_page({"log": "default", "last_entry": 17, "last_message": ENTRY["message"]}))
+@router.get("", responses=example_page({"log": "default", "last_entry_id": 17, "last_message": ENTRY["message"]}))
 async def list_logs(call: Viewer, limit: Limit = 100, after: After = None) -> Page:
     """List logs by name, each with its newest entry."""
     cursor = decode_cursor(after, str)

@@ -75,16 +75,13 @@ async def verify_audit_log(
     if session.as_json:
         print_json(
             {
-                "sound": result.is_sound,
-                "links": result.checked_links,
-                "position": result.end_position,
-                "keyed": result.is_keyed,
-                "anchored": result.checkpoint_position,
-                "faults": [
-                    {"kind": fault.kind, "says": fault.description, "position": fault.position, "entry": fault.entry}
-                    for fault in result.faults
-                ],
-                "more": result.has_more_faults,
+                "is_sound": result.is_sound,
+                "checked_link_count": result.checked_link_count,
+                "end_position": result.end_position,
+                "is_keyed": result.is_keyed,
+                "checkpoint_position": result.checkpoint_position,
+                "faults": result.faults,
+                "has_more_faults": result.has_more_faults,
             }
         )
         return exit_codes.OK if result.is_sound else exit_codes.FAILED
@@ -107,7 +104,7 @@ def _extent(result: Verification) -> str:
         return "no entry is sealed yet"
     seal = "sealed with a key" if result.is_keyed else "sealed without a key"
     checkpoint = f"checkpoint at {result.checkpoint_position:,}" if result.checkpoint_position else "no checkpoint yet"
-    return f"{result.checked_links:,} of {result.end_position:,} entries verified, {seal}, {checkpoint}"
+    return f"{result.checked_link_count:,} of {result.end_position:,} entries verified, {seal}, {checkpoint}"
 
 
 @command(audit_log, "export", "trail.jsonl", "- | gzip > trail.jsonl.gz")

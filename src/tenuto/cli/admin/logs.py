@@ -27,8 +27,8 @@ async def list_logs(
         await session.app.logs.names(after=after, limit=limit),
         {
             "name": "log",
-            "last": lambda row, now: format_relative(row["last_at"], now),
-            "entry": "last_entry",
+            "last": lambda row, now: format_relative(row["last_entry_at"], now),
+            "entry": "last_entry_id",
             "message": lambda row, _: one_line(row["last_message"]),
         },
         noun="logs",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated
 from uuid import UUID
 
 from tenuto.errors import Conflict
@@ -12,12 +12,33 @@ from tenuto.model.actors import Role
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.access import audit_recorder
+from tenuto.store.records import FromColumn, RowMapper, TransitionalRecord
 
 SQL = load_statements(__file__)
 
-Record = dict[str, Any]
 KeyPosition = tuple[bool, str, UUID]
 """Position in the list of keys: whether it is revoked, its name, its id."""
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKeyRecord(TransitionalRecord):
+    """An API key without the digest of its secret."""
+
+    id: UUID
+    name: str
+    prefix: str
+    role: str
+    """The key of its `Role`."""
+    created_at: datetime
+    created_by: str
+    expires_at: datetime | None
+    expired: bool
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+    revoked_by: str | None
+
+
+_keys = RowMapper(ApiKeyRecord, SQL.load_key, SQL.list_keys, SQL.find_keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,20 +60,35 @@ class ActiveKey:
 
     id: UUID
     name: str
-    role: Role
+    role: Annotated[Role, FromColumn(Role.from_key)]
     digest: bytes
     needs_use_update: bool
     """Whether the stored last use is more than a minute ago."""
 
 
-async def insert_key(connection: Connection, new: NewKey) -> Record | None:
+_active_keys = RowMapper(ActiveKey, SQL.load_active_key)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionKey:
+    """The key of an open session."""
+
+    id: UUID
+    name: str
+    role: Annotated[Role, FromColumn(Role.from_key)]
+
+
+_session_keys = RowMapper(SessionKey, SQL.load_session_key)
+
+
+async def insert_key(connection: Connection, new: NewKey) -> ApiKeyRecord | None:
     """Insert a key and return it; None if its prefix exists, and the caller must choose another."""
     await connection.execute(
         SQL.insert_key, new.id, new.name, new.prefix, new.digest, new.role.key, new.by, new.expires_at
     )
-    stored = await connection.fetchrow(SQL.load_key, new.id)
+    stored = _keys.optional(await connection.fetchrow(SQL.load_key, new.id))
     if stored is not None:
-        return dict(stored)
+        return stored
     if await connection.fetchval(SQL.find_active_key_by_name, new.name) is not None:
         raise Conflict(
             f"an API key named {new.name} exists",
@@ -69,22 +105,19 @@ async def lock_if_no_key_exists(connection: Connection) -> bool:
     return not await connection.fetchval(SQL.has_any_key)
 
 
-async def list_keys(database: Database, after: KeyPosition | None, limit: int) -> list[Record]:
+async def list_keys(database: Database, after: KeyPosition | None, limit: int) -> list[ApiKeyRecord]:
     """Return keys, unrevoked ones first, by name."""
-    return [dict(row) for row in await database.fetch_all(SQL.list_keys, limit, *(after or (None, None, None)))]
+    return _keys.all(await database.fetch_all(SQL.list_keys, limit, *(after or (None, None, None))))
 
 
-async def find_keys(database: Database, name: str, prefix: str) -> list[Record]:
+async def find_keys(database: Database, name: str, prefix: str) -> list[ApiKeyRecord]:
     """Return the keys that match a name or a prefix."""
-    return [dict(row) for row in await database.fetch_all(SQL.find_keys, name, prefix)]
+    return _keys.all(await database.fetch_all(SQL.find_keys, name, prefix))
 
 
 async def load_active_key(database: Database, prefix: str) -> ActiveKey | None:
     """Return the key with this prefix, if it is neither revoked nor expired."""
-    row = await database.fetch_one(SQL.load_active_key, prefix)
-    if row is None:
-        return None
-    return ActiveKey(row["id"], row["name"], Role.from_key(row["role"]), row["digest"], row["to_be_marked"])
+    return _active_keys.optional(await database.fetch_one(SQL.load_active_key, prefix))
 
 
 async def record_use(database: Database, id: UUID) -> None:
@@ -117,10 +150,9 @@ async def redeem_login_link(database: Database, link: bytes, token: bytes, lifet
     await database.transaction(redeem)
 
 
-async def load_session_key(database: Database, token: bytes) -> tuple[UUID, str, Role] | None:
+async def load_session_key(database: Database, token: bytes) -> SessionKey | None:
     """Return the key of a session, if neither has ended."""
-    row = await database.fetch_one(SQL.load_session_key, token)
-    return None if row is None else (row["id"], row["name"], Role.from_key(row["role"]))
+    return _session_keys.optional(await database.fetch_one(SQL.load_session_key, token))
 
 
 async def end_session(database: Database, token: bytes) -> None:

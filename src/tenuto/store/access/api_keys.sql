@@ -8,7 +8,7 @@ ON CONFLICT DO NOTHING;
 -- name: load_key
 -- Return one key without the digest of its secret.
 SELECT id, name, prefix, role, created_at, created_by, expires_at, last_used_at, revoked_at, revoked_by,
-       expires_at <= clock_timestamp() AS expired
+       coalesce(expires_at <= clock_timestamp(), false) AS expired
 FROM tenuto.api_keys
 WHERE id = $1;
 
@@ -29,7 +29,7 @@ SELECT pg_advisory_xact_lock(hashtext('tenuto first key'));
 -- name: list_keys
 -- Return keys without digests, unrevoked ones first, by name, after a cursor.
 SELECT id, name, prefix, role, created_at, created_by, expires_at, last_used_at, revoked_at, revoked_by,
-       expires_at <= clock_timestamp() AS expired
+       coalesce(expires_at <= clock_timestamp(), false) AS expired
 FROM tenuto.api_keys
 WHERE $2::boolean IS NULL OR (revoked_at IS NOT NULL, name, id) > ($2, $3::text, $4::uuid)
 ORDER BY revoked_at IS NOT NULL, name, id
@@ -38,7 +38,7 @@ LIMIT $1;
 -- name: find_keys
 -- Return the keys that match a name (unrevoked keys) or a prefix (all keys).
 SELECT id, name, prefix, role, created_at, created_by, expires_at, last_used_at, revoked_at, revoked_by,
-       expires_at <= clock_timestamp() AS expired
+       coalesce(expires_at <= clock_timestamp(), false) AS expired
 FROM tenuto.api_keys
 WHERE (name = $1 AND revoked_at IS NULL) OR prefix = $2
 ORDER BY id
@@ -46,7 +46,7 @@ LIMIT 3;
 
 -- name: load_active_key
 -- Return the identity and digest of a key that is neither revoked nor expired.
-SELECT id, name, role, digest, last_used_at < clock_timestamp() - interval '1 minute' IS NOT FALSE AS to_be_marked
+SELECT id, name, role, digest, last_used_at < clock_timestamp() - interval '1 minute' IS NOT FALSE AS needs_use_update
 FROM tenuto.api_keys
 WHERE prefix = $1
   AND revoked_at IS NULL -- guard: api_keys.revoked

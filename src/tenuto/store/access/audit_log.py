@@ -2,26 +2,45 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from tenuto.model.audit_chain import GENESIS_SEAL
+from tenuto.model.audit_chain import GENESIS_SEAL, SEALED_FIELDS, SealedEntry
 from tenuto.postgres.database import Connection, Database, Row
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.bulk_copy import to_columns
+from tenuto.store.records import FromJson, RowMapper, TransitionalRecord
 
 SQL = load_statements(__file__)
 
-Record = dict[str, Any]
-ENTRY_FIELDS = (
-    "id", "at", "actor_type", "actor_id", "actor_name", "source", "request_id", "action", "target", "reason", "before",
-    "after",
-)  # fmt: skip
-"""All fields of an entry; the seal covers them."""
+
+@dataclass(frozen=True, slots=True)
+class AuditEntryRecord(TransitionalRecord):
+    """One audit entry; position, ``sealed_at`` and seal are None until it is sealed."""
+
+    id: UUID
+    at: datetime
+    actor_type: str
+    actor_id: str | None
+    actor_name: str
+    source: str
+    request_id: str | None
+    action: str
+    target: str | None
+    reason: str | None
+    before: Annotated[Any, FromJson]
+    after: Annotated[Any, FromJson]
+    position: int | None
+    sealed_at: datetime | None
+    seal: str | None
+    """The seal in hexadecimal digits."""
+
+
+_entries = RowMapper(AuditEntryRecord, SQL.list_entries, SQL.load_entry)
+_sealed_entries = RowMapper(SealedEntry, SQL.load_unsealed_entries, SQL.list_unsealed_entries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +51,9 @@ class ChainHead:
     seal: bytes = GENESIS_SEAL
 
 
+_heads = RowMapper(ChainHead, SQL.load_head)
+
+
 @dataclass(frozen=True, slots=True)
 class ChainLink:
     """One link with its entry, if that exists."""
@@ -40,8 +62,25 @@ class ChainLink:
     audit_id: UUID
     sealed_at: datetime
     seal: bytes
-    entry: Record | None
+    entry_at: datetime | None
+    entry: SealedEntry | None
+
+
+_links = RowMapper(ChainLink, SQL.list_links, computed=("entry",), unmapped=SEALED_FIELDS)
+
+
+@dataclass(frozen=True, slots=True)
+class UnchainedEntry:
+    """An entry that is not linked although it should be; all but its id is None if it was deleted."""
+
+    id: UUID
+    action: str | None
+    actor_name: str | None
     at: datetime | None
+    fault: Literal["inserted", "unsealed", "deleted"]
+
+
+_unchained_entries = RowMapper(UnchainedEntry, SQL.find_unchained_entries)
 
 
 async def has_unsealed_entries(database: Database) -> bool:
@@ -56,19 +95,17 @@ async def try_sealer_lock(connection: Connection) -> bool:
 
 async def load_head_in_transaction(connection: Connection) -> ChainHead:
     """Return the last link, in a transaction."""
-    row = await connection.fetchrow(SQL.load_head)
-    return ChainHead() if row is None else ChainHead(row["position"], row["seal"])
+    return _heads.optional(await connection.fetchrow(SQL.load_head)) or ChainHead()
 
 
 async def load_head(database: Database) -> ChainHead:
     """Return the last link."""
-    row = await database.fetch_one(SQL.load_head)
-    return ChainHead() if row is None else ChainHead(row["position"], row["seal"])
+    return _heads.optional(await database.fetch_one(SQL.load_head)) or ChainHead()
 
 
-async def load_unsealed_entries(connection: Connection, limit: int) -> list[Record]:
+async def load_unsealed_entries(connection: Connection, limit: int) -> list[SealedEntry]:
     """Return entries that wait to be sealed, oldest first."""
-    return [dict(row) for row in await connection.fetch(SQL.load_unsealed_entries, limit)]
+    return _sealed_entries.all(await connection.fetch(SQL.load_unsealed_entries, limit))
 
 
 async def append_links(connection: Connection, links: Sequence[tuple[int, UUID, bytes]]) -> None:
@@ -84,24 +121,21 @@ async def list_links(database: Database, after: int, limit: int) -> list[ChainLi
 
 
 def _to_link(row: Row) -> ChainLink:
-    entry = {name: row[name] for name in ENTRY_FIELDS} if row["there"] else None
-    return ChainLink(row["position"], row["audit_id"], row["sealed_at"], row["seal"], entry, row["instant"])
+    return _links.one(row, entry=None if row["id"] is None else _sealed_entries.one(row))
 
 
-async def list_unsealed_entries(database: Database, limit: int) -> list[Record]:
+async def list_unsealed_entries(database: Database, limit: int) -> list[SealedEntry]:
     """Return entries without a link, oldest first."""
-    return [dict(row) for row in await database.fetch_all(SQL.list_unsealed_entries, limit)]
+    return _sealed_entries.all(await database.fetch_all(SQL.list_unsealed_entries, limit))
 
 
 async def find_unchained_entries(
     database: Database, too_long: timedelta, below: UUID | None, last: UUID | None, limit: int
-) -> list[Record]:
+) -> list[UnchainedEntry]:
     """Return entries that are neither linked nor waiting as they should, below one id and down to another (None: no
     bound). The newest page includes pending entries that were removed."""
-    return [
-        dict(row)
-        for row in await database.fetch_all(SQL.find_unchained_entries, too_long, below, last, below is None, limit)
-    ]
+    rows = await database.fetch_all(SQL.find_unchained_entries, too_long, below, last, below is None, limit)
+    return _unchained_entries.all(rows)
 
 
 async def find_nth_entry_below(database: Database, below: UUID | None, number: int) -> UUID | None:
@@ -126,22 +160,11 @@ async def list_entries(
     since: datetime | None,
     until: datetime | None,
     limit: int,
-) -> list[Record]:
+) -> list[AuditEntryRecord]:
     """Return audit entries, newest first."""
-    rows = await database.fetch_all(SQL.list_entries, below, actor, action, target, since, until, limit)
-    return [_to_record(row) for row in rows]
+    return _entries.all(await database.fetch_all(SQL.list_entries, below, actor, action, target, since, until, limit))
 
 
-async def load_entry(database: Database, id: UUID) -> Record | None:
+async def load_entry(database: Database, id: UUID) -> AuditEntryRecord | None:
     """Return one audit entry."""
-    row = await database.fetch_one(SQL.load_entry, id)
-    return None if row is None else _to_record(row)
-
-
-def _to_record(row: Row) -> Record:
-    record = dict(row)
-    for name in ("before", "after"):
-        record[name] = None if record[name] is None else json.loads(record[name])
-    if record.get("seal") is not None:
-        record["seal"] = record["seal"].hex()
-    return record
+    return _entries.optional(await database.fetch_one(SQL.load_entry, id))

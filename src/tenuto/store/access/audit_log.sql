@@ -36,7 +36,7 @@ WHERE audit_id = ANY ($1::uuid[]);
 
 -- name: list_links
 -- Return links after a position with their entries in the sealed form; the entry is null if it was removed.
-SELECT link.position, link.audit_id, link.sealed_at, link.seal, audit.id IS NOT NULL AS there, audit.at AS instant,
+SELECT link.position, link.audit_id, link.sealed_at, link.seal, audit.at AS entry_at,
        audit.id::text AS id, to_json(audit.at AT TIME ZONE 'UTC') #>> '{}' AS at, actor_type, actor_id, actor_name,
        source, request_id, action, target, reason, before::text AS before, after::text AS after
 FROM tenuto.audit_chain AS link
@@ -58,7 +58,7 @@ LIMIT $1;
 -- Return irregular entries: neither linked nor pending, pending for too long, or pending but removed. Entries below
 -- $2 and not below $3; removed ones if $4.
 SELECT audit.id, audit.action, audit.actor_name, audit.at,
-       CASE WHEN waiting.audit_id IS NULL THEN 'inserted' ELSE 'unsealed' END AS how
+       CASE WHEN waiting.audit_id IS NULL THEN 'inserted' ELSE 'unsealed' END AS fault
 FROM tenuto.audit
 LEFT JOIN tenuto.audit_unsealed AS waiting ON waiting.audit_id = audit.id
 WHERE audit.id < coalesce($2::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
@@ -87,9 +87,10 @@ SELECT system_identifier::text || '/' || (SELECT oid FROM pg_database WHERE datn
 FROM pg_control_system();
 
 -- name: list_entries
--- Return audit entries, newest first, with their positions in the chain.
+-- Return audit entries, newest first, with their positions in the chain and seals.
 SELECT audit.id, audit.at, audit.actor_type, audit.actor_id, audit.actor_name, audit.source, audit.request_id,
-       audit.action, audit.target, audit.reason, audit.before, audit.after, link.position
+       audit.action, audit.target, audit.reason, audit.before, audit.after, link.position, link.sealed_at,
+       encode(link.seal, 'hex') AS seal
 FROM tenuto.audit
 LEFT JOIN tenuto.audit_chain AS link ON link.audit_id = audit.id
 WHERE ($1::uuid IS NULL OR audit.id < $1)
@@ -104,7 +105,8 @@ LIMIT $7;
 -- name: load_entry
 -- Return one audit entry with its position and seal.
 SELECT audit.id, audit.at, audit.actor_type, audit.actor_id, audit.actor_name, audit.source, audit.request_id,
-       audit.action, audit.target, audit.reason, audit.before, audit.after, link.position, link.sealed_at, link.seal
+       audit.action, audit.target, audit.reason, audit.before, audit.after, link.position, link.sealed_at,
+       encode(link.seal, 'hex') AS seal
 FROM tenuto.audit
 LEFT JOIN tenuto.audit_chain AS link ON link.audit_id = audit.id
 WHERE audit.id = $1;

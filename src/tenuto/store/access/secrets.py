@@ -2,14 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from tenuto.postgres.database import Connection, Database, Row
+from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.secret_encryption import EncryptedSecret
+from tenuto.store.records import RowMapper, TransitionalRecord
 
 SQL = load_statements(__file__)
+
+
+@dataclass(frozen=True, slots=True)
+class SecretRecord(TransitionalRecord):
+    """A secret without its value."""
+
+    name: str
+    version: int
+    key_id: str
+    """The master key that encrypts it."""
+    created_at: datetime
+    updated_at: datetime
+    updated_by: str
+
+
+_secrets = RowMapper(SecretRecord, SQL.list_secrets)
+_encrypted_secrets = RowMapper(EncryptedSecret, SQL.load_secret, SQL.list_secrets_under_other_keys)
 
 
 async def lock_secrets(connection: Connection) -> dict[str, int]:
@@ -32,18 +50,17 @@ async def store_secret(connection: Connection, secret: EncryptedSecret, at: date
 
 async def load_secret(database: Database, name: str) -> EncryptedSecret | None:
     """Return an encrypted secret."""
-    row = await database.fetch_one(SQL.load_secret, name)
-    return None if row is None else _to_sealed(row)
+    return _encrypted_secrets.optional(await database.fetch_one(SQL.load_secret, name))
 
 
-async def list_secrets(database: Database, after: str, limit: int) -> list[dict[str, Any]]:
+async def list_secrets(database: Database, after: str, limit: int) -> list[SecretRecord]:
     """Return secrets by name, without their values."""
-    return [dict(row) for row in await database.fetch_all(SQL.list_secrets, after, limit)]
+    return _secrets.all(await database.fetch_all(SQL.list_secrets, after, limit))
 
 
 async def list_secrets_under_other_keys(connection: Connection, key_id: str, after: str) -> list[EncryptedSecret]:
     """Return some secrets that are encrypted with another master key."""
-    return [_to_sealed(row) for row in await connection.fetch(SQL.list_secrets_under_other_keys, key_id, after)]
+    return _encrypted_secrets.all(await connection.fetch(SQL.list_secrets_under_other_keys, key_id, after))
 
 
 async def update_wrapping(connection: Connection, secret: EncryptedSecret) -> None:
@@ -58,7 +75,3 @@ async def delete_secret(database: Database, name: str) -> bool:
         return await connection.fetchval(SQL.delete_secret, name) is not None
 
     return await database.transaction(delete)
-
-
-def _to_sealed(row: Row) -> EncryptedSecret:
-    return EncryptedSecret(row["name"], row["version"], row["key_id"], row["wrapped"], row["sealed"])

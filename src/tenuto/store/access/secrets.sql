@@ -30,7 +30,7 @@ SET version = excluded.version,
 
 -- name: load_secret
 -- Return one encrypted secret.
-SELECT name, version, key_id, wrapped, sealed
+SELECT name, version, key_id, wrapped AS wrapped_key, sealed AS ciphertext
 FROM tenuto.secrets
 WHERE name = $1;
 
@@ -44,7 +44,7 @@ LIMIT $2;
 
 -- name: list_secrets_under_other_keys
 -- Return secrets that are encrypted with other master keys, by name.
-SELECT name, version, key_id, wrapped, sealed
+SELECT name, version, key_id, wrapped AS wrapped_key, sealed AS ciphertext
 FROM tenuto.secrets
 WHERE key_id <> $1 AND name > $2
 ORDER BY name
