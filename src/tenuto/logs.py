@@ -6,12 +6,12 @@ constant text; its data is in fields.
 
 from __future__ import annotations
 
+import json
 import logging
 import sys
 from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
 from typing import Any, Literal
-
-import structlog
 
 _FIELDS_ATTRIBUTE = "tenuto_fields"
 _redact: Callable[[str], str] | None = None
@@ -74,32 +74,72 @@ class Log:
 
 def configure(output_format: Literal["console", "json"] = "console", level: str = "info") -> None:
     """Set up logging for a service process."""
-    shared: list[structlog.typing.Processor] = [
-        _unpack,
-        structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-    last: list[structlog.typing.Processor] = [structlog.stdlib.ProcessorFormatter.remove_processors_meta]
-    if output_format == "json":
-        last += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
-    else:
-        # The pretty tracebacks show all local variables including secrets, and block the event loop for seconds.
-        plain = structlog.dev.plain_traceback
-        last += [structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty(), exception_formatter=plain)]
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(structlog.stdlib.ProcessorFormatter(foreign_pre_chain=shared, processors=last))
+    handler.setFormatter(_JsonFormatter() if output_format == "json" else _ConsoleFormatter(sys.stderr.isatty()))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
 
 
-def _unpack(_logger: Any, _method: str, event: structlog.typing.EventDict) -> structlog.typing.EventDict:
-    """Split an event of Tenuto into event and fields; a foreign record keeps the name of its logger."""
-    record: logging.LogRecord = event["_record"]
+def _record_fields(record: logging.LogRecord) -> dict[str, Any]:
+    """Return the event and the fields of a log record; a foreign record has the name of its logger as a field."""
     packed = getattr(record, _FIELDS_ATTRIBUTE, None)
-    if packed is None:
-        event["logger"] = record.name
-    else:
-        event["event"], fields = packed
-        event.update(fields)
-    for name, value in (getattr(record, ATTEMPT_ATTRIBUTE, None) or _attempt_fields()).items():
-        event.setdefault(name, value)
-    return event
+    event, fields = (record.getMessage(), {"logger": record.name}) if packed is None else packed
+    attempt = getattr(record, ATTEMPT_ATTRIBUTE, None) or _attempt_fields()
+    return {"event": event, **fields, **{name: value for name, value in attempt.items() if name not in fields}}
+
+
+def _format_timestamp(record: logging.LogRecord) -> str:
+    return datetime.fromtimestamp(record.created, UTC).isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
+
+
+class _JsonFormatter(logging.Formatter):
+    """Formats a log record as one JSON object per line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line = _record_fields(record)
+        line |= {"level": record.levelname.lower(), "timestamp": _format_timestamp(record)}
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        if record.stack_info:
+            line["stack"] = self.formatStack(record.stack_info)
+        return json.dumps(line, default=repr)
+
+
+_BOLD, _FAINT, _CYAN, _MAGENTA, _BLUE = "\033[1m", "\033[2m", "\033[36m", "\033[35m", "\033[34m"
+_LEVEL_STYLES = {"debug": "\033[32m", "info": "\033[32m", "warning": "\033[33m"}
+_ERROR_STYLE = "\033[31m"
+_NEEDS_QUOTES = frozenset(" \t=\r\n\"'")
+
+
+class _ConsoleFormatter(logging.Formatter):
+    """Formats a log record as text: time, level, event, logger of a foreign record, fields by name; then the traceback.
+
+    The traceback shows no local variables: they may contain secrets.
+    """
+
+    def __init__(self, has_colors: bool) -> None:
+        super().__init__()
+        self._has_colors = has_colors
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields = _record_fields(record)
+        level = record.levelname.lower()
+        parts = [
+            self._paint(_format_timestamp(record), _FAINT),
+            f"[{self._paint(f'{level:9}', _LEVEL_STYLES.get(level, _ERROR_STYLE) + _BOLD)}]",
+            self._paint(f"{fields.pop('event'):30}", _BOLD),
+        ]
+        if "logger" in fields:
+            parts.append(f"[{self._paint(fields.pop('logger'), _BOLD + _BLUE)}]")
+        for name, value in sorted(fields.items()):
+            needs_quotes = not isinstance(value, str) or not _NEEDS_QUOTES.isdisjoint(value)
+            text = repr(value) if needs_quotes else value
+            parts.append(f"{self._paint(name, _CYAN)}={self._paint(text, _MAGENTA)}")
+        lines = [" ".join(parts).rstrip()]
+        if record.exc_info:
+            lines.append(self.formatException(record.exc_info))
+        if record.stack_info:
+            lines.append(self.formatStack(record.stack_info))
+        return "\n".join(lines)
+
+    def _paint(self, text: str, style: str) -> str:
+        return f"{style}{text}\033[0m" if self._has_colors else text

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import logging
+import re
+import sys
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from tenuto import Context, PermanentFailure, Step, Tenuto, cron
-from tenuto.logs import configure
+from tenuto.logs import Log, configure
 from tests.support.service_fixtures import WorkerFactory
 
 
@@ -80,3 +82,49 @@ async def test_console_log_lines_name_task_and_execution_and_omit_successes(
     assert "attempt ended" not in output
     (line,) = [line for line in output.splitlines() if "attempt failed" in line]
     assert f"task={failed}" in line
+
+
+def write_samples() -> None:
+    log = Log("tenuto.sample")
+    log.info("task recovered", worker="a b", task_id="t1", count=3, note="")
+    logging.getLogger("some.library").warning("by %s", "standard logging")
+    try:
+        raise ValueError("no")
+    except ValueError:
+        log.exception("sweep failed")
+
+
+def test_console_log_line_has_sorted_fields_and_plain_traceback(read_stderr: Callable[[], str]) -> None:
+    configure("console", "info")
+    write_samples()
+    lines = read_stderr().splitlines()
+    assert all(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z", line[:27]) for line in lines[:3])
+    assert [line[28:] for line in lines[:3]] == [
+        "[info     ] task recovered                 count=3 note= task_id=t1 worker='a b'",
+        "[warning  ] by standard logging            [some.library]",
+        "[error    ] sweep failed",
+    ]
+    assert (lines[3], lines[-1]) == ("Traceback (most recent call last):", "ValueError: no")
+
+
+def test_console_log_line_has_colors_on_a_terminal(
+    read_stderr: Callable[[], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    configure("console", "info")
+    Log("tenuto.sample").error("task lost", task_id="t1")
+    line = read_stderr()
+    assert "[\033[31m\033[1merror    \033[0m] \033[1mtask lost" in line
+    assert "\033[36mtask_id\033[0m=\033[35mt1\033[0m" in line
+
+
+def test_json_log_line_has_all_fields_and_values_of_any_type(read_stderr: Callable[[], str]) -> None:
+    configure("json", "info")
+    write_samples()
+    Log("tenuto.sample").info("value logged", value={"kind": int})
+    first, second, third, last = (json.loads(line) for line in read_stderr().splitlines())
+    assert list(first) == ["event", "worker", "task_id", "count", "note", "level", "timestamp"]
+    assert (first["event"], first["count"], first["level"]) == ("task recovered", 3, "info")
+    assert second["logger"] == "some.library"
+    assert third["exception"].endswith("ValueError: no")
+    assert last["value"] == {"kind": "<class 'int'>"}
