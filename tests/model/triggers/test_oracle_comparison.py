@@ -5,11 +5,14 @@ from __future__ import annotations
 import random
 from bisect import bisect_right
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
+from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
+from cronsim import CronSim
 
 from tenuto.model.triggers import Trigger, at, cron, every
 from tests.model.triggers import oracle
@@ -94,6 +97,24 @@ def test_cron_line_with_wildcards_matches_the_oracle(zone: str) -> None:
     runs = oracle.by_real_time(walk, *map(oracle.cron_is_due, REAL_TIME))
     for line, expected in zip(REAL_TIME, runs, strict=True):
         check_agreement(cron(line, zone=zone), expected, walk)
+
+
+@pytest.mark.parametrize(
+    ("zone", "line", "after", "by_rule"),
+    [
+        # The clock was set back at 01:00 UTC: the answer is 01:30 summer time, which was 45 minutes ago.
+        ("Europe/London", "30 1 * * *", "2025-10-26 01:15", oracle.by_the_clock),
+        # The clock is set forward by half an hour: it steps by whole hours and skips the runs at 03:00, 03:10, 03:20.
+        ("Australia/Lord_Howe", "*/10 3 * * *", "2025-10-04 12:00", oracle.by_real_time),
+    ],
+)
+def test_cronsim_is_wrong_around_clock_changes(zone: str, line: str, after: str, by_rule: Any) -> None:
+    """The reason why `model.triggers.cron` searches itself. If this fails, cronsim has been corrected: use it."""
+    (expected,) = by_rule(walk_in(zone), oracle.cron_is_due(line))
+    instant = datetime.fromisoformat(after).replace(tzinfo=UTC)
+    run = expected[bisect_right(expected, instant)]
+    assert cron(line, zone=zone).next_after(instant) == run
+    assert next(CronSim(line, instant.astimezone(ZoneInfo(zone)))).astimezone(UTC) != run
 
 
 @pytest.mark.parametrize("zone", YEARS)

@@ -1,8 +1,8 @@
 """Cron triggers: parsing of a cron line, its next run, and its description.
 
-A line has five fields with lists, ranges, steps and names, or is an alias such as @daily. Each field is parsed here, so
-that an error names the field and the item; `cronsim` then expands the values. Extensions of cronsim (seconds, L, W, #)
-are rejected, and its search is not used because it is wrong around clock changes.
+A line has five fields with lists, ranges, steps and names, or is an alias such as @daily. Extensions of some tools
+(seconds, L, W, #) are rejected. Parsing and search are written here: the library cronsim does not say which item of a
+line is wrong, and its search is wrong around clock changes (`test_cronsim_is_wrong_around_clock_changes`).
 
 A line with fixed minute and hour names wall times: one that does not exist runs at the first instant after the clock
 change, one that happens twice runs once. A line with a wildcard or a step in minute or hour follows real time: a
@@ -16,9 +16,8 @@ from calendar import monthrange
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from functools import lru_cache
+from itertools import chain
 from typing import Any, ClassVar, Unpack
-
-from cronsim import CronSim, CronSimError
 
 from tenuto.errors import Invalid, quoted
 from tenuto.model.triggers import zones
@@ -56,6 +55,7 @@ MONTHS = (
 
 _MAX_DAYS_SEARCHED = SEARCH_HORIZON // DAY
 _MAX_MONTHS_BETWEEN_RUNS = 8 * 12
+_LONGEST_DAYS = tuple(monthrange(2000, month)[1] for month in range(1, 13))
 _CALENDAR_CYCLE_YEARS = range(2000, 2400)  # then weekdays and leap years repeat
 _ITEM = re.compile(r"(?P<low>\*|[0-9a-z]+)(?:-(?P<high>[0-9a-z]+))?(?:/(?P<step>[0-9]+))?")
 
@@ -203,28 +203,27 @@ def _normalize_line(text: object) -> str:
 @lru_cache(maxsize=4096)
 def _parse_line(line: str) -> CronCalendar:
     """Expand a normalized line, or raise `Invalid` with the field at fault."""
-    texts = [_parse_field(field, text) for field, text in zip(_FIELDS, _split_fields(line), strict=True)]
-    try:
-        cron = CronSim(" ".join(texts), datetime(2000, 1, 1))  # noqa: DTZ001 (only expanded, never searched)
-    except CronSimError:
-        # Each field is valid by itself, so the remaining cause is a date such as 30 February.
+    texts = _split_fields(line)
+    minutes, hours, days, months, weekdays = (_parse_field(*each) for each in zip(_FIELDS, texts, strict=True))
+    is_either_day_open = texts[2].startswith("*") or texts[4].startswith("*")  # as in the cron of Debian
+    if is_either_day_open and min(days) > max(_LONGEST_DAYS[month - 1] for month in months):
         raise Invalid(
             f"the cron line {line!r} would never run: its months have no such day",
             code="trigger.cron.no_such_day",
             field="cron.day_of_month",
             remedy="choose a day that those months have",
-        ) from None
+        )
     calendar = CronCalendar(
-        minutes=frozenset(cron.minutes),
-        hours=frozenset(cron.hours),
-        days=frozenset(cron.days),
-        months=frozenset(cron.months),
-        weekdays=frozenset((day - 1) % 7 for day in cron.weekdays if isinstance(day, int)),
-        matches_either_day=not cron.day_and,
+        minutes=minutes,
+        hours=hours,
+        days=days,
+        months=months,
+        weekdays=frozenset((day - 1) % 7 for day in weekdays),
+        matches_either_day=not is_either_day_open,
         follows_real_time=any("*" in text or "/" in text for text in texts[:2])
-        or len(cron.minutes) == 60
-        or len(cron.hours) == 24,
-        times=tuple(sorted(hour * 60 + minute for hour in cron.hours for minute in cron.minutes)),
+        or len(minutes) == 60
+        or len(hours) == 24,
+        times=tuple(sorted(hour * 60 + minute for hour in hours for minute in minutes)),
     )
     _check_not_too_rare(calendar)
     return calendar
@@ -251,8 +250,7 @@ def _split_fields(line: str) -> list[str]:
     return texts
 
 
-def _parse_field(field: _Field, text: str) -> str:
-    """Return the field with names replaced by numbers, each item checked."""
+def _parse_field(field: _Field, text: str) -> frozenset[int]:
     items = text.split(",")
     if len(items) > MAX_FIELD_ITEMS:
         raise Invalid(
@@ -261,19 +259,19 @@ def _parse_field(field: _Field, text: str) -> str:
             field=field.label,
             remedy=f"use at most {MAX_FIELD_ITEMS}",
         )
-    return ",".join(_parse_item(field, item) for item in items)
+    return frozenset(chain.from_iterable(_parse_item(field, item) for item in items))
 
 
-def _parse_item(field: _Field, item: str) -> str:
+def _parse_item(field: _Field, item: str) -> range:
     match = _ITEM.fullmatch(item)
     if match is None or (match["low"] == "*" and match["high"]):
         raise _item_error(field, item)
-    step = f"/{_parse_step(field, item, match['step'])}" if match["step"] else ""
+    step = _parse_step(field, item, match["step"]) if match["step"] else 1
     if match["low"] == "*":
-        return f"*{step}"
+        return range(field.low, field.high + 1, step)
     low = _parse_number(field, match["low"])
     if not match["high"]:
-        return f"{low}{step}"
+        return range(low, (field.high if match["step"] else low) + 1, step)
     high = _parse_number(field, match["high"])
     if field.name == "day_of_week" and high == 0 < low:
         high = 7  # fri-sun ends at the Sunday that ends the week
@@ -284,8 +282,7 @@ def _parse_item(field: _Field, item: str) -> str:
             field=field.label,
             remedy=f"write it as two ranges, {low}-{field.high},{field.low}-{high}",
         )
-    # A range of one value is that value, whatever the step; cronsim would step from it to the end of the field.
-    return f"{low}" if low == high else f"{low}-{high}{step}"
+    return range(low, high + 1, step)
 
 
 def _parse_number(field: _Field, text: str) -> int:
