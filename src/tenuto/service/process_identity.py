@@ -11,6 +11,7 @@ import fcntl
 import os
 import secrets
 import socket
+import subprocess
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -159,7 +160,6 @@ def _boot_id() -> str:
     """Return the id of the current boot of the machine; processes of earlier boots are dead."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        import psutil
-
-        return str(int(psutil.boot_time()))
+    except OSError:  # macOS
+        command = ["sysctl", "-n", "kern.bootsessionuuid"]
+        return subprocess.run(command, capture_output=True, check=True, text=True).stdout.strip()

@@ -8,7 +8,7 @@ spelling: every address of a host name is checked in its effective form.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 
@@ -136,23 +136,30 @@ def effective_address(address: Address) -> Address:
     return address
 
 
-def blocked_category(address: Address, local: Collection[Address] = ()) -> str | None:
-    """Return the category of an address that is not public; ``local``: the addresses of this machine."""
+def _never_local(_address: Address) -> bool:
+    return False
+
+
+def blocked_category(address: Address, is_local: Callable[[Address], bool] = _never_local) -> str | None:
+    """Return the category of an address that is not public; ``is_local``: whether this machine has the address."""
     reached = effective_address(address)  # guard: http_call.plain_address
     for network, category in _BLOCKED_NETWORKS:
         if reached in network:
             return category
     if isinstance(reached, IPv6Address) and reached not in _PUBLIC_V6:
         return "a reserved address"
-    return LOCAL if reached in local or address in local else None
+    return LOCAL if is_local(reached) or is_local(address) else None
 
 
 def check_addresses(
-    host: str, addresses: Sequence[Address], allow_list: AllowList, local: Collection[Address] = ()
+    host: str,
+    addresses: Sequence[Address],
+    allow_list: AllowList,
+    is_local: Callable[[Address], bool] = _never_local,
 ) -> Sequence[Address]:
     """Return the addresses of a host if all of them may be called; a single blocked one rejects the host."""
     for address in addresses:  # guard: http_call.every_address
-        category = blocked_category(address, local)
+        category = blocked_category(address, is_local)
         if category is not None and not allow_list.permits(host, effective_address(address), category):
             reason = (
                 f"{host} is {category}"

@@ -352,11 +352,7 @@ async def _send(
     from tenuto.steps.http import transport as http_transport
 
     allow_list = AllowList.parse(services.get_settings().http_allowed_hosts)
-    try:
-        local = http_transport.local_addresses()
-    except http_transport.LocalAddressesUnknown as error:
-        raise CallFailed(f"{request} was not sent: {error.message}", code=error.code, remedy=error.remedy) from None
-    backend = http_transport.CheckedNetworkBackend(allow_list, resolve or http_transport.resolve, local)
+    backend = http_transport.CheckedNetworkBackend(allow_list, resolve or http_transport.resolve)
     first = request
     try:
         while True:

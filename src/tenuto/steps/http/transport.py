@@ -8,12 +8,13 @@ only when a call is made, because the HTTP libraries are slow to import.
 from __future__ import annotations
 
 import asyncio
+import errno
 import ipaddress
 import os
 import socket
 import ssl
 import threading
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from concurrent.futures import Future
 from functools import lru_cache
 from queue import SimpleQueue
@@ -22,7 +23,6 @@ from typing import Any
 import httpcore2
 import httpx2
 
-from tenuto.errors import EngineError
 from tenuto.steps.http import address_policy
 from tenuto.steps.http.address_policy import Address, AllowList
 
@@ -33,6 +33,8 @@ _CONNECT_TIMEOUT_SECONDS = 5.0
 """How long one of several addresses may not respond before the next is tried."""
 _RESOLVE_TIMEOUT_SECONDS = 20.0
 _MAX_RESOLVER_THREADS = 32
+_DISCARD_PORT = 9
+_OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 AddressInfos = Sequence[tuple[Any, ...]]
 
 
@@ -94,37 +96,28 @@ async def resolve(host: str, port: int) -> Sequence[str]:
     return await _resolver.resolve(host, port)
 
 
-class LocalAddressesUnknown(EngineError):
-    """The system does not list the addresses of this machine."""
+def is_local_address(address: Address) -> bool:
+    """Whether an address belongs to this machine: the system then connects to it from that very address.
 
-
-def local_addresses() -> frozenset[Address]:
-    """Return the addresses of this machine. Without them no call is allowed: an unknown one would not be blocked."""
-    import psutil
-
+    Connecting a datagram socket sends nothing. An address without a route is not local, and cannot be called either.
+    """
+    family = socket.AF_INET if address.version == 4 else socket.AF_INET6
     try:
-        interfaces = psutil.net_if_addrs()
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect((str(address), _DISCARD_PORT))
+            return ipaddress.ip_address(probe.getsockname()[0].partition("%")[0]) == address
     except OSError as error:
-        raise LocalAddressesUnknown(
-            f"the system does not list the addresses of this machine: {_root_cause(error)}",
-            code="step.http.local_addresses_unknown",
-            remedy="allow AF_NETLINK sockets for the worker; under systemd add it to RestrictAddressFamilies",
-        ) from error
-    found = set()
-    for interface in interfaces.values():
-        for each in interface:
-            if each.family in (socket.AF_INET, socket.AF_INET6):
-                found.add(ipaddress.ip_address(each.address.partition("%")[0]))
-    return frozenset(found)
+        if error.errno in _OUT_OF_RESOURCES:  # the answer is unknown, and a local address must not be called
+            raise httpcore2.ConnectError(_root_cause(error)) from None
+        return False
 
 
 class CheckedNetworkBackend(httpcore2.AsyncNetworkBackend):
     """Opens connections to allowed addresses only."""
 
-    def __init__(self, allow_list: AllowList, resolve: Resolve, local: Collection[Address]) -> None:
+    def __init__(self, allow_list: AllowList, resolve: Resolve) -> None:
         self._allow_list = allow_list
         self._resolve = resolve
-        self._local = local
         self._backend = httpcore2.AnyIOBackend()
 
     async def connect_tcp(
@@ -136,7 +129,7 @@ class CheckedNetworkBackend(httpcore2.AsyncNetworkBackend):
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
         found = await self._addresses(host, port)
-        *others, last = address_policy.check_addresses(host, found, self._allow_list, self._local)
+        *others, last = address_policy.check_addresses(host, found, self._allow_list, is_local_address)
         for address in others:
             try:
                 return await self._backend.connect_tcp(str(address), port, timeout=_CONNECT_TIMEOUT_SECONDS)
