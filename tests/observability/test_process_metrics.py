@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from tenuto.errors import Unavailable
 from tenuto.ids import new_id
 from tenuto.model.tasks import Deferral, Outcome, OutcomeReason, OutcomeStatus, Settlement, Task
@@ -92,3 +94,22 @@ def test_prometheus_buckets_are_cumulative() -> None:
     assert "tenuto_attempt_seconds_sum 20000.3005" in lines
     assert "tenuto_claims_total 1.0" in lines
     assert "tenuto_database_up 0.0" in lines
+
+
+def test_rendered_metrics_escape_labels_and_are_read_back_by_prometheus() -> None:
+    counters = ProcessMetrics()
+    labels = ('a "quoted"\nstatus', r"back\slash\n")
+    counters.ended_counts[labels] = 3
+    counters.durations.add([timedelta(seconds=0.3), timedelta(seconds=9999)], 2)
+    text = render_metrics(counters, QueryResult(None, Unavailable("no", code="test.error"), 0.0, 0.0))
+    families = {family.name: family for family in text_string_to_metric_families(text)}
+    (ended,) = families["tenuto_attempts_ended"].samples
+    assert (ended.labels, ended.value) == ({"status": labels[0], "reason": labels[1]}, 3)
+    durations = families["tenuto_attempt_seconds"]
+    assert (durations.type, len(durations.samples)) == ("histogram", len(BUCKET_BOUNDS_SECONDS) + 3)
+    by_bound = {sample.labels.get("le"): sample.value for sample in durations.samples if "_bucket" in sample.name}
+    assert (by_bound["0.25"], by_bound["0.5"], by_bound["7200"], by_bound["+Inf"]) == (0, 2, 2, 4)
+    assert {sample.name: sample.value for sample in durations.samples if not sample.labels} == {
+        "tenuto_attempt_seconds_count": 4,
+        "tenuto_attempt_seconds_sum": 2 * 9999.3,
+    }

@@ -6,19 +6,16 @@ Metrics of this process come from `observability.process_metrics`, metrics of th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from tenuto.clock import monotonic_seconds
 from tenuto.observability.cached_query import QueryResult
 from tenuto.observability.process_metrics import BUCKET_BOUNDS_SECONDS, Histogram, ProcessMetrics
 from tenuto.store.reports.metrics import RECENT_WINDOW, DatabaseMetrics
 from tenuto.version import __version__
-
-if TYPE_CHECKING:
-    from prometheus_client.core import Metric as Family
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -89,34 +86,39 @@ LabelledValue = tuple[tuple[str, ...], float]
 
 def render_metrics(counters: ProcessMetrics, result: QueryResult[DatabaseMetrics]) -> str:
     """Render all metrics in the Prometheus text format."""
-    from prometheus_client import CollectorRegistry, generate_latest
+    histograms = {
+        "tenuto_attempt_seconds": counters.durations,
+        "tenuto_start_delay_seconds": counters.start_delays,
+    }
+    values = dict(_process_values(counters)) | dict(_database_values(result))
+    lines: list[str] = []
+    for metric in PROCESS_METRICS + DATABASE_METRICS:
+        if metric.kind != "histogram" and metric.name not in values:
+            continue
+        lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
+        if metric.kind == "histogram":
+            lines += _histogram_samples(metric.name, histograms[metric.name])
+        else:
+            lines += [_sample(metric.name, metric.labels, *each) for each in values[metric.name]]
+    return "".join(f"{line}\n" for line in lines)
 
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Collector(counters, result))
-    return generate_latest(registry).decode("utf-8")
+
+def _histogram_samples(name: str, histogram: Histogram) -> Iterator[str]:
+    bounds = [*(f"{bound:g}" for bound in BUCKET_BOUNDS_SECONDS), "+Inf"]
+    cumulative = list(accumulate(histogram.counts))
+    for bound, count in zip(bounds, cumulative, strict=True):
+        yield _sample(f"{name}_bucket", ("le",), (bound,), count)
+    yield _sample(f"{name}_count", (), (), cumulative[-1])
+    yield _sample(f"{name}_sum", (), (), histogram.sum.total_seconds())
 
 
-class _Collector:
-    """Collects the metrics of one scrape."""
+def _sample(name: str, label_names: tuple[str, ...], labels: tuple[str, ...], value: float) -> str:
+    pairs = [f'{key}="{_escape(label)}"' for key, label in zip(label_names, labels, strict=True)]
+    return f"{name}{{{','.join(pairs)}}} {float(value)!r}" if pairs else f"{name} {float(value)!r}"
 
-    def __init__(self, counters: ProcessMetrics, result: QueryResult[DatabaseMetrics]) -> None:
-        self._counters = counters
-        self._result = result
 
-    def describe(self) -> Iterable[Family]:
-        return ()
-
-    def collect(self) -> Iterator[Family]:
-        histograms = {
-            "tenuto_attempt_seconds": self._counters.durations,
-            "tenuto_start_delay_seconds": self._counters.start_delays,
-        }
-        values = dict(_process_values(self._counters)) | dict(_database_values(self._result))
-        for metric in PROCESS_METRICS + DATABASE_METRICS:
-            if metric.kind == "histogram":
-                yield _make_histogram(metric, histograms[metric.name])
-            elif metric.name in values:
-                yield _make_family(metric, values[metric.name])
+def _escape(label: str) -> str:
+    return label.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
 def _process_values(counters: ProcessMetrics) -> Iterator[tuple[str, list[LabelledValue]]]:
@@ -170,27 +172,3 @@ def _database_values(result: QueryResult[DatabaseMetrics]) -> Iterator[tuple[str
         "tenuto_recent_max_start_delay_seconds",
         [((), max((row["latest_seconds"] for row in found.recent), default=0))],
     )
-
-
-def _make_family(metric: Metric, values: list[LabelledValue]) -> Family:
-    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
-
-    family: CounterMetricFamily | GaugeMetricFamily
-    if metric.kind == "counter":
-        family = CounterMetricFamily(metric.name, metric.help, labels=metric.labels)
-    else:
-        family = GaugeMetricFamily(metric.name, metric.help, labels=metric.labels)
-    for labels, value in values:
-        family.add_metric(labels, float(value))
-    return family
-
-
-def _make_histogram(metric: Metric, histogram: Histogram) -> Family:
-    from prometheus_client.core import HistogramMetricFamily
-
-    cumulative = list(accumulate(histogram.counts))
-    names = [*(f"{bound:g}" for bound in BUCKET_BOUNDS_SECONDS), "+Inf"]
-    buckets = [(name, float(number)) for name, number in zip(names, cumulative, strict=True)]
-    family = HistogramMetricFamily(metric.name, metric.help)
-    family.add_metric((), buckets, sum_value=histogram.sum.total_seconds())
-    return family
