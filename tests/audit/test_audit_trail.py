@@ -16,6 +16,8 @@ from uuid import UUID
 
 import asyncpg
 import pytest
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from tenuto import Step, Tenuto, manual, secret_encryption
 from tenuto.audit import checkpoints
@@ -442,6 +444,26 @@ async def test_audit_sealer_never_continues_a_keyed_chain_without_a_key(url: str
     assert await list_faults(app) == [("unknown_key", 6)]
     for each in (plain, rotated):
         await each.close()
+
+
+async def test_trail_sealed_with_keys_of_the_cryptography_library_is_sound(
+    app: Tenuto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Earlier versions derived the keys with that library; trails of them must stay verifiable."""
+
+    def derive_key(key: secret_encryption.MasterKey) -> audit_chain.AuditKey:
+        derivation = HKDF(SHA256(), length=32, salt=None, info=b"tenuto audit chain")
+        return audit_chain.AuditKey(key.id, derivation.derive(key.bytes))
+
+    with monkeypatch.context() as earlier:
+        earlier.setattr(audit_keys, "_derive_key", derive_key)
+        await write_sealed_entries(app, 3)
+    await write_sealed_entries(app, 2)
+    found = await app.audit.verify()
+    assert (found.is_sound, found.checked_links) == (True, 5)
+    current = audit_keys.load_audit_keys(app.settings).current
+    assert current is not None
+    assert current.bytes.hex() == "5db56f0b2a69b218f6ac1d416e0fce8ea28276232504a14612e9dd6a4c09758b"
 
 
 async def test_audit_keys_of_rotated_master_key_still_verify_old_seals(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ years, so the keys derived from it are stored in a file in the home directory.
 
 from __future__ import annotations
 
+import hashlib
+import hmac
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -31,10 +33,9 @@ def load_audit_keys(settings: Settings) -> AuditKeys:
 
 
 def _derive_key(key: secret_encryption.MasterKey) -> AuditKey:
-    from cryptography.hazmat.primitives.hashes import SHA256
-    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
-
-    return AuditKey(key.id, HKDF(SHA256(), length=32, salt=None, info=_PURPOSE).derive(key.bytes))
+    """Derive a key by HKDF (RFC 5869) with SHA-256, no salt and 32 bytes of output, which are one block."""
+    pseudo_random_key = hmac.digest(bytes(hashlib.sha256().digest_size), key.bytes, hashlib.sha256)
+    return AuditKey(key.id, hmac.digest(pseudo_random_key, _PURPOSE + b"\x01", hashlib.sha256))
 
 
 def _store_keys(file: Path, managed: Sequence[AuditKey]) -> list[AuditKey]:
