@@ -19,7 +19,7 @@ from tenuto.model.tasks import OutcomeStatus, TaskState
 from tests.cli.conftest import Shell, clean_environment
 
 TREE = build_full_tree()
-HEAVY = ("asyncpg", "pydantic", "pydantic_settings", "rich", "structlog", "asyncio", "tenuto.app")
+HEAVY = ("asyncpg", "pydantic", "pydantic_settings", "rich", "asyncio", "tenuto.app")
 
 
 def commands() -> Iterator[tuple[str, Any]]:

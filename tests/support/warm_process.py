@@ -45,7 +45,6 @@ PRELOADED_MODULES = (
     "asyncpg",
     "rich.live",
     "rich.table",
-    "structlog",
 )
 
 _MAX_ORDER_BYTES = 1 << 20
