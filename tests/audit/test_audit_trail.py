@@ -460,7 +460,7 @@ async def test_trail_sealed_with_keys_of_the_cryptography_library_is_sound(
         await write_sealed_entries(app, 3)
     await write_sealed_entries(app, 2)
     found = await app.audit.verify()
-    assert (found.is_sound, found.checked_links) == (True, 5)
+    assert (found.is_sound, found.checked_link_count) == (True, 5)
     current = audit_keys.load_audit_keys(app.settings).current
     assert current is not None
     assert current.bytes.hex() == "5db56f0b2a69b218f6ac1d416e0fce8ea28276232504a14612e9dd6a4c09758b"

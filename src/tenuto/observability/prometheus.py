@@ -113,7 +113,7 @@ def _histogram_samples(name: str, histogram: Histogram) -> Iterator[str]:
 
 
 def _sample(name: str, label_names: tuple[str, ...], labels: tuple[str, ...], value: float) -> str:
-    pairs = [f'{key}="{_escape(label)}"' for key, label in zip(label_names, labels, strict=True)]
+    pairs = sorted(f'{key}="{_escape(label)}"' for key, label in zip(label_names, labels, strict=True))
     return f"{name}{{{','.join(pairs)}}} {float(value)!r}" if pairs else f"{name} {float(value)!r}"
 
 
