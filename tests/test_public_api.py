@@ -11,7 +11,7 @@ import pytest
 import tenuto
 
 ROOT = Path(__file__).resolve().parent.parent
-HEAVY_MODULES = ("asyncpg", "pydantic", "typer", "pydantic_settings", "rich", "uvloop")
+HEAVY_MODULES = ("asyncpg", "pydantic", "click", "pydantic_settings", "rich", "uvloop")
 
 
 def run_python(code: str) -> str:

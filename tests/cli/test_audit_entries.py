@@ -23,7 +23,8 @@ from tests.cli.conftest import TASKS
 from tests.docs.generate import commands
 
 READ_ONLY_COMMANDS = {
-    "", "plan", "simulate", "health", "doctor", "version", "worker list", "schedule", "schedule list", "schedule show",
+    "", "plan", "simulate", "health", "doctor", "version", "completion", "worker list",
+    "schedule", "schedule list", "schedule show",
     "schedule next", "schedule history", "schedule ledger", "execution", "execution list", "execution show",
     "execution watch", "cron", "cron explain", "manifest", "manifest list", "manifest show", "manifest history",
     "manifest polls", "manifest groups", "batch", "batch list", "batch watch", "batch show", "batch items",

@@ -24,7 +24,7 @@ async def copy(number: int, days: int = 1) -> None: ...
 
 
 def make_options(**options: Any) -> dict[str, Any]:
-    return {name: default for name, (_, default) in MANIFEST_OPTIONS.items()} | options
+    return {name: declared.default for name, declared in MANIFEST_OPTIONS.items()} | options
 
 
 def test_job_provides_the_defaults_of_a_manifest() -> None:

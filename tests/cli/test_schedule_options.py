@@ -16,7 +16,7 @@ from tests.support.errors import raises_code
 
 
 def make_options(**options: Any) -> dict[str, Any]:
-    return {**{name: default for name, (_, default) in SCHEDULE_OPTIONS.items()}, **options}
+    return {**{name: declared.default for name, declared in SCHEDULE_OPTIONS.items()}, **options}
 
 
 def make_schedule(**options: Any) -> ScheduleDefinition:

@@ -13,12 +13,14 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
+import click
 from pydantic.fields import FieldInfo
 from pydantic_settings import BaseSettings
 
 from tenuto.cli import exit_codes
 from tenuto.cli.command import SHARED_OPTIONS
 from tenuto.cli.command_tree import build_full_tree
+from tenuto.cli.parameters import table_parameters
 from tenuto.observability.process_metrics import BUCKET_BOUNDS_SECONDS
 from tenuto.observability.prometheus import DATABASE_METRICS, PROCESS_METRICS, Metric
 from tenuto.observability.status import METRICS_INTERVAL_SECONDS
@@ -157,6 +159,7 @@ def cli_page() -> str:
     for path, command in known.items():
         parts += ["", *command_section(path, command)]
         shared |= {p.name: p for p in command.params if is_shared(p)}
+    shared["output"] = next(p for p in table_parameters(SHARED_OPTIONS) if p.name == "output")
     return "\n".join(
         [
             "# Command line",
@@ -218,8 +221,8 @@ def options_table(options: list[Any]) -> Iterator[str]:
     yield "| option | meaning |"
     yield "|---|---|"
     for option in options:
-        default = option.default
-        is_shown = default not in (None, False) and "default" not in (option.help or "")
+        default = option.get_default(click.Context(click.Command("tenuto")))
+        is_shown = default not in (None, False, ()) and "default" not in (option.help or "")
         more = format_choices(option) + (f" Default: `{default}`." if is_shown else "")
         yield f"| {format_spelling(option)} | {table_cell(option.help)}{more} |"
 
@@ -233,10 +236,9 @@ def format_spelling(parameter: Any) -> str:
 
 
 def format_choices(parameter: Any) -> str:
-    annotation = parameter.type_descriptor.annotation
-    if get_origin(annotation) is not Literal or parameter.metavar:
+    if not isinstance(parameter.type, click.Choice) or parameter.metavar:
         return ""
-    return " One of " + ", ".join(f"`{choice}`" for choice in get_args(annotation)) + "."
+    return " One of " + ", ".join(f"`{choice}`" for choice in parameter.type.choices) + "."
 
 
 def is_shared(parameter: Any) -> bool:

@@ -7,14 +7,17 @@ A command is a function that takes a `Session` and its own options. `command` ad
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
-import typer
+import click
 
 from tenuto.cli import exit_codes, output
+from tenuto.cli.parameters import Declaration, declared_parameters, flag, option, parameter_label, table_parameters
 from tenuto.errors import Invalid
 from tenuto.model.validation import check_text
 
@@ -28,38 +31,27 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def option(metavar: str, help: str, *names: str, **settings: Any) -> Any:
-    """Declare an option with a value; without names, its name is that of the parameter."""
-    return typer.Option(*names, metavar=metavar, help=help, **settings)
-
-
-def flag(help: str, *names: str) -> Any:
-    """Declare an option without a value."""
-    return typer.Option(*names, help=help)
-
-
-def argument(metavar: str, help: str, **settings: Any) -> Any:
-    """Declare a positional argument."""
-    return typer.Argument(metavar=metavar, help=help, **settings)
-
-
-def text_option(name: str, metavar: str, help: str, **settings: Any) -> tuple[Any, None]:
-    """Return annotation and default of an option with an optional text, for a table of options."""
-    return Annotated[str | None, option(metavar, help, name, **settings)], None
-
-
-_OUTPUT_HELP = "Output format; json also applies to errors. (default: table)"
-_OUTPUT_OPTION = option("table|json", _OUTPUT_HELP, "--output", "-o", show_default=False)
 _APP_HELP = "Tenuto app to load; the working folder is on the import path. [TENUTO_APP]"
 _DATABASE_HELP = "PostgreSQL URL; without it, an embedded server in the home folder. [TENUTO_DATABASE]"
-_HOME_HELP = "Folder of the embedded database and the health files. [TENUTO_HOME]"
-SHARED_OPTIONS: dict[str, tuple[Any, Any]] = {
-    "app": text_option("--app", "MODULE:OBJECT", _APP_HELP, envvar="TENUTO_APP", show_envvar=False),
-    "database": text_option("--database", "URL", _DATABASE_HELP),
-    "home": text_option("--home", "FOLDER", _HOME_HELP),
-    "output": (Annotated[Literal["table", "json"], _OUTPUT_OPTION], "table"),
-    "quiet": (Annotated[bool, flag("No messages on stderr except errors.", "--quiet", "-q")], False),
+SHARED_OPTIONS: dict[str, Declaration] = {
+    "app": option("MODULE:OBJECT", _APP_HELP, envvar="TENUTO_APP"),
+    "database": option("URL", _DATABASE_HELP),
+    "home": option("FOLDER", "Folder of the embedded database and the health files. [TENUTO_HOME]"),
+    "output": option(
+        "table|json|csv",
+        "Output format; json also applies to errors, csv is for lists. (default: table)",
+        *("--output", "-o"),
+        type=Literal["table", "json", "csv"],
+        default="table",
+    ),
+    "quiet": flag("No messages on stderr except errors.", "--quiet", "-q"),
 }
+_OUTPUT_WITHOUT_CSV = replace(
+    SHARED_OPTIONS["output"],
+    metavar="table|json",
+    help="Output format; json also applies to errors. (default: table)",
+    type=Literal["table", "json"],
+)
 ALL_SHARED = tuple(SHARED_OPTIONS)
 SERVICE_SHARED = ("app", "database", "home", "quiet")
 _NON_EMPTY_OPTIONS = ("app", "database", "home", "queues", "queue", "name", "host")
@@ -67,9 +59,6 @@ _MAX_TEXT_LENGTH = 16 * 1024 * 1024
 """Longer than any command line; the operation that receives the text enforces its own limit."""
 _INTERACTIVE_CONNECT_SECONDS = 1.0
 """An operator waits for the answer, so an unreachable database is reported soon. Services wait longer."""
-
-top_level = typer.Typer(rich_markup_mode=None)
-"""Commands and groups directly under `tenuto`. A command module registers them here when it is imported."""
 
 
 class Session:
@@ -84,7 +73,7 @@ class Session:
         output: str = "table",
         quiet: bool = False,
     ) -> None:
-        self.as_json = output == "json"
+        self.output = output
         self.quiet = quiet
         self.is_service = False
         self.action = "unknown"
@@ -92,6 +81,10 @@ class Session:
         self.app_name = app
         self._database = database
         self._home = home
+
+    @property
+    def as_json(self) -> bool:
+        return self.output == "json"
 
     @property
     def home(self) -> Path:
@@ -168,88 +161,83 @@ class Session:
             await self.app.close()
 
 
-def group(name: str, description: str, *examples: str) -> typer.Typer:
-    """Register a group of commands; without a subcommand it prints its help.
+def group(name: str, description: str, *examples: str) -> click.Group:
+    """Return a group of commands; without a subcommand it prints its help.
 
     ``examples`` are the arguments after the name of the group.
     """
-    branch = typer.Typer(name=name, rich_markup_mode=None)
 
-    def print_help(context: typer.Context) -> None:
+    @click.pass_context
+    def print_help(context: click.Context) -> None:
         if context.invoked_subcommand is None:
-            typer.echo(context.get_help())
+            click.echo(context.get_help())
 
-    texts = {"help": _help(f"tenuto {name}", examples, description), "short_help": description.removesuffix(".")}
-    branch.callback(invoke_without_command=True, **texts)(print_help)  # type: ignore[arg-type]
-    top_level.add_typer(branch, name=name)
-    return branch
+    texts = _help_texts(f"tenuto {name}", examples, description)
+    return click.Group(name, callback=print_help, invoke_without_command=True, **texts)
 
 
 def command(
-    group: typer.Typer, name: str | None, *examples: str, shared: tuple[str, ...] = ALL_SHARED, service: bool = False
+    group: click.Group | None,
+    name: str | None,
+    *examples: str,
+    shared: tuple[str, ...] = ALL_SHARED,
+    options: Mapping[str, Declaration] = MappingProxyType({}),
+    is_list: bool = False,
+    service: bool = False,
 ) -> Callable[[F], F]:
-    """Register the decorated function as a command; without a name it runs when the group is called alone.
+    """Make a command of the decorated function.
 
-    ``examples`` are the arguments after the name of the command.
+    Without a group it is a command directly under `tenuto`; without a name it runs when the group is called alone.
+    ``examples`` are the arguments after the name of the command, ``options`` the ``**options`` of the function.
     """
-    path = " ".join(part for part in ("tenuto", "" if group is top_level else group.info.name, name) if part)
+    path = " ".join(part for part in ("tenuto", group and group.name, name) if part)
 
     def register(function: F) -> F:
-        run = _wrap_command(function, shared, service=service)
-        description = inspect.getdoc(function) or ""
-        texts: dict[str, Any] = {
-            "help": _help(path, examples, description),
-            "short_help": description.partition("\n")[0].removesuffix("."),
-        }
-        if name is None:
-            group.callback(invoke_without_command=True, **texts)(run)
+        common = {each: SHARED_OPTIONS[each] for each in shared}
+        if "output" in common and not is_list:
+            common["output"] = _OUTPUT_WITHOUT_CSV
+        parameters = [*declared_parameters(function, options), *table_parameters(common)]
+        callback = _callback(function, shared, service=service)
+        texts = _help_texts(path, examples, inspect.getdoc(function) or "")
+        if group is not None and name is None:
+            group.callback, group.params, group.help, group.short_help = callback, parameters, *texts.values()
+            return function
+        built = click.Command(name, callback=callback, params=parameters, **texts)
+        if group is not None:
+            group.add_command(built)
         else:
-            group.command(name, **texts)(run)
+            function.click_command = built  # type: ignore[attr-defined]
         return function
 
     return register
 
 
-def _help(path: str, examples: Sequence[str], description: str) -> str:
+def _help_texts(path: str, examples: Sequence[str], description: str) -> dict[str, Any]:
     lines = "\n".join(f"  {path} {example}".rstrip() for example in examples)
-    return f"Examples:\n\n\b\n{lines}\n\n{description}"
+    summary = description.partition("\n")[0].removesuffix(".")
+    return {"help": f"Examples:\n\n\b\n{lines}\n\n{description}", "short_help": summary}
 
 
-def _wrap_command(function: Callable[..., Any], shared: tuple[str, ...], *, service: bool) -> Callable[..., None]:
-    signature = inspect.signature(function, eval_str=True)
-    own = [
-        parameter.replace(kind=parameter.KEYWORD_ONLY)
-        for parameter in signature.parameters.values()
-        if parameter.name != "session"
-    ]
-    common = [
-        inspect.Parameter(
-            name, inspect.Parameter.KEYWORD_ONLY, default=SHARED_OPTIONS[name][1], annotation=SHARED_OPTIONS[name][0]
-        )
-        for name in shared
-    ]
-
-    def run(*, context: typer.Context, **options: Any) -> None:
+def _callback(function: Callable[..., Any], shared: tuple[str, ...], *, service: bool) -> Callable[..., None]:
+    def run(**given: Any) -> None:
+        context = click.get_current_context()
         if context.invoked_subcommand is not None:
             return  # a subcommand of this group was called
-        all_options = dict(options)
+        options: dict[str, Any] = {
+            name: (list(value) or None) if isinstance(value, tuple) else value for name, value in given.items()
+        }
         session = Session(**{name: options.pop(name) for name in shared})
         session.is_service = service
         session.action = ".".join(context.command_path.split()[1:]).replace("-", "_")
 
         def work() -> int | None:
-            _reject_invalid_text(context, all_options)
+            _reject_invalid_text(context)
             return _run_to_completion(session, function(session, **options))
 
         code = exit_codes.run_reporting_errors(work, context.command_path, as_json=session.as_json)
         if code != exit_codes.OK:
-            raise typer.Exit(code)
+            context.exit(code)
 
-    context_first = inspect.Parameter("context", inspect.Parameter.KEYWORD_ONLY, annotation=typer.Context)
-    parameters = [context_first, *own, *common]
-    run.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
-    run.__doc__ = None
     return run
 
 
@@ -279,33 +267,22 @@ def _uvloop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     return uvloop.new_event_loop
 
 
-def _reject_invalid_text(context: typer.Context, options: dict[str, Any]) -> None:
+def _reject_invalid_text(context: click.Context) -> None:
     """Reject empty values of options that name something, and values that cannot be stored as text.
 
     An unset shell variable arrives as empty text; it must not select the default.
     """
     for parameter in context.command.params:
-        value = options.get(parameter.name or "")
-        texts = [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else []
-        metavar = parameter.metavar or ""
-        is_option = parameter.param_type_name == "option"
-        label = parameter_label(parameter)
-        if value == "" and is_option and parameter.name in _NON_EMPTY_OPTIONS:
+        value, label = context.params.get(parameter.name or ""), parameter_label(parameter)
+        if value == "" and isinstance(parameter, click.Option) and parameter.name in _NON_EMPTY_OPTIONS:
             raise Invalid(
                 f"{label} is empty", code="cli.option.empty", field=label, remedy="omit the option, or give a value"
             )
-        if any(kind in metavar for kind in ("FILE", "FOLDER")):
+        if any(kind in (parameter.metavar or "") for kind in ("FILE", "FOLDER")):
             continue  # a file name may contain any bytes
-        for text in texts:
+        for text in value if isinstance(value, tuple) else (value,):
             if isinstance(text, str) and not text.isascii():
                 check_text(text, field=label, limit=_MAX_TEXT_LENGTH)
-
-
-def parameter_label(parameter: Any) -> str:
-    """Return the name of a parameter for errors: the option, or the placeholder of an argument."""
-    if parameter.param_type_name == "option":
-        return str(parameter.opts[0])
-    return (parameter.metavar or "").strip("[]…") or parameter.name or ""
 
 
 def login_name() -> str:

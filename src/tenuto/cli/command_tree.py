@@ -1,72 +1,114 @@
 """The command `tenuto`: its table of commands, lazy loading of their modules, usage errors.
 
-A command module is imported only when one of its commands is called. `tenuto --help` is printed from the table.
+A command module is imported only when its command is called; `tenuto --help` is printed from the table. Extensions add
+commands with `register_commands`.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
-from difflib import get_close_matches
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from importlib import import_module
-from typing import Annotated, Any
 
-import typer
-from typer.core import TyperGroup
-from typer.exceptions import Abort, TyperException
-from typer.main import get_command_from_info, get_group_from_info
+import click
+from click.shell_completion import get_completion_class
 
 from tenuto.cli import exit_codes
-from tenuto.cli.command import flag, parameter_label, top_level
 from tenuto.cli.output import discard_stdout
+from tenuto.cli.parameters import parameter_label
+from tenuto.errors import Conflict
 from tenuto.version import __version__
 
-COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
-    "Services": {
-        "up": ("admin.services", "Run all services in one process: scheduler, worker and web service"),
-        "worker": ("admin.services", "Run a worker process"),
-        "scheduler": ("admin.services", "Run a scheduler process"),
-        "web": ("admin.services", "Run the web service"),
-        "health": ("admin.services", "Check the health of services on this machine"),
-    },
-    "Schedules": {
-        "schedule": ("definitions.schedules", "Create, inspect, change and run schedules"),
-        "execution": ("work.executions", "List, watch, cancel, pause and retry runs of schedules"),
-        "plan": ("definitions.plans", "Show what applying definition files would change, without changing it"),
-        "apply": ("definitions.plans", "Apply the schedules and manifests of definition files in one transaction"),
-        "simulate": (
-            "definitions.simulate",
-            "Simulate the schedules: which runs would fire when, and which conflicts would occur",
-        ),
-        "cron": ("definitions.cron", "Explain cron lines"),
-    },
-    "Manifests": {
-        "manifest": ("definitions.manifests", "Create, inspect, change and run manifests (job definitions)"),
-        "batch": ("work.batches", "Run a manifest for many rows, and control them as one batch"),
-        "dead-letter": ("work.dead_letters", "List dead letters, retry or acknowledge them"),
-    },
-    "Work": {
-        "run": ("work.jobs", "Run a job: put a task into the job's queue"),
-        "once": ("work.one_shots", "Run something once, at a given time"),
-        "job": ("work.jobs", "List the jobs of an app"),
-        "task": ("work.tasks", "List tasks, explain why they wait, cancel them"),
-        "activity": ("work.tasks", "List and show past attempts"),
-        "log": ("admin.logs", "Read named logs and append to them"),
-        "queue": ("work.tasks", "List queues, limit and pause them"),
-    },
-    "Administration": {
-        "key": ("admin.credentials", "Create, list and revoke API keys"),
-        "login": ("admin.credentials", "Print a link that logs a browser in to the web service"),
-        "audit": ("admin.audit_log", "List, verify and export the audit log"),
-        "secret": ("admin.credentials", "Store secrets for steps and jobs"),
-        "doctor": ("admin.doctor", "Check the installation for problems"),
-        "migrate": ("admin.services", "Migrate the database schema to this version"),
-        "version": ("", "Print the version"),
-    },
-}
-"""By section of the help: command -> (module below `tenuto.cli`, first line of its help). A test compares the texts."""
 
-_MODULES = {name: module for section in COMMANDS.values() for name, (module, _) in section.items() if module}
+@dataclass(frozen=True, slots=True)
+class CommandEntry:
+    """A command directly under `tenuto`, in a section of the help."""
+
+    name: str
+    section: str
+    help: str
+    """First line of its help."""
+    target: str
+    """``module:attribute`` of the click command or group, imported when the command is called."""
+
+
+def _entries(section: str, commands: dict[str, tuple[str, str]]) -> list[CommandEntry]:
+    return [CommandEntry(name, section, help, f"tenuto.cli.{target}") for name, (target, help) in commands.items()]
+
+
+CORE_COMMANDS = [
+    *_entries(
+        "Services",
+        {
+            "up": (
+                "admin.services:run_all_services",
+                "Run all services in one process: scheduler, worker and web service",
+            ),
+            "worker": ("admin.services:workers", "Run a worker process"),
+            "scheduler": ("admin.services:run_scheduler", "Run a scheduler process"),
+            "web": ("admin.services:run_web", "Run the web service"),
+            "health": ("admin.services:check_health", "Check the health of services on this machine"),
+        },
+    ),
+    *_entries(
+        "Schedules",
+        {
+            "schedule": ("definitions.schedules:schedules", "Create, inspect, change and run schedules"),
+            "execution": ("work.executions:executions", "List, watch, cancel, pause and retry runs of schedules"),
+            "plan": (
+                "definitions.plans:plan_definitions",
+                "Show what applying definition files would change, without changing it",
+            ),
+            "apply": (
+                "definitions.plans:apply_definitions",
+                "Apply the schedules and manifests of definition files in one transaction",
+            ),
+            "simulate": (
+                "definitions.simulate:simulate",
+                "Simulate the schedules: which runs would fire when, and which conflicts would occur",
+            ),
+            "cron": ("definitions.cron:cron_commands", "Explain cron lines"),
+        },
+    ),
+    *_entries(
+        "Manifests",
+        {
+            "manifest": (
+                "definitions.manifests:manifests",
+                "Create, inspect, change and run manifests (job definitions)",
+            ),
+            "batch": ("work.batches:batches", "Run a manifest for many rows, and control them as one batch"),
+            "dead-letter": ("work.dead_letters:dead_letters", "List dead letters, retry or acknowledge them"),
+        },
+    ),
+    *_entries(
+        "Work",
+        {
+            "run": ("work.jobs:run_job", "Run a job: put a task into the job's queue"),
+            "once": ("work.one_shots:one_shots", "Run something once, at a given time"),
+            "job": ("work.jobs:jobs", "List the jobs of an app"),
+            "task": ("work.tasks:tasks", "List tasks, explain why they wait, cancel them"),
+            "activity": ("work.tasks:activities", "List and show past attempts"),
+            "log": ("admin.logs:logs", "Read named logs and append to them"),
+            "queue": ("work.tasks:queues", "List queues, limit and pause them"),
+        },
+    ),
+    *_entries(
+        "Administration",
+        {
+            "key": ("admin.credentials:api_keys", "Create, list and revoke API keys"),
+            "login": ("admin.credentials:create_login_link", "Print a link that logs a browser in to the web service"),
+            "audit": ("admin.audit_log:audit_log", "List, verify and export the audit log"),
+            "secret": ("admin.credentials:secrets", "Store secrets for steps and jobs"),
+            "doctor": ("admin.doctor:run_doctor", "Check the installation for problems"),
+            "migrate": ("admin.services:migrate_database", "Migrate the database schema to this version"),
+            "completion": ("command_tree:print_completion", "Print the completion script of a shell"),
+            "version": ("command_tree:print_version", "Print the version"),
+        },
+    ),
+]
+"""The commands of Tenuto. A test compares their help lines with the commands."""
 
 _HELP = """Examples:
 
@@ -76,89 +118,105 @@ _HELP = """Examples:
 
 A durable scheduler for Python on PostgreSQL.
 """
+_EPILOG = (
+    "Results go to stdout, messages and errors to stderr. TENUTO_DEBUG=1 prints a traceback instead of an error"
+    " message."
+)
 
 
-class LazyGroup(TyperGroup):
-    """Group that imports a command's module when the command is called (Click's LazyGroup pattern)."""
+class LazyGroup(click.Group):
+    """Group that imports a command's module when the command is called."""
 
-    def list_commands(self, ctx: Any) -> list[str]:
-        return [name for section in COMMANDS.values() for name in section]
+    def __init__(self, entries: Iterable[CommandEntry], **settings: object) -> None:
+        super().__init__(**settings)  # type: ignore[arg-type]
+        self.entries = {entry.name: entry for entry in entries}
 
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name in _MODULES and cmd_name not in self.commands:
-            import_module(f"tenuto.cli.{_MODULES[cmd_name]}")
-            self.add_command(_build_command(cmd_name))
-        return super().get_command(ctx, cmd_name)
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(self.entries)
 
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in self.entries and cmd_name not in self.commands:
+            module, _, attribute = self.entries[cmd_name].target.partition(":")
+            found = getattr(import_module(module), attribute)
+            self.add_command(getattr(found, "click_command", found), cmd_name)
+        return self.commands.get(cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         try:
             return super().resolve_command(ctx, args)
-        except TyperException as error:  # Typer only suggests commands that are loaded
-            if similar := get_close_matches(args[0], self.list_commands(ctx)):
-                error.message = f"no such command {args[0]!r}; did you mean {', '.join(map(repr, similar))}?"
-            raise
+        except click.NoSuchCommand as error:  # click suggests only commands that are loaded
+            raise click.NoSuchCommand(error.command_name, possibilities=self.entries, ctx=ctx) from None
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        width = max(map(len, self.list_commands(ctx)))
-        for heading, section in COMMANDS.items():
-            with formatter.section(heading):
-                formatter.write_dl([(name.ljust(width), summary) for name, (_, summary) in section.items()])
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        width = max(map(len, self.entries))
+        for section in dict.fromkeys(entry.section for entry in self.entries.values()):
+            with formatter.section(section):
+                own = [entry for entry in self.entries.values() if entry.section == section]
+                formatter.write_dl([(entry.name.ljust(width), entry.help) for entry in own])
 
-    def format_epilog(self, ctx: Any, formatter: Any) -> None:
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Exit codes"):
             formatter.write_dl([(str(code), meaning) for code, meaning in exit_codes.MEANINGS.items()])
         formatter.write_paragraph()
-        formatter.write_text(
-            "Results go to stdout, messages and errors to stderr. TENUTO_DEBUG=1 prints a traceback instead of an error"
-            " message."
-        )
+        formatter.write_text(_EPILOG)
 
 
-def _build_command(name: str) -> Any:
-    for command in top_level.registered_commands:
-        if command.name == name:
-            return get_command_from_info(command, pretty_exceptions_short=False, rich_markup_mode=None)
-    group = next(group for group in top_level.registered_groups if group.name == name)
-    return get_group_from_info(group, pretty_exceptions_short=False, rich_markup_mode=None, suggest_commands=True)
+@click.command("version", short_help="Print the version", help="Examples:\n\n\b\n  tenuto version\n  tenuto --version\n\nPrint the version.")
+def print_version() -> None:
+    click.echo(f"tenuto {__version__}")
 
 
-root = typer.Typer(
+@click.command(
+    "completion",
+    help="Examples:\n\n\b\n  tenuto completion bash > tenuto.bash\n  tenuto completion fish\n\n"
+    "Print the completion script of a shell.",
+    short_help="Print the completion script of a shell",
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), help="Name of the shell.")
+def print_completion(shell: str) -> None:
+    complete = get_completion_class(shell)
+    assert complete is not None
+    click.echo(complete(root, {}, "tenuto", "_TENUTO_COMPLETE").source())
+
+
+@click.pass_context
+def _print_help(context: click.Context, *, version: bool) -> None:
+    if version:
+        context.invoke(print_version)
+    elif context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+root = LazyGroup(
+    CORE_COMMANDS,
     name="tenuto",
-    cls=LazyGroup,
     help=_HELP,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
+    callback=_print_help,
+    invoke_without_command=True,
+    params=[click.Option(["--version"], is_flag=True, help="Print the version.")],
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
 )
 
 
-@root.callback(invoke_without_command=True)
-def _print_help(
-    context: typer.Context, version: Annotated[bool, flag("Print the version.", "--version")] = False
-) -> None:
-    if version:
-        _print_version()
-    elif context.invoked_subcommand is None:
-        typer.echo(context.get_help())
+def register_commands(entries: Iterable[CommandEntry]) -> None:
+    """Add commands of an extension to `tenuto`. They come after the others of their section."""
+    for entry in entries:
+        if entry.name in root.entries:
+            raise Conflict(
+                f"command {entry.name!r} of {entry.target} exists already",
+                code="cli.command.duplicate",
+                remedy="rename the command of the extension",
+            )
+        root.entries[entry.name] = entry
 
 
-@root.command(
-    "version",
-    help="Examples:\n\n\b\n  tenuto version\n  tenuto --version\n\nPrint the version.",
-    short_help="Print the version",
-)
-def _print_version() -> None:
-    typer.echo(f"tenuto {__version__}")
-
-
-def build_full_tree() -> TyperGroup:
+def build_full_tree() -> LazyGroup:
     """Return `tenuto` with all its commands loaded, for tests and the generated reference."""
-    tree = typer.main.get_command(root)
-    assert isinstance(tree, LazyGroup)
-    for name in _MODULES:
-        tree.get_command(None, name)
-    tree.commands = {name: tree.commands[name] for name in tree.list_commands(None)}
-    return tree
+    context = click.Context(root)
+    root.commands = {name: command for name in root.entries if (command := root.get_command(context, name))}
+    return root
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -166,11 +224,11 @@ def run(arguments: Sequence[str]) -> int:
     if arguments[:1] == ["help"]:  # `tenuto help task list`; `tenuto help exit-codes` is the main help
         arguments = [*(argument for argument in arguments[1:] if argument != "exit-codes"), "--help"]
     try:
-        code = root(arguments, prog_name="tenuto", standalone_mode=False)
+        code = root.main(list(arguments), prog_name="tenuto", standalone_mode=False)
         sys.stdout.flush()
-    except TyperException as error:
+    except click.ClickException as error:
         return _report_usage_error(error, as_json=_is_json_requested(arguments))
-    except Abort:
+    except click.Abort:
         return exit_codes.INTERRUPTED
     except BrokenPipeError:
         discard_stdout()
@@ -185,9 +243,9 @@ def run(arguments: Sequence[str]) -> int:
     return code if isinstance(code, int) else exit_codes.OK
 
 
-def _report_usage_error(error: TyperException, *, as_json: bool) -> int:
-    message = error.format_message().replace("Value error, ", "")
-    context: typer.Context | None = getattr(error, "ctx", None)
+def _report_usage_error(error: click.ClickException, *, as_json: bool) -> int:
+    message = error.format_message()
+    context: click.Context | None = getattr(error, "ctx", None)
     path = context.command_path if context else "tenuto"
     parameter = getattr(error, "param", None)
     exit_codes.print_error(

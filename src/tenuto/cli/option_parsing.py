@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Annotated, Any
 from uuid import UUID
 
-import typer
+import click
 
-from tenuto.cli.command import option
 from tenuto.cli.formatting import safe_text
+from tenuto.cli.parameters import option
 from tenuto.errors import Invalid, UserError
 from tenuto.model import validation
 
@@ -46,7 +46,7 @@ def confirm(action: str, field: str) -> bool:
             field=field,
             remedy="add --yes",
         )
-    return typer.confirm(f"{action}?", err=True)
+    return click.confirm(f"{action}?", err=True)
 
 
 def require_wait(timeout: float | None, *, wait: bool) -> None:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from tenuto.cli import exit_codes
-from tenuto.cli.command import Session, argument, command, group, option
+from tenuto.cli.command import Session, command, group
 from tenuto.cli.formatting import format_local_time, one_line
 from tenuto.cli.option_parsing import BelowOption, LimitOption, build_filters
 from tenuto.cli.output import fitted_table, print_json, print_list, print_rich
+from tenuto.cli.parameters import argument, option
 from tenuto.model.triggers.parsing import parse_instant
 
 if TYPE_CHECKING:

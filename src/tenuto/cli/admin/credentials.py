@@ -10,11 +10,10 @@ from datetime import datetime
 from getpass import getpass
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
-from tenuto.cli.command import Session, argument, command, group, login_name, option, top_level
+from tenuto.cli.command import Session, command, group, login_name
 from tenuto.cli.formatting import format_local_time, format_relative
 from tenuto.cli.output import Record, print_json, print_list, print_text, styled_state
+from tenuto.cli.parameters import argument, choice, option
 from tenuto.errors import Invalid
 from tenuto.model.actors import Role
 from tenuto.model.triggers.parsing import parse_instant
@@ -35,9 +34,7 @@ async def create_key(
     name: Annotated[str, argument("NAME", "Name of the key.")],
     role: Annotated[
         RoleName,
-        typer.Option(
-            help="Role: viewer reads; operator also runs and stops; editor also changes definitions; admin may do all."
-        ),
+        choice("Role: viewer reads; operator also runs and stops; editor also changes definitions; admin may do all."),
     ] = "viewer",
     expires: Annotated[str | None, option("INSTANT", "Expiry time. (default: valid until revoked)")] = None,
 ) -> None:
@@ -105,7 +102,7 @@ async def revoke_key(session: Session, key: Key) -> None:
         session.print_message(f"key {revoked['name']} ({revoked['prefix']}) revoked by {user}")
 
 
-@command(top_level, "login", "", "--key deploy --port 9000")
+@command(None, "login", "", "--key deploy --port 9000")
 async def create_login_link(
     session: Session,
     key: Annotated[str, option("KEY", "Name or prefix of the API key to log in with.")] = "admin",

@@ -9,7 +9,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from tenuto.cli import exit_codes
-from tenuto.cli.command import Session, command, top_level
+from tenuto.cli.command import Session, command
 from tenuto.cli.formatting import format_duration, safe_text
 from tenuto.cli.output import print_json, print_rich, styled_state
 from tenuto.clock import monotonic_seconds
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tenuto.diagnostics.checks import Finding
 
 
-@command(top_level, "doctor", "", "-o json | jq '.checks[] | select(.severity != \"ok\")'")
+@command(None, "doctor", "", "-o json | jq '.checks[] | select(.severity != \"ok\")'")
 async def run_doctor(session: Session) -> int:
     """Check the installation for problems.
 

@@ -2,7 +2,7 @@
 
 A container runs this check every few seconds. The usual forms of the command are therefore handled here, without the
 command tree, the settings and the app, which take several times longer to load. Other forms go through the tree and
-end in the same `report_health`. This module must not import typer, rich or the app.
+end in the same `report_health`. This module must not import click, rich or the app.
 """
 
 from __future__ import annotations

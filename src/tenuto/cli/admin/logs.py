@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 from typing import Annotated
 
-from tenuto.cli.command import Session, argument, command, flag, group, option
+from tenuto.cli.command import Session, command, group
 from tenuto.cli.formatting import escape_control_characters, format_local_time, format_relative, one_line, safe_text
 from tenuto.cli.option_parsing import LimitOption, read_json_option
 from tenuto.cli.output import Record, print_json, print_list, print_text
+from tenuto.cli.parameters import argument, flag, option
 
 LogName = Annotated[str, argument("LOG", "Name of the log.")]
 

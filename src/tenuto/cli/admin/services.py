@@ -7,12 +7,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcon
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
+import click
 
 from tenuto.cli.admin.health import report_health
-from tenuto.cli.command import SERVICE_SHARED, Session, argument, command, flag, option, top_level
+from tenuto.cli.command import SERVICE_SHARED, Session, command, group
 from tenuto.cli.formatting import format_duration, format_relative, safe_text
 from tenuto.cli.output import print_list, styled_state
+from tenuto.cli.parameters import argument, flag, option
 from tenuto.settings import redact_password
 
 if TYPE_CHECKING:
@@ -34,12 +35,11 @@ Grace = Annotated[
 Host = Annotated[str | None, option("ADDRESS", "Listen address of the web service.")]
 Port = Annotated[int | None, option("NUMBER", "Port of the web service; 0 chooses a free one.", min=0, max=65535)]
 
-workers = typer.Typer(name="worker", rich_markup_mode=None)
-top_level.add_typer(workers, name="worker")
+workers = group("worker", "Run a worker process.")
 
 
 @command(
-    top_level,
+    None,
     "up",
     "--app tasks:app",
     "--app tasks:app --queues default,mail --slots 20",
@@ -175,7 +175,7 @@ async def list_workers(
 
 
 @command(
-    top_level,
+    None,
     "scheduler",
     "",
     "--database postgresql://tenuto@db/tenuto --name scheduler-1",
@@ -190,7 +190,7 @@ async def run_scheduler(session: Session, name: ServiceName = None) -> None:
     await session.app.run_scheduler(name=name)
 
 
-@command(top_level, "web", "--app tasks:app", "--host 0.0.0.0 --port 8443", shared=SERVICE_SHARED, service=True)
+@command(None, "web", "--app tasks:app", "--host 0.0.0.0 --port 8443", shared=SERVICE_SHARED, service=True)
 async def run_web(session: Session, host: Host = None, port: Port = None, name: ServiceName = None) -> None:
     """Run the web service.
 
@@ -211,7 +211,7 @@ def _database_text(app: Tenuto) -> str:
     return safe_text(redact_password(app.settings.database))
 
 
-@command(top_level, "health", "worker", "scheduler --name scheduler-1 -q", shared=("home", "output", "quiet"))
+@command(None, "health", "worker", "scheduler --name scheduler-1 -q", shared=("home", "output", "quiet"))
 def check_health(
     session: Session,
     service: Annotated[Literal["worker", "scheduler", "web"], argument("worker|scheduler|web", "Kind of service.")],
@@ -225,7 +225,7 @@ def check_health(
     return report_health(session.home, service, name, as_json=session.as_json)
 
 
-@command(top_level, "migrate", "--database postgresql://tenuto@db/tenuto", "--print > tenuto.sql")
+@command(None, "migrate", "--database postgresql://tenuto@db/tenuto", "--print > tenuto.sql")
 async def migrate_database(
     session: Session,
     print_only: Annotated[bool, flag("SQL for an empty database on stdout; nothing is changed.", "--print")] = False,
@@ -235,7 +235,7 @@ async def migrate_database(
     The command may run repeatedly and concurrently. An embedded database is migrated automatically.
     """
     if print_only:
-        typer.echo(session.app.migration_script())
+        click.echo(session.app.migration_script())
         return
     applied = [f"{migration.number:04} {migration.name}" for migration in await session.app.migrate()]
     messages = [f"applied {migration}" for migration in applied]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from tenuto.cli import descriptions
-from tenuto.cli.command import Session, argument, command, group, option
+from tenuto.cli.command import Session, command, group
 from tenuto.cli.output import print_json, print_rich
+from tenuto.cli.parameters import argument, option
 from tenuto.clock import SystemClock
 from tenuto.errors import Invalid
 from tenuto.model.triggers import cron

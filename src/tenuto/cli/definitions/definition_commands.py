@@ -15,10 +15,11 @@ from rich.text import Text
 
 from tenuto.app import Tenuto
 from tenuto.cli import descriptions
-from tenuto.cli.command import Session, login_name, option
+from tenuto.cli.command import Session, login_name
 from tenuto.cli.descriptions import titled_diff
 from tenuto.cli.formatting import format_relative, format_with_age, safe_text
 from tenuto.cli.output import Record, print_json, print_rich, styled_state
+from tenuto.cli.parameters import option
 from tenuto.definitions.declarations import StoredDefinition
 from tenuto.errors import NotFound
 from tenuto.model.schedules import changed_fields

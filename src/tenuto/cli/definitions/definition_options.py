@@ -5,15 +5,11 @@ The model validates triggers, policies and steps; this module translates error f
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
-import typer
-
-from tenuto.cli.command import flag, option, text_option
 from tenuto.cli.definitions.step_syntax import parse_overrides, parse_step_group
 from tenuto.cli.option_parsing import (
     invalid_value,
@@ -24,6 +20,7 @@ from tenuto.cli.option_parsing import (
     read_json_option,
     translate_error_fields,
 )
+from tenuto.cli.parameters import Declaration, choice, flag, option
 from tenuto.errors import Invalid
 from tenuto.jobs.registry import Job
 from tenuto.model.manifests import Manifest
@@ -50,49 +47,34 @@ NONE = "none"
 """Value that removes a setting."""
 
 
-def _texts_option(name: str, metavar: str, help: str) -> tuple[Any, None]:
-    return Annotated[list[str] | None, option(metavar, help, name)], None
-
-
-def _number_option(name: str, help: str) -> tuple[Any, None]:
-    return Annotated[int | None, option("N", help, name)], None
-
-
-def _choice_option(choices: Any, help: str) -> tuple[Any, None]:
-    return Annotated[choices | None, typer.Option(help=help)], None
-
-
-def _flag_option(name: str, help: str) -> tuple[Any, bool]:
-    return Annotated[bool, flag(help, name)], False
-
-
-SCHEDULE_OPTIONS: dict[str, tuple[Any, Any]] = {
-    "cron": text_option("--cron", "LINE", "Cron trigger, e.g. '0 2 * * *' or @daily."),
-    "every": text_option("--every", "DURATION", "Interval trigger: elapsed time such as 30s, 15m, 2h or 1d."),
-    "at": text_option("--at", "TIMES", "Times of day, e.g. 06:00,18:30."),
-    "manual": _flag_option("--manual", "No trigger: manual runs only."),
-    "between": text_option("--between", "FROM-TO", "With --every: time window, e.g. 22:00-06:00."),
-    "days": text_option("--on", "DAYS", "With --every or --at: days of the week, e.g. mon-fri or sat,sun."),
-    "zone": text_option("--zone", "ZONE", "Time zone of the trigger, e.g. Europe/London. (default: UTC)"),
-    "start": text_option("--start", "DATE", "First date, e.g. 2031-12-25."),
-    "end": text_option("--end", "DATE", "Last date."),
-    "excluded": _texts_option("--exclude", "DATES", "Dates without runs, separated by commas; may be repeated."),
-    "jitter": text_option("--jitter", "DURATION", "Maximum random delay of a run, to spread the load."),
-    "steps": _texts_option(
-        "--step",
+SCHEDULE_OPTIONS: dict[str, Declaration] = {
+    "cron": option("LINE", "Cron trigger, e.g. '0 2 * * *' or @daily."),
+    "every": option("DURATION", "Interval trigger: elapsed time such as 30s, 15m, 2h or 1d."),
+    "at": option("TIMES", "Times of day, e.g. 06:00,18:30."),
+    "manual": flag("No trigger: manual runs only."),
+    "between": option("FROM-TO", "With --every: time window, e.g. 22:00-06:00."),
+    "days": option("DAYS", "With --every or --at: days of the week, e.g. mon-fri or sat,sun.", "--on"),
+    "zone": option("ZONE", "Time zone of the trigger, e.g. Europe/London. (default: UTC)"),
+    "start": option("DATE", "First date, e.g. 2031-12-25."),
+    "end": option("DATE", "Last date."),
+    "excluded": option(
+        "DATES", "Dates without runs, separated by commas; may be repeated.", "--exclude", type=list[str]
+    ),
+    "jitter": option("DURATION", "Maximum random delay of a run, to spread the load."),
+    "steps": option(
         "STEP",
         'Step: JOB or JOB:{"argument": 1}, then options such as name=x continue_on_failure timeout=5m. Repeat it for '
         "steps in sequence; separate parallel steps by a comma.",
+        "--step",
+        type=list[str],
     ),
-    "overlap": _choice_option(
-        OverlapName, "Overlap policy: what to do when a run is due while the previous one is active. (default: skip)"
+    "overlap": choice(
+        "Overlap policy: what to do when a run is due while the previous one is active. (default: skip)", OverlapName
     ),
-    "misfire": _choice_option(
-        MisfireName, "Misfire policy: what to do with runs missed during downtime. (default: once)"
-    ),
-    "grace": text_option("--grace", "DURATION", "With --misfire skip: maximum delay, at least 1m. (default: 5m)"),
-    "max_runs": _number_option("--max-runs", "With --misfire all: maximum number of runs. (default: 100)"),
-    "description": text_option("--description", "TEXT", "Description."),
+    "misfire": choice("Misfire policy: what to do with runs missed during downtime. (default: once)", MisfireName),
+    "grace": option("DURATION", "With --misfire skip: maximum delay, at least 1m. (default: 5m)"),
+    "max_runs": option("N", "With --misfire all: maximum number of runs. (default: 100)", type=int),
+    "description": option("TEXT", "Description."),
 }
 
 _KINDS = {"cron": "cron", "every": "interval", "at": "times", "manual": "manual"}
@@ -112,24 +94,26 @@ _SCHEDULE_OPTION_OF_FIELD = {
 }
 TRIGGER_OPTIONS = ("cron", "every", "at", "manual", "between", "days", *_DATE_OPTIONS)
 _MISFIRE_OPTIONS = ("misfire", "grace", "max_runs")
-MANIFEST_OPTIONS: dict[str, tuple[Any, Any]] = {
+MANIFEST_OPTIONS: dict[str, Declaration] = {
     **{name: SCHEDULE_OPTIONS[name] for name in TRIGGER_OPTIONS},
-    "manual": _flag_option("--manual", "No trigger: manual runs only. (default)"),
-    "after": text_option("--after", "MANIFEST", "Dependency: run after each success of this manifest."),
-    "on_demand": _flag_option("--on-demand", "Run only for submitted input, e.g. with `tenuto batch submit`."),
-    "properties": text_option("--properties", "JSON|@FILE|-", "Default arguments of every run, as a JSON object."),
-    "settings": _texts_option("--set", "ARGUMENT=VALUE", "One default argument: JSON or text. May be repeated."),
-    "title": text_option("--name", "TEXT", "Display name. (default: the external id)"),
-    "description": text_option("--description", "TEXT", "Description."),
-    "max_retries": _number_option("--max-retries", "Failed attempts before the dead letter. (default: as in the job)"),
-    "retry_wait": text_option(
-        "--retry-wait", "DURATION", "Wait after the first failure, e.g. 30s; later waits are longer."
+    "manual": flag("No trigger: manual runs only. (default)"),
+    "after": option("MANIFEST", "Dependency: run after each success of this manifest."),
+    "on_demand": flag("Run only for submitted input, e.g. with `tenuto batch submit`."),
+    "properties": option("JSON|@FILE|-", "Default arguments of every run, as a JSON object."),
+    "settings": option(
+        "ARGUMENT=VALUE", "One default argument: JSON or text. May be repeated.", "--set", type=list[str]
     ),
-    "timeout": text_option("--timeout", "DURATION", "Maximum duration of an attempt, e.g. 5m."),
-    "queue": text_option("--queue", "QUEUE", "Queue of the runs."),
-    "priority": _number_option("--priority", "Priority from -1000 to 1000; higher runs earlier."),
-    "group": text_option("--group", "GROUP", "Manifest group, which has a common limit and priority."),
-    "max_active": text_option("--max-active", "N", "Maximum number of active runs, over all workers."),
+    "title": option("TEXT", "Display name. (default: the external id)", "--name"),
+    "description": option("TEXT", "Description."),
+    "max_retries": option(
+        "N", "Failed attempts before the dead letter. (default: as in the job)", "--max-retries", type=int
+    ),
+    "retry_wait": option("DURATION", "Wait after the first failure, e.g. 30s; later waits are longer."),
+    "timeout": option("DURATION", "Maximum duration of an attempt, e.g. 5m."),
+    "queue": option("QUEUE", "Queue of the runs."),
+    "priority": option("N", "Priority from -1000 to 1000; higher runs earlier.", type=int),
+    "group": option("GROUP", "Manifest group, which has a common limit and priority."),
+    "max_active": option("N", "Maximum number of active runs, over all workers."),
 }
 _MANIFEST_OPTION_OF_FIELD = {
     "depends_on": "--after",
@@ -138,25 +122,6 @@ _MANIFEST_OPTION_OF_FIELD = {
     "retry": "--retry-wait",
     "retry.": "--retry-wait",
 }
-
-
-def with_schedule_options(function: F) -> F:
-    """Give a command all options of a schedule in place of its ``**options``."""
-    return expand_options(SCHEDULE_OPTIONS, function)
-
-
-def expand_options(options: Mapping[str, tuple[Any, Any]], function: F, *, after: int = 1) -> F:
-    """Give a command these options in place of its ``**options``, after its first ``after`` parameters."""
-    signature = inspect.signature(function, eval_str=True)
-    own = [parameter for parameter in signature.parameters.values() if parameter.kind is not parameter.VAR_KEYWORD]
-    added = [
-        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-        for name, (annotation, default) in options.items()
-    ]
-    following = [parameter.replace(kind=parameter.KEYWORD_ONLY) for parameter in own[after + 1 :]]
-    parameters = [*own[: after + 1], *added, *following]
-    function.__signature__ = signature.replace(parameters=parameters)  # type: ignore[attr-defined]
-    return function
 
 
 def build_schedule(name: str, options: Options) -> ScheduleDefinition:

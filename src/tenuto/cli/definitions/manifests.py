@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from functools import partial
 from typing import Annotated, Any, Literal
 
-import typer
 from rich.console import RenderableType
 
 from tenuto.cli import descriptions
-from tenuto.cli.command import Session, argument, command, flag, group, login_name, option
+from tenuto.cli.command import Session, command, group, login_name
 from tenuto.cli.definitions.definition_commands import (
     DefinitionResource,
     ReasonOption,
@@ -23,7 +21,6 @@ from tenuto.cli.definitions.definition_commands import (
 from tenuto.cli.definitions.definition_options import (
     MANIFEST_OPTIONS,
     change_manifest,
-    expand_options,
     manifest_from_options,
     parse_arguments,
     translate_manifest_errors,
@@ -51,6 +48,7 @@ from tenuto.cli.output import (
     state_symbol,
     styled_state,
 )
+from tenuto.cli.parameters import argument, flag, option
 from tenuto.cli.work.jobs import suggest_job_list, wait_for_task
 from tenuto.cli.work.task_report import error_summary, run_duration
 from tenuto.errors import NotFound
@@ -371,8 +369,8 @@ def _describe_skipped(skipped: Record) -> str:
     "nightly-report --job report --cron '0 6 * * *' --set days=7 --app tasks:app",
     "replicate-users --job replicate --on-demand --set source=prod --max-active 5",
     "mail-report --job mail --after nightly-report --max-retries 5 --retry-wait 30s",
+    options=MANIFEST_OPTIONS,
 )
-@partial(expand_options, MANIFEST_OPTIONS, after=2)
 async def add_manifest(
     session: Session,
     external_id: ManifestId,
@@ -396,8 +394,8 @@ async def add_manifest(
     "edit",
     "nightly-report --cron '30 6 * * *' --reason 'the import got slower'",
     "replicate-users --max-active 20 --timeout none",
+    options=MANIFEST_OPTIONS,
 )
-@partial(expand_options, MANIFEST_OPTIONS)
 async def edit_manifest(session: Session, external_id: ManifestId, reason: ReasonOption = None, **options: Any) -> None:
     """Change the given options of a manifest.
 
@@ -482,9 +480,7 @@ async def show_or_change_group(
     max_active: Annotated[int | None, option("N", "Maximum number of active runs, over all workers.")] = None,
     no_limit: Annotated[bool, flag("Remove the limit.", "--no-limit")] = False,
     priority: Annotated[int | None, option("N", "Number added to the priority of new runs.")] = None,
-    enabled: Annotated[
-        bool | None, typer.Option("--enable/--disable", help="Whether runs of the group may start.", show_default=False)
-    ] = None,
+    enabled: Annotated[bool | None, flag("Whether runs of the group may start.", "--enable/--disable")] = None,
 ) -> None:
     """Show a manifest group, or change its limit, its priority and whether its runs may start.
 

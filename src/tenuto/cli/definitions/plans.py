@@ -7,17 +7,18 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+import click
 from rich.console import RenderableType
 from rich.text import Text
 
 from tenuto.cli import descriptions, exit_codes
-from tenuto.cli.command import Session, argument, command, flag, login_name, top_level
+from tenuto.cli.command import Session, command, login_name
 from tenuto.cli.definitions.definition_commands import ReasonOption, before_and_after
 from tenuto.cli.definitions.manifests import describe_manifest_trigger
 from tenuto.cli.descriptions import format_in_zone, titled_diff
 from tenuto.cli.formatting import safe_text
 from tenuto.cli.output import print_json, print_rich
+from tenuto.cli.parameters import argument, flag
 from tenuto.definitions import document_parser
 from tenuto.definitions.declarations import CHANGING_EFFECTS, PlannedChange
 from tenuto.definitions.definition_files import DeclaredSchedule, parse_schedules
@@ -36,7 +37,7 @@ _FIELDS_SHOWN_ABOVE = ("name", "when", "after", "schedule_type")
 _SIGNS = {"created": ("+", "green"), "changed": ("~", "yellow"), "unchanged": ("=", "dim"), "kept": ("!", "magenta")}
 
 
-@command(top_level, "plan", "schedules.yaml --app tasks:app", "schedules/ --app tasks:app --prune -o json")
+@command(None, "plan", "schedules.yaml --app tasks:app", "schedules/ --app tasks:app --prune -o json")
 async def plan_definitions(session: Session, files: FilesArgument, prune: PruneOption = False) -> int:
     """Show what applying definition files would change, without changing it.
 
@@ -51,7 +52,7 @@ async def plan_definitions(session: Session, files: FilesArgument, prune: PruneO
 
 
 @command(
-    top_level,
+    None,
     "apply",
     "schedules.yaml --app tasks:app --reason 'release 42'",
     "schedules/ --app tasks:app --prune --yes",
@@ -91,7 +92,7 @@ def _confirm_deletion(names: Sequence[str]) -> bool:
             field="--prune",
             remedy="add --yes",
         )
-    return typer.confirm(f"delete {', '.join(names)}?", err=True)
+    return click.confirm(f"delete {', '.join(names)}?", err=True)
 
 
 # --- read -----------------------------------------------------------------------------------------------------------

@@ -8,14 +8,13 @@ from shlex import quote
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-import typer
 from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from tenuto.app import Tenuto
 from tenuto.cli import descriptions
-from tenuto.cli.command import Session, argument, command, flag, group, option
+from tenuto.cli.command import Session, command, group
 from tenuto.cli.definitions.definition_commands import (
     DefinitionResource,
     ReasonOption,
@@ -25,10 +24,10 @@ from tenuto.cli.definitions.definition_commands import (
     section_title,
 )
 from tenuto.cli.definitions.definition_options import (
+    SCHEDULE_OPTIONS,
     build_schedule,
     change_schedule,
     translate_schedule_errors,
-    with_schedule_options,
 )
 from tenuto.cli.definitions.step_syntax import parse_overrides
 from tenuto.cli.descriptions import format_in_zone
@@ -44,6 +43,7 @@ from tenuto.cli.output import (
     state_symbol,
     styled_state,
 )
+from tenuto.cli.parameters import argument, choice, flag, option
 from tenuto.cli.work.executions import render_executions, watch_execution
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import Conflict
@@ -270,7 +270,7 @@ async def show_history(session: Session, name: ScheduleName, limit: LimitOption 
 async def show_ledger(
     session: Session,
     name: Annotated[str | None, argument("[NAME]", "Name of the schedule. (default: all)")] = None,
-    decision: Annotated[DecisionName | None, typer.Option(help="Filter by decision.")] = None,
+    decision: Annotated[DecisionName | None, choice("Filter by decision.")] = None,
     before: Annotated[
         str | None, option("INSTANT", "Filter by due time before this instant, e.g. 2031-05-17T12:00:00Z.")
     ] = None,
@@ -345,8 +345,8 @@ def _decision_note(row: Record, *, with_schedule: bool) -> str:
     "fetch --every 15m --between 22:00-06:00 --on mon-fri --step 'fetch:{\"pages\": 5}'",
     "export --at 06:00,18:30 --on mon-fri --step 'to_ad, to_ldap continue_on_failure'",
     "both --manual --step 'nightly kind=schedule' --step '\"Last one\" kind=schedule'",
+    options=SCHEDULE_OPTIONS,
 )
-@with_schedule_options
 async def add_schedule(
     session: Session,
     name: ScheduleName,
@@ -370,8 +370,8 @@ async def add_schedule(
     "edit",
     "nightly --cron '30 3 * * *' --reason 'the backup runs at two'",
     "nightly --set import_hr.pages=10 --overlap queue_one --end none",
+    options=SCHEDULE_OPTIONS,
 )
-@with_schedule_options
 async def edit_schedule(
     session: Session,
     name: ScheduleName,

@@ -9,16 +9,16 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Annotated
 
-import typer
 from rich.cells import cell_len, set_cell_size
 from rich.console import RenderableType
 from rich.text import Text
 
-from tenuto.cli.command import Session, command, option, top_level
+from tenuto.cli.command import Session, command
 from tenuto.cli.definitions.plans import read_schedules
 from tenuto.cli.formatting import format_duration, one_line
 from tenuto.cli.option_parsing import invalid_value, parse_whole_number, translate_error_fields
 from tenuto.cli.output import fitted_table, print_json, print_rich
+from tenuto.cli.parameters import option
 from tenuto.clock import SystemClock
 from tenuto.errors import Invalid
 from tenuto.model.schedules import ScheduleDefinition
@@ -45,7 +45,7 @@ _MAX_RUN_SECONDS = 366 * 86_400
 
 
 @command(
-    top_level,
+    None,
     "simulate",
     "--to 7d",
     "--from 2031-03-29 --to 2031-03-31 --zone Europe/London --duration 'Nightly HR Sync=45m'",
@@ -77,7 +77,7 @@ async def simulate(
         list[str] | None, option("FROM/TO", "Assumed downtime of all schedulers; may be repeated.")
     ] = None,
     zone: Annotated[str | None, option("ZONE", "Time zone of input and output. (default: local time zone)")] = None,
-    limit: Annotated[int, typer.Option(min=0, help="Maximum number of rows in the lists; -o json has all.")] = 40,
+    limit: Annotated[int, option("N", "Maximum number of rows in the lists; -o json has all.", min=0)] = 40,
 ) -> None:
     """Simulate the schedules: which runs would fire when, and which conflicts would occur.
 

@@ -10,12 +10,11 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-import typer
 from rich.console import Group, RenderableType
 from rich.text import Text
 
 from tenuto.cli import exit_codes
-from tenuto.cli.command import Session, argument, command, flag, group, login_name, option
+from tenuto.cli.command import Session, command, group, login_name
 from tenuto.cli.definitions.manifests import MANIFESTS
 from tenuto.cli.formatting import (
     escape_control_characters,
@@ -40,6 +39,7 @@ from tenuto.cli.output import (
     state_symbol,
     styled_state,
 )
+from tenuto.cli.parameters import argument, choice, flag, option
 from tenuto.cli.work.batch_rows import RowFormat, RowReader, submit_rows
 from tenuto.cli.work.jobs import suggest_job_list
 from tenuto.cli.work.live_view import LiveView, watch
@@ -80,9 +80,7 @@ async def submit_batch(
     session: Session,
     manifest: Annotated[str, argument("MANIFEST", "External id of the manifest to run.")],
     source: Annotated[str, option("FILE|-", "Rows: JSON lines, or CSV with a header; - reads stdin.", "--from")],
-    format: Annotated[
-        RowFormat | None, typer.Option(help="Format of the rows. (default: by the file name, else jsonl)")
-    ] = None,
+    format: Annotated[RowFormat | None, choice("Format of the rows. (default: by the file name, else jsonl)")] = None,
     key: Annotated[
         str | None, option("FIELD", "Field with the key of an item; items whose key is open are skipped.")
     ] = None,
@@ -437,13 +435,11 @@ async def retry_failed_items(
 async def list_items(
     session: Session,
     batch_id: Id,
-    status: Annotated[ItemStatus | None, typer.Option(help="Filter by status.")] = None,
+    status: Annotated[ItemStatus | None, choice("Filter by status.")] = None,
     limit: Annotated[
         int | None, option("N", "Maximum number of items. (default: 50 in a table, else all)", min=1)
     ] = None,
-    format: Annotated[
-        Format, option("table|json|jsonl|csv", "Output format.", "--output", "-o", show_default=False)
-    ] = "table",
+    format: Annotated[Format, option("table|json|jsonl|csv", "Output format.", "--output", "-o")] = "table",
     raw: Annotated[bool, flag("With csv: no apostrophe before text that looks like a formula.", "--raw")] = False,
 ) -> None:
     """List the items of a batch with input, attempts, and result or error.

@@ -8,13 +8,12 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from uuid import UUID
 
-import typer
 from rich import box
 from rich.table import Table
 from rich.text import Text
 
 from tenuto.cli import exit_codes
-from tenuto.cli.command import Session, argument, command, flag, group, login_name, option
+from tenuto.cli.command import Session, command, group, login_name
 from tenuto.cli.formatting import (
     format_duration,
     format_local_time,
@@ -40,6 +39,7 @@ from tenuto.cli.output import (
     state_symbol,
     styled_state,
 )
+from tenuto.cli.parameters import argument, choice, flag, option
 from tenuto.cli.work.jobs import suggest_job_list
 from tenuto.cli.work.task_report import stack_section
 from tenuto.errors import Invalid
@@ -88,7 +88,7 @@ async def list_dead_letters(
     manifest: Annotated[str | None, option("EXTERNAL_ID", "Filter by manifest.")] = None,
     batch: Annotated[str | None, option("ID", "Filter by batch.")] = None,
     fingerprint: Annotated[str | None, option("TEXT", "Filter by kind of failure.")] = None,
-    status: Annotated[Status, typer.Option(help="Filter by status.")] = "awaiting_intervention",
+    status: Annotated[Status, choice("Filter by status.")] = "awaiting_intervention",
     limit: LimitOption = 50,
     below: BelowOption = None,
 ) -> None:

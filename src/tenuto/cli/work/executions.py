@@ -7,11 +7,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from uuid import UUID
 
-import typer
 from rich.text import Text
 
 from tenuto.cli import exit_codes
-from tenuto.cli.command import Session, argument, command, flag, group, login_name, option
+from tenuto.cli.command import Session, command, group, login_name
 from tenuto.cli.formatting import (
     format_duration,
     format_local_time,
@@ -36,6 +35,7 @@ from tenuto.cli.output import (
     styled_state,
     two_line_table,
 )
+from tenuto.cli.parameters import argument, choice, flag, option
 from tenuto.cli.work import execution_view, task_report
 from tenuto.cli.work.live_view import LiveView, watch
 from tenuto.clock import monotonic_seconds
@@ -65,7 +65,7 @@ executions = group(
 @command(executions, "list", "", "--schedule nightly -o json")
 async def list_executions(
     session: Session,
-    state: Annotated[State | None, typer.Option(help="Filter by state.")] = None,
+    state: Annotated[State | None, choice("Filter by state.")] = None,
     schedule: Annotated[str | None, option("NAME", "Filter by schedule.")] = None,
     limit: LimitOption = 50,
     below: BelowOption = None,

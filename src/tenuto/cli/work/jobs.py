@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 from uuid import UUID
 
 from tenuto.cli import exit_codes
-from tenuto.cli.command import Session, argument, command, flag, group, option, top_level
+from tenuto.cli.command import Session, command, group
 from tenuto.cli.formatting import format_duration
 from tenuto.cli.option_parsing import read_text_option, require_wait
 from tenuto.cli.output import compact_json, fitted_table, print_json, print_rich, print_text, styled_state
+from tenuto.cli.parameters import argument, flag, option
 from tenuto.cli.work.task_report import error_summary
 from tenuto.errors import Invalid, UnknownJob
 from tenuto.model import validation
@@ -86,7 +87,7 @@ def _type_name(schema: dict[str, Any]) -> str:
 
 
 @command(
-    top_level,
+    None,
     "run",
     "resize --app tasks:app --input '{\"width\": 80}' --wait",
     "resize --app tasks:app --input @picture.json",

@@ -5,10 +5,8 @@ from __future__ import annotations
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
-import typer
-
 from tenuto.cli import exit_codes
-from tenuto.cli.command import Session, argument, command, flag, group, login_name, option
+from tenuto.cli.command import Session, command, group, login_name
 from tenuto.cli.formatting import format_duration, format_local_time, format_relative, format_with_age, one_line
 from tenuto.cli.option_parsing import confirm, invalid_value, read_json_option, translate_error_fields
 from tenuto.cli.output import (
@@ -22,6 +20,7 @@ from tenuto.cli.output import (
     record_heading,
     styled_state,
 )
+from tenuto.cli.parameters import argument, choice, flag, option
 from tenuto.cli.work.task_report import error_summary
 from tenuto.errors import Invalid
 from tenuto.model.policies import RetryPolicy
@@ -100,7 +99,7 @@ def _add_delay(now: datetime, text: str) -> datetime:
 @command(one_shots, "list", "", "--tag order-7 --search picture -o json")
 async def list_one_shots(
     session: Session,
-    status: Annotated[Status | None, typer.Option(help="Filter by status; a final status implies --ended.")] = None,
+    status: Annotated[Status | None, choice("Filter by status; a final status implies --ended.")] = None,
     ended: Annotated[bool, flag("Ended one-shots, newest first.", "--ended")] = False,
     prompt_type: Annotated[str | None, option("TYPE", "Filter by type.", "--type")] = None,
     tags: Annotated[list[str] | None, option("TAG", "Filter by tag; may be repeated.", "--tag")] = None,

@@ -5,9 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Annotated, Literal
 
-import typer
-
-from tenuto.cli.command import Session, argument, command, flag, group, login_name, option
+from tenuto.cli.command import Session, command, group, login_name
 from tenuto.cli.formatting import format_duration, format_local_time, format_relative
 from tenuto.cli.option_parsing import (
     BelowOption,
@@ -20,6 +18,7 @@ from tenuto.cli.option_parsing import (
     translate_error_fields,
 )
 from tenuto.cli.output import Record, name_value_table, print_json, print_list, print_rich, record_heading, styled_state
+from tenuto.cli.parameters import argument, choice, flag, option
 from tenuto.cli.work import task_report
 from tenuto.errors import NotFound
 from tenuto.store.workers import QueueRecord
@@ -38,7 +37,7 @@ activities = group("activity", "List and show past attempts.", "list --state fai
 @command(tasks, "list", "", "--queue mail --state queued -o json")
 async def list_tasks(
     session: Session,
-    state: Annotated[TaskState | None, typer.Option(help="Filter by state.", show_choices=True)] = None,
+    state: Annotated[TaskState | None, choice("Filter by state.")] = None,
     name: JobFilter = None,
     queue: QueueFilter = None,
     tag: TagFilter = None,
@@ -166,7 +165,7 @@ async def cancel_task(session: Session, task_id: Id) -> None:
 @command(activities, "list", "--state failed", "--name resize --limit 10 -o json")
 async def list_activities(
     session: Session,
-    state: Annotated[ActivityStatus | None, typer.Option(help="Filter by status.")] = None,
+    state: Annotated[ActivityStatus | None, choice("Filter by status.")] = None,
     name: JobFilter = None,
     queue: QueueFilter = None,
     tag: TagFilter = None,
