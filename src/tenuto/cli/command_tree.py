@@ -10,13 +10,15 @@ import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from importlib import import_module
+from typing import Annotated, Literal
 
 import click
 from click.shell_completion import get_completion_class
 
 from tenuto.cli import exit_codes
+from tenuto.cli.command import Session, command
 from tenuto.cli.output import discard_stdout
-from tenuto.cli.parameters import parameter_label
+from tenuto.cli.parameters import argument, parameter_label
 from tenuto.errors import Conflict
 from tenuto.version import __version__
 
@@ -163,19 +165,17 @@ class LazyGroup(click.Group):
         formatter.write_text(_EPILOG)
 
 
-@click.command("version", short_help="Print the version", help="Examples:\n\n\b\n  tenuto version\n  tenuto --version\n\nPrint the version.")
-def print_version() -> None:
+@command(None, "version", "", "--help", shared=())
+def print_version(session: Session) -> None:
+    """Print the version."""
     click.echo(f"tenuto {__version__}")
 
 
-@click.command(
-    "completion",
-    help="Examples:\n\n\b\n  tenuto completion bash > tenuto.bash\n  tenuto completion fish\n\n"
-    "Print the completion script of a shell.",
-    short_help="Print the completion script of a shell",
-)
-@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]), help="Name of the shell.")
-def print_completion(shell: str) -> None:
+@command(None, "completion", "bash > tenuto.bash", "fish", shared=())
+def print_completion(
+    session: Session, shell: Annotated[Literal["bash", "zsh", "fish"], argument("bash|zsh|fish", "Name of the shell.")]
+) -> None:
+    """Print the completion script of a shell."""
     complete = get_completion_class(shell)
     assert complete is not None
     click.echo(complete(root, {}, "tenuto", "_TENUTO_COMPLETE").source())
@@ -184,7 +184,7 @@ def print_completion(shell: str) -> None:
 @click.pass_context
 def _print_help(context: click.Context, *, version: bool) -> None:
     if version:
-        context.invoke(print_version)
+        click.echo(f"tenuto {__version__}")
     elif context.invoked_subcommand is None:
         click.echo(context.get_help())
 
