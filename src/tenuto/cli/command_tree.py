@@ -165,7 +165,7 @@ class LazyGroup(click.Group):
         formatter.write_text(_EPILOG)
 
 
-@command(None, "version", "", "--help", shared=())
+@command(None, "version", "", "> version.txt", shared=())
 def print_version(session: Session) -> None:
     """Print the version."""
     click.echo(f"tenuto {__version__}")
