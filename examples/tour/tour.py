@@ -127,12 +127,12 @@ class Tour:
         task = await app.manifests.enqueue(jobs.bills.external_id, {"number": 17})
         self._submitted_count += 1
         await self._watch_task(task)
-        (letter,) = [one for one in await app.dead_letters.list() if one["task_id"] == task]
-        self._presenter.message(f"dead letter {str(letter['id'])[-12:]}: {letter['reason']}")
+        (letter,) = [one for one in await app.dead_letters.list() if one.task_id == task]
+        self._presenter.message(f"dead letter {str(letter.id)[-12:]}: {letter.reason}")
         await self._pause()
         self._presenter.message("an operator adds the address and retries the dead letter")
         corrected = {"number": 17, "address": "12 Reed Lane"}
-        again = await app.dead_letters.retry(letter["id"], input=corrected, note="address looked up")
+        again = await app.dead_letters.retry(letter.id, input=corrected, note="address looked up")
         self._submitted_count += 1
         self._events["dead_letters_retried"] = 1
         await self._watch_task(again)

@@ -65,7 +65,7 @@ async def test_repeated_request_finishes_an_interrupted_one_and_returns_the_tota
         again = await service.post(retry_failed, headers={"Idempotency-Key": "b"})
         assert (again.status_code, again.json()) == (202, {"retried": 7})
         await wait_for_open_dead_letters(service, batch, 7)
-        found = await service.app.dead_letters.list(status="retried", limit=100)
+        found = await service.app.dead_letters.list(state="retried", limit=100)
         assert len(found) == 7, "the repeated request retried later failures"
 
         chosen = (await service.post(select, json={})).json()["ids"]
@@ -107,7 +107,7 @@ async def test_repeated_request_without_body_returns_no_content(
     (dead_letter,) = await service.app.dead_letters.list()
     other = await service.app.bulk_enqueue("m", [{"why": str(each)} for each in range(5)])
     for path in (
-        f"/api/v1/dead-letters/{dead_letter['id']}/acknowledge",
+        f"/api/v1/dead-letters/{dead_letter.id}/acknowledge",
         f"/api/v1/batches/{other.id}/pause",
         f"/api/v1/batches/{other.id}/resume",
         f"/api/v1/batches/{other.id}/cancel",

@@ -363,16 +363,16 @@ async def test_dead_letter_routes_resolve_single_and_selected(service: ApiClient
     async with service.app.worker():
         await eventually(lambda: _has_count(service, "/api/v1/dead-letters", 6))
     dead_letters = (await service.get_json("/api/v1/dead-letters?manifest=bad"))["items"]
-    assert {each["status"] for each in dead_letters} == {"AwaitingIntervention"}
+    assert {each["state"] for each in dead_letters} == {"AwaitingIntervention"}
     path = f"/api/v1/dead-letters/{dead_letters[0]['id']}"
-    assert (await service.get_json(path))["tried"][0]["status"] == "Failed"
+    assert (await service.get_json(path))["attempts"][0]["status"] == "Failed"
     retried = await service.post(f"{path}/retry", json={"note": "again", "input": {"why": "still"}})
     assert (await service.get_json(retried.headers["location"]))["input"] == {"why": "still"}
     assert_problem(await service.post(f"{path}/retry"), 409)
     assert (await service.post(f"/api/v1/dead-letters/{dead_letters[1]['id']}/acknowledge")).status_code == 204
 
     groups = (await service.get_json("/api/v1/dead-letters/groups"))["items"]
-    assert sum(group["letters"] if "letters" in group else group["count"] for group in groups) == 4
+    assert sum(group["dead_letter_count"] for group in groups) == 4
     fingerprint = groups[0]["fingerprint"]
     chosen = await service.post("/api/v1/dead-letters/selections", json={"fingerprint": fingerprint})
     assert chosen.json()["total"] == len(chosen.json()["ids"]), chosen.text

@@ -161,7 +161,7 @@ class Load:
             await asyncio.sleep(0.5)
             dead_letters = await self.retry(lambda: app.dead_letters.list(manifest="doomed", limit=5))
             for dead_letter in dead_letters:
-                await self._resolve(dead_letter["id"], new_id())
+                await self._resolve(dead_letter.id, new_id())
 
     async def _resolve(self, dead_letter: UUID, request: UUID) -> None:
         with suppress(Conflict):  # resolved by the request whose reply was lost

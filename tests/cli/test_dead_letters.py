@@ -36,11 +36,11 @@ def list_dead_letters(shell: Shell, *arguments: str) -> list[dict[str, Any]]:
 
 def test_dead_letters_are_listed_grouped_and_shown(failed_batch: Shell) -> None:
     found = list_dead_letters(failed_batch)
-    assert [(each["external_id"], each["attempts"], each["status"]) for each in found] == [
+    assert [(each["external_id"], each["attempt_count"], each["state"]) for each in found] == [
         ("bad", 1, "awaiting_intervention")
     ] * 3
     (kind,) = failed_batch("dead-letter", "list", "--group", "--batch", "b", "-o", "json").json
-    assert (kind["letters"], kind["fingerprint"], kind["external_id"]) == (3, found[0]["fingerprint"], "bad")
+    assert (kind["dead_letter_count"], kind["fingerprint"], kind["external_id"]) == (3, found[0]["fingerprint"], "bad")
     hints = failed_batch("dead-letter", "list", "--group").err
     assert f"tenuto dead-letter retry --all --where fingerprint={kind['fingerprint']}" in hints
     assert list_dead_letters(failed_batch, "--manifest", "other") == []
@@ -62,7 +62,7 @@ def test_dead_letter_is_resolved_only_once(failed_batch: Shell) -> None:
     assert first in again.err
     assert "ana" in again.err
     document = failed_batch("dead-letter", "show", first, "-o", "json").json
-    assert (document["status"], document["note"], document["retry_task_id"]) == (
+    assert (document["state"], document["note"], document["retry_task_id"]) == (
         "retried",
         "the server is back",
         retried.out.strip(),

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tenuto.model.dead_letters import DeadLetterStatus, error_fingerprint, error_fingerprint_from_json, error_summary
+from tenuto.model.dead_letters import DeadLetterState, error_fingerprint, error_fingerprint_from_json, error_summary
 
 
 def _record_error(act: Callable[[], object]) -> dict[str, Any]:
@@ -91,4 +91,4 @@ def test_error_summary_is_one_line(error: dict[str, Any] | None, line: str) -> N
 
 
 def test_dead_letter_statuses() -> None:
-    assert set(DeadLetterStatus) == {"awaiting_intervention", "retried", "acknowledged"}
+    assert set(DeadLetterState) == {"awaiting_intervention", "retried", "acknowledged"}

@@ -10,6 +10,7 @@ from tenuto import Actor, RetryPolicy, Tenuto
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.ids import new_id
 from tenuto.settings import load_settings
+from tenuto.store.dead_letters import DeadLetterRecord
 from tests.support.errors import raises_code
 from tests.support.service_fixtures import WorkerFactory
 
@@ -31,10 +32,10 @@ async def failing(app: Tenuto) -> Tenuto:
     return app
 
 
-async def create_dead_letter(app: Tenuto, **item: int) -> dict[str, Any]:
+async def create_dead_letter(app: Tenuto, **item: int) -> DeadLetterRecord:
     await app.wait(await app.manifests.enqueue("bread", item), 10)
     (letter, *_) = await app.dead_letters.list()
-    return dict(letter)
+    return letter
 
 
 async def test_dead_letter_has_input_and_error_of_every_attempt(app: Tenuto, worker: WorkerFactory) -> None:
@@ -47,25 +48,25 @@ async def test_dead_letter_has_input_and_error_of_every_attempt(app: Tenuto, wor
     async with worker():
         await app.wait(await app.manifests.run("bread", {"flour": 2}), 10)
         (listed,) = await app.dead_letters.list()
-        shown = await app.dead_letters.get(listed["id"])
-    assert (shown["attempts"], shown["input"], shown["reason"]) == (3, {"flour": 2}, "ValueError: only 2 flour")
-    assert [record["attempt"] for record in shown["tried"]] == [1, 2, 3]
-    assert {record["error"]["message"] for record in shown["tried"]} == {"only 2 flour"}
+        shown = await app.dead_letters.get(listed.id)
+    assert (shown.attempt_count, shown.input, shown.reason) == (3, {"flour": 2}, "ValueError: only 2 flour")
+    assert [record["attempt"] for record in shown.attempts] == [1, 2, 3]
+    assert {record["error"]["message"] for record in shown.attempts} == {"only 2 flour"}
 
 
 async def test_dead_letter_retry_runs_same_input_and_links_the_new_task(failing: Tenuto, worker: WorkerFactory) -> None:
     async with worker():
         letter = await create_dead_letter(failing, flour=2)
         with failing.acting_as(BEN):
-            task = await failing.dead_letters.retry(letter["id"], note="try once more")
+            task = await failing.dead_letters.retry(letter.id, note="try once more")
         record = await failing.wait(task, 10)
-        resolved = await failing.dead_letters.get(letter["id"])
+        resolved = await failing.dead_letters.get(letter.id)
         assert (record["input"], record["status"], record["attempt"]) == ({"flour": 2, "salt": 1}, "failed", 1)
         assert record["initiator_name"] == "Ben"
-        assert (resolved["status"], resolved["retry_task_id"], resolved["note"]) == ("retried", task, "try once more")
-        assert (resolved["resolved_name"], resolved["resolved_id"]) == ("Ben", "u-2")
+        assert (resolved.state, resolved.retry_task_id, resolved.note) == ("retried", task, "try once more")
+        assert (resolved.resolved_by, resolved.resolved_by_id) == ("Ben", "u-2")
         (second,) = await failing.dead_letters.list()
-        assert (second["task_id"], second["attempts"]) == (task, 1), "a new failure is a new dead letter"
+        assert (second.task_id, second.attempt_count) == (task, 1), "a new failure is a new dead letter"
 
 
 async def test_dead_letter_retry_checks_a_new_input(failing: Tenuto, worker: WorkerFactory) -> None:
@@ -73,23 +74,23 @@ async def test_dead_letter_retry_checks_a_new_input(failing: Tenuto, worker: Wor
         letter = await create_dead_letter(failing, flour=2)
         for wrong, field in (({"flour": "much"}, "flour"), ({"flour": 3, "sugar": 1}, "sugar"), ({}, "flour")):
             with pytest.raises(Invalid) as refused:
-                await failing.dead_letters.retry(letter["id"], input=wrong)
+                await failing.dead_letters.retry(letter.id, input=wrong)
             assert refused.value.field == field
-        assert (await failing.dead_letters.get(letter["id"]))["status"] == "awaiting_intervention"
-        record = await failing.wait(await failing.dead_letters.retry(letter["id"], input={"flour": 4}), 10)
+        assert (await failing.dead_letters.get(letter.id)).state == "awaiting_intervention"
+        record = await failing.wait(await failing.dead_letters.retry(letter.id, input={"flour": 4}), 10)
         assert (record["output"], record["input"]) == (4, {"flour": 4, "salt": 1})
-        assert (await failing.dead_letters.get(letter["id"]))["input"] == {"flour": 2, "salt": 1}
+        assert (await failing.dead_letters.get(letter.id)).input == {"flour": 2, "salt": 1}
 
 
 async def test_dead_letter_is_resolved_once(failing: Tenuto, worker: WorkerFactory) -> None:
     async with worker():
         letter = await create_dead_letter(failing, flour=1)
-        await failing.dead_letters.acknowledge(letter["id"], note="thrown away")
+        await failing.dead_letters.acknowledge(letter.id, note="thrown away")
         for act in (failing.dead_letters.acknowledge, failing.dead_letters.retry):
             with raises_code("dead_letter.already_resolved", Conflict):
-                await act(letter["id"])
+                await act(letter.id)
         assert await failing.dead_letters.list() == []
-        assert len(await failing.dead_letters.list(status="acknowledged")) == 1
+        assert len(await failing.dead_letters.list(state="acknowledged")) == 1
         await failing.manifests.poll()
         assert await failing.dead_letters.list() == [], "resolved dead letters stay resolved"
         with raises_code("dead_letter.not_found", NotFound):
@@ -122,7 +123,7 @@ async def test_retry_all_retries_only_dead_letters_that_matched_at_the_call(
         await batch.wait(10)
         single = await create_dead_letter(failing, flour=0)
         (kind,) = await failing.dead_letters.groups()
-        assert (kind["letters"], kind["external_id"]) == (7, "bread")
+        assert (kind.dead_letter_count, kind.external_id) == (7, "bread")
         chosen = await failing.dead_letters.select(batch=batch.id)
         assert len(chosen) == 6
         assert await failing.dead_letters.retry_all(batch=batch.id, note="again") == 6
@@ -131,7 +132,7 @@ async def test_retry_all_retries_only_dead_letters_that_matched_at_the_call(
         open_now = await failing.dead_letters.select()
         assert set(open_now).isdisjoint(chosen)
         assert await failing.dead_letters.acknowledge_all(fingerprint="0" * 12) == 0
-        assert await failing.dead_letters.acknowledge_all(fingerprint=kind["fingerprint"]) >= 6
+        assert await failing.dead_letters.acknowledge_all(fingerprint=kind.fingerprint) >= 6
 
 
 async def test_dead_letter_of_deleted_manifest_can_only_be_acknowledged(failing: Tenuto, worker: WorkerFactory) -> None:
@@ -139,9 +140,9 @@ async def test_dead_letter_of_deleted_manifest_can_only_be_acknowledged(failing:
         letter = await create_dead_letter(failing, flour=1)
         await failing.manifests.delete("bread")
         with raises_code("dead_letter.manifest.deleted", Conflict):
-            await failing.dead_letters.retry(letter["id"])
+            await failing.dead_letters.retry(letter.id)
         assert await failing.dead_letters.retry_all() == 0
-        await failing.dead_letters.acknowledge(letter["id"])
+        await failing.dead_letters.acknowledge(letter.id)
 
 
 async def test_dead_letter_is_not_retried_while_a_run_of_its_item_is_open(
@@ -152,8 +153,8 @@ async def test_dead_letter_is_not_retried_while_a_run_of_its_item_is_open(
     (letter,) = await failing.dead_letters.list()
     await failing.manifests.enqueue("bread", {"flour": 5}, key="a")
     with raises_code("manifest.run.already_open", Conflict):
-        await failing.dead_letters.retry(letter["id"])
-    assert (await failing.dead_letters.get(letter["id"]))["status"] == "awaiting_intervention"
+        await failing.dead_letters.retry(letter.id)
+    assert (await failing.dead_letters.get(letter.id)).state == "awaiting_intervention"
     assert await failing.dead_letters.retry_all() == 0
 
 
@@ -164,5 +165,5 @@ async def test_failures_of_one_kind_share_a_fingerprint_whatever_they_say(
         batch = await failing.bulk_enqueue("bread", [{"flour": n} for n in range(3)])
         await batch.wait(10)
         (kind,) = await failing.dead_letters.groups()
-        assert kind["letters"] == 3
-        assert len(await failing.dead_letters.list(fingerprint=kind["fingerprint"])) == 3
+        assert kind.dead_letter_count == 3
+        assert len(await failing.dead_letters.list(fingerprint=kind.fingerprint)) == 3

@@ -58,7 +58,7 @@ async def test_manifest_input_is_checked_against_the_job_at_the_time_of_the_run(
     await changing.start()
     await other.execute("UPDATE tenuto.manifests SET job = 'greet', definition = definition || $1", '{"job": "greet"}')
     if operation == "retry":
-        begun = asyncio.create_task(app.dead_letters.retry(letter["id"], input={"number": 5}))
+        begun = asyncio.create_task(app.dead_letters.retry(letter.id, input={"number": 5}))
     else:
         call = app.manifests.run if operation == "run" else app.manifests.enqueue
         begun = asyncio.create_task(call("any", {"number": 5}))

@@ -119,7 +119,7 @@ async def test_rule_6_run_of_unknown_job_fails_and_leaves_a_dead_letter(
         record = await app.wait(id, 10)
         assert (record["status"], record["reason"]) == ("failed", "refused")
         (letter,) = await app.dead_letters.list()
-        assert "forgotten" in letter["reason"]
+        assert "forgotten" in letter.reason
     with raises_code("job.unknown", UnknownJob):
         await app.manifests.run("bake")
 

@@ -502,7 +502,7 @@ async def test_worker_enforces_the_time_limit_of_a_manifest(app: Tenuto, worker:
         record = await app.wait(await app.manifests.run("slow"), 10)
         assert (record["status"], record["reason"]) == ("failed", "timed_out")
         (dead_letter,) = await app.dead_letters.list()
-        assert dead_letter["external_id"] == "slow"
+        assert dead_letter.external_id == "slow"
 
 
 async def test_poll_counts_each_run_once_when_a_transaction_is_repeated(db: Database, url: str) -> None:

@@ -174,8 +174,8 @@ async def test_dead_letters_are_listed_grouped_and_selected(db: Database, me: UU
     await finish_all_runs(db, me, "failed")
     all_ids = [row["id"] for row in await read_table(db, "dead_letters")]
     (group,) = await dead_letters.list_failure_groups(db, None, None, 10)
-    assert (group["letters"], group["manifests"]) == (4, 2)
-    assert [row["letters"] for row in await dead_letters.list_failure_groups(db, "a", None, 10)] == [3]
+    assert (group.dead_letter_count, group.manifest_count) == (4, 2)
+    assert [group.dead_letter_count for group in await dead_letters.list_failure_groups(db, "a", None, 10)] == [3]
 
     async def select(**where: object) -> list[UUID]:
         given = {"manifest": None, "fingerprint": None, "batch": None, "until": None, **where}
@@ -183,14 +183,14 @@ async def test_dead_letters_are_listed_grouped_and_selected(db: Database, me: UU
 
     assert await select() == all_ids
     assert len(await select(manifest="a")) == len(await select(batch=batch)) == 3
-    assert await select(fingerprint=group["fingerprint"]) == all_ids
+    assert await select(fingerprint=group.fingerprint) == all_ids
     assert await select(fingerprint="other") == await select(until=db.clock.now() - timedelta(hours=1)) == []
     await acknowledge(db, all_ids[0])
     assert await select() == all_ids[1:]
     listed = await dead_letters.list_dead_letters(
-        db, below=all_ids[3], status="awaiting_intervention", manifest=None, fingerprint=None, batch=None, limit=1
+        db, below=all_ids[3], state="awaiting_intervention", manifest=None, fingerprint=None, batch=None, limit=1
     )
-    assert [row["id"] for row in listed] == [all_ids[2]]
+    assert [dead_letter.id for dead_letter in listed] == [all_ids[2]]
 
 
 async def test_resolved_dead_letters_are_deleted_with_their_activity(db: Database, me: UUID) -> None:

@@ -250,11 +250,11 @@ async def test_failed_manifest_is_retried_and_leaves_a_dead_letter_on_the_manual
         six = MONDAY + timedelta(hours=6)
         assert tries == [six, six + timedelta(minutes=10), six + timedelta(minutes=30)]
         (letter,) = await app.dead_letters.list()
-        assert (letter["external_id"], letter["dead_lettered_at"]) == ("fetch", tries[-1])
+        assert (letter.external_id, letter.dead_lettered_at) == ("fetch", tries[-1])
         assert (await app.manifests.get("fetch")).next_run_at == six + timedelta(days=3)
         assert (await app.manifests.get("load")).last_run_at is None
         is_broken = False
-        await app.dead_letters.retry(letter["id"])
+        await app.dead_letters.retry(letter.id)
         await time.run_until_idle()
         assert (tries[3:], (await app.manifests.get("load")).last_run_at) == ([time.now], time.now)
         await time.advance(days=1)
@@ -285,7 +285,7 @@ async def test_dependent_manifest_runs_as_soon_as_it_is_able_to(tenuto_app: Tenu
         assert loads == [MONDAY + timedelta(hours=1), MONDAY + timedelta(hours=2, minutes=30)]
         (letter,) = await app.dead_letters.list()
         assert len(await app.manifests.polls(limit=500)) < 400
-        await app.dead_letters.acknowledge(letter["id"])
+        await app.dead_letters.acknowledge(letter.id)
         await time.advance(minutes=1)
         assert len(loads) == 3
 

@@ -447,12 +447,12 @@ async def test_dead_letter_of_a_chain_is_retried_from_its_failed_step(
         batch = await app.bulk_enqueue(manifest, ["users"])
         await batch.wait(10)
         (letter,) = await app.dead_letters.list()
-        assert "target is away" in letter["reason"]
-        again = await app.dead_letters.retry(letter["id"])
+        assert "target is away" in letter.reason
+        again = await app.dead_letters.retry(letter.id)
         await app.wait(again, timeout=10)
         healthy = True
-        (letter,) = await app.dead_letters.list(status="awaiting_intervention")
-        record = await app.wait(await app.dead_letters.retry(letter["id"]), timeout=10)
+        (letter,) = await app.dead_letters.list(state="awaiting_intervention")
+        record = await app.wait(await app.dead_letters.retry(letter.id), timeout=10)
         assert (record["status"], record["output"]) == ("completed", 2)
         assert calls == ["extract users", "load users", "load users", "load users"]
 
@@ -460,9 +460,9 @@ async def test_dead_letter_of_a_chain_is_retried_from_its_failed_step(
         healthy = False
         await (await app.bulk_enqueue(manifest, ["groups"])).wait(10)
         healthy = True
-        (letter,) = await app.dead_letters.list(status="awaiting_intervention")
+        (letter,) = await app.dead_letters.list(state="awaiting_intervention")
         calls.clear()
-        await app.wait(await app.dead_letters.retry(letter["id"], input={"table": "roles"}), timeout=10)
+        await app.wait(await app.dead_letters.retry(letter.id, input={"table": "roles"}), timeout=10)
     assert calls == ["extract roles", "load roles"]
 
 

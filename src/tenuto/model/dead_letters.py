@@ -14,7 +14,7 @@ from enum import StrEnum
 from typing import Any
 
 
-class DeadLetterStatus(StrEnum):
+class DeadLetterState(StrEnum):
     AWAITING_INTERVENTION = "awaiting_intervention"
     RETRIED = "retried"
     ACKNOWLEDGED = "acknowledged"

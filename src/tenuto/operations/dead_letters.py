@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Any
@@ -18,13 +19,14 @@ from tenuto.ids import new_id
 from tenuto.jobs.registry import JobRegistry
 from tenuto.model import validation
 from tenuto.model.actors import Actor
-from tenuto.model.dead_letters import DeadLetterStatus
-from tenuto.operations.listing import MAX_LIMIT, OpenDatabase, Record, check_instant, check_limit, require_single_match
+from tenuto.model.dead_letters import DeadLetterState
+from tenuto.operations.listing import MAX_LIMIT, OpenDatabase, check_instant, check_limit, require_single_match
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling.manifest_manager import new_run
 from tenuto.settings import Settings
 from tenuto.store import activities, batches, dead_letters, manifests, step_checkpoints
 from tenuto.store.access import audit_recorder
+from tenuto.store.dead_letters import DeadLetterDetails, DeadLetterRecord, FailureGroup, OpenDeadLetter
 from tenuto.store.manifests import NewRun, StoredManifest
 
 MakeInput = Callable[[StoredManifest], str]
@@ -51,17 +53,17 @@ class DeadLetters:
         self,
         *,
         below: UUID | None = None,
-        status: str | None = DeadLetterStatus.AWAITING_INTERVENTION,
+        state: str | None = DeadLetterState.AWAITING_INTERVENTION,
         manifest: str | None = None,
         fingerprint: str | None = None,
         batch: UUID | None = None,
         limit: int = 50,
-    ) -> Sequence[Record]:
+    ) -> Sequence[DeadLetterRecord]:
         """List dead letters, newest first."""
         return await dead_letters.list_dead_letters(
             await self._open(),
             below=below,
-            status=status,
+            state=state,
             manifest=manifest,
             fingerprint=fingerprint,
             batch=batch,
@@ -70,11 +72,11 @@ class DeadLetters:
 
     async def groups(
         self, *, manifest: str | None = None, batch: UUID | None = None, limit: int = 100
-    ) -> Sequence[Record]:
+    ) -> Sequence[FailureGroup]:
         """Count open dead letters by kind of failure, most frequent first."""
         return await dead_letters.list_failure_groups(await self._open(), manifest, batch, check_limit(limit))
 
-    async def summary(self, ids: Sequence[UUID], *, limit: int = 20) -> Sequence[Record]:
+    async def summary(self, ids: Sequence[UUID], *, limit: int = 20) -> Sequence[FailureGroup]:
         """Count the selected dead letters by manifest and kind of failure."""
         return await dead_letters.summarise_dead_letters(await self._open(), ids, check_limit(limit))
 
@@ -83,13 +85,13 @@ class DeadLetters:
         found = await dead_letters.find_dead_letters(await self._open(), *activities.id_range_of_prefix(prefix))
         return require_single_match(found, prefix, noun="dead letter", list_command="`tenuto dead-letter list`")
 
-    async def get(self, id: UUID) -> Record:
+    async def get(self, id: UUID) -> DeadLetterDetails:
         """Return a dead letter with the activities of all its attempts, first attempt first."""
         database = await self._open()
         found = await dead_letters.load_dead_letter(database, id)
         if found is None:
             raise _not_found(id)
-        return {**found, "tried": await activities.list_attempts(database, found["task_id"])}
+        return replace(found, attempts=await activities.list_attempts(database, found.task_id))
 
     async def retry(
         self,
@@ -107,7 +109,7 @@ class DeadLetters:
         database = await self._open()
         if request_id is not None:
             found = await dead_letters.load_dead_letter(database, id)
-            if found is not None and found["retry_task_id"] == request_id:
+            if found is not None and found.retry_task_id == request_id:
                 return request_id
         make_input = None if input is None else partial(self._check_input, json.dumps(dict(input)))
         audit_recorder.add_audit_details(
@@ -249,19 +251,20 @@ async def retry_dead_letters(
         external_ids, batch_ids = await dead_letters.find_owners(connection, ids)
         batch_states = await batches.lock_shared_with_state(connection, batch_ids)
         stored = await manifests.lock_manifests(connection, external_ids)  # guard: dead_letters.manifest_lock_order
-        letters = await dead_letters.lock_open_dead_letters(connection, ids)
+        found = await dead_letters.lock_open_dead_letters(connection, ids)
         runs = []
-        for letter in letters:
-            manifest = stored.get(letter["external_id"])
-            refusal = _retry_refusal(letter, manifest, batch_states)
+        for dead_letter in found:
+            manifest = stored.get(dead_letter.external_id)
+            batch = None if dead_letter.batch_id is None else batch_states.get(dead_letter.batch_id)
+            refusal = _retry_refusal(dead_letter, manifest, batch)
             if refusal is None:
                 assert manifest is not None
-                id = task_ids[letter["id"]]
-                runs.append(await _new_run(connection, letter, manifest, batch_states, now, by, id, make_input))
+                id = task_ids[dead_letter.id]
+                runs.append(await _new_run(connection, dead_letter, manifest, batch, now, by, id, make_input))
             elif strict:
                 raise refusal
         created = await manifests.enqueue_runs(connection, runs)
-        retried = [letter for letter in letters if task_ids[letter["id"]] in created]
+        retried = [dead_letter for dead_letter in found if task_ids[dead_letter.id] in created]
         if strict and len(retried) < len(runs):
             raise Conflict(
                 "a run of the same item is already open",
@@ -269,9 +272,9 @@ async def retry_dead_letters(
                 remedy="wait until it has ended",
             )
         if make_input is None:  # a chain continues after its last stored step
-            tasks = [(letter["task_id"], task_ids[letter["id"]]) for letter in retried]
+            tasks = [(dead_letter.task_id, task_ids[dead_letter.id]) for dead_letter in retried]
             await step_checkpoints.copy_checkpoints(connection, tasks)
-        resolved = [(letter["id"], task_ids[letter["id"]]) for letter in retried]
+        resolved = [(dead_letter.id, task_ids[dead_letter.id]) for dead_letter in retried]
         await dead_letters.resolve_dead_letters(connection, resolved, now, by, note, request)
         return await dead_letters.find_resolved_by_request(connection, ids, request)
 
@@ -279,18 +282,18 @@ async def retry_dead_letters(
 
 
 def _retry_refusal(
-    letter: Mapping[str, Any], manifest: StoredManifest | None, batch_states: Mapping[UUID, Mapping[str, Any]]
+    dead_letter: OpenDeadLetter, manifest: StoredManifest | None, batch: Mapping[str, Any] | None
 ) -> Conflict | None:
     """Return the reason why a dead letter cannot be retried."""
-    if manifest is None or manifest.id != letter["manifest_id"]:
+    if manifest is None or manifest.id != dead_letter.manifest_id:
         return Conflict(
-            f"the manifest {letter['external_id']!r} of dead letter {letter['id']} has been deleted",
+            f"the manifest {dead_letter.external_id!r} of dead letter {dead_letter.id} has been deleted",
             code="dead_letter.manifest.deleted",
             remedy="acknowledge the dead letter instead",
         )
-    if letter["batch_id"] in batch_states and batch_states[letter["batch_id"]]["cancelled"]:
+    if batch is not None and batch["cancelled"]:
         return Conflict(
-            f"the batch {letter['batch_id']} of dead letter {letter['id']} was cancelled",
+            f"the batch {dead_letter.batch_id} of dead letter {dead_letter.id} was cancelled",
             code="dead_letter.batch.cancelled",
             remedy="enqueue the item again and acknowledge the dead letter",
         )
@@ -299,9 +302,9 @@ def _retry_refusal(
 
 async def _new_run(
     connection: Connection,
-    letter: Mapping[str, Any],
+    dead_letter: OpenDeadLetter,
     stored: StoredManifest,
-    batch_states: Mapping[UUID, Mapping[str, Any]],
+    batch: Mapping[str, Any] | None,
     now: datetime,
     by: Actor,
     id: UUID,
@@ -309,12 +312,12 @@ async def _new_run(
 ) -> NewRun:
     group = await manifests.load_group(connection, stored.manifest.group) if stored.manifest.group else None
     run = new_run(
-        stored.id, stored.manifest, now, by, id=id, batch_id=letter["batch_id"],
-        input=letter["input"] if make_input is None else make_input(stored),
-        item_key=_explicit_key(letter["item"], letter["task_id"]),
+        stored.id, stored.manifest, now, by, id=id, batch_id=dead_letter.batch_id,
+        input=dead_letter.input if make_input is None else make_input(stored),
+        item_key=_explicit_key(dead_letter.item, dead_letter.task_id),
         group_priority=0 if group is None else group["priority"],
     )  # fmt: skip
-    run.is_held = letter["batch_id"] in batch_states and batch_states[letter["batch_id"]]["paused"]
+    run.is_held = batch is not None and batch["paused"]
     return run
 
 
@@ -336,9 +339,9 @@ async def acknowledge_dead_letters(
     request = request_id or new_id()
 
     async def act(connection: Connection) -> set[UUID]:
-        letters = await dead_letters.lock_open_dead_letters(connection, ids)
+        found = await dead_letters.lock_open_dead_letters(connection, ids)
         await dead_letters.resolve_dead_letters(
-            connection, [(letter["id"], None) for letter in letters], now, by, note, request
+            connection, [(dead_letter.id, None) for dead_letter in found], now, by, note, request
         )
         return set(await dead_letters.find_resolved_by_request(connection, ids, request))
 
@@ -351,7 +354,7 @@ async def _resolution_refusal(database: Database, id: UUID) -> NotFound | Confli
     if found is None:
         return _not_found(id)
     return Conflict(
-        f"dead letter {id} was already {found['status']} by {found['resolved_name']}",
+        f"dead letter {id} was already {found.state} by {found.resolved_by}",
         code="dead_letter.already_resolved",
         remedy=f"see its resolution with `tenuto dead-letter show {id}`",
     )
@@ -370,4 +373,4 @@ def _transaction_chunks(ids: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
 
 def _audit_selection(ids: Sequence[UUID], note: str | None) -> None:
     first = [str(id) for id in ids[:_MAX_AUDITED_IDS]]
-    audit_recorder.add_audit_details(reason=note, after={"letters": len(ids), "first": first})
+    audit_recorder.add_audit_details(reason=note, after={"dead_letter_count": len(ids), "first": first})

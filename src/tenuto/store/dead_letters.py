@@ -4,20 +4,92 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 from tenuto.ids import new_id
 from tenuto.model.actors import Actor
-from tenuto.model.dead_letters import error_fingerprint_from_json, error_summary
+from tenuto.model.dead_letters import DeadLetterState, error_fingerprint_from_json, error_summary
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
+from tenuto.store.activities import Record
 from tenuto.store.bulk_copy import to_columns
+from tenuto.store.records import FromJson, RowMapper, TransitionalRecord
 
 SQL = load_statements(__file__)
 
-Record = dict[str, Any]
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterRecord(TransitionalRecord):
+    """One dead letter."""
+
+    id: UUID
+    manifest_id: UUID
+    external_id: str
+    """External id of the manifest."""
+    item: str
+    """Key of the item, or the id of its task; empty for a run of the manifest."""
+    batch_id: UUID | None
+    task_id: UUID
+    activity_id: UUID
+    """The last attempt."""
+    dead_lettered_at: datetime
+    reason: str
+    fingerprint: str
+    attempt_count: int
+    state: DeadLetterState
+    resolved_at: datetime | None
+    resolved_by: str | None
+    note: str | None
+    retry_task_id: UUID | None
+    """The task that retries it."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterDetails(DeadLetterRecord):
+    """A dead letter with its input, the actor of its resolution and the activities of its attempts, oldest first."""
+
+    input: Annotated[Any, FromJson]
+    resolved_by_type: str | None
+    resolved_by_id: str | None
+    attempts: list[Record]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenDeadLetter:
+    """What a retry needs of an open dead letter."""
+
+    id: UUID
+    manifest_id: UUID
+    external_id: str
+    item: str
+    batch_id: UUID | None
+    task_id: UUID
+    input: str
+    """The input as JSON."""
+
+
+@dataclass(frozen=True, slots=True)
+class FailureGroup(TransitionalRecord):
+    """Dead letters of the same kind of failure."""
+
+    fingerprint: str
+    dead_letter_count: int
+    manifest_count: int
+    external_id: str
+    """External id of a manifest, the first by name."""
+    first_at: datetime
+    last_at: datetime
+    reason: str
+    """Reason of the newest one."""
+
+
+_dead_letters = RowMapper(DeadLetterRecord, SQL.list_dead_letters)
+_details = RowMapper(DeadLetterDetails, SQL.load_dead_letter, computed=("attempts",))
+_open_dead_letters = RowMapper(OpenDeadLetter, SQL.lock_open_dead_letters)
+_failure_groups = RowMapper(FailureGroup, SQL.list_failure_groups, SQL.summarise_dead_letters)
 
 
 async def write_dead_letters(connection: Connection, failures: Sequence[tuple[UUID, str | None]]) -> int:
@@ -45,10 +117,9 @@ async def find_missing_dead_letters(
     ]
 
 
-async def load_dead_letter(database: Database, id: UUID) -> Record | None:
-    """Return one dead letter."""
-    row = await database.fetch_one(SQL.load_dead_letter, id)
-    return None if row is None else {**dict(row), "input": json.loads(row["input"])}
+async def load_dead_letter(database: Database, id: UUID) -> DeadLetterDetails | None:
+    """Return one dead letter, without its attempts."""
+    return _details.optional(await database.fetch_one(SQL.load_dead_letter, id), attempts=[])
 
 
 async def find_owners(connection: Connection, ids: Sequence[UUID]) -> tuple[list[str], set[UUID]]:
@@ -58,9 +129,9 @@ async def find_owners(connection: Connection, ids: Sequence[UUID]) -> tuple[list
     return sorted({row["external_id"] for row in rows}), batches
 
 
-async def lock_open_dead_letters(connection: Connection, ids: Sequence[UUID]) -> list[Record]:
+async def lock_open_dead_letters(connection: Connection, ids: Sequence[UUID]) -> list[OpenDeadLetter]:
     """Return and lock the open ones of these dead letters."""
-    return [dict(row) for row in await connection.fetch(SQL.lock_open_dead_letters, ids)]
+    return _open_dead_letters.all(await connection.fetch(SQL.lock_open_dead_letters, ids))
 
 
 async def resolve_dead_letters(
@@ -96,25 +167,28 @@ async def list_dead_letters(
     database: Database,
     *,
     below: UUID | None,
-    status: str | None,
+    state: str | None,
     manifest: str | None,
     fingerprint: str | None,
     batch: UUID | None,
     limit: int,
-) -> list[Record]:
+) -> list[DeadLetterRecord]:
     """Return dead letters, newest first."""
-    rows = await database.fetch_all(SQL.list_dead_letters, below, status, manifest, fingerprint, batch, limit)
-    return [dict(row) for row in rows]
+    return _dead_letters.all(
+        await database.fetch_all(SQL.list_dead_letters, below, state, manifest, fingerprint, batch, limit)
+    )
 
 
-async def list_failure_groups(database: Database, manifest: str | None, batch: UUID | None, limit: int) -> list[Record]:
+async def list_failure_groups(
+    database: Database, manifest: str | None, batch: UUID | None, limit: int
+) -> list[FailureGroup]:
     """Group open dead letters by kind of failure, most frequent first."""
-    return [dict(row) for row in await database.fetch_all(SQL.list_failure_groups, manifest, limit, batch)]
+    return _failure_groups.all(await database.fetch_all(SQL.list_failure_groups, manifest, limit, batch))
 
 
-async def summarise_dead_letters(database: Database, ids: Sequence[UUID], limit: int) -> list[Record]:
+async def summarise_dead_letters(database: Database, ids: Sequence[UUID], limit: int) -> list[FailureGroup]:
     """Count dead letters by manifest and kind of failure."""
-    return [dict(row) for row in await database.fetch_all(SQL.summarise_dead_letters, ids, limit)]
+    return _failure_groups.all(await database.fetch_all(SQL.summarise_dead_letters, ids, limit))
 
 
 async def select_open_dead_letters(

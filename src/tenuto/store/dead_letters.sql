@@ -53,8 +53,10 @@ ORDER BY past.id
 LIMIT $3;
 
 -- name: load_dead_letter
--- Return one dead letter.
-SELECT *
+-- Return one dead letter with its input and its resolution.
+SELECT id, manifest_id, external_id, item, batch_id, task_id, activity_id, dead_lettered_at, reason, fingerprint,
+       attempts AS attempt_count, status AS state, resolved_at, resolved_name AS resolved_by, note, retry_task_id, input,
+       resolved_type AS resolved_by_type, resolved_id AS resolved_by_id
 FROM tenuto.dead_letters
 WHERE id = $1;
 
@@ -114,7 +116,7 @@ RETURNING dead_letters.id;
 -- name: list_dead_letters
 -- Return dead letters, newest first, below a cursor; every filter is optional.
 SELECT id, manifest_id, external_id, item, batch_id, task_id, activity_id, dead_lettered_at, reason, fingerprint,
-       attempts, status, resolved_at, resolved_name, note, retry_task_id
+       attempts AS attempt_count, status AS state, resolved_at, resolved_name AS resolved_by, note, retry_task_id
 FROM tenuto.dead_letters
 WHERE ($1::uuid IS NULL OR id < $1)
   AND ($2::text IS NULL OR status = $2)
@@ -126,7 +128,8 @@ LIMIT $6;
 
 -- name: list_failure_groups
 -- Group open dead letters by kind of failure, most frequent first.
-SELECT fingerprint, count(*) AS letters, count(DISTINCT external_id) AS manifests, min(external_id) AS external_id,
+SELECT fingerprint, count(*) AS dead_letter_count, count(DISTINCT external_id) AS manifest_count,
+       min(external_id) AS external_id,
        min(dead_lettered_at) AS first_at, max(dead_lettered_at) AS last_at,
        (array_agg(reason ORDER BY dead_lettered_at DESC))[1] AS reason
 FROM tenuto.dead_letters
@@ -150,7 +153,7 @@ ORDER BY id;
 
 -- name: summarise_dead_letters
 -- Count dead letters by manifest and kind of failure.
-SELECT external_id, fingerprint, count(*) AS letters, min(dead_lettered_at) AS first_at,
+SELECT external_id, fingerprint, count(*) AS dead_letter_count, 1 AS manifest_count, min(dead_lettered_at) AS first_at,
        max(dead_lettered_at) AS last_at, (array_agg(reason ORDER BY id DESC))[1] AS reason
 FROM tenuto.dead_letters
 WHERE id = ANY ($1::uuid[])

@@ -28,7 +28,7 @@ from tenuto.api.wire_format import (
     to_wire_state,
 )
 from tenuto.model.actors import Role
-from tenuto.model.dead_letters import DeadLetterStatus
+from tenuto.model.dead_letters import DeadLetterState
 
 router = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"], route_class=StrictRoute)
 
@@ -36,23 +36,23 @@ EXAMPLE: dict[str, Any] = {
     "id": "01a1e30e-df3e-7536-8f11-1c7c02f1d0a1",
     "external_id": "invoices",
     "item": "17",
-    "status": "AwaitingIntervention",
+    "state": "AwaitingIntervention",
     "dead_lettered_at": "2031-05-04T02:00:00Z",
     "reason": "ConnectionError: the server does not respond",
     "fingerprint": "5f2c8d31a9b04e77",
-    "attempts": 3,
+    "attempt_count": 3,
 }
 GROUP = {
     "external_id": "invoices",
     "fingerprint": "5f2c8d31a9b04e77",
     "reason": EXAMPLE["reason"],
-    "letters": 41,
+    "dead_letter_count": 41,
     "first_at": "2031-05-04T01:58:00Z",
     "last_at": "2031-05-04T02:00:00Z",
 }
 MAX_SELECTED = 10_000
 Viewer = Annotated[ApiCall, requires(Role.VIEWER, "dead_letter.read")]
-_AWAITING_INTERVENTION = to_wire_state(DeadLetterStatus.AWAITING_INTERVENTION)
+_AWAITING_INTERVENTION = to_wire_state(DeadLetterState.AWAITING_INTERVENTION)
 
 
 class RetryBody(NoteBody):
@@ -104,7 +104,7 @@ async def list_dead_letters(
     cursor = decode_cursor(after, UUID)
     found = await call.app.dead_letters.list(
         below=cursor[0] if cursor else None,
-        status=None if status == "Any" else parse_wire_state(status, DeadLetterStatus, field="status"),
+        state=None if status == "Any" else parse_wire_state(status, DeadLetterState, field="status"),
         manifest=manifest,
         fingerprint=fingerprint,
         batch=batch,
@@ -154,7 +154,7 @@ async def acknowledge_dead_letters(
     }
 
 
-@router.get("/{id}", responses=example({**EXAMPLE, "tried": []}))
+@router.get("/{id}", responses=example({**EXAMPLE, "attempts": []}))
 async def get_dead_letter(call: Viewer, id: Id) -> dict[str, Any]:
     """Get a dead letter with its attempts, oldest first."""
     return to_wire(await call.app.dead_letters.get(id))

@@ -209,7 +209,8 @@ async def show_batch(session: Session, batch_id: Id) -> None:
     if failure_kinds:
         failures = ["", Text("failures", style="bold")]
         failures += [
-            Text(f"  {kind['letters']:>6,} × {one_line(kind['reason'], 66)}", style="red") for kind in failure_kinds
+            Text(f"  {kind['dead_letter_count']:>6,} × {one_line(kind['reason'], 66)}", style="red")
+            for kind in failure_kinds
         ]
         failures.append(Text(f"  see: tenuto dead-letter list --batch {id}", style="dim"))
     console = live_console()

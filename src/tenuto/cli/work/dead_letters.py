@@ -105,13 +105,13 @@ async def list_dead_letters(
     filters = build_filters(manifest=manifest, batch=batch_id, fingerprint=fingerprint, limit=limit, below=below)
     await print_list(
         session,
-        await app.dead_letters.list(**filters, status=None if status == "all" else status),
+        await app.dead_letters.list(**filters, state=None if status == "all" else status),
         {
             "id": "id",
-            "status": lambda row, _: styled_state(row["status"]),
+            "status": lambda row, _: styled_state(row["state"]),
             "manifest": "external_id",
             "item": "item",
-            "attempts": "attempts",
+            "attempts": "attempt_count",
             "when": lambda row, now: format_relative(row["dead_lettered_at"], now),
             "fingerprint": "fingerprint",
             "batch": "batch_id",
@@ -121,11 +121,14 @@ async def list_dead_letters(
         filters=filters,
         two_line_columns={
             "dead letter": lambda row, _: (
-                Text.assemble(f"{state_symbol(row['status'])} ", safe_text(row["external_id"]), _item_key(row)),
+                Text.assemble(f"{state_symbol(row['state'])} ", safe_text(row["external_id"]), _item_key(row)),
                 row["id"],
             ),
             "reason": lambda row, _: (Text(one_line(row["reason"], 160), style="red"), row["fingerprint"]),
-            "when": lambda row, now: (format_relative(row["dead_lettered_at"], now), _attempt_count(row["attempts"])),
+            "when": lambda row, now: (
+                format_relative(row["dead_lettered_at"], now),
+                _attempt_count(row["attempt_count"]),
+            ),
         },
         flexible=("reason",),
     )
@@ -137,7 +140,7 @@ async def _print_kinds(session: Session, kinds: Sequence[Record]) -> None:
         kinds,
         {
             "fingerprint": "fingerprint",
-            "count": "letters",
+            "count": "dead_letter_count",
             "manifests": lambda kind, _: _manifest_names(kind),
             "first": lambda kind, now: format_relative(kind["first_at"], now),
             "newest": lambda kind, now: format_relative(kind["last_at"], now),
@@ -145,7 +148,7 @@ async def _print_kinds(session: Session, kinds: Sequence[Record]) -> None:
         },
         noun="dead letters",
         two_line_columns={
-            "count": lambda kind, _: (Text(f"{kind['letters']:,}"), ""),
+            "count": lambda kind, _: (Text(f"{kind['dead_letter_count']:,}"), ""),
             "newest reason": lambda kind, _: (
                 Text(one_line(kind["reason"], 160), style="red"),
                 f"{kind['fingerprint']}  {_manifest_names(kind)}",
@@ -164,7 +167,7 @@ async def _print_kinds(session: Session, kinds: Sequence[Record]) -> None:
 
 
 def _manifest_names(kind: Record) -> str:
-    more = f" and {kind['manifests'] - 1} more" if kind["manifests"] > 1 else ""
+    more = f" and {kind['manifest_count'] - 1} more" if kind["manifest_count"] > 1 else ""
     return f"{kind['external_id']}{more}"
 
 
@@ -186,8 +189,8 @@ async def show_dead_letter(session: Session, dead_letter_id: Id) -> None:
         print_json(found)
         return
     console = live_console()
-    heading = record_heading(found["status"], found["external_id"], found["id"], _item_key(found))
-    attempts = found["tried"]
+    heading = record_heading(found["state"], found["external_id"], found["id"], _item_key(found))
+    attempts = found["attempts"]
     parts: list[Any] = [heading, "", name_value_table(*_facts(found, await session.now())), ""]
     if attempts:
         parts += render_attempt_diff(attempts, 80 if console is None else console.width)
@@ -195,7 +198,7 @@ async def show_dead_letter(session: Session, dead_letter_id: Id) -> None:
     else:
         parts.append(Text("its attempts are no longer stored", style="dim"))
     print_rich(*parts)
-    if found["status"] == "awaiting_intervention":
+    if found["state"] == "awaiting_intervention":
         session.print_message("retry or acknowledge it:")
         session.print_message(f"  tenuto dead-letter retry {found['id']}")
         session.print_message(f"  tenuto dead-letter acknowledge {found['id']}")
@@ -204,10 +207,10 @@ async def show_dead_letter(session: Session, dead_letter_id: Id) -> None:
 def _facts(found: Record, now: datetime) -> list[tuple[str, Any]]:
     return [
         ("reason", found["reason"]),
-        ("when", f"{format_with_age(found['dead_lettered_at'], now)} after {_attempt_count(found['attempts'])}"),
+        ("when", f"{format_with_age(found['dead_lettered_at'], now)} after {_attempt_count(found['attempt_count'])}"),
         ("fingerprint", found["fingerprint"]),
         ("batch", found["batch_id"]),
-        ("resolved", format_with_age(found["resolved_at"], now, by=found["resolved_name"])),
+        ("resolved", format_with_age(found["resolved_at"], now, by=found["resolved_by"])),
         ("note", found["note"]),
         ("retried as", found["retry_task_id"] and f"task {found['retry_task_id']}"),
     ]
@@ -474,7 +477,7 @@ async def _parse_conditions(app: Tenuto, texts: list[str]) -> Record:
 
 async def _print_selection(session: Session, kinds: Sequence[Record], selected_count: int) -> None:
     columns: dict[str, Column] = {
-        "count": lambda kind, _: f"{kind['letters']:,}",
+        "count": lambda kind, _: f"{kind['dead_letter_count']:,}",
         "manifest": "external_id",
         "fingerprint": "fingerprint",
         "newest": lambda kind, now: format_relative(kind["last_at"], now),
@@ -482,6 +485,6 @@ async def _print_selection(session: Session, kinds: Sequence[Record], selected_c
     }
     optional, flexible = ("fingerprint", "newest"), ("newest reason",)
     print_rich(record_table(kinds, columns, await session.now(), optional=optional, flexible=flexible))
-    shown_count = sum(kind["letters"] for kind in kinds)
+    shown_count = sum(kind["dead_letter_count"] for kind in kinds)
     if shown_count < selected_count:
         print_message(f"and {selected_count - shown_count:,} of other kinds")
