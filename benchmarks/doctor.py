@@ -18,8 +18,8 @@ from benchmarks.measure import Case, alternate, progress
 from benchmarks.processes import ContenderFailed
 from benchmarks.queue_benchmarks import Size
 from tenuto.clock import monotonic_seconds
-from tenuto.diagnostics.checks import Finding, Severity
 from tenuto.diagnostics.doctor import examine
+from tenuto.model.findings import Finding, Severity
 from tenuto.postgres.database import Database
 from tenuto.settings import load_settings
 from tenuto.store import partitions

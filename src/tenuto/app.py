@@ -12,14 +12,21 @@ from contextvars import ContextVar
 from pathlib import Path
 from typing import Any
 
+from pydantic import BaseModel
+
 from tenuto import processes
 from tenuto.clock import SystemClock
 from tenuto.connections import Connections
-from tenuto.diagnostics.checks import Finding
 from tenuto.diagnostics.doctor import ReportProgress, examine
+from tenuto.errors import Invalid
+from tenuto.extension import Extension, ExtensionServices
+from tenuto.extension_registry import ExtensionRegistry
+from tenuto.extension_schemas import ExtensionSchemas
 from tenuto.jobs.context import current_context
 from tenuto.jobs.registry import JobRegistry
+from tenuto.jobs.step_kind import StepKind
 from tenuto.model.actors import Actor
+from tenuto.model.findings import Finding
 from tenuto.model.manifests import Manifest
 from tenuto.model.steps import MANIFEST, SCHEDULE
 from tenuto.observability.status import InstallationStatus
@@ -28,6 +35,7 @@ from tenuto.operations.audit_log import AuditLog
 from tenuto.operations.batches import Batch, Batches
 from tenuto.operations.dead_letters import DeadLetters
 from tenuto.operations.executions import Executions
+from tenuto.operations.extension_operations import ExtensionOperations
 from tenuto.operations.logs import Logs
 from tenuto.operations.manifests import Manifests
 from tenuto.operations.one_shots import OneShots
@@ -41,7 +49,7 @@ from tenuto.postgres.database import Database
 from tenuto.registration import Registration
 from tenuto.scheduling import manifest_step, schedule_step
 from tenuto.service import health_file
-from tenuto.settings import Settings, load_settings, load_worker_settings
+from tenuto.settings import Settings, check_sections, load_section, load_settings, load_worker_settings
 from tenuto.steps.step_kinds import StepServices, register_step_kinds
 from tenuto.store import partitions
 from tenuto.worker.executors import ExecutorFactory
@@ -62,8 +70,14 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         home: Path | str | None = None,
         settings: Settings | None = None,
         actor: Actor | None = None,
+        extensions: Iterable[Extension] = (),
     ) -> None:
+        """``extensions`` are used besides the installed ones."""
         self.settings = settings or load_settings(database=database, home=home)
+        self.extension_registry = ExtensionRegistry(extensions, disabled=lambda: self.settings.disabled_extensions)
+        check_sections(self.extension_registry.names)
+        self._extension_schemas = ExtensionSchemas(self.extension_registry)
+        self.extensions = ExtensionOperations(self.extension_registry, self._extension_services)
         self.jobs = JobRegistry()
         self._drivers = {}
         self._actor = actor or Actor.system("app")
@@ -80,8 +94,9 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         self.status = InstallationStatus(self.open, self._current_settings)
         self.logs = Logs(self.open)
         self.secrets = Secrets(self.open, self._current_actor, self._current_settings)
-        self.jobs.add_handler(SCHEDULE, schedule_step.schedule_step_job(self.open))
-        self.jobs.add_handler(MANIFEST, manifest_step.manifest_step_job(self.open, self.manifests.run))
+        self.jobs.add_kind(StepKind(SCHEDULE, lambda: schedule_step.schedule_step_job(self.open)))
+        self.jobs.add_kind(StepKind(MANIFEST, lambda: manifest_step.manifest_step_job(self.open, self.manifests.run)))
+        self.jobs.load_more_kinds = self._register_extension_kinds
         register_step_kinds(
             self.jobs, StepServices(self.open, self._current_settings, self.secrets.resolve_text, self._drivers)
         )
@@ -138,6 +153,35 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         """Return the settings; tests replace them while the app exists."""
         return self.settings
 
+    def _register_extension_kinds(self) -> None:
+        for contribution in self.extension_registry.collect(
+            "step kinds", lambda extension: extension.step_kinds(self._extension_services(extension))
+        ):
+            try:
+                if contribution.value.name not in self.jobs.kinds:
+                    self.jobs.add_kind(contribution.value)
+            except Invalid as error:
+                self.extension_registry.report_failure(contribution.extension.name, "step kinds", error)
+
+    def _extension_services(self, extension: Extension) -> ExtensionServices:
+        async def open_database() -> Database:
+            database = await self.open()
+            await self._extension_schemas.prepare(database, extension, migrate=self.settings.database is None)
+            return database
+
+        def get_section() -> BaseModel | None:
+            model = extension.settings()
+            return None if model is None else load_section(extension.name, model)
+
+        return ExtensionServices(
+            open_database,
+            self._current_settings,
+            get_section,
+            self.jobs,
+            self._current_actor,
+            self.secrets.resolve_text,
+        )
+
     async def bulk_enqueue(
         self,
         manifest: Manifest | str,
@@ -153,15 +197,18 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
 
     # --- installation -----------------------------------------------------------------------------------------------
 
-    migration_script = staticmethod(migrator.render_script)
+    def migration_script(self) -> str:
+        """Return the SQL that `migrate` runs on an empty database."""
+        return migrator.render_script(self._extension_schemas.components())
 
     async def migrate(self) -> list[migrator.Migration]:
-        """Migrate the schema, create the partitions of the coming months, and return the migrations applied now."""
+        """Migrate the schemas of the core and of all extensions, create the partitions of the coming months, and return
+        the migrations applied now."""
         database = await self.connect(check_schema=False)
         try:
             applied = await migrator.migrate(database)
             await partitions.ensure_partitions(database, database.clock.now())
-            return applied
+            return applied + await self._extension_schemas.migrate(database)
         finally:
             await database.close()
 
@@ -227,6 +274,7 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         try:
             await self.schedules.deploy(database)
             await self.manifests.deploy(database)
+            await self._extension_schemas.prepare_all(database, migrate=self.settings.database is None)
         except BaseException:
             await database.close()
             raise

@@ -2,13 +2,13 @@
 
 The file is ``tenuto.toml`` in the working directory or the one named by ``TENUTO_CONFIG``. Worker settings are
 ``TENUTO_WORKER_…`` and the table ``[worker]``. Empty strings count as unset in every source; the next source in
-precedence applies.
+precedence applies. Tables that are no settings of Tenuto are the sections of extensions.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from ipaddress import ip_network
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
@@ -47,7 +47,7 @@ class _EnvironmentSource(EnvSettingsSource):
 
 
 class _FileSource(InitSettingsSource):
-    """Settings file: the table ``[worker]`` for a worker, the top level for everything else."""
+    """Settings file: the table ``[worker]`` for a worker, the top level and further tables for everything else."""
 
     def __init__(self, settings_cls: type[BaseSettings]) -> None:
         top = read_settings_file()
@@ -59,7 +59,19 @@ class _FileSource(InitSettingsSource):
                 field="worker",
                 remedy=f"write [worker] in {settings_file_path()}",
             )
-        super().__init__(settings_cls, _drop_empty(worker if issubclass(settings_cls, WorkerSettings) else top))
+        if issubclass(settings_cls, WorkerSettings):
+            super().__init__(settings_cls, _drop_empty(worker))
+            return
+        sections = _find_sections(top)
+        super().__init__(
+            settings_cls, _drop_empty({name: value for name, value in top.items() if name not in sections})
+        )
+
+
+def _find_sections(top: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the tables of a settings file that belong to extensions."""
+    own = {"worker", *Settings.model_fields}
+    return {name: table for name, table in top.items() if isinstance(table, dict) and name not in own}
 
 
 def _drop_empty(given: dict[str, Any]) -> dict[str, Any]:
@@ -194,8 +206,18 @@ class Settings(BaseSettings):
     """Log format of services on stderr: text, or one JSON object per line."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Minimum log level."""
+    disabled_extensions: Annotated[tuple[str, ...], NoDecode] = ()
+    """Installed extensions that are not loaded."""
 
-    @field_validator("web_hosts", "web_proxies", "http_allowed_hosts", "programs", "program_path", mode="before")
+    @field_validator(
+        "web_hosts",
+        "web_proxies",
+        "http_allowed_hosts",
+        "programs",
+        "program_path",
+        "disabled_extensions",
+        mode="before",
+    )
     @classmethod
     def _split_at_commas(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
@@ -276,16 +298,60 @@ def load_worker_settings(**overrides: Any) -> WorkerSettings:
     return _validate(WorkerSettings, overrides)
 
 
+M = TypeVar("M", bound=BaseModel)
+
+
+def check_sections(find_extensions: Callable[[], Collection[str]]) -> None:
+    """Raise an error if the settings file has a table that is neither a setting nor the section of an extension."""
+    sections = _find_sections(read_settings_file())
+    unknown = sorted(sections.keys() - set(find_extensions())) if sections else []
+    if unknown:
+        known = sorted({"connections", "worker", *find_extensions()})
+        raise Invalid(
+            f"{settings_file_path()} has an unknown table [{unknown[0]}]",
+            code="settings.section.unknown",
+            field=unknown[0],
+            remedy=f"the tables are {', '.join(f'[{name}]' for name in known)}; is an extension not installed?",
+        )
+
+
+def load_section(name: str, model: type[M]) -> M:
+    """Load the settings section of an extension: variables ``TENUTO_NAME_…``, then the table of the settings file."""
+    table = _find_sections(read_settings_file()).get(name, {})
+
+    class SectionSettings(BaseSettings, model):  # type: ignore[misc, valid-type]
+        model_config = SettingsConfigDict(
+            env_prefix=f"TENUTO_{name.upper()}_", env_ignore_empty=True, frozen=True, extra="forbid",
+            hide_input_in_errors=True,
+        )  # fmt: skip
+
+        @classmethod
+        def settings_customise_sources(
+            cls, settings_cls: type[BaseSettings], *_: Any, **__: Any
+        ) -> tuple[PydanticBaseSettingsSource, ...]:
+            given = InitSettingsSource(settings_cls, _drop_empty(table))
+            return _EnvironmentSource(settings_cls), given
+
+    try:
+        return SectionSettings()
+    except ValidationError as error:
+        raise _to_invalid(error, f"{name}.", f"TENUTO_{name.upper()}_") from error
+
+
 def _validate(kind: type[S], given: dict[str, Any]) -> S:
     try:
         return kind(**_drop_empty(given))
     except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
-        where = f"see {kind.model_config.get('env_prefix', '')}{str(first['loc'][0]).upper()}"
-        if settings_file_path().exists():
-            where += f", and {settings_file_path()}"
-        reason = first["msg"].removeprefix("Value error, ")
-        raise Invalid(
-            f"the setting '{field}' is not valid: {reason}", code="settings.value.invalid", field=field, remedy=where
-        ) from error
+        raise _to_invalid(error, "", kind.model_config.get("env_prefix", "")) from error
+
+
+def _to_invalid(error: ValidationError, table: str, env_prefix: str) -> Invalid:
+    first = error.errors(include_url=False)[0]
+    field = table + ".".join(str(part) for part in first["loc"])
+    where = f"see {env_prefix}{str(first['loc'][0]).upper()}" if first["loc"] else f"see {env_prefix}…"
+    if settings_file_path().exists():
+        where += f", and {settings_file_path()}"
+    reason = first["msg"].removeprefix("Value error, ")
+    return Invalid(
+        f"the setting '{field}' is not valid: {reason}", code="settings.value.invalid", field=field, remedy=where
+    )

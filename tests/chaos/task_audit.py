@@ -18,9 +18,9 @@ import asyncpg
 from tenuto.audit import checkpoints, verifier
 from tenuto.audit import keys as auditkeys
 from tenuto.diagnostics.checks import CHECKS as DOCTOR_CHECKS
-from tenuto.diagnostics.checks import Severity
 from tenuto.diagnostics.doctor import Limits
 from tenuto.ids import smallest_id_at
+from tenuto.model.findings import Severity
 from tenuto.postgres.database import Database
 from tenuto.settings import Settings
 from tenuto.store.access import audit_log as trail

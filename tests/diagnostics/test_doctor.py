@@ -16,9 +16,10 @@ import pytest
 
 from tenuto import PermanentFailure, RetryPolicy, Tenuto
 from tenuto.clock import SystemClock
-from tenuto.diagnostics.checks import CHECKS, Finding, Severity
+from tenuto.diagnostics.checks import CHECKS
 from tenuto.diagnostics.doctor import Limits, examine
 from tenuto.ids import new_id, smallest_id_at
+from tenuto.model.findings import Finding, Severity
 from tenuto.postgres.database import Database
 from tenuto.settings import Settings, load_settings
 from tenuto.store.reports import doctor as store

@@ -15,8 +15,9 @@ from tenuto import Tenuto
 from tenuto.definitions import schedule_definitions
 from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.diagnostics import deep_checks
-from tenuto.diagnostics.checks import CHECKS, Finding, Severity
+from tenuto.diagnostics.checks import CHECKS
 from tenuto.diagnostics.doctor import examine
+from tenuto.model.findings import Finding, Severity
 from tenuto.model.schedules import ScheduleDefinition
 from tenuto.model.triggers import every
 from tenuto.postgres.database import Database

@@ -8,8 +8,8 @@ from uuid import UUID
 
 import pytest
 
-from tenuto.diagnostics.checks import Finding, Severity
 from tenuto.diagnostics.doctor import Limits
+from tenuto.model.findings import Finding, Severity
 from tenuto.model.triggers import every
 from tenuto.operations import batches
 from tenuto.postgres.database import Database

@@ -10,8 +10,8 @@ import pytest
 
 from tenuto.definitions import schedule_definitions
 from tenuto.definitions.versioned_definitions import ChangeContext
-from tenuto.diagnostics.checks import Severity
 from tenuto.ids import new_id
+from tenuto.model.findings import Severity
 from tenuto.model.schedules import ScheduleDefinition
 from tenuto.model.triggers import every
 from tenuto.postgres.database import Database

@@ -26,6 +26,7 @@ CONTRIBUTOR_PAGES = [
 MODULES_WITH_BROAD_EXCEPT = {
     "api/problems.py",
     "cli/app_loader.py",
+    "extension_registry.py",
     "jobs/attempt_log.py",
     "jobs/child_entry_point.py",
     "jobs/outcomes.py",
@@ -35,6 +36,7 @@ MODULES_WITH_BROAD_EXCEPT = {
     "postgres/write_coalescer.py",
     "service/polling_loop.py",
     "service/quarantine.py",
+    "steps/step_kinds.py",
     "worker/completer.py",
     "worker/watchdog.py",
 }

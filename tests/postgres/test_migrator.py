@@ -10,9 +10,10 @@ from pathlib import Path
 import asyncpg
 import pytest
 
-from tenuto.errors import SchemaMismatch, Unavailable
+from tenuto.errors import Invalid, SchemaBehind, SchemaMismatch, Unavailable
 from tenuto.postgres import migrator
-from tenuto.postgres.database import Database
+from tenuto.postgres.database import Database, DatabaseError
+from tenuto.postgres.migrator import Component
 from tests.support.errors import raises_code
 from tests.support.tasks import read_rows
 from tests.support.waiting import eventually
@@ -36,7 +37,7 @@ SCHEMA_QUERIES = {
     "relations": """
         SELECT relname, relkind, reloptions, pg_get_partkeydef(oid), pg_get_expr(relpartbound, oid)
         FROM pg_class WHERE relnamespace = 'tenuto'::regnamespace ORDER BY 1""",
-    "migrations": "SELECT number, name, checksum FROM tenuto.migrations ORDER BY 1",
+    "migrations": "SELECT component, number, name, checksum FROM tenuto.migrations ORDER BY 1, 2",
 }
 
 
@@ -210,3 +211,103 @@ async def test_migration_is_recorded_with_name_and_checksum(db: Database) -> Non
 def test_migrations_are_numbered_without_gaps() -> None:
     numbers = [migration.number for migration in migrator.load_migrations()]
     assert numbers == list(range(1, len(numbers) + 1))
+
+
+# --- components ------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def inventory(tmp_path: Path) -> Component:
+    """The component of an extension with two migrations."""
+    directory = tmp_path / "inventory"
+    directory.mkdir()
+    (directory / "0001_items.sql").write_text("CREATE TABLE tenuto_inventory.items (name text PRIMARY KEY);")
+    (directory / "0002_counts.sql").write_text("ALTER TABLE tenuto_inventory.items ADD COLUMN count integer;")
+    return Component("inventory", directory)
+
+
+async def test_component_has_its_own_numbers_and_schema(db: Database, inventory: Component) -> None:
+    applied = await migrator.migrate(db, inventory)
+    assert [(each.component, each.number) for each in applied] == [("inventory", 1), ("inventory", 2)]
+    assert await migrator.migrate(db, inventory) == []
+    assert await db.fetch_value("SELECT count(*) FROM tenuto_inventory.items") == 0
+    newest = migrator.load_migrations()[-1].number
+    assert await migrator.load_versions(db) == {"tenuto": newest, "inventory": 2}
+    await migrator.check_schema(db, [inventory])
+
+
+async def test_schema_errors_name_the_component(db: Database, inventory: Component) -> None:
+    with raises_code("schema.missing", SchemaBehind) as missing:
+        await migrator.check_schema(db, [inventory])
+    assert "extension 'inventory'" in missing.value.message
+    await migrator.migrate(db, inventory)
+    await db.fetch_all("DELETE FROM tenuto.migrations WHERE component = 'inventory' AND number = 2")
+    with raises_code("schema.too_old", SchemaBehind) as older:
+        await migrator.check_schema(db, [inventory])
+    assert (
+        older.value.message
+        == "the database schema of the extension 'inventory' has version 1, but this program needs 2"
+    )
+    await db.fetch_all(
+        "INSERT INTO tenuto.migrations (component, number, name, checksum) VALUES ('inventory', 9, 'later', 'x')"
+    )
+    for operation in (migrator.check_schema(db, [inventory]), migrator.migrate(db, inventory)):
+        with raises_code("schema.too_new", SchemaMismatch) as newer:
+            await operation
+        assert newer.value.remedy == "upgrade the extension on this machine"
+
+
+async def test_concurrent_migrators_of_a_component_apply_each_migration_once(
+    db: Database, url: str, inventory: Component
+) -> None:
+    others = [await Database.open(url) for _ in range(3)]
+    try:
+        applied = await asyncio.gather(*(migrator.migrate(database, inventory) for database in (db, *others)))
+    finally:
+        for other in others:
+            await other.close()
+    assert sorted(map(len, applied)) == [0, 0, 0, 2]
+
+
+async def test_failed_migration_of_a_component_changes_nothing(db: Database, inventory: Component) -> None:
+    (inventory.directory / "0003_broken.sql").write_text("CREATE TABLE tenuto_inventory.items ()")
+    with pytest.raises(DatabaseError, match="already exists"):
+        await migrator.migrate(db, inventory)
+    assert await db.fetch_value("SELECT to_regnamespace('tenuto_inventory')") is None
+    await migrator.check_schema(db)
+
+
+async def test_rendered_script_contains_all_components(empty_database: Database, inventory: Component) -> None:
+    connection = await asyncpg.connect(empty_database.url)
+    try:
+        await connection.execute(migrator.render_script([inventory]))
+    finally:
+        await connection.close()
+    await migrator.check_schema(empty_database, [inventory])
+    assert await migrator.migrate(empty_database, inventory) == []
+
+
+async def test_database_without_components_is_upgraded(empty_database: Database) -> None:
+    """The records of migrations of earlier versions have no component."""
+    await empty_database.fetch_all("CREATE SCHEMA tenuto")
+    async with empty_database.connection() as connection:
+        await connection.execute(migrator._CREATE_MIGRATIONS_TABLE)
+        for migration in migrator.load_migrations()[:14]:
+            await connection.execute(migration.sql)
+            await connection.execute(migrator._INSERT_CORE, migration.number, migration.name, migration.checksum)
+    with raises_code("schema.too_old", SchemaBehind):
+        await migrator.check_schema(empty_database)
+    assert (await migrator.migrate(empty_database))[0].number == 15
+    await migrator.check_schema(empty_database)
+
+
+@pytest.mark.parametrize("name", ["items.sql", "0002_items.sql", "1_items.sql"])
+def test_component_with_misnamed_migrations_is_rejected(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("SELECT 1")
+    with raises_code("schema.migration.name_invalid", Invalid):
+        Component("inventory", tmp_path).load_migrations()
+
+
+def test_component_without_migrations_is_rejected(tmp_path: Path) -> None:
+    with raises_code("schema.migration.missing", Invalid):
+        Component("inventory", tmp_path).load_migrations()

@@ -14,9 +14,9 @@ from uuid import UUID
 
 import pytest
 
-from tenuto.diagnostics.checks import Severity
 from tenuto.diagnostics.doctor import examine
 from tenuto.errors import Conflict, NotFound, StaleLease
+from tenuto.model.findings import Severity
 from tenuto.postgres.database import Database
 from tenuto.settings import load_settings
 from tests.races.execution_actions import violated_invariants

@@ -12,8 +12,8 @@ from datetime import datetime, timedelta
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from tenuto.diagnostics.checks import Severity
 from tenuto.diagnostics.doctor import examine
+from tenuto.model.findings import Severity
 from tenuto.model.triggers import every
 from tests.state_machine.comparison import differences
 from tests.state_machine.task_rules import NAMES, TaskRules, pick, rejected

@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import tomllib
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from pathlib import Path
+
+from tenuto.model.findings import Severity
 
 REPORT = "this should be impossible: keep the rows, and report it with the output of `tenuto doctor -o json`"
 
 MAX_DETAILS = 20
 """Offending rows that a finding lists."""
-
-
-class Severity(StrEnum):
-    OK = "ok"
-    NOTE = "note"
-    """Information; nothing is wrong."""
-    WARNING = "warning"
-    """Work may be late or at risk."""
-    PROBLEM = "problem"
-    """A guarantee is broken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,18 +27,6 @@ class Check:
     remedy: str
     limits: tuple[str, ...] = ()
     recheck: str | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """Result of one check."""
-
-    name: str
-    title: str
-    severity: Severity
-    details: list[str] = field(default_factory=list)
-    meaning: str | None = None
-    remedy: str | None = None
 
 
 def _load_checks() -> tuple[Check, ...]:

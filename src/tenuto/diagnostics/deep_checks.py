@@ -13,9 +13,10 @@ from datetime import datetime
 from typing import Any
 
 from tenuto import secret_encryption
-from tenuto.diagnostics.checks import MAX_DETAILS, REPORT, Finding, Severity, list_details
+from tenuto.diagnostics.checks import MAX_DETAILS, REPORT, list_details
 from tenuto.errors import TenutoError
 from tenuto.jobs.redaction import MIN_LENGTH, Redactor
+from tenuto.model.findings import Finding, Severity
 from tenuto.model.manifests import manifest_from_fields
 from tenuto.model.schedules import OverlapPolicy, misfire_from_json, plan_from_json
 from tenuto.model.triggers import Trigger, trigger_from_json

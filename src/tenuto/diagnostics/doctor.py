@@ -18,9 +18,10 @@ from tenuto.audit import checkpoints, verifier
 from tenuto.audit.keys import load_audit_keys
 from tenuto.clock import Clock, SystemClock
 from tenuto.diagnostics import deep_checks
-from tenuto.diagnostics.checks import CHECKS, MAX_DETAILS, Check, Finding, Severity, list_details
+from tenuto.diagnostics.checks import CHECKS, MAX_DETAILS, Check, list_details
 from tenuto.errors import SchemaMismatch, UserError
 from tenuto.ids import smallest_id_at
+from tenuto.model.findings import Finding, Severity
 from tenuto.model.policies import MAX_WORKER_LOSSES
 from tenuto.model.worker_states import STALE_AFTER
 from tenuto.postgres import migrator

@@ -6,7 +6,9 @@ when it runs. The worker fills in a parameter annotated `Context`; it is not par
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
+import json
 import typing
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
@@ -19,6 +21,7 @@ from pydantic_core import PydanticSerializationError
 
 from tenuto.errors import Invalid, UnknownJob
 from tenuto.jobs.context import MAX_DELAY, Context
+from tenuto.jobs.step_kind import StepKind
 from tenuto.model import validation
 from tenuto.model.policies import TaskPolicy
 from tenuto.model.tasks import check_task_options, parse_duration_seconds, parse_instant
@@ -52,8 +55,17 @@ class Job(Generic[P, R]):
     """A callable that can be enqueued. A direct call runs the function in the calling process."""
 
     def __init__(
-        self, function: Callable[P, R], name: str, policy: TaskPolicy, options: TaskOptions, *, isolated: bool
+        self,
+        function: Callable[P, R],
+        name: str,
+        policy: TaskPolicy,
+        options: TaskOptions,
+        *,
+        isolated: bool,
+        arguments: type[Any] | None = None,
     ) -> None:
+        """``arguments`` is the dataclass or pydantic model that the function takes as its first parameter; without it,
+        the parameters of the function are the input."""
         self.function = function
         self.name = validation.check_name(name, field="job name")
         self.policy = policy
@@ -78,7 +90,7 @@ class Job(Generic[P, R]):
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
         self.__module__ = function.__module__
-        self._input = _InputModel(function, name)
+        self._input = _InputModel(function, name) if arguments is None else _TypedInput(function, name, arguments)
         self._output = _output_type(function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -114,6 +126,10 @@ class Job(Generic[P, R]):
         """Validate JSON input against the signature and return it in normalized form."""
         return validation.check_json_text(self._input.normalize(text), field="input")
 
+    def load_arguments(self, text: str) -> Any:
+        """Return stored input as one value: the object of the ``arguments`` type, or a dictionary."""
+        return self._input.load_arguments(text)
+
     def load_input(self, text: str) -> dict[str, Any]:
         """Return the arguments from stored JSON, converted to the types of the signature."""
         return self._input.load(text)
@@ -137,7 +153,7 @@ class Job(Generic[P, R]):
 
     def input_schema(self) -> dict[str, Any]:
         """Return the JSON schema of the input."""
-        return self._input.model.model_json_schema()
+        return self._input.json_schema()
 
     def dump_output(self, value: Any) -> str | None:
         """Return a result as JSON; None stays None."""
@@ -254,11 +270,79 @@ class _InputModel:
             raise _to_invalid(error) from error
         return {name: values[attribute] for name, attribute in self._attributes}
 
+    def load_arguments(self, text: str) -> dict[str, Any]:
+        return self.load(text)
+
+    def json_schema(self) -> dict[str, Any]:
+        return self.model.model_json_schema()
+
     def _validate(self, validate: Callable[[Any], BaseModel], value: Any) -> BaseModel:
         try:
             return validate(value)
         except pydantic.ValidationError as error:
             raise _to_invalid(error) from error
+
+
+class _TypedInput(_InputModel):
+    """One dataclass or pydantic model that is the whole input of a function."""
+
+    def __init__(self, function: Callable[..., Any], job: str, arguments: type[Any]) -> None:
+        hints = typing.get_type_hints(function, include_extras=True)
+        names = list(inspect.signature(function).parameters)
+        self.context_parameter = next((name for name in names if hints.get(name) is Context), None)
+        own = [name for name in names if name != self.context_parameter]
+        if len(own) != 1 or not (dataclasses.is_dataclass(arguments) or issubclass(arguments, BaseModel)):
+            raise Invalid(
+                f"{job} does not take one dataclass or pydantic model",
+                code="job.parameter.unsupported",
+                field="arguments",
+                remedy="give its function one parameter for the arguments, and one annotated Context",
+            )
+        self._parameter = own[0]
+        self._adapter: TypeAdapter[Any] = TypeAdapter(arguments)
+        if issubclass(arguments, BaseModel):
+            fields = {field.alias or name: field for name, field in arguments.model_fields.items()}
+            self.annotations = {name: field.annotation for name, field in fields.items()}
+            self.required = {name for name, field in fields.items() if field.is_required()}
+        else:
+            hints = typing.get_type_hints(arguments, include_extras=True)
+            own_fields = dataclasses.fields(arguments)
+            missing = dataclasses.MISSING
+            self.annotations = {field.name: hints[field.name] for field in own_fields}
+            self.required = {
+                field.name for field in own_fields if field.default is missing and field.default_factory is missing
+            }
+        self._names = list(self.annotations)
+        self._positional = self._names
+
+    def dump(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        return self.normalize(
+            validation.dump_json({**dict(zip(self._names, args, strict=False)), **kwargs}, field="input")
+        )
+
+    def normalize(self, text: str) -> str:
+        return self._adapter.dump_json(self.load_arguments(text), by_alias=True).decode()
+
+    def load(self, text: str) -> dict[str, Any]:
+        return {self._parameter: self.load_arguments(text)}
+
+    def load_arguments(self, text: str) -> Any:
+        try:
+            given = json.loads(text)
+            unknown = sorted(given.keys() - self.annotations.keys()) if isinstance(given, dict) else []
+            if unknown:
+                raise Invalid(
+                    f"there is no argument {unknown[0]!r}",
+                    code="job.input.invalid",
+                    field=unknown[0],
+                    remedy=f"the arguments are {', '.join(self._names) or 'none'}",
+                )
+            return self._adapter.validate_json(text)
+        except pydantic.ValidationError as error:
+            raise _to_invalid(error) from error
+
+    def json_schema(self) -> dict[str, Any]:
+        return self._adapter.json_schema()
 
 
 def _dump_model(model: BaseModel) -> str:
@@ -325,12 +409,19 @@ class JobRegistry:
     jobs_by_name: dict[str, Job[..., Any]] = field(default_factory=dict)
     handlers_by_kind: HandlersByKind = field(default_factory=lambda: HandlersByKind())
     """Handlers of all step kinds except Python jobs."""
+    kinds: dict[str, StepKind] = field(default_factory=dict)
+    """The registered step kinds."""
+    load_more_kinds: Callable[[], None] = lambda: None
+    """Registers the step kinds of extensions; called when a kind is not known."""
 
     def get_handler(self, kind: str, name: str) -> Job[..., Any]:
         """Return the job or step handler that runs a task of this kind and name."""
         if kind == "job":
             return self.get_job(name)
         handler = self.handlers_by_kind.get(kind)
+        if handler is None:
+            self.load_more_kinds()
+            handler = self.handlers_by_kind.get(kind)
         if handler is None:
             known = ", ".join(["job", *sorted(self.handlers_by_kind)])
             raise UnknownJob(
@@ -339,12 +430,10 @@ class JobRegistry:
             )
         return handler
 
-    def add_handler(self, kind: str, handler: Job[..., Any]) -> None:
-        self.handlers_by_kind[self._check_kind_is_free(kind)] = handler
-
-    def add_lazy_handler(self, kind: str, create: Callable[[], Job[..., Any]]) -> None:
-        """Register a handler that is created at first use: most programs need only some of them."""
-        self.handlers_by_kind.add_lazy(self._check_kind_is_free(kind), create)
+    def add_kind(self, kind: StepKind) -> None:
+        """Register a step kind. Its handler is created at first use: most programs need only some of them."""
+        self.handlers_by_kind.add_lazy(self._check_kind_is_free(kind.name), kind.create_job)
+        self.kinds[kind.name] = kind
 
     def _check_kind_is_free(self, kind: str) -> str:
         if kind == "job" or kind in self.handlers_by_kind:

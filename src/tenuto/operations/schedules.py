@@ -34,7 +34,7 @@ from tenuto.scheduling import firing
 from tenuto.scheduling.firing import RunResult
 from tenuto.simulation.input_loader import SimulationOptions, simulate_stored_schedules
 from tenuto.simulation.simulator import Simulation
-from tenuto.steps.step_kinds import resolve_definition, resolve_plan
+from tenuto.steps.step_kinds import check_steps, resolve_definition, resolve_plan
 from tenuto.store import schedules, tasks
 from tenuto.store.access import audit_recorder
 from tenuto.store.definition_rows import Version
@@ -103,9 +103,9 @@ class Schedules:
         effects: dict[str, Effect] = {}
         for definition in sort_schedules_by_dependency(definitions):
             author = self._author(database, reason, origin)
-            effects[definition.name] = await schedule_definitions.declare(
-                database, self.resolve_steps(definition), author
-            )
+            new = self.resolve_steps(definition)
+            await check_steps(database, new.plan, self._jobs)
+            effects[definition.name] = await schedule_definitions.declare(database, new, author)
         if any(effect in ("created", "changed") for effect in effects.values()):
             await self._wake_schedulers(database)
         return effects
@@ -148,8 +148,10 @@ class Schedules:
     ) -> Schedule:
         """Create a schedule. Calls with the same ``request_id`` create one schedule."""
         database = await self._open()
+        new = self.resolve_steps(new)
+        await check_steps(database, new.plan, self._jobs)
         created = await schedule_definitions.create(
-            database, self.resolve_steps(new), self._author(database, reason), enabled=enabled, id=request_id
+            database, new, self._author(database, reason), enabled=enabled, id=request_id
         )
         await self._wake_schedulers(database)
         return created
@@ -162,6 +164,7 @@ class Schedules:
         present = await schedule_definitions.get(database, name)
         if new.plan != present.plan:  # an unchanged plan needs no check, so its jobs may be unknown here
             new = self.resolve_steps(new)
+            await check_steps(database, new.plan, self._jobs)
         changed = await schedule_definitions.edit(database, name, new, self._author(database, reason), version=version)
         await self._wake_schedulers(database)
         return changed

@@ -8,22 +8,26 @@ and a complete policy, so that the scheduler needs neither the code nor the opti
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from importlib import import_module
 from typing import Any, Protocol, cast
 
-from tenuto.errors import Invalid, TenutoError, UnknownJob
+from tenuto.errors import Invalid, StoreError, TenutoError, UnknownJob
 from tenuto.jobs.context import Context
-from tenuto.jobs.registry import Job, JobRegistry
+from tenuto.jobs.registry import Job, JobRegistry, TaskOptions
+from tenuto.jobs.step_kind import StepCheck, StepDefaults, StepKind
 from tenuto.model import validation
+from tenuto.model.policies import TaskPolicy
 from tenuto.model.schedules import Plan, ScheduleDefinition
 from tenuto.model.secrets import TextOrSecret
 from tenuto.model.sql_scripts import ScriptDriver
 from tenuto.model.steps import SCHEDULE, Step, override_policy
-from tenuto.postgres.database import Database
+from tenuto.postgres.database import Connection, Database
 from tenuto.settings import Settings
+from tenuto.store import read_transactions
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +64,7 @@ _MODULES = {
 def register_step_kinds(jobs: JobRegistry, services: StepServices) -> None:
     """Register all kinds. The module of a kind is imported when its first step is checked or run."""
     for kind, module in _MODULES.items():
-        jobs.add_lazy_handler(kind, partial(_create_job, module, services))
+        jobs.add_kind(StepKind(kind, partial(_create_job, module, services)))
 
 
 def _create_job(module: str, services: StepServices) -> Job[..., Any]:
@@ -82,7 +86,7 @@ def resolve_plan(plan: Plan, jobs: JobRegistry) -> Plan:
 
 
 def _resolve_step(step: Step, jobs: JobRegistry) -> Step:
-    try:
+    with _located(step):
         job = jobs.get_handler(step.kind, step.target)
         if step.kind == SCHEDULE and step.rules.get("timeout") is not None:
             raise Invalid(
@@ -91,27 +95,95 @@ def _resolve_step(step: Step, jobs: JobRegistry) -> Step:
                 field="timeout",
                 remedy="set timeouts on the steps of that schedule",
             )
-        arguments = json.loads(job.validate_input(validation.dump_json(dict(step.arguments), field="arguments")))
-        options = job.options
+        text = job.validate_input(validation.dump_json(dict(step.arguments), field="arguments"))
+        arguments = json.loads(text)
+        options, policy = job.options, job.policy
+        kind = jobs.kinds.get(step.kind)
+        if kind is not None and kind.derive is not None:
+            options, policy = _merge_defaults(options, policy, kind.derive(job.load_arguments(text)))
         takes_limit = step.limit_key is None and options.limit_key is not None
         return replace(
             step,
             arguments=arguments,
-            policy=override_policy(step.policy or job.policy, **step.rules),
+            policy=override_policy(step.policy or policy, **step.rules),
             rules={},
             queue=step.queue or options.queue,
             priority=options.priority if step.priority is None else step.priority,
             limit_key=options.limit_key if takes_limit else step.limit_key,
             limit_max=options.limit if takes_limit else step.limit_max,
         )
+
+
+def _merge_defaults(options: TaskOptions, policy: TaskPolicy, derived: StepDefaults) -> tuple[TaskOptions, TaskPolicy]:
+    return (
+        replace(
+            options,
+            queue=derived.queue or options.queue,
+            priority=options.priority if derived.priority is None else derived.priority,
+            limit_key=options.limit_key if derived.limit_key is None else derived.limit_key,
+            limit=options.limit if derived.limit is None else derived.limit,
+        ),
+        derived.policy or policy,
+    )
+
+
+Declared = Mapping[str, Collection[str]]
+"""Keys that definition files declare, by list."""
+
+
+async def check_steps(database: Database, plan: Plan, jobs: JobRegistry, declared: Declared | None = None) -> None:
+    """Check the arguments of resolved steps against the database, as far as their kinds demand it.
+
+    ``declared`` are keys of the same definition files, which may not exist yet.
+    """
+    if any(_find_check(step, jobs) is not None for _, _, step in plan.enumerate_steps()):
+        await read_transactions.read(database, lambda connection: check_steps_in_tx(connection, plan, jobs, declared))
+
+
+async def check_steps_in_tx(
+    connection: Connection, plan: Plan, jobs: JobRegistry, declared: Declared | None = None
+) -> None:
+    """Like `check_steps`, within a transaction."""
+    for _, _, step in plan.enumerate_steps():
+        if (check := _find_check(step, jobs)) is None:
+            continue
+        job = jobs.get_handler(step.kind, step.target)
+        arguments = job.load_arguments(validation.dump_json(dict(step.arguments), field="arguments"))
+        with _located(step):
+            await check(StepCheck(connection, arguments, declared or {}))
+
+
+def _find_check(step: Step, jobs: JobRegistry) -> Callable[[StepCheck], Awaitable[None]] | None:
+    kind = jobs.kinds.get(step.kind)
+    return None if kind is None else kind.check
+
+
+@contextmanager
+def _located(step: Step) -> Iterator[None]:
+    """Name the step in errors, also in those of the code of an extension."""
+    try:
+        yield
+    except StoreError:
+        raise
     except TenutoError as error:
-        is_unknown = isinstance(error, UnknownJob)
+        raise _in_step(step, error) from error
+    except Exception as error:  # code of the step kind: the caller learns which one is at fault
         raise Invalid(
-            f"step {step.name!r}: {error.message}",
-            code=error.code,
-            field=f"steps.{step.name}.{error.field}" if error.field else f"steps.{step.name}",
-            remedy="name the app that registers it: --app module:object" if is_unknown else error.remedy,
+            f"step {step.name!r}: the step kind {step.kind!r} failed: {type(error).__name__}: {error}",
+            code="step.kind.failed",
+            field=f"steps.{step.name}",
+            remedy="report it to the author of the step kind",
         ) from error
+
+
+def _in_step(step: Step, error: TenutoError) -> Invalid:
+    is_unknown = isinstance(error, UnknownJob)
+    return Invalid(
+        f"step {step.name!r}: {error.message}",
+        code=error.code,
+        field=f"steps.{step.name}.{error.field}" if error.field else f"steps.{step.name}",
+        remedy="name the app that registers it: --app module:object" if is_unknown else error.remedy,
+    )
 
 
 def _check_names_are_unique(plan: Plan) -> None:

@@ -17,7 +17,7 @@ from tenuto.clock import monotonic_seconds
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from tenuto.diagnostics.checks import Finding
+    from tenuto.model.findings import Finding
 
 
 @command(None, "doctor", "", "-o json | jq '.checks[] | select(.severity != \"ok\")'")

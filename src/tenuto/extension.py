@@ -1,0 +1,419 @@
+"""The contract for extensions: what an extension may contribute, as values and protocols.
+
+An extension is a subclass of `Extension` that overrides what it needs. Tenuto finds it by the entry point group
+``tenuto.extensions`` or in ``Tenuto(extensions=[…])``. This module imports nothing heavy, so that ``tenuto --help`` may
+ask all installed extensions for their commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
+
+from tenuto.jobs.step_kind import StepCheck, StepDefaults, StepKind
+from tenuto.model.findings import Finding, Severity
+from tenuto.service.service import ProcessRole, Service
+
+if TYPE_CHECKING:
+    from pydantic import BaseModel
+
+    from tenuto.jobs.context import Context
+    from tenuto.jobs.registry import JobRegistry
+    from tenuto.model.actors import Actor, Role
+    from tenuto.model.secrets import TextOrSecret
+    from tenuto.postgres.database import Connection, Database
+    from tenuto.settings import Settings
+
+__all__ = [
+    "AuditAction",
+    "ChangeLog",
+    "CommandEntry",
+    "DefinitionAuthor",
+    "DefinitionChange",
+    "DefinitionEntry",
+    "DefinitionList",
+    "DefinitionPlan",
+    "DoctorCheck",
+    "Event",
+    "EventSource",
+    "EventTopics",
+    "Extension",
+    "ExtensionServices",
+    "Finding",
+    "LoggedChange",
+    "Metric",
+    "MetricSource",
+    "Page",
+    "PageAssets",
+    "Panel",
+    "PartitionedTable",
+    "ProcessRole",
+    "Retention",
+    "RouterEntry",
+    "Service",
+    "Severity",
+    "StepCheck",
+    "StepDefaults",
+    "StepKind",
+]
+
+S = TypeVar("S", bound="BaseModel")
+D = TypeVar("D")
+
+
+# --- services for extensions ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ExtensionServices:
+    """What Tenuto gives to an extension."""
+
+    open_database: Callable[[], Awaitable[Database]]
+    """Returns the database; an error if the schema of the extension does not fit."""
+    get_settings: Callable[[], Settings]
+    get_section: Callable[[], BaseModel | None]
+    """Returns the settings section of the extension, an instance of the class that `Extension.settings` returns."""
+    jobs: JobRegistry
+    current_actor: Callable[[], Actor]
+    """Returns the author of the current operation."""
+    reveal_secret: Callable[[Context, TextOrSecret], Awaitable[str]]
+    """Returns the text of a secret; it is redacted from then on in everything the attempt leaves behind."""
+
+    def section(self, kind: type[S]) -> S:
+        """Return the settings section of the extension."""
+        found = self.get_section()
+        assert isinstance(found, kind), f"the settings of the extension are {type(found).__name__}"
+        return found
+
+
+# --- contributions --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class CommandEntry:
+    """A command or a group of commands of ``tenuto``, imported when it is called."""
+
+    name: str
+    help: str
+    target: str
+    """``module:attribute`` of a Typer app or of a function."""
+    section: str = "Extensions"
+    """Heading in ``tenuto --help``."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterEntry:
+    """A FastAPI router, mounted under ``/api/v1/NAME``. Its routes declare roles with `tenuto.api.auth.requires`."""
+
+    target: str
+    """``module:attribute`` of the router; imported when the web service starts."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A page of the dashboard, at ``/NAME/PATH``."""
+
+    path: str
+    """Path below the name of the extension; parameters in braces: ``systems/{system}``."""
+    title: str
+    load: str
+    """``module:function`` of an async function: the caller's operations and the path parameters → model of the page."""
+    template: str
+    """Template of the page, in the templates of the extension."""
+    navigation: str | None = None
+    """Group of the sidebar that shows the page; None for a page that others link to."""
+    role: Role | None = None
+    """Role that the page requires; viewer if None."""
+    topics: Sequence[str] = ()
+    """Event topics that make the page load again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """A part of a page of the dashboard."""
+
+    place: str
+    """``overview``, ``manifest``, or ``step:KIND`` for a tab in the inspector of such a step."""
+    title: str
+    load: str
+    """``module:function``, as for a page."""
+    template: str
+    role: Role | None = None
+    topics: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class PageAssets:
+    """Folders with the templates and the static files of an extension's pages."""
+
+    templates: Path
+    static: Path | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Records that housekeeping deletes when they are too old."""
+
+    name: str
+    """The records in log lines, such as ``dead letters``."""
+    delete_batch: Callable[[Database, datetime, int], Awaitable[int]]
+    """Deletes up to so many closed records that are older than the cut-off, and returns their number."""
+    cutoff: Callable[[datetime, Settings], datetime] | None = None
+    """Cut-off at an instant; by default the setting ``retention_days``."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionedTable:
+    """A table in the schema of the extension, partitioned by month. Housekeeping creates the partitions of the coming
+    months, and drops those that are past the retention.
+
+    The migration creates it with ``PARTITION BY RANGE (column)`` and a default partition ``TABLE_default``.
+    """
+
+    table: str
+    key: Literal["instant", "id"] = "instant"
+    """Type of the column: ``timestamptz``, or ``uuid`` with the time in it (UUID 7)."""
+    cutoff: Callable[[datetime, Settings], datetime] | None = None
+    """Cut-off at an instant; by default the setting ``retention_days``."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoctorCheck:
+    """A check of ``tenuto doctor``. It changes nothing."""
+
+    name: str
+    run: Callable[[ExtensionServices], Awaitable[Finding]]
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One change, as subscribers of the event feed receive it."""
+
+    topic: str
+    data: Any
+
+
+class EventSource(Protocol):
+    """Detects changes for the event feed. It may remember the state at the previous poll."""
+
+    async def load(self, database: Database, since: datetime) -> Any:
+        """Query the state, or the changes since an instant. A failed poll is repeated, so nothing is remembered yet."""
+
+    def detect_changes(self, loaded: Any) -> Sequence[Event]:
+        """Return the changes since the previous call, and remember what has been reported."""
+
+
+@dataclass(frozen=True, slots=True)
+class EventTopics:
+    """Topics of the event feed and their source."""
+
+    topics: tuple[str, ...]
+    """Names that subscribers use; those of an extension begin with its name and a dot."""
+    create_source: Callable[[], EventSource]
+    """Creates a source for a series of polls."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedChange:
+    """A change with the instant at which it was made."""
+
+    key: object
+    """Identifies the change together with its instant."""
+    at: datetime
+    data: Any
+
+
+class ChangeLog:
+    """An event source for changes that the database stores with their instants. Each is reported once."""
+
+    def __init__(
+        self, topic: str, load_changes: Callable[[Database, datetime], Awaitable[Sequence[LoggedChange]]]
+    ) -> None:
+        """``load_changes`` returns the changes since an instant."""
+        self._topic = topic
+        self._load_changes = load_changes
+        self._reported: dict[tuple[object, datetime], None] = {}
+
+    async def load(self, database: Database, since: datetime) -> Sequence[LoggedChange]:
+        return await self._load_changes(database, since)
+
+    def detect_changes(self, loaded: Sequence[LoggedChange]) -> Sequence[Event]:
+        current = {(change.key, change.at): change for change in loaded}
+        found = [Event(self._topic, change.data) for key, change in current.items() if key not in self._reported]
+        self._reported = dict.fromkeys(current)  # older ones are not loaded again
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """Definition of one metric."""
+
+    name: str
+    kind: Literal["counter", "gauge", "histogram"]
+    help: str
+    labels: tuple[str, ...] = ()
+
+
+LabelledValue = tuple[tuple[str, ...], float]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSource:
+    """Metrics of the installation that one query returns. Results are cached for some seconds."""
+
+    metrics: tuple[Metric, ...]
+    """Their names begin with ``tenuto_NAME_``."""
+    load: Callable[[Connection], Awaitable[Mapping[str, Sequence[LabelledValue]]]]
+    """Returns the values by metric, each with its label values; runs in a transaction with short timeouts."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuditAction:
+    """An action in the audit log."""
+
+    name: str
+    """Begins with the name of the extension and a dot: ``inventory.item.add``."""
+    help: str
+
+
+# --- lists in definition files --------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionEntry:
+    """One entry of a list in a definition file."""
+
+    value: Any
+    """The entry as plain data."""
+    location: str
+    """File, line and path, for error messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionChange:
+    """What applying files would do to one object."""
+
+    key: str
+    effect: Literal["created", "changed", "deleted", "unchanged"]
+    before: Any = None
+    after: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionPlan:
+    """What applying files would change in one list."""
+
+    changes: Sequence[DefinitionChange] = ()
+
+    @property
+    def has_changes(self) -> bool:
+        return any(change.effect != "unchanged" for change in self.changes)
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionAuthor:
+    """The author of applied changes, the instant and the reason."""
+
+    actor: Actor
+    now: datetime
+    reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionList(Generic[D]):
+    """A top-level list of definition files, planned and applied with the schedules and manifests of the same files."""
+
+    name: str
+    """Name of the list in the file: ``systems``."""
+    parse: Callable[[DefinitionEntry], D]
+    """Returns the declaration; raises `Invalid` with the field at fault."""
+    key: Callable[[D], str]
+    """Returns the key of a declaration; keys are unique in all files."""
+    plan: Callable[[Connection, Sequence[D], bool], Awaitable[DefinitionPlan]]
+    """Compares declarations with the database; with True, objects of files that are no longer declared are deleted."""
+    apply: Callable[[Connection, DefinitionPlan, DefinitionAuthor], Awaitable[None]]
+    """Makes the changes in the transaction of all lists; raises `Conflict` if the database has changed since the plan.
+    It runs again if the transaction is repeated."""
+
+
+# --- the extension --------------------------------------------------------------------------------------------------
+
+
+class Extension:
+    """An optional part of Tenuto. Subclasses set ``name`` and override what they contribute."""
+
+    name: str = ""
+    """Prefix of settings, schema, routes, topics and audit actions: lower-case letters, digits and underscores."""
+    requires_tenuto: str = ""
+    """Versions of Tenuto that the extension works with: ``>=0.1,<0.2``."""
+
+    def settings(self) -> type[BaseModel] | None:
+        """The settings section: the table ``[NAME]`` of ``tenuto.toml`` and variables ``TENUTO_NAME_…``."""
+        return None
+
+    def migrations(self) -> Path | None:
+        """The folder with the migrations of the schema ``tenuto_NAME``, named like ``0001_items.sql``."""
+        return None
+
+    def partitioned_tables(self) -> Sequence[PartitionedTable]:
+        """Tables that are partitioned by month."""
+        return ()
+
+    def step_kinds(self, services: ExtensionServices) -> Sequence[StepKind]:
+        """Kinds of steps, for workers and for saving schedules."""
+        return ()
+
+    def operations(self, services: ExtensionServices) -> object | None:
+        """The operations ``app.extensions.NAME``."""
+        return None
+
+    def routers(self) -> Sequence[RouterEntry]:
+        """HTTP routes under ``/api/v1/NAME``."""
+        return ()
+
+    def commands(self) -> Sequence[CommandEntry]:
+        """Commands of ``tenuto``. They must be found by the entry point, because no app is known before."""
+        return ()
+
+    def pages(self) -> Sequence[Page]:
+        """Pages of the dashboard."""
+        return ()
+
+    def panels(self) -> Sequence[Panel]:
+        """Parts of other pages of the dashboard."""
+        return ()
+
+    def page_assets(self) -> PageAssets | None:
+        """Templates and static files of the pages and panels."""
+        return None
+
+    def background_services(self, role: ProcessRole, services: ExtensionServices) -> Sequence[Service]:
+        """Background services of a process with this role."""
+        return ()
+
+    def retention(self) -> Sequence[Retention]:
+        """Records that are deleted when they are too old."""
+        return ()
+
+    def doctor_checks(self) -> Sequence[DoctorCheck]:
+        """Checks of ``tenuto doctor``."""
+        return ()
+
+    def event_topics(self) -> Sequence[EventTopics]:
+        """Topics of the event feed."""
+        return ()
+
+    def metrics(self) -> Sequence[MetricSource]:
+        """Metrics of the installation."""
+        return ()
+
+    def audit_actions(self) -> Sequence[AuditAction]:
+        """Actions that the operations record in the audit log."""
+        return ()
+
+    def definition_lists(self) -> Sequence[DefinitionList[Any]]:
+        """Further top-level lists in definition files."""
+        return ()

@@ -1,0 +1,54 @@
+"""The operations of extensions (``app.extensions.NAME``), created at first use."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from tenuto.errors import NotFound
+from tenuto.extension import Extension, ExtensionServices
+from tenuto.extension_registry import ExtensionRegistry
+
+
+class UnknownExtension(NotFound, AttributeError):
+    """There is no extension with this name, or it cannot be used."""
+
+
+class ExtensionOperations:
+    """``app.extensions``: an attribute for each extension that has operations."""
+
+    def __init__(self, registry: ExtensionRegistry, create_services: Callable[[Extension], ExtensionServices]) -> None:
+        self._registry = registry
+        self._create_services = create_services
+        self._operations: dict[str, object] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        if name not in self._operations:
+            self._operations[name] = self._create(name)
+        return self._operations[name]
+
+    def __dir__(self) -> list[str]:
+        return [extension.name for extension in self._registry.extensions]
+
+    def _create(self, name: str) -> object:
+        extension = self._registry.find(name)
+        if extension is None:
+            failure = next((each for each in self._registry.failures if each.extension == name), None)
+            if failure is not None:
+                raise UnknownExtension(
+                    f"the extension {name!r} cannot be used: {failure.problem}",
+                    code="extension.failed",
+                    remedy=failure.remedy,
+                )
+            known = ", ".join(each.name for each in self._registry.extensions) or "none"
+            raise UnknownExtension(
+                f"there is no extension named {name!r}; installed: {known}",
+                code="extension.not_found",
+                remedy="install it, or pass it to Tenuto(extensions=[…])",
+            )
+        operations = extension.operations(self._create_services(extension))
+        if operations is None:
+            raise UnknownExtension(f"the extension {name!r} has no operations", code="extension.no_operations")
+        return operations

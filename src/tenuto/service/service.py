@@ -1,0 +1,46 @@
+"""The protocol of background services, and their common start and stop.
+
+Every loop of a service process is a `Service`: those of the core and those of extensions start and stop alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from enum import StrEnum
+from typing import Protocol, runtime_checkable
+
+
+class ProcessRole(StrEnum):
+    """What a service process does. A process that runs everything has several roles."""
+
+    WORKER = "worker"
+    SCHEDULER = "scheduler"
+    WEB = "web"
+
+
+@runtime_checkable
+class Service(Protocol):
+    """A background activity of a service process."""
+
+    name: str
+
+    async def start(self) -> None:
+        """Start in the background. An error ends the start of the process."""
+
+    async def stop(self) -> None:
+        """Stop and return when everything has ended."""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the service does its work."""
+
+
+@asynccontextmanager
+async def run_services(services: Sequence[Service]) -> AsyncIterator[None]:
+    """Start the services in order for the duration of the block, and stop them in reverse order."""
+    async with AsyncExitStack() as running:
+        for service in services:
+            await service.start()
+            running.push_async_callback(service.stop)
+        yield

@@ -1,0 +1,258 @@
+"""The registry of extensions: discovery, compatibility, isolation of their errors, settings sections and schemas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel, Field
+
+from tenuto import Tenuto
+from tenuto.errors import Invalid, NotFound, SchemaBehind
+from tenuto.extension import Extension, ExtensionServices, Retention
+from tenuto.extension_registry import ExtensionRegistry, is_compatible
+from tenuto.postgres.database import Database
+from tenuto.version import __version__
+from tests.support.errors import raises_code
+
+
+class InventorySettings(BaseModel):
+    page_size: int = Field(100, ge=1)
+    currency: str = "EUR"
+
+
+class InventoryOperations:
+    def __init__(self, services: ExtensionServices) -> None:
+        self.services = services
+
+    async def count(self) -> int:
+        database = await self.services.open_database()
+        found: int = await database.fetch_value("SELECT count(*) FROM tenuto_inventory.items")
+        return found
+
+
+class Inventory(Extension):
+    name = "inventory"
+    requires_tenuto = ">=0.1,<0.2"
+    directory: Path | None = None
+
+    def settings(self) -> type[InventorySettings]:
+        return InventorySettings
+
+    def migrations(self) -> Path | None:
+        return self.directory
+
+    def operations(self, services: ExtensionServices) -> InventoryOperations:
+        return InventoryOperations(services)
+
+
+@pytest.fixture
+def inventory(tmp_path: Path) -> Inventory:
+    (tmp_path / "0001_items.sql").write_text("CREATE TABLE tenuto_inventory.items (name text PRIMARY KEY)")
+    extension = Inventory()
+    extension.directory = tmp_path
+    return extension
+
+
+# --- loading -----------------------------------------------------------------------------------------------------
+
+
+class NeedsNewerTenuto(Extension):
+    name = "newer"
+    requires_tenuto = ">=99"
+
+
+class Misnamed(Extension):
+    name = "Not A Name"
+
+
+class BrokenRetention(Extension):
+    name = "broken"
+
+    def retention(self) -> Sequence[Retention]:
+        raise KeyError("no such key")
+
+
+def test_registry_loads_given_extensions(inventory: Inventory) -> None:
+    registry = ExtensionRegistry([inventory])
+    assert registry.extensions == (inventory,)
+    assert registry.find("inventory") is inventory
+    assert registry.failures == []
+
+
+@pytest.mark.parametrize(
+    ("faulty", "problem"),
+    [
+        (NeedsNewerTenuto(), f"it requires Tenuto >=99, and this is {__version__}"),
+        (Misnamed(), "'Not A Name' cannot be the name of an extension"),
+        (Inventory(), "two extensions are named 'inventory'"),
+        ("inventory", "'inventory' is not an extension"),
+    ],
+)
+def test_registry_names_an_unusable_extension_and_uses_the_others(
+    inventory: Inventory, faulty: Extension, problem: str
+) -> None:
+    registry = ExtensionRegistry([inventory, faulty])
+    assert registry.extensions == (inventory,)
+    (failure,) = registry.failures
+    assert (failure.part, failure.problem) == ("loading", problem)
+
+
+def test_registry_omits_the_failed_contribution_only(inventory: Inventory) -> None:
+    registry = ExtensionRegistry([BrokenRetention(), inventory])
+    assert registry.collect("retention", lambda extension: extension.retention()) == []
+    assert [extension.name for extension in registry.extensions] == ["broken", "inventory"]
+    (failure,) = registry.failures
+    assert (failure.extension, failure.part, failure.problem) == ("broken", "retention", "KeyError: 'no such key'")
+
+
+def test_registry_logs_a_failure_once(caplog: pytest.LogCaptureFixture) -> None:
+    registry = ExtensionRegistry([BrokenRetention()])
+    for _ in range(3):
+        registry.collect("retention", lambda extension: extension.retention())
+    assert [record.message.startswith("extension failed extension='broken'") for record in caplog.records] == [True]
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> list[EntryPoint]:
+    """Entry points of installed extensions."""
+    found: list[EntryPoint] = []
+    monkeypatch.setattr("tenuto.extension_registry.find_entry_points", lambda: found)
+    return found
+
+
+def test_registry_loads_installed_extensions(installed: list[EntryPoint]) -> None:
+    installed.append(EntryPoint("inventory", f"{__name__}:Inventory", "tenuto.extensions"))
+    assert [extension.name for extension in ExtensionRegistry().extensions] == ["inventory"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "problem"),
+    [
+        ("gone", "no_such_module:Extension", "ModuleNotFoundError: No module named 'no_such_module'"),
+        ("empty", f"{__name__}:NOTHING", f"AttributeError: module '{__name__}' has no attribute 'NOTHING'"),
+        ("path", "pathlib:Path", "pathlib:Path is of type PosixPath, not an extension"),
+        ("other", f"{__name__}:Inventory", "the extension is named 'inventory', but its entry point 'other'"),
+    ],
+)
+def test_registry_names_an_extension_that_cannot_be_imported(
+    installed: list[EntryPoint], name: str, value: str, problem: str
+) -> None:
+    installed += [EntryPoint(name, value, "tenuto.extensions"), EntryPoint("broken", f"{__name__}:BrokenRetention", "")]
+    registry = ExtensionRegistry()
+    assert [extension.name for extension in registry.extensions] == ["broken"]
+    assert [(failure.extension, failure.problem) for failure in registry.failures] == [(name, problem)]
+
+
+def test_registry_does_not_import_disabled_extensions(installed: list[EntryPoint]) -> None:
+    installed.append(EntryPoint("gone", "no_such_module:Extension", "tenuto.extensions"))
+    registry = ExtensionRegistry(disabled=lambda: ("gone",))
+    assert (registry.extensions, registry.failures) == ((), [])
+
+
+@pytest.mark.parametrize(
+    ("required", "version", "expected"),
+    [
+        ("", "0.1.0", True),
+        (">=0.1,<0.2", "0.1.0", True),
+        (">=0.1,<0.2", "0.1.9.dev3", True),
+        (">=0.1,<0.2", "0.2.0", False),
+        (">= 0.1.1", "0.1", False),
+        ("==0.1", "0.1.0", True),
+        ("!=0.1.0", "0.1", False),
+        (">0.1,<=0.3", "0.3.0", True),
+    ],
+)
+def test_version_conditions(required: str, version: str, expected: bool) -> None:
+    assert is_compatible(required, version) is expected
+
+
+def test_malformed_version_condition_is_rejected() -> None:
+    with raises_code("extension.version.invalid", Invalid):
+        is_compatible("~0.1", "0.1")
+
+
+# --- settings ------------------------------------------------------------------------------------------------------
+
+
+def test_settings_section_comes_from_environment_file_and_defaults(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inventory: Inventory
+) -> None:
+    (tmp_path / "tenuto.toml").write_text('[inventory]\npage_size = 5\ncurrency = "GBP"\n')
+    monkeypatch.setenv("TENUTO_CONFIG", str(tmp_path / "tenuto.toml"))
+    monkeypatch.setenv("TENUTO_INVENTORY_PAGE_SIZE", "7")
+    app = Tenuto("postgresql://nowhere/x", extensions=[inventory])
+    section = app.extensions.inventory.services.section(InventorySettings)
+    assert (section.page_size, section.currency) == (7, "GBP")
+
+
+@pytest.mark.parametrize("line", ["page_size = 0", "page_sise = 5"])
+def test_settings_section_with_an_invalid_value_is_rejected(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inventory: Inventory, line: str
+) -> None:
+    (tmp_path / "tenuto.toml").write_text(f"[inventory]\n{line}\n")
+    monkeypatch.setenv("TENUTO_CONFIG", str(tmp_path / "tenuto.toml"))
+    app = Tenuto("postgresql://nowhere/x", extensions=[inventory])
+    with raises_code("settings.value.invalid", Invalid) as error:
+        app.extensions.inventory.services.section(InventorySettings)
+    assert error.value.field == f"inventory.{line.split()[0]}"
+
+
+def test_unknown_settings_section_names_the_known_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, inventory: Inventory
+) -> None:
+    (tmp_path / "tenuto.toml").write_text("[inventry]\npage_size = 5\n")
+    monkeypatch.setenv("TENUTO_CONFIG", str(tmp_path / "tenuto.toml"))
+    with raises_code("settings.section.unknown", Invalid) as error:
+        Tenuto("postgresql://nowhere/x", extensions=[inventory])
+    assert "[connections], [inventory], [worker]" in (error.value.remedy or "")
+
+
+# --- operations and schemas ----------------------------------------------------------------------------------------
+
+
+async def test_extension_operations_need_the_schema_of_the_extension(url: str, inventory: Inventory) -> None:
+    async with Tenuto(url, extensions=[inventory]) as app:
+        with raises_code("schema.missing", SchemaBehind):
+            await app.extensions.inventory.count()
+        assert [failure.part for failure in app.extension_registry.failures] == ["migrations"]
+        applied = await app.migrate()
+        assert [(each.component, each.number) for each in applied] == [("inventory", 1)]
+        assert await app.extensions.inventory.count() == 0
+        assert app.extension_registry.failures == []
+
+
+async def test_failed_migration_of_an_extension_is_raised_after_all_others(
+    url: str, db: Database, inventory: Inventory, tmp_path: Path
+) -> None:
+    class Broken(Extension):
+        name = "broken"
+
+        def migrations(self) -> Path:
+            return tmp_path / "broken"
+
+    (tmp_path / "broken").mkdir()
+    (tmp_path / "broken" / "0001_first.sql").write_text("CREATE TABEL x ()")
+    async with Tenuto(url, extensions=[Broken(), inventory]) as app:
+        with pytest.raises(Exception, match="syntax error"):
+            await app.migrate()
+        assert [failure.extension for failure in app.extension_registry.failures] == ["broken"]
+        assert await app.extensions.inventory.count() == 0
+
+
+def test_missing_extension_is_named(inventory: Inventory) -> None:
+    app = Tenuto("postgresql://nowhere/x", extensions=[inventory, NeedsNewerTenuto(), BrokenRetention()])
+    with raises_code("extension.not_found", NotFound):
+        _ = app.extensions.unknown
+    with raises_code("extension.failed", NotFound):
+        _ = app.extensions.newer
+    with raises_code("extension.no_operations", NotFound):
+        _ = app.extensions.broken
+    assert not hasattr(app.extensions, "unknown")
+
+
+def test_migration_script_contains_the_schemas_of_extensions(inventory: Inventory) -> None:
+    script = Tenuto("postgresql://nowhere/x", extensions=[inventory]).migration_script()
+    assert "CREATE SCHEMA IF NOT EXISTS tenuto_inventory;" in script
