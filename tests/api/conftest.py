@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 import httpx2
 import pytest
 from fastapi import FastAPI
+from fastapi.routing import iter_route_contexts
 
 from tenuto import Context, PermanentFailure, Tenuto
+from tenuto.api.api_route import ApiRoute
 from tenuto.api.application import add_middleware, create_api
 from tenuto.model.actors import Role
 from tenuto.settings import load_settings
@@ -35,7 +40,8 @@ class ApiClient:
         headers = dict(options.pop("headers", {}))
         if role is not None:
             headers.setdefault("Authorization", f"Bearer {self.keys[role]}")
-        return await self.client.request(method, path, headers=headers, **options)
+        response = await self.client.request(method, path, headers=headers, **options)
+        return response
 
     async def get(self, path: str, role: Role | None = Role.ADMIN, **options: Any) -> httpx2.Response:
         return await self.send("GET", path, role, **options)
@@ -99,6 +105,25 @@ async def running_api(url: str, home: Path, **settings: Any) -> AsyncIterator[Ap
         yield ApiClient(app, api, keys, httpx2.AsyncClient(transport=transport, base_url=HOST))
     finally:
         await app.close()
+
+
+def check_problem_is_documented(api: FastAPI, response: httpx2.Response) -> None:
+    """Check that the OpenAPI document lists the status and the code of a problem for its operation."""
+    if response.headers.get("content-type") != "application/problem+json" or response.status_code in (405, 408, 421):
+        return
+    method, raw_path = response.request.method, response.request.url.raw_path.partition(b"?")[0]
+    path = unquote(re.sub(b"%2f", b"%00", raw_path, flags=re.IGNORECASE).decode())
+    for context in iter_route_contexts(api.routes):
+        route = context.route
+        if not isinstance(route, ApiRoute) or not route.include_in_schema:
+            continue
+        if method in (route.methods or ()) and route.path_regex.match(path):
+            documented = route.responses.get(response.status_code, {}).get("x-codes", [])
+            code = response.json()["code"]
+            assert any(fnmatchcase(code, each) for each in documented), (
+                f"{route.operation_id} does not document {response.status_code} {code}: {response.text}"
+            )
+            return
 
 
 def assert_problem(response: httpx2.Response, status: int, code: str | None = None) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from fastapi import FastAPI
 from fastapi.routing import APIRoute, iter_route_contexts
 
 from tenuto import Tenuto
+from tenuto.api.api_route import ApiRoute
 from tenuto.api.application import create_api
-from tenuto.api.strict_route import StrictRoute
 from tenuto.model.actors import Role
 from tests.api.conftest import ApiClient, assert_problem
 
@@ -41,7 +41,7 @@ def list_routes(api: FastAPI) -> list[APIRoute]:
 def test_every_route_declares_its_role_and_audit_action() -> None:
     actions = set()
     for method, route in list_methods_and_routes(create_api(Tenuto())):
-        assert isinstance(route, StrictRoute), f"{method} {route.path} is not a StrictRoute"
+        assert isinstance(route, ApiRoute), f"{method} {route.path} is not a ApiRoute"
         if (method, route.path) in OPEN_ROUTES | OPTIONALLY_OPEN_ROUTES:
             continue
         assert route.required_role is not None, f"{method} {route.path} declares no role"
@@ -57,7 +57,7 @@ def test_every_route_declares_its_role_and_audit_action() -> None:
 async def test_each_role_can_use_exactly_the_routes_of_its_level(service: ApiClient) -> None:
     request_count = 0
     for method, route in list_methods_and_routes(service.api):
-        if (method, route.path) in OPEN_ROUTES | OPTIONALLY_OPEN_ROUTES or not isinstance(route, StrictRoute):
+        if (method, route.path) in OPEN_ROUTES | OPTIONALLY_OPEN_ROUTES or not isinstance(route, ApiRoute):
             continue
         assert route.required_role is not None
         path = re.sub(r"\{(\w+)(:\w+)?\}", _unknown_id, route.path)

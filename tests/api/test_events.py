@@ -80,7 +80,7 @@ async def test_event_stream_reports_changes_and_resumes_after_last_event_id(app:
         async with stream(address, key) as events, stream(address, key, "?topics=activities") as activity_events:
             first = await app.schedules.run("Greeting")
             assert first.execution_id is not None
-            seen = await collect_until(events, lambda event: event["data"].get("state") == "Completed")
+            seen = await collect_until(events, lambda event: event["data"].get("state") == "completed")
             assert {"executions"} <= {event["event"] for event in seen}
             assert all(event["id"].isdigit() for event in seen)
             only = await collect_until(activity_events, lambda event: event["event"] == "activities")
@@ -92,7 +92,7 @@ async def test_event_stream_reports_changes_and_resumes_after_last_event_id(app:
         await app.executions.wait(second.execution_id, 15)
         async with stream(address, key, "?topics=executions", **{"Last-Event-ID": last}) as events:
             missed = await collect_until(events, lambda event: event["data"].get("id") == str(second.execution_id))
-            assert missed[-1]["data"]["state"] == "Completed"
+            assert missed[-1]["data"]["state"] == "completed"
 
 
 async def test_event_stream_resumed_too_late_begins_with_reset(app: Tenuto) -> None:

@@ -23,7 +23,8 @@ from jsonschema_rs import Draft202012Validator, meta
 from schemathesis.generation import GenerationMode
 
 from tenuto import Tenuto
-from tenuto.api.application import create_api, openapi_document
+from tenuto.api.application import create_api
+from tenuto.api.openapi import openapi_document
 from tenuto.model.actors import Role
 from tests.api.conftest import HOST, ApiClient, running_api
 from tests.api.test_access import STREAMING_ROUTES, list_routes

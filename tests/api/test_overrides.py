@@ -50,7 +50,7 @@ async def test_operator_cannot_override_arguments_of_steps_other_than_jobs(
 async def test_operator_overrides_arguments_of_jobs_and_editor_of_all_steps(app: Tenuto, nightly: None) -> None:
     async with client_with_role(app, Role.OPERATOR) as operator, client_with_role(app, Role.EDITOR) as editor:
         run = await operator.post("/api/v1/schedules/nightly/run", json={"arguments": {"load": {"full": True}}})
-        assert run.json()["decision"] == "Fired"
+        assert run.json()["decision"] == "fired"
         await app.executions.cancel(UUID(run.json()["execution_id"]))
         run = await editor.post("/api/v1/schedules/nightly/run", json={"arguments": {"note": {"message": "auth"}}})
-        assert run.json()["decision"] == "Fired"
+        assert run.json()["decision"] == "fired"

@@ -298,3 +298,14 @@ async def test_batch_upload_has_no_size_limit_for_names_with_a_slash(service: Ap
     ndjson = {"Content-Type": "application/x-ndjson"}
     done = await service.post("/api/v1/manifests/a%2Fb/bulk", content=lines * 3, headers=ndjson)
     assert (done.status_code, done.json().get("total")) == (202, 3), done.text
+
+
+async def test_unknown_query_parameter_is_refused_with_the_allowed_ones(service: ApiClient) -> None:
+    refused = assert_problem(await service.get("/api/v1/activities?status=failed"), 422, "request.parameter.unknown")
+    assert refused["errors"][0]["field"] == "status"
+    assert "did you mean state?" in refused["remedy"]
+    assert "limit, after" in refused["remedy"]
+    created = await service.post("/api/v1/tasks?delay=3", json={"job": "double", "input": {"n": 1}})
+    assert "no query parameters" in assert_problem(created, 422, "request.parameter.unknown")["remedy"]
+    assert_problem(await service.get("/api/v1/tasks?state=Queued"), 422, "request.invalid")
+    assert_problem(await service.get("/api/v1/activities?x=1", role=None), 401, "auth.missing")

@@ -71,28 +71,28 @@ async def test_execution_routes_run_pause_cancel_and_retry(service: ApiClient) -
     started = await service.post("/api/v1/schedules/s/run", json={"arguments": {"a": {"why": "on request"}}})
     assert started.status_code == 202, started.text
     path = started.headers["location"]
-    assert (await service.get_json(path))["steps"][0]["status"] == "Queued"
+    assert (await service.get_json(path))["steps"][0]["status"] == "queued"
     assert (await service.get_json(f"{path}/why"))["reasons"][0]["code"] == "no_worker"
     assert (await service.post(f"{path}/pause")).status_code == 204
     assert_problem(await service.post(f"{path}/pause"), 409)
     assert (await service.get_json(f"{path}/why"))["reasons"][0]["code"] == "execution_paused"
     assert (await service.post(f"{path}/resume")).status_code == 204
     cancelled = await service.post(f"{path}/cancel", json={"reason": "not today"})
-    assert (cancelled.status_code, cancelled.json()) == (202, {"state": "Cancelled"})
-    assert (await service.get_json(path))["state"] == "Cancelled"
+    assert (cancelled.status_code, cancelled.json()) == (202, {"state": "cancelled"})
+    assert (await service.get_json(path))["state"] == "cancelled"
     assert_problem(await service.post(f"{path}/cancel"), 409)
 
     async with service.app.worker():
         again = await service.post(f"{path}/retry")
         assert again.status_code == 202, again.text
         ended = await eventually(lambda: _find_ended(service, again.headers["location"]))
-    assert ended["state"] == "Failed"
+    assert ended["state"] == "failed"
     assert ended["steps"][0]["error"] == "on request"
-    listed = await service.get_json("/api/v1/executions?state=Failed&schedule=s&limit=1")
+    listed = await service.get_json("/api/v1/executions?state=failed&schedule=s&limit=1")
     assert [each["id"] for each in listed["items"]] == [ended["id"]]
     rest = await service.get_json(f"/api/v1/executions?after={listed['next']}")
-    assert [each["state"] for each in rest["items"]] == ["Cancelled"]
-    entry = (await service.get_json("/api/v1/ledger?schedule=s&decision=Fired"))["items"][0]
+    assert [each["state"] for each in rest["items"]] == ["cancelled"]
+    entry = (await service.get_json("/api/v1/ledger?schedule=s&decision=fired"))["items"][0]
     assert entry["schedule_name"] == "s"
     assert_problem(await service.get("/api/v1/executions/01a1e30e-df3e-7536-8f11-1c7c02f1d0a1"), 404)
     assert_problem(await service.get("/api/v1/executions/17"), 422)
@@ -111,13 +111,13 @@ async def test_task_routes_enqueue_show_and_cancel(service: ApiClient) -> None:
     again = await service.post("/api/v1/tasks", json=new_task)
     assert again.json() == {"id": id, "created": False}
     shown = await service.get_json(path)
-    assert (shown["state"], shown["input"], shown["initiator_name"]) == ("Scheduled", {"n": 4}, "operator")
+    assert (shown["state"], shown["input"], shown["initiator_name"]) == ("scheduled", {"n": 4}, "operator")
     assert (await service.get_json(f"{path}/why"))["reasons"][0]["code"] == "not_due"
-    listed = await service.get_json("/api/v1/tasks?state=Scheduled&name=double&queue=default&tag=t")
+    listed = await service.get_json("/api/v1/tasks?state=scheduled&name=double&queue=default&tag=t")
     assert [each["id"] for each in listed["items"]] == [id]
-    assert (await service.post(f"{path}/cancel")).json() == {"state": "Cancelled"}
+    assert (await service.post(f"{path}/cancel")).json() == {"state": "cancelled"}
     assert_problem(await service.post(f"{path}/cancel"), 409)
-    assert (await service.get_json(path))["status"] == "Cancelled", "an ended task is shown by its last attempt"
+    assert (await service.get_json(path))["status"] == "cancelled", "an ended task is shown by its last attempt"
     assert len((await service.get_json(f"{path}/attempts"))["items"]) == 1
     assert (await service.get_json(f"{path}/steps"))["items"] == []
     unknown_job = assert_problem(await service.post("/api/v1/tasks", json={"job": "nope"}), 422, "job.unknown")
@@ -134,7 +134,7 @@ async def test_activity_routes_show_attempts_children_logs_and_statistics(servic
         await eventually(lambda: _has_count(service, "/api/v1/activities", 4))
     id = created.json()["id"]
     shown = await service.get_json(f"/api/v1/activities/{id}")
-    assert (shown["status"], shown["input"]) == ("Completed", {"children": 3})
+    assert (shown["status"], shown["input"]) == ("completed", {"children": 3})
     log = await service.get(f"/api/v1/activities/{id}/log")
     assert "a family" in log.text
     assert log.headers["content-type"].startswith("text/plain")
@@ -145,7 +145,7 @@ async def test_activity_routes_show_attempts_children_logs_and_statistics(servic
     stats = {each["name"]: each for each in (await service.get_json("/api/v1/activities/stats"))["items"]}
     assert (stats["double"]["done"], stats["double"]["failed"], stats["family"]["attempts"]) == (3, 0, 1)
     assert_problem(await service.get("/api/v1/activities/stats?since=2030-01-01T00:00:00"), 422)
-    page = await service.get_json("/api/v1/activities?status=Completed&limit=3")
+    page = await service.get_json("/api/v1/activities?state=completed&limit=3")
     assert len((await service.get_json(f"/api/v1/activities?after={page['next']}"))["items"]) == 1
 
 
@@ -193,7 +193,7 @@ async def test_manifest_routes_create_show_change_run_and_delete(service: ApiCli
     item = await service.post(f"{path}/enqueue", json={"item": {"to": "b"}, "key": "b"})
     assert (await service.get_json(item.headers["location"]))["input"] == {"to": "b", "subject": "good day", "times": 1}
     assert_problem(await service.post(f"{path}/enqueue", json={"key": "b"}), 422, "manifest.run.item_missing")
-    assert (await service.get_json(f"{path}/details"))["open"] == {"Queued": 2}
+    assert (await service.get_json(f"{path}/details"))["open"] == {"queued": 2}
     assert_problem(await service.delete(path), 409)
 
     group = await service.put("/api/v1/manifest-groups/bulk", json={"max_active": 2, "priority": 1})
@@ -328,8 +328,8 @@ async def test_batch_upload_is_resumed_by_its_batch_key(service: ApiClient) -> N
     done = await service.post(f"{path}?batch_key=may&key=id", content=pieces(), headers=ndjson)
     assert done.status_code == 202, done.text
     batch = done.json()
-    assert (batch["total"], batch["duplicates"], batch["state"], batch["left"]) == (5000, 1, "InProgress", 5000)
-    assert batch["open"] == {"Queued": 5000}
+    assert (batch["total"], batch["duplicates"], batch["state"], batch["left"]) == (5000, 1, "in_progress", 5000)
+    assert batch["open"] == {"queued": 5000}
     again = await service.post(f"{path}?batch_key=may&key=id", content=pieces(), headers=ndjson)
     assert again.json()["id"] == batch["id"]
     for other in ("", "\n".join(lines), "\n".join([*lines, lines[0], lines[1]]), "\n".join(reversed(lines))):
@@ -341,11 +341,11 @@ async def test_batch_upload_is_resumed_by_its_batch_key(service: ApiClient) -> N
     assert_problem(await service.post("/api/v1/manifests/nope/bulk", content="", headers=ndjson), 404)
 
     location = done.headers["location"]
-    items = await service.get_json(f"{location}/items?status=Queued&limit=500")
+    items = await service.get_json(f"{location}/items?state=queued&limit=500")
     following = await service.get_json(f"{location}/items?limit=1&after={items['next']}")
     assert following["items"][0]["item_key"] == "i500"
     assert (await service.post(f"{location}/pause")).status_code == 204
-    assert (await service.get_json(location))["state"] == "Paused"
+    assert (await service.get_json(location))["state"] == "paused"
     assert (await service.post(f"{location}/resume")).status_code == 204
     assert (await service.post(f"{location}/cancel")).status_code == 204
     assert_problem(await service.post(f"{location}/cancel"), 409)
@@ -363,9 +363,9 @@ async def test_dead_letter_routes_resolve_single_and_selected(service: ApiClient
     async with service.app.worker():
         await eventually(lambda: _has_count(service, "/api/v1/dead-letters", 6))
     dead_letters = (await service.get_json("/api/v1/dead-letters?manifest=bad"))["items"]
-    assert {each["state"] for each in dead_letters} == {"AwaitingIntervention"}
+    assert {each["status"] for each in dead_letters} == {"awaiting_intervention"}
     path = f"/api/v1/dead-letters/{dead_letters[0]['id']}"
-    assert (await service.get_json(path))["attempts"][0]["status"] == "Failed"
+    assert (await service.get_json(path))["attempts"][0]["status"] == "failed"
     retried = await service.post(f"{path}/retry", json={"note": "again", "input": {"why": "still"}})
     assert (await service.get_json(retried.headers["location"]))["input"] == {"why": "still"}
     assert_problem(await service.post(f"{path}/retry"), 409)
@@ -381,7 +381,7 @@ async def test_dead_letter_routes_resolve_single_and_selected(service: ApiClient
     }
     rest = await service.post("/api/v1/dead-letters/acknowledge", json={"ids": chosen.json()["ids"], "note": "seen"})
     assert rest.json() == {"acknowledged": chosen.json()["total"] - 1}, "resolved dead letters were counted"
-    assert len((await service.get_json("/api/v1/dead-letters?status=Any"))["items"]) == 6
+    assert len((await service.get_json("/api/v1/dead-letters?state=any"))["items"]) == 6
     left = (await service.get_json("/api/v1/dead-letters"))["items"]
     retried = await service.post(f"{batch.headers['location']}/retry-failed")
     assert retried.json() == {"retried": len(left)}

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from tenuto import Tenuto
-from tenuto.api.application import create_api, openapi_document
+from tenuto.api.application import create_api
+from tenuto.api.openapi import openapi_document
 
 HEAD = """# HTTP API
 

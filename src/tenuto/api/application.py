@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, FastAPI, Request
-from fastapi.openapi.utils import get_openapi
 from fastapi.responses import JSONResponse, Response
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tenuto.api import html_pages
+from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, ReplayedResponse, requires
 from tenuto.api.middleware import RequestMiddleware
-from tenuto.api.problems import Problem, install_error_handlers, problem_responses
+from tenuto.api.openapi import openapi_document
+from tenuto.api.problems import install_error_handlers
 from tenuto.api.rate_limit import RateLimiter
 from tenuto.api.routes import (
     api_keys,
@@ -37,7 +38,6 @@ from tenuto.api.routes import (
     tasks,
     workers,
 )
-from tenuto.api.strict_route import StrictRoute
 from tenuto.app import Tenuto
 from tenuto.model.actors import Role
 from tenuto.version import __version__
@@ -45,10 +45,10 @@ from tenuto.version import __version__
 _UNBOUNDED_BODY_PATHS = (re.compile(r"/api/v1/manifests/[^/]+/bulk"),)
 """Paths without a limit on the body: the route reads it line by line."""
 
-_openapi_router = APIRouter(route_class=StrictRoute, tags=["about"])
+_openapi_router = APIRouter(route_class=ApiRoute, tags=["about"])
 
 
-@_openapi_router.get("/api/v1/openapi.json")
+@_openapi_router.get("/api/v1/openapi.json", operation_id="service_openapi")
 async def get_openapi_document(
     request: Request, _call: Annotated[ApiCall, requires(Role.VIEWER, "openapi.read")]
 ) -> JSONResponse:
@@ -90,9 +90,8 @@ def create_api(tenuto: Tenuto) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
-        responses=problem_responses(),
     )
-    api.router.route_class = StrictRoute
+    api.router.route_class = ApiRoute
     api.state.tenuto = tenuto
     api.state.event_streams = Counter()
     api.state.rate_limiter = RateLimiter(tenuto.settings.api_rate_limit)
@@ -123,18 +122,3 @@ class _CompressedReads:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         is_read = scope["type"] == "http" and scope["method"] == "GET"
         await (self._compressed if is_read else self._plain)(scope, receive, send)
-
-
-def openapi_document(api: FastAPI) -> dict[str, Any]:
-    """Return the OpenAPI document."""
-    if api.openapi_schema is None:
-        document = get_openapi(
-            title=api.title, version=api.version, summary=api.summary, routes=api.routes, openapi_version="3.1.0"
-        )
-        components = document.setdefault("components", {})
-        problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
-        components.setdefault("schemas", {}).update({**problem.pop("$defs", {}), "Problem": problem})
-        components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
-        document["security"] = [{"key": []}]
-        api.openapi_schema = document
-    return api.openapi_schema

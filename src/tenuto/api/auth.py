@@ -67,12 +67,12 @@ class RequiredRole:
         self.stores_response = stores_response
 
     async def __call__(self, request: Request) -> ApiCall:
-        call: ApiCall | None = request.scope.get("tenuto_api_call")
-        if call is None:  # StrictRoute authorizes before it reads the body; FastAPI then calls this a second time
-            call = request.scope["tenuto_api_call"] = await self._authorize(request)
+        """Return the call, which `ApiRoute` has authorized before it read the body."""
+        call: ApiCall = request.state.api_call
         return call
 
-    async def _authorize(self, request: Request) -> ApiCall:
+    async def authorize(self, request: Request) -> ApiCall | None:
+        """Authorize a request, or refuse it; None if the route is open to everyone."""
         app: Tenuto = request.app.state.tenuto
         caller = await _authenticate(request, app)
         if not caller.has_role(self.role):

@@ -18,10 +18,10 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import HTMLResponse
 from fastapi.routing import iter_route_contexts
 
+from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import SESSION_COOKIE, ApiCall, RequiredRole, find_session_caller, requires
 from tenuto.api.problems import Refused
 from tenuto.api.routes.api_keys import delete_session_cookie, redeem_link, set_session_cookie
-from tenuto.api.strict_route import StrictRoute
 from tenuto.app import Tenuto
 from tenuto.model.actors import Role
 from tenuto.version import __version__
@@ -30,7 +30,7 @@ _PAGES = ("/", "/docs")
 """Allowed targets of the redirect after a login; other targets lead to the first."""
 
 
-class PageRoute(StrictRoute):
+class PageRoute(ApiRoute):
     """Route that redirects browsers without a session to the login page."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -136,7 +136,7 @@ async def show_api_overview(request: Request) -> HTMLResponse:
     rows: dict[str, list[str]] = {}
     for context in iter_route_contexts(request.app.routes):
         route = context.route
-        if not isinstance(route, StrictRoute) or not route.include_in_schema:
+        if not isinstance(route, ApiRoute) or not route.include_in_schema:
             continue
         role = "none" if route.required_role is None else route.required_role.role.key
         for method in sorted((route.methods or set()) - {"HEAD"}):

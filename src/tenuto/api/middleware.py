@@ -23,7 +23,7 @@ MAX_BODY_BYTES = 1024 * 1024
 BODY_TIMEOUT_SECONDS = 60.0
 _REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _ESCAPED_SLASH = re.compile(rb"%2f", re.IGNORECASE)
-"""A slash within a name. It becomes a NUL in the decoded path, see `wire_format.NameConvertor`."""
+"""A slash within a name. It becomes a NUL in the decoded path, see `parameters.NameConvertor`."""
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
 _HEADERS = (

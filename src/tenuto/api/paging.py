@@ -6,12 +6,14 @@ import base64
 import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Generic, TypeVar
 
 from fastapi import Query
 from pydantic import BaseModel, Field
 
 from tenuto.errors import Invalid, quoted
+
+T = TypeVar("T")
 
 MAX_PAGE_SIZE = 500
 
@@ -21,17 +23,22 @@ After = Annotated[
 ]
 
 
-class Page(BaseModel):
+class Page(BaseModel, Generic[T]):
     """A page of a list."""
 
-    items: list[dict[str, Any]]
+    items: Sequence[T]
     next: str | None = Field(default=None, description="Cursor of the next page for `after`; null on the last page.")
 
 
-def make_page(items: Sequence[dict[str, Any]], limit: int, key: Callable[[dict[str, Any]], tuple[Any, ...]]) -> Page:
+class Items(BaseModel, Generic[T]):
+    """A list without pages."""
+
+    items: Sequence[T]
+
+
+def make_page(items: Sequence[T], limit: int, key: Callable[[T], tuple[Any, ...]]) -> Page[T]:
     """Return a page with the cursor of the next one if this page is full."""
-    items = list(items)
-    return Page(items=items, next=encode_cursor(*key(items[-1])) if len(items) == limit else None)
+    return Page(items=list(items), next=encode_cursor(*key(items[-1])) if len(items) == limit else None)
 
 
 def encode_cursor(*parts: Any) -> str:

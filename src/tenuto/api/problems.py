@@ -189,21 +189,3 @@ class SuppressLoggedErrors:
         except Exception as error:  # only errors that were logged end here
             if not getattr(error, _LOGGED_ATTRIBUTE, False):
                 raise
-
-
-def problem_responses() -> dict[int | str, dict[str, Any]]:
-    """Return the OpenAPI description of the problems that every route may return."""
-    content = {MEDIA_TYPE: {"schema": {"$ref": "#/components/schemas/Problem"}}}
-    descriptions = {
-        400: "The request cannot be parsed.",
-        401: "The API key is missing or not valid.",
-        403: "The caller's role is not sufficient.",
-        404: "The object does not exist.",
-        409: "The current state does not allow the operation.",
-        413: "The body is too large.",
-        415: "The body is not JSON.",
-        422: "A value is not acceptable.",
-        429: "Too many requests.",
-        503: "The database cannot be reached.",
-    }
-    return {status: {"description": text, "content": content} for status, text in descriptions.items()}

@@ -2,27 +2,32 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Request, Response
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
+from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import SESSION_COOKIE, ApiCall, client_address, refuse_cross_site, requires
+from tenuto.api.openapi import describe, describe_page
 from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
+from tenuto.api.parameters import Name, quote_path_part
 from tenuto.api.problems import Refused
 from tenuto.api.rate_limit import RateLimiter
-from tenuto.api.strict_route import StrictRoute
-from tenuto.api.wire_format import Body, Name, example, example_page, quote_path_part
+from tenuto.api.request_bodies import Body
 from tenuto.app import Tenuto
 from tenuto.model.actors import Actor, Caller, Role
 from tenuto.operations.api_keys import LINK_LIFETIME, SESSION_LIFETIME
+from tenuto.store.access.api_keys import ApiKeyRecord
 from tenuto.store.access.audit_recorder import AuditContext, audited
 
-router = APIRouter(prefix="/api/v1", route_class=StrictRoute)
+router = APIRouter(prefix="/api/v1", route_class=ApiRoute)
 
 KEY = {"name": "ci", "prefix": "k3y5d8a1", "role": "operator", "created_by": "admin", "last_used_at": None}
+RoleName = Literal["viewer", "operator", "editor", "admin"]
 Admin = Annotated[ApiCall, requires(Role.ADMIN, "key.read")]
 
 
@@ -32,7 +37,7 @@ class NewKey(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"name": "ci", "role": "operator"}]})
 
     name: str
-    role: Literal["viewer", "operator", "editor", "admin"]
+    role: RoleName
     expires_at: datetime | None = None
 
 
@@ -44,14 +49,44 @@ class Link(Body):
     link: str = Field(max_length=200)
 
 
-@router.get("/keys", responses=example_page(KEY), tags=["keys"])
-async def list_keys(call: Admin, limit: Limit = 100, after: After = None) -> Page:
+class CreatedKey(BaseModel):
+    """A new API key with its text."""
+
+    id: UUID
+    name: str
+    prefix: str
+    role: RoleName
+    created_at: datetime
+    created_by: str
+    expires_at: datetime | None
+    expired: bool
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+    revoked_by: str | None
+    key: str = Field(description="Text of the key. It is not stored and cannot be read later.")
+
+
+class CreatedLink(BaseModel):
+    """A one-time link."""
+
+    link: str
+    lifetime_seconds: float = Field(description="Time until the link expires.")
+
+
+class Session(BaseModel):
+    """Name and role of the caller."""
+
+    name: str
+    role: RoleName
+    session: bool = Field(description="Whether the caller uses a browser session instead of an API key.")
+
+
+@router.get("/keys", operation_id="keys_list", responses=describe_page(KEY), tags=["keys"])
+async def list_keys(call: Admin, limit: Limit = 100, after: After = None) -> Page[ApiKeyRecord]:
     """List API keys by name, active keys first, without their texts."""
     cursor = decode_cursor(after, _parse_bool, str, UUID)
     found = await call.app.api_keys.list(after=(cursor[0], cursor[1], cursor[2]) if cursor else None, limit=limit)
-    return make_page(
-        [dict(each) for each in found], limit, lambda each: (each["revoked_at"] is not None, each["name"], each["id"])
-    )
+    return make_page(found, limit, lambda each: (each.revoked_at is not None, each.name, each.id))
 
 
 def _parse_bool(value: Any) -> bool:
@@ -60,60 +95,82 @@ def _parse_bool(value: Any) -> bool:
     return value
 
 
-@router.post("/keys", status_code=201, responses=example({**KEY, "key": "tnt_k3y5d8a1_…"}, 201), tags=["keys"])
+@router.post(
+    "/keys",
+    operation_id="keys_create",
+    status_code=201,
+    responses=describe({**KEY, "key": "tnt_k3y5d8a1_…"}, 201),
+    tags=["keys"],
+)
 async def create_key(
     call: Annotated[ApiCall, requires(Role.ADMIN, "key.create", stores_response=False)],
     new_key: NewKey,
     response: Response,
-) -> dict[str, Any]:
+) -> CreatedKey:
     """Create an API key. The response contains its text, which cannot be read later."""
     key, text = await call.app.api_keys.create(new_key.name, Role.from_key(new_key.role), expires_at=new_key.expires_at)
     response.headers["Location"] = f"/api/v1/keys/{quote_path_part(new_key.name)}"
-    return {**key, "key": text}
+    return CreatedKey.model_validate({**asdict(key), "key": text})
 
 
-@router.get("/keys/{name:name}", responses=example(KEY), tags=["keys"])
-async def get_key(call: Admin, name: Name) -> dict[str, Any]:
+@router.get("/keys/{name:name}", operation_id="keys_get", responses=describe(KEY), tags=["keys"])
+async def get_key(call: Admin, name: Name) -> ApiKeyRecord:
     """Get an API key by name or prefix, without its text."""
-    return dict(await call.app.api_keys.get(name))
+    return await call.app.api_keys.get(name)
 
 
-@router.delete("/keys/{name:name}", responses=example(KEY), tags=["keys"])
-async def revoke_key(call: Annotated[ApiCall, requires(Role.ADMIN, "key.revoke")], name: Name) -> dict[str, Any]:
+@router.delete("/keys/{name:name}", operation_id="keys_revoke", responses=describe(KEY), tags=["keys"])
+async def revoke_key(call: Annotated[ApiCall, requires(Role.ADMIN, "key.revoke")], name: Name) -> ApiKeyRecord:
     """Revoke an API key and its sessions. It stops working within a second."""
-    return dict(await call.app.api_keys.revoke(name))
+    return await call.app.api_keys.revoke(name)
 
 
-@router.post("/keys/{name:name}/link", status_code=201, responses=example({"link": "tnl_…"}, 201), tags=["keys"])
+@router.post(
+    "/keys/{name:name}/link",
+    operation_id="keys_link",
+    status_code=201,
+    responses=describe({"link": "tnl_…"}, 201),
+    tags=["keys"],
+)
 async def create_link(
     call: Annotated[ApiCall, requires(Role.ADMIN, "key.link", stores_response=False)], name: Name
-) -> dict[str, Any]:
+) -> CreatedLink:
     """Create a one-time link. It opens a browser session for the key, once, within ten minutes."""
-    return {"link": await call.app.api_keys.create_link(name), "seconds": LINK_LIFETIME.total_seconds()}
+    link = await call.app.api_keys.create_link(name)
+    return CreatedLink(link=link, lifetime_seconds=LINK_LIFETIME.total_seconds())
 
 
 # --- browser sessions ----------------------------------------------------------------------------------------------
 
 
-@router.get("/session", responses=example({"name": "admin", "role": "admin", "session": True}), tags=["session"])
-async def get_session(call: Annotated[ApiCall, requires(Role.VIEWER, "session.read")]) -> dict[str, Any]:
+@router.get(
+    "/session",
+    operation_id="session_get",
+    responses=describe({"name": "admin", "role": "admin", "session": True}),
+    tags=["session"],
+)
+async def get_session(call: Annotated[ApiCall, requires(Role.VIEWER, "session.read")]) -> Session:
     """Get the name and role of the caller."""
-    caller = call.caller
-    return {"name": caller.actor.name, "role": caller.role.key, "session": caller.via_session}
+    return _session_of(call.caller, via_session=call.caller.via_session)
 
 
 @router.post(
     "/session",
+    operation_id="session_open",
     status_code=201,
-    responses=example({"name": "admin", "role": "admin", "session": True}, 201),
+    responses=describe({"name": "admin", "role": "admin", "session": True}, 201),
     tags=["session"],
     openapi_extra={"security": []},
 )
-async def open_session(request: Request, body: Link, response: Response) -> dict[str, Any]:
+async def open_session(request: Request, body: Link, response: Response) -> Session:
     """Open a browser session with a one-time link. Sets a cookie that scripts cannot read; no API key is required."""
     token, caller = await redeem_link(request, body.link)
     set_session_cookie(request, response, token)
-    return {"name": caller.actor.name, "role": caller.role.key, "session": True}
+    return _session_of(caller, via_session=True)
+
+
+def _session_of(caller: Caller, *, via_session: bool) -> Session:
+    return Session.model_validate({"name": caller.actor.name, "role": caller.role.key, "session": via_session})
 
 
 async def redeem_link(request: Request, link: str) -> tuple[str, Caller]:
@@ -159,7 +216,7 @@ def delete_session_cookie(response: Response) -> None:
     response.delete_cookie(SESSION_COOKIE, path="/", httponly=True, samesite="strict")
 
 
-@router.delete("/session", status_code=204, tags=["session"])
+@router.delete("/session", operation_id="session_close", status_code=204, tags=["session"])
 async def close_session(
     request: Request, response: Response, call: Annotated[ApiCall, requires(Role.VIEWER, "session.close")]
 ) -> None:

@@ -9,17 +9,20 @@ from uuid import UUID
 
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, Field
 from starlette.types import Send
 
+from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, is_still_authorized, requires
+from tenuto.api.openapi import describe, describe_page
 from tenuto.api.paging import After, Limit, Page, decode_cursor, encode_cursor, make_page
-from tenuto.api.strict_route import StrictRoute
-from tenuto.api.wire_format import Id, TextFilter, example, example_page
-from tenuto.audit.verifier import VerifierCursor
+from tenuto.api.parameters import Id, TextFilter
+from tenuto.audit.verifier import Fault, VerifierCursor
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import StoreError
 from tenuto.logs import Log
 from tenuto.model.actors import Role
+from tenuto.store.access.audit_log import AuditEntryRecord
 
 log = Log("tenuto.api")
 
@@ -38,7 +41,7 @@ class AbortableStream(StreamingResponse):
             log.warning("response stream aborted", error=str(error))
 
 
-router = APIRouter(prefix="/api/v1/audit", tags=["audit"], route_class=StrictRoute)
+router = APIRouter(prefix="/api/v1/audit", tags=["audit"], route_class=ApiRoute)
 
 EXAMPLE = {
     "id": "01a1e30e-df3e-7536-8f11-1c7c02f1d0a1",
@@ -51,10 +54,25 @@ EXAMPLE = {
     "reason": "an hour later",
 }
 _AUTHORIZATION_CHECK_SECONDS = 0.1
+
+
+class AuditVerification(BaseModel):
+    """Result of a verification, or of a part of it."""
+
+    is_sound: bool = Field(description="Whether no fault was found.")
+    checked_link_count: int
+    end_position: int = Field(description="Last position of the chain.")
+    is_keyed: bool = Field(description="Whether the last link is sealed with a key.")
+    checkpoint_position: int = Field(description="Position of the latest checkpoint.")
+    faults: list[Fault]
+    has_more_faults: bool = Field(description="Whether there are faults beyond the reported ones.")
+    next: str | None = Field(default=None, description="Cursor for `after`; null at the end of the log.")
+
+
 Admin = Annotated[ApiCall, requires(Role.ADMIN, "audit.read")]
 
 
-@router.get("", responses=example_page(EXAMPLE))
+@router.get("", operation_id="audit_list", responses=describe_page(EXAMPLE))
 async def list_audit(
     call: Admin,
     actor: TextFilter = None,
@@ -66,7 +84,7 @@ async def list_audit(
     until: datetime | None = None,
     limit: Limit = 50,
     after: After = None,
-) -> Page:
+) -> Page[AuditEntryRecord]:
     """List audit entries, newest first."""
     cursor = decode_cursor(after, UUID)
     found = await call.app.audit.list(
@@ -78,11 +96,13 @@ async def list_audit(
         until=until,
         limit=limit,
     )
-    return make_page([dict(each) for each in found], limit, lambda each: (each["id"],))
+    return make_page(found, limit, lambda each: (each.id,))
 
 
 @router.get(
-    "/verification", responses=example({"is_sound": True, "checked_link_count": 1204, "faults": [], "next": None})
+    "/verification",
+    operation_id="audit_verify",
+    responses=describe({"is_sound": True, "checked_link_count": 1204, "faults": [], "next": None}),
 )
 async def verify_audit(
     call: Admin,
@@ -90,7 +110,7 @@ async def verify_audit(
         int | None, Query(ge=1, le=10_000_000, description="Verify only this number of newest entries.")
     ] = None,
     after: After = None,
-) -> dict[str, Any]:
+) -> AuditVerification:
     """Verify the audit chain. Returns changed, deleted, moved and truncated entries. One request verifies for a few
     seconds; continue with `after` until `next` is null."""
     cursor = decode_cursor(after, _parse_optional_int, _parse_optional_id, _parse_optional_int)
@@ -98,16 +118,16 @@ async def verify_audit(
         newest=newest, cursor=None if cursor is None else VerifierCursor(*cursor)
     )
     next_cursor = None if position is None else encode_cursor(position.link, position.entry, position.entries_left)
-    return {
-        "is_sound": result.is_sound,
-        "checked_link_count": result.checked_link_count,
-        "end_position": result.end_position,
-        "is_keyed": result.is_keyed,
-        "checkpoint_position": result.checkpoint_position,
-        "faults": result.faults,
-        "has_more_faults": result.has_more_faults,
-        "next": next_cursor,
-    }
+    return AuditVerification(
+        is_sound=result.is_sound,
+        checked_link_count=result.checked_link_count,
+        end_position=result.end_position,
+        is_keyed=result.is_keyed,
+        checkpoint_position=result.checkpoint_position,
+        faults=result.faults,
+        has_more_faults=result.has_more_faults,
+        next=next_cursor,
+    )
 
 
 def _parse_optional_int(given: Any) -> int | None:
@@ -120,7 +140,7 @@ def _parse_optional_id(given: Any) -> UUID | None:
     return None if given is None else UUID(given)
 
 
-@router.get("/export", response_class=StreamingResponse)
+@router.get("/export", operation_id="audit_export", response_class=StreamingResponse)
 async def export_audit(call: Admin, request: Request) -> StreamingResponse:
     """Export the audit log as JSON lines, oldest first, with the seals. If the caller's key is revoked or the database
     fails, the connection closes without the end of the response."""
@@ -137,7 +157,7 @@ async def _export_lines(call: ApiCall, request: Request) -> AsyncIterator[str]:
         yield f"{line}\n"
 
 
-@router.get("/{id}", responses=example(EXAMPLE))
-async def get_audit_entry(call: Admin, id: Id) -> dict[str, Any]:
+@router.get("/{id}", operation_id="audit_get", responses=describe(EXAMPLE, not_found="audit.entry.not_found"))
+async def get_audit_entry(call: Admin, id: Id) -> AuditEntryRecord:
     """Get an audit entry with its position in the chain and its seal."""
-    return dict(await call.app.audit.get(id))
+    return await call.app.audit.get(id)

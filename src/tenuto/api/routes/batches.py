@@ -11,20 +11,14 @@ from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
+from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, is_still_authorized, requires
+from tenuto.api.openapi import describe, describe_page
 from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
+from tenuto.api.parameters import ExternalId, Id, TextFilter
 from tenuto.api.problems import Refused
-from tenuto.api.strict_route import StrictRoute, parse_strict_json
-from tenuto.api.wire_format import (
-    ExternalId,
-    Id,
-    NoteBody,
-    TextFilter,
-    example,
-    example_page,
-    parse_wire_state,
-    to_wire,
-)
+from tenuto.api.request_bodies import NoteBody
+from tenuto.api.strict_json import parse_strict_json
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import Invalid, quoted
 from tenuto.ids import new_id
@@ -33,13 +27,13 @@ from tenuto.model.tasks import OutcomeStatus, TaskState
 from tenuto.model.validation import MAX_INPUT_BYTES
 from tenuto.operations.batch_inputs import add_row_key
 
-router = APIRouter(prefix="/api/v1/batches", tags=["batches"], route_class=StrictRoute)
+router = APIRouter(prefix="/api/v1/batches", tags=["batches"], route_class=ApiRoute)
 
 EXAMPLE = {
     "id": "01a1e30e-df3e-7536-8f11-1c7c02f1d0a1",
     "key": "invoices-2031-05",
     "external_id": "invoices",
-    "state": "InProgress",
+    "state": "in_progress",
     "total": 20000,
     "duplicates": 12,
     "left": 15400,
@@ -48,54 +42,55 @@ EXAMPLE = {
     "rate": 412.5,
     "seconds_left": 37.3,
 }
-ITEM = {"task_id": EXAMPLE["id"], "item_key": "17", "status": "Completed", "attempt": 1, "output": {"pages": 2}}
+ITEM = {"task_id": EXAMPLE["id"], "item_key": "17", "status": "completed", "attempt": 1, "output": {"pages": 2}}
 Viewer = Annotated[ApiCall, requires(Role.VIEWER, "batch.read")]
-_STATUSES = (*OutcomeStatus, *TaskState)
 
 
-@router.get("", responses=example_page(EXAMPLE))
-async def list_batches(call: Viewer, manifest: TextFilter = None, limit: Limit = 50, after: After = None) -> Page:
+@router.get("", operation_id="batches_list", responses=describe_page(EXAMPLE))
+async def list_batches(call: Viewer, manifest: TextFilter = None, limit: Limit = 50, after: After = None) -> Page[Any]:
     """List batches, newest first."""
     cursor = decode_cursor(after, UUID)
     found = await call.app.batches.list(below=cursor[0] if cursor else None, manifest=manifest, limit=limit)
-    return make_page([to_wire(each) for each in found], limit, lambda each: (each["id"],))
+    return make_page([dict(each) for each in found], limit, lambda each: (each["id"],))
 
 
-@router.get("/{id}", responses=example(EXAMPLE))
+@router.get("/{id}", operation_id="batches_get", responses=describe(EXAMPLE))
 async def get_batch(call: Viewer, id: Id) -> dict[str, Any]:
     """Get a batch with counts by state, rate and estimated time left."""
-    return to_wire(await call.app.batches.get(id))
+    return await call.app.batches.get(id)
 
 
-@router.get("/{id}/items", responses=example_page(ITEM))
-async def batch_items(call: Viewer, id: Id, status: TextFilter = None, limit: Limit = 100, after: After = None) -> Page:
+@router.get("/{id}/items", operation_id="batches_items", responses=describe_page(ITEM))
+async def batch_items(
+    call: Viewer, id: Id, state: TaskState | OutcomeStatus | None = None, limit: Limit = 100, after: After = None
+) -> Page[Any]:
     """List the items of a batch with their outcomes, in the order of submission."""
     cursor = decode_cursor(after, UUID)
-    found = await call.app.batches.list_items(
-        id, above=cursor[0] if cursor else None, status=parse_wire_state(status, _STATUSES, field="status"), limit=limit
-    )
-    return make_page([to_wire(each) for each in found], limit, lambda each: (each["task_id"],))
+    found = await call.app.batches.list_items(id, above=cursor[0] if cursor else None, status=state, limit=limit)
+    return make_page([dict(each) for each in found], limit, lambda each: (each["task_id"],))
 
 
-@router.post("/{id}/pause", status_code=204)
+@router.post("/{id}/pause", operation_id="batches_pause", status_code=204)
 async def pause_batch(call: Annotated[ApiCall, requires(Role.OPERATOR, "batch.pause")], id: Id) -> None:
     """Pause a batch. No further item starts; running items finish."""
     await call.app.batches.pause(id)
 
 
-@router.post("/{id}/resume", status_code=204)
+@router.post("/{id}/resume", operation_id="batches_resume", status_code=204)
 async def resume_batch(call: Annotated[ApiCall, requires(Role.OPERATOR, "batch.resume")], id: Id) -> None:
     """Resume a paused batch."""
     await call.app.batches.resume(id)
 
 
-@router.post("/{id}/cancel", status_code=204)
+@router.post("/{id}/cancel", operation_id="batches_cancel", status_code=204)
 async def cancel_batch(call: Annotated[ApiCall, requires(Role.OPERATOR, "batch.cancel")], id: Id) -> None:
     """Cancel a batch. Waiting items end, running items end when their code has stopped."""
     await call.app.batches.cancel(id)
 
 
-@router.post("/{id}/retry-failed", status_code=202, responses=example({"retried": 10}, 202))
+@router.post(
+    "/{id}/retry-failed", operation_id="batches_retry_failed", status_code=202, responses=describe({"retried": 10}, 202)
+)
 async def retry_failed_items(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "batch.retry")], id: Id, note: NoteBody | None = None
 ) -> dict[str, int]:
@@ -104,7 +99,7 @@ async def retry_failed_items(
     return {"retried": await call.app.batches.retry_failed(id, note=text, request_id=call.object_id)}
 
 
-submit_router = APIRouter(prefix="/api/v1", tags=["manifests"], route_class=StrictRoute)
+submit_router = APIRouter(prefix="/api/v1", tags=["manifests"], route_class=ApiRoute)
 
 _AUTHORIZATION_CHECK_SECONDS = 1.0
 _MAX_LINE_BYTES = 2 * MAX_INPUT_BYTES
@@ -121,7 +116,11 @@ _SUBMIT_BODY = {
 
 
 @submit_router.post(
-    "/manifests/{external_id:name}/bulk", status_code=202, responses=example(EXAMPLE, 202), openapi_extra=_SUBMIT_BODY
+    "/manifests/{external_id:name}/bulk",
+    operation_id="manifests_bulk",
+    status_code=202,
+    responses=describe(EXAMPLE, 202),
+    openapi_extra=_SUBMIT_BODY,
 )
 async def submit_batch(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "manifest.bulk", streams_body=True)],
@@ -176,7 +175,7 @@ async def submit_batch(
             error.remedy = f"correct it and send all lines again with ?batch_key={chosen_key}; earlier lines are stored"
         raise
     response.headers["Location"] = f"/api/v1/batches/{batch.id}"
-    return to_wire(await batch.progress())
+    return await batch.progress()
 
 
 def _derive_batch_key(call: ApiCall, key: str | None) -> str | None:

@@ -6,37 +6,32 @@ resolves these ids.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Query, Response
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
+from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, requires
-from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
-from tenuto.api.strict_route import StrictRoute
-from tenuto.api.wire_format import (
-    Body,
-    Id,
-    NoteBody,
-    TextFilter,
-    example,
-    example_page,
-    parse_wire_state,
-    to_wire,
-    to_wire_state,
-)
+from tenuto.api.openapi import describe, describe_page
+from tenuto.api.paging import After, Items, Limit, Page, decode_cursor, make_page
+from tenuto.api.parameters import Id, TextFilter
+from tenuto.api.request_bodies import Body, NoteBody
+from tenuto.api.responses import RetriedCount, StartedTask
 from tenuto.model.actors import Role
 from tenuto.model.dead_letters import DeadLetterState
+from tenuto.store.dead_letters import DeadLetterDetails, DeadLetterRecord, FailureGroup
 
-router = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"], route_class=StrictRoute)
+router = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"], route_class=ApiRoute)
 
 EXAMPLE: dict[str, Any] = {
     "id": "01a1e30e-df3e-7536-8f11-1c7c02f1d0a1",
     "external_id": "invoices",
     "item": "17",
-    "state": "AwaitingIntervention",
+    "state": "awaiting_intervention",
     "dead_lettered_at": "2031-05-04T02:00:00Z",
     "reason": "ConnectionError: the server does not respond",
     "fingerprint": "5f2c8d31a9b04e77",
@@ -50,9 +45,9 @@ GROUP = {
     "first_at": "2031-05-04T01:58:00Z",
     "last_at": "2031-05-04T02:00:00Z",
 }
+INVALID_FILTER = "value.instant.no_utc_offset"
 MAX_SELECTED = 10_000
 Viewer = Annotated[ApiCall, requires(Role.VIEWER, "dead_letter.read")]
-_AWAITING_INTERVENTION = to_wire_state(DeadLetterState.AWAITING_INTERVENTION)
 
 
 class RetryBody(NoteBody):
@@ -88,95 +83,132 @@ class Selection(NoteBody):
     ids: list[UUID] = Field(min_length=1, max_length=MAX_SELECTED)
 
 
-@router.get("", responses=example_page(EXAMPLE))
+class Summary(BaseModel):
+    """Selected dead letters."""
+
+    total: int = Field(description="Number of matching dead letters, which may be more than the ids.")
+    ids: list[UUID]
+    groups: Sequence[FailureGroup]
+
+
+class AcknowledgedCount(BaseModel):
+    """Number of acknowledged dead letters."""
+
+    acknowledged: int
+
+
+@router.get("", operation_id="dead_letters_list", responses=describe_page(EXAMPLE))
 async def list_dead_letters(
     call: Viewer,
-    status: Annotated[
-        str | None, Query(description="Filter by status; `Any` for all.", max_length=200)
-    ] = _AWAITING_INTERVENTION,
+    state: Annotated[
+        DeadLetterState | Literal["any"], Query(description="Filter by state; `any` for all.")
+    ] = DeadLetterState.AWAITING_INTERVENTION,
     manifest: TextFilter = None,
     fingerprint: TextFilter = None,
     batch: UUID | None = None,
     limit: Limit = 50,
     after: After = None,
-) -> Page:
+) -> Page[DeadLetterRecord]:
     """List dead letters, newest first. By default only those that await intervention."""
     cursor = decode_cursor(after, UUID)
     found = await call.app.dead_letters.list(
         below=cursor[0] if cursor else None,
-        state=None if status == "Any" else parse_wire_state(status, DeadLetterState, field="status"),
+        state=None if state == "any" else state,
         manifest=manifest,
         fingerprint=fingerprint,
         batch=batch,
         limit=limit,
     )
-    return make_page([to_wire(each) for each in found], limit, lambda each: (each["id"],))
+    return make_page(found, limit, lambda each: (each.id,))
 
 
-@router.get("/groups", responses=example({"items": [GROUP]}))
+@router.get("/groups", operation_id="dead_letters_groups", responses=describe({"items": [GROUP]}))
 async def dead_letter_groups(
     call: Viewer, manifest: TextFilter = None, batch: UUID | None = None, limit: Limit = 100
-) -> dict[str, Any]:
+) -> Items[FailureGroup]:
     """List open dead letters grouped by failure, the most frequent first."""
-    found = await call.app.dead_letters.groups(manifest=manifest, batch=batch, limit=limit)
-    return {"items": [to_wire(each) for each in found]}
+    return Items(items=await call.app.dead_letters.groups(manifest=manifest, batch=batch, limit=limit))
 
 
-@router.post("/selections", responses=example({"total": 1, "ids": [EXAMPLE["id"]], "about": [GROUP]}))
-async def select_dead_letters(call: Viewer, filter: DeadLetterFilter) -> dict[str, Any]:
+@router.post(
+    "/selections",
+    operation_id="dead_letters_select",
+    responses=describe({"total": 1, "ids": [EXAMPLE["id"]], "groups": [GROUP]}, invalid=INVALID_FILTER),
+)
+async def select_dead_letters(call: Viewer, filter: DeadLetterFilter) -> Summary:
     """Select dead letters by a filter. Returns their ids and a summary for a later retry or acknowledgement."""
     ids = await call.app.dead_letters.select(
         manifest=filter.manifest, fingerprint=filter.fingerprint, batch=filter.batch, until=filter.until
     )
-    about = await call.app.dead_letters.summary(ids)
-    return {"total": len(ids), "ids": list(ids[:MAX_SELECTED]), "about": [to_wire(each) for each in about]}
+    groups = await call.app.dead_letters.summary(ids)
+    return Summary(total=len(ids), ids=list(ids[:MAX_SELECTED]), groups=groups)
 
 
-@router.post("/retry", status_code=202, responses=example({"retried": 41}, 202))
+@router.post(
+    "/retry", operation_id="dead_letters_retry_selected", status_code=202, responses=describe({"retried": 41}, 202)
+)
 async def retry_dead_letters(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "dead_letter.retry")], selection: Selection
-) -> dict[str, int]:
+) -> RetriedCount:
     """Retry selected dead letters. Those resolved in the meantime are skipped."""
     note = selection.note or call.reason
-    return {"retried": await call.app.dead_letters.retry_selected(selection.ids, note=note, request_id=call.object_id)}
+    retried = await call.app.dead_letters.retry_selected(selection.ids, note=note, request_id=call.object_id)
+    return RetriedCount(retried=retried)
 
 
-@router.post("/acknowledge", responses=example({"acknowledged": 41}))
+@router.post("/acknowledge", operation_id="dead_letters_acknowledge_selected", responses=describe({"acknowledged": 41}))
 async def acknowledge_dead_letters(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "dead_letter.acknowledge")], selection: Selection
-) -> dict[str, int]:
+) -> AcknowledgedCount:
     """Acknowledge selected dead letters. Those resolved in the meantime are skipped."""
     note = selection.note or call.reason
-    return {
-        "acknowledged": await call.app.dead_letters.acknowledge_selected(
-            selection.ids, note=note, request_id=call.object_id
-        )
-    }
+    acknowledged = await call.app.dead_letters.acknowledge_selected(selection.ids, note=note, request_id=call.object_id)
+    return AcknowledgedCount(acknowledged=acknowledged)
 
 
-@router.get("/{id}", responses=example({**EXAMPLE, "attempts": []}))
-async def get_dead_letter(call: Viewer, id: Id) -> dict[str, Any]:
+@router.get(
+    "/{id}",
+    operation_id="dead_letters_get",
+    responses=describe({**EXAMPLE, "attempts": []}, not_found="dead_letter.not_found"),
+)
+async def get_dead_letter(call: Viewer, id: Id) -> DeadLetterDetails:
     """Get a dead letter with its attempts, oldest first."""
-    return to_wire(await call.app.dead_letters.get(id))
+    return await call.app.dead_letters.get(id)
 
 
-@router.post("/{id}/retry", status_code=202, responses=example({"task_id": EXAMPLE["id"]}, 202))
+@router.post(
+    "/{id}/retry",
+    operation_id="dead_letters_retry",
+    status_code=202,
+    responses=describe(
+        {"task_id": EXAMPLE["id"]},
+        202,
+        not_found=("dead_letter.not_found", "manifest.not_found"),
+        conflict=("dead_letter.already_resolved", "manifest.item.open"),
+        invalid=("job.input.invalid", "job.unknown"),
+    ),
+)
 async def retry_dead_letter(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "dead_letter.retry")],
     id: Id,
     response: Response,
     body: RetryBody | None = None,
-) -> dict[str, UUID]:
+) -> StartedTask:
     """Retry a dead letter, optionally with a new input."""
     body = body or RetryBody()
     task_id = await call.app.dead_letters.retry(
         id, input=body.input, note=body.note or call.reason, request_id=call.object_id
     )
     response.headers["Location"] = f"/api/v1/tasks/{task_id}"
-    return {"task_id": task_id}
+    return StartedTask(task_id=task_id)
 
 
-@router.post("/{id}/acknowledge", status_code=204)
+@router.post(
+    "/{id}/acknowledge",
+    operation_id="dead_letters_acknowledge",
+    status_code=204,
+    responses=describe(not_found="dead_letter.not_found", conflict="dead_letter.already_resolved"),
+)
 async def acknowledge_dead_letter(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "dead_letter.acknowledge")], id: Id, note: NoteBody | None = None
 ) -> None:

@@ -16,17 +16,16 @@ from fastapi.responses import StreamingResponse
 from pydantic_core import to_json
 from starlette.types import Receive, Scope, Send
 
+from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, is_still_authorized, requires
 from tenuto.api.problems import Refused
-from tenuto.api.strict_route import StrictRoute
-from tenuto.api.wire_format import to_wire
 from tenuto.app import Tenuto
 from tenuto.errors import Invalid, StoreError, quoted
 from tenuto.logs import Log
 from tenuto.model.actors import Role
 from tenuto.observability.event_feed import TOPICS, Event, EventBatch, EventFeed
 
-router = APIRouter(prefix="/api/v1", tags=["events"], route_class=StrictRoute)
+router = APIRouter(prefix="/api/v1", tags=["events"], route_class=ApiRoute)
 
 MAX_STREAMS = 2000
 MAX_STREAMS_PER_CALLER = 1000
@@ -40,6 +39,7 @@ _KEEP_ALIVE_SECONDS = 15.0
 
 @router.get(
     "/events",
+    operation_id="events_stream",
     response_class=StreamingResponse,
     responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
 )
@@ -121,8 +121,7 @@ def _format_batch(batch: EventBatch) -> str:
 
 
 def _format_event(resume_at: datetime, event: Event) -> str:
-    data = to_wire(event.data) if isinstance(event.data, dict) else event.data
-    text = to_json(data, fallback=str).decode()
+    text = to_json(event.data, fallback=str).decode()
     return f"id: {(resume_at - _EPOCH) // _MICROSECOND}\nevent: {event.topic}\ndata: {text}\n\n"
 
 

@@ -7,85 +7,102 @@ from uuid import UUID
 
 from fastapi import APIRouter, Response
 
+from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, requires
+from tenuto.api.openapi import describe, describe_page
 from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
-from tenuto.api.strict_route import StrictRoute
-from tenuto.api.wire_format import Id, ReasonBody, TextFilter, example, example_page, parse_wire_state, to_wire
+from tenuto.api.parameters import Id, TextFilter
+from tenuto.api.request_bodies import ReasonBody
 from tenuto.diagnostics.task_diagnosis import Diagnosis
 from tenuto.model.actors import Role
 from tenuto.model.executions import ExecutionState
 
-router = APIRouter(prefix="/api/v1/executions", tags=["executions"], route_class=StrictRoute)
+router = APIRouter(prefix="/api/v1/executions", tags=["executions"], route_class=ApiRoute)
 
 EXAMPLE = {
     "id": "01a1e30e-df3e-7536-8f11-1c7c02f1d0a1",
     "schedule_name": "Nightly HR Sync",
-    "state": "InProgress",
+    "state": "in_progress",
     "current_group": 1,
     "total_groups": 3,
     "failed_steps": 0,
     "started_at": "2031-05-04T02:00:00Z",
     "ended_at": None,
 }
-STEP = {"group": 0, "name": "import", "kind": "job", "target": "hr_import", "status": "Completed", "duration": 4.2}
+STEP = {"group": 0, "name": "import", "kind": "job", "target": "hr_import", "status": "completed", "duration": 4.2}
 Viewer = Annotated[ApiCall, requires(Role.VIEWER, "execution.read")]
 
 
-@router.get("", responses=example_page(EXAMPLE))
+@router.get("", operation_id="executions_list", responses=describe_page(EXAMPLE))
 async def list_executions(
-    call: Viewer, state: TextFilter = None, schedule: TextFilter = None, limit: Limit = 50, after: After = None
-) -> Page:
+    call: Viewer,
+    state: ExecutionState | None = None,
+    schedule: TextFilter = None,
+    limit: Limit = 50,
+    after: After = None,
+) -> Page[Any]:
     """List executions, newest first."""
     cursor = decode_cursor(after, UUID)
     found = await call.app.executions.list(
         below=cursor[0] if cursor else None,
-        state=parse_wire_state(state, ExecutionState, field="state"),
+        state=state,
         schedule=schedule,
         limit=limit,
     )
-    return make_page([to_wire(each) for each in found], limit, lambda each: (each["id"],))
+    return make_page([dict(each) for each in found], limit, lambda each: (each["id"],))
 
 
-@router.get("/{id}", responses=example({**EXAMPLE, "steps": [STEP]}))
+@router.get("/{id}", operation_id="executions_get", responses=describe({**EXAMPLE, "steps": [STEP]}))
 async def get_execution(call: Viewer, id: Id) -> dict[str, Any]:
     """Get an execution with its steps: state, activity, waiting time, duration and error of each."""
-    return to_wire(await call.app.executions.get(id))
+    return await call.app.executions.get(id)
 
 
-@router.get("/{id}/steps", responses=example({"items": [STEP]}))
+@router.get("/{id}/steps", operation_id="executions_steps", responses=describe({"items": [STEP]}))
 async def execution_steps(call: Viewer, id: Id) -> dict[str, Any]:
     """List the steps of an execution in the order of its plan."""
-    return {"items": to_wire(await call.app.executions.get(id))["steps"]}
+    return {"items": (await call.app.executions.get(id))["steps"]}
 
 
-@router.get("/{id}/why", responses=example({"state": "InProgress", "reasons": [{"code": "queue_paused"}]}))
+@router.get(
+    "/{id}/why",
+    operation_id="executions_why",
+    responses=describe({"state": "in_progress", "reasons": [{"code": "queue_paused"}]}),
+)
 async def why_execution(call: Viewer, id: Id) -> dict[str, Any]:
     """Explain why an execution does not advance. Returns the reasons for every open step of the current group."""
     return why_to_wire(await call.app.executions.why(id))
 
 
-@router.post("/{id}/cancel", status_code=202, responses=example({"state": "Stopping"}, 202))
+@router.post(
+    "/{id}/cancel", operation_id="executions_cancel", status_code=202, responses=describe({"state": "stopping"}, 202)
+)
 async def cancel_execution(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "execution.cancel")], id: Id, body: ReasonBody | None = None
 ) -> dict[str, str]:
     """Cancel an execution. Waiting steps end immediately, running steps when their code has stopped."""
     reason = (body and body.reason) or call.reason
-    return to_wire({"state": await call.app.executions.cancel(id, reason=reason)})
+    return {"state": await call.app.executions.cancel(id, reason=reason)}
 
 
-@router.post("/{id}/pause", status_code=204)
+@router.post("/{id}/pause", operation_id="executions_pause", status_code=204)
 async def pause_execution(call: Annotated[ApiCall, requires(Role.OPERATOR, "execution.pause")], id: Id) -> None:
     """Pause an execution. No further step starts; running steps finish."""
     await call.app.executions.pause(id)
 
 
-@router.post("/{id}/resume", status_code=204)
+@router.post("/{id}/resume", operation_id="executions_resume", status_code=204)
 async def resume_execution(call: Annotated[ApiCall, requires(Role.OPERATOR, "execution.resume")], id: Id) -> None:
     """Resume a paused execution."""
     await call.app.executions.resume(id)
 
 
-@router.post("/{id}/retry", status_code=202, responses=example({"execution_id": EXAMPLE["id"]}, 202))
+@router.post(
+    "/{id}/retry",
+    operation_id="executions_retry",
+    status_code=202,
+    responses=describe({"execution_id": EXAMPLE["id"]}, 202),
+)
 async def retry_execution(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "execution.retry")], id: Id, response: Response
 ) -> dict[str, UUID]:
@@ -108,4 +125,4 @@ def why_to_wire(why: Diagnosis) -> dict[str, Any]:
         }
         for reason in why.reasons
     ]
-    return to_wire({"id": why.id, "state": why.state, "reasons": reasons})
+    return {"id": why.id, "state": why.state, "reasons": reasons}

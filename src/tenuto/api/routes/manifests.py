@@ -9,6 +9,7 @@ from fastapi import APIRouter, Response
 from fastapi import Body as InBody
 from pydantic import ConfigDict, Field
 
+from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, requires
 from tenuto.api.definition_bodies import (
     MANIFEST_READ_ONLY_FIELDS,
@@ -22,26 +23,17 @@ from tenuto.api.definition_bodies import (
     refuse_enabled_change,
     version_to_wire,
 )
+from tenuto.api.openapi import describe, describe_page
 from tenuto.api.paging import After, Limit, Page, cursor_instant, cursor_int, decode_cursor, make_page
-from tenuto.api.strict_route import StrictRoute
-from tenuto.api.wire_format import (
-    Body,
-    ExternalId,
-    Name,
-    NameFilter,
-    TextFilter,
-    example,
-    example_page,
-    quote_path_part,
-    to_wire,
-)
+from tenuto.api.parameters import ExternalId, Name, NameFilter, TextFilter, quote_path_part
+from tenuto.api.request_bodies import Body
 from tenuto.definitions.definition_files import parse_manifests
 from tenuto.errors import Invalid
 from tenuto.model.actors import Role
 from tenuto.model.manifests import Manifest
 from tenuto.store.manifests import StoredManifest
 
-router = APIRouter(prefix="/api/v1", tags=["manifests"], route_class=StrictRoute)
+router = APIRouter(prefix="/api/v1", tags=["manifests"], route_class=ApiRoute)
 
 EXAMPLE: dict[str, Any] = {
     "external_id": "invoices",
@@ -62,7 +54,7 @@ DefinitionBody = Annotated[
 Viewer = Annotated[ApiCall, requires(Role.VIEWER, "manifest.read")]
 
 
-@router.get("/manifests", responses=example_page(RESPONSE))
+@router.get("/manifests", operation_id="manifests_list", responses=describe_page(RESPONSE))
 async def list_manifests(
     call: Viewer,
     enabled: bool | None = None,
@@ -70,16 +62,16 @@ async def list_manifests(
     search: NameFilter = None,
     limit: Limit = 100,
     after: After = None,
-) -> Page:
+) -> Page[Any]:
     """List manifests by external id, each with the number of its open tasks."""
     cursor = decode_cursor(after, str)
     found = await call.app.manifests.list(
         after=cursor[0] if cursor else None, enabled=enabled, group=group, search=search, limit=limit
     )
-    return make_page([to_wire(each) for each in found], limit, lambda each: (each["external_id"],))
+    return make_page([dict(each) for each in found], limit, lambda each: (each["external_id"],))
 
 
-@router.post("/manifests", status_code=201, responses=example(RESPONSE, 201))
+@router.post("/manifests", operation_id="manifests_create", status_code=201, responses=describe(RESPONSE, 201))
 async def create_manifest(
     call: Annotated[ApiCall, requires(Role.EDITOR, "manifest.create")], definition: DefinitionBody, response: Response
 ) -> dict[str, Any]:
@@ -92,13 +84,13 @@ async def create_manifest(
     return _manifest_to_wire(manifest, response)
 
 
-@router.get("/manifests/{external_id:name}", responses=example(RESPONSE))
+@router.get("/manifests/{external_id:name}", operation_id="manifests_get", responses=describe(RESPONSE))
 async def get_manifest(call: Viewer, external_id: ExternalId, response: Response) -> dict[str, Any]:
     """Get a manifest. The response may be sent back with PUT."""
     return _manifest_to_wire(await call.app.manifests.get(external_id), response)
 
 
-@router.put("/manifests/{external_id:name}", responses=example(RESPONSE))
+@router.put("/manifests/{external_id:name}", operation_id="manifests_replace", responses=describe(RESPONSE))
 async def change_manifest(
     call: Annotated[ApiCall, requires(Role.EDITOR, "manifest.change")],
     external_id: ExternalId,
@@ -117,7 +109,7 @@ async def change_manifest(
     return _manifest_to_wire(changed, response)
 
 
-@router.delete("/manifests/{external_id:name}", status_code=204)
+@router.delete("/manifests/{external_id:name}", operation_id="manifests_delete", status_code=204)
 async def delete_manifest(
     call: Annotated[ApiCall, requires(Role.EDITOR, "manifest.delete")],
     external_id: ExternalId,
@@ -127,7 +119,9 @@ async def delete_manifest(
     await call.app.manifests.delete(external_id, reason=call.reason, version=parse_etag(if_match))
 
 
-@router.post("/manifests/{external_id:name}/enable", responses=example({"changed": True}))
+@router.post(
+    "/manifests/{external_id:name}/enable", operation_id="manifests_enable", responses=describe({"changed": True})
+)
 async def enable_manifest(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "manifest.enable")], external_id: ExternalId
 ) -> dict[str, bool]:
@@ -136,7 +130,9 @@ async def enable_manifest(
     return {"changed": call.is_repeat or await call.app.manifests.enable(external_id, reason=call.reason)}
 
 
-@router.post("/manifests/{external_id:name}/disable", responses=example({"changed": True}))
+@router.post(
+    "/manifests/{external_id:name}/disable", operation_id="manifests_disable", responses=describe({"changed": True})
+)
 async def disable_manifest(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "manifest.disable")], external_id: ExternalId
 ) -> dict[str, bool]:
@@ -163,7 +159,12 @@ class RunBody(Body):
     )
 
 
-@router.post("/manifests/{external_id:name}/enqueue", status_code=202, responses=example({"task_id": "…"}, 202))
+@router.post(
+    "/manifests/{external_id:name}/enqueue",
+    operation_id="manifests_enqueue",
+    status_code=202,
+    responses=describe({"task_id": "…"}, 202),
+)
 async def enqueue_manifest(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "manifest.enqueue")],
     external_id: ExternalId,
@@ -194,15 +195,17 @@ async def enqueue_manifest(
     return {"task_id": task_id}
 
 
-@router.get("/manifests/{external_id:name}/details")
+@router.get("/manifests/{external_id:name}/details", operation_id="manifests_details")
 async def manifest_details(call: Viewer, external_id: ExternalId, limit: Limit = 5) -> dict[str, Any]:
     """Get details of a manifest: open tasks, last runs, group, dependent manifests and dead letters."""
     found = await call.app.manifests.details(external_id, limit=limit)
-    return to_wire({name: value for name, value in found.items() if name != "manifest"})
+    return {name: value for name, value in found.items() if name != "manifest"}
 
 
-@router.get("/manifests/{external_id:name}/versions", responses=example_page(VERSION))
-async def manifest_versions(call: Viewer, external_id: ExternalId, limit: Limit = 50, after: After = None) -> Page:
+@router.get(
+    "/manifests/{external_id:name}/versions", operation_id="manifests_versions", responses=describe_page(VERSION)
+)
+async def manifest_versions(call: Viewer, external_id: ExternalId, limit: Limit = 50, after: After = None) -> Page[Any]:
     """List the versions of a manifest, newest first: actor, time, reason, definition before and after."""
     cursor = decode_cursor(after, cursor_instant, cursor_int)
     found = await call.app.manifests.versions(
@@ -227,21 +230,33 @@ class GroupBody(Body):
     enabled: bool | None = None
 
 
-@router.get("/manifest-groups", responses=example_page(GROUP), tags=["manifest groups"])
-async def list_manifest_groups(call: Viewer, limit: Limit = 100, after: After = None) -> Page:
+@router.get(
+    "/manifest-groups", operation_id="manifest_groups_list", responses=describe_page(GROUP), tags=["manifest groups"]
+)
+async def list_manifest_groups(call: Viewer, limit: Limit = 100, after: After = None) -> Page[Any]:
     """List manifest groups by name with the number of active runs. The group `*` contains all manifests."""
     cursor = decode_cursor(after, str)
     found = await call.app.manifests.groups(after=cursor[0] if cursor else None, limit=limit)
     return make_page([dict(each) for each in found], limit, lambda each: (each["name"],))
 
 
-@router.get("/manifest-groups/{name:name}", responses=example(GROUP), tags=["manifest groups"])
+@router.get(
+    "/manifest-groups/{name:name}",
+    operation_id="manifest_groups_get",
+    responses=describe(GROUP),
+    tags=["manifest groups"],
+)
 async def get_manifest_group(call: Viewer, name: Name) -> dict[str, Any]:
     """Get a manifest group with the number of its active runs."""
     return await call.app.manifests.group(name)
 
 
-@router.put("/manifest-groups/{name:name}", responses=example(GROUP), tags=["manifest groups"])
+@router.put(
+    "/manifest-groups/{name:name}",
+    operation_id="manifest_groups_change",
+    responses=describe(GROUP),
+    tags=["manifest groups"],
+)
 async def change_manifest_group(
     call: Annotated[ApiCall, requires(Role.EDITOR, "manifest_group.change")], name: Name, group: GroupBody
 ) -> dict[str, Any]:
@@ -255,13 +270,13 @@ async def change_manifest_group(
     return await call.app.manifests.group(name)
 
 
-@router.get("/polls", responses=example_page(POLL), tags=["polls"])
+@router.get("/polls", operation_id="polls_list", responses=describe_page(POLL), tags=["polls"])
 async def list_polls(
     call: Annotated[ApiCall, requires(Role.VIEWER, "poll.read")],
     busy: bool = False,
     limit: Limit = 50,
     after: After = None,
-) -> Page:
+) -> Page[Any]:
     """List the polls of the manifest manager, newest first. With `busy`, only polls that did something."""
     cursor = decode_cursor(after, UUID)
     found = await call.app.manifests.polls(below=cursor[0] if cursor else None, only_busy=busy, limit=limit)

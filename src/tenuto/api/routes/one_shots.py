@@ -12,17 +12,17 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
+from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, requires
 from tenuto.api.paging import After, cursor_instant, decode_cursor, encode_cursor
-from tenuto.api.strict_route import StrictRoute
-from tenuto.api.wire_format import Body
+from tenuto.api.request_bodies import Body
 from tenuto.errors import NotFound
 from tenuto.model.actors import Role
 from tenuto.model.one_shots import RuntimeStatus
 from tenuto.model.policies import MAX_TIMEOUT_SECONDS, RetryPolicy
 from tenuto.operations.one_shots import MAX_LIMIT
 
-router = APIRouter(prefix="/api/schedule", tags=["one-shots"], route_class=StrictRoute)
+router = APIRouter(prefix="/api/schedule", tags=["one-shots"], route_class=ApiRoute)
 
 _EXAMPLE_ID = "01a1e319-a307-7102-94ef-03aacf78560b"
 _PENDING: dict[str, Any] = {"exec_at_utc": "2031-05-17T04:00:00Z", "prompt_type": "log.append", "tags": ["order-7"]}
@@ -174,6 +174,7 @@ class CancelledOneShots(BaseModel):
 
 @router.post(
     "",
+    operation_id="one_shots_create",
     status_code=202,
     response_model=AcceptedOneShot,
     responses={202: {"headers": {"Location": {"description": "Path of the status.", "schema": {"type": "string"}}}}},
@@ -197,7 +198,7 @@ async def create_one_shot(
     return _json_response(body, 202, {"Location": f"/api/schedule/{created.id}/status"})
 
 
-@router.get("", response_model=dict[UUID, ListedOneShot])
+@router.get("", operation_id="one_shots_list", response_model=dict[UUID, ListedOneShot])
 async def list_one_shots(
     call: Viewer,
     request: Request,
@@ -235,7 +236,7 @@ async def list_one_shots(
     return _json_response({str(each["id"]): _listed_to_wire(each) for each in found}, 200, headers)
 
 
-@router.delete("", response_model=CancelledOneShots)
+@router.delete("", operation_id="one_shots_cancel_all", response_model=CancelledOneShots)
 async def cancel_all_one_shots(call: Annotated[ApiCall, requires(Role.ADMIN, "one_shot.wipe")]) -> Response:
     """Cancel all one-shots in one transaction. Pending ones end at once, running ones when their code has stopped."""
     cancelled = await call.app.one_shots.cancel_all()
@@ -245,7 +246,7 @@ async def cancel_all_one_shots(call: Annotated[ApiCall, requires(Role.ADMIN, "on
     return _json_response(body, 200)
 
 
-@router.get("/{id}/status", response_model=OneShotStatus)
+@router.get("/{id}/status", operation_id="one_shots_status", response_model=OneShotStatus)
 async def get_one_shot_status(
     call: Viewer, id: Id, history: Annotated[bool, Query(description="Include the events.")] = False
 ) -> Response:
@@ -256,7 +257,7 @@ async def get_one_shot_status(
     return _json_response({name: value for name, value in found.items() if value is not None or name == "output"}, 200)
 
 
-@router.delete("/{id}", status_code=204)
+@router.delete("/{id}", operation_id="one_shots_cancel", status_code=204)
 async def cancel_one_shot(call: Annotated[ApiCall, requires(Role.OPERATOR, "one_shot.cancel")], id: Id) -> Response:
     """Cancel a one-shot. A pending one ends immediately, a running one when its code has stopped; an ended one does not
     change."""

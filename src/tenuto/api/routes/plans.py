@@ -9,16 +9,16 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Query
 from fastapi import Body as InBody
 
+from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, requires
 from tenuto.api.definition_bodies import locate_in_body
-from tenuto.api.strict_route import StrictRoute
-from tenuto.api.wire_format import example
+from tenuto.api.openapi import describe
 from tenuto.definitions.document_parser import Document
 from tenuto.errors import Conflict, Invalid
 from tenuto.model.actors import Role
 from tenuto.operations.plans import ApplyPlan, read_declarations
 
-router = APIRouter(prefix="/api/v1/plans", tags=["plans"], route_class=StrictRoute)
+router = APIRouter(prefix="/api/v1/plans", tags=["plans"], route_class=ApiRoute)
 
 EXAMPLE: dict[str, Any] = {
     "schedules": [{"name": "nightly", "cron": "0 2 * * *", "steps": [{"job": "hr_import"}]}],
@@ -39,7 +39,7 @@ Definitions = Annotated[
 Prune = Annotated[bool, Query(description="Delete definitions that an earlier file declared and this body does not.")]
 
 
-@router.post("", responses=example(PLANNED))
+@router.post("", operation_id="plans_create", responses=describe(PLANNED))
 async def plan_definitions(
     call: Annotated[ApiCall, requires(Role.VIEWER, "plan.read")], definitions: Definitions, prune: Prune = False
 ) -> dict[str, Any]:
@@ -47,7 +47,7 @@ async def plan_definitions(
     return _plan_to_wire(await _make_plan(call, definitions, prune=prune))
 
 
-@router.post("/apply", responses=example(PLANNED))
+@router.post("/apply", operation_id="plans_apply", responses=describe(PLANNED))
 async def apply_definitions(
     call: Annotated[ApiCall, requires(Role.EDITOR, "plan.apply")],
     definitions: Definitions,

@@ -9,6 +9,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Body, Query, Response
 
+from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, requires
 from tenuto.api.definition_bodies import (
     SCHEDULE_READ_ONLY_FIELDS,
@@ -21,25 +22,16 @@ from tenuto.api.definition_bodies import (
     schedule_to_fields,
     version_to_wire,
 )
+from tenuto.api.openapi import describe, describe_page
 from tenuto.api.paging import After, Limit, Page, cursor_instant, cursor_int, decode_cursor, make_page
-from tenuto.api.strict_route import StrictRoute
-from tenuto.api.wire_format import (
-    Name,
-    NameFilter,
-    TextFilter,
-    example,
-    example_page,
-    parse_wire_state,
-    quote_path_part,
-    to_wire,
-)
+from tenuto.api.parameters import Name, NameFilter, TextFilter, quote_path_part
 from tenuto.definitions.definition_files import parse_schedules
 from tenuto.model.actors import Role
 from tenuto.model.occurrences import Decision
 from tenuto.model.schedules import ScheduleDefinition
 from tenuto.store.schedules import Schedule
 
-router = APIRouter(prefix="/api/v1", tags=["schedules"], route_class=StrictRoute)
+router = APIRouter(prefix="/api/v1", tags=["schedules"], route_class=ApiRoute)
 
 EXAMPLE = {
     "name": "Nightly HR Sync",
@@ -52,18 +44,18 @@ EXAMPLE = {
 }
 
 RESPONSE = {**EXAMPLE, "enabled": True, "version": 3, "next_run_at": "2031-05-05T01:00:00Z"}
-LISTED = {"name": EXAMPLE["name"], "enabled": True, "total_steps": 3, "last_state": "Completed"}
+LISTED = {"name": EXAMPLE["name"], "enabled": True, "total_steps": 3, "last_state": "completed"}
 VERSION = {"version": 3, "change": "edited", "at": "2031-05-03T09:00:00Z", "reason": "an hour later"}
-ENTRY = {"schedule_name": EXAMPLE["name"], "due_at": "2031-05-04T01:00:00Z", "decision": "Fired", "reason": None}
+ENTRY = {"schedule_name": EXAMPLE["name"], "due_at": "2031-05-04T01:00:00Z", "decision": "fired", "reason": None}
 
 DefinitionBody = Annotated[dict[str, Any], Body(examples=[EXAMPLE], description="A schedule as in a definition file.")]
 Viewer = Annotated[ApiCall, requires(Role.VIEWER, "schedule.read")]
 
 
-@router.get("/schedules", responses=example_page(LISTED))
+@router.get("/schedules", operation_id="schedules_list", responses=describe_page(LISTED))
 async def list_schedules(
     call: Viewer, enabled: bool | None = None, search: NameFilter = None, limit: Limit = 100, after: After = None
-) -> Page:
+) -> Page[Any]:
     """List schedules by name, each with its last run."""
     cursor = decode_cursor(after, str)
     found = await call.app.schedules.list(
@@ -72,7 +64,7 @@ async def list_schedules(
     return make_page([_list_item_to_wire(each) for each in found], limit, lambda each: (each["name"],))
 
 
-@router.post("/schedules", status_code=201, responses=example(RESPONSE, 201))
+@router.post("/schedules", operation_id="schedules_create", status_code=201, responses=describe(RESPONSE, 201))
 async def create_schedule(
     call: Annotated[ApiCall, requires(Role.EDITOR, "schedule.create")], definition: DefinitionBody, response: Response
 ) -> dict[str, Any]:
@@ -85,13 +77,13 @@ async def create_schedule(
     return _schedule_to_wire(schedule, response)
 
 
-@router.get("/schedules/{name:name}", responses=example(RESPONSE))
+@router.get("/schedules/{name:name}", operation_id="schedules_get", responses=describe(RESPONSE))
 async def get_schedule(call: Viewer, name: Name, response: Response) -> dict[str, Any]:
     """Get a schedule. The response may be sent back with PUT."""
     return _schedule_to_wire(await call.app.schedules.get(name), response)
 
 
-@router.put("/schedules/{name:name}", responses=example(RESPONSE))
+@router.put("/schedules/{name:name}", operation_id="schedules_replace", responses=describe(RESPONSE))
 async def change_schedule(
     call: Annotated[ApiCall, requires(Role.EDITOR, "schedule.change")],
     name: Name,
@@ -110,7 +102,7 @@ async def change_schedule(
     return _schedule_to_wire(await call.app.schedules.edit(name, new, reason=call.reason, version=version), response)
 
 
-@router.delete("/schedules/{name:name}", status_code=204)
+@router.delete("/schedules/{name:name}", operation_id="schedules_delete", status_code=204)
 async def delete_schedule(
     call: Annotated[ApiCall, requires(Role.EDITOR, "schedule.delete")], name: Name, if_match: IfMatch = None
 ) -> None:
@@ -118,7 +110,7 @@ async def delete_schedule(
     await call.app.schedules.delete(name, reason=call.reason, version=parse_etag(if_match))
 
 
-@router.post("/schedules/{name:name}/enable")
+@router.post("/schedules/{name:name}/enable", operation_id="schedules_enable")
 async def enable_schedule(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "schedule.enable")], name: Name
 ) -> dict[str, bool]:
@@ -127,7 +119,7 @@ async def enable_schedule(
     return {"changed": call.is_repeat or await call.app.schedules.enable(name, reason=call.reason)}
 
 
-@router.post("/schedules/{name:name}/disable")
+@router.post("/schedules/{name:name}/disable", operation_id="schedules_disable")
 async def disable_schedule(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "schedule.disable")], name: Name
 ) -> dict[str, bool]:
@@ -136,7 +128,7 @@ async def disable_schedule(
     return {"changed": call.is_repeat or await call.app.schedules.disable(name, reason=call.reason)}
 
 
-@router.post("/schedules/{name:name}/run", status_code=202)
+@router.post("/schedules/{name:name}/run", operation_id="schedules_run", status_code=202)
 async def run_schedule(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "schedule.run")],
     name: Name,
@@ -156,10 +148,10 @@ async def run_schedule(
     )
     if started.execution_id is not None:
         response.headers["Location"] = f"/api/v1/executions/{started.execution_id}"
-    return to_wire({"decision": str(started.decision), "reason": started.reason, "execution_id": started.execution_id})
+    return {"decision": str(started.decision), "reason": started.reason, "execution_id": started.execution_id}
 
 
-@router.get("/schedules/{name:name}/preview")
+@router.get("/schedules/{name:name}/preview", operation_id="schedules_preview")
 async def preview_schedule(
     call: Viewer, name: Name, count: Annotated[int, Query(ge=1, le=100)] = 10
 ) -> dict[str, list[datetime]]:
@@ -167,8 +159,8 @@ async def preview_schedule(
     return {"runs": list(await call.app.schedules.next(name, count))}
 
 
-@router.get("/schedules/{name:name}/versions", responses=example_page(VERSION))
-async def schedule_versions(call: Viewer, name: Name, limit: Limit = 50, after: After = None) -> Page:
+@router.get("/schedules/{name:name}/versions", operation_id="schedules_versions", responses=describe_page(VERSION))
+async def schedule_versions(call: Viewer, name: Name, limit: Limit = 50, after: After = None) -> Page[Any]:
     """List the versions of a schedule, newest first: actor, time, reason, definition before and after."""
     cursor = decode_cursor(after, cursor_instant, cursor_int)
     found = await call.app.schedules.versions(name, before=(cursor[0], cursor[1]) if cursor else None, limit=limit)
@@ -176,20 +168,20 @@ async def schedule_versions(call: Viewer, name: Name, limit: Limit = 50, after: 
     return make_page(items, limit, lambda each: (each["at"].isoformat(), each["version"]))
 
 
-@router.get("/ledger", responses=example_page(ENTRY))
+@router.get("/ledger", operation_id="ledger_list", responses=describe_page(ENTRY))
 async def list_ledger(
-    call: Viewer, schedule: TextFilter = None, decision: TextFilter = None, limit: Limit = 100, after: After = None
-) -> Page:
+    call: Viewer, schedule: TextFilter = None, decision: Decision | None = None, limit: Limit = 100, after: After = None
+) -> Page[Any]:
     """List the occurrence ledger: every due instant and its decision, newest first."""
     cursor = decode_cursor(after, cursor_instant, UUID)
     found = await call.app.schedules.ledger(
         schedule,
         before=cursor[0] if cursor else None,
         below=cursor[1] if cursor else None,
-        decision=parse_wire_state(decision, Decision, field="decision"),
+        decision=decision,
         limit=limit,
     )
-    return make_page([to_wire(each) for each in found], limit, lambda each: (each["due_at"].isoformat(), each["id"]))
+    return make_page([dict(each) for each in found], limit, lambda each: (each["due_at"].isoformat(), each["id"]))
 
 
 # --- conversion -------------------------------------------------------------------------------------------------------
@@ -201,7 +193,7 @@ def _parse(definition: dict[str, Any]) -> ScheduleDefinition:
 
 def _list_item_to_wire(schedule: dict[str, Any]) -> dict[str, Any]:
     """Return a schedule with the number of its steps instead of its plan."""
-    item = to_wire({name: value for name, value in schedule.items() if name != "plan"})
+    item = {name: value for name, value in schedule.items() if name != "plan"}
     return {**item, "total_steps": sum(len(group) for group in schedule["plan"])}
 
 

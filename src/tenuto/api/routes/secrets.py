@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
+from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, requires
+from tenuto.api.openapi import describe, describe_page
 from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
-from tenuto.api.strict_route import StrictRoute
-from tenuto.api.wire_format import Body, Name, example, example_page
+from tenuto.api.parameters import Name
+from tenuto.api.request_bodies import Body
 from tenuto.model.actors import Role
+from tenuto.store.access.secrets import SecretRecord
 
-router = APIRouter(prefix="/api/v1/secrets", tags=["secrets"], route_class=StrictRoute)
+router = APIRouter(prefix="/api/v1/secrets", tags=["secrets"], route_class=ApiRoute)
 
 EXAMPLE = {"name": "hr/database", "version": 2, "updated_at": "2031-05-04T02:00:00Z", "updated_by": "admin"}
 
@@ -26,25 +29,32 @@ class SecretValue(Body):
     value: str = Field(repr=False)
 
 
-@router.get("", responses=example_page(EXAMPLE))
+class StoredSecret(BaseModel):
+    """Name and version of a secret that was set."""
+
+    name: str
+    version: int
+
+
+@router.get("", operation_id="secrets_list", responses=describe_page(EXAMPLE))
 async def list_secrets(
     call: Annotated[ApiCall, requires(Role.ADMIN, "secret.read")], limit: Limit = 100, after: After = None
-) -> Page:
+) -> Page[SecretRecord]:
     """List secrets by name, without their values."""
     cursor = decode_cursor(after, str)
     found = await call.app.secrets.list(after=cursor[0] if cursor else "", limit=limit)
-    return make_page([dict(each) for each in found], limit, lambda each: (each["name"],))
+    return make_page(found, limit, lambda each: (each.name,))
 
 
-@router.put("/{name:name}", responses=example({"name": "hr/database", "version": 3}))
+@router.put("/{name:name}", operation_id="secrets_set", responses=describe({"name": "hr/database", "version": 3}))
 async def set_secret(
     call: Annotated[ApiCall, requires(Role.ADMIN, "secret.set")], name: Name, secret: SecretValue
-) -> dict[str, Any]:
+) -> StoredSecret:
     """Set a secret. The new value replaces the previous one and cannot be read."""
-    return {"name": name, "version": await call.app.secrets.set(name, secret.value)}
+    return StoredSecret(name=name, version=await call.app.secrets.set(name, secret.value))
 
 
-@router.delete("/{name:name}", status_code=204)
+@router.delete("/{name:name}", operation_id="secrets_delete", status_code=204)
 async def delete_secret(call: Annotated[ApiCall, requires(Role.ADMIN, "secret.delete")], name: Name) -> None:
     """Delete a secret. Steps that refer to it fail from now on."""
     await call.app.secrets.delete(name)

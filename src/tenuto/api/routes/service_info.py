@@ -8,9 +8,10 @@ from fastapi import APIRouter, Depends, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel, Field
 
+from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, RequiredRole, requires
-from tenuto.api.strict_route import StrictRoute
-from tenuto.api.wire_format import Name, example
+from tenuto.api.openapi import describe
+from tenuto.api.parameters import Name
 from tenuto.app import Tenuto
 from tenuto.errors import NotFound, UnknownJob
 from tenuto.jobs.registry import Job
@@ -18,7 +19,7 @@ from tenuto.model.actors import Role
 from tenuto.observability.prometheus import CONTENT_TYPE
 from tenuto.version import __version__
 
-router = APIRouter(prefix="/api/v1", tags=["about"], route_class=StrictRoute)
+router = APIRouter(prefix="/api/v1", tags=["about"], route_class=ApiRoute)
 
 JOB = {
     "name": "send_mail",
@@ -31,13 +32,13 @@ JOB = {
 Viewer = Annotated[ApiCall, requires(Role.VIEWER, "job.read")]
 
 
-@router.get("/jobs", responses=example({"items": [JOB]}))
+@router.get("/jobs", operation_id="jobs_list", responses=describe({"items": [JOB]}))
 async def list_jobs(call: Viewer) -> dict[str, Any]:
     """List the jobs of this web service with the JSON schema of their input. Workers may have other jobs."""
     return {"items": [_job_to_wire(name, job) for name, job in sorted(call.app.jobs.jobs_by_name.items())]}
 
 
-@router.get("/jobs/{name:name}", responses=example(JOB))
+@router.get("/jobs/{name:name}", operation_id="jobs_get", responses=describe(JOB))
 async def get_job(call: Viewer, name: Name) -> dict[str, Any]:
     """Get a job with the JSON schema of its input."""
     try:
@@ -46,13 +47,21 @@ async def get_job(call: Viewer, name: Name) -> dict[str, Any]:
         raise NotFound(error.message, code=error.code, remedy="list jobs with GET /api/v1/jobs") from None
 
 
-@router.get("/step-kinds", responses=example({"items": [{"name": "schedule", "input_schema": {}}]}))
+@router.get(
+    "/step-kinds",
+    operation_id="step_kinds_list",
+    responses=describe({"items": [{"name": "schedule", "input_schema": {}}]}),
+)
 async def list_step_kinds(call: Viewer) -> dict[str, Any]:
     """List step kinds other than jobs, with the JSON schema of their arguments."""
     return {"items": [_job_to_wire(name, job) for name, job in sorted(call.app.jobs.handlers_by_kind.items())]}
 
 
-@router.get("/settings", responses=example({"version": "1.0.0", "settings": {"retention_days": 90.0}}))
+@router.get(
+    "/settings",
+    operation_id="settings_get",
+    responses=describe({"version": "1.0.0", "settings": {"retention_days": 90.0}}),
+)
 async def get_settings(call: Annotated[ApiCall, requires(Role.ADMIN, "settings.read")]) -> dict[str, Any]:
     """Get the settings of this web service, with secrets redacted."""
     return {"version": __version__, "settings": call.app.settings.redacted()}
@@ -73,7 +82,7 @@ def _job_to_wire(name: str, job: Job[..., Any]) -> dict[str, Any]:
     }
 
 
-probe_router = APIRouter(route_class=StrictRoute, tags=["about"])
+probe_router = APIRouter(route_class=ApiRoute, tags=["about"])
 
 _NO_KEY_REQUIRED: dict[str, Any] = {"security": []}
 
@@ -96,12 +105,14 @@ class Readiness(BaseModel):
 class RequiredRoleUnlessOpen(RequiredRole):
     """Required role that the setting ``metrics_public`` lifts. Metrics name queues and failures."""
 
-    async def __call__(self, request: Request) -> Any:
+    async def authorize(self, request: Request) -> ApiCall | None:
         tenuto: Tenuto = request.app.state.tenuto
-        return None if tenuto.settings.metrics_public else await super().__call__(request)
+        return None if tenuto.settings.metrics_public else await super().authorize(request)
 
 
-@probe_router.get("/healthz", openapi_extra=_NO_KEY_REQUIRED, response_class=PlainTextResponse)
+@probe_router.get(
+    "/healthz", operation_id="service_health", openapi_extra=_NO_KEY_REQUIRED, response_class=PlainTextResponse
+)
 async def check_health() -> PlainTextResponse:
     """Check that the process is alive. Does not use the database."""
     return PlainTextResponse("ok\n")
@@ -109,6 +120,7 @@ async def check_health() -> PlainTextResponse:
 
 @probe_router.get(
     "/readyz",
+    operation_id="service_readiness",
     openapi_extra=_NO_KEY_REQUIRED,
     response_model=Readiness,
     responses={503: {"model": Readiness, "description": "The service is not ready; the checks say why."}},
@@ -123,6 +135,7 @@ async def check_readiness(request: Request) -> JSONResponse:
 
 @probe_router.get(
     "/metrics",
+    operation_id="service_metrics",
     dependencies=[Depends(RequiredRoleUnlessOpen(Role.VIEWER, "metrics.read"))],
     response_class=PlainTextResponse,
 )

@@ -11,20 +11,22 @@ from fastapi import APIRouter, Query, Response
 from fastapi.responses import PlainTextResponse
 from pydantic import ConfigDict, Field
 
+from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, requires
+from tenuto.api.openapi import describe, describe_page
 from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
+from tenuto.api.parameters import Id, TextFilter
+from tenuto.api.request_bodies import Body
 from tenuto.api.routes.executions import why_to_wire
-from tenuto.api.strict_route import StrictRoute
-from tenuto.api.wire_format import Body, Id, TextFilter, example, example_page, parse_wire_state, to_wire
 from tenuto.errors import NotFound
 from tenuto.model.actors import Role
 from tenuto.model.tasks import OutcomeStatus, TaskState
 
-router = APIRouter(prefix="/api/v1/tasks", tags=["tasks"], route_class=StrictRoute)
+router = APIRouter(prefix="/api/v1/tasks", tags=["tasks"], route_class=ApiRoute)
 
 EXAMPLE = {
     "id": "01a1e30e-df3e-7536-8f11-1c7c02f1d0a1",
-    "state": "Queued",
+    "state": "queued",
     "kind": "job",
     "name": "send_mail",
     "queue": "default",
@@ -61,7 +63,9 @@ class NewTask(Body):
     correlation_id: str | None = Field(default=None, max_length=200)
 
 
-@router.post("", status_code=202, responses=example({"id": EXAMPLE["id"], "created": True}, 202))
+@router.post(
+    "", operation_id="tasks_enqueue", status_code=202, responses=describe({"id": EXAMPLE["id"], "created": True}, 202)
+)
 async def enqueue_task(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "task.create")], new_task: NewTask, response: Response
 ) -> dict[str, Any]:
@@ -73,70 +77,74 @@ async def enqueue_task(
     return {"id": task.id, "created": task.created}
 
 
-@router.get("", responses=example_page(EXAMPLE))
+@router.get("", operation_id="tasks_list", responses=describe_page(EXAMPLE))
 async def list_tasks(
     call: Viewer,
-    state: TextFilter = None,
+    state: TaskState | None = None,
     name: TextFilter = None,
     queue: TextFilter = None,
     tag: TextFilter = None,
     limit: Limit = 50,
     after: After = None,
-) -> Page:
+) -> Page[Any]:
     """List open tasks, newest first. Finished tasks are found as activities."""
     cursor = decode_cursor(after, UUID)
     found = await call.app.tasks(
         below=cursor[0] if cursor else None,
-        state=parse_wire_state(state, TaskState, field="state"),
+        state=state,
         name=name,
         queue=queue,
         tag=tag,
         limit=limit,
     )
-    return make_page([to_wire(each) for each in found], limit, lambda each: (each["id"],))
+    return make_page([dict(each) for each in found], limit, lambda each: (each["id"],))
 
 
-@router.get("/{id}", responses=example(EXAMPLE))
+@router.get("/{id}", operation_id="tasks_get", responses=describe(EXAMPLE))
 async def get_task(call: Viewer, id: Id) -> dict[str, Any]:
     """Get a task. A finished task is shown by its last attempt."""
     try:
-        return to_wire(await call.app.task(id))
+        return await call.app.task(id)
     except NotFound:
-        return to_wire((await call.app.attempts(id))[-1])
+        return (await call.app.attempts(id))[-1]
 
 
-@router.get("/{id}/attempts")
+@router.get("/{id}/attempts", operation_id="tasks_attempts")
 async def task_attempts(call: Viewer, id: Id) -> dict[str, Any]:
     """List the attempts of a task, oldest first. The last attempt may not have started."""
-    return {"items": [to_wire(each) for each in await call.app.attempts(id)]}
+    return {"items": [dict(each) for each in await call.app.attempts(id)]}
 
 
-@router.get("/{id}/steps")
+@router.get("/{id}/steps", operation_id="tasks_steps")
 async def task_steps(call: Viewer, id: Id) -> dict[str, Any]:
     """List the step checkpoints of a chain in order. The list is empty for other jobs."""
     await call.app.attempts(id)
-    return {"items": [to_wire(each) for each in await call.app.chain_steps(id)]}
+    return {"items": [dict(each) for each in await call.app.chain_steps(id)]}
 
 
-@router.get("/{id}/why", responses=example({"state": "Queued", "reasons": [{"code": "no_worker"}]}))
+@router.get(
+    "/{id}/why", operation_id="tasks_why", responses=describe({"state": "queued", "reasons": [{"code": "no_worker"}]})
+)
 async def why_task(call: Viewer, id: Id) -> dict[str, Any]:
     """Explain why a task is not running. Each reason has a code and a message."""
     return why_to_wire(await call.app.why(id))
 
 
-@router.post("/{id}/cancel", status_code=202, responses=example({"state": "Cancelled"}, 202))
+@router.post(
+    "/{id}/cancel", operation_id="tasks_cancel", status_code=202, responses=describe({"state": "cancelled"}, 202)
+)
 async def cancel_task(call: Annotated[ApiCall, requires(Role.OPERATOR, "task.cancel")], id: Id) -> dict[str, Any]:
     """Cancel a task. A running task ends when its code has stopped."""
-    return to_wire({"state": await call.app.cancel(id)})
+    return {"state": await call.app.cancel(id)}
 
 
-activity_router = APIRouter(prefix="/api/v1/activities", tags=["activities"], route_class=StrictRoute)
+activity_router = APIRouter(prefix="/api/v1/activities", tags=["activities"], route_class=ApiRoute)
 
 ACTIVITY_EXAMPLE = {
     "id": "01a1e30e-df3e-7536-8f11-1c7c02f1d0a1",
     "task_id": "01a1e30e-df3e-7536-8f11-1c7c02f1d0a1",
     "attempt": 1,
-    "status": "Failed",
+    "status": "failed",
     "reason": "error",
     "final": False,
     "name": "send_mail",
@@ -149,30 +157,34 @@ ActivityViewer = Annotated[ApiCall, requires(Role.VIEWER, "activity.read")]
 _STATS_PERIOD = timedelta(days=1)
 
 
-@activity_router.get("", responses=example_page(ACTIVITY_EXAMPLE))
+@activity_router.get("", operation_id="activities_list", responses=describe_page(ACTIVITY_EXAMPLE))
 async def list_activities(
     call: ActivityViewer,
-    status: TextFilter = None,
+    state: OutcomeStatus | None = None,
     name: TextFilter = None,
     queue: TextFilter = None,
     tag: TextFilter = None,
     limit: Limit = 50,
     after: After = None,
-) -> Page:
+) -> Page[Any]:
     """List finished attempts, newest first."""
     cursor = decode_cursor(after, UUID)
     found = await call.app.activities(
         below=cursor[0] if cursor else None,
-        state=parse_wire_state(status, OutcomeStatus, field="status"),
+        state=state,
         name=name,
         queue=queue,
         tag=tag,
         limit=limit,
     )
-    return make_page([to_wire(each) for each in found], limit, lambda each: (each["id"],))
+    return make_page([dict(each) for each in found], limit, lambda each: (each["id"],))
 
 
-@activity_router.get("/stats", responses=example({"since": "2031-05-03T02:00:00Z", "items": [STATS_EXAMPLE]}))
+@activity_router.get(
+    "/stats",
+    operation_id="activities_stats",
+    responses=describe({"since": "2031-05-03T02:00:00Z", "items": [STATS_EXAMPLE]}),
+)
 async def activity_stats(
     call: ActivityViewer,
     since: Annotated[datetime | None, Query(description="Start of the period; default: one day ago.")] = None,
@@ -184,21 +196,21 @@ async def activity_stats(
     return {"since": start, "items": await call.app.stats(since=start, name=name, limit=limit)}
 
 
-@activity_router.get("/{id}", responses=example(ACTIVITY_EXAMPLE))
+@activity_router.get("/{id}", operation_id="activities_get", responses=describe(ACTIVITY_EXAMPLE))
 async def get_activity(call: ActivityViewer, id: Id) -> dict[str, Any]:
     """Get an attempt with input, output, error and progress, in any state."""
-    return to_wire({name: value for name, value in (await call.app.activity(id)).items() if name != "log"})
+    return {name: value for name, value in (await call.app.activity(id)).items() if name != "log"}
 
 
-@activity_router.get("/{id}/log", response_class=PlainTextResponse)
+@activity_router.get("/{id}/log", operation_id="activities_log", response_class=PlainTextResponse)
 async def activity_log(call: ActivityViewer, id: Id) -> str:
     """Get the log of an attempt as text. It is complete when the attempt has ended."""
     return (await call.app.activity(id))["log"] or ""
 
 
-@activity_router.get("/{id}/children", responses=example_page(ACTIVITY_EXAMPLE))
-async def activity_children(call: ActivityViewer, id: Id, limit: Limit = 50, after: After = None) -> Page:
+@activity_router.get("/{id}/children", operation_id="activities_children", responses=describe_page(ACTIVITY_EXAMPLE))
+async def activity_children(call: ActivityViewer, id: Id, limit: Limit = 50, after: After = None) -> Page[Any]:
     """List the attempts of tasks that this attempt enqueued, oldest first."""
     cursor = decode_cursor(after, UUID)
     found = await call.app.children(id, above=cursor[0] if cursor else None, limit=limit)
-    return make_page([to_wire(each) for each in found], limit, lambda each: (each["id"],))
+    return make_page([dict(each) for each in found], limit, lambda each: (each["id"],))

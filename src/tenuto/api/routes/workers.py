@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter
 from pydantic import ConfigDict, Field
 
+from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, requires
-from tenuto.api.strict_route import StrictRoute
-from tenuto.api.wire_format import Body, Name, ReasonBody, example, to_wire
+from tenuto.api.openapi import describe
+from tenuto.api.paging import Items
+from tenuto.api.parameters import Name
+from tenuto.api.request_bodies import Body, ReasonBody
 from tenuto.model.actors import Role
+from tenuto.store.workers import QueueRecord, WorkerRecord
 
-router = APIRouter(prefix="/api/v1", route_class=StrictRoute)
+router = APIRouter(prefix="/api/v1", route_class=ApiRoute)
 
 WORKER = {
     "name": "box-1",
@@ -42,22 +46,21 @@ class QueueLimit(Body):
     )
 
 
-@router.get("/workers", responses=example({"items": [WORKER]}), tags=["workers"])
+@router.get("/workers", operation_id="workers_list", responses=describe({"items": [WORKER]}), tags=["workers"])
 async def list_workers(
     call: Annotated[ApiCall, requires(Role.VIEWER, "worker.read")], ended: bool = False
-) -> dict[str, Any]:
+) -> Items[WorkerRecord]:
     """List live workers. With `ended`, include stopped workers."""
-    found = await call.app.workers(ended=ended)
-    return {"items": [{**to_wire(each), "state": each["state"]} for each in found]}
+    return Items(items=await call.app.workers(ended=ended))
 
 
-@router.get("/queues", responses=example({"items": [QUEUE]}), tags=["queues"])
-async def list_queues(call: Annotated[ApiCall, requires(Role.VIEWER, "queue.read")]) -> dict[str, Any]:
+@router.get("/queues", operation_id="queues_list", responses=describe({"items": [QUEUE]}), tags=["queues"])
+async def list_queues(call: Annotated[ApiCall, requires(Role.VIEWER, "queue.read")]) -> Items[QueueRecord]:
     """List queues with limit, pause and task counts."""
-    return {"items": [to_wire(each) for each in await call.app.queues()]}
+    return Items(items=await call.app.queues())
 
 
-@router.post("/queues/{name:name}/pause", status_code=204, tags=["queues"])
+@router.post("/queues/{name:name}/pause", operation_id="queues_pause", status_code=204, tags=["queues"])
 async def pause_queue(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "queue.pause")], name: Name, body: ReasonBody | None = None
 ) -> None:
@@ -65,13 +68,13 @@ async def pause_queue(
     await call.app.pause_queue(name, (body and body.reason) or call.reason)
 
 
-@router.post("/queues/{name:name}/resume", status_code=204, tags=["queues"])
+@router.post("/queues/{name:name}/resume", operation_id="queues_resume", status_code=204, tags=["queues"])
 async def resume_queue(call: Annotated[ApiCall, requires(Role.OPERATOR, "queue.resume")], name: Name) -> None:
     """Resume a paused queue."""
     await call.app.resume_queue(name)
 
 
-@router.put("/queues/{name:name}/limit", status_code=204, tags=["queues"])
+@router.put("/queues/{name:name}/limit", operation_id="queues_limit", status_code=204, tags=["queues"])
 async def limit_queue(
     call: Annotated[ApiCall, requires(Role.EDITOR, "queue.limit")], name: Name, limit: QueueLimit
 ) -> None:

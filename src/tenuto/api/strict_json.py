@@ -1,26 +1,17 @@
-"""Routes that authorize the caller before they read the body, and that parse JSON strictly.
-
-Strict JSON has unique keys, bounded depth, finite numbers and storable text. A body that fails is refused before any
-operation runs.
-"""
+"""Strict JSON in request bodies: unique keys, bounded depth, finite numbers and storable text."""
 
 from __future__ import annotations
 
-import inspect
 import json
 import re
-from collections.abc import Callable, Coroutine
 from itertools import accumulate
 from math import inf
 from typing import Any
 
-from fastapi import Request, Response
-from fastapi.routing import APIRoute
-from starlette.requests import ClientDisconnect
+from fastapi import Request
 
-from tenuto.api.auth import ApiCall, RequiredRole, store_response
 from tenuto.api.problems import Refused
-from tenuto.errors import Conflict, quoted
+from tenuto.errors import quoted
 from tenuto.model import validation
 from tenuto.model.validation import MAX_JSON_DEPTH
 
@@ -97,7 +88,10 @@ _DECODER = validation.strict_json_decoder(parse_int=_parse_int, parse_float=_par
 
 
 class StrictRequest(Request):
-    """A request whose JSON is parsed strictly."""
+    """A request whose JSON is parsed strictly.
+
+    FastAPI parses a body with ``request.json()``; a request class is its documented way to replace the parser.
+    """
 
     async def json(self) -> Any:
         if not hasattr(self, "_json"):
@@ -105,58 +99,7 @@ class StrictRequest(Request):
         return self._json
 
 
-class StrictRoute(APIRoute):
-    """Route that authorizes the caller, then reads the body, then stores the response for repeated requests.
-
-    The first sentence of the endpoint's docstring is the OpenAPI summary, the rest is the description.
-    """
-
-    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
-        if options.get("summary") is None:
-            summary, _, description = inspect.cleandoc(endpoint.__doc__ or "").replace("\n", " ").partition(". ")
-            options |= {"summary": summary.removesuffix("."), "description": description or None}
-        super().__init__(path, endpoint, **options)
-        if self.required_role is not None:
-            access = {"x-role": self.required_role.role.key, "x-action": self.required_role.action}
-            self.openapi_extra = {**access, **(self.openapi_extra or {})}
-
-    @property
-    def required_role(self) -> RequiredRole | None:
-        """Role that the route requires; None if it is open."""
-        return next((each.call for each in self.dependant.dependencies if isinstance(each.call, RequiredRole)), None)
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle, required_role = super().get_route_handler(), self.required_role
-
-        async def handle_strictly(request: Request) -> Response:
-            strict = StrictRequest(request.scope, request.receive)
-            call: ApiCall | None = None
-            try:
-                if required_role is not None:
-                    call = await required_role(strict)
-                if self.body_field is not None:
-                    await _check_json_body(strict)
-                response = await handle(strict)
-                if call is not None and required_role is not None and required_role.stores_response:
-                    await store_response(call, response)
-                return response
-            except Conflict as error:
-                if call is not None and call.is_repeat:
-                    if self.status_code == 204:
-                        return Response(status_code=204)  # the first request succeeded; its response had no body
-                    error.code = "request.idempotency_key.already_done"
-                    error.remedy = "the operation was done before with the same Idempotency-Key: query its result"
-                raise
-            except ClientDisconnect:
-                return Response(status_code=400)  # is not sent
-            finally:
-                if call is not None:
-                    call.exit_contexts()
-
-        return handle_strictly
-
-
-async def _check_json_body(request: StrictRequest) -> None:
+async def check_json_body(request: StrictRequest) -> None:
     """Read the body; refuse it unless it is declared as JSON and valid."""
     media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if not await request.body():

@@ -1,0 +1,96 @@
+"""The route class of the API: authorization before the body is read, strict input, stored responses, documentation."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Coroutine
+from difflib import get_close_matches
+from typing import Any
+
+from fastapi import Request, Response
+from fastapi.dependencies.utils import get_flat_params
+from fastapi.params import Query
+from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect
+
+from tenuto.api.auth import ApiCall, RequiredRole, store_response
+from tenuto.api.openapi import general_problems, merge_responses
+from tenuto.api.strict_json import StrictRequest, check_json_body
+from tenuto.errors import Conflict, Invalid, quoted
+
+
+class ApiRoute(APIRoute):
+    """Route that authorizes the caller, then reads the body, then stores the response for repeated requests.
+
+    FastAPI reads the body before it resolves dependencies, so the route authorizes the caller itself, and the
+    dependency `RequiredRole` returns the result. The first sentence of the endpoint's docstring is the OpenAPI summary,
+    the rest is the description.
+    """
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
+        if options.get("summary") is None:
+            summary, _, description = inspect.cleandoc(endpoint.__doc__ or "").replace("\n", " ").partition(". ")
+            options |= {"summary": summary.removesuffix("."), "description": description or None}
+        super().__init__(path, endpoint, **options)
+        self.query_parameters = tuple(
+            field.alias for field in get_flat_params(self.dependant) if isinstance(field.field_info, Query)
+        )
+        role = self.required_role
+        if role is not None:
+            self.openapi_extra = {"x-role": role.role.key, "x-action": role.action, **(self.openapi_extra or {})}
+        general = general_problems(
+            has_role=role is not None,
+            has_body=self.body_field is not None or "requestBody" in (self.openapi_extra or {}),
+            is_idempotent="POST" in (self.methods or ()) and role is not None,
+        )
+        self.responses = merge_responses(general, self.responses)
+
+    @property
+    def required_role(self) -> RequiredRole | None:
+        """Role that the route requires; None if it is open."""
+        return next((each.call for each in self.dependant.dependencies if isinstance(each.call, RequiredRole)), None)
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle, required_role = super().get_route_handler(), self.required_role
+
+        async def handle_strictly(request: Request) -> Response:
+            strict = StrictRequest(request.scope, request.receive)
+            call: ApiCall | None = None
+            try:
+                if required_role is not None:
+                    call = strict.state.api_call = await required_role.authorize(strict)
+                if self.include_in_schema:
+                    self._refuse_unknown_parameters(strict)
+                if self.body_field is not None:
+                    await check_json_body(strict)
+                response = await handle(strict)
+                if call is not None and required_role is not None and required_role.stores_response:
+                    await store_response(call, response)
+                return response
+            except Conflict as error:
+                if call is not None and call.is_repeat:
+                    if self.status_code == 204:
+                        return Response(status_code=204)  # the first request succeeded; its response had no body
+                    error.code = "request.idempotency_key.already_done"
+                    error.remedy = "the operation was done before with the same Idempotency-Key: query its result"
+                raise
+            except ClientDisconnect:
+                return Response(status_code=400)  # is not sent
+            finally:
+                if call is not None:
+                    call.exit_contexts()
+
+        return handle_strictly
+
+    def _refuse_unknown_parameters(self, request: Request) -> None:
+        for name in request.query_params:
+            if name not in self.query_parameters:
+                allowed = ", ".join(self.query_parameters)
+                near = get_close_matches(name, self.query_parameters, 1)
+                remedy = f"use any of {allowed}" if allowed else "this operation has no query parameters"
+                raise Invalid(
+                    f"the query parameter {quoted(name, 60)} is unknown",
+                    code="request.parameter.unknown",
+                    field=name[:60],
+                    remedy=f"did you mean {near[0]}? {remedy}" if near else remedy,
+                )
