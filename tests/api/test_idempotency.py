@@ -157,7 +157,7 @@ async def test_repeated_one_shot_request_succeeds_after_its_instant_has_passed(
         clock.synchronize(clock.now() + timedelta(hours=2))
         (shot,) = await service.app.one_shots.list()
         again = await service.post("/api/schedule", **asked, headers=key)
-        assert (again.status_code, again.json()["transaction_id"]) == (202, str(shot["id"])), again.text
+        assert (again.status_code, again.json()["transaction_id"]) == (202, str(shot.id)), again.text
         assert datetime.fromisoformat(again.json()["exec_at_utc"]) == datetime.fromisoformat(soon)
         assert (await service.post("/api/schedule", **asked)).status_code == 422, "a new request is refused"
         assert len(await service.app.one_shots.list()) == 1
@@ -201,5 +201,5 @@ async def test_repeated_one_shot_request_reads_the_existing_one_without_insert(
             await service.post("/api/schedule", **asked)
     (created,) = await service.app.one_shots.list()
     again = await service.post("/api/schedule", **asked)
-    assert (again.status_code, again.json()["transaction_id"]) == (202, str(created["id"]))
+    assert (again.status_code, again.json()["transaction_id"]) == (202, str(created.id))
     assert insert_count == 1

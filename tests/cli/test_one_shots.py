@@ -42,7 +42,7 @@ def test_one_shot_is_run_when_due_and_shows_its_history(shell: Shell) -> None:
     failed = shell("once", "add", "hopeless", "--in", "0s", "--retries", "3").out.strip()
 
     def ended_statuses() -> dict[str, str] | None:
-        statuses = {each["id"]: each["status"] for each in shell("once", "list", "--ended", "-o", "json").json}
+        statuses = {each["id"]: each["runtime_status"] for each in shell("once", "list", "--ended", "-o", "json").json}
         return statuses if statuses.keys() == {done, failed} else None
 
     assert eventually_blocking(ended_statuses, 40) == {done: "Completed", failed: "Failed"}

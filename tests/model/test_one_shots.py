@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
+from uuid import UUID
 
 import pytest
 from hypothesis import given
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 
 from tenuto.errors import Invalid
 from tenuto.model import one_shots
-from tenuto.model.one_shots import RuntimeStatus
+from tenuto.model.one_shots import AttemptError, OneShotAttempt, PendingCancellation, RuntimeStatus
 from tenuto.model.policies import RetryPolicy, TaskPolicy, policy_from_json
 from tests.support.errors import raises_code
 
@@ -86,18 +88,18 @@ def test_one_shot_policy_defaults_to_one_attempt_with_the_handlers_timeout() -> 
     assert asked == TaskPolicy(RetryPolicy(max_retries=2), 3, "fail")
 
 
-def make_attempt(number: int, status: str, **more: Any) -> dict[str, Any]:
+def make_attempt(number: int, state: str, **more: Any) -> OneShotAttempt:
     """Make an attempt as the store returns it."""
-    started = status not in ("scheduled", "queued")
-    ended = status not in ("scheduled", "queued", "in_progress")
+    started = state not in ("scheduled", "queued")
+    ended = state not in ("scheduled", "queued", "in_progress")
     at = NOW + timedelta(minutes=number)
-    return {
-        "task_id": "the task", "attempt": number, "status": status, "reason": None, "final": ended,
-        "name": "log.append", "created_at": NOW, "run_at": at, "started_at": at if started else None,
-        "ended_at": at + timedelta(seconds=1) if ended else None, "worker": "here-1" if started else None,
-        "input": {"message": "Hello"}, "output": None, "error": None, "progress": None, "tags": None,
-        "initiator_name": "Ana", "cancel_at": None, "cancel_name": None, **more,
-    }  # fmt: skip
+    attempt = OneShotAttempt(
+        task_id=UUID(int=1), attempt=number, state=state, reason=None, final=ended, name="log.append", created_at=NOW,
+        run_at=at, started_at=at if started else None, ended_at=at + timedelta(seconds=1) if ended else None,
+        worker="here-1" if started else None, input={"message": "Hello"}, output=None, error=None, progress=None,
+        tags=[], initiator_name="Ana", cancel_at=None, cancel_name=None,
+    )  # fmt: skip
+    return replace(attempt, **more)
 
 
 FAILED = {"reason": "error", "error": {"type": "ValueError", "message": "no", "stack": "Traceback …"}}
@@ -115,22 +117,22 @@ FAILED = {"reason": "error", "error": {"type": "ValueError", "message": "no", "s
         (make_attempt(1, "failed"), "Failed"),
         (make_attempt(1, "cancelled", reason="requested"), "Terminated"),
     ],
-    ids=lambda value: value["status"] if isinstance(value, dict) else value,
+    ids=lambda value: value.state if isinstance(value, OneShotAttempt) else value,
 )
-def test_one_shot_status_follows_from_the_last_attempt(last: dict[str, Any], status: str) -> None:
+def test_one_shot_status_follows_from_the_last_attempt(last: OneShotAttempt, status: str) -> None:
     assert one_shots.runtime_status([last]) == status
-    assert one_shots.describe_one_shot([last])["status"] is RuntimeStatus(status)
+    assert one_shots.describe_one_shot([last]).runtime_status is RuntimeStatus(status)
 
 
 def test_one_shot_waiting_for_a_retry_is_pending_with_its_error() -> None:
     described = one_shots.describe_one_shot(
         [make_attempt(1, "failed", final=False, **FAILED), make_attempt(2, "scheduled")]
     )
-    assert described["status"] == "Pending"
-    assert described["exec_at"] == NOW + timedelta(minutes=1)
-    assert described["next_attempt_at"] == NOW + timedelta(minutes=2)
-    assert described["error"] == {"type": "ValueError", "message": "no", "reason": "error"}
-    assert described["ended_at"] is None
+    assert described.runtime_status == "Pending"
+    assert described.exec_at == NOW + timedelta(minutes=1)
+    assert described.next_attempt_at == NOW + timedelta(minutes=2)
+    assert described.error == AttemptError("ValueError", "no", "error")
+    assert described.ended_at is None
 
 
 def test_one_shot_failure_before_success_is_only_in_the_history() -> None:
@@ -139,19 +141,19 @@ def test_one_shot_failure_before_success_is_only_in_the_history() -> None:
         make_attempt(2, "cancelled", final=False, reason="handed_back"),
         make_attempt(3, "completed", output={"entry": 1}),
     ]
-    described = one_shots.describe_one_shot(attempts)
-    assert (described["status"], described["error"], described["output"]) == ("Completed", None, {"entry": 1})
-    assert [(event["event"], event["attempt"]) for event in one_shots.list_events(attempts)] == [
+    described = one_shots.describe_one_shot(attempts, history=True)
+    assert (described.runtime_status, described.error, described.output) == ("Completed", None, {"entry": 1})
+    assert [(event.event, event.attempt) for event in described.history] == [
         ("Created", 1), ("Scheduled", 1), ("Started", 1), ("Failed", 1), ("Retried", 2), ("Started", 2),
         ("HandedBack", 2), ("Retried", 3), ("Started", 3), ("Completed", 3),
     ]  # fmt: skip
-    instants = [event["at"] for event in one_shots.list_events(attempts)]
+    instants = [event.at for event in described.history]
     assert instants == sorted(instants)
 
 
 def test_one_shot_with_pending_cancellation_is_running_and_names_the_actor() -> None:
     running = make_attempt(1, "in_progress", cancel_at=NOW + timedelta(hours=1), cancel_name="Ben")
-    described = one_shots.describe_one_shot([running])
-    assert described["status"] == "Running"
-    assert described["stopping"] == {"at": NOW + timedelta(hours=1), "by": "Ben"}
-    assert one_shots.list_events([running])[-1]["event"] == "Stopping"
+    described = one_shots.describe_one_shot([running], history=True)
+    assert described.runtime_status == "Running"
+    assert described.stopping == PendingCancellation(NOW + timedelta(hours=1), "Ben")
+    assert described.history[-1].event == "Stopping"

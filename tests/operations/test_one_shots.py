@@ -14,6 +14,7 @@ import pytest
 from tenuto import Actor, Context, RetryPolicy, Tenuto
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.ids import new_id
+from tenuto.model.one_shots import AttemptError, OneShotStatus
 from tenuto.settings import load_settings
 from tests.support.errors import raises_code
 from tests.support.service_fixtures import WorkerFactory
@@ -32,17 +33,17 @@ def from_now(seconds: float) -> datetime:
 
 
 async def list_ids(app: Tenuto) -> list[UUID]:
-    return [each["id"] for each in await app.one_shots.list(limit=1000)]
+    return [each.id for each in await app.one_shots.list(limit=1000)]
 
 
-async def wait_until_ended(app: Tenuto, id: UUID) -> dict[str, Any]:
+async def wait_until_ended(app: Tenuto, id: UUID) -> OneShotStatus:
     """Return the status of a one-shot after its end."""
 
-    async def load_ended() -> dict[str, Any] | None:
+    async def load_ended() -> OneShotStatus | None:
         found = await app.one_shots.status(id, history=True)
-        return found if found["ended_at"] is not None else None
+        return found if found.ended_at is not None else None
 
-    found: dict[str, Any] = await eventually(load_ended)
+    found: OneShotStatus = await eventually(load_ended)
     return found
 
 
@@ -80,20 +81,21 @@ async def runs_within_a_second(jobs: Tenuto, worker: WorkerFactory) -> bool:
             at = from_now(2.5)
             made = await jobs.one_shots.create(at, "bread.bake", {"loaves": 3}, tags=["order-7"])
         waiting = await jobs.one_shots.status(made.id)
-        assert (waiting["status"], waiting["exec_at"], waiting["created_by"]) == ("Pending", at, "Ana")
+        assert (waiting.runtime_status, waiting.exec_at, waiting.created_by) == ("Pending", at, "Ana")
         (listed,) = await jobs.one_shots.list()
-        assert (listed["id"], listed["name"], listed["exec_at"], listed["status"], listed["tags"]) == (
+        assert (listed.id, listed.prompt_type, listed.exec_at, listed.runtime_status, listed.tags) == (
             made.id, "bread.bake", at, "Pending", ["kitchen", "order-7"],
         )  # fmt: skip
         done = await wait_until_ended(jobs, made.id)
-    assert (done["status"], done["output"]) == ("Completed", "3 loaves from the big oven")
-    assert done["input"] == {"loaves": 3, "oven": "big"}
-    assert [event["event"] for event in done["history"]] == ["Created", "Scheduled", "Started", "Completed"]
+    assert (done.runtime_status, done.output) == ("Completed", "3 loaves from the big oven")
+    assert done.input == {"loaves": 3, "oven": "big"}
+    assert [event.event for event in done.history] == ["Created", "Scheduled", "Started", "Completed"]
     assert await list_ids(jobs) == []
     past, *_ = await jobs.one_shots.list_ended()
-    assert (past["id"], past["status"], past["exec_at"]) == (made.id, "Completed", at)
-    assert done["started_at"] - at > -CLOCK_TOLERANCE
-    return bool(done["started_at"] - at < timedelta(seconds=1))
+    assert (past.id, past.runtime_status, past.exec_at) == (made.id, "Completed", at)
+    assert done.started_at is not None
+    assert done.started_at - at > -CLOCK_TOLERANCE
+    return bool(done.started_at - at < timedelta(seconds=1))
 
 
 async def test_one_shot_with_failing_handler_ends_as_failed(jobs: Tenuto, worker: WorkerFactory) -> None:
@@ -103,15 +105,15 @@ async def test_one_shot_with_failing_handler_ends_as_failed(jobs: Tenuto, worker
     )
     async with worker():
         first, second = await wait_until_ended(jobs, once.id), await wait_until_ended(jobs, again.id)
-    assert (first["status"], first["attempts"]) == ("Failed", 1)
-    assert first["error"] == {"type": "ValueError", "message": "burnt at attempt 1", "reason": "error"}
-    assert (second["status"], second["attempts"]) == ("Failed", 3)
-    assert [event["event"] for event in second["history"]] == [
+    assert (first.runtime_status, first.attempt_count) == ("Failed", 1)
+    assert first.error == AttemptError("ValueError", "burnt at attempt 1", "error")
+    assert (second.runtime_status, second.attempt_count) == ("Failed", 3)
+    assert [event.event for event in second.history] == [
         "Created", "Scheduled", "Started", "Failed", "Retried", "Started", "Failed", "Retried", "Started", "Failed",
     ]  # fmt: skip
-    assert second["exec_at"] == again.exec_at
+    assert second.exec_at == again.exec_at
     assert await list_ids(jobs) == []
-    assert [each["id"] for each in await jobs.one_shots.list_ended(status="failed", tags=["again"])] == [again.id]
+    assert [each.id for each in await jobs.one_shots.list_ended(status="failed", tags=["again"])] == [again.id]
     assert await jobs.one_shots.list_ended(status="Completed") == []
 
 
@@ -160,7 +162,7 @@ async def test_app_once_creates_a_one_shot_of_a_job_with_arguments(jobs: Tenuto)
     bake = jobs.jobs.get_job("bread.bake")
     made = await jobs.once(bake, at=FAR, loaves=2)
     status = await jobs.one_shots.status(made.id)
-    assert (status["exec_at"], status["input"]) == (
+    assert (status.exec_at, status.input) == (
         datetime(2056, 11, 16, 4, 0, tzinfo=UTC), {"loaves": 2, "oven": "big"},
     )  # fmt: skip
     keyed = [await jobs.once(bake.using(key="friday"), 1, at=FAR) for _ in range(2)]
@@ -180,11 +182,13 @@ async def test_cancel_ends_waiting_and_running_one_shots_only(jobs: Tenuto, work
             assert await jobs.one_shots.cancel(waiting.id) == "terminated"
             assert await jobs.one_shots.cancel(running.id) == "stopping"
         assert await list_ids(jobs) == []
-        assert (await wait_until_ended(jobs, running.id))["status"] == "Terminated"
+        assert (await wait_until_ended(jobs, running.id)).runtime_status == "Terminated"
     for id in (waiting.id, running.id):
         status = await jobs.one_shots.status(id, history=True)
-        assert (status["status"], status["error"]["message"]) == ("Terminated", "cancelled by Ana")
-        assert status["history"][-1]["event"] == "Terminated"
+        assert (status.runtime_status, status.error) == (
+            "Terminated", AttemptError("tenuto.Cancelled", "cancelled by Ana", "requested"),
+        )  # fmt: skip
+        assert status.history[-1].event == "Terminated"
         assert await jobs.one_shots.cancel(id) == "ended"
     for operation in (jobs.one_shots.cancel, jobs.one_shots.status):
         for id in (ordinary.id, new_id()):
@@ -194,7 +198,7 @@ async def test_cancel_ends_waiting_and_running_one_shots_only(jobs: Tenuto, work
 
 
 async def is_running(app: Tenuto, id: UUID) -> bool:
-    return bool((await app.one_shots.status(id))["status"] == "Running")
+    return bool((await app.one_shots.status(id)).runtime_status == "Running")
 
 
 async def test_cancel_all_ends_a_thousand_one_shots_in_one_transaction(
@@ -206,13 +210,13 @@ async def test_cancel_all_ends_a_thousand_one_shots_in_one_transaction(
     )
     ordinary = await jobs.enqueue(jobs.jobs.get_job("bread.bake").using(delay="1h"), 1)
     rows = await jobs.one_shots.list(limit=1000)
-    assert {each["id"] for each in rows} == {each.id for each in made}
-    assert [each["run_at"] for each in rows] == sorted(each["run_at"] for each in rows)
+    assert {each.id for each in rows} == {each.id for each in made}
+    assert [each.run_at for each in rows] == sorted(each.run_at for each in rows)
     paged, after = [], None
     while page := await jobs.one_shots.list(limit=333, after=after):
-        paged += [each["id"] for each in page]
-        after = (page[-1]["run_at"], page[-1]["id"])
-    assert paged == [each["id"] for each in rows]
+        paged += [each.id for each in page]
+        after = (page[-1].run_at, page[-1].id)
+    assert paged == [each.id for each in rows]
     async with worker():
         running = await jobs.one_shots.create(from_now(-1), "bread.rest")
         await eventually(lambda: is_running(jobs, running.id))
@@ -222,7 +226,7 @@ async def test_cancel_all_ends_a_thousand_one_shots_in_one_transaction(
         assert len(cancelled.terminated) == 1001
         assert cancelled.stopping == [running.id]
         assert await list_ids(jobs) == []
-        assert (await wait_until_ended(jobs, running.id))["status"] == "Terminated"
+        assert (await wait_until_ended(jobs, running.id)).runtime_status == "Terminated"
     written = await sql(
         "SELECT count(*), count(DISTINCT xmin::text) AS at_once FROM tenuto.activities WHERE claimed_at IS NULL"
     )
@@ -271,7 +275,7 @@ async def test_one_shot_list_filters_and_searches(jobs: Tenuto) -> None:
         ({"limit": 2}, [one, two]),
     ]
     for filters, expected in cases:
-        assert [each["id"] for each in await jobs.one_shots.list(**filters)] == expected, filters
+        assert [each.id for each in await jobs.one_shots.list(**filters)] == expected, filters
     assert await jobs.one_shots.find(str(one)) == one
     with raises_code("id.prefix.ambiguous", Conflict):
         await jobs.one_shots.find(str(one)[:4])
@@ -319,10 +323,10 @@ async def test_cancel_of_starting_one_shots_ends_each_consistently(jobs: Tenuto,
         if result == "terminated":
             assert n not in started
         if result == "ended":
-            assert status["status"] == "Completed"
-        assert (n in done) == (status["status"] == "Completed")
-        assert status["status"] in ("Completed", "Terminated")
-        assert [event["event"] for event in status["history"]].count(status["status"]) == 1
+            assert status.runtime_status == "Completed"
+        assert (n in done) == (status.runtime_status == "Completed")
+        assert status.runtime_status in ("Completed", "Terminated")
+        assert [str(event.event) for event in status.history].count(status.runtime_status) == 1
 
 
 async def test_cancel_all_concurrent_with_creation_loses_no_one_shot(jobs: Tenuto, worker: WorkerFactory) -> None:
@@ -346,6 +350,6 @@ async def test_cancel_all_concurrent_with_creation_loses_no_one_shot(jobs: Tenut
         statuses = {id: await wait_until_ended(jobs, id) for id in made}
     assert len(cancelled) == len(set(cancelled))
     assert await list_ids(jobs) == []
-    terminated = {id for id, status in statuses.items() if status["status"] == "Terminated"}
+    terminated = {id for id, status in statuses.items() if status.runtime_status == "Terminated"}
     assert set(made[2::3]) <= terminated <= set(cancelled)
-    assert {status["status"] for status in statuses.values()} <= {"Completed", "Terminated"}
+    assert {status.runtime_status for status in statuses.values()} <= {"Completed", "Terminated"}

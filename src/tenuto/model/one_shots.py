@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Literal
+from uuid import UUID
 
 from tenuto.errors import Invalid, quoted
 from tenuto.model.policies import RetryPolicy, TaskPolicy
@@ -25,7 +27,6 @@ PROMPT_STEP_KINDS = frozenset({"log.append", "http.call"})
 must not include permission to run any program on a worker's machine."""
 
 PastInstantPolicy = Literal["accept", "refuse"]
-Record = dict[str, Any]
 
 _INSTANT = re.compile(
     r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt][0-9]{2}:[0-9]{2}(:[0-9]{2}([.,][0-9]{1,9})?)?"
@@ -46,7 +47,7 @@ class RuntimeStatus(StrEnum):
     TERMINATED = "Terminated"
 
 
-class OneShotEvent(StrEnum):
+class OneShotEventKind(StrEnum):
     """The kinds of event in the history of a one-shot."""
 
     CREATED = "Created"
@@ -146,96 +147,196 @@ def one_shot_policy_json(of_handler: TaskPolicy, retry: RetryPolicy | None, time
 # --- status ---------------------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class OneShotAttempt:
+    """One attempt at a one-shot: planned, running or ended."""
+
+    task_id: UUID
+    attempt: int
+    state: str
+    reason: str | None
+    final: bool
+    name: str
+    created_at: datetime
+    run_at: datetime
+    started_at: datetime | None
+    ended_at: datetime | None
+    worker: str | None
+    input: Any
+    output: Any
+    error: dict[str, Any] | None
+    progress: Any
+    tags: list[str]
+    initiator_name: str
+    cancel_at: datetime | None
+    """When the cancellation of the one-shot was requested."""
+    cancel_name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptError:
+    """Why an attempt did not succeed, without details of the code such as the stack trace."""
+
+    type: str | None
+    message: str | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class PendingCancellation:
+    """A requested cancellation, while the attempt still runs."""
+
+    at: datetime
+    by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class OneShotEvent:
+    """One event in the history of a one-shot."""
+
+    at: datetime
+    event: OneShotEventKind
+    attempt: int
+    by: str | None = None
+    worker: str | None = None
+    exec_at: datetime | None = None
+    error: AttemptError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OneShotStatus:
+    """The status of a one-shot."""
+
+    id: UUID
+    runtime_status: RuntimeStatus
+    prompt_type: str
+    exec_at: datetime
+    """The requested instant."""
+    next_attempt_at: datetime | None
+    created_at: datetime
+    created_by: str
+    started_at: datetime | None
+    ended_at: datetime | None
+    attempt_count: int
+    input: Any
+    output: Any
+    error: AttemptError | None
+    progress: Any
+    tags: list[str]
+    stopping: PendingCancellation | None
+    history: tuple[OneShotEvent, ...] = ()
+    """Events in order, if requested."""
+
+
+@dataclass(frozen=True, slots=True)
+class OneShotSummary:
+    """A one-shot in a list."""
+
+    id: UUID
+    runtime_status: RuntimeStatus
+    prompt_type: str
+    exec_at: datetime
+    """The requested instant."""
+    run_at: datetime
+    """The instant of the last or next attempt."""
+    attempt: int
+    created_at: datetime
+    created_by: str
+    tags: list[str]
+
+
+@dataclass(frozen=True, slots=True)
+class EndedOneShot(OneShotSummary):
+    """An ended one-shot in a list."""
+
+    activity_id: UUID
+    """The last attempt; the list is in its order."""
+    started_at: datetime | None
+    ended_at: datetime
+    reason: str | None
+    output: Any
+    error: AttemptError | None
+
+
 def runtime_status_of_task(state: str) -> RuntimeStatus:
     """Return the status of a one-shot that has not ended."""
     return RuntimeStatus.RUNNING if state == TaskState.RUNNING else RuntimeStatus.PENDING
 
 
-def runtime_status(attempts: Sequence[Record]) -> RuntimeStatus:
+def runtime_status_of_outcome(status: str) -> RuntimeStatus:
+    """Return the status of a one-shot that has ended."""
+    return _RUNTIME_STATUS_BY_OUTCOME[OutcomeStatus(status)]
+
+
+def runtime_status(attempts: Sequence[OneShotAttempt]) -> RuntimeStatus:
     """Return the status of a one-shot from its attempts. One that waits for a retry is pending."""
     last = attempts[-1]
-    if last["final"]:
-        return _RUNTIME_STATUS_BY_OUTCOME[OutcomeStatus(last["status"])]
-    return RuntimeStatus.RUNNING if last["status"] == "in_progress" else RuntimeStatus.PENDING
+    if last.final:
+        return runtime_status_of_outcome(last.state)
+    return RuntimeStatus.RUNNING if last.state == "in_progress" else RuntimeStatus.PENDING
 
 
-def describe_one_shot(attempts: Sequence[Record]) -> Record:
-    """Return the public fields of a one-shot, without its history."""
+def describe_one_shot(attempts: Sequence[OneShotAttempt], *, history: bool = False) -> OneShotStatus:
+    """Return the status of a one-shot, with its events if ``history`` is set."""
     first, last = attempts[0], attempts[-1]
-    started = [attempt["started_at"] for attempt in attempts if attempt["started_at"] is not None]
-    failed = next((attempt for attempt in reversed(attempts) if attempt["error"] is not None), None)
-    ended = last["final"]
+    started = [attempt.started_at for attempt in attempts if attempt.started_at is not None]
+    failed = next((attempt for attempt in reversed(attempts) if attempt.error is not None), None)
     status = runtime_status(attempts)
-    return {
-        "id": last["task_id"],
-        "status": status,
-        "prompt_type": last["name"],
-        "exec_at": first["run_at"],
-        "next_attempt_at": None if ended or len(attempts) == 1 else last["run_at"],
-        "created_at": first["created_at"],
-        "created_by": first["initiator_name"],
-        "started_at": min(started, default=None),
-        "ended_at": last["ended_at"] if ended else None,
-        "attempts": last["attempt"],
-        "input": last["input"],
-        "output": last["output"],
-        "error": None if failed is None or status is RuntimeStatus.COMPLETED else public_error(failed),
-        "progress": last["progress"],
-        "tags": last["tags"] or [],
-        "stopping": _pending_cancellation(last),
-    }
+    succeeded = status is RuntimeStatus.COMPLETED
+    return OneShotStatus(
+        id=last.task_id,
+        runtime_status=status,
+        prompt_type=last.name,
+        exec_at=first.run_at,
+        next_attempt_at=None if last.final or len(attempts) == 1 else last.run_at,
+        created_at=first.created_at,
+        created_by=first.initiator_name,
+        started_at=min(started, default=None),
+        ended_at=last.ended_at if last.final else None,
+        attempt_count=last.attempt,
+        input=last.input,
+        output=last.output,
+        error=None if failed is None or succeeded else public_error(failed.error, failed.reason),
+        progress=last.progress,
+        tags=last.tags,
+        stopping=_pending_cancellation(last),
+        history=tuple(_iterate_events(attempts)) if history else (),
+    )
 
 
-def public_error(attempt: Mapping[str, Any]) -> Record | None:
-    """Return why an attempt did not succeed, without details of the code such as the stack trace."""
-    error = attempt["error"]
-    if error is None:
-        return None
-    return {"type": error.get("type"), "message": error.get("message"), "reason": attempt["reason"]}
+def public_error(error: Mapping[str, Any] | None, reason: str | None) -> AttemptError | None:
+    """Return why an attempt did not succeed, from its recorded error."""
+    return None if error is None else AttemptError(error.get("type"), error.get("message"), reason)
 
 
-def _pending_cancellation(last: Record) -> Record | None:
-    """Return when and by which actor cancellation was requested, while the attempt still runs."""
-    if last.get("cancel_at") is None:
-        return None
-    return {"at": last["cancel_at"], "by": last["cancel_name"]}
+def _pending_cancellation(last: OneShotAttempt) -> PendingCancellation | None:
+    return None if last.cancel_at is None else PendingCancellation(last.cancel_at, last.cancel_name)
 
 
 # --- history --------------------------------------------------------------------------------------------------------
 
 
-def list_events(attempts: Sequence[Record]) -> list[Record]:
-    """Return the events of a one-shot in order."""
-    return [
-        {
-            "at": at,
-            "event": event,
-            "attempt": attempt["attempt"],
-            **{name: value for name, value in details.items() if value is not None},
-        }
-        for at, event, attempt, details in _iterate_events(attempts)
-    ]
-
-
-def _iterate_events(attempts: Sequence[Record]) -> Iterator[tuple[datetime, OneShotEvent, Record, Record]]:
-    first = attempts[0]
-    yield first["created_at"], OneShotEvent.CREATED, first, {"by": first["initiator_name"]}
-    yield first["created_at"], OneShotEvent.SCHEDULED, first, {"exec_at": first["run_at"]}
-    previous: Record | None = None
+def _iterate_events(attempts: Sequence[OneShotAttempt]) -> Iterator[OneShotEvent]:
+    """Yield the events of a one-shot in order."""
+    kinds, first, last = OneShotEventKind, attempts[0], attempts[-1]
+    yield OneShotEvent(first.created_at, kinds.CREATED, first.attempt, by=first.initiator_name)
+    yield OneShotEvent(first.created_at, kinds.SCHEDULED, first.attempt, exec_at=first.run_at)
+    previous: OneShotAttempt | None = None
     for attempt in attempts:
-        if previous is not None:
-            yield previous["ended_at"], OneShotEvent.RETRIED, attempt, {"exec_at": attempt["run_at"]}
-        if attempt["started_at"] is not None:
-            yield attempt["started_at"], OneShotEvent.STARTED, attempt, {"worker": attempt["worker"]}
-        if attempt["ended_at"] is not None:
-            yield attempt["ended_at"], _end_event(attempt), attempt, {"error": public_error(attempt)}
+        number = attempt.attempt
+        if previous is not None and previous.ended_at is not None:
+            yield OneShotEvent(previous.ended_at, kinds.RETRIED, number, exec_at=attempt.run_at)
+        if attempt.started_at is not None:
+            yield OneShotEvent(attempt.started_at, kinds.STARTED, number, worker=attempt.worker)
+        if attempt.ended_at is not None:
+            error = public_error(attempt.error, attempt.reason)
+            yield OneShotEvent(attempt.ended_at, _end_event(attempt), number, error=error)
         previous = attempt
-    cancellation = _pending_cancellation(attempts[-1])
-    if cancellation is not None:
-        yield cancellation["at"], OneShotEvent.STOPPING, attempts[-1], {"by": cancellation["by"]}
+    if last.cancel_at is not None:
+        yield OneShotEvent(last.cancel_at, kinds.STOPPING, last.attempt, by=last.cancel_name)
 
 
-def _end_event(attempt: Record) -> OneShotEvent:
-    if attempt["reason"] == OutcomeReason.HANDED_BACK:
-        return OneShotEvent.HANDED_BACK
-    return OneShotEvent(_RUNTIME_STATUS_BY_OUTCOME[OutcomeStatus(attempt["status"])].value)
+def _end_event(attempt: OneShotAttempt) -> OneShotEventKind:
+    if attempt.reason == OutcomeReason.HANDED_BACK:
+        return OneShotEventKind.HANDED_BACK
+    return OneShotEventKind(runtime_status_of_outcome(attempt.state).value)

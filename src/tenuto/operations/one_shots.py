@@ -13,12 +13,12 @@ from tenuto.jobs.registry import Job, JobRegistry
 from tenuto.lifecycle import task_cancellation
 from tenuto.model import one_shots, validation
 from tenuto.model.actors import Actor
-from tenuto.model.one_shots import RuntimeStatus
+from tenuto.model.one_shots import EndedOneShot, OneShotStatus, OneShotSummary, RuntimeStatus
 from tenuto.model.policies import RetryPolicy
 from tenuto.model.secrets import may_refer_to_secret
 from tenuto.model.steps import JOB
 from tenuto.model.tasks import NewTask, Settlement, Task, cancelled_outcome, check_new_task, parse_duration_seconds
-from tenuto.operations.listing import OpenDatabase, Record, check_instant, check_limit, require_single_match
+from tenuto.operations.listing import OpenDatabase, check_instant, check_limit, require_single_match
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.write_coalescer import WriteCoalescer
 from tenuto.settings import Settings
@@ -192,13 +192,12 @@ class OneShots:
 
     # --- inspect ----------------------------------------------------------------------------------------------------
 
-    async def status(self, id: UUID, *, history: bool = False) -> Record:
+    async def status(self, id: UUID, *, history: bool = False) -> OneShotStatus:
         """Return the status of a one-shot, open or ended, optionally with its history."""
         attempts = await store.list_attempts(await self._open(), id)
         if not attempts:
             raise _not_found(id)
-        found = one_shots.describe_one_shot(attempts)
-        return {**found, "history": one_shots.list_events(attempts)} if history else found
+        return one_shots.describe_one_shot(attempts, history=history)
 
     async def list(
         self,
@@ -211,7 +210,7 @@ class OneShots:
         search: str | None = None,
         after: tuple[datetime, UUID] | None = None,
         limit: int = 100,
-    ) -> Sequence[Record]:
+    ) -> Sequence[OneShotSummary]:
         """List the one-shots that have not ended, next one first. The next page is ``after`` the last (run_at, id).
 
         All ``tags`` must match. ``search`` is a text in type, tags or payload. ``since`` and ``until`` limit the
@@ -219,10 +218,9 @@ class OneShots:
         """
         filter = _build_filter(prompt_type, tags, since, until, search)
         running = None if status is None else _parse_status(status, _OPEN_STATUSES)
-        found = await store.list_open(
+        return await store.list_open(
             await self._open(), filter, running=running, after=after, limit=check_limit(limit, MAX_LIMIT)
         )
-        return [{**row, "status": one_shots.runtime_status_of_task(row["state"])} for row in found]
 
     async def list_ended(
         self,
@@ -235,14 +233,13 @@ class OneShots:
         search: str | None = None,
         below: UUID | None = None,
         limit: int = 100,
-    ) -> Sequence[Record]:
-        """List ended one-shots, newest first. The next page is ``below`` the last ``record``."""
+    ) -> Sequence[EndedOneShot]:
+        """List ended one-shots, newest first. The next page is ``below`` the last ``activity_id``."""
         filter = _build_filter(prompt_type, tags, since, until, search)
         statuses = None if status is None else _parse_status(status, _ENDED_STATUSES)
-        found = await store.list_ended(
+        return await store.list_ended(
             await self._open(), filter, statuses=statuses, below=below, limit=check_limit(limit, MAX_LIMIT)
         )
-        return [_describe_ended(row) for row in found]
 
     async def find(self, prefix: str) -> UUID:
         """Return the only one-shot id that begins with this prefix."""
@@ -306,16 +303,6 @@ def _parse_status(status: str, statuses: Mapping[RuntimeStatus, Any]) -> Any:
         field="status",
         remedy=f"use one of {', '.join(statuses)}",
     )
-
-
-def _describe_ended(row: Record) -> Record:
-    return {
-        **row,
-        "id": row["task_id"],
-        "record": row["id"],
-        "status": one_shots.runtime_status([{**row, "final": True}]),
-        "error": one_shots.public_error(row),
-    }
 
 
 # --- cancellation ---------------------------------------------------------------------------------------------------

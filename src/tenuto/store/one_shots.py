@@ -2,21 +2,32 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 from uuid import UUID
 
 from tenuto.errors import Unavailable
 from tenuto.model.actors import Actor
+from tenuto.model.one_shots import (
+    EndedOneShot,
+    OneShotAttempt,
+    OneShotSummary,
+    RuntimeStatus,
+    public_error,
+    runtime_status_of_outcome,
+    runtime_status_of_task,
+)
 from tenuto.model.tasks import NewTask, Task
 from tenuto.postgres.database import Connection, Database, Row, StatementTimeout
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.access import audit_recorder
 from tenuto.store.access.audit_recorder import AuditContext
-from tenuto.store.activities import Record, id_range_of_prefix, to_record
+from tenuto.store.activities import id_range_of_prefix
 from tenuto.store.bulk_copy import array_literals, to_columns
+from tenuto.store.records import FromColumn, FromJson, RowMapper, TransitionalRecord
 from tenuto.store.tasks import TAGS_INDEX, task_row
 
 SQL = load_statements(__file__)
@@ -37,6 +48,36 @@ class OneShotFilter:
     since: datetime | None = None
     until: datetime | None = None
     search: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OneShotAttemptRecord(OneShotAttempt):
+    """One attempt at a one-shot, from its task or activity."""
+
+    input: Annotated[Any, FromJson]
+    output: Annotated[Any, FromJson]
+    error: Annotated[dict[str, Any] | None, FromJson]
+    progress: Annotated[Any, FromJson]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenOneShotRecord(OneShotSummary, TransitionalRecord):
+    """An open one-shot."""
+
+    runtime_status: Annotated[RuntimeStatus, FromColumn(runtime_status_of_task)]
+
+
+@dataclass(frozen=True, slots=True)
+class EndedOneShotRecord(EndedOneShot, TransitionalRecord):
+    """An ended one-shot."""
+
+    runtime_status: Annotated[RuntimeStatus, FromColumn(runtime_status_of_outcome)]
+    output: Annotated[Any, FromJson]
+
+
+_attempts = RowMapper(OneShotAttemptRecord, SQL.list_attempts)
+_open = RowMapper(OpenOneShotRecord, SQL.list_open)
+_ended = RowMapper(EndedOneShotRecord, SQL.list_ended, computed=("error",), unmapped=("error",))
 
 
 class _AlreadyEnded(Exception):
@@ -124,31 +165,36 @@ async def load_state(database: Database, id: UUID) -> OneShotState | None:
     return found
 
 
-async def list_attempts(database: Database, id: UUID) -> list[Record]:
+async def list_attempts(database: Database, id: UUID) -> list[OneShotAttemptRecord]:
     """Return all attempts at a one-shot, oldest first."""
-    return [to_record(row) for row in await database.fetch_all(SQL.list_attempts, id)]
+    return _attempts.all(await database.fetch_all(SQL.list_attempts, id))
 
 
 async def list_open(
     database: Database, filter: OneShotFilter, *, running: bool | None, after: tuple[datetime, UUID] | None, limit: int
-) -> list[Record]:
+) -> list[OpenOneShotRecord]:
     """Return open one-shots, next one first."""
     start = after or _LIST_START
     if filter.since is not None:
         start = max(start, (filter.since, _LOWEST_ID))
     values = (*start, filter.until, filter.prompt_type, running, filter.tags, filter.search, limit)
-    return [to_record(row) for row in await database.fetch_all(SQL.list_open, *values)]
+    return _open.all(await database.fetch_all(SQL.list_open, *values))
 
 
 async def list_ended(
     database: Database, filter: OneShotFilter, *, statuses: Sequence[str] | None, below: UUID | None, limit: int
-) -> list[Record]:
+) -> list[EndedOneShotRecord]:
     """Return ended one-shots, newest first."""
     values: tuple[Any, ...] = (
         below, filter.prompt_type, None if statuses is None else list(statuses), filter.tags, filter.since,
         filter.until, filter.search, limit,
     )  # fmt: skip
-    return [to_record(row) for row in await database.fetch_all(SQL.list_ended, *values)]
+    return [_to_ended(row) for row in await database.fetch_all(SQL.list_ended, *values)]
+
+
+def _to_ended(row: Row) -> EndedOneShotRecord:
+    error = None if row["error"] is None else json.loads(row["error"])
+    return _ended.one(row, error=public_error(error, row["reason"]))
 
 
 async def find_ids_by_prefix(database: Database, prefix: str) -> list[UUID]:

@@ -142,17 +142,18 @@ LIMIT 1;
 
 -- name: list_attempts
 -- Return all attempts at a one-shot, oldest first, with the actor of its cancellation request.
-SELECT attempt.*,
+SELECT attempt.task_id, attempt.attempt, attempt.status AS state, attempt.reason, attempt.final, attempt.name,
+       attempt.created_at, attempt.run_at, attempt.started_at, attempt.ended_at,
        (SELECT workers.name FROM tenuto.workers WHERE workers.id = attempt.worker_id) AS worker,
-       task.cancel_at,
-       task.cancel_name
+       attempt.input, attempt.output, attempt.error, attempt.progress, coalesce(attempt.tags, '{}') AS tags,
+       attempt.initiator_name, task.cancel_at, task.cancel_name
 FROM (
-    SELECT id, task_id, attempt, status, reason, final, name, created_at, run_at, started_at, ended_at, worker_id, input,
+    SELECT task_id, attempt, status, reason, final, name, created_at, run_at, started_at, ended_at, worker_id, input,
            output, error, progress, tags, initiator_name
     FROM tenuto.all_activities
     WHERE id = $1 AND attempt = 1 AND origin = 'once'
     UNION ALL
-    SELECT id, task_id, attempt, status, reason, final, name, created_at, run_at, started_at, ended_at, worker_id, input,
+    SELECT task_id, attempt, status, reason, final, name, created_at, run_at, started_at, ended_at, worker_id, input,
            output, error, progress, tags, initiator_name
     FROM tenuto.all_activities
     WHERE task_id = $1 AND attempt > 1 AND origin = 'once'
@@ -164,7 +165,8 @@ ORDER BY attempt.attempt;
 -- Return open one-shots without a cancellation request, next one first, after a cursor; every filter is optional. The
 -- requested instant of a retried one-shot is in its first activity. The filters are one condition, so that the
 -- planner keeps the index in the order of the list.
-SELECT id, name, state, run_at, kind, queue, attempt, created_at, initiator_name, tags,
+SELECT id, name AS prompt_type, state AS runtime_status, run_at, attempt, created_at, initiator_name AS created_by,
+       coalesce(tags, '{}') AS tags,
        CASE WHEN attempt = 1 THEN run_at ELSE coalesce(
            (SELECT first.run_at FROM tenuto.activities AS first WHERE first.id = tasks.id), run_at
        ) END AS exec_at
@@ -184,8 +186,8 @@ LIMIT $8;
 
 -- name: list_ended
 -- Return ended one-shots, newest first, below a cursor; every filter is optional.
-SELECT id, task_id, name, status, reason, run_at, created_at, started_at, ended_at, attempt, initiator_name, tags, output,
-       error,
+SELECT id AS activity_id, task_id AS id, name AS prompt_type, status AS runtime_status, reason, run_at, created_at,
+       started_at, ended_at, attempt, initiator_name AS created_by, coalesce(tags, '{}') AS tags, output, error,
        CASE WHEN attempt = 1 THEN run_at ELSE coalesce(
            (SELECT first.run_at FROM tenuto.activities AS first WHERE first.id = activities.task_id), run_at
        ) END AS exec_at
@@ -201,7 +203,7 @@ WHERE origin = 'once'
       WHEN $7::text IS NULL THEN true
       ELSE strpos(lower(concat_ws(E'\n', name, array_to_string(tags, E'\n'), input::text)), lower($7)) > 0
   END
-ORDER BY id DESC
+ORDER BY activities.id DESC
 LIMIT $8;
 
 -- name: find_ids_by_prefix

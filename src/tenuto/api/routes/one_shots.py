@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Annotated, Any
 from urllib.parse import urlencode
@@ -17,8 +19,9 @@ from tenuto.api.auth import ApiCall, requires
 from tenuto.api.paging import After, cursor_instant, decode_cursor, encode_cursor
 from tenuto.api.request_bodies import Body
 from tenuto.errors import NotFound
+from tenuto.model import one_shots
 from tenuto.model.actors import Role
-from tenuto.model.one_shots import RuntimeStatus
+from tenuto.model.one_shots import EndedOneShot, OneShotSummary, RuntimeStatus
 from tenuto.model.policies import MAX_TIMEOUT_SECONDS, RetryPolicy
 from tenuto.operations.one_shots import MAX_LIMIT
 
@@ -223,7 +226,7 @@ async def list_one_shots(
     shots = call.app.one_shots
     if ended:
         cursor = decode_cursor(after, UUID)
-        found = await shots.list_ended(**filters, below=cursor[0] if cursor else None)
+        found: Sequence[OneShotSummary] = await shots.list_ended(**filters, below=cursor[0] if cursor else None)
     else:
         cursor = decode_cursor(after, cursor_instant, UUID)
         found = await shots.list(**filters, after=(cursor[0], cursor[1]) if cursor else None)
@@ -231,9 +234,9 @@ async def list_one_shots(
     if len(found) == limit:
         last = found[-1]
         query = [(name, value) for name, value in request.query_params.multi_items() if name != "after"]
-        next_cursor = encode_cursor(last["record"]) if ended else encode_cursor(last["run_at"].isoformat(), last["id"])
-        headers["Link"] = f'</api/schedule?{urlencode([*query, ("after", next_cursor)])}>; rel="next"'
-    return _json_response({str(each["id"]): _listed_to_wire(each) for each in found}, 200, headers)
+        position = (last.activity_id,) if isinstance(last, EndedOneShot) else (last.run_at.isoformat(), last.id)
+        headers["Link"] = f'</api/schedule?{urlencode([*query, ("after", encode_cursor(*position))])}>; rel="next"'
+    return _json_response({str(each.id): _listed_to_wire(each) for each in found}, 200, headers)
 
 
 @router.delete("", operation_id="one_shots_cancel_all", response_model=CancelledOneShots)
@@ -252,9 +255,7 @@ async def get_one_shot_status(
 ) -> Response:
     """Get the status of a one-shot, open or ended."""
     found = await call.app.one_shots.status(_parse_id(id), history=history)
-    found["transaction_id"], found["runtimeStatus"] = found.pop("id"), found.pop("status")
-    found["exec_at_utc"] = found.pop("exec_at")
-    return _json_response({name: value for name, value in found.items() if value is not None or name == "output"}, 200)
+    return _json_response(_status_to_wire(found), 200)
 
 
 @router.delete("/{id}", operation_id="one_shots_cancel", status_code=204)
@@ -279,20 +280,33 @@ def _parse_id(text: str) -> UUID:
         ) from None
 
 
-def _listed_to_wire(row: dict[str, Any]) -> dict[str, Any]:
+def _listed_to_wire(listed: OneShotSummary) -> dict[str, Any]:
     item = {
-        "exec_at_utc": row["exec_at"],
-        "prompt_type": row["name"],
-        "runtimeStatus": row["status"],
-        "tags": row["tags"] or [],
-        "created_at": row["created_at"],
-        "created_by": row["initiator_name"],
+        "exec_at_utc": listed.exec_at,
+        "prompt_type": listed.prompt_type,
+        "runtimeStatus": listed.runtime_status,
+        "tags": listed.tags,
+        "created_at": listed.created_at,
+        "created_by": listed.created_by,
     }
-    if "ended_at" in row:
-        item["ended_at"] = row["ended_at"]
-    elif row["attempt"] > 1:
-        item["next_attempt_at"] = row["run_at"]
+    if isinstance(listed, EndedOneShot):
+        item["ended_at"] = listed.ended_at
+    elif listed.attempt > 1:
+        item["next_attempt_at"] = listed.run_at
     return item
+
+
+def _status_to_wire(found: one_shots.OneShotStatus) -> dict[str, Any]:
+    """Return a status with the names of the API; fields without a value are omitted, except the output."""
+    wire_names = {
+        "id": "transaction_id", "runtime_status": "runtimeStatus", "exec_at": "exec_at_utc", "attempt_count": "attempts"
+    }  # fmt: skip
+    body = {wire_names.get(field.name, field.name): getattr(found, field.name) for field in dataclasses.fields(found)}
+    body["history"] = [
+        {name: value for name, value in dataclasses.asdict(event).items() if value is not None}
+        for event in found.history
+    ] or None
+    return {name: value for name, value in body.items() if value is not None or name == "output"}
 
 
 def _json_response(body: Any, status: int, headers: dict[str, str] | None = None) -> Response:

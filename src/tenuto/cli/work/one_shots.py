@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
 
@@ -23,6 +24,7 @@ from tenuto.cli.output import (
 from tenuto.cli.parameters import argument, choice, flag, option
 from tenuto.cli.work.task_report import error_summary
 from tenuto.errors import Invalid
+from tenuto.model.one_shots import OneShotEvent, OneShotSummary
 from tenuto.model.policies import RetryPolicy
 from tenuto.model.tasks import parse_duration_seconds
 
@@ -112,7 +114,8 @@ async def list_one_shots(
     filters: Record = {"status": status, "prompt_type": prompt_type, "tags": tags or (), "search": search}
     cursor = None if after is None else (await session.app.attempts(await operations.find(after)))[-1]
     if ended or status in _ENDED_STATUSES:
-        found = await operations.list_ended(**filters, below=None if cursor is None else cursor["id"], limit=limit)
+        below = None if cursor is None else cursor["id"]
+        found: Sequence[OneShotSummary] = await operations.list_ended(**filters, below=below, limit=limit)
     else:
         position = None if cursor is None else (cursor["run_at"], cursor["task_id"])
         found = await operations.list(**filters, after=position, limit=limit)
@@ -121,12 +124,12 @@ async def list_one_shots(
         found,
         {
             "id": "id",
-            "status": lambda row, _: styled_state(row["status"].lower()),
-            "type": "name",
-            "due": lambda row, _: format_local_time(row["exec_at"]),
-            "when": lambda row, now: format_relative(row.get("ended_at") or row["run_at"], now),
-            "tags": lambda row, _: ", ".join(row["tags"] or []),
-            "by": "initiator_name",
+            "status": lambda row, _: styled_state(row.runtime_status.lower()),
+            "type": "prompt_type",
+            "due": lambda row, _: format_local_time(row.exec_at),
+            "when": lambda row, now: format_relative(getattr(row, "ended_at", row.run_at), now),
+            "tags": lambda row, _: ", ".join(row.tags),
+            "by": "created_by",
         },
         noun="one-shots",
         filters={**filters, "limit": limit},
@@ -145,34 +148,34 @@ async def show_one_shot(session: Session, id: Id) -> None:
         print_json(found)
         return
     now = await session.now()
-    stopping = found["stopping"]
+    stopping = found.stopping
     facts = [
-        ("due", format_with_age(found["exec_at"], now)),
-        ("next attempt", format_with_age(found["next_attempt_at"], now)),
-        ("created", format_with_age(found["created_at"], now, by=found["created_by"])),
-        ("tags", ", ".join(found["tags"])),
-        ("payload", compact_json(found["input"])),
-        ("output", compact_json(found["output"])),
-        ("error", found["error"] and one_line(f"{found['error']['type']}: {found['error']['message']}", 500)),
-        ("cancelled", stopping and f"{format_relative(stopping['at'], now)} by {stopping['by']}; stopping"),
+        ("due", format_with_age(found.exec_at, now)),
+        ("next attempt", format_with_age(found.next_attempt_at, now)),
+        ("created", format_with_age(found.created_at, now, by=found.created_by)),
+        ("tags", ", ".join(found.tags)),
+        ("payload", compact_json(found.input)),
+        ("output", compact_json(found.output)),
+        ("error", found.error and one_line(f"{found.error.type}: {found.error.message}", 500)),
+        ("cancelled", stopping and f"{format_relative(stopping.at, now)} by {stopping.by}; stopping"),
     ]
     rows = [
-        (format_local_time(event["at"]), event["event"], event["attempt"], _event_detail(event, found["exec_at"]))
-        for event in found["history"]
+        (format_local_time(event.at), event.event, event.attempt, _event_detail(event, found.exec_at))
+        for event in found.history
     ]
-    heading = record_heading(found["status"].lower(), one_line(found["prompt_type"]), found["id"])
+    heading = record_heading(found.runtime_status.lower(), one_line(found.prompt_type), found.id)
     history = fitted_table(("when", "event", "attempt", ""), rows, flexible=("",))
     print_rich(heading, "", name_value_table(*facts), "", history)
 
 
-def _event_detail(event: Record, due_at: datetime) -> str | None:
-    if event.get("error"):
-        return error_summary(event["error"])
-    if "exec_at" in event:
-        return f"for {format_local_time(event['exec_at'])}"
-    if event["event"] == "Started" and event["attempt"] == 1 and event["at"] >= due_at:
-        return f"{format_duration(event['at'] - due_at)} after it was due, by {event.get('worker', 'a worker')}"
-    actor = event.get("by") or event.get("worker")
+def _event_detail(event: OneShotEvent, due_at: datetime) -> str | None:
+    if event.error is not None:
+        return error_summary({"type": event.error.type, "message": event.error.message})
+    if event.exec_at is not None:
+        return f"for {format_local_time(event.exec_at)}"
+    if event.event == "Started" and event.attempt == 1 and event.at >= due_at:
+        return f"{format_duration(event.at - due_at)} after it was due, by {event.worker or 'a worker'}"
+    actor = event.by or event.worker
     return f"by {actor}" if actor else None
 
 
