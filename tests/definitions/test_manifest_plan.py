@@ -110,9 +110,7 @@ async def test_operators_change_of_a_manifest_is_kept_until_the_file_changes(app
 async def test_group_in_a_file_changes_only_the_given_options(app: Tenuto) -> None:
     await app.manifests.change_group("g", max_active=5, priority=2, enabled=False)
     planned = await apply(app, make_declarations(groups=[{"name": "g", "max_active": "none"}]))
-    assert [(each.effect, each.differences) for each in planned.manifests.groups] == [
-        ("changed", {"max_active": (5, None)})
-    ]
+    assert [(each.effect, each.differences) for each in planned.groups] == [("changed", {"max_active": (5, None)})]
     (found,) = await app.manifests.groups()
     assert (found["max_active"], found["priority"], found["enabled"]) == (None, 2, False)
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from tenuto import Step, Tenuto, cron, manual
 from tenuto.definitions.definition_files import DeclaredSchedule, parse_schedules
+from tenuto.definitions.definition_plan import SchedulePlan
 from tenuto.definitions.document_parser import Document
-from tenuto.definitions.schedule_plan import SchedulePlan
 from tenuto.errors import Conflict
 from tenuto.model.schedules import Plan, ScheduleDefinition
 from tenuto.operations.plans import ApplyPlan
@@ -50,6 +51,10 @@ def effects(planned: SchedulePlan) -> dict[str, str]:
     return {change.key: change.effect for change in planned.changes}
 
 
+async def database_now(app: Tenuto) -> datetime:
+    return (await app.open()).clock.now()
+
+
 async def list_names(app: Tenuto) -> list[str]:
     return [row["name"] for row in await app.schedules.list()]
 
@@ -69,7 +74,7 @@ async def test_schedule_plan_previews_runs_of_a_new_schedule(app: Tenuto) -> Non
     planned = await app.schedules.plan(parse(make_schedule_data("x", cron="0 2 * * *", zone="Europe/London")))
     (change,) = planned.changes
     assert (change.effect, change.current, list(change.runs_before)) == ("created", None, [])
-    assert list(change.runs_after) == cron("0 2 * * *", zone="Europe/London").preview(planned.at, 3)
+    assert list(change.runs_after) == cron("0 2 * * *", zone="Europe/London").preview(await database_now(app), 3)
     assert planned.has_changes
 
 
@@ -113,8 +118,8 @@ async def test_schedule_plan_lists_changed_fields_and_runs(app: Tenuto) -> None:
         ),
         "overlap": ("skip", "allow"),
     }
-    assert list(change.runs_before) == cron("0 2 * * *").preview(planned.at, 3)
-    assert list(change.runs_after) == cron("0 3 * * *").preview(planned.at, 3)
+    assert list(change.runs_before) == cron("0 2 * * *").preview(await database_now(app), 3)
+    assert list(change.runs_after) == cron("0 3 * * *").preview(await database_now(app), 3)
     await app.plans.apply(ApplyPlan(planned))
     assert (await app.schedules.get("x")).next_run_at == change.runs_after[0]
 
@@ -186,7 +191,7 @@ async def test_schedule_plan_lists_undeclared_schedules_and_keeps_them(app: Tenu
     await app.schedules.create(ScheduleDefinition("by hand", manual(), Plan.from_steps([Step("job", "tidy")])))
     planned = await apply(app, make_schedule_data("a"))
     assert [each.name for each in planned.undeclared] == ["b"], "only schedules that a file declared"
-    assert (planned.deleted, planned.has_changes) == ((), False)
+    assert (planned.deleted, planned.has_changes) == ([], False)
     assert await list_names(app) == ["a", "b", "by hand"]
 
 

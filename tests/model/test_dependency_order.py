@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from tenuto.errors import Invalid
 from tenuto.model import dependency_order
-from tenuto.model.manifests import Manifest, check_no_manifest_cycle
-from tenuto.model.manifests import sort_manifests_by_dependency as sort_manifests
-from tenuto.model.schedules import Plan, ScheduleDefinition, check_no_schedule_cycle
-from tenuto.model.schedules import sort_schedules_by_dependency as sort_schedules
+from tenuto.model.dependency_order import check_no_cycle, sort_definitions
+from tenuto.model.manifests import Manifest
+from tenuto.model.schedules import Plan, ScheduleDefinition
 from tenuto.model.steps import Step
 from tenuto.model.triggers import manual
 from tests.support.proofs import times
@@ -29,9 +28,17 @@ def make_plan_of_schedules(*names: str) -> Plan:
     return Plan.from_steps([Step.schedule(name) for name in names] or [Step("job", "x")])
 
 
+def make_schedule(name: str, *names: str) -> ScheduleDefinition:
+    return ScheduleDefinition(name, manual(), make_plan_of_schedules(*names))
+
+
 def make_chain(last: str | None) -> dict[str, str | None]:
     """Each name depends on the next one."""
     return {str(n): last if n == LONG - 1 else str(n + 1) for n in range(LONG)}
+
+
+def references(last: str | None) -> dict[str, list[str]]:
+    return {name: [needed] if needed else [] for name, needed in make_chain(last).items()}
 
 
 def make_error(message: str) -> Invalid:
@@ -74,33 +81,26 @@ def test_find_cycle_returns_a_path_exactly_if_a_name_is_reachable_from_itself(
 
 def test_schedule_graph_with_many_shared_dependencies_is_sorted_in_linear_time() -> None:
     layers = 400
-    plans = {
-        f"{n}{side}": make_plan_of_schedules(*(f"{n + 1}a", f"{n + 1}b")[: 2 * (n + 1 < layers)])
+    others = [
+        make_schedule(f"{n}{side}", *(f"{n + 1}a", f"{n + 1}b")[: 2 * (n + 1 < layers)])
         for n in range(layers)
         for side in "ab"
-    }
+    ]
     began = time.process_time()
-    check_no_schedule_cycle("top", make_plan_of_schedules("0a", "0b"), plans)
-    assert len(sort_schedules(ScheduleDefinition(name, manual(), plan) for name, plan in plans.items())) == 2 * layers
+    check_no_cycle(make_schedule("top", "0a", "0b"), {each.name: each.references for each in others})
+    assert len(sort_definitions(others)) == 2 * layers
     assert time.process_time() - began < 2
 
 
 def test_long_chain_of_schedules_is_sorted_and_its_cycle_is_rejected() -> None:
-    def plans(last: str | None) -> dict[str, Plan]:
-        return {
-            name: make_plan_of_schedules(*([needed] if needed else [])) for name, needed in make_chain(last).items()
-        }
-
     def ordered(last: str | None) -> list[str]:
-        return [
-            each.name
-            for each in sort_schedules(ScheduleDefinition(n, manual(), plan) for n, plan in plans(last).items())
-        ]
+        wanted = (make_schedule(name, *needed) for name, needed in references(last).items())
+        return [each.name for each in sort_definitions(wanted)]
 
-    check_no_schedule_cycle("top", make_plan_of_schedules("0"), plans(None))
+    check_no_cycle(make_schedule("top", "0"), references(None))
     assert ordered(None) == [str(n) for n in reversed(range(LONG))]
     with pytest.raises(Invalid, match=r"would run itself: top → 0 → 1 → .* → 4999 → top"):
-        check_no_schedule_cycle("top", make_plan_of_schedules("0"), plans("top"))
+        check_no_cycle(make_schedule("top", "0"), references("top"))
     with pytest.raises(Invalid, match=r"would run itself: 4990 → .* → 4999 → 4990"):
         ordered("4990")
 
@@ -108,13 +108,13 @@ def test_long_chain_of_schedules_is_sorted_and_its_cycle_is_rejected() -> None:
 def test_long_chain_of_manifests_is_sorted_and_its_cycle_is_rejected() -> None:
     def ordered(last: str | None) -> list[str]:
         wanted = (Manifest(name, "job", depends_on=needed) for name, needed in make_chain(last).items())
-        return [each.external_id for each in sort_manifests(wanted)]
+        return [each.external_id for each in sort_definitions(wanted)]
 
     began = time.process_time()
-    check_no_manifest_cycle("top", "0", make_chain(None))
+    check_no_cycle(Manifest("top", "job", depends_on="0"), references(None))
     assert ordered(None) == [str(n) for n in reversed(range(LONG))]
     with pytest.raises(Invalid, match=r"would run after itself: top → 0 → 1 → .* → 4999 → top"):
-        check_no_manifest_cycle("top", "0", make_chain("top"))
+        check_no_cycle(Manifest("top", "job", depends_on="0"), references("top"))
     with pytest.raises(Invalid, match=r"would run after itself: 4990 → .* → 4999 → 4990"):
         ordered("4990")
     assert time.process_time() - began < 2

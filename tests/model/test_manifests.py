@@ -8,12 +8,11 @@ from typing import Any
 import pytest
 
 from tenuto.errors import Invalid
+from tenuto.model.dependency_order import check_no_cycle, sort_definitions
 from tenuto.model.manifests import (
     Manifest,
     ScheduleType,
-    check_no_manifest_cycle,
     manifest_from_fields,
-    sort_manifests_by_dependency,
 )
 from tenuto.model.policies import RetryPolicy, TaskPolicy
 from tenuto.model.triggers import at, cron, every, manual
@@ -124,17 +123,17 @@ def test_unknown_manifest_field_is_rejected() -> None:
     ],
 )
 def test_manifest_dependency_cycle_is_rejected_with_its_path(
-    external_id: str, depends_on: str, parents: dict[str, str | None]
+    external_id: str, depends_on: str, parents: dict[str, str]
 ) -> None:
     with raises_code("manifest.depends_on.cycle") as rejected:
-        check_no_manifest_cycle(external_id, depends_on, parents)
+        check_no_cycle(make_manifest(external_id, depends_on=depends_on), parents)
     assert re.search(r"a → b → .*a", rejected.value.message)
 
 
 def test_manifest_outside_a_cycle_is_accepted() -> None:
-    check_no_manifest_cycle("a", None, {"b": "a"})
-    check_no_manifest_cycle("c", "b", {"b": "a"})
-    check_no_manifest_cycle("x", "a", {"a": "b", "b": "a"})
+    check_no_cycle(make_manifest("a"), {"b": "a"})
+    check_no_cycle(make_manifest("c", depends_on="b"), {"b": "a"})
+    check_no_cycle(make_manifest("x", depends_on="a"), {"a": "b", "b": "a"})
 
 
 def test_manifests_are_sorted_by_dependency() -> None:
@@ -144,6 +143,6 @@ def test_manifests_are_sorted_by_dependency() -> None:
         make_manifest("a"),
         make_manifest("d"),
     ]
-    assert [each.external_id for each in sort_manifests_by_dependency(wanted)] == ["a", "b", "c", "d"]
+    assert [each.external_id for each in sort_definitions(wanted)] == ["a", "b", "c", "d"]
     with raises_code("manifest.depends_on.cycle"):
-        sort_manifests_by_dependency([make_manifest("a", depends_on="b"), make_manifest("b", depends_on="a")])
+        sort_definitions([make_manifest("a", depends_on="b"), make_manifest("b", depends_on="a")])

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tenuto.errors import Invalid
+from tenuto.model.dependency_order import check_no_cycle
 from tenuto.model.policies import RetryPolicy, TaskPolicy
 from tenuto.model.schedules import (
     MAX_GROUPS,
@@ -19,7 +20,6 @@ from tenuto.model.schedules import (
     Plan,
     ScheduleDefinition,
     changed_fields,
-    check_no_schedule_cycle,
     misfire_from_fields,
     misfire_from_json,
     override_arguments,
@@ -234,38 +234,31 @@ def test_argument_override_for_unknown_step_or_without_mapping_is_rejected() -> 
 # --- cycles ---------------------------------------------------------------------------------------------------------
 
 
-def make_plan_of_schedules(*names: str) -> Plan:
-    return make_plan(*(Step.schedule(name) for name in names))
+def make_schedule_of_schedules(name: str, *names: str) -> ScheduleDefinition:
+    return ScheduleDefinition(name, manual(), make_plan(*(Step.schedule(each) for each in names)))
 
 
 def test_schedule_that_runs_itself_is_rejected() -> None:
     with raises_code("schedule.steps.cycle"):
-        check_no_schedule_cycle("A", make_plan_of_schedules("A"), {})
+        check_no_cycle(make_schedule_of_schedules("A", "A"), {})
 
 
 def test_schedule_cycle_through_others_is_rejected_with_its_path() -> None:
-    plans = {"B": make_plan_of_schedules("C"), "C": make_plan_of_schedules("D", "A"), "D": make_plan("x")}
     with raises_code("schedule.steps.cycle") as rejected:
-        check_no_schedule_cycle("A", make_plan_of_schedules("B"), plans)
+        check_no_cycle(make_schedule_of_schedules("A", "B"), {"B": ["C"], "C": ["D", "A"], "D": []})
     assert "A → B → C → A" in rejected.value.message
 
 
 def test_schedule_cycle_check_uses_the_new_plan() -> None:
-    check_no_schedule_cycle("A", make_plan_of_schedules("B"), {"A": make_plan_of_schedules("A"), "B": make_plan("x")})
+    check_no_cycle(make_schedule_of_schedules("A", "B"), {"A": ["A"], "B": []})
 
 
 def test_two_paths_to_the_same_schedule_are_no_cycle() -> None:
-    check_no_schedule_cycle(
-        "A",
-        make_plan_of_schedules("B", "C"),
-        {"B": make_plan_of_schedules("D"), "C": make_plan_of_schedules("D"), "D": make_plan("x")},
-    )
+    check_no_cycle(make_schedule_of_schedules("A", "B", "C"), {"B": ["D"], "C": ["D"], "D": []})
 
 
 def test_schedule_cycle_check_ends_despite_a_cycle_of_other_schedules() -> None:
-    check_no_schedule_cycle(
-        "A", make_plan_of_schedules("B"), {"B": make_plan_of_schedules("C"), "C": make_plan_of_schedules("B")}
-    )
+    check_no_cycle(make_schedule_of_schedules("A", "B"), {"B": ["C"], "C": ["B"]})
 
 
 # --- definitions ----------------------------------------------------------------------------------------------------

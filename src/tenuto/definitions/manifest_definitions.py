@@ -6,14 +6,14 @@ that were due while a manifest was disabled leave no row and are not made up for
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime
 from typing import Any, Literal
 
 from tenuto.definitions.versioned_definitions import ChangeContext, VersionedDefinitions
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.model.actors import Actor
-from tenuto.model.manifests import MAX_ACTIVE, Manifest, check_manifest_name, check_no_manifest_cycle, max_active_error
+from tenuto.model.manifests import MAX_ACTIVE, Manifest, check_manifest_name, max_active_error
 from tenuto.model.tasks import MAX_PRIORITY, priority_error
 from tenuto.postgres.database import Connection, Database
 from tenuto.store import manifests
@@ -39,23 +39,26 @@ class _ManifestDefinitions(VersionedDefinitions[Manifest, StoredManifest]):
             f"manifest {key!r} exists already", code="manifest.already_exists", field="external_id", remedy=remedy
         )
 
-    async def lock_reference_changes(self, connection: Connection, new: Manifest) -> None:
-        await lock_dependency_changes(connection, [new])
+    def missing_reference(self, new: Manifest, key: str, remedy: str) -> Invalid:
+        return Invalid(
+            f"there is no manifest {key!r} to depend on",
+            code="manifest.depends_on.not_found",
+            field="depends_on",
+            remedy=remedy,
+        )
+
+    async def lock_all_references(self, connection: Connection) -> None:
+        await manifests.lock_dependency_changes(connection)
+
+    async def load_references(self, connection: Connection) -> dict[str, Collection[str]]:
+        dependencies = await manifests.load_dependencies(connection)
+        return {external_id: [parent] for external_id, parent in dependencies.items() if parent is not None}
+
+    async def find_referenced(self, connection: Connection, keys: Collection[str]) -> set[str]:
+        return {key for key in keys if await manifests.prevent_deletion_by_external_id(connection, key)}
 
     def check_names(self, new: Manifest, before: Manifest | None = None) -> None:
         check_manifest_name(new, before)
-
-    async def check_references(self, connection: Connection, new: Manifest, before: Manifest | None = None) -> None:
-        if new.depends_on is None or (before is not None and before.depends_on == new.depends_on):
-            return
-        check_no_manifest_cycle(new.external_id, new.depends_on, await manifests.load_dependencies(connection))
-        if not await manifests.prevent_deletion_by_external_id(connection, new.depends_on):
-            raise Invalid(
-                f"there is no manifest {new.depends_on!r} to depend on",
-                code="manifest.depends_on.not_found",
-                field="depends_on",
-                remedy="create it first",
-            )
 
     async def check_key_change(self, connection: Connection, current: StoredManifest, new: Manifest) -> None:
         raise Invalid(
@@ -95,23 +98,17 @@ class _ManifestDefinitions(VersionedDefinitions[Manifest, StoredManifest]):
             )
 
 
-_DEFINITIONS = _ManifestDefinitions()
-create = _DEFINITIONS.create
-edit = _DEFINITIONS.edit
-set_enabled = _DEFINITIONS.set_enabled
-delete = _DEFINITIONS.delete
-delete_in_tx = _DEFINITIONS.delete_in_tx
-declare = _DEFINITIONS.declare
-declare_in_tx = _DEFINITIONS.declare_in_tx
-get = _DEFINITIONS.get
-not_found = _DEFINITIONS.not_found
-timing_changed = _DEFINITIONS.timing_changed
-
-
-async def lock_dependency_changes(connection: Connection, wanted: Iterable[Manifest]) -> None:
-    """Lock changes of dependencies if one of the manifests has one. Called before any manifest is locked."""
-    if any(manifest.depends_on is not None for manifest in wanted):
-        await manifests.lock_dependency_changes(connection)
+MANIFESTS = _ManifestDefinitions()
+create = MANIFESTS.create
+edit = MANIFESTS.edit
+set_enabled = MANIFESTS.set_enabled
+delete = MANIFESTS.delete
+delete_in_tx = MANIFESTS.delete_in_tx
+declare = MANIFESTS.declare
+declare_in_tx = MANIFESTS.declare_in_tx
+get = MANIFESTS.get
+not_found = MANIFESTS.not_found
+timing_changed = MANIFESTS.timing_changed
 
 
 # --- groups ---------------------------------------------------------------------------------------------------------

@@ -6,13 +6,14 @@ its due instants are recorded in the occurrence ledger.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from datetime import datetime
 
 from tenuto.definitions.versioned_definitions import ChangeContext, VersionedDefinitions
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.ids import new_id
 from tenuto.model.occurrences import Decision, first_undecided_instant
-from tenuto.model.schedules import ScheduleDefinition, check_no_schedule_cycle, check_schedule_names
+from tenuto.model.schedules import ScheduleDefinition, check_schedule_names
 from tenuto.model.steps import SCHEDULE
 from tenuto.postgres.database import Connection
 from tenuto.store import schedules
@@ -38,28 +39,27 @@ class _ScheduleDefinitions(VersionedDefinitions[ScheduleDefinition, Schedule]):
             f"a schedule named {key!r} exists already", code="schedule.already_exists", field="name", remedy=remedy
         )
 
-    async def lock_reference_changes(self, connection: Connection, new: ScheduleDefinition) -> None:
-        await schedules.lock_cycle_check(connection, new)
+    def missing_reference(self, new: ScheduleDefinition, key: str, remedy: str) -> Invalid:
+        step = next(step for _, _, step in new.plan.enumerate_steps() if (step.kind, step.target) == (SCHEDULE, key))
+        return Invalid(
+            f"there is no schedule named {key!r}, which is a step",
+            code="schedule.step.schedule_not_found",
+            field=f"steps.{step.name}",
+            remedy=remedy,
+        )
+
+    async def lock_all_references(self, connection: Connection) -> None:
+        await schedules.lock_cycle_check(connection)
+
+    async def load_references(self, connection: Connection) -> dict[str, Collection[str]]:
+        plans = await schedules.load_plans_with_schedule_steps(connection)
+        return {name: plan.targets_of_kind(SCHEDULE) for name, plan in plans.items()}
+
+    async def find_referenced(self, connection: Connection, keys: Collection[str]) -> set[str]:
+        return await schedules.find_existing_names(connection, keys)
 
     def check_names(self, new: ScheduleDefinition, before: ScheduleDefinition | None = None) -> None:
         check_schedule_names(new, before)
-
-    async def check_references(
-        self, connection: Connection, new: ScheduleDefinition, before: ScheduleDefinition | None = None
-    ) -> None:
-        if before is not None and (before.name, before.plan) == (new.name, new.plan):
-            return
-        targets = new.plan.targets_of_kind(SCHEDULE)
-        if targets:
-            check_no_schedule_cycle(new.name, new.plan, await schedules.load_plans_with_schedule_steps(connection))
-            missing = sorted(targets - await schedules.find_existing_names(connection, targets))
-            if missing:
-                raise Invalid(
-                    f"there is no schedule named {missing[0]!r}, which is a step",
-                    code="schedule.step.schedule_not_found",
-                    field="steps",
-                    remedy="create it first",
-                )
 
     async def check_key_change(self, connection: Connection, current: Schedule, new: ScheduleDefinition) -> None:
         # The name connects the schedule with its declaration: after a renaming the declaration would create it again.
@@ -115,17 +115,17 @@ class _ScheduleDefinitions(VersionedDefinitions[ScheduleDefinition, Schedule]):
         )
 
 
-_DEFINITIONS = _ScheduleDefinitions()
-create = _DEFINITIONS.create
-edit = _DEFINITIONS.edit
-set_enabled = _DEFINITIONS.set_enabled
-delete = _DEFINITIONS.delete
-delete_in_tx = _DEFINITIONS.delete_in_tx
-declare = _DEFINITIONS.declare
-declare_in_tx = _DEFINITIONS.declare_in_tx
-get = _DEFINITIONS.get
-not_found = _DEFINITIONS.not_found
-timing_changed = _DEFINITIONS.timing_changed
+SCHEDULES = _ScheduleDefinitions()
+create = SCHEDULES.create
+edit = SCHEDULES.edit
+set_enabled = SCHEDULES.set_enabled
+delete = SCHEDULES.delete
+delete_in_tx = SCHEDULES.delete_in_tx
+declare = SCHEDULES.declare
+declare_in_tx = SCHEDULES.declare_in_tx
+get = SCHEDULES.get
+not_found = SCHEDULES.not_found
+timing_changed = SCHEDULES.timing_changed
 
 
 async def _check_not_used_as_step(connection: Connection, name: str, field: str | None = None) -> None:

@@ -1,9 +1,9 @@
 """Versioned definitions: create, edit, enable, disable, declare and delete schedules and manifests.
 
 Each change is one transaction, one version and one audit entry. `schedule_definitions` and `manifest_definitions`
-supply the checks and consequences of their kind. A declaration from code or a file takes effect only if it differs from
-the previous one, so that changes by operators remain. Only operators enable or disable an existing definition. Nothing
-is deleted because a declaration is missing.
+supply the checks and consequences of their kind. A stored definition has the current fields and the fields that code or
+a file declared last. A declaration takes effect only if it differs from the previous one, so that changes by operators
+remain. Only operators enable or disable an existing definition. Nothing is deleted because a declaration is missing.
 
 Transactions are retried when the commit acknowledgement is lost. Each operation therefore records its result outside
 the transaction function, so that a retry recognises its own earlier commit.
@@ -12,20 +12,65 @@ the transaction function, so that a retry recognises its own earlier commit.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Literal, Protocol, TypeVar
 from uuid import UUID
 
-from tenuto.definitions.declarations import CHANGING_EFFECTS, Definition, Effect, StoredDefinition, declaration_effect
-from tenuto.errors import Conflict, NotFound
+from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.ids import new_id
 from tenuto.model import validation
 from tenuto.model.actors import Actor
-from tenuto.model.triggers import check_has_run_after
+from tenuto.model.dependency_order import Referring, check_no_cycle
+from tenuto.model.triggers import Trigger, check_has_run_after
 from tenuto.postgres.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError
 from tenuto.store.access import audit_recorder
 from tenuto.store.definition_rows import DefinitionTable, Version
+
+Effect = Literal["created", "changed", "unchanged", "kept"]
+"""``kept``: an operator changed the definition, and the declaration is the same as before."""
+CHANGING_EFFECTS: tuple[Effect, ...] = ("created", "changed")
+
+
+class Definition(Referring, Protocol):
+    """A definition of a schedule or manifest."""
+
+    @property
+    def trigger(self) -> Trigger: ...
+    def to_fields(self) -> dict[str, Any]: ...
+
+
+class StoredDefinition(Protocol):
+    """A definition in the database."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def definition(self) -> Definition: ...
+    @property
+    def id(self) -> UUID: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def enabled(self) -> bool: ...
+    @property
+    def origin(self) -> str: ...
+    @property
+    def declared(self) -> Mapping[str, Any] | None: ...
+    @property
+    def fields(self) -> Mapping[str, Any]: ...
+    @property
+    def trigger(self) -> Trigger: ...
+
+
+def declaration_effect(current: StoredDefinition | None, declared: Mapping[str, Any]) -> Effect:
+    """Return what a declaration would change."""
+    if current is None:
+        return "created"
+    if current.fields == declared:
+        return "unchanged"
+    return "kept" if current.declared == declared else "changed"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,17 +118,23 @@ class VersionedDefinitions(ABC, Generic[D, S]):
     def already_exists(self, key: str, remedy: str) -> Conflict: ...
 
     @abstractmethod
-    async def lock_reference_changes(self, connection: Connection, new: D) -> None:
-        """Lock changes of references if the definition refers to others: two concurrent changes could form a cycle that
-        neither detects. Called before any row is locked; a plan takes the lock before."""
+    def missing_reference(self, new: D, key: str, remedy: str) -> Invalid:
+        """Return the error for a definition that refers to one that does not exist."""
+
+    @abstractmethod
+    async def lock_all_references(self, connection: Connection) -> None: ...
+
+    @abstractmethod
+    async def load_references(self, connection: Connection) -> dict[str, Collection[str]]:
+        """Return what each stored definition refers to, by key; those without references may be left out."""
+
+    @abstractmethod
+    async def find_referenced(self, connection: Connection, keys: Collection[str]) -> set[str]:
+        """Return which of these definitions exist."""
 
     @abstractmethod
     def check_names(self, new: D, before: D | None = None) -> None:
         """Raise `Invalid` for names with invisible characters, except names of ``before``."""
-
-    @abstractmethod
-    async def check_references(self, connection: Connection, new: D, before: D | None = None) -> None:
-        """Check that referenced definitions exist and form no cycle; skipped if unchanged since ``before``."""
 
     @abstractmethod
     async def check_key_change(self, connection: Connection, current: S, new: D) -> None:
@@ -103,6 +154,23 @@ class VersionedDefinitions(ABC, Generic[D, S]):
     async def prepare_deletion(self, connection: Connection, current: S, context: ChangeContext) -> None:
         """Raise `Conflict` if the definition is in use; otherwise decide its due and queued runs."""
 
+    # --- references -------------------------------------------------------------------------------------------------
+
+    async def lock_reference_changes(self, connection: Connection, definitions: Iterable[D]) -> None:
+        """Lock changes of references if a definition refers to others: two concurrent changes could form a cycle that
+        neither detects. Called before any row is locked; a plan takes the lock before."""
+        if any(new.references for new in definitions):
+            await self.lock_all_references(connection)
+
+    async def check_references(self, connection: Connection, new: D, before: D | None = None) -> None:
+        """Check that referenced definitions exist and form no cycle; skipped if unchanged since ``before``."""
+        wanted = new.references
+        if not wanted or (before is not None and (before.key, before.references) == (new.key, wanted)):
+            return
+        check_no_cycle(new, await self.load_references(connection))
+        if missing := sorted(set(wanted) - await self.find_referenced(connection, wanted)):
+            raise self.missing_reference(new, missing[0], "create it first")
+
     # --- operations -------------------------------------------------------------------------------------------------
 
     async def get(self, database: Database, key: str) -> S:
@@ -119,7 +187,7 @@ class VersionedDefinitions(ABC, Generic[D, S]):
         audit_recorder.add_audit_details(target=new.key)
 
         async def act(connection: Connection) -> None:
-            await self.lock_reference_changes(connection, new)
+            await self.lock_reference_changes(connection, [new])
             await self._check_new_definition(connection, new, context.now)
             if not await self._insert(connection, id, new, context, enabled=enabled, declared=None):
                 existing = await self.rows.lock(connection, new.key)
@@ -149,7 +217,7 @@ class VersionedDefinitions(ABC, Generic[D, S]):
 
         async def act(connection: Connection) -> None:
             nonlocal edited
-            await self.lock_reference_changes(connection, new)
+            await self.lock_reference_changes(connection, [new])
             if edited and (stored := await self.rows.lock(connection, new.key)) and stored.definition == new:
                 return  # our own commit, whose reply was lost
             current = await self._lock_existing(connection, key)
@@ -225,7 +293,7 @@ class VersionedDefinitions(ABC, Generic[D, S]):
     async def declare_in_tx(self, connection: Connection, new: D, context: ChangeContext, id: UUID) -> Effect:
         """Like `declare`, within a transaction; ``id`` is used if the definition is created."""
         fields = new.to_fields()
-        await self.lock_reference_changes(connection, new)
+        await self.lock_reference_changes(connection, [new])
         current = await self.rows.lock(connection, new.key)
         if current is None:
             # Only new definitions are checked: a service must start although the trigger of an existing one has ended.

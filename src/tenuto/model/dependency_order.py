@@ -1,14 +1,48 @@
-"""Dependency graphs of names: topological order and cycle detection.
+"""Dependencies between definitions: topological order and cycle detection.
 
-Dependencies of a name are requested once. The walks are iterative, so that a chain of thousands of names needs no
-deep stack, and each name is visited once.
+The walks are iterative, so that a chain of thousands of definitions needs no deep stack, and each is visited once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Protocol, TypeVar
+
+from tenuto.errors import Invalid
 
 GetDependencies = Callable[[str], Iterable[str]]
+
+
+class Referring(Protocol):
+    """A definition that may refer to others of its kind."""
+
+    @property
+    def key(self) -> str: ...
+    @property
+    def references(self) -> Collection[str]:
+        """Keys of the definitions that this one needs."""
+
+    @staticmethod
+    def cycle_error(cycle: str) -> Invalid: ...
+
+
+R = TypeVar("R", bound=Referring)
+
+
+def check_no_cycle(new: Referring, references: Mapping[str, Collection[str]]) -> None:
+    """Raise `Invalid` if a definition would need itself through others; ``references`` are those of the others."""
+    cycle = find_cycle(new.key, lambda key: sorted(new.references if key == new.key else references.get(key, ())))
+    if cycle is not None:
+        raise new.cycle_error(format_cycle(cycle))
+
+
+def sort_definitions(definitions: Iterable[R]) -> list[R]:
+    """Return definitions, each after those that it needs."""
+    by_key = {each.key: each for each in definitions}
+    if not by_key:
+        return []
+    cycle_error = next(iter(by_key.values())).cycle_error
+    return [by_key[key] for key in sort_by_dependency(by_key, lambda key: sorted(by_key[key].references), cycle_error)]
 
 
 def find_cycle(start: str, dependencies: GetDependencies) -> list[str] | None:

@@ -8,13 +8,13 @@ dead letter.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from tenuto.errors import Invalid, quoted
-from tenuto.model import dependency_order, validation
+from tenuto.model import validation
 from tenuto.model.policies import TaskPolicy, policy_from_json
 from tenuto.model.tasks import MAX_PRIORITY, priority_error
 from tenuto.model.triggers import ManualTrigger, Trigger, trigger_from_fields
@@ -89,12 +89,23 @@ class Manifest:
                 remedy="give only one of a trigger, after and on_demand",
             )
         if self.depends_on == self.external_id:
-            raise _cycle_error(f"{self.external_id} → {self.external_id}")
+            raise self.cycle_error(f"{self.external_id} → {self.external_id}")
 
     @property
     def key(self) -> str:
         """The unique key: the external id."""
         return self.external_id
+
+    @property
+    def references(self) -> set[str]:
+        """The manifest after whose success it runs, if any."""
+        return set() if self.depends_on is None else {self.depends_on}
+
+    @staticmethod
+    def cycle_error(cycle: str) -> Invalid:
+        return Invalid(
+            f"a manifest would run after itself: {cycle}", code="manifest.depends_on.cycle", field="depends_on"
+        )
 
     @property
     def schedule_type(self) -> ScheduleType:
@@ -150,31 +161,6 @@ def check_manifest_name(new: Manifest, before: Manifest | None = None) -> None:
         validation.check_title(new.name, field="name")
 
 
-def check_no_manifest_cycle(external_id: str, depends_on: str | None, parents: Mapping[str, str | None]) -> None:
-    """Raise `Invalid` if the manifest would, through others, run after itself."""
-
-    def dependencies(each: str) -> Sequence[str]:
-        parent = depends_on if each == external_id else parents.get(each)
-        return () if parent is None else (parent,)
-
-    cycle = dependency_order.find_cycle(external_id, dependencies)
-    if cycle is not None:
-        raise _cycle_error(dependency_order.format_cycle(cycle))
-
-
-def sort_manifests_by_dependency(wanted: Iterable[Manifest]) -> Sequence[Manifest]:
-    """Return the manifests, each after the one it depends on."""
-    by_id = {each.external_id: each for each in wanted}
-
-    def dependencies(external_id: str) -> Sequence[str]:
-        parent = by_id[external_id].depends_on
-        return () if parent is None else (parent,)
-
-    return [
-        by_id[external_id] for external_id in dependency_order.sort_by_dependency(by_id, dependencies, _cycle_error)
-    ]
-
-
 def max_active_error(value: object) -> Invalid:
     """The error for a cap on active runs that is not a whole number in range."""
     return Invalid(
@@ -182,10 +168,6 @@ def max_active_error(value: object) -> Invalid:
         code="manifest.max_active.out_of_range",
         field="max_active",
     )
-
-
-def _cycle_error(cycle: str) -> Invalid:
-    return Invalid(f"a manifest would run after itself: {cycle}", code="manifest.depends_on.cycle", field="depends_on")
 
 
 def _is_whole_number(value: object, low: int, high: int) -> bool:

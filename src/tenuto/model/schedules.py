@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from tenuto.errors import Forbidden, Invalid, quoted
-from tenuto.model import dependency_order, validation
+from tenuto.model import validation
 from tenuto.model.steps import JOB, SCHEDULE, Step, step_from_fields
 from tenuto.model.triggers import Trigger
 
@@ -297,6 +297,20 @@ class ScheduleDefinition:
         """The unique key: the name."""
         return self.name
 
+    @property
+    def references(self) -> set[str]:
+        """Names of the schedules that it runs as steps."""
+        return self.plan.targets_of_kind(SCHEDULE)
+
+    @staticmethod
+    def cycle_error(cycle: str) -> Invalid:
+        return Invalid(
+            f"a schedule would run itself: {cycle}",
+            code="schedule.steps.cycle",
+            field="steps",
+            remedy="remove one of these steps",
+        )
+
     def to_fields(self) -> dict[str, Any]:
         """Return the plain data that is stored as a version and compared between versions."""
         return {
@@ -327,36 +341,6 @@ def changed_fields(before: Mapping[str, Any] | None, after: Mapping[str, Any] | 
         for name in dict.fromkeys([*before, *after])
         if before.get(name) != after.get(name)
     }
-
-
-def check_no_schedule_cycle(name: str, plan: Plan, plans: Mapping[str, Plan]) -> None:
-    """Raise `Invalid` if the schedule would, through others, run itself as a step."""
-
-    def dependencies(each: str) -> Sequence[str]:
-        current = plan if each == name else plans.get(each)
-        return () if current is None else sorted(current.targets_of_kind(SCHEDULE))
-
-    cycle = dependency_order.find_cycle(name, dependencies)
-    if cycle is not None:
-        raise _cycle_error(dependency_order.format_cycle(cycle))
-
-
-def sort_schedules_by_dependency(wanted: Iterable[ScheduleDefinition]) -> Sequence[ScheduleDefinition]:
-    """Return the definitions, each after those it runs as steps."""
-    by_name = {each.name: each for each in wanted}
-    ordered = dependency_order.sort_by_dependency(
-        by_name, lambda name: sorted(by_name[name].plan.targets_of_kind(SCHEDULE)), _cycle_error
-    )
-    return [by_name[name] for name in ordered]
-
-
-def _cycle_error(cycle: str) -> Invalid:
-    return Invalid(
-        f"a schedule would run itself: {cycle}",
-        code="schedule.steps.cycle",
-        field="steps",
-        remedy="remove one of these steps",
-    )
 
 
 def override_arguments(plan: Plan, overrides: Mapping[str, Mapping[str, Any]], *, jobs_only: bool = False) -> Plan:

@@ -12,15 +12,15 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from tenuto.definitions import manifest_definitions
-from tenuto.definitions.declarations import Effect
 from tenuto.definitions.definition_files import DeclaredManifest
-from tenuto.definitions.versioned_definitions import ChangeContext
+from tenuto.definitions.versioned_definitions import ChangeContext, Effect
 from tenuto.errors import Conflict, Invalid, NotFound, UnknownJob, quoted
 from tenuto.ids import new_id
 from tenuto.jobs.registry import Job, JobRegistry
 from tenuto.model import validation
 from tenuto.model.actors import Actor
-from tenuto.model.manifests import Manifest, ScheduleType, sort_manifests_by_dependency
+from tenuto.model.dependency_order import sort_definitions
+from tenuto.model.manifests import Manifest, ScheduleType
 from tenuto.model.policies import RetryPolicy, TaskPolicy, resolve_retry_policy
 from tenuto.model.steps import override_policy
 from tenuto.model.tasks import parse_duration_seconds
@@ -78,7 +78,7 @@ class Manifests:
         """Create or change manifests, prerequisites first, and return the effect on each."""
         database = database or await self._open()
         effects: dict[str, Effect] = {}
-        for manifest in sort_manifests_by_dependency([self.check(manifest) for manifest in definitions]):
+        for manifest in sort_definitions([self.check(manifest) for manifest in definitions]):
             effects[manifest.external_id] = await manifest_definitions.declare(
                 database, manifest, self._author(database, reason, origin)
             )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 
-from tenuto.definitions import manifest_plan, schedule_plan
+from tenuto.definitions import definition_plan
 from tenuto.definitions.definition_files import (
     DeclaredGroup,
     DeclaredManifest,
@@ -14,10 +14,11 @@ from tenuto.definitions.definition_files import (
     parse_manifests,
     parse_schedules,
 )
+from tenuto.definitions.definition_plan import DefinitionPlan, GroupChange, ManifestPlan, SchedulePlan
 from tenuto.definitions.document_parser import Document
-from tenuto.definitions.manifest_plan import ManifestPlan
-from tenuto.definitions.schedule_plan import SchedulePlan
-from tenuto.definitions.versioned_definitions import ChangeContext
+from tenuto.definitions.manifest_definitions import MANIFESTS
+from tenuto.definitions.schedule_definitions import SCHEDULES
+from tenuto.definitions.versioned_definitions import CHANGING_EFFECTS, ChangeContext
 from tenuto.errors import Invalid
 from tenuto.ids import new_id
 from tenuto.model.actors import Actor
@@ -49,17 +50,18 @@ class ApplyPlan:
     """The changes that applying definition files would make."""
 
     schedules: SchedulePlan
-    manifests: ManifestPlan = field(default_factory=ManifestPlan)
+    manifests: ManifestPlan = field(default_factory=DefinitionPlan)
+    groups: Sequence[GroupChange] = ()
 
     @property
     def has_changes(self) -> bool:
-        return self.schedules.has_changes or self.manifests.has_changes
+        changes_groups = any(each.effect in CHANGING_EFFECTS for each in self.groups)
+        return self.schedules.has_changes or self.manifests.has_changes or changes_groups
 
     @property
     def deleted(self) -> Sequence[str]:
         """Names of the schedules and manifests to delete."""
-        schedules = [schedule.name for schedule in self.schedules.deleted]
-        return [*schedules, *(manifest.external_id for manifest in self.manifests.deleted)]
+        return [each.key for part in (self.schedules, self.manifests) for each in part.deleted]
 
 
 class Plans:
@@ -94,15 +96,15 @@ class Plans:
                 )
         database = await self._open()
         schedules = await self._schedules.plan(declarations.schedules, prune=prune)
-        manifests = await manifest_plan.plan_manifests(
+        manifests = await definition_plan.plan_definitions(
+            MANIFESTS,
             database,
             declarations.manifests,
-            declarations.groups,
             self._manifests.from_declaration,
             database.clock.now(),
             prune=prune,
         )
-        return ApplyPlan(schedules, manifests)
+        return ApplyPlan(schedules, manifests, await definition_plan.plan_groups(database, declarations.groups))
 
     async def apply(self, planned: ApplyPlan, *, reason: str | None = None) -> None:
         """Make all planned changes in one transaction; an error if a definition has changed since the plan."""
@@ -112,8 +114,9 @@ class Plans:
         manifest_ids = {change.key: new_id() for change in planned.manifests.changes}
 
         async def act(connection: Connection) -> None:
-            await schedule_plan.apply_plan_in_tx(connection, planned.schedules, context, schedule_ids)
-            await manifest_plan.apply_plan_in_tx(connection, planned.manifests, context, manifest_ids)
+            await definition_plan.apply_plan_in_tx(SCHEDULES, connection, planned.schedules, context, schedule_ids)
+            await definition_plan.apply_plan_in_tx(MANIFESTS, connection, planned.manifests, context, manifest_ids)
+            await definition_plan.apply_groups_in_tx(connection, planned.groups, context)
             if not planned.has_changes:  # at most the recorded origin of definitions changes
                 audit_recorder.mark_unchanged()
 

@@ -7,15 +7,16 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from tenuto.definitions import schedule_definitions, schedule_plan
-from tenuto.definitions.declarations import Effect
+from tenuto.definitions import definition_plan, schedule_definitions
 from tenuto.definitions.definition_files import DeclaredSchedule
-from tenuto.definitions.schedule_plan import SchedulePlan
-from tenuto.definitions.versioned_definitions import ChangeContext
+from tenuto.definitions.definition_plan import SchedulePlan
+from tenuto.definitions.schedule_definitions import SCHEDULES
+from tenuto.definitions.versioned_definitions import ChangeContext, Effect
 from tenuto.errors import Invalid, quoted
 from tenuto.ids import new_id
 from tenuto.jobs.registry import JobRegistry
 from tenuto.model.actors import Actor
+from tenuto.model.dependency_order import sort_definitions
 from tenuto.model.occurrences import Decision
 from tenuto.model.schedules import (
     Misfire,
@@ -24,7 +25,6 @@ from tenuto.model.schedules import (
     ScheduleDefinition,
     misfire_from_fields,
     override_arguments,
-    sort_schedules_by_dependency,
 )
 from tenuto.model.steps import Step
 from tenuto.model.triggers import Trigger
@@ -101,7 +101,7 @@ class Schedules:
         """Create or change schedules, prerequisites first, and return the effect on each."""
         database = database or await self._open()
         effects: dict[str, Effect] = {}
-        for definition in sort_schedules_by_dependency(definitions):
+        for definition in sort_definitions(definitions):
             author = self._author(database, reason, origin)
             new = self.resolve_steps(definition)
             await check_steps(database, new.plan, self._jobs)
@@ -128,8 +128,13 @@ class Schedules:
                     )
                 )
         database = await self._open()
-        return await schedule_plan.plan_schedules(
-            database, files, self.resolve_steps, database.clock.now(), prune=prune
+        return await definition_plan.plan_definitions(
+            SCHEDULES,
+            database,
+            files,
+            lambda each: self.resolve_steps(each.definition),
+            database.clock.now(),
+            prune=prune,
         )
 
     def resolve_steps(self, definition: ScheduleDefinition) -> ScheduleDefinition:

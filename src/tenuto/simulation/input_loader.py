@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from tenuto.definitions.declarations import declaration_effect
+from tenuto.definitions.versioned_definitions import declaration_effect
 from tenuto.errors import Invalid, NotFound
 from tenuto.model.schedules import ScheduleDefinition, misfire_from_stored_fields, plan_from_fields
 from tenuto.model.steps import SCHEDULE

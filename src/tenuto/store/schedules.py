@@ -16,7 +16,6 @@ from uuid import UUID
 from tenuto.errors import TenutoError
 from tenuto.model.occurrences import Decision
 from tenuto.model.schedules import OverlapPolicy, Plan, ScheduleDefinition, misfire_from_json, plan_from_json
-from tenuto.model.steps import SCHEDULE
 from tenuto.model.triggers import Trigger, trigger_from_json
 from tenuto.postgres.database import Connection, Database, Row
 from tenuto.postgres.sql_loader import load_statements
@@ -121,10 +120,9 @@ async def list_schedules(
     ]
 
 
-async def lock_cycle_check(connection: Connection, definition: ScheduleDefinition) -> None:
+async def lock_cycle_check(connection: Connection) -> None:
     """Serialise changes of schedules that run other schedules: two at once could close an undetected cycle."""
-    if definition.plan.targets_of_kind(SCHEDULE):
-        await connection.execute(SQL.lock_cycle_check)
+    await connection.execute(SQL.lock_cycle_check)
 
 
 async def load_plans_with_schedule_steps(connection: Connection) -> dict[str, Plan]:

@@ -79,7 +79,7 @@ def _plan_to_wire(planned: ApplyPlan) -> dict[str, Any]:
     changes = [
         *(_change_to_wire("schedule", each) for each in planned.schedules.changes),
         *(_change_to_wire("manifest", each) for each in planned.manifests.changes),
-        *(_change_to_wire("group", each) for each in planned.manifests.groups),
+        *(_change_to_wire("group", each) for each in planned.groups),
     ]
     response = {"changes": changes, "deleted": list(planned.deleted), "changes_something": planned.has_changes}
     fingerprint = hashlib.sha256(json.dumps(response, sort_keys=True, default=str).encode()).hexdigest()

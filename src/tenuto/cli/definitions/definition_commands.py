@@ -20,7 +20,7 @@ from tenuto.cli.descriptions import titled_diff
 from tenuto.cli.formatting import format_relative, format_with_age, safe_text
 from tenuto.cli.output import Record, print_json, print_rich, styled_state
 from tenuto.cli.parameters import option
-from tenuto.definitions.declarations import StoredDefinition
+from tenuto.definitions.versioned_definitions import StoredDefinition
 from tenuto.errors import NotFound
 from tenuto.model.schedules import changed_fields
 from tenuto.store.definition_rows import Version

@@ -20,11 +20,10 @@ from tenuto.cli.formatting import safe_text
 from tenuto.cli.output import print_json, print_rich
 from tenuto.cli.parameters import argument, flag
 from tenuto.definitions import document_parser
-from tenuto.definitions.declarations import CHANGING_EFFECTS, PlannedChange
 from tenuto.definitions.definition_files import DeclaredSchedule, parse_schedules
+from tenuto.definitions.definition_plan import GroupChange, ManifestChange, PlannedChange, ScheduleChange
 from tenuto.definitions.document_parser import MAX_BYTES, SUFFIXES, Document
-from tenuto.definitions.manifest_plan import GroupChange, ManifestChange
-from tenuto.definitions.schedule_plan import ScheduleChange
+from tenuto.definitions.versioned_definitions import CHANGING_EFFECTS
 from tenuto.errors import Invalid
 from tenuto.model.triggers import Trigger
 from tenuto.operations.plans import ApplyPlan, Declarations, read_declarations
@@ -169,7 +168,7 @@ def plan_document(planned: ApplyPlan) -> dict[str, Any]:
                 "path": change.entry.path,
                 "changes": before_and_after(change.differences),
             }
-            for change in planned.manifests.groups
+            for change in planned.groups
         ],
         "not_declared": _undeclared_names(planned),
         "deleted": list(planned.deleted),
@@ -197,7 +196,7 @@ def change_document(change: PlannedChange[Any, Any, Any], known_by: str) -> dict
 
 def print_plan(session: Session, planned: ApplyPlan) -> None:
     """Print a plan for people: the changes on stdout, the totals on stderr."""
-    schedules, manifests, groups = planned.schedules.changes, planned.manifests.changes, planned.manifests.groups
+    schedules, manifests, groups = planned.schedules.changes, planned.manifests.changes, planned.groups
     parts = [line for change in schedules for line in _schedule_lines(change)]
     parts += [line for group in groups for line in _group_lines(group)]
     parts += [line for change in manifests for line in _manifest_lines(change)]
