@@ -74,7 +74,11 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
     ) -> None:
         """``extensions`` are used besides the installed ones."""
         self.settings = settings or load_settings(database=database, home=home)
-        self.extension_registry = ExtensionRegistry(extensions, disabled=lambda: self.settings.disabled_extensions)
+        self.extension_registry = ExtensionRegistry(
+            extensions,
+            disabled=lambda: self.settings.disabled_extensions,
+            create_services=self._extension_services,
+        )
         check_sections(self.extension_registry.names)
         self._extension_schemas = ExtensionSchemas(self.extension_registry)
         self.extensions = ExtensionOperations(self.extension_registry, self._extension_services)
@@ -91,7 +95,7 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         self.one_shots = OneShots(self.open, self._current_actor, self.jobs, self._new_task, self._current_settings)
         self.api_keys = ApiKeys(self.open, self._current_actor)
         self.audit = AuditLog(self.open, self._current_settings)
-        self.status = InstallationStatus(self.open, self._current_settings)
+        self.status = InstallationStatus(self.open, self._current_settings, self.extension_registry)
         self.logs = Logs(self.open)
         self.secrets = Secrets(self.open, self._current_actor, self._current_settings)
         self.jobs.add_kind(StepKind(SCHEDULE, lambda: schedule_step.schedule_step_job(self.open)))
@@ -219,7 +223,8 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         """
         database = await self.connect(check_schema=self.settings.database is None)
         try:
-            return await examine(database, self.settings, report=on_finding)
+            await self._extension_schemas.prepare_all(database, migrate=self.settings.database is None)
+            return await examine(database, self.settings, extensions=self.extension_registry, report=on_finding)
         finally:
             await database.close()
 
@@ -238,22 +243,33 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
     ) -> AbstractAsyncContextManager[Worker]:
         """Run a worker in this process for the duration of the block. ``options`` are worker settings."""
         return processes.background_worker(
-            self.connect_for_services, self.jobs, self.settings, load_worker_settings(**options), executor, timing
+            self.connect_for_services,
+            self.jobs,
+            self.settings,
+            load_worker_settings(**options),
+            self.extension_registry,
+            executor,
+            timing,
         )
 
     def scheduler(self, *, name: str | None = None) -> AbstractAsyncContextManager[None]:
         """Run a scheduler in this process for the duration of the block."""
-        return processes.background_scheduler(self.connect_for_services, self.settings, name)
+        return processes.background_scheduler(self.connect_for_services, self.settings, self.extension_registry, name)
 
     async def run_worker(self, *, executor: ExecutorFactory = NativeExecutor, **options: Any) -> None:
         """Run a worker process until a signal stops it."""
         await processes.run_worker(
-            self.connect_for_services, self.jobs, self.settings, load_worker_settings(**options), executor
+            self.connect_for_services,
+            self.jobs,
+            self.settings,
+            load_worker_settings(**options),
+            self.extension_registry,
+            executor,
         )
 
     async def run_scheduler(self, *, name: str | None = None) -> None:
         """Run a scheduler process until a signal stops it."""
-        await processes.run_scheduler(self.connect_for_services, self.settings, name=name)
+        await processes.run_scheduler(self.connect_for_services, self.settings, self.extension_registry, name=name)
 
     async def run(
         self,
@@ -264,7 +280,13 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
     ) -> None:
         """Run scheduler and worker in one process until a signal stops it; enter ``alongside`` meanwhile."""
         await processes.run_all(
-            self.connect_for_services, self.jobs, self.settings, load_worker_settings(**options), on_ready, alongside
+            self.connect_for_services,
+            self.jobs,
+            self.settings,
+            load_worker_settings(**options),
+            self.extension_registry,
+            on_ready,
+            alongside,
         )
 
     async def connect_for_services(self) -> Database:

@@ -38,6 +38,7 @@ __all__ = [
     "DefinitionPlan",
     "DoctorCheck",
     "Event",
+    "EventOptions",
     "EventSource",
     "EventTopics",
     "Extension",
@@ -207,12 +208,22 @@ class EventSource(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class EventOptions:
+    """How the feed uses a source."""
+
+    is_catch_up: bool = False
+    """The source is used for a single query over a long time, for a subscriber that returns."""
+    max_changes: int = 5_000
+    """More changes of a topic in one poll than this need not be reported one by one."""
+
+
+@dataclass(frozen=True, slots=True)
 class EventTopics:
     """Topics of the event feed and their source."""
 
     topics: tuple[str, ...]
     """Names that subscribers use; those of an extension begin with its name and a dot."""
-    create_source: Callable[[], EventSource]
+    create_source: Callable[[EventOptions], EventSource]
     """Creates a source for a series of polls."""
 
 

@@ -9,25 +9,34 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
-from tenuto.errors import Invalid, TenutoError
-from tenuto.extension import Extension
+from tenuto.errors import Invalid, TenutoError, Unavailable
+from tenuto.extension import EventOptions, Extension, ExtensionServices, ProcessRole, Retention, Service
 from tenuto.logs import Log
 from tenuto.version import __version__
+
+if TYPE_CHECKING:
+    from tenuto.store.monthly_tables import MonthlyTable
 
 ENTRY_POINT_GROUP = "tenuto.extensions"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _RESERVED_NAMES = ("tenuto", "worker", "extensions")
+_TIMEOUT_CODES = ("database.statement_timeout", "database.lock_timeout")
 _CONDITION = re.compile(r"\s*(>=|<=|==|!=|<|>)\s*(\d+(?:\.\d+)*)\s*")
 
 T = TypeVar("T")
 
 log = Log("tenuto.extensions")
+
+
+def _no_services(extension: Extension) -> ExtensionServices:
+    raise Invalid(f"the extension {extension.name!r} is used without an app", code="extension.no_app")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,8 +61,15 @@ class Contribution(Generic[T]):
 class ExtensionRegistry:
     """The extensions of one app."""
 
-    def __init__(self, given: Iterable[Extension] = (), *, disabled: Callable[[], Sequence[str]] = lambda: ()) -> None:
+    def __init__(
+        self,
+        given: Iterable[Extension] = (),
+        *,
+        disabled: Callable[[], Sequence[str]] = lambda: (),
+        create_services: Callable[[Extension], ExtensionServices] = _no_services,
+    ) -> None:
         """``given`` have priority over installed ones; ``disabled`` returns the names of those that are not loaded."""
+        self.create_services = create_services
         self._given = tuple(given)
         self._disabled = disabled
         self._lock = threading.RLock()
@@ -90,6 +106,67 @@ class ExtensionRegistry:
             except Exception as error:  # noqa: BLE001 — code of an extension: the others and the core go on
                 self.report_failure(extension.name, part, error)
         return found
+
+    @contextmanager
+    def isolate(self, extension: Extension, part: str) -> Iterator[None]:
+        """Report errors of the block as a failure of the extension, and continue after it; raise connection errors."""
+        try:
+            yield
+            self.clear_failure(extension.name, part)
+        except Exception as error:
+            # The extension is not to blame for the connection, but for a slow statement.
+            if isinstance(error, Unavailable) and error.code not in _TIMEOUT_CODES:
+                raise
+            self.report_failure(extension.name, part, error)
+
+    def background_services(self, role: ProcessRole) -> list[Service]:
+        """Return the background services of a process with this role. Their errors do not stop the process."""
+        found = self.collect(
+            "background services",
+            lambda extension: extension.background_services(role, self.create_services(extension)),
+        )
+        return [_IsolatedService(self, each.extension, each.value) for each in found]
+
+    def retention(self) -> list[Retention]:
+        """Return the records that housekeeping deletes."""
+        found = self.collect("retention", lambda extension: extension.retention())
+        return [replace(each.value, name=f"{each.extension.name}: {each.value.name}") for each in found]
+
+    def monthly_tables(self) -> list[MonthlyTable]:
+        """Return the tables that are partitioned by month."""
+        from tenuto.store.monthly_tables import MonthlyTable  # not for `tenuto --help`: it imports the driver
+
+        return [
+            each.value
+            for each in self.collect(
+                "partitioned tables",
+                lambda extension: [
+                    MonthlyTable(f"tenuto_{extension.name}", table.table, table.key, table.cutoff)
+                    for table in extension.partitioned_tables()
+                ],
+            )
+        ]
+
+    def try_all_parts(self) -> None:
+        """Ask every extension for all that it contributes, so that `failures` is complete."""
+        parts: dict[str, Callable[[Extension], Iterable[object]]] = {
+            "settings": lambda each: [self.create_services(each).get_section()],
+            "partitioned tables": lambda each: each.partitioned_tables(),
+            "step kinds": lambda each: [kind.create_job() for kind in each.step_kinds(self.create_services(each))],
+            "operations": lambda each: [each.operations(self.create_services(each))],
+            "routers": lambda each: [resolve_target(router.target) for router in each.routers()],
+            "commands": lambda each: [resolve_target(command.target) for command in each.commands()],
+            "pages": lambda each: [resolve_target(page.load) for page in each.pages()],
+            "panels": lambda each: [resolve_target(panel.load) for panel in each.panels()],
+            "page assets": lambda each: [each.page_assets()],
+            "retention": lambda each: each.retention(),
+            "event topics": lambda each: [topics.create_source(EventOptions()) for topics in each.event_topics()],
+            "metrics": lambda each: each.metrics(),
+            "audit actions": lambda each: each.audit_actions(),
+            "definition lists": lambda each: each.definition_lists(),
+        }
+        for part, contribute in parts.items():
+            self.collect(part, contribute)
 
     def report_failure(self, extension: str, part: str, error: Exception, remedy: str | None = None) -> None:
         """Log a failure once and keep it for the doctor."""
@@ -134,6 +211,32 @@ class ExtensionRegistry:
         for entry_point in find_entry_points():
             if entry_point.name not in disabled:
                 yield entry_point.name, partial(load_extension, entry_point)
+
+
+class _IsolatedService:
+    """A service of an extension whose errors are reported and do not stop the process."""
+
+    def __init__(self, registry: ExtensionRegistry, extension: Extension, service: Service) -> None:
+        self.name = service.name
+        self._registry = registry
+        self._extension = extension
+        self._service = service
+
+    @property
+    def is_ready(self) -> bool:
+        return self._service.is_ready
+
+    async def start(self) -> None:
+        try:
+            await self._service.start()
+        except Exception as error:  # noqa: BLE001 — code of an extension: the process starts without it
+            self._registry.report_failure(self._extension.name, f"background service {self.name}", error)
+
+    async def stop(self) -> None:
+        try:
+            await self._service.stop()
+        except Exception as error:  # noqa: BLE001 — code of an extension: the other services must stop too
+            self._registry.report_failure(self._extension.name, f"background service {self.name}", error)
 
 
 def find_entry_points() -> list[EntryPoint]:

@@ -1,6 +1,7 @@
-"""Service processes: the loops that run in a worker, scheduler or web process, from start to shutdown.
+"""Service processes: the services that run in a worker, scheduler or web process, from start to shutdown.
 
-Every process runs the recovery sweep and housekeeping, so any mix and number of processes is sufficient.
+Each role has a list of services, of the core and of extensions. Every process runs the recovery sweep and housekeeping,
+so any mix and number of processes is sufficient.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from datetime import timedelta
 from tenuto.audit.sealer import AuditSealer
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import Conflict, SchemaBehind, StoreError, TenutoError, Unavailable
+from tenuto.extension_registry import ExtensionRegistry
 from tenuto.jobs.registry import JobRegistry
 from tenuto.logs import Log
-from tenuto.maintenance.housekeeping import Housekeeping
+from tenuto.maintenance.housekeeping import RETENTION, Housekeeping
 from tenuto.maintenance.recovery import recover_lost_tasks
-from tenuto.observability.probe_server import serve_probes
+from tenuto.observability.probe_server import ProbeServer
 from tenuto.observability.status import InstallationStatus
 from tenuto.postgres.database import Database
 from tenuto.scheduling.manifest_manager import ManifestManager
@@ -27,6 +29,7 @@ from tenuto.scheduling.scheduler import Scheduler
 from tenuto.service.health_file import HealthFile
 from tenuto.service.polling_loop import PollingLoop, retry_until_database_answers
 from tenuto.service.process_identity import ProcessIdentity, register_process
+from tenuto.service.service import ProcessRole, Service, run_services
 from tenuto.service.signals import ShutdownSignals
 from tenuto.settings import Settings, WorkerSettings, load_worker_settings
 from tenuto.store import workers
@@ -47,11 +50,14 @@ async def run_worker(
     jobs: JobRegistry,
     settings: Settings,
     worker_settings: WorkerSettings,
+    extensions: ExtensionRegistry,
     executor: ExecutorFactory = NativeExecutor,
 ) -> None:
     """Run a worker process until a signal; raise an error if another process ends its registration."""
     identity = ProcessIdentity.acquire("worker", settings.home, worker_settings.name)
-    async with _service_process(connect, settings, identity, grace_seconds=worker_settings.grace_seconds) as process:
+    async with _service_process(
+        connect, settings, extensions, identity, grace_seconds=worker_settings.grace_seconds
+    ) as process:
         if process.database is None:
             return
         worker = Worker(
@@ -63,42 +69,47 @@ async def run_worker(
             executor=executor,
         )
         process.signals.set_handlers(worker.stop, worker.stop_now)
-        async with maintenance_loops(process.database, settings, identity):
+        async with run_services(worker_services(process.database, settings, extensions, identity)):
             await worker.run()
 
 
-async def run_scheduler(connect: Connect, settings: Settings, *, name: str | None = None) -> None:
+async def run_scheduler(
+    connect: Connect, settings: Settings, extensions: ExtensionRegistry, *, name: str | None = None
+) -> None:
     """Run a scheduler process until a signal; raise an error if another process takes its name."""
     identity = ProcessIdentity.acquire("scheduler", settings.home, name)
-    async with _service_process(connect, settings, identity) as process:
+    async with _service_process(connect, settings, extensions, identity) as process:
         if process.database is None:
             return
         stopped = asyncio.Event()
         process.signals.set_handlers(stopped.set, stopped.set)
-        async with scheduler_loops(
+        services = scheduler_services(
             process.database,
             settings,
+            extensions,
             identity,
             process.health_files["scheduler"].write,
             stop_with_error=process.stop_with_error,
             is_stopped=stopped.is_set,
-        ):
+        )
+        async with run_services(services, stopped.is_set):
             await stopped.wait()
 
 
 async def run_web(
     connect: Connect,
     settings: Settings,
+    extensions: ExtensionRegistry,
     identity: ProcessIdentity,
     serve: Callable[[asyncio.Event, Callable[[], None]], Awaitable[None]],
 ) -> None:
     """Run a web process until a signal; ``serve`` receives the stop event and the health file writer."""
-    async with _service_process(connect, settings, identity) as process:
+    async with _service_process(connect, settings, extensions, identity) as process:
         if process.database is None:
             return
         stopped = asyncio.Event()
         process.signals.set_handlers(stopped.set, stopped.set)
-        async with maintenance_loops(process.database, settings, identity):
+        async with run_services(maintenance_services(process.database, settings, extensions, identity)):
             await serve(stopped, process.health_files[identity.service].write)
 
 
@@ -107,6 +118,7 @@ async def run_all(
     jobs: JobRegistry,
     settings: Settings,
     worker_settings: WorkerSettings,
+    extensions: ExtensionRegistry,
     ready: Callable[[Worker], None],
     extra_service: Callable[[], AbstractAsyncContextManager[object]] = contextlib.nullcontext,
 ) -> None:
@@ -118,7 +130,7 @@ async def run_all(
         identity.release()
         raise
     async with _service_process(
-        connect, settings, identity, scheduler, grace_seconds=worker_settings.grace_seconds
+        connect, settings, extensions, identity, scheduler, grace_seconds=worker_settings.grace_seconds
     ) as process:
         if process.database is None:
             return
@@ -126,18 +138,18 @@ async def run_all(
             process.database, jobs, identity, worker_settings, write_health_file=process.health_files["worker"].write
         )
         process.signals.set_handlers(worker.stop, worker.stop_now)
-        async with (
-            scheduler_loops(
-                process.database,
-                settings,
-                scheduler,
-                process.health_files["scheduler"].write,
-                identity,
-                stop_with_error=process.stop_with_error,
-                is_stopped=lambda: worker.stopping,
-            ),
-            extra_service(),
-        ):
+        services = scheduler_services(
+            process.database,
+            settings,
+            extensions,
+            scheduler,
+            process.health_files["scheduler"].write,
+            identity,
+            stop_with_error=process.stop_with_error,
+            is_stopped=lambda: worker.stopping,
+        )
+        services += extensions.background_services(ProcessRole.WORKER)
+        async with run_services(services, lambda: worker.stopping), extra_service():
             ready(worker)
             await worker.run()
 
@@ -148,6 +160,7 @@ async def background_worker(
     jobs: JobRegistry,
     settings: Settings,
     worker_settings: WorkerSettings,
+    extensions: ExtensionRegistry,
     executor: ExecutorFactory = NativeExecutor,
     timing: WorkerTiming = DEFAULT_TIMING,
 ) -> AsyncIterator[Worker]:
@@ -157,7 +170,7 @@ async def background_worker(
         identity = ProcessIdentity.acquire("worker", settings.home, worker_settings.name)
         try:
             worker = Worker(database, jobs, identity, worker_settings, executor=executor, timing=timing)
-            async with maintenance_loops(database, settings, identity):
+            async with run_services(worker_services(database, settings, extensions, identity)):
                 running = asyncio.create_task(worker.run())
                 try:
                     await worker.wait_until_ready(running)
@@ -172,14 +185,19 @@ async def background_worker(
 
 
 @asynccontextmanager
-async def background_scheduler(connect: Connect, settings: Settings, name: str | None) -> AsyncIterator[None]:
+async def background_scheduler(
+    connect: Connect, settings: Settings, extensions: ExtensionRegistry, name: str | None
+) -> AsyncIterator[None]:
     """Run a scheduler within the caller's event loop for the duration of the block."""
     errors: list[TenutoError] = []
     database = await connect()
     try:
         identity = ProcessIdentity.acquire("scheduler", settings.home, name)
         try:
-            async with scheduler_loops(database, settings, identity, lambda: None, stop_with_error=errors.append):
+            services = scheduler_services(
+                database, settings, extensions, identity, lambda: None, stop_with_error=errors.append
+            )
+            async with run_services(services):
                 yield
         finally:
             identity.release()
@@ -189,83 +207,122 @@ async def background_scheduler(connect: Connect, settings: Settings, name: str |
         raise errors[0]
 
 
-@asynccontextmanager
-async def scheduler_loops(
-    database: Database,
-    settings: Settings,
-    identity: ProcessIdentity,
-    write_health_file: Callable[[], None],
-    *others: ProcessIdentity,
-    stop_with_error: Callable[[TenutoError], None],
-    is_stopped: Callable[[], bool] = lambda: False,
-) -> AsyncIterator[None]:
-    """Run the loops of a scheduler and of maintenance; ``others`` are further services of this process."""
-    dead_after = timedelta(seconds=load_worker_settings().lease_seconds) * 4
-
-    async def register() -> None:
-        await register_process(database, identity, [], 0, silence_limit=dead_after)
-
-    if not await retry_until_database_answers(register, is_stopped, log):
-        yield  # stopped before the registration
-        return
-
-    async def send_heartbeat() -> float:
-        write_health_file()
-        requested_at = monotonic_seconds()
-        now = await workers.record_heartbeat(database, identity.id)
-        if now is not None:
-            database.clock.synchronize(now, requested_at)
-        else:  # a scheduler holds no tasks, so nothing is lost; it registers again, unless its name is taken by now
-            log.warning("registration expired by another process; registering again", name=identity.name)
-            identity.renew_id()
-            try:
-                await register()
-            except Conflict as error:
-                stop_with_error(error)
-        return min(settings.scheduler_poll_seconds, 10.0)
-
-    heartbeat_loop = PollingLoop("tenuto-register", send_heartbeat, log)
-    scheduler = Scheduler(database, identity.name, settings.scheduler_poll_seconds, write_health_file)
-    manager = ManifestManager(database, identity.name, settings.scheduler_poll_seconds)
-    sealing = AuditSealer(database, settings)
-    async with maintenance_loops(database, settings, identity, *others):
-        scheduler.loop.start()
-        manager.loop.start()
-        sealing.start()
-        heartbeat_loop.start()
-        log.info("scheduler started", name=identity.name)
-        try:
-            yield
-        finally:
-            await heartbeat_loop.stop()
-            await sealing.stop()
-            await manager.loop.stop()
-            await scheduler.loop.stop()
-            with contextlib.suppress(StoreError):
-                await workers.deregister_process(database, identity.id)
-            log.info("scheduler stopped", name=identity.name)
-
-
-@asynccontextmanager
-async def maintenance_loops(
-    database: Database, settings: Settings, *identities: ProcessIdentity
-) -> AsyncIterator[None]:
-    """Run the recovery sweep and housekeeping for the duration of the block."""
+def maintenance_services(
+    database: Database, settings: Settings, extensions: ExtensionRegistry, *identities: ProcessIdentity
+) -> list[Service]:
+    """Return the services of every process: recovery sweep and housekeeping. ``identities`` are its own."""
 
     async def sweep() -> float:
         await recover_lost_tasks(database, database.clock.now())
         # Random, so that many processes do not sweep at the same time.
         return settings.sweep_seconds * random.uniform(0.7, 1.3)
 
-    housekeeping = Housekeeping(database, database.clock, settings, identities)
-    loops = [PollingLoop("tenuto-sweeper", sweep, log), PollingLoop("tenuto-housekeeping", housekeeping.run_cycle, log)]
-    loops[0].start(delay_seconds=min(1.0, settings.sweep_seconds))
-    loops[1].start(delay_seconds=min(10.0, settings.housekeeping_seconds) * random.uniform(0.5, 1.0))
-    try:
-        yield
-    finally:
-        for loop in loops:
-            await loop.stop()
+    housekeeping = Housekeeping(
+        database,
+        database.clock,
+        settings,
+        identities,
+        retention=[*RETENTION, *extensions.retention()],
+        tables=extensions.monthly_tables(),
+    )
+    housekeeping_delay = min(10.0, settings.housekeeping_seconds) * random.uniform(0.5, 1.0)
+    return [
+        PollingLoop("tenuto-sweeper", sweep, log, delay_seconds=min(1.0, settings.sweep_seconds)),
+        PollingLoop("tenuto-housekeeping", housekeeping.run_cycle, log, delay_seconds=housekeeping_delay),
+    ]
+
+
+def worker_services(
+    database: Database, settings: Settings, extensions: ExtensionRegistry, *identities: ProcessIdentity
+) -> list[Service]:
+    """Return the services of a worker process besides the worker itself."""
+    return [
+        *maintenance_services(database, settings, extensions, *identities),
+        *extensions.background_services(ProcessRole.WORKER),
+    ]
+
+
+def scheduler_services(
+    database: Database,
+    settings: Settings,
+    extensions: ExtensionRegistry,
+    identity: ProcessIdentity,
+    write_health_file: Callable[[], None],
+    *others: ProcessIdentity,
+    stop_with_error: Callable[[TenutoError], None],
+    is_stopped: Callable[[], bool] = lambda: False,
+) -> list[Service]:
+    """Return the services of a scheduler process; ``others`` are further services of this process."""
+    poll_seconds = settings.scheduler_poll_seconds
+    return [
+        SchedulerRegistration(database, identity, poll_seconds, write_health_file, stop_with_error, is_stopped),
+        *maintenance_services(database, settings, extensions, identity, *others),
+        Scheduler(database, identity.name, poll_seconds, write_health_file).loop,
+        ManifestManager(database, identity.name, poll_seconds).loop,
+        AuditSealer(database, settings).loop,
+        *extensions.background_services(ProcessRole.SCHEDULER),
+    ]
+
+
+class SchedulerRegistration:
+    """A service that registers a scheduler while it runs, and sends its heartbeats."""
+
+    name = "tenuto-register"
+
+    def __init__(
+        self,
+        database: Database,
+        identity: ProcessIdentity,
+        poll_seconds: float,
+        write_health_file: Callable[[], None],
+        stop_with_error: Callable[[TenutoError], None],
+        is_stopped: Callable[[], bool],
+    ) -> None:
+        """The registration waits for the database until ``is_stopped``."""
+        self._database = database
+        self._identity = identity
+        self._interval_seconds = min(poll_seconds, 10.0)
+        self._write_health_file = write_health_file
+        self._stop_with_error = stop_with_error
+        self._is_stopped = is_stopped
+        self._silence_limit = timedelta(seconds=load_worker_settings().lease_seconds) * 4
+        self._heartbeats = PollingLoop(self.name, self._send_heartbeat, log)
+        self._is_registered = False
+
+    @property
+    def is_ready(self) -> bool:
+        return self._is_registered and self._heartbeats.is_ready
+
+    async def start(self) -> None:
+        if await retry_until_database_answers(self._register, self._is_stopped, log):
+            self._is_registered = True
+            await self._heartbeats.start()
+            log.info("scheduler started", name=self._identity.name)
+
+    async def stop(self) -> None:
+        if self._is_registered:
+            await self._heartbeats.stop()
+            with contextlib.suppress(StoreError):
+                await workers.deregister_process(self._database, self._identity.id)
+            log.info("scheduler stopped", name=self._identity.name)
+
+    async def _register(self) -> None:
+        await register_process(self._database, self._identity, [], 0, silence_limit=self._silence_limit)
+
+    async def _send_heartbeat(self) -> float:
+        self._write_health_file()
+        requested_at = monotonic_seconds()
+        now = await workers.record_heartbeat(self._database, self._identity.id)
+        if now is not None:
+            self._database.clock.synchronize(now, requested_at)
+        else:  # a scheduler holds no tasks, so nothing is lost; it registers again, unless its name is taken by now
+            log.warning("registration expired by another process; registering again", name=self._identity.name)
+            self._identity.renew_id()
+            try:
+                await self._register()
+            except Conflict as error:
+                self._stop_with_error(error)
+        return self._interval_seconds
 
 
 async def wait_for_database(connect: Connect, write_health_file: Callable[[], None]) -> Database:
@@ -314,13 +371,18 @@ def _name_getter(identity: ProcessIdentity) -> Callable[[], str]:
 
 @asynccontextmanager
 async def _service_process(
-    connect: Connect, settings: Settings, *identities: ProcessIdentity, grace_seconds: float = 0.0
+    connect: Connect,
+    settings: Settings,
+    extensions: ExtensionRegistry,
+    *identities: ProcessIdentity,
+    grace_seconds: float = 0.0,
 ) -> AsyncIterator[ServiceProcess]:
     """Handle signals and wait for the database, then run the block."""
     process = ServiceProcess(settings, identities, grace_seconds)
     try:
         with process.signals:
-            async with serve_probes(settings, InstallationStatus(process.require_database, lambda: settings)):
+            status = InstallationStatus(process.require_database, lambda: settings, extensions)
+            async with run_services([ProbeServer(settings, status)]):
                 process.database = await process.signals.run_unless_stopped(
                     wait_for_database(connect, process.write_health_files)
                 )

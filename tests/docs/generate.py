@@ -21,8 +21,9 @@ from tenuto.cli import exit_codes
 from tenuto.cli.command import SHARED_OPTIONS
 from tenuto.cli.command_tree import build_full_tree
 from tenuto.cli.parameters import table_parameters
+from tenuto.extension import Metric
 from tenuto.observability.process_metrics import BUCKET_BOUNDS_SECONDS
-from tenuto.observability.prometheus import DATABASE_METRICS, PROCESS_METRICS, Metric
+from tenuto.observability.prometheus import DATABASE_METRICS, PROCESS_METRICS
 from tenuto.observability.status import METRICS_INTERVAL_SECONDS
 from tenuto.settings import Settings, WorkerSettings
 from tests.docs.error_reference import errors_page

@@ -10,14 +10,14 @@ from pkgutil import walk_packages
 from typing import Any
 
 from tenuto import store
-from tenuto.maintenance.housekeeping import _DELETIONS
+from tenuto.maintenance.housekeeping import RETENTION
 from tenuto.store import partitions, workers
 from tenuto.store.access import secrets
 from tests.docs.pages import ROOT
 
 PAGE = ROOT / "docs" / "how-to" / "retention.md"
 DELETIONS: list[Callable[..., Any]] = [
-    *_DELETIONS.values(),
+    *(each.delete_batch for each in RETENTION),
     partitions.delete_old_default_rows,
     workers.delete_ended_processes,
 ]

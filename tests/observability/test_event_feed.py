@@ -11,12 +11,14 @@ from typing import Any
 import pytest
 
 from tenuto import Step, Tenuto, manual
-from tenuto.observability.event_feed import TOPICS, ChangeDetector, Event, EventBatch, EventFeed, Subscription
+from tenuto.extension import Event
+from tenuto.observability import event_sources
+from tenuto.observability.event_feed import ChangeDetector, EventBatch, EventFeed, Subscription
 from tenuto.postgres.database import Database
 from tenuto.store.reports import changes
 from tests.support.service_fixtures import WorkerFactory
 
-ALL = frozenset({*TOPICS, "reset"})
+ALL = frozenset({*(topic for each in event_sources.TOPICS for topic in each.topics), event_sources.RESET})
 COPY_ROW = """
 INSERT INTO tenuto.{table}
 SELECT (jsonb_populate_record(NULL::tenuto.{table},

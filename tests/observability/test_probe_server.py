@@ -15,7 +15,8 @@ import pytest
 from tenuto import Tenuto
 from tenuto.errors import Conflict, Invalid
 from tenuto.observability import probe_server as module
-from tenuto.observability.probe_server import serve_probes
+from tenuto.observability.probe_server import ProbeServer
+from tenuto.service.service import run_services
 from tenuto.settings import load_settings
 from tests.support.errors import raises_code
 from tests.support.waiting import eventually
@@ -34,7 +35,7 @@ async def run_probe_server(app: Tenuto, home: Path, **options: Any) -> AsyncIter
 
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(asyncio, "start_server", record_server)
-        async with serve_probes(load_settings(home=home, metrics_port=0), app.status, **options):
+        async with run_services([ProbeServer(load_settings(home=home, metrics_port=0), app.status, **options)]):
             yield servers[0].sockets[0].getsockname()[1]
 
 
@@ -82,7 +83,7 @@ async def test_probe_server_answers_three_paths_and_refuses_other_requests(app: 
         assert await send_request(port, b"x" * 40_000) == b""
         assert await status("GET /healthz") == 200
         with raises_code("settings.metrics_port.unavailable", Conflict):
-            async with serve_probes(load_settings(home=tmp_path, metrics_port=port), app.status):
+            async with run_services([ProbeServer(load_settings(home=tmp_path, metrics_port=port), app.status)]):
                 pass
     with pytest.raises(ConnectionRefusedError):
         await send_request(port, b"")
@@ -116,11 +117,9 @@ async def test_probe_server_disconnects_client_that_does_not_read(
 
 async def test_probe_server_listens_on_other_hosts_only_with_metrics_public(app: Tenuto, tmp_path: Path) -> None:
     with raises_code("settings.metrics_host.exposed", Invalid):
-        async with serve_probes(load_settings(home=tmp_path, metrics_port=0, metrics_host="0.0.0.0"), app.status):
-            pass
-    async with serve_probes(
-        load_settings(home=tmp_path, metrics_port=0, metrics_host="0.0.0.0", metrics_public=True), app.status
-    ):
+        await ProbeServer(load_settings(home=tmp_path, metrics_port=0, metrics_host="0.0.0.0"), app.status).start()
+    public = load_settings(home=tmp_path, metrics_port=0, metrics_host="0.0.0.0", metrics_public=True)
+    async with run_services([ProbeServer(public, app.status)]):
         pass
-    async with serve_probes(load_settings(home=tmp_path), app.status):
+    async with run_services([ProbeServer(load_settings(home=tmp_path), app.status)]):
         pass

@@ -85,7 +85,9 @@ def test_prometheus_buckets_are_cumulative() -> None:
     )
     counters.record_claim(0)
     counters.record_claim(3)
-    lines = render_metrics(counters, QueryResult(None, Unavailable("gone", code="test.error"), 0.0, 0.0)).splitlines()
+    lines = render_metrics(
+        counters, QueryResult(None, Unavailable("gone", code="test.error"), 0.0, 0.0), {}
+    ).splitlines()
     assert 'tenuto_attempt_seconds_bucket{le="0.001"} 1.0' in lines
     assert 'tenuto_attempt_seconds_bucket{le="0.5"} 2.0' in lines
     assert 'tenuto_attempt_seconds_bucket{le="7200"} 2.0' in lines
@@ -101,7 +103,7 @@ def test_rendered_metrics_escape_labels_and_are_read_back_by_prometheus() -> Non
     labels = ('a "quoted"\nstatus', r"back\slash\n")
     counters.ended_counts[labels] = 3
     counters.durations.add([timedelta(seconds=0.3), timedelta(seconds=9999)], 2)
-    text = render_metrics(counters, QueryResult(None, Unavailable("no", code="test.error"), 0.0, 0.0))
+    text = render_metrics(counters, QueryResult(None, Unavailable("no", code="test.error"), 0.0, 0.0), {})
     families = {family.name: family for family in text_string_to_metric_families(text)}
     (ended,) = families["tenuto_attempts_ended"].samples
     assert (ended.labels, ended.value) == ({"status": labels[0], "reason": labels[1]}, 3)

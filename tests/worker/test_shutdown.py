@@ -16,6 +16,7 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.errors import SchemaBehind, SchemaMismatch
+from tenuto.extension_registry import ExtensionRegistry
 from tenuto.postgres.database import Database
 from tenuto.processes import run_scheduler
 from tenuto.service import health_file
@@ -299,7 +300,7 @@ async def test_service_waits_for_a_migration_and_rejects_a_changed_schema(tmp_pa
         raise SchemaMismatch("migration 0001 was changed", code="schema.migration.changed")
 
     with raises_code("schema.migration.changed"):
-        await run_scheduler(connect, load_settings(home=tmp_path))
+        await run_scheduler(connect, load_settings(home=tmp_path), ExtensionRegistry())
     assert len(asked) == 2
 
 

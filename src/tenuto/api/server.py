@@ -26,6 +26,7 @@ from tenuto.errors import Conflict, Invalid
 from tenuto.logs import Log
 from tenuto.service.polling_loop import reduce_garbage_collection, retry_until_database_answers
 from tenuto.service.process_identity import ProcessIdentity
+from tenuto.service.service import ProcessRole, run_services
 from tenuto.settings import Settings
 
 MAX_HEAD_BYTES = 64 * 1024
@@ -75,7 +76,8 @@ async def web_server(app: Tenuto, host: str | None = None, port: int | None = No
                     await running
                     raise Conflict("the web server did not start", code="web.start.failed")
                 await asyncio.sleep(0.005)
-            yield f"{scheme}://{url_host}:{listener.getsockname()[1]}"
+            async with run_services(app.extension_registry.background_services(ProcessRole.WEB)):
+                yield f"{scheme}://{url_host}:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
             await close_event_streams(api)
@@ -126,7 +128,7 @@ async def run_web_service(
                     continue
 
     try:
-        await processes.run_web(app.connect_for_services, app.settings, identity, serve)
+        await processes.run_web(app.connect_for_services, app.settings, app.extension_registry, identity, serve)
     finally:
         await app.close()
 

@@ -30,19 +30,13 @@ log = Log("tenuto.audit")
 
 
 class AuditSealer:
-    """Background service that seals audit entries."""
+    """Seals audit entries. ``loop`` runs its cycles in the background."""
 
     def __init__(self, database: Database, settings: Settings) -> None:
         self._database = database
         self._settings = settings
-        self._loop = PollingLoop("tenuto-audit-sealer", self.run_cycle, log)
+        self.loop = PollingLoop("tenuto-audit-sealer", self.run_cycle, log, delay_seconds=SEAL_INTERVAL_SECONDS)
         self._checkpoint_at: float | None = None
-
-    def start(self) -> None:
-        self._loop.start(delay_seconds=SEAL_INTERVAL_SECONDS)
-
-    async def stop(self) -> None:
-        await self._loop.stop()
 
     async def run_cycle(self) -> float:
         """Seal waiting entries, and record a checkpoint when it is due."""

@@ -19,7 +19,9 @@ from tenuto.audit.keys import load_audit_keys
 from tenuto.clock import Clock, SystemClock
 from tenuto.diagnostics import deep_checks
 from tenuto.diagnostics.checks import CHECKS, MAX_DETAILS, Check, list_details
+from tenuto.diagnostics.extension_checks import examine_extensions
 from tenuto.errors import SchemaMismatch, UserError
+from tenuto.extension_registry import ExtensionRegistry
 from tenuto.ids import smallest_id_at
 from tenuto.model.findings import Finding, Severity
 from tenuto.model.policies import MAX_WORKER_LOSSES
@@ -73,6 +75,7 @@ async def examine(
     database: Database,
     settings: Settings,
     *,
+    extensions: ExtensionRegistry | None = None,
     clock: Clock | None = None,
     limits: Limits | None = None,
     report: ReportProgress = lambda finding, number, total: None,
@@ -112,6 +115,10 @@ async def examine(
     values["history"] = await store.find_history_start(database, values["horizon"], limits.max_rows)
     for check in CHECKS:
         await examine_one(partial(_run_check, database, check, values, sleep))
+    if extensions is not None:
+        async for finding in examine_extensions(extensions):
+            findings.append(finding)
+            report(finding, len(findings), max(total, len(findings)))
     return findings
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from uuid import UUID
 
 from tenuto.clock import Clock
+from tenuto.extension import Retention
 from tenuto.logs import Log
 from tenuto.postgres.database import Database, LockTimeout, StatementTimeout
 from tenuto.service.process_identity import ProcessIdentity
@@ -22,6 +23,7 @@ from tenuto.store import (
     dead_letters,
     executions,
     manifests,
+    monthly_tables,
     named_logs,
     partitions,
     schedules,
@@ -29,23 +31,25 @@ from tenuto.store import (
     workers,
 )
 from tenuto.store.access import api_keys, idempotency_keys
+from tenuto.store.monthly_tables import MonthlyTable
 
 SILENT_WORKER_AFTER = timedelta(minutes=5)
 """A process without a heartbeat for this long that holds no task is ended."""
 
 DeleteOldRows = Callable[[Database, datetime, int], Awaitable[int]]
 """Deletes up to so many closed records that are older than the cutoff."""
-_DELETIONS: dict[str, DeleteOldRows] = {
-    "executions": executions.delete_old_executions,
-    "occurrences": schedules.delete_old_ledger_entries,
-    "step checkpoints": step_checkpoints.delete_orphaned_checkpoints,
-    "dead letters": dead_letters.delete_resolved_dead_letters,
-    "batches": batches.delete_old_batches,
-    "polls": manifests.delete_old_polls,
-    "log entries": named_logs.delete_old_entries,
-    "sessions": api_keys.delete_old_sessions,
-    "requests": idempotency_keys.delete_old_requests,
-}
+RETENTION = (
+    Retention("executions", executions.delete_old_executions),
+    Retention("occurrences", schedules.delete_old_ledger_entries),
+    Retention("step checkpoints", step_checkpoints.delete_orphaned_checkpoints),
+    Retention("dead letters", dead_letters.delete_resolved_dead_letters),
+    Retention("batches", batches.delete_old_batches),
+    Retention("polls", manifests.delete_old_polls),
+    Retention("log entries", named_logs.delete_old_entries),
+    Retention("sessions", api_keys.delete_old_sessions),
+    Retention("requests", idempotency_keys.delete_old_requests),
+)
+"""The records of the core."""
 
 log = Log("tenuto.housekeeping")
 
@@ -60,6 +64,8 @@ class Housekeeping:
         settings: Settings,
         own: Sequence[ProcessIdentity] = (),
         *,
+        retention: Sequence[Retention] = RETENTION,
+        tables: Sequence[MonthlyTable] = (),
         batch_size: int = 1000,
         max_batches_per_cycle: int = 50,
     ) -> None:
@@ -67,6 +73,8 @@ class Housekeeping:
         self._batch_size = batch_size
         self._max_batches_per_cycle = max_batches_per_cycle
         self._own = own
+        self._retention = retention
+        self._tables = tables
         self._clock = clock
         self._settings = settings
         self._retention_applied_at: datetime | None = None
@@ -79,6 +87,9 @@ class Housekeeping:
         """Run one cycle; return the seconds until the next one."""
         now = self._clock.now()
         await partitions.ensure_partitions(self._database, now)  # guard: housekeeping.partitions
+        for table in self._tables:
+            with self._isolate(f"partitions of {table.name}", self._failures):
+                await monthly_tables.ensure_partitions(self._database, table, now)
         # Except the services of this process: after a suspension this cycle may run before their next heartbeats.
         # guard: housekeeping.own_services
         await workers.end_silent_processes(self._database, SILENT_WORKER_AFTER, [one.id for one in self._own])
@@ -104,9 +115,15 @@ class Housekeeping:
             completed.append(await self._delete_all(partitions.delete_old_default_rows, activity_cutoff))
         with self._isolate("processes", earlier_failures):
             await workers.delete_ended_processes(self._database, cutoff)
-        for kind, delete_old_rows in _DELETIONS.items():
-            with self._isolate(kind, earlier_failures):
-                completed.append(await self._delete_all(delete_old_rows, cutoff))
+        for each in self._retention:
+            with self._isolate(each.name, earlier_failures):
+                own_cutoff = cutoff if each.cutoff is None else each.cutoff(now, self._settings)
+                completed.append(await self._delete_all(each.delete_batch, own_cutoff))
+        for table in self._tables:
+            with self._isolate(f"partitions of {table.name}", earlier_failures):
+                own_cutoff = cutoff if table.cutoff is None else table.cutoff(now, self._settings)
+                for name in await monthly_tables.drop_old_partitions(self._database, table, own_cutoff):
+                    log.info("partition dropped", partition=name)
         return all(completed)  # guard: housekeeping.next_round
 
     async def _activity_cutoff(self, cutoff: datetime) -> datetime:

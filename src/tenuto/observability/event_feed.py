@@ -10,131 +10,66 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections import Counter, deque
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
-from uuid import UUID
 
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import StoreError, Unavailable
+from tenuto.extension import Event, EventOptions, EventSource, EventTopics, Extension
+from tenuto.extension_registry import ExtensionRegistry
 from tenuto.logs import Log
+from tenuto.observability.event_sources import RESET, TOPICS
 from tenuto.postgres.database import Database
-from tenuto.store.reports import changes
-
-TOPICS = ("executions", "activities", "dead_letters", "definitions", "queues", "workers")
 
 COMMIT_DELAY = timedelta(seconds=5)
 """A change is dated before it is committed: recent ones are queried again, and reported once."""
-_COUNT_SPAN, _WHOLE_SPAN = timedelta(seconds=1), timedelta(days=10_000)
-_PAGE_SIZE = 500
 MAX_CHANGES = 5_000
 """Limit per topic and poll; beyond it, subscribers must reload everything."""
-_MAX_OPEN_EXECUTIONS = 2_000
-_MAX_ACTIVITY_KINDS = 100
-_HIGHEST_ID = UUID(int=2**128 - 1)
-
-Record = dict[str, Any]
-PagedQuery = Callable[[Database, datetime, UUID, int], Awaitable[list[Record]]]
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One change."""
-
-    topic: str
-    data: Any
 
 
 class ChangeDetector:
-    """Compares the state of the database with the state at the previous poll."""
+    """Compares the state of the database with the state at the previous poll, topic by topic."""
 
-    def __init__(self, *, in_one_span: bool = False, max_changes: int = MAX_CHANGES) -> None:
-        """``in_one_span`` is for a single query over a long time, whose counts need no time spans."""
-        self._span = _WHOLE_SPAN if in_one_span else _COUNT_SPAN
-        self._max_changes = max_changes
-        self._executions: dict[Any, Any] = {}
-        self._counted: Counter[tuple[datetime, str, str]] = Counter()
-        self._reported: dict[Any, datetime] = {}
-        self._queues: Any = None
-        self._workers: Any = None
+    def __init__(
+        self,
+        topics: Sequence[EventTopics] = TOPICS,
+        extensions: ExtensionRegistry | None = None,
+        *,
+        is_catch_up: bool = False,
+        max_changes: int = MAX_CHANGES,
+    ) -> None:
+        """``is_catch_up`` is for a single query over a long time."""
+        options = EventOptions(is_catch_up, max_changes)
+        self._sources = [each.create_source(options) for each in topics]
+        self._extensions = extensions
+        self._extension_sources = [] if extensions is None else _create_sources(extensions, options)
 
     async def detect_changes(self, database: Database, since: datetime) -> list[Event]:
         """Return the changes since an instant and since the previous call."""
         since_commit = since - COMMIT_DELAY  # guard: events.late_commit
-        first_span_at = since_commit.replace(microsecond=0)
         # Everything is read before any of it counts as reported: a failed poll is repeated.
-        open_executions = await changes.list_open_executions(database, _MAX_OPEN_EXECUTIONS)
-        executions_ended = await self._load_all(changes.list_ended_executions, database, since_commit, "ended_at")
-        ended = await changes.count_ended_activities(database, first_span_at, self._span, self._max_changes)
-        dead_letters = await self._load_all(changes.list_changed_dead_letters, database, since_commit, "at")
-        definitions = await self._load_all(changes.list_definition_changes, database, since_commit, "at")
-        current = await changes.load_queues_and_workers(database)
-
-        found = [Event("executions", each) for each in self._changed_executions([*open_executions, *executions_ended])]
-        if counts := self._newly_ended_counts(ended):
-            found.append(Event("activities", {"ended": counts}))
-        found += [Event("dead_letters", each) for each in dead_letters if self._is_new(each)]
-        last = {(each["what"], each["id"]): each for each in definitions}  # the last of several changes
-        found += [Event("definitions", _without_id(each)) for each in last.values() if self._is_new(each)]
-        self._forget_reported(since_commit)
-        if current["queues"] != self._queues:
-            self._queues = current["queues"]
-            found.append(Event("queues", current["queues"]))
-        if current["workers"] != self._workers:
-            self._workers = current["workers"]
-            found.append(Event("workers", {"alive": current["workers"]}))
-        if max(len(executions_ended), len(dead_letters), len(definitions)) >= self._max_changes:
-            return [Event("reset", {"reason": "too many changes: reload everything"})]
-        return found
-
-    async def _load_all(self, load_page: PagedQuery, database: Database, since: datetime, order: str) -> list[Record]:
-        """Load all changes after an instant, page by page, up to the limit."""
-        found: list[Record] = []
-        at, after_id = since, _HIGHEST_ID
-        while len(found) < self._max_changes:
-            page = await load_page(database, at, after_id, _PAGE_SIZE)
-            found += page
-            if len(page) < _PAGE_SIZE:
-                break
-            at, after_id = page[-1][order], page[-1]["id"]
-        return found
-
-    def _changed_executions(self, executions: Sequence[Record]) -> list[Record]:
-        """Return executions that started, advanced, paused or ended."""
-        seen = {each["id"]: each for each in executions}
-        changed = [each for id, each in seen.items() if self._executions.get(id) != each]
-        self._executions = seen
-        return changed
-
-    def _newly_ended_counts(self, ended: Sequence[Record]) -> list[Record]:
-        """Count newly ended attempts by job and status."""
-        counted = Counter({(each["span"], each["name"], each["status"]): each["count"] for each in ended})
-        new_counts: Counter[tuple[str, str]] = Counter()
-        for (_span, name, status), count in (counted - self._counted).items():
-            new_counts[name, status] += count
-        self._counted = counted
-        return [
-            {"name": name, "status": status, "count": count}
-            for (name, status), count in new_counts.most_common(_MAX_ACTIVITY_KINDS)
-        ]
-
-    def _is_new(self, record: Record) -> bool:
-        key = tuple(record.get(name) for name in ("id", "what", "version", "status", "at"))
-        if key in self._reported:
-            return False
-        self._reported[key] = record["at"]
-        return True
-
-    def _forget_reported(self, before: datetime) -> None:
-        """Forget changes that are too old to be queried again."""
-        if len(self._reported) > 2 * self._max_changes:
-            self._reported = {key: at for key, at in self._reported.items() if at > before}
+        loaded = [(source, await source.load(database, since_commit)) for source in self._sources]
+        found: list[Event] = []
+        for extension, source in self._extension_sources:
+            assert self._extensions is not None
+            with self._extensions.isolate(extension, "event topics"):
+                found += source.detect_changes(await source.load(database, since_commit))
+        for source, changes in loaded:
+            found += source.detect_changes(changes)
+        resets = [event for event in found if event.topic == RESET]
+        return resets[:1] or found
 
 
-def _without_id(record: Record) -> Record:
-    return {name: value for name, value in record.items() if name != "id"}
+def _create_sources(extensions: ExtensionRegistry, options: EventOptions) -> list[tuple[Extension, EventSource]]:
+    return [
+        (contribution.extension, contribution.value)
+        for contribution in extensions.collect(
+            "event topics",
+            lambda extension: [each.create_source(options) for each in extension.event_topics()],
+        )
+    ]
 
 
 MAX_ABSENCE = timedelta(hours=1)
@@ -219,11 +154,13 @@ class EventFeed:
     def __init__(
         self,
         open: Callable[[], Awaitable[Database]],
+        extensions: ExtensionRegistry | None = None,
         *,
         poll_interval_seconds: float = POLL_INTERVAL_SECONDS,
         catch_up_validity: timedelta = CATCH_UP_VALIDITY,
     ) -> None:
         self._open = open
+        self._extensions = extensions
         self._poll_interval_seconds = poll_interval_seconds
         self._catch_up_validity = catch_up_validity
         self._subscriptions: set[Subscription] = set()
@@ -237,6 +174,15 @@ class EventFeed:
         self._catch_up_lock = asyncio.Lock()
         self._catch_ups: dict[datetime, _CatchUp] = {}
         self._closed = False
+
+    @property
+    def topics(self) -> list[str]:
+        """The topics of the core and of all extensions."""
+        found = [topic for each in TOPICS for topic in each.topics]
+        if self._extensions is not None:
+            further = self._extensions.collect("event topics", lambda extension: extension.event_topics())
+            found += [topic for each in further for topic in each.value.topics]
+        return found
 
     @contextlib.asynccontextmanager
     async def subscribe(self, topics: frozenset[str], since: datetime | None) -> AsyncIterator[Subscription]:
@@ -280,7 +226,7 @@ class EventFeed:
             return
         now = database.clock.now()
         if since < now - MAX_ABSENCE:
-            reset = Event("reset", {"reason": "away for too long: reload everything"})
+            reset = Event(RESET, {"reason": "away for too long: reload everything"})
             subscription.start_with([EventBatch(since, now, (reset,))])
             return
         if self._has_history_since(since):
@@ -304,7 +250,8 @@ class EventFeed:
             now, published_count = database.clock.now(), self._published_count
             valid = {start: each for start, each in self._catch_ups.items() if self._is_valid(each.batch.at, now)}
             if since_second not in valid:  # guard: events.shared_query
-                found = await ChangeDetector(in_one_span=True).detect_changes(database, since_second)
+                detector = ChangeDetector(extensions=self._extensions, is_catch_up=True)
+                found = await detector.detect_changes(database, since_second)
                 valid[since_second] = _CatchUp(EventBatch(since_second, now, tuple(found)), published_count)
             self._catch_ups = valid
             return valid[since_second]
@@ -313,7 +260,7 @@ class EventFeed:
         return made_at > now - self._catch_up_validity and self._has_history_since(made_at)
 
     async def _poll(self, database: Database) -> None:
-        detector, since = ChangeDetector(), database.clock.now()
+        detector, since = ChangeDetector(extensions=self._extensions), database.clock.now()
         self._history.clear()
         self._history_since = None
         while self._subscriptions:

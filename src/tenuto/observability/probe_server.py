@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from dataclasses import asdict
 from http import HTTPStatus
 from ipaddress import ip_address
@@ -29,36 +27,49 @@ _LOCAL_HOST_HEADER = re.compile(rb"host:[ \t]*(?:localhost|127\.0\.0\.1|\[::1\])
 log = Log("tenuto.probe_server")
 
 
-@asynccontextmanager
-async def serve_probes(
-    settings: Settings,
-    status: InstallationStatus,
-    *,
-    max_connections: int = MAX_CONNECTIONS,
-    request_timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
-) -> AsyncIterator[None]:
-    """Serve probes for the duration of the block, if a port is set."""
-    if settings.metrics_port is None:
-        yield
-        return
-    _check_host(settings)
-    handler = _ProbeHandler(status, max_connections, request_timeout_seconds, accepts_any_host=settings.metrics_public)
-    try:
-        server = await asyncio.start_server(
-            handler.handle, settings.metrics_host, settings.metrics_port, limit=_MAX_REQUEST_BYTES
+class ProbeServer:
+    """A service that answers probes, if a port is set."""
+
+    name = "tenuto-probe-server"
+
+    def __init__(
+        self,
+        settings: Settings,
+        status: InstallationStatus,
+        *,
+        max_connections: int = MAX_CONNECTIONS,
+        request_timeout_seconds: float = REQUEST_TIMEOUT_SECONDS,
+    ) -> None:
+        self._settings = settings
+        self._handler = _ProbeHandler(
+            status, max_connections, request_timeout_seconds, accepts_any_host=settings.metrics_public
         )
-    except OSError as error:
-        raise Conflict(
-            f"cannot listen on {settings.metrics_host}:{settings.metrics_port}: {error.strerror or error}",
-            code="settings.metrics_port.unavailable",
-            field="metrics_port",
-            remedy="set a different metrics_port for each process on a machine, or 0 for any free port",
-        ) from error
-    log.info("metrics endpoint listening", address=f"{settings.metrics_host}:{server.sockets[0].getsockname()[1]}")
-    try:
-        yield
-    finally:
-        server.close()
+        self._server: asyncio.Server | None = None
+
+    @property
+    def is_ready(self) -> bool:
+        return self._settings.metrics_port is None or self._server is not None
+
+    async def start(self) -> None:
+        host, port = self._settings.metrics_host, self._settings.metrics_port
+        if port is None:
+            return
+        _check_host(self._settings)
+        try:
+            self._server = await asyncio.start_server(self._handler.handle, host, port, limit=_MAX_REQUEST_BYTES)
+        except OSError as error:
+            raise Conflict(
+                f"cannot listen on {host}:{port}: {error.strerror or error}",
+                code="settings.metrics_port.unavailable",
+                field="metrics_port",
+                remedy="set a different metrics_port for each process on a machine, or 0 for any free port",
+            ) from error
+        log.info("metrics endpoint listening", address=f"{host}:{self._server.sockets[0].getsockname()[1]}")
+
+    async def stop(self) -> None:
+        server, self._server = self._server, None
+        if server is not None:
+            server.close()
 
 
 class _ProbeHandler:

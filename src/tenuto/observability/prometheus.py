@@ -6,28 +6,17 @@ Metrics of this process come from `observability.process_metrics`, metrics of th
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import Literal
 
 from tenuto.clock import monotonic_seconds
+from tenuto.extension import LabelledValue, Metric
 from tenuto.observability.cached_query import QueryResult
 from tenuto.observability.process_metrics import BUCKET_BOUNDS_SECONDS, Histogram, ProcessMetrics
 from tenuto.store.reports.metrics import RECENT_WINDOW, DatabaseMetrics
 from tenuto.version import __version__
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """Definition of one metric."""
-
-    name: str
-    kind: Literal["counter", "gauge", "histogram"]
-    help: str
-    labels: tuple[str, ...] = ()
 
 
 _RECENTLY = f"in the last {RECENT_WINDOW.total_seconds():.0f} s"
@@ -81,18 +70,20 @@ DATABASE_METRICS = (
     ),
 )
 
-LabelledValue = tuple[tuple[str, ...], float]
 
-
-def render_metrics(counters: ProcessMetrics, result: QueryResult[DatabaseMetrics]) -> str:
-    """Render all metrics in the Prometheus text format."""
+def render_metrics(
+    counters: ProcessMetrics, result: QueryResult[DatabaseMetrics], further: Mapping[Metric, Sequence[LabelledValue]]
+) -> str:
+    """Render all metrics in the Prometheus text format; ``further`` are those of extensions."""
     histograms = {
         "tenuto_attempt_seconds": counters.durations,
         "tenuto_start_delay_seconds": counters.start_delays,
     }
-    values = dict(_process_values(counters)) | dict(_database_values(result))
+    values: dict[str, Sequence[LabelledValue]] = {metric.name: found for metric, found in further.items()}
+    values.update(_process_values(counters))
+    values.update(_database_values(result))
     lines: list[str] = []
-    for metric in PROCESS_METRICS + DATABASE_METRICS:
+    for metric in (*PROCESS_METRICS, *DATABASE_METRICS, *further):
         if metric.kind != "histogram" and metric.name not in values:
             continue
         lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]

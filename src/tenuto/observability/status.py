@@ -5,17 +5,20 @@ The readiness endpoint needs no API key, so its details contain no names and no 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import SchemaMismatch
+from tenuto.extension import LabelledValue, Metric
+from tenuto.extension_registry import ExtensionRegistry
 from tenuto.observability import prometheus
 from tenuto.observability.cached_query import CachedQuery, QueryResult
 from tenuto.observability.process_metrics import ProcessMetrics, process_metrics
 from tenuto.postgres import migrator
 from tenuto.postgres.database import Database
 from tenuto.settings import Settings
+from tenuto.store import read_transactions
 from tenuto.store.reports import metrics
 from tenuto.store.reports.metrics import LivenessSigns
 
@@ -45,14 +48,33 @@ class Readiness:
 class InstallationStatus:
     """``app.status``: metrics and readiness. Results are cached, so that frequent calls do not load the database."""
 
-    def __init__(self, open: Callable[[], Awaitable[Database]], settings: Callable[[], Settings]) -> None:
+    def __init__(
+        self,
+        open: Callable[[], Awaitable[Database]],
+        settings: Callable[[], Settings],
+        extensions: ExtensionRegistry | None = None,
+    ) -> None:
         self._settings = settings
+        self._extensions = extensions
+        self._extension_metrics = CachedQuery(open, self._load_extension_metrics, METRICS_INTERVAL_SECONDS)
         self._metrics = CachedQuery(open, metrics.load_metrics, METRICS_INTERVAL_SECONDS)
         self._liveness = CachedQuery(open, _load_liveness, READINESS_INTERVAL_SECONDS)
 
     async def metrics(self) -> str:
         """Return all metrics in the Prometheus text format."""
-        return prometheus.render_metrics(process_metrics, await self._metrics.latest())
+        further = await self._extension_metrics.latest() if self._extensions is not None else None
+        return prometheus.render_metrics(
+            process_metrics, await self._metrics.latest(), (further.value if further else None) or {}
+        )
+
+    async def _load_extension_metrics(self, database: Database) -> dict[Metric, Sequence[LabelledValue]]:
+        found: dict[Metric, Sequence[LabelledValue]] = {}
+        assert self._extensions is not None
+        for contribution in self._extensions.collect("metrics", lambda extension: extension.metrics()):
+            with self._extensions.isolate(contribution.extension, "metrics"):
+                values = await read_transactions.read_quickly(database, contribution.value.load)
+                found |= {metric: values.get(metric.name, ()) for metric in contribution.value.metrics}
+        return found
 
     async def readiness(self) -> Readiness:
         """Check database, schema, claims and schedules."""

@@ -19,7 +19,7 @@ _GARBAGE_COLLECTION_THRESHOLD = 20_000
 
 
 class PollingLoop:
-    """Run a cycle repeatedly in the background. The given notifications of the database end a wait early."""
+    """A service that runs a cycle repeatedly. The given notifications of the database end a wait early."""
 
     def __init__(
         self,
@@ -29,9 +29,13 @@ class PollingLoop:
         *,
         database: Database | None = None,
         notifications: Collection[str] = (),
+        delay_seconds: float = 0,
     ) -> None:
-        """``run_cycle`` returns the seconds to wait until the next cycle."""
-        self._name = name
+        """``run_cycle`` returns the seconds to wait until the next cycle; the first one runs after the delay."""
+        self.name = name
+        self.is_ready = False
+        """Whether the last cycle succeeded."""
+        self._delay_seconds = delay_seconds
         self._run_cycle = run_cycle
         self._log = log
         self._notifications = {*notifications, RECONNECTED}
@@ -40,10 +44,10 @@ class PollingLoop:
         self._task: asyncio.Task[None] | None = None
         self._listener = None if database is None else Listener(database, self._receive)
 
-    def start(self, *, delay_seconds: float = 0) -> None:
+    async def start(self) -> None:
         if self._listener is not None:
             self._listener.start()
-        self._task = asyncio.create_task(self._run(delay_seconds), name=self._name)
+        self._task = asyncio.create_task(self._run(), name=self.name)
 
     async def stop(self) -> None:
         """Stop after the current cycle."""
@@ -58,13 +62,19 @@ class PollingLoop:
         if notification in self._notifications:
             self._wake_up.set()
 
-    async def _run(self, delay_seconds: float) -> None:
-        await wait_for_event(delay_seconds, self._wake_up)
+    async def _run(self) -> None:
+        await wait_for_event(self._delay_seconds, self._wake_up)
         await run_cycles(self._clear_and_run_cycle, self._wake_up, lambda: self._stopping, self._log)
 
     async def _clear_and_run_cycle(self) -> float:
         self._wake_up.clear()  # before the cycle: a notification that arrives during it must not be lost
-        return await self._run_cycle()
+        succeeded = False
+        try:
+            wait_seconds = await self._run_cycle()
+            succeeded = True
+            return wait_seconds
+        finally:
+            self.is_ready = succeeded
 
 
 async def run_cycles(

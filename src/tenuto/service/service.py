@@ -5,7 +5,7 @@ Every loop of a service process is a `Service`: those of the core and those of e
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import AsyncExitStack, asynccontextmanager
 from enum import StrEnum
 from typing import Protocol, runtime_checkable
@@ -37,10 +37,17 @@ class Service(Protocol):
 
 
 @asynccontextmanager
-async def run_services(services: Sequence[Service]) -> AsyncIterator[None]:
-    """Start the services in order for the duration of the block, and stop them in reverse order."""
+async def run_services(
+    services: Iterable[Service], is_stopped: Callable[[], bool] = lambda: False
+) -> AsyncIterator[None]:
+    """Start the services in order for the duration of the block, and stop them in reverse order.
+
+    If the process is stopped meanwhile, the remaining services are not started.
+    """
     async with AsyncExitStack() as running:
         for service in services:
+            if is_stopped():
+                break
             await service.start()
             running.push_async_callback(service.stop)
         yield

@@ -30,7 +30,7 @@ HAS_YOUNGER_ROWS = "SELECT EXISTS (SELECT FROM tenuto.{name} WHERE ended_at >= $
 
 async def ensure_partitions(database: Database, now: datetime) -> list[str]:
     """Create the missing partitions of this month and the next ones; return their names."""
-    wanted = [_month_start(now, months) for months in range(MONTHS_AHEAD + 1)]
+    wanted = [month_start(now, months) for months in range(MONTHS_AHEAD + 1)]
     present = {row["name"] for row in await database.fetch_all(SQL.list_partitions)}
     missing = [month for month in wanted if _partition_name(month) not in present]
     if not missing:
@@ -40,7 +40,7 @@ async def ensure_partitions(database: Database, now: datetime) -> list[str]:
         await connection.execute(SQL.lock_partitions)
         created = []
         for month in missing:
-            low, high = smallest_id_at(month), smallest_id_at(_month_start(month, 1))
+            low, high = smallest_id_at(month), smallest_id_at(month_start(month, 1))
             # Rows of this range in the default partition stay there; nothing is moved or lost.
             # guard: partitions.records_in_default
             if not await connection.fetchval(SQL.has_rows_in_default, low, high):
@@ -51,7 +51,7 @@ async def ensure_partitions(database: Database, now: datetime) -> list[str]:
     try:
         return await database.transaction(create)
     except Unavailable:
-        if _month_start(now, 0) in missing:
+        if month_start(now, 0) in missing:
             raise
         return []  # a long reader blocks it; the next cycle tries again
 
@@ -59,15 +59,15 @@ async def ensure_partitions(database: Database, now: datetime) -> list[str]:
 async def find_missing_partitions(database: Database, now: datetime, *, months_ahead: int) -> list[str]:
     """Return the missing partitions of this month and ``months_ahead`` more."""
     present = {row["name"] for row in await database.fetch_all(SQL.list_partitions)}
-    wanted = [_partition_name(_month_start(now, months)) for months in range(months_ahead + 1)]
+    wanted = [_partition_name(month_start(now, months)) for months in range(months_ahead + 1)]
     return [name for name in wanted if name not in present]
 
 
 async def find_retained_since(database: Database, now: datetime) -> datetime:
     """Return the start of the first month since which no partition was dropped."""
     present = {row["name"] for row in await database.fetch_all(SQL.list_partitions)}
-    since = _month_start(now, 0)
-    while _partition_name(earlier := _month_start(since, -1)) in present:
+    since = month_start(now, 0)
+    while _partition_name(earlier := month_start(since, -1)) in present:
         since = earlier
     return since
 
@@ -84,7 +84,7 @@ async def drop_old_partitions(
     dropped = []
     for row in await database.fetch_all(SQL.list_partitions):
         name, month = row["name"], _month_of_partition(row["name"])
-        if month is None or _month_start(month, 1) > cutoff:  # guard: partitions.whole_months
+        if month is None or month_start(month, 1) > cutoff:  # guard: partitions.whole_months
             continue
         with isolate(name):
             if await database.transaction(
@@ -131,6 +131,7 @@ def _month_of_partition(name: str) -> datetime | None:
         return None
 
 
-def _month_start(instant: datetime, months: int) -> datetime:
+def month_start(instant: datetime, months: int) -> datetime:
+    """Return the start of the month so many months after the month of an instant."""
     total = instant.year * 12 + instant.month - 1 + months
     return datetime(total // 12, total % 12 + 1, 1, tzinfo=UTC)

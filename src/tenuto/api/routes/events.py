@@ -21,15 +21,20 @@ from tenuto.api.auth import ApiCall, is_still_authorized, requires
 from tenuto.api.problems import Refused
 from tenuto.app import Tenuto
 from tenuto.errors import Invalid, StoreError, quoted
+from tenuto.extension import Event
 from tenuto.logs import Log
 from tenuto.model.actors import Role
-from tenuto.observability.event_feed import TOPICS, Event, EventBatch, EventFeed
+from tenuto.observability.event_feed import EventBatch, EventFeed
+from tenuto.observability.event_sources import TOPICS
 
 router = APIRouter(prefix="/api/v1", tags=["events"], route_class=ApiRoute)
 
 MAX_STREAMS = 2000
 MAX_STREAMS_PER_CALLER = 1000
 log = Log("tenuto.api")
+
+_CORE_TOPICS = ", ".join(name for each in TOPICS for name in each.topics)
+_TOPICS_HELP = f"Topics separated by commas: {_CORE_TOPICS}, and those of extensions. Default: all."
 
 _AUTHORIZATION_CHECK_SECONDS = 1.0
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
@@ -46,14 +51,12 @@ _KEEP_ALIVE_SECONDS = 15.0
 async def stream_events(
     call: Annotated[ApiCall, requires(Role.VIEWER, "events.read")],
     request: Request,
-    topics: Annotated[
-        str | None, Query(max_length=200, description=f"Topics separated by commas: {', '.join(TOPICS)}. Default: all.")
-    ] = None,
+    topics: Annotated[str | None, Query(max_length=200, description=_TOPICS_HELP)] = None,
     last_event_id: Annotated[str | None, Header(max_length=40)] = None,
 ) -> StreamingResponse:
     """Stream changes as server-sent events. Resume with `Last-Event-ID`; after `reset`, load the lists again."""
-    selected, since = _parse_topics(topics), _parse_event_id(last_event_id)
     feed = event_feed(request.app)
+    selected, since = _parse_topics(topics, feed.topics), _parse_event_id(last_event_id)
     streams: Counter[str] = request.app.state.event_streams
     if streams.total() >= MAX_STREAMS or streams[_caller_key(call)] >= MAX_STREAMS_PER_CALLER:
         raise Refused(
@@ -125,16 +128,16 @@ def _format_event(resume_at: datetime, event: Event) -> str:
     return f"id: {(resume_at - _EPOCH) // _MICROSECOND}\nevent: {event.topic}\ndata: {text}\n\n"
 
 
-def _parse_topics(text: str | None) -> frozenset[str]:
+def _parse_topics(text: str | None, known: list[str]) -> frozenset[str]:
     if text is None:
-        return frozenset(TOPICS) | {"reset"}
+        return frozenset(known) | {"reset"}
     selected = {topic.strip() for topic in text.split(",") if topic.strip()}
-    for topic in selected - set(TOPICS):
+    for topic in selected - set(known):
         raise Invalid(
             f"topic {quoted(topic, 40)} is unknown",
             code="events.topic.unknown",
             field="topics",
-            remedy=f"use any of {', '.join(TOPICS)}",
+            remedy=f"use any of {', '.join(known)}",
         )
     return frozenset(selected) | {"reset"}
 
@@ -161,6 +164,6 @@ def event_feed(api: FastAPI) -> EventFeed:
     """Return the event feed of this process; create it for the first stream."""
     if getattr(api.state, "feed", None) is None:
         tenuto: Tenuto = api.state.tenuto
-        api.state.feed = EventFeed(tenuto.open)
+        api.state.feed = EventFeed(tenuto.open, tenuto.extension_registry)
     feed: EventFeed = api.state.feed
     return feed

@@ -1,0 +1,176 @@
+"""Event sources of the core: executions, activities, dead letters, definitions, queues and workers."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from tenuto.extension import Event, EventOptions, EventSource, EventTopics
+from tenuto.postgres.database import Database
+from tenuto.store.reports import changes
+
+RESET = "reset"
+"""Topic of the event after which a subscriber must reload everything."""
+_COUNT_SPAN, _WHOLE_SPAN = timedelta(seconds=1), timedelta(days=10_000)
+_PAGE_SIZE = 500
+_MAX_OPEN_EXECUTIONS = 2_000
+_MAX_ACTIVITY_KINDS = 100
+_HIGHEST_ID = UUID(int=2**128 - 1)
+
+Record = dict[str, Any]
+PagedQuery = Callable[[Database, datetime, UUID, int], Awaitable[list[Record]]]
+
+
+async def _load_all(
+    load_page: PagedQuery, database: Database, since: datetime, order: str, max_changes: int
+) -> list[Record]:
+    """Load all changes after an instant, page by page, up to the limit."""
+    found: list[Record] = []
+    at, after_id = since, _HIGHEST_ID
+    while len(found) < max_changes:
+        page = await load_page(database, at, after_id, _PAGE_SIZE)
+        found += page
+        if len(page) < _PAGE_SIZE:
+            break
+        at, after_id = page[-1][order], page[-1]["id"]
+    return found
+
+
+def _reset_if_full(count: int, max_changes: int) -> list[Event]:
+    return [Event(RESET, {"reason": "too many changes: reload everything"})] if count >= max_changes else []
+
+
+class _Executions:
+    """Executions that started, advanced, paused or ended."""
+
+    def __init__(self, options: EventOptions) -> None:
+        self._max_changes = options.max_changes
+        self._known: dict[Any, Any] = {}
+
+    async def load(self, database: Database, since: datetime) -> tuple[list[Record], list[Record]]:
+        open_executions = await changes.list_open_executions(database, _MAX_OPEN_EXECUTIONS)
+        ended = await _load_all(changes.list_ended_executions, database, since, "ended_at", self._max_changes)
+        return open_executions, ended
+
+    def detect_changes(self, loaded: tuple[list[Record], list[Record]]) -> list[Event]:
+        open_executions, ended = loaded
+        current = {each["id"]: each for each in (*open_executions, *ended)}
+        changed = [each for id, each in current.items() if self._known.get(id) != each]
+        self._known = current
+        return [Event("executions", each) for each in changed] + _reset_if_full(len(ended), self._max_changes)
+
+
+class _Activities:
+    """Numbers of attempts that ended, by job and status."""
+
+    def __init__(self, options: EventOptions) -> None:
+        self._max_changes = options.max_changes
+        self._span = _WHOLE_SPAN if options.is_catch_up else _COUNT_SPAN
+        self._counted: Counter[tuple[datetime, str, str]] = Counter()
+
+    async def load(self, database: Database, since: datetime) -> list[Record]:
+        first_span_at = since.replace(microsecond=0)
+        return await changes.count_ended_activities(database, first_span_at, self._span, self._max_changes)
+
+    def detect_changes(self, loaded: Sequence[Record]) -> list[Event]:
+        counted = Counter({(each["span"], each["name"], each["status"]): each["count"] for each in loaded})
+        new_counts: Counter[tuple[str, str]] = Counter()
+        for (_span, name, status), count in (counted - self._counted).items():
+            new_counts[name, status] += count
+        self._counted = counted
+        ended = [
+            {"name": name, "status": status, "count": count}
+            for (name, status), count in new_counts.most_common(_MAX_ACTIVITY_KINDS)
+        ]
+        return [Event("activities", {"ended": ended})] if ended else []
+
+
+class _RecordedChanges:
+    """Changes that are stored with their instants: each is reported once."""
+
+    def __init__(self, topic: str, load_page: PagedQuery, options: EventOptions) -> None:
+        self._topic = topic
+        self._load_page = load_page
+        self._max_changes = options.max_changes
+        self._reported: dict[Any, datetime] = {}
+        self._since: datetime | None = None
+
+    async def load(self, database: Database, since: datetime) -> list[Record]:
+        self._since = since
+        return await _load_all(self._load_page, database, since, "at", self._max_changes)
+
+    def detect_changes(self, loaded: list[Record]) -> list[Event]:
+        found = [Event(self._topic, self._data(each)) for each in self._select(loaded) if self._is_new(each)]
+        self._forget_reported()
+        return found + _reset_if_full(len(loaded), self._max_changes)
+
+    def _select(self, loaded: list[Record]) -> list[Record]:
+        return loaded
+
+    def _data(self, record: Record) -> Record:
+        return record
+
+    def _is_new(self, record: Record) -> bool:
+        key = tuple(record.get(name) for name in ("id", "what", "version", "status", "at"))
+        if key in self._reported:
+            return False
+        self._reported[key] = record["at"]
+        return True
+
+    def _forget_reported(self) -> None:
+        """Forget changes that are too old to be queried again."""
+        if len(self._reported) > 2 * self._max_changes and self._since is not None:
+            since = self._since
+            self._reported = {key: at for key, at in self._reported.items() if at > since}
+
+
+class _Definitions(_RecordedChanges):
+    """Changes of schedules and manifests: the last of several changes of a definition."""
+
+    def _select(self, loaded: list[Record]) -> list[Record]:
+        return list({(each["what"], each["id"]): each for each in loaded}.values())
+
+    def _data(self, record: Record) -> Record:
+        return {name: value for name, value in record.items() if name != "id"}
+
+
+class _QueuesAndWorkers:
+    """Task counts of the queues, and the live workers."""
+
+    def __init__(self, _options: EventOptions) -> None:
+        self._queues: Any = None
+        self._workers: Any = None
+
+    async def load(self, database: Database, since: datetime) -> Record:
+        return await changes.load_queues_and_workers(database)
+
+    def detect_changes(self, loaded: Record) -> list[Event]:
+        found = []
+        if loaded["queues"] != self._queues:
+            self._queues = loaded["queues"]
+            found.append(Event("queues", loaded["queues"]))
+        if loaded["workers"] != self._workers:
+            self._workers = loaded["workers"]
+            found.append(Event("workers", {"alive": loaded["workers"]}))
+        return found
+
+
+def _dead_letters(options: EventOptions) -> EventSource:
+    return _RecordedChanges("dead_letters", changes.list_changed_dead_letters, options)
+
+
+def _definitions(options: EventOptions) -> EventSource:
+    return _Definitions("definitions", changes.list_definition_changes, options)
+
+
+TOPICS = (
+    EventTopics(("executions",), _Executions),
+    EventTopics(("activities",), _Activities),
+    EventTopics(("dead_letters",), _dead_letters),
+    EventTopics(("definitions",), _definitions),
+    EventTopics(("queues", "workers"), _QueuesAndWorkers),
+)
+"""The topics of the core."""
