@@ -53,36 +53,35 @@ async def _advance_once(
     next_claim: NextGroupClaim | None = None,
 ) -> tuple[int, list[UUID]]:
     """Advance by one group; return how many executions advanced, and those whose next group has no task."""
-    decided = [(group.execution_id, _decide(group)) for group in await executions.list_finished_groups(connection, ids)]
-    starts = [
-        (id, decision.group, decision.failed_step_count)
-        for id, decision in decided
-        if isinstance(decision, StartNextGroup)
-    ]
-    ends = [(id, *_final_state(decision)) for id, decision in decided if not isinstance(decision, StartNextGroup)]
+    starts: list[tuple[UUID, int, int]] = []
+    ends: list[tuple[UUID, str, int, str | None]] = []
+    errors: dict[UUID, str] = {}
+    for group in await executions.list_finished_groups(connection, ids):
+        match _decide(group):
+            case StartNextGroup(number, failed_step_count):
+                starts.append((group.execution_id, number, failed_step_count))
+            case CompleteExecution(failed_step_count):
+                ends.append((group.execution_id, "completed", failed_step_count, None))
+            case FailExecution(failed_step_count, error):
+                ends.append((group.execution_id, "failed", failed_step_count, error))
+                errors[group.execution_id] = error
     empty = await executions.start_groups(connection, starts, now, next_claim) if starts else []
     if ends:
         await executions.end_executions(connection, ends, now)
-    if errors := {id: decision.error for id, decision in decided if isinstance(decision, FailExecution)}:
+    if errors:
         not_reached += [
             Settlement(task, not_run_outcome(task, now or task.run_at, errors[task.execution_id]))
             for task in await executions.lock_unclaimed_steps(connection, errors)
             if task.execution_id is not None
         ]
-    return len(decided), empty
+    return len(starts) + len(ends), empty
 
 
 def _decide(group: FinishedGroup) -> AdvanceDecision:
     failures = [
         FailedStep(number, describe_step_failure(status, reason, message))
-        for number, status, reason, message in group.failures
+        for number, status, reason, message in group.parse_failures()
     ]
     if group.execution_state != "in_progress":  # cancelled, and its last running step has stopped
         return CompleteExecution(group.failed_before + len(failures))
-    return decide_advance(plan_from_json(group.plan_json), group.group, failures, group.failed_before)
-
-
-def _final_state(decision: CompleteExecution | FailExecution) -> tuple[str, int, str | None]:
-    if isinstance(decision, FailExecution):
-        return "failed", decision.failed_step_count, decision.error
-    return "completed", decision.failed_step_count, None
+    return decide_advance(plan_from_json(group.plan_json), group.group_index, failures, group.failed_before)

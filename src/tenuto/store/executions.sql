@@ -17,7 +17,8 @@ WITH execution AS MATERIALIZED (
     FROM tenuto.executions
     WHERE id = ANY ($1::uuid[])
 )
-SELECT execution.id, execution.state, execution.plan, execution.current_group, execution.failed_steps,
+SELECT execution.id AS execution_id, execution.state AS execution_state, execution.plan AS plan_json,
+       execution.current_group AS group_index, execution.failed_steps AS failed_before,
        (
            SELECT json_agg(json_build_array(
                       past.step_index, past.status, past.reason, left(past.error ->> 'message', 500)
@@ -28,7 +29,7 @@ SELECT execution.id, execution.state, execution.plan, execution.current_group, e
              AND past.final
              -- coalesce: keeps the planner from the index of attempts that did not complete
              AND coalesce(past.status, '') NOT IN ('completed', 'completed_with_warning')
-       ) AS failures
+       ) AS failures_json
 FROM execution
 WHERE execution.ended_at IS NULL
   AND NOT EXISTS (

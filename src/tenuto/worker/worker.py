@@ -380,7 +380,7 @@ class Worker:
     def _release(self, results: Sequence[CompletedAttempt], settlements: Sequence[Settlement]) -> None:
         """Forget attempts whose outcomes are written, or can only be left to the recovery sweep."""
         attempts = [attempt for attempt, _ in results]
-        if any(attempt.successor is not None for attempt in attempts):
+        if self._handoff.handed_on_count and any(attempt.successor is not None for attempt in attempts):
             confirm_successors(results, settlements)
         self.finished_count += len(attempts)
         self._slots.release(attempts)
