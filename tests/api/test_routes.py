@@ -184,7 +184,7 @@ async def test_manifest_routes_create_show_change_run_and_delete(service: ApiCli
     assert (await service.post(f"{path}/enable")).json() == {"changed": True}
     assert len((await service.get_json(f"{path}/versions"))["items"]) == 4
     assert (await service.get_json("/api/v1/manifests?group=bulk&search=MAIL&enabled=true"))["items"][0][
-        "open_tasks"
+        "open_task_count"
     ] == 0
 
     run = await service.post(f"{path}/enqueue", json={"arguments": {"to": "a"}})
@@ -193,11 +193,11 @@ async def test_manifest_routes_create_show_change_run_and_delete(service: ApiCli
     item = await service.post(f"{path}/enqueue", json={"item": {"to": "b"}, "key": "b"})
     assert (await service.get_json(item.headers["location"]))["input"] == {"to": "b", "subject": "good day", "times": 1}
     assert_problem(await service.post(f"{path}/enqueue", json={"key": "b"}), 422, "manifest.run.item_missing")
-    assert (await service.get_json(f"{path}/details"))["open"] == {"queued": 2}
+    assert (await service.get_json(f"{path}/details"))["open_counts"] == {"queued": 2}
     assert_problem(await service.delete(path), 409)
 
     group = await service.put("/api/v1/manifest-groups/bulk", json={"max_active": 2, "priority": 1})
-    assert (group.json()["max_active"], group.json()["manifests"]) == (2, 1)
+    assert (group.json()["max_active"], group.json()["manifest_count"]) == (2, 1)
     assert (await service.put("/api/v1/manifest-groups/bulk", json={"max_active": None})).json()["priority"] == 1
     assert [each["name"] for each in (await service.get_json("/api/v1/manifest-groups"))["items"]] == ["bulk"]
     await service.app.manifests.poll()
@@ -363,7 +363,7 @@ async def test_dead_letter_routes_resolve_single_and_selected(service: ApiClient
     async with service.app.worker():
         await eventually(lambda: _has_count(service, "/api/v1/dead-letters", 6))
     dead_letters = (await service.get_json("/api/v1/dead-letters?manifest=bad"))["items"]
-    assert {each["status"] for each in dead_letters} == {"awaiting_intervention"}
+    assert {each["state"] for each in dead_letters} == {"awaiting_intervention"}
     path = f"/api/v1/dead-letters/{dead_letters[0]['id']}"
     assert (await service.get_json(path))["attempts"][0]["status"] == "failed"
     retried = await service.post(f"{path}/retry", json={"note": "again", "input": {"why": "still"}})

@@ -30,7 +30,7 @@ def test_manifest_is_created_shown_and_listed(shell: Shell) -> None:
     assert values["last change"].endswith("by ana: asked for")
     document = shell("manifest", "show", "report", "-o", "json").json
     assert (document["schedule_type"], document["property_type"]) == ("cron", "n: int")
-    assert (document["dependents"], document["dead_letters"], document["open"]) == (["later"], 0, {})
+    assert (document["dependents"], document["open_dead_letter_count"], document["open_counts"]) == (["later"], 0, {})
     header, later, report = shell("manifest", "list").out.splitlines()
     assert header.startswith("external id")
     assert "After each success of report" in later
@@ -92,7 +92,7 @@ def test_manifest_is_disabled_enabled_run_and_deleted(shell: Shell) -> None:
     eventually_blocking(lambda: shell("task", "show", task, "-o", "json").json["attempts"][-1]["output"] == 42)
     waited = shell("manifest", "run", "report", "--wait")
     assert (waited.code, waited.out) == (0, "14\n")
-    assert shell("manifest", "show", "report", "-o", "json").json["last_successful_run"] is not None
+    assert shell("manifest", "show", "report", "-o", "json").json["last_successful_run_at"] is not None
     assert shell("manifest", "delete", "report", "--reason", "done").code == 0
     assert shell("manifest", "show", "report").code == 3
     assert shell("manifest", "history", "report", "-o", "json").json[0]["change"] == "deleted"
@@ -110,7 +110,7 @@ def test_open_run_shows_its_attempt_and_the_time_of_the_next_one(shell: Shell) -
     shell("manifest", "run", "third")
 
     def count_scheduled() -> int | None:
-        count: int | None = shell("manifest", "show", "third", "-o", "json").json["open"].get("scheduled")
+        count: int | None = shell("manifest", "show", "third", "-o", "json").json["open_counts"].get("scheduled")
         return count
 
     assert eventually_blocking(count_scheduled, 30) == 1
@@ -126,7 +126,7 @@ def test_group_has_a_limit_and_shows_active_runs(shell: Shell) -> None:
     ended = shell("manifest", "group", "reports", "--max-active", "5", "--priority", "3", "--disable", LOGNAME="ana")
     assert ended.err == "group reports: at most 5 active (0 now), priority 3, disabled, by ana\n"
     (found,) = shell("manifest", "groups", "-o", "json").json
-    assert (found["max_active"], found["priority"], found["enabled"], found["manifests"]) == (5, 3, False, 1)
+    assert (found["max_active"], found["priority"], found["enabled"], found["manifest_count"]) == (5, 3, False, 1)
     assert "group reports is disabled" in shell("manifest", "show", "report").out
     shell("manifest", "group", "reports", "--no-limit", "--enable")
     found = shell("manifest", "group", "reports", "-o", "json").json
@@ -142,7 +142,8 @@ def test_polls_of_the_manifest_manager_are_listed(shell: Shell) -> None:
     assert "no polls; a scheduler makes them" in shell("manifest", "polls", "--all").err
     shell("manifest", "add", "tick", "--job", "double", "--every", "1s", "--set", "n=1")
     shell.start_service("up").wait_for_line("worker started")
-    eventually_blocking(lambda: any(poll["enqueued"] for poll in shell("manifest", "polls", "-o", "json").json), 30)
+    list_polls = ("manifest", "polls", "-o", "json")
+    eventually_blocking(lambda: any(poll["enqueued_count"] for poll in shell(*list_polls).json), 30)
     assert shell("manifest", "polls", "--limit", "1").out.splitlines()[0].split()[:2] == ["when", "enqueued"]
 
 

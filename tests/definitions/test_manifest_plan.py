@@ -47,7 +47,7 @@ def effects(planned: ApplyPlan) -> dict[str, str]:
 
 
 async def list_ids(app: Tenuto) -> list[str]:
-    return [row["external_id"] for row in await app.manifests.list()]
+    return [manifest.external_id for manifest in await app.manifests.list()]
 
 
 async def test_manifest_plan_changes_nothing_and_applying_is_idempotent(app: Tenuto, sql: Sql) -> None:
@@ -61,7 +61,7 @@ async def test_manifest_plan_changes_nothing_and_applying_is_idempotent(app: Ten
     assert await sql("SELECT * FROM tenuto.manifests") == []
     await app.plans.apply(planned)
     assert await list_ids(app) == ["a", "b"]
-    assert [group["max_active"] for group in await app.manifests.groups()] == [3]
+    assert [group.max_active for group in await app.manifests.groups()] == [3]
     before = await sql("SELECT * FROM tenuto.manifests ORDER BY id")
     again = await apply(app, wanted)
     assert (again.has_changes, effects(again)) == (False, {"a": "unchanged", "b": "unchanged"})
@@ -112,7 +112,7 @@ async def test_group_in_a_file_changes_only_the_given_options(app: Tenuto) -> No
     planned = await apply(app, make_declarations(groups=[{"name": "g", "max_active": "none"}]))
     assert [(each.effect, each.differences) for each in planned.groups] == [("changed", {"max_active": (5, None)})]
     (found,) = await app.manifests.groups()
-    assert (found["max_active"], found["priority"], found["enabled"]) == (None, 2, False)
+    assert (found.max_active, found.priority, found.enabled) == (None, 2, False)
 
 
 async def test_manifest_plan_conflicts_if_a_definition_changed_since(app: Tenuto) -> None:

@@ -135,13 +135,13 @@ async def test_rule_7_success_updates_last_successful_run_of_the_manifest(app: T
     async with worker():
         run = await app.wait(await app.manifests.run("run", {"flour": 1}), 10)
         item = await app.wait(await app.manifests.enqueue("item", 1), 10)
-        assert (await app.manifests.get("run")).last_successful_run == run["ended_at"]
-        assert (await app.manifests.get("item")).last_successful_run == item["ended_at"]
+        assert (await app.manifests.get("run")).last_successful_run_at == run["ended_at"]
+        assert (await app.manifests.get("item")).last_successful_run_at == item["ended_at"]
         batch = await app.bulk_enqueue("batch", [1, 2, 3])
         await batch.wait(10)
 
         async def moved() -> Any:
-            return (await app.manifests.get("batch")).last_successful_run
+            return (await app.manifests.get("batch")).last_successful_run_at
 
         last = max([each["ended_at"] async for each in batch.items()])
         assert await eventually(moved) <= last
@@ -184,7 +184,7 @@ async def test_rule_9_cancellation_stops_the_code_and_manifest_can_run_again(
         record = await app.wait(task, 10)
         assert (record["status"], record["reason"], stopped) == ("cancelled", "requested", ["stopped"])
         assert await app.dead_letters.list() == [], "a cancellation is not a failure"
-        assert (await app.manifests.get("slow")).last_successful_run is None
+        assert (await app.manifests.get("slow")).last_successful_run_at is None
         await app.cancel(await app.manifests.run("slow"))
 
 
@@ -338,7 +338,7 @@ async def test_deploy_keeps_manifests_that_are_no_longer_declared(app_with_job: 
     await app_with_job.manifests.deploy()
     declare_bread(app_with_job)
     await app_with_job.manifests.deploy()
-    assert [row["external_id"] for row in await app_with_job.manifests.list()] == ["a", "bread", "z"]
+    assert [manifest.external_id for manifest in await app_with_job.manifests.list()] == ["a", "bread", "z"]
 
 
 async def test_manifest_edit_checks_the_expected_version(app_with_job: Tenuto) -> None:

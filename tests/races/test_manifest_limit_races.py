@@ -19,7 +19,7 @@ from tenuto.model.policies import RetryPolicy, TaskPolicy
 from tenuto.operations import batches
 from tenuto.postgres.database import Database
 from tenuto.store import manifests
-from tenuto.store.manifests import ALL_MANIFESTS, StoredManifest
+from tenuto.store.manifests import ALL_MANIFESTS, GroupSettings, StoredManifest
 from tests.races.effect_ledger import Effect, Ledger, overlaps, peak_concurrency
 from tests.races.observer import Observer
 from tests.races.processes import WorkerProcess, Workers
@@ -76,9 +76,8 @@ async def create_limited_manifests(db: Database) -> tuple[StoredManifest, Stored
     all.
     """
     for name, most in ((ALL_MANIFESTS, MAX_IN_ALL), ("g", MAX_IN_GROUP)):
-        group = partial(
-            manifests.save_group, name=name, max_active=most, priority=0, enabled=True, at=NOON, by="test"
-        )  # fmt: skip
+        settings = GroupSettings(max_active=most)
+        group = partial(manifests.save_group, name=name, settings=settings, at=NOON, by="test")
         await run_in_transaction(db, group)
     policy = TaskPolicy(RetryPolicy(max_retries=5, base_seconds=0, jitter=0))
     narrow = await create_manifest(db, "narrow", job="touch", group="g", max_active=MAX_OF_ONE, policy=policy)

@@ -20,6 +20,7 @@ from tenuto.scheduling import manifest_manager
 from tenuto.scheduling.manifest_manager import REPAIR_MISSING_DEAD_LETTER, ManifestManager
 from tenuto.store import manifests
 from tenuto.store import tasks as store
+from tenuto.store.manifests import SkippedManifests
 from tests.races.interleaving import InterleavedDatabase
 from tests.support.errors import raises_code
 from tests.support.manifests import (
@@ -403,8 +404,8 @@ async def test_poll_keeps_reaped_runs_when_a_later_stage_fails(db: Database, wor
     assert len(await read_table(db, "dead_letters")) == 1
     assert await read_table(db, "tasks") == []
     (poll,) = await manifests.list_polls(db, below=None, busy=True, limit=10)
-    assert (poll["dead_lettered"], poll["enqueued"]) == (1, 0)
-    assert "no_more" in poll["error"]
+    assert (poll.dead_lettered_count, poll.enqueued_count) == (1, 0)
+    assert "no_more" in (poll.error or "")
     assert (await poll_manifests(db, now + MINUTE)).enqueued == 1, "and nothing of what failed is lost"
 
 
@@ -442,12 +443,12 @@ async def test_poll_is_recorded_with_its_results(db: Database) -> None:
     await poll_manifests(db, NOON + MINUTE)
     await poll_manifests(db, NOON + 2 * MINUTE)
     skipping, busy, idle = await manifests.list_polls(db, below=None, busy=False, limit=10)
-    assert [poll["at"] for poll in (idle, busy, skipping)] == [NOON, NOON + MINUTE, NOON + 2 * MINUTE]
-    assert [poll["enqueued"] for poll in (idle, busy, skipping)] == [0, 1, 0]
-    assert skipping["skipped"] == {"its last run is not over": {"count": 1, "some": ["a"]}}
-    assert {poll["by"] for poll in (idle, busy, skipping)} == {"a manager"}
-    assert all(poll["seconds"] > 0 and poll["error"] is None for poll in (idle, busy, skipping))
-    assert [poll["at"] for poll in await manifests.list_polls(db, below=None, busy=True, limit=10)] == [
+    assert [poll.at for poll in (idle, busy, skipping)] == [NOON, NOON + MINUTE, NOON + 2 * MINUTE]
+    assert [poll.enqueued_count for poll in (idle, busy, skipping)] == [0, 1, 0]
+    assert skipping.skipped == {"its last run is not over": SkippedManifests(1, ["a"])}
+    assert {poll.by for poll in (idle, busy, skipping)} == {"a manager"}
+    assert all(poll.duration_seconds > 0 and poll.error is None for poll in (idle, busy, skipping))
+    assert [poll.at for poll in await manifests.list_polls(db, below=None, busy=True, limit=10)] == [
         NOON + 2 * MINUTE,
         NOON + MINUTE,
     ]
@@ -468,10 +469,10 @@ async def test_manager_wakes_for_due_and_dependent_manifests(app: Tenuto, worker
     async with app, worker(), app.scheduler():
         await eventually(lambda: ran.count("clock") >= 2 and "after" in ran)
         made = await app.manifests.get("clock")
-        assert made.last_successful_run is not None
+        assert made.last_successful_run_at is not None
 
         async def two_runs_are_recorded() -> bool:  # a poll is recorded when it has finished
-            return bool(sum(poll["enqueued"] for poll in await app.manifests.polls(only_busy=True)) >= 2)
+            return bool(sum(poll.enqueued_count for poll in await app.manifests.polls(only_busy=True)) >= 2)
 
         await eventually(two_runs_are_recorded)
     first = ran.index("clock")

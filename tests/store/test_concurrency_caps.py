@@ -10,7 +10,7 @@ import pytest
 from tenuto.postgres.database import Database
 from tenuto.store import manifests
 from tenuto.store import tasks as store
-from tenuto.store.manifests import ALL_MANIFESTS
+from tenuto.store.manifests import ALL_MANIFESTS, GroupSettings
 from tests.support.manifests import (
     LEASE,
     NOON,
@@ -31,9 +31,8 @@ async def me(register_worker: Register) -> UUID:
 
 
 async def set_cap(db: Database, group: str, max_active: int | None, *, enabled: bool = True) -> None:
-    await run_in_transaction(
-        db, lambda connection: manifests.save_group(connection, group, max_active, 0, enabled, NOON, "test")
-    )
+    settings = GroupSettings(max_active, enabled=enabled)
+    await run_in_transaction(db, lambda connection: manifests.save_group(connection, group, settings, NOON, "test"))
 
 
 async def test_manifest_cap_applies_across_its_batches(db: Database, me: UUID) -> None:

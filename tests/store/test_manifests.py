@@ -17,6 +17,7 @@ from tenuto.model.triggers import every
 from tenuto.postgres.database import Database, DatabaseError
 from tenuto.store import dead_letters, manifests
 from tenuto.store import tasks as store
+from tenuto.store.manifests import GroupSettings
 from tests.support.manifests import (
     ANA,
     NOON,
@@ -140,7 +141,7 @@ async def test_success_is_stored_and_makes_dependents_due(db: Database, register
     (task,) = await claim_runs(db, me)
     await finish_task(db, task)
     (record,) = await read_table(db, "activities")
-    assert (await reload_manifest(db, "a")).last_successful_run == record["ended_at"]
+    assert (await reload_manifest(db, "a")).last_successful_run_at == record["ended_at"]
     assert (await reload_manifest(db, "b")).next_run_at == record["ended_at"]
     assert (await reload_manifest(db, "c")).next_run_at is None
     assert (await reload_manifest(db, "off")).next_run_at is None
@@ -150,7 +151,7 @@ async def test_dependent_that_just_succeeded_is_due_again(db: Database) -> None:
     first = await create_manifest(db, "a")
     second = await create_manifest(db, "b", depends_on="a")
     await run_in_transaction(db, lambda connection: manifests.record_successes(connection, [first.id, second.id], NOON))
-    assert [(await reload_manifest(db, name)).last_successful_run for name in "ab"] == [NOON, NOON]
+    assert [(await reload_manifest(db, name)).last_successful_run_at for name in "ab"] == [NOON, NOON]
     assert (await reload_manifest(db, "b")).next_run_at == NOON
     assert (await reload_manifest(db, "a")).next_run_at is None
 
@@ -161,7 +162,7 @@ async def test_unsuccessful_run_makes_no_dependent_due(db: Database, register_wo
     await create_manifest(db, "b", depends_on="a")
     await start_run(db, first)
     await finish_all_runs(db, me, status)
-    assert (await reload_manifest(db, "a")).last_successful_run is None
+    assert (await reload_manifest(db, "a")).last_successful_run_at is None
     assert (await reload_manifest(db, "b")).next_run_at is None
 
 
@@ -170,7 +171,7 @@ async def test_last_success_never_moves_back(db: Database) -> None:
     for at in (NOON, NOON - MINUTE):
         await run_in_transaction(db, partial(manifests.record_successes, ids=[stored.id], at=at))
         await manifests.record_batch_item_successes(db, [stored.id], at)
-    assert (await reload_manifest(db)).last_successful_run == NOON
+    assert (await reload_manifest(db)).last_successful_run_at == NOON
 
 
 async def test_manifest_list_has_open_counts_and_is_paged_and_filtered(db: Database, register_worker: Register) -> None:
@@ -184,7 +185,7 @@ async def test_manifest_list_has_open_counts_and_is_paged_and_filtered(db: Datab
 
     async def list_names(**wanted: object) -> list[str]:
         given = {"after": None, "enabled": None, "group": None, "search": None, "limit": 10, **wanted}
-        return [row["external_id"] for row in await manifests.list_manifests(db, **given)]  # type: ignore[arg-type]
+        return [each.external_id for each in await manifests.list_manifests(db, **given)]  # type: ignore[arg-type]
 
     assert await list_names() == ["a", "b", "c"]
     assert await list_names(after="a", limit=1) == ["b"]
@@ -192,7 +193,7 @@ async def test_manifest_list_has_open_counts_and_is_paged_and_filtered(db: Datab
     assert await list_names(group="g") == ["a"]
     assert await list_names(search="rea") == ["b"]
     (first, *_) = await manifests.list_manifests(db, after=None, enabled=None, group=None, search=None, limit=10)
-    assert (first["open_tasks"], first["has_dead_letters"], first["definition"]["job"]) == (2, True, "bake")
+    assert (first.open_task_count, first.has_dead_letters, first.definition["job"]) == (2, True, "bake")
 
 
 async def test_manifest_changes_are_recorded_as_versions(db: Database) -> None:
@@ -214,14 +215,14 @@ async def test_manifest_group_reports_its_active_runs(db: Database, register_wor
     await create_manifest(db, "b", group="h")
     await create_batch(db, stored, 3)
     await claim_runs(db, me, 2)
-    by = Actor.system("test").name
-    await run_in_transaction(db, lambda connection: manifests.save_group(connection, "g", 5, 2, False, NOON, by))
-    found = {row["name"]: row for row in await manifests.list_groups(db)}
-    assert {name: (row["active"], row["manifests"], row["max_active"]) for name, row in found.items()} == {
+    settings, by = GroupSettings(max_active=5, priority=2, enabled=False), Actor.system("test").name
+    await run_in_transaction(db, lambda connection: manifests.save_group(connection, "g", settings, NOON, by))
+    found = {group.name: group for group in await manifests.list_groups(db)}
+    assert {name: (group.active_count, group.manifest_count, group.max_active) for name, group in found.items()} == {
         "g": (2, 1, 5),
         "h": (0, 1, None),
     }
-    assert (found["g"]["enabled"], found["g"]["priority"], found["h"]["enabled"]) == (False, 2, True)
+    assert (found["g"].enabled, found["g"].priority, found["h"].enabled) == (False, 2, True)
 
 
 async def test_polls_are_listed_newest_first_and_old_ones_deleted(db: Database) -> None:
@@ -229,8 +230,8 @@ async def test_polls_are_listed_newest_first_and_old_ones_deleted(db: Database) 
     for n, id in enumerate(ids):
         await manifests.record_poll(db, id, NOON, "me", 0.1, n % 2, 0, 0, "{}", None)
     await manifests.record_poll(db, ids[0], NOON, "me", 0.1, 1, 0, 0, "{}", None)
-    assert [row["id"] for row in await manifests.list_polls(db, below=None, busy=False, limit=9)] == ids[::-1]
-    assert [row["id"] for row in await manifests.list_polls(db, below=ids[3], busy=True, limit=9)] == [ids[1]]
+    assert [poll.id for poll in await manifests.list_polls(db, below=None, busy=False, limit=9)] == ids[::-1]
+    assert [poll.id for poll in await manifests.list_polls(db, below=ids[3], busy=True, limit=9)] == [ids[1]]
     assert await manifests.delete_old_polls(db, NOON + timedelta(days=2), 1) == 1
     assert await manifests.delete_old_polls(db, NOON + timedelta(days=2), 9) == 1
     assert [row["id"] for row in await read_table(db, "polls")] == ids[2:]

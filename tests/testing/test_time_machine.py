@@ -225,7 +225,7 @@ async def test_manifest_with_trigger_and_its_dependents_run_for_a_month(tenuto_a
             assert done == [(part, night) for night in nights for part in ("import", "load", "report")]
             assert (summary.fired_count, summary.ended_count) == (90, 90)
             last = await app.manifests.get("report")
-            assert (last.last_run_at, last.last_successful_run, last.next_run_at) == (nights[-1], nights[-1], None)
+            assert (last.last_run_at, last.last_successful_run_at, last.next_run_at) == (nights[-1], nights[-1], None)
 
 
 async def test_failed_manifest_is_retried_and_leaves_a_dead_letter_on_the_manual_clock(tenuto_app: Tenuto) -> None:

@@ -29,7 +29,7 @@ IfMatch = Annotated[
 ]
 _READ_ONLY_FIELDS = ("id", "version", "origin", "created_at", "updated_at", "last_run_at", "next_run_at")
 SCHEDULE_READ_ONLY_FIELDS = (*_READ_ONLY_FIELDS, "enabled")
-MANIFEST_READ_ONLY_FIELDS = (*_READ_ONLY_FIELDS, "enabled", "schedule_type", "property_type", "last_successful_run")
+MANIFEST_READ_ONLY_FIELDS = (*_READ_ONLY_FIELDS, "enabled", "schedule_type", "property_type", "last_successful_run_at")
 
 
 def parse_definition(section: str, definition: dict[str, Any], read: Callable[[list[Document]], Sequence[D]]) -> D:

@@ -17,7 +17,6 @@ from uuid import UUID
 
 from tenuto.definitions import manifest_definitions
 from tenuto.definitions.definition_files import DeclaredGroup, DeclaredManifest, DeclaredSchedule
-from tenuto.definitions.manifest_definitions import GROUP_DEFAULTS
 from tenuto.definitions.versioned_definitions import (
     CHANGING_EFFECTS,
     ChangeContext,
@@ -37,13 +36,11 @@ from tenuto.model.triggers.descriptions import format_duration
 from tenuto.model.triggers.trigger import ClockTrigger
 from tenuto.postgres.database import Connection, Database
 from tenuto.store import manifests
-from tenuto.store.manifests import StoredManifest
+from tenuto.store.manifests import GroupSettings, StoredManifest
 from tenuto.store.schedules import Schedule
 
 PREVIEW_RUN_COUNT = 3
 MAX_UNDECLARED = 10_000
-
-Record = dict[str, Any]
 
 
 class DeclaredEntry(Protocol):
@@ -262,7 +259,7 @@ class GroupChange:
 
     entry: DeclaredGroup
     effect: Effect
-    current: Record | None
+    current: GroupSettings | None
     differences: Mapping[str, tuple[Any, Any]]
 
     @property
@@ -287,8 +284,12 @@ async def apply_groups_in_tx(connection: Connection, planned: Sequence[GroupChan
             )
 
 
-def _plan_group(each: DeclaredGroup, current: Record | None) -> GroupChange:
-    before = {**GROUP_DEFAULTS, **(current or {})}
-    differing = {field: (before[field], value) for field, value in each.options.items() if before[field] != value}
+def _plan_group(each: DeclaredGroup, current: GroupSettings | None) -> GroupChange:
+    before = current or GroupSettings()
+    differing = {
+        field: (getattr(before, field), value)
+        for field, value in each.options.items()
+        if getattr(before, field) != value
+    }
     effect: Effect = "unchanged" if not differing else "created" if current is None else "changed"
     return GroupChange(each, effect, current, differing)

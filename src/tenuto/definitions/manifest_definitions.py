@@ -7,6 +7,7 @@ that were due while a manifest was disabled leave no row and are not made up for
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import asdict, replace
 from datetime import datetime
 from typing import Any, Literal
 
@@ -18,7 +19,7 @@ from tenuto.model.tasks import MAX_PRIORITY, priority_error
 from tenuto.postgres.database import Connection, Database
 from tenuto.store import manifests
 from tenuto.store.access import audit_recorder
-from tenuto.store.manifests import ALL_MANIFESTS, StoredManifest
+from tenuto.store.manifests import ALL_MANIFESTS, GroupSettings, StoredManifest
 
 _TIMING_FIELDS = ("trigger", "schedule_type", "depends_on")
 
@@ -143,18 +144,11 @@ async def change_group(
     await database.transaction(lambda connection: change_group_in_tx(connection, name, options, now, by))
 
 
-GROUP_DEFAULTS = {"max_active": None, "priority": 0, "enabled": True}
-"""The options of a group without a row."""
-
-
 async def change_group_in_tx(
     connection: Connection, name: str, options: Mapping[str, Any], now: datetime, by: Actor
 ) -> None:
     """Like `change_group`, within a transaction; options that are not given remain."""
-    before = {**GROUP_DEFAULTS, **(await manifests.load_group(connection, name) or {})}
-    after = {**before, **options}
-    kept = tuple(GROUP_DEFAULTS)
-    audit_recorder.add_audit_change(
-        name, {field: before[field] for field in kept}, {field: after[field] for field in kept}
-    )
-    await manifests.save_group(connection, name, after["max_active"], after["priority"], after["enabled"], now, by.name)
+    before = await manifests.load_group(connection, name) or GroupSettings()
+    after = replace(before, **options)
+    audit_recorder.add_audit_change(name, asdict(before), asdict(after))
+    await manifests.save_group(connection, name, after, now, by.name)

@@ -345,7 +345,7 @@ async def item_template(
     priority = 0
     if manifest.manifest.group is not None:
         for group in await manifests.list_groups(database, [manifest.manifest.group]):
-            priority = group["priority"]
+            priority = group.priority
     return new_run(manifest.id, manifest.manifest, now, by, group_priority=priority, batch_id=batch_id)
 
 

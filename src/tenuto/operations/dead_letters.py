@@ -27,7 +27,7 @@ from tenuto.settings import Settings
 from tenuto.store import activities, batches, dead_letters, manifests, step_checkpoints
 from tenuto.store.access import audit_recorder
 from tenuto.store.dead_letters import DeadLetterDetails, DeadLetterRecord, FailureGroup, OpenDeadLetter
-from tenuto.store.manifests import NewRun, StoredManifest
+from tenuto.store.manifests import GroupSettings, NewRun, StoredManifest
 
 MakeInput = Callable[[StoredManifest], str]
 
@@ -310,12 +310,13 @@ async def _new_run(
     id: UUID,
     make_input: MakeInput | None,
 ) -> NewRun:
-    group = await manifests.load_group(connection, stored.manifest.group) if stored.manifest.group else None
+    name = stored.manifest.group
+    group = (None if name is None else await manifests.load_group(connection, name)) or GroupSettings()
     run = new_run(
         stored.id, stored.manifest, now, by, id=id, batch_id=dead_letter.batch_id,
         input=dead_letter.input if make_input is None else make_input(stored),
         item_key=_explicit_key(dead_letter.item, dead_letter.task_id),
-        group_priority=0 if group is None else group["priority"],
+        group_priority=group.priority,
     )  # fmt: skip
     run.is_held = batch is not None and batch["paused"]
     return run

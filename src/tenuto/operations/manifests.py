@@ -25,14 +25,21 @@ from tenuto.model.policies import RetryPolicy, TaskPolicy, resolve_retry_policy
 from tenuto.model.steps import override_policy
 from tenuto.model.tasks import parse_duration_seconds
 from tenuto.model.triggers import ManualTrigger, Trigger
-from tenuto.operations.listing import MAX_LIMIT, OpenDatabase, Record, check_limit
+from tenuto.operations.listing import MAX_LIMIT, OpenDatabase, check_limit
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling import manifest_manager
 from tenuto.scheduling.manifest_manager import PollResult
 from tenuto.store import manifests, tasks
 from tenuto.store.access import audit_recorder
 from tenuto.store.definition_rows import Version
-from tenuto.store.manifests import StoredManifest
+from tenuto.store.manifests import (
+    GroupSettings,
+    ManifestDetails,
+    ManifestGroupRecord,
+    ManifestRecord,
+    PollRecord,
+    StoredManifest,
+)
 
 _POLICY_FIELDS = ("timeout", "retry", "max_retries", "on_lost")
 
@@ -177,7 +184,7 @@ class Manifests:
         group: str | None = None,
         search: str | None = None,
         limit: int = 100,
-    ) -> Sequence[Record]:
+    ) -> Sequence[ManifestRecord]:
         """List manifests by external id, each with its open runs."""
         return await manifests.list_manifests(
             await self._open(), after=after, enabled=enabled, group=group, search=search, limit=check_limit(limit)
@@ -195,23 +202,25 @@ class Manifests:
             raise manifest_definitions.not_found(str(external_id))
         return found
 
-    async def details(self, external_id: str, *, limit: int = 5) -> Record:
+    async def details(self, external_id: str, *, limit: int = 5) -> ManifestDetails:
         """Return a manifest with open runs, last runs, group, dependent manifests and dead letters."""
         database = await self._open()
         stored = await manifest_definitions.get(database, external_id)
-        return {"manifest": stored, **await manifests.load_details(database, stored, check_limit(limit))}
+        return await manifests.load_details(database, stored, check_limit(limit))
 
-    async def polls(self, *, below: UUID | None = None, only_busy: bool = False, limit: int = 50) -> Sequence[Record]:
+    async def polls(
+        self, *, below: UUID | None = None, only_busy: bool = False, limit: int = 50
+    ) -> Sequence[PollRecord]:
         """List the polls of the manifest manager, newest first; ``only_busy`` omits those without effect."""
         return await manifests.list_polls(await self._open(), below=below, busy=only_busy, limit=check_limit(limit))
 
     # --- groups -----------------------------------------------------------------------------------------------------
 
-    async def groups(self, *, after: str | None = None, limit: int = MAX_LIMIT) -> Sequence[Record]:
+    async def groups(self, *, after: str | None = None, limit: int = MAX_LIMIT) -> Sequence[ManifestGroupRecord]:
         """List the manifest groups by name (``*`` is all manifests) with their active runs."""
         return await manifests.list_groups(await self._open(), after=after, limit=check_limit(limit))
 
-    async def group(self, name: str) -> Record:
+    async def group(self, name: str) -> ManifestGroupRecord:
         """Return one group with its active runs."""
         found = await manifests.list_groups(await self._open(), [name])
         if not found:
@@ -291,10 +300,11 @@ class Manifests:
             may_exist = True
             if stored is None:
                 raise manifest_definitions.not_found(external_id)
-            group = await manifests.load_group(connection, stored.manifest.group) if stored.manifest.group else None
+            name = stored.manifest.group
+            group = (None if name is None else await manifests.load_group(connection, name)) or GroupSettings()
             run = manifest_manager.new_run(
                 stored.id, stored.manifest, now, by, id=id, input=make_input(stored), item_key=key,
-                group_priority=0 if group is None else group["priority"],
+                group_priority=group.priority,
             )  # fmt: skip
             if not await manifests.enqueue_runs(connection, [run]):
                 item = "" if key is None else f" for the item {key!r}"

@@ -86,10 +86,10 @@ class FailureGroup(TransitionalRecord):
     """Reason of the newest one."""
 
 
-_dead_letters = RowMapper(DeadLetterRecord, SQL.list_dead_letters)
-_details = RowMapper(DeadLetterDetails, SQL.load_dead_letter, computed=("attempts",))
-_open_dead_letters = RowMapper(OpenDeadLetter, SQL.lock_open_dead_letters)
-_failure_groups = RowMapper(FailureGroup, SQL.list_failure_groups, SQL.summarise_dead_letters)
+_DEAD_LETTERS = RowMapper(DeadLetterRecord, SQL.list_dead_letters)
+_DETAILS = RowMapper(DeadLetterDetails, SQL.load_dead_letter, computed=("attempts",))
+_OPEN_DEAD_LETTERS = RowMapper(OpenDeadLetter, SQL.lock_open_dead_letters)
+_FAILURE_GROUPS = RowMapper(FailureGroup, SQL.list_failure_groups, SQL.summarise_dead_letters)
 
 
 async def write_dead_letters(connection: Connection, failures: Sequence[tuple[UUID, str | None]]) -> int:
@@ -119,7 +119,7 @@ async def find_missing_dead_letters(
 
 async def load_dead_letter(database: Database, id: UUID) -> DeadLetterDetails | None:
     """Return one dead letter, without its attempts."""
-    return _details.optional(await database.fetch_one(SQL.load_dead_letter, id), attempts=[])
+    return _DETAILS.optional(await database.fetch_one(SQL.load_dead_letter, id), attempts=[])
 
 
 async def find_owners(connection: Connection, ids: Sequence[UUID]) -> tuple[list[str], set[UUID]]:
@@ -131,7 +131,7 @@ async def find_owners(connection: Connection, ids: Sequence[UUID]) -> tuple[list
 
 async def lock_open_dead_letters(connection: Connection, ids: Sequence[UUID]) -> list[OpenDeadLetter]:
     """Return and lock the open ones of these dead letters."""
-    return _open_dead_letters.all(await connection.fetch(SQL.lock_open_dead_letters, ids))
+    return _OPEN_DEAD_LETTERS.all(await connection.fetch(SQL.lock_open_dead_letters, ids))
 
 
 async def resolve_dead_letters(
@@ -174,7 +174,7 @@ async def list_dead_letters(
     limit: int,
 ) -> list[DeadLetterRecord]:
     """Return dead letters, newest first."""
-    return _dead_letters.all(
+    return _DEAD_LETTERS.all(
         await database.fetch_all(SQL.list_dead_letters, below, state, manifest, fingerprint, batch, limit)
     )
 
@@ -183,12 +183,12 @@ async def list_failure_groups(
     database: Database, manifest: str | None, batch: UUID | None, limit: int
 ) -> list[FailureGroup]:
     """Group open dead letters by kind of failure, most frequent first."""
-    return _failure_groups.all(await database.fetch_all(SQL.list_failure_groups, manifest, limit, batch))
+    return _FAILURE_GROUPS.all(await database.fetch_all(SQL.list_failure_groups, manifest, limit, batch))
 
 
 async def summarise_dead_letters(database: Database, ids: Sequence[UUID], limit: int) -> list[FailureGroup]:
     """Count dead letters by manifest and kind of failure."""
-    return _failure_groups.all(await database.fetch_all(SQL.summarise_dead_letters, ids, limit))
+    return _FAILURE_GROUPS.all(await database.fetch_all(SQL.summarise_dead_letters, ids, limit))
 
 
 async def select_open_dead_letters(

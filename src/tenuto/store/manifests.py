@@ -9,26 +9,25 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 from tenuto.ids import smallest_id_at
 from tenuto.model.actors import Actor
-from tenuto.model.manifests import Manifest, manifest_from_fields
-from tenuto.model.tasks import Task, TaskState
+from tenuto.model.manifests import Manifest, ScheduleType, manifest_from_fields
+from tenuto.model.tasks import OutcomeStatus, Task, TaskState
 from tenuto.model.triggers import Trigger
 from tenuto.postgres.database import Connection, Database, Row
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.bulk_copy import ExcludedVersions, array_literal, split_ids_and_versions, to_columns
 from tenuto.store.definition_rows import DefinitionTable, from_json_text, to_json_text
+from tenuto.store.records import FromColumn, FromJson, RowMapper, TransitionalRecord
 from tenuto.tracing import add_traceparent, record_enqueue_span
 
 SQL = load_statements(__file__)
 
 ALL_MANIFESTS = "*"
 """Name of the group that contains all manifests."""
-
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ class StoredManifest:
     declared: dict[str, Any] | None
     created_at: datetime
     updated_at: datetime
-    last_successful_run: datetime | None
+    last_successful_run_at: datetime | None
     last_run_at: datetime | None
     next_run_at: datetime | None
 
@@ -85,6 +84,35 @@ def _to_stored_manifest(row: Row) -> StoredManifest:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class ManifestRecord(TransitionalRecord):
+    """A manifest in a list."""
+
+    id: UUID
+    external_id: str
+    name: str
+    enabled: bool
+    definition: Annotated[dict[str, Any], FromJson]
+    job: str
+    schedule_type: ScheduleType
+    depends_on: str | None
+    group: str | None
+    max_active: int | None
+    version: int
+    origin: str
+    created_at: datetime
+    updated_at: datetime
+    last_successful_run_at: datetime | None
+    last_run_at: datetime | None
+    next_run_at: datetime | None
+    open_task_count: int
+    """The number of its open tasks, counted up to 10,001."""
+    has_dead_letters: bool
+
+
+_MANIFESTS = RowMapper(ManifestRecord, SQL.list_manifests)
+
+
 # --- definitions ----------------------------------------------------------------------------------------------------
 
 
@@ -123,10 +151,9 @@ async def lock_dependency_changes(connection: Connection) -> None:
 
 async def list_manifests(
     database: Database, *, after: str | None, enabled: bool | None, group: str | None, search: str | None, limit: int
-) -> list[Record]:
+) -> list[ManifestRecord]:
     """Return manifests by external id, each with the number of its open tasks."""
-    rows = await database.fetch_all(SQL.list_manifests, after, enabled, group, search, limit)
-    return [{key: json.loads(value) if key == "definition" else value for key, value in row.items()} for row in rows]
+    return _MANIFESTS.all(await database.fetch_all(SQL.list_manifests, after, enabled, group, search, limit))
 
 
 async def load_dependencies(connection: Connection) -> dict[str, str | None]:
@@ -213,12 +240,15 @@ class DueManifest:
         return manifest_from_fields(json.loads(self.definition_json))
 
 
+_DUE_MANIFESTS = RowMapper(DueManifest, SQL.lock_due_manifests)
+
+
 async def lock_due_manifests(
     connection: Connection, now: datetime, limit: int, excluded: ExcludedVersions = ()
 ) -> list[DueManifest]:
     """Return and lock due manifests that no other manifest manager has locked."""
     rows = await connection.fetch(SQL.lock_due_manifests, now, limit, *split_ids_and_versions(excluded))
-    return [DueManifest(*row) for row in rows]
+    return _DUE_MANIFESTS.all(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,10 +259,13 @@ class RunBlockers:
     open_task_id: UUID | None
 
 
+_RUN_BLOCKERS = RowMapper(RunBlockers, SQL.load_run_blockers, unmapped=("id",))
+
+
 async def load_run_blockers(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, RunBlockers]:
     """Return the run blockers of manifests that the caller has locked."""
     rows = await connection.fetch(SQL.load_run_blockers, ids)
-    return {row["id"]: RunBlockers(row["dead_lettered"], row["open_task"]) for row in rows}
+    return {row["id"]: _RUN_BLOCKERS.one(row) for row in rows}
 
 
 async def record_runs(connection: Connection, rows: Sequence[tuple[UUID, datetime | None, datetime | None]]) -> None:
@@ -270,28 +303,80 @@ async def find_overrun_runs(database: Database, limit: int) -> list[Task]:
     return [Task(*row) for row in await database.fetch_all(SQL.find_overrun_runs, limit)]
 
 
-async def load_details(database: Database, manifest: StoredManifest, limit: int) -> Record:
-    """Return the open runs, last runs, groups, dependents and dead letters of a manifest."""
-    group, all_together = None, None
-    for each in await list_groups(database, [manifest.manifest.group or ALL_MANIFESTS, ALL_MANIFESTS]):
-        group = each if each["name"] == manifest.manifest.group else group
-        all_together = each if each["name"] == ALL_MANIFESTS else all_together
-    return {
-        "open": {row["state"]: row["number"] for row in await database.fetch_all(SQL.count_open_tasks, manifest.id)},
-        "runs": [_to_record(row) for row in await database.fetch_all(SQL.list_open_runs, manifest.id, limit)],
-        "last_runs": [_to_record(row) for row in await database.fetch_all(SQL.list_last_runs, manifest.id, limit)],
-        "group": group,
-        "all_together": all_together,
-        "dependents": [
-            row["external_id"] for row in await database.fetch_all(SQL.list_dependents, manifest.external_id)
-        ],
-        "dead_letters": int(await database.fetch_value(SQL.count_open_dead_letters, manifest.id)),
-    }
+@dataclass(frozen=True, slots=True)
+class OpenRunRecord(TransitionalRecord):
+    """An open run or item of a manifest."""
+
+    id: UUID
+    state: TaskState
+    attempt: int
+    failures: int
+    losses: int
+    policy: Annotated[dict[str, Any], FromJson]
+    run_at: datetime
+    claimed_at: datetime | None
+    created_at: datetime
+    batch_id: UUID | None
+    item_key: str | None
+    progress: Annotated[dict[str, Any] | None, FromJson]
+    worker: str | None
 
 
-def _to_record(row: Row) -> Record:
-    stored = ("policy", "progress", "error")
-    return {key: json.loads(value) if key in stored and value is not None else value for key, value in row.items()}
+@dataclass(frozen=True, slots=True)
+class RunAttemptRecord(TransitionalRecord):
+    """An ended attempt at a run of a manifest."""
+
+    id: UUID
+    task_id: UUID
+    attempt: int
+    final: bool
+    state: OutcomeStatus
+    reason: str | None
+    started_at: datetime | None
+    ended_at: datetime
+    error: Annotated[dict[str, Any] | None, FromJson]
+    item_key: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestDetails(TransitionalRecord):
+    """A manifest with its runs, limits, dependents and dead letters."""
+
+    manifest: StoredManifest
+    open_counts: dict[str, int]
+    """Number of open tasks by state."""
+    open_runs: list[OpenRunRecord]
+    """The first open runs: running ones first, then by due time."""
+    last_attempts: list[RunAttemptRecord]
+    """The last attempts, newest first, without batch items."""
+    group: ManifestGroupRecord | None
+    all_manifests: ManifestGroupRecord | None
+    """The group of all manifests."""
+    dependents: list[str]
+    """External ids of the manifests that depend on it."""
+    open_dead_letter_count: int
+
+
+_OPEN_RUNS = RowMapper(OpenRunRecord, SQL.list_open_runs)
+_RUN_ATTEMPTS = RowMapper(RunAttemptRecord, SQL.list_last_attempts)
+
+
+async def load_details(database: Database, manifest: StoredManifest, limit: int) -> ManifestDetails:
+    """Return the open runs, last attempts, groups, dependents and dead letters of a manifest."""
+    names = [ALL_MANIFESTS, *([] if manifest.manifest.group is None else [manifest.manifest.group])]
+    groups = {group.name: group for group in await list_groups(database, names)}
+    counts = await database.fetch_all(SQL.count_open_tasks, manifest.id)
+    dependents = await database.fetch_all(SQL.list_dependents, manifest.external_id)
+    return ManifestDetails(
+        manifest,
+        open_counts={row["state"]: row["number"] for row in counts},
+        open_runs=_OPEN_RUNS.all(await database.fetch_all(SQL.list_open_runs, manifest.id, limit)),
+        last_attempts=_RUN_ATTEMPTS.all(await database.fetch_all(SQL.list_last_attempts, manifest.id, limit)),
+        group=None if manifest.manifest.group is None else groups.get(manifest.manifest.group),
+        all_manifests=groups.get(ALL_MANIFESTS),
+        dependents=[row["external_id"] for row in dependents],
+        open_dead_letter_count=await database.fetch_value(SQL.count_open_dead_letters, manifest.id),
+    )
 
 
 async def notify_run_enqueued(connection: Connection, run: NewRun) -> None:
@@ -302,23 +387,78 @@ async def notify_run_enqueued(connection: Connection, run: NewRun) -> None:
 # --- groups and polls -----------------------------------------------------------------------------------------------
 
 
+@dataclass(frozen=True, slots=True)
+class GroupSettings:
+    """The settings of a manifest group; the defaults are those of a group without a row."""
+
+    max_active: int | None = None
+    priority: int = 0
+    enabled: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ManifestGroupRecord(TransitionalRecord):
+    """A manifest group with the number of its manifests and active runs."""
+
+    name: str
+    max_active: int | None
+    priority: int
+    enabled: bool
+    changed_at: datetime | None
+    changed_by: str | None
+    manifest_count: int
+    active_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedManifests:
+    """Manifests that a poll skipped for the same reason."""
+
+    count: int
+    external_ids: list[str]
+    """The first of them."""
+
+
+def _parse_skipped(text: str) -> dict[str, SkippedManifests]:
+    return {reason: SkippedManifests(skipped["count"], skipped["some"]) for reason, skipped in json.loads(text).items()}
+
+
+@dataclass(frozen=True, slots=True)
+class PollRecord(TransitionalRecord):
+    """One poll of the manifest manager."""
+
+    id: UUID
+    at: datetime
+    by: str
+    duration_seconds: float
+    enqueued_count: int
+    dead_lettered_count: int
+    timed_out_count: int
+    skipped: Annotated[dict[str, SkippedManifests], FromColumn(_parse_skipped)]
+    """Skipped manifests by reason."""
+    error: str | None
+
+
+_GROUP_SETTINGS = RowMapper(GroupSettings, SQL.load_group)
+_GROUPS = RowMapper(ManifestGroupRecord, SQL.list_groups)
+_POLLS = RowMapper(PollRecord, SQL.list_polls)
+
+
 async def list_groups(
     database: Database, names: Sequence[str] | None = None, *, after: str | None = None, limit: int = 1000
-) -> list[Record]:
+) -> list[ManifestGroupRecord]:
     """Return manifest groups, or the named ones, with the number of active runs."""
-    return [dict(row) for row in await database.fetch_all(SQL.list_groups, names, after, limit)]
+    return _GROUPS.all(await database.fetch_all(SQL.list_groups, names, after, limit))
 
 
-async def load_group(connection: Connection, name: str) -> Record | None:
-    row = await connection.fetchrow(SQL.load_group, name)
-    return None if row is None else dict(row)
+async def load_group(connection: Connection, name: str) -> GroupSettings | None:
+    """Return the settings of a manifest group; None if it has the defaults."""
+    return _GROUP_SETTINGS.optional(await connection.fetchrow(SQL.load_group, name))
 
 
-async def save_group(
-    connection: Connection, name: str, max_active: int | None, priority: int, enabled: bool, at: datetime, by: str
-) -> None:
+async def save_group(connection: Connection, name: str, settings: GroupSettings, at: datetime, by: str) -> None:
     """Store the settings of a manifest group."""
-    await connection.execute(SQL.save_group, name, max_active, priority, enabled, at, by)
+    await connection.execute(SQL.save_group, name, settings.max_active, settings.priority, settings.enabled, at, by)
 
 
 async def record_poll(database: Database, *values: Any) -> None:
@@ -326,10 +466,9 @@ async def record_poll(database: Database, *values: Any) -> None:
     await database.write_all(SQL.insert_poll, *values)
 
 
-async def list_polls(database: Database, *, below: UUID | None, busy: bool, limit: int) -> list[Record]:
+async def list_polls(database: Database, *, below: UUID | None, busy: bool, limit: int) -> list[PollRecord]:
     """Return polls of the manifest manager, newest first."""
-    rows = await database.fetch_all(SQL.list_polls, below, busy, limit)
-    return [{key: json.loads(value) if key == "skipped" else value for key, value in row.items()} for row in rows]
+    return _POLLS.all(await database.fetch_all(SQL.list_polls, below, busy, limit))
 
 
 async def delete_old_polls(database: Database, cutoff: datetime, limit: int) -> int:

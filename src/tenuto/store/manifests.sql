@@ -16,12 +16,13 @@ FOR UPDATE;
 SELECT manifest.*,
        (SELECT count(*) FROM (
             SELECT FROM tenuto.tasks WHERE tasks.manifest_id = manifest.id LIMIT 10001
-        ) AS few) AS open_tasks,
+        ) AS few) AS open_task_count,
        EXISTS (SELECT FROM tenuto.dead_letters
                WHERE dead_letters.manifest_id = manifest.id AND status = 'awaiting_intervention') AS has_dead_letters
 FROM (
-    SELECT id, external_id, name, enabled, definition, job, schedule_type, depends_on, group_name, max_active, version,
-           origin, created_at, updated_at, last_successful_run, last_run_at, next_run_at
+    SELECT id, external_id, name, enabled, definition, job, schedule_type, depends_on, group_name AS "group", max_active,
+           version, origin, created_at, updated_at, last_successful_run AS last_successful_run_at, last_run_at,
+           next_run_at
     FROM tenuto.manifests
     WHERE ($1::text IS NULL OR external_id > $1)
       AND ($2::boolean IS NULL OR enabled = $2)
@@ -184,7 +185,7 @@ SELECT EXISTS (SELECT FROM tenuto.tasks WHERE manifest_id = $1) AS open;
 -- name: lock_due_manifests
 -- Return and lock due manifests with their group settings, longest overdue first, skipping those that another
 -- manifest manager has locked and the manifests $3 while they have the versions $4.
-SELECT id, version, external_id, definition, group_name, next_run_at,
+SELECT id, version, external_id, definition AS definition_json, group_name AS "group", next_run_at,
        coalesce((SELECT NOT enabled FROM tenuto.manifest_groups WHERE manifest_groups.name = group_name), false)
            AS group_disabled,
        coalesce((SELECT priority FROM tenuto.manifest_groups WHERE manifest_groups.name = group_name), 0)
@@ -201,10 +202,10 @@ FOR UPDATE OF manifests SKIP LOCKED;
 SELECT wanted.id,
        (SELECT dead_letters.id FROM tenuto.dead_letters
         WHERE dead_letters.manifest_id = wanted.id AND item = '' AND status = 'awaiting_intervention') IS NOT NULL
-           AS dead_lettered,
+           AS has_open_dead_letter,
        (SELECT tasks.id FROM tenuto.tasks
         WHERE tasks.manifest_id = wanted.id AND tasks.batch_id IS NULL AND tasks.item_key IS NULL
-        LIMIT 1) AS open_task
+        LIMIT 1) AS open_task_id
 FROM unnest($1::uuid[]) AS wanted (id);
 
 -- name: record_runs
@@ -325,10 +326,10 @@ SELECT pg_notify('tenuto', concat_ws(' ', 'limited', $1::text, $2::integer));
 -- Return manifest groups after a name, or the named ones, with the number of active runs.
 SELECT names.name, manifest_groups.max_active, coalesce(manifest_groups.priority, 0) AS priority,
        coalesce(manifest_groups.enabled, true) AS enabled, manifest_groups.changed_at, manifest_groups.changed_by,
-       (SELECT count(*) FROM tenuto.manifests WHERE names.name = '*' OR group_name = names.name) AS manifests,
+       (SELECT count(*) FROM tenuto.manifests WHERE names.name = '*' OR group_name = names.name) AS manifest_count,
        (SELECT count(*) FROM tenuto.tasks
         WHERE state = 'running' AND NOT standby AND manifest_id IS NOT NULL
-          AND (names.name = '*' OR limit_group = names.name)) AS active
+          AND (names.name = '*' OR limit_group = names.name)) AS active_count
 FROM (
     SELECT name FROM tenuto.manifest_groups
     UNION
@@ -353,7 +354,7 @@ SET max_active = excluded.max_active,
 
 -- name: load_group
 -- Return the settings of a manifest group.
-SELECT name, max_active, priority, enabled
+SELECT max_active, priority, enabled
 FROM tenuto.manifest_groups
 WHERE name = $1;
 
@@ -365,7 +366,8 @@ ON CONFLICT DO NOTHING;
 
 -- name: list_polls
 -- Return polls of the manifest manager, newest first.
-SELECT id, at, by, seconds, enqueued, dead_lettered, timed_out, skipped, error
+SELECT id, at, by, seconds AS duration_seconds, enqueued AS enqueued_count, dead_lettered AS dead_lettered_count,
+       timed_out AS timed_out_count, skipped, error
 FROM tenuto.polls
 WHERE ($1::uuid IS NULL OR id < $1)
   AND (NOT $2::boolean OR enqueued + dead_lettered + timed_out > 0 OR error IS NOT NULL OR skipped <> '{}')
@@ -394,9 +396,9 @@ WHERE manifest_id = $1
 ORDER BY state = 'running' DESC, run_at, id
 LIMIT $2;
 
--- name: list_last_runs
+-- name: list_last_attempts
 -- Return the last attempts at runs of a manifest, without batch items, newest first.
-SELECT id, task_id, attempt, final, status, reason, started_at, ended_at, error, item_key
+SELECT id, task_id, attempt, final, status AS state, reason, started_at, ended_at, error, item_key
 FROM tenuto.activities
 WHERE manifest_id = $1
   AND batch_id IS NULL

@@ -41,8 +41,8 @@ class NamedLogRecord(TransitionalRecord):
     last_message: str
 
 
-_entries = RowMapper(LogEntryRecord, SQL.append_entry, SQL.list_newest_entries, SQL.list_oldest_entries)
-_logs = RowMapper(NamedLogRecord, SQL.list_logs)
+_ENTRIES = RowMapper(LogEntryRecord, SQL.append_entry, SQL.list_newest_entries, SQL.list_oldest_entries)
+_LOGS = RowMapper(NamedLogRecord, SQL.list_logs)
 
 
 async def append_entry(
@@ -59,24 +59,24 @@ async def append_entry(
     text = None if fields is None else json.dumps(fields, ensure_ascii=False)
     row = await database.write_one(SQL.append_entry, log, at, message, text, key, task_id)
     assert row is not None
-    return _entries.one(row)
+    return _ENTRIES.one(row)
 
 
 async def list_logs(database: Database, after: str, limit: int) -> list[NamedLogRecord]:
     """Return the logs by name, each with its newest entry."""
-    return _logs.all(await database.fetch_all(SQL.list_logs, after, limit))
+    return _LOGS.all(await database.fetch_all(SQL.list_logs, after, limit))
 
 
 async def list_newest_entries(database: Database, log: str, below: int | None, limit: int) -> list[LogEntryRecord]:
     """Return entries of a log, newest first."""
     bound = _HIGHEST_NUMBER if below is None else below
-    return _entries.all(await database.fetch_all(SQL.list_newest_entries, log, bound, limit))
+    return _ENTRIES.all(await database.fetch_all(SQL.list_newest_entries, log, bound, limit))
 
 
 async def list_oldest_entries(database: Database, log: str, above: int | None, limit: int) -> list[LogEntryRecord]:
     """Return entries of a log, oldest first."""
     bound = _LOWEST_NUMBER if above is None else above
-    return _entries.all(await database.fetch_all(SQL.list_oldest_entries, log, bound, limit))
+    return _ENTRIES.all(await database.fetch_all(SQL.list_oldest_entries, log, bound, limit))
 
 
 async def delete_old_entries(database: Database, cutoff: datetime, limit: int) -> int:

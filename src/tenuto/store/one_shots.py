@@ -75,9 +75,9 @@ class EndedOneShotRecord(EndedOneShot, TransitionalRecord):
     output: Annotated[Any, FromJson]
 
 
-_attempts = RowMapper(OneShotAttemptRecord, SQL.list_attempts)
-_open = RowMapper(OpenOneShotRecord, SQL.list_open)
-_ended = RowMapper(EndedOneShotRecord, SQL.list_ended, computed=("error",), unmapped=("error",))
+_ATTEMPTS = RowMapper(OneShotAttemptRecord, SQL.list_attempts)
+_OPEN = RowMapper(OpenOneShotRecord, SQL.list_open)
+_ENDED = RowMapper(EndedOneShotRecord, SQL.list_ended, computed=("error",), unmapped=("error",))
 
 
 class _AlreadyEnded(Exception):
@@ -167,7 +167,7 @@ async def load_state(database: Database, id: UUID) -> OneShotState | None:
 
 async def list_attempts(database: Database, id: UUID) -> list[OneShotAttemptRecord]:
     """Return all attempts at a one-shot, oldest first."""
-    return _attempts.all(await database.fetch_all(SQL.list_attempts, id))
+    return _ATTEMPTS.all(await database.fetch_all(SQL.list_attempts, id))
 
 
 async def list_open(
@@ -178,7 +178,7 @@ async def list_open(
     if filter.since is not None:
         start = max(start, (filter.since, _LOWEST_ID))
     values = (*start, filter.until, filter.prompt_type, running, filter.tags, filter.search, limit)
-    return _open.all(await database.fetch_all(SQL.list_open, *values))
+    return _OPEN.all(await database.fetch_all(SQL.list_open, *values))
 
 
 async def list_ended(
@@ -194,7 +194,7 @@ async def list_ended(
 
 def _to_ended(row: Row) -> EndedOneShotRecord:
     error = None if row["error"] is None else json.loads(row["error"])
-    return _ended.one(row, error=public_error(error, row["reason"]))
+    return _ENDED.one(row, error=public_error(error, row["reason"]))
 
 
 async def find_ids_by_prefix(database: Database, prefix: str) -> list[UUID]:

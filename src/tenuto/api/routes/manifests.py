@@ -44,9 +44,9 @@ EXAMPLE: dict[str, Any] = {
     "group": "billing",
 }
 RESPONSE: dict[str, Any] = {**EXAMPLE, "enabled": True, "version": 3, "next_run_at": "2031-06-01T04:00:00Z"}
-GROUP = {"name": "billing", "max_active": 10, "priority": 0, "enabled": True, "manifests": 4, "active": 2}
+GROUP = {"name": "billing", "max_active": 10, "priority": 0, "enabled": True, "manifest_count": 4, "active_count": 2}
 VERSION = {"version": 3, "change": "edited", "at": "2031-05-03T09:00:00Z", "reason": "five attempts"}
-POLL = {"at": "2031-05-04T02:00:00Z", "by": "scheduler-1", "enqueued": 2, "dead_lettered": 0, "skipped": {}}
+POLL = {"at": "2031-05-04T02:00:00Z", "by": "scheduler-1", "enqueued_count": 2, "dead_lettered_count": 0, "skipped": {}}
 
 DefinitionBody = Annotated[
     dict[str, Any], InBody(examples=[EXAMPLE], description="A manifest as in a definition file.")
@@ -248,7 +248,7 @@ async def list_manifest_groups(call: Viewer, limit: Limit = 100, after: After = 
 )
 async def get_manifest_group(call: Viewer, name: Name) -> dict[str, Any]:
     """Get a manifest group with the number of its active runs."""
-    return await call.app.manifests.group(name)
+    return dict(await call.app.manifests.group(name))
 
 
 @router.put(
@@ -267,7 +267,7 @@ async def change_manifest_group(
         priority=group.priority,
         enabled=group.enabled,
     )
-    return await call.app.manifests.group(name)
+    return dict(await call.app.manifests.group(name))
 
 
 @router.get("/polls", operation_id="polls_list", responses=describe_page(POLL), tags=["polls"])
@@ -306,7 +306,7 @@ def _manifest_to_wire(stored: StoredManifest, response: Response) -> dict[str, A
         "origin": stored.origin,
         "created_at": stored.created_at,
         "updated_at": stored.updated_at,
-        "last_successful_run": stored.last_successful_run,
+        "last_successful_run_at": stored.last_successful_run_at,
         "last_run_at": stored.last_run_at,
         "next_run_at": stored.next_run_at,
     }

@@ -69,7 +69,16 @@ ALL_MANIFESTS = "*"
 _JOB_AND_INPUT = ("--job", "--set", "--properties")
 _OPEN_COUNT_LIMIT = 10_001
 """The list counts open tasks up to this number."""
-_GROUP_FIELDS = ("name", "max_active", "priority", "enabled", "changed_at", "changed_by", "manifests", "active")
+_GROUP_FIELDS = (
+    "name",
+    "max_active",
+    "priority",
+    "enabled",
+    "changed_at",
+    "changed_by",
+    "manifest_count",
+    "active_count",
+)
 """Fields of a group in JSON. Active runs of all manifests are counted only if they have a limit."""
 
 
@@ -97,7 +106,7 @@ MANIFESTS = DefinitionResource[StoredManifest](
     lambda app: app.manifests,
     describe_manifest_trigger,
     _print_next_run,
-    ("version", "origin", "created_at", "updated_at", "last_successful_run", "last_run_at", "next_run_at"),
+    ("version", "origin", "created_at", "updated_at", "last_successful_run_at", "last_run_at", "next_run_at"),
 )
 
 
@@ -129,19 +138,19 @@ async def list_manifests(
             "when": "when",
             "job": lambda row, _: manifest_by_id[row["external_id"]].job,
             "state": lambda row, _: enabled_label(enabled=row["enabled"]),
-            "open": lambda row, _: _format_count(row["open_tasks"]),
+            "open": lambda row, _: _format_count(row["open_task_count"]),
             "next run": next_run,
             "last success": _last_success,
-            "group": "group_name",
+            "group": "group",
             "dead letters": lambda row, _: "yes" if row["has_dead_letters"] else "no",
         },
         two_line_columns={
             "manifest": lambda row, _: (row["external_id"], row["when"]),
             "state": lambda row, _: (
                 enabled_label(enabled=row["enabled"]),
-                f"{_format_count(row['open_tasks'])} open" if row["open_tasks"] else "",
+                f"{_format_count(row['open_task_count'])} open" if row["open_task_count"] else "",
             ),
-            "next run": lambda row, now: (next_run(row, now), row["group_name"] and f"in {row['group_name']}"),
+            "next run": lambda row, now: (next_run(row, now), row["group"] and f"in {row['group']}"),
             "last success": lambda row, now: (
                 _last_success(row, now),
                 "✉ dead letters" if row["has_dead_letters"] else None,
@@ -157,7 +166,7 @@ async def list_manifests(
 
 
 def _last_success(row: Record, now: datetime) -> str:
-    return format_relative(row["last_successful_run"], now) or "never"
+    return format_relative(row["last_successful_run_at"], now) or "never"
 
 
 def _format_count(number: int) -> str:
@@ -196,12 +205,12 @@ async def show_manifest(session: Session, external_id: ManifestId) -> None:
     now = await session.now()
     name = "" if stored.manifest.name == external_id else f"  {safe_text(stored.manifest.name)}"
     parts = [*definition_heading(stored, name), name_value_table(*_summary(found, change, now))]
-    if found["runs"]:
-        parts += [*section_title(f"open: {_describe_open_runs(found['open'])}"), _open_runs_table(found, now)]
+    if found["open_runs"]:
+        parts += [*section_title(f"open: {_describe_open_runs(found['open_counts'])}"), _open_runs_table(found, now)]
     if batches:
         parts += [*section_title("last batches"), _batches_table(batches, now)]
-    if found["last_runs"]:
-        parts += [*section_title("last attempts"), _attempts_table(found["last_runs"], now)]
+    if found["last_attempts"]:
+        parts += [*section_title("last attempts"), _attempts_table(found["last_attempts"], now)]
     print_rich(*parts)
 
 
@@ -209,14 +218,14 @@ def _summary(found: Record, change: Version, now: datetime) -> list[tuple[str, A
     stored: StoredManifest = found["manifest"]
     manifest = stored.manifest
     priority = f", priority {manifest.priority}" if manifest.priority else ""
-    dead_letters = found["dead_letters"]
+    dead_letters = found["open_dead_letter_count"]
     list_command = f"tenuto dead-letter list --manifest {stored.external_id}"
     return [
         ("job", manifest.job),
         ("properties", compact_json(dict(manifest.properties)) if manifest.properties else None),
         ("when", describe_manifest_trigger(manifest)),
         ("next run", _describe_next_run(stored, dead_letters, now)),
-        ("last success", _format_instant(stored.last_successful_run, now) or "never"),
+        ("last success", _format_instant(stored.last_successful_run_at, now) or "never"),
         ("policy", descriptions.describe_policy(manifest.to_fields()["policy"])),
         ("queue", f"{manifest.queue}{priority}"),
         ("limits", _describe_limits(found)),
@@ -244,17 +253,17 @@ def _format_instant(instant: datetime | None, now: datetime) -> str | None:
 def _describe_limits(found: Record) -> str:
     """Describe the limits that apply to the manifest, with the number of active runs."""
     manifest: Manifest = found["manifest"].manifest
-    active = found["open"].get("running", 0)
+    active = found["open_counts"].get("running", 0)
     parts = [
         f"manifest {active} of {manifest.max_active} active" if manifest.max_active else f"manifest {active} active"
     ]
-    for limit, label in ((found["group"], f"group {manifest.group}"), (found["all_together"], "all manifests")):
+    for limit, label in ((found["group"], f"group {manifest.group}"), (found["all_manifests"], "all manifests")):
         if limit is not None and not limit["enabled"]:
             parts.append(f"{label} is disabled")
         elif limit is not None and limit["max_active"] is not None:
-            parts.append(f"{label} {limit['active']} of {limit['max_active']} active")
+            parts.append(f"{label} {limit['active_count']} of {limit['max_active']} active")
         elif limit is not None and limit is found["group"]:
-            parts.append(f"{label} {limit['active']} active, no limit")
+            parts.append(f"{label} {limit['active_count']} active, no limit")
     return "; ".join(parts)
 
 
@@ -267,7 +276,7 @@ def _describe_open_runs(counts: Record) -> str:
 def _open_runs_table(found: Record, now: datetime) -> RenderableType:
     rows = [
         (f"{state_symbol(run['state'])} {describe_progress(run, now)}", run["item_key"], run["id"])
-        for run in found["runs"]
+        for run in found["open_runs"]
     ]
     if not any(item for _, item, _ in rows):
         return fitted_table(("progress", "task"), [(progress, id) for progress, _, id in rows])
@@ -303,7 +312,7 @@ def _batches_table(found: Sequence[Record], now: datetime) -> RenderableType:
 
 def _attempts_table(found: list[Record], now: datetime) -> RenderableType:
     columns: dict[str, Column] = {
-        "status": lambda run, _: styled_state(run["status"]),
+        "status": lambda run, _: styled_state(run["state"]),
         "attempt": lambda run, _: f"{run['attempt']}{'' if run['final'] else ' ↻'}",
         "ended": lambda run, now: format_relative(run["ended_at"], now),
         "ran": lambda run, _: run_duration(run),
@@ -338,10 +347,10 @@ async def list_polls(
         await session.app.manifests.polls(only_busy=not everything, **filters),
         {
             "when": lambda poll, now: format_relative(poll["at"], now),
-            "enqueued": "enqueued",
-            "dead-lettered": "dead_lettered",
-            "timed out": "timed_out",
-            "took": lambda poll, _: format_duration(poll["seconds"]),
+            "enqueued": "enqueued_count",
+            "dead-lettered": "dead_lettered_count",
+            "timed out": "timed_out_count",
+            "took": lambda poll, _: format_duration(poll["duration_seconds"]),
             "by": "by",
             "skipped": lambda poll, _: poll["error"] or _describe_skipped(poll["skipped"]),
         },
@@ -355,7 +364,7 @@ async def list_polls(
 
 def _describe_skipped(skipped: Record) -> str:
     return "; ".join(
-        f"{', '.join(summary['some'])}{' …' if summary['count'] > len(summary['some']) else ''}: {reason}"
+        f"{', '.join(summary.external_ids)}{' …' if summary.count > len(summary.external_ids) else ''}: {reason}"
         for reason, summary in skipped.items()
     )
 
@@ -517,10 +526,10 @@ def _group_label(name: str) -> str:
     return "all manifests" if name == ALL_MANIFESTS else f"group {name}"
 
 
-def _describe_group(found: dict[str, Any]) -> str:
+def _describe_group(found: Record) -> str:
     limit = "no limit" if found["max_active"] is None else f"at most {found['max_active']} active"
     priority = f", priority {found['priority']}" if found["priority"] else ""
-    return f"{limit} ({found['active']} now){priority}{'' if found['enabled'] else ', disabled'}"
+    return f"{limit} ({found['active_count']} now){priority}{'' if found['enabled'] else ', disabled'}"
 
 
 async def _print_groups(session: Session, groups: Sequence[Record]) -> None:
@@ -530,10 +539,10 @@ async def _print_groups(session: Session, groups: Sequence[Record]) -> None:
         {
             "group": lambda group, _: "* (all manifests)" if group["name"] == ALL_MANIFESTS else group["name"],
             "state": lambda group, _: enabled_label(enabled=group["enabled"]),
-            "active": "active",
+            "active": "active_count",
             "limit": lambda group, _: "none" if group["max_active"] is None else group["max_active"],
             "priority": "priority",
-            "manifests": "manifests",
+            "manifests": "manifest_count",
             "changed": lambda group, now: (
                 f"{format_relative(group['changed_at'], now)} by {group['changed_by']}" if group["changed_at"] else ""
             ),

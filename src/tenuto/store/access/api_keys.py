@@ -38,7 +38,7 @@ class ApiKeyRecord(TransitionalRecord):
     revoked_by: str | None
 
 
-_keys = RowMapper(ApiKeyRecord, SQL.load_key, SQL.list_keys, SQL.find_keys)
+_KEYS = RowMapper(ApiKeyRecord, SQL.load_key, SQL.list_keys, SQL.find_keys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class ActiveKey:
     """Whether the stored last use is more than a minute ago."""
 
 
-_active_keys = RowMapper(ActiveKey, SQL.load_active_key)
+_ACTIVE_KEYS = RowMapper(ActiveKey, SQL.load_active_key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class SessionKey:
     role: Annotated[Role, FromColumn(Role.from_key)]
 
 
-_session_keys = RowMapper(SessionKey, SQL.load_session_key)
+_SESSION_KEYS = RowMapper(SessionKey, SQL.load_session_key)
 
 
 async def insert_key(connection: Connection, new: NewKey) -> ApiKeyRecord | None:
@@ -86,7 +86,7 @@ async def insert_key(connection: Connection, new: NewKey) -> ApiKeyRecord | None
     await connection.execute(
         SQL.insert_key, new.id, new.name, new.prefix, new.digest, new.role.key, new.by, new.expires_at
     )
-    stored = _keys.optional(await connection.fetchrow(SQL.load_key, new.id))
+    stored = _KEYS.optional(await connection.fetchrow(SQL.load_key, new.id))
     if stored is not None:
         return stored
     if await connection.fetchval(SQL.find_active_key_by_name, new.name) is not None:
@@ -107,17 +107,17 @@ async def lock_if_no_key_exists(connection: Connection) -> bool:
 
 async def list_keys(database: Database, after: KeyPosition | None, limit: int) -> list[ApiKeyRecord]:
     """Return keys, unrevoked ones first, by name."""
-    return _keys.all(await database.fetch_all(SQL.list_keys, limit, *(after or (None, None, None))))
+    return _KEYS.all(await database.fetch_all(SQL.list_keys, limit, *(after or (None, None, None))))
 
 
 async def find_keys(database: Database, name: str, prefix: str) -> list[ApiKeyRecord]:
     """Return the keys that match a name or a prefix."""
-    return _keys.all(await database.fetch_all(SQL.find_keys, name, prefix))
+    return _KEYS.all(await database.fetch_all(SQL.find_keys, name, prefix))
 
 
 async def load_active_key(database: Database, prefix: str) -> ActiveKey | None:
     """Return the key with this prefix, if it is neither revoked nor expired."""
-    return _active_keys.optional(await database.fetch_one(SQL.load_active_key, prefix))
+    return _ACTIVE_KEYS.optional(await database.fetch_one(SQL.load_active_key, prefix))
 
 
 async def record_use(database: Database, id: UUID) -> None:
@@ -152,7 +152,7 @@ async def redeem_login_link(database: Database, link: bytes, token: bytes, lifet
 
 async def load_session_key(database: Database, token: bytes) -> SessionKey | None:
     """Return the key of a session, if neither has ended."""
-    return _session_keys.optional(await database.fetch_one(SQL.load_session_key, token))
+    return _SESSION_KEYS.optional(await database.fetch_one(SQL.load_session_key, token))
 
 
 async def end_session(database: Database, token: bytes) -> None:

@@ -39,8 +39,8 @@ class AuditEntryRecord(TransitionalRecord):
     """The seal in hexadecimal digits."""
 
 
-_entries = RowMapper(AuditEntryRecord, SQL.list_entries, SQL.load_entry)
-_sealed_entries = RowMapper(SealedEntry, SQL.load_unsealed_entries, SQL.list_unsealed_entries)
+_ENTRIES = RowMapper(AuditEntryRecord, SQL.list_entries, SQL.load_entry)
+_SEALED_ENTRIES = RowMapper(SealedEntry, SQL.load_unsealed_entries, SQL.list_unsealed_entries)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class ChainHead:
     seal: bytes = GENESIS_SEAL
 
 
-_heads = RowMapper(ChainHead, SQL.load_head)
+_HEADS = RowMapper(ChainHead, SQL.load_head)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class ChainLink:
     entry: SealedEntry | None
 
 
-_links = RowMapper(ChainLink, SQL.list_links, computed=("entry",), unmapped=SEALED_FIELDS)
+_LINKS = RowMapper(ChainLink, SQL.list_links, computed=("entry",), unmapped=SEALED_FIELDS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class UnchainedEntry:
     fault: Literal["inserted", "unsealed", "deleted"]
 
 
-_unchained_entries = RowMapper(UnchainedEntry, SQL.find_unchained_entries)
+_UNCHAINED_ENTRIES = RowMapper(UnchainedEntry, SQL.find_unchained_entries)
 
 
 async def has_unsealed_entries(database: Database) -> bool:
@@ -95,17 +95,17 @@ async def try_sealer_lock(connection: Connection) -> bool:
 
 async def load_head_in_transaction(connection: Connection) -> ChainHead:
     """Return the last link, in a transaction."""
-    return _heads.optional(await connection.fetchrow(SQL.load_head)) or ChainHead()
+    return _HEADS.optional(await connection.fetchrow(SQL.load_head)) or ChainHead()
 
 
 async def load_head(database: Database) -> ChainHead:
     """Return the last link."""
-    return _heads.optional(await database.fetch_one(SQL.load_head)) or ChainHead()
+    return _HEADS.optional(await database.fetch_one(SQL.load_head)) or ChainHead()
 
 
 async def load_unsealed_entries(connection: Connection, limit: int) -> list[SealedEntry]:
     """Return entries that wait to be sealed, oldest first."""
-    return _sealed_entries.all(await connection.fetch(SQL.load_unsealed_entries, limit))
+    return _SEALED_ENTRIES.all(await connection.fetch(SQL.load_unsealed_entries, limit))
 
 
 async def append_links(connection: Connection, links: Sequence[tuple[int, UUID, bytes]]) -> None:
@@ -121,12 +121,12 @@ async def list_links(database: Database, after: int, limit: int) -> list[ChainLi
 
 
 def _to_link(row: Row) -> ChainLink:
-    return _links.one(row, entry=None if row["id"] is None else _sealed_entries.one(row))
+    return _LINKS.one(row, entry=None if row["id"] is None else _SEALED_ENTRIES.one(row))
 
 
 async def list_unsealed_entries(database: Database, limit: int) -> list[SealedEntry]:
     """Return entries without a link, oldest first."""
-    return _sealed_entries.all(await database.fetch_all(SQL.list_unsealed_entries, limit))
+    return _SEALED_ENTRIES.all(await database.fetch_all(SQL.list_unsealed_entries, limit))
 
 
 async def find_unchained_entries(
@@ -135,7 +135,7 @@ async def find_unchained_entries(
     """Return entries that are neither linked nor waiting as they should, below one id and down to another (None: no
     bound). The newest page includes pending entries that were removed."""
     rows = await database.fetch_all(SQL.find_unchained_entries, too_long, below, last, below is None, limit)
-    return _unchained_entries.all(rows)
+    return _UNCHAINED_ENTRIES.all(rows)
 
 
 async def find_nth_entry_below(database: Database, below: UUID | None, number: int) -> UUID | None:
@@ -162,9 +162,9 @@ async def list_entries(
     limit: int,
 ) -> list[AuditEntryRecord]:
     """Return audit entries, newest first."""
-    return _entries.all(await database.fetch_all(SQL.list_entries, below, actor, action, target, since, until, limit))
+    return _ENTRIES.all(await database.fetch_all(SQL.list_entries, below, actor, action, target, since, until, limit))
 
 
 async def load_entry(database: Database, id: UUID) -> AuditEntryRecord | None:
     """Return one audit entry."""
-    return _entries.optional(await database.fetch_one(SQL.load_entry, id))
+    return _ENTRIES.optional(await database.fetch_one(SQL.load_entry, id))

@@ -26,8 +26,8 @@ class SecretRecord(TransitionalRecord):
     updated_by: str
 
 
-_secrets = RowMapper(SecretRecord, SQL.list_secrets)
-_encrypted_secrets = RowMapper(EncryptedSecret, SQL.load_secret, SQL.list_secrets_under_other_keys)
+_SECRETS = RowMapper(SecretRecord, SQL.list_secrets)
+_ENCRYPTED_SECRETS = RowMapper(EncryptedSecret, SQL.load_secret, SQL.list_secrets_under_other_keys)
 
 
 async def lock_secrets(connection: Connection) -> dict[str, int]:
@@ -50,17 +50,17 @@ async def store_secret(connection: Connection, secret: EncryptedSecret, at: date
 
 async def load_secret(database: Database, name: str) -> EncryptedSecret | None:
     """Return an encrypted secret."""
-    return _encrypted_secrets.optional(await database.fetch_one(SQL.load_secret, name))
+    return _ENCRYPTED_SECRETS.optional(await database.fetch_one(SQL.load_secret, name))
 
 
 async def list_secrets(database: Database, after: str, limit: int) -> list[SecretRecord]:
     """Return secrets by name, without their values."""
-    return _secrets.all(await database.fetch_all(SQL.list_secrets, after, limit))
+    return _SECRETS.all(await database.fetch_all(SQL.list_secrets, after, limit))
 
 
 async def list_secrets_under_other_keys(connection: Connection, key_id: str, after: str) -> list[EncryptedSecret]:
     """Return some secrets that are encrypted with another master key."""
-    return _encrypted_secrets.all(await connection.fetch(SQL.list_secrets_under_other_keys, key_id, after))
+    return _ENCRYPTED_SECRETS.all(await connection.fetch(SQL.list_secrets_under_other_keys, key_id, after))
 
 
 async def update_wrapping(connection: Connection, secret: EncryptedSecret) -> None:
