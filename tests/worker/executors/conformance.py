@@ -1,11 +1,11 @@
-"""What any task server must pass (J8): a class of tests, run for each by a subclass that says how it is made.
+"""Conformance tests of executors (J8). A subclass runs them for one executor:
 
-    class TestMine(Conformance):
-        def make(self, terms: Terms) -> TaskServer:
-            return MyServer(terms)
+    class TestMyExecutor(Conformance):
+        def make_executor(self, context: ExecutorContext) -> Executor:
+            return MyExecutor(context)
 
-The first part hands attempts to the server by hand and sees what it reports; the second puts it under a real worker on
-a real database. What is tried is what docs/how-to/executors.md asks for.
+The first part launches attempts directly and checks what the executor delivers. The second part runs the executor in a
+worker on a database. docs/how-to/executors.md describes the contract.
 """
 
 from __future__ import annotations
@@ -37,182 +37,187 @@ from tests.worker.executors import conformance_jobs
 ANA = Actor.user("ana", "Ana")
 SLOTS = 8
 ENDLESS = pytest.mark.parametrize(
-    "endless", [conformance_jobs.tick, conformance_jobs.tick_plainly], ids=lambda job: job.name
+    "endless", [conformance_jobs.tick, conformance_jobs.tick_in_thread], ids=lambda job: job.name
 )
 
 
-class Court:
-    """A server on trial: attempts go in, reports come out."""
+class ExecutorHarness:
+    """Launches attempts in an executor and collects their results."""
 
-    def __init__(self, make: ExecutorFactory) -> None:
-        self._reports: queue.Queue[AttemptResult] = queue.Queue()
-        self.reported: list[AttemptResult] = []
-        self.server = make(ExecutorContext(conformance_jobs.app.jobs, SystemClock(), self._deliver, SLOTS))
-        self.server.start()
+    def __init__(self, make_executor: ExecutorFactory) -> None:
+        self._delivered: queue.Queue[AttemptResult] = queue.Queue()
+        self.results: list[AttemptResult] = []
+        self.executor = make_executor(ExecutorContext(conformance_jobs.app.jobs, SystemClock(), self._deliver, SLOTS))
+        self.executor.start()
 
-    def _deliver(self, ends: Sequence[AttemptResult]) -> None:
-        for end in ends:
-            self._reports.put(end)
+    def _deliver(self, results: Sequence[AttemptResult]) -> None:
+        for result in results:
+            self._delivered.put(result)
 
-    def attempt(self, job: Job[..., Any], *args: Any, **fields: Any) -> Attempt:
-        given = {"input": job.dump_input(args, {}), "name": job.name, "policy_json": job.policy_json}
-        task = make_held_task(**{**given, **fields})
+    def make_attempt(self, job: Job[..., Any], *args: Any, **fields: Any) -> Attempt:
+        defaults = {"input": job.dump_input(args, {}), "name": job.name, "policy_json": job.policy_json}
+        task = make_held_task(**{**defaults, **fields})
         return Attempt(task, Context(task), monotonic_seconds() + 600, monotonic_seconds())
 
-    def begin(self, job: Job[..., Any], *args: Any, **fields: Any) -> Attempt:
-        attempt = self.attempt(job, *args, **fields)
-        self.server.launch([attempt])
+    def start(self, job: Job[..., Any], *args: Any, **fields: Any) -> Attempt:
+        attempt = self.make_attempt(job, *args, **fields)
+        self.executor.launch([attempt])
         return attempt
 
-    def report(self, attempt: Attempt) -> Outcome | None:
-        """What is reported of an attempt; the code is over by then."""
-        while not (found := [outcome for one, outcome in self.reported if one is attempt]):
-            one, outcome = self._reports.get(timeout=60)
-            assert one.has_ended, "an attempt is reported only after its code has ended"
-            self.reported.append((one, outcome))
-        assert len(found) == 1, "an attempt is reported once"
+    def wait_for_outcome(self, attempt: Attempt) -> Outcome | None:
+        """Wait until the result of an attempt is delivered, and return its outcome."""
+        while not (found := [outcome for ended, outcome in self.results if ended is attempt]):
+            ended, outcome = self._delivered.get(timeout=60)
+            assert ended.has_ended, "a result is delivered only after the code has ended"
+            self.results.append((ended, outcome))
+        assert len(found) == 1, "a result is delivered once"
         return found[0]
 
     def run(self, job: Job[..., Any], *args: Any, **fields: Any) -> Outcome:
-        outcome = self.report(self.begin(job, *args, **fields))
+        outcome = self.wait_for_outcome(self.start(job, *args, **fields))
         assert outcome is not None
         return outcome
 
-    def nothing_more_comes(self) -> None:
-        """After the server has closed, so nobody is left who might still speak."""
-        self.server.close()
-        assert self._reports.empty()
+    def close_and_expect_no_results(self) -> None:
+        """Close the executor, after which it delivers nothing."""
+        self.executor.close()
+        assert self._delivered.empty()
 
 
-def has_begun(file: Path) -> None:
+def wait_until_written(file: Path) -> None:
     eventually_blocking(lambda: file.exists() and file.read_text(), timeout=60)
 
 
 class Conformance:
-    """What a task server promises."""
+    """Tests that every executor must pass."""
 
-    keeps_steps: ClassVar[bool] = True
-    """Whether code that it runs can store steps and sleep: it needs a way to the worker's database for that."""
+    has_checkpoints: ClassVar[bool] = True
+    """Whether chains can store steps and sleep: their code needs access to the worker's database for that."""
 
-    def make(self, terms: ExecutorContext) -> Executor:
-        """The server that is tried."""
+    def make_executor(self, context: ExecutorContext) -> Executor:
+        """Return the executor to test."""
         raise NotImplementedError
 
     @pytest.fixture
-    def court(self) -> Iterator[Court]:
-        court = Court(self.make)
-        yield court
-        court.nothing_more_comes()
+    def harness(self) -> Iterator[ExecutorHarness]:
+        harness = ExecutorHarness(self.make_executor)
+        yield harness
+        harness.close_and_expect_no_results()
 
-    # --- what code comes to -----------------------------------------------------------------------------------------
+    # --- outcomes --------------------------------------------------------------------------------------------------
 
-    def test_what_code_returns_is_reported(self, court: Court) -> None:
-        for job in (conformance_jobs.double, conformance_jobs.double_plainly):
-            outcome = court.run(job, 21)
+    def test_executor_reports_return_value(self, harness: ExecutorHarness) -> None:
+        for job in (conformance_jobs.double, conformance_jobs.double_in_thread):
+            outcome = harness.run(job, 21)
             assert (outcome.status, outcome.output) == (OutcomeStatus.COMPLETED, "42")
             assert outcome.started_at is not None
             assert outcome.ended_at is not None
             assert outcome.started_at <= outcome.ended_at
-        outcome = court.run(conformance_jobs.nothing)
+        outcome = harness.run(conformance_jobs.return_nothing)
         assert (outcome.status, outcome.output, outcome.error) == (OutcomeStatus.COMPLETED, None, None)
 
-    def test_code_knows_whose_attempt_it_is(self, court: Court) -> None:
-        attempt = court.begin(conformance_jobs.who, attempt=3, fence=7)
-        outcome = court.report(attempt)
+    def test_executor_gives_code_the_context_of_its_attempt(self, harness: ExecutorHarness) -> None:
+        attempt = harness.start(conformance_jobs.describe_attempt, attempt=3, fence=7)
+        outcome = harness.wait_for_outcome(attempt)
         assert outcome is not None
         key = attempt.task.id
         assert outcome.output == f'{{"key":"{key}","attempt":3,"fence":7,"by":"Ana"}}'
 
-    def test_what_code_raises_is_reported_as_failed(self, court: Court) -> None:
-        outcome = court.run(conformance_jobs.fail)
+    def test_executor_reports_exceptions_as_failures(self, harness: ExecutorHarness) -> None:
+        outcome = harness.run(conformance_jobs.fail)
         assert (outcome.status, outcome.reason, outcome.may_retry) == (OutcomeStatus.FAILED, OutcomeReason.ERROR, True)
         assert outcome.error is not None
         assert '"ValueError"' in outcome.error
         assert "no flour" in outcome.error
         assert "in fail" in outcome.error  # the line it came from
-        assert court.run(conformance_jobs.fail_for_good).may_retry is False
-        later = court.run(conformance_jobs.fail_for_now)
+        assert harness.run(conformance_jobs.fail_for_good).may_retry is False
+        later = harness.run(conformance_jobs.fail_until_later)
         assert later.retry_at is not None
         assert later.ended_at is not None
         assert 80 < (later.retry_at - later.ended_at).total_seconds() < 100
 
-    def test_code_that_wants_to_end_the_process_only_fails(self, court: Court) -> None:
-        outcome = court.run(conformance_jobs.leave)
+    def test_executor_survives_system_exit_of_a_job(self, harness: ExecutorHarness) -> None:
+        outcome = harness.run(conformance_jobs.exit_process)
         assert (outcome.status, outcome.reason) == (OutcomeStatus.FAILED, OutcomeReason.ERROR)
-        assert court.run(conformance_jobs.double, 1).output == "2"
+        assert harness.run(conformance_jobs.double, 1).output == "2"
 
-    def test_a_job_nobody_knows_and_input_that_does_not_fit_are_refused(self, court: Court) -> None:
-        outcome = court.run(conformance_jobs.double, 1, name="unheard_of")
+    def test_executor_rejects_unknown_job_and_invalid_input(self, harness: ExecutorHarness) -> None:
+        outcome = harness.run(conformance_jobs.double, 1, name="unheard_of")
         assert (outcome.status, outcome.reason, outcome.may_retry) == (
             OutcomeStatus.FAILED,
             OutcomeReason.REFUSED,
             True,
         )
-        outcome = court.run(conformance_jobs.double, 1, input='{"n": "many"}')
+        outcome = harness.run(conformance_jobs.double, 1, input='{"n": "many"}')
         assert (outcome.status, outcome.reason, outcome.may_retry) == (
             OutcomeStatus.FAILED,
             OutcomeReason.REFUSED,
             False,
         )
 
-    def test_warnings_and_errors_colour_what_has_been_done(self, court: Court) -> None:
-        assert court.run(conformance_jobs.warn).status is OutcomeStatus.COMPLETED_WITH_WARNING
-        assert court.run(conformance_jobs.err).status is OutcomeStatus.COMPLETED_WITH_ERROR
-        outcome = court.run(conformance_jobs.unstorable)
+    def test_executor_reports_warnings_and_errors_in_the_status(self, harness: ExecutorHarness) -> None:
+        assert harness.run(conformance_jobs.record_warning).status is OutcomeStatus.COMPLETED_WITH_WARNING
+        assert harness.run(conformance_jobs.record_error).status is OutcomeStatus.COMPLETED_WITH_ERROR
+        outcome = harness.run(conformance_jobs.return_unstorable)
         assert (outcome.status, outcome.output) == (OutcomeStatus.COMPLETED_WITH_WARNING, None)
 
-    def test_progress_is_heard_while_code_runs_and_its_log_is_kept(self, court: Court, tmp_path: Path) -> None:
-        attempt = court.begin(conformance_jobs.tell, tmp_path / "flag")
+    def test_executor_passes_on_progress_and_log_of_running_code(
+        self, harness: ExecutorHarness, tmp_path: Path
+    ) -> None:
+        attempt = harness.start(conformance_jobs.report_progress, tmp_path / "flag")
         eventually_blocking(lambda: '"kneading"' in (attempt.context.progress_json or ""), timeout=60)
-        assert court.reported == []
+        assert harness.results == []
         (tmp_path / "flag").touch()
-        outcome = court.report(attempt)
+        outcome = harness.wait_for_outcome(attempt)
         assert outcome is not None
         assert outcome.log is not None
         assert "kneading" in outcome.log
         assert outcome.progress == '{"done": 3, "total": 10, "message": "kneading"}'
 
-    # --- side by side -----------------------------------------------------------------------------------------------
+    # --- concurrency ------------------------------------------------------------------------------------------------
 
-    def test_as_many_as_there_are_slots_run_side_by_side_and_launching_waits_for_nobody(
-        self, court: Court, tmp_path: Path
+    def test_executor_runs_an_attempt_in_every_slot_and_launch_does_not_block(
+        self, harness: ExecutorHarness, tmp_path: Path
     ) -> None:
-        attempts = [court.attempt(conformance_jobs.meet, tmp_path, str(number), SLOTS) for number in range(SLOTS)]
-        court.server.launch(attempts[:-1])  # returns, though none of these can end yet
-        court.server.launch(attempts[-1:])
-        outcomes = [court.report(attempt) for attempt in attempts]
+        attempts = [
+            harness.make_attempt(conformance_jobs.wait_for_others, tmp_path, str(number), SLOTS)
+            for number in range(SLOTS)
+        ]
+        harness.executor.launch(attempts[:-1])  # returns although none of these can end yet
+        harness.executor.launch(attempts[-1:])
+        outcomes = [harness.wait_for_outcome(attempt) for attempt in attempts]
         assert [outcome.status for outcome in outcomes if outcome is not None] == [OutcomeStatus.COMPLETED] * SLOTS
 
-    def test_one_that_fails_leaves_its_neighbours_alone(self, court: Court, tmp_path: Path) -> None:
-        lasting = court.begin(conformance_jobs.tell, tmp_path / "flag")
-        assert court.run(conformance_jobs.fail).status is OutcomeStatus.FAILED
-        stopped = court.begin(conformance_jobs.tick, tmp_path / "ticks")
-        has_begun(tmp_path / "ticks")
+    def test_failed_and_stopped_attempts_do_not_affect_others(self, harness: ExecutorHarness, tmp_path: Path) -> None:
+        running = harness.start(conformance_jobs.report_progress, tmp_path / "flag")
+        assert harness.run(conformance_jobs.fail).status is OutcomeStatus.FAILED
+        stopped = harness.start(conformance_jobs.tick, tmp_path / "ticks")
+        wait_until_written(tmp_path / "ticks")
         stopped.stop(StopReason.CANCELLED, ANA)
-        court.report(stopped)
+        harness.wait_for_outcome(stopped)
         (tmp_path / "flag").touch()
-        outcome = court.report(lasting)
+        outcome = harness.wait_for_outcome(running)
         assert outcome is not None
         assert outcome.status is OutcomeStatus.COMPLETED
 
     # --- stopping ---------------------------------------------------------------------------------------------------
 
     @ENDLESS
-    def test_code_has_really_stopped_when_it_is_reported(
-        self, court: Court, tmp_path: Path, endless: Job[..., Any]
+    def test_executor_reports_stopped_code_only_after_it_has_stopped(
+        self, harness: ExecutorHarness, tmp_path: Path, endless: Job[..., Any]
     ) -> None:
         file = tmp_path / "ticks"
-        attempt = court.begin(endless, file)
-        has_begun(file)
+        attempt = harness.start(endless, file)
+        wait_until_written(file)
         attempt.stop(StopReason.CANCELLED, ANA)
-        outcome = court.report(attempt)
+        outcome = harness.wait_for_outcome(attempt)
         ticks = file.read_text()
         assert outcome is not None
         assert (outcome.status, outcome.reason) == (OutcomeStatus.CANCELLED, OutcomeReason.REQUESTED)
         assert outcome.error is not None
         assert "Ana" in outcome.error
         assert outcome.started_at is not None
-        threading.Event().wait(0.1)  # long enough for twenty more of them
+        threading.Event().wait(0.1)  # long enough for twenty more ticks
         assert file.read_text() == ticks
 
     @pytest.mark.parametrize(
@@ -222,76 +227,81 @@ class Conformance:
             (StopReason.HANDED_BACK, OutcomeStatus.CANCELLED, OutcomeReason.HANDED_BACK),
         ],
     )
-    def test_why_it_was_stopped_is_what_is_reported(
-        self, court: Court, tmp_path: Path, reason: StopReason, status: OutcomeStatus, recorded: OutcomeReason
+    def test_executor_reports_the_first_stop_reason(
+        self,
+        harness: ExecutorHarness,
+        tmp_path: Path,
+        reason: StopReason,
+        status: OutcomeStatus,
+        recorded: OutcomeReason,
     ) -> None:
-        attempt = court.begin(
+        attempt = harness.start(
             conformance_jobs.tick, tmp_path / "ticks", policy_json=TaskPolicy(timeout_seconds=5.0).to_json()
         )
-        has_begun(tmp_path / "ticks")
-        assert attempt.deadline is not None  # the limit runs from when the code began
+        wait_until_written(tmp_path / "ticks")
+        assert attempt.deadline is not None  # the limit runs from the start of the code
         attempt.stop(reason)
-        attempt.stop(StopReason.CANCELLED, ANA)  # the first reason stands
-        outcome = court.report(attempt)
+        attempt.stop(StopReason.CANCELLED, ANA)  # the first reason is final
+        outcome = harness.wait_for_outcome(attempt)
         assert outcome is not None
         assert (outcome.status, outcome.reason) == (status, recorded)
 
-    def test_of_code_whose_lease_is_lost_nothing_is_said_but_that_it_has_stopped(
-        self, court: Court, tmp_path: Path
-    ) -> None:
-        attempt = court.begin(conformance_jobs.tick_plainly, tmp_path / "ticks")
-        has_begun(tmp_path / "ticks")
+    def test_executor_reports_no_outcome_after_a_lost_lease(self, harness: ExecutorHarness, tmp_path: Path) -> None:
+        attempt = harness.start(conformance_jobs.tick_in_thread, tmp_path / "ticks")
+        wait_until_written(tmp_path / "ticks")
         attempt.stop(StopReason.LEASE_LOST)
-        assert court.report(attempt) is None
+        assert harness.wait_for_outcome(attempt) is None
 
     @ENDLESS
-    def test_what_was_stopped_before_it_began_does_not_begin(
-        self, court: Court, tmp_path: Path, endless: Job[..., Any]
+    def test_executor_does_not_start_code_that_was_stopped_before(
+        self, harness: ExecutorHarness, tmp_path: Path, endless: Job[..., Any]
     ) -> None:
-        attempt = court.attempt(endless, tmp_path / "ticks")
+        attempt = harness.make_attempt(endless, tmp_path / "ticks")
         attempt.stop(StopReason.CANCELLED, ANA)
-        court.server.launch([attempt])
-        outcome = court.report(attempt)
+        harness.executor.launch([attempt])
+        outcome = harness.wait_for_outcome(attempt)
         assert outcome is not None
         assert outcome.status is OutcomeStatus.CANCELLED
         assert not (tmp_path / "ticks").exists()
 
-    def test_stops_that_come_again_and_from_everywhere_are_one_stop(self, court: Court, tmp_path: Path) -> None:
-        attempts = [court.begin(conformance_jobs.tick, tmp_path / f"ticks-{number}") for number in range(4)]
+    def test_repeated_stops_from_several_threads_give_one_result(
+        self, harness: ExecutorHarness, tmp_path: Path
+    ) -> None:
+        attempts = [harness.start(conformance_jobs.tick, tmp_path / f"ticks-{number}") for number in range(4)]
         for number in range(4):
-            has_begun(tmp_path / f"ticks-{number}")
+            wait_until_written(tmp_path / f"ticks-{number}")
 
-        def press() -> None:
+        def stop_all() -> None:
             for attempt in attempts:
                 for _ in range(20):
                     attempt.stop(StopReason.CANCELLED, ANA)
 
-        pressing = [threading.Thread(target=press) for _ in range(4)]
-        for thread in pressing:
+        stopping_threads = [threading.Thread(target=stop_all) for _ in range(4)]
+        for thread in stopping_threads:
             thread.start()
-        for thread in pressing:
+        for thread in stopping_threads:
             thread.join()
         for attempt in attempts:
-            outcome = court.report(attempt)
+            outcome = harness.wait_for_outcome(attempt)
             assert outcome is not None
             assert outcome.status is OutcomeStatus.CANCELLED
-            attempt.stop(StopReason.TIMED_OUT)  # too late: nothing is there to be stopped
+            attempt.stop(StopReason.TIMED_OUT)  # too late: the code has ended
 
-    def test_a_look_in_between_disturbs_nobody(self, court: Court, tmp_path: Path) -> None:
-        attempt = court.begin(conformance_jobs.tell, tmp_path / "flag")
+    def test_stall_check_does_not_disturb_running_code(self, harness: ExecutorHarness, tmp_path: Path) -> None:
+        attempt = harness.start(conformance_jobs.report_progress, tmp_path / "flag")
         for _ in range(5):
-            court.server.check_for_stalls()
+            harness.executor.check_for_stalls()
         (tmp_path / "flag").touch()
-        court.report(attempt)
+        harness.wait_for_outcome(attempt)
 
-    def test_nothing_is_left_when_it_has_closed(self, tmp_path: Path) -> None:
+    def test_closed_executor_leaves_no_threads_or_processes(self, tmp_path: Path) -> None:
         threads = set(threading.enumerate())
-        court = Court(self.make)
-        attempt = court.begin(conformance_jobs.tick_plainly, tmp_path / "ticks")
-        has_begun(tmp_path / "ticks")
+        harness = ExecutorHarness(self.make_executor)
+        attempt = harness.start(conformance_jobs.tick_in_thread, tmp_path / "ticks")
+        wait_until_written(tmp_path / "ticks")
         attempt.stop(StopReason.HANDED_BACK)
-        court.report(attempt)
-        court.nothing_more_comes()
+        harness.wait_for_outcome(attempt)
+        harness.close_and_expect_no_results()
         pid = int((tmp_path / "ticks").read_text().split()[0])
         eventually_blocking(lambda: pid == os.getpid() or not Path(f"/proc/{pid}").exists())
         eventually_blocking(lambda: all(thread in threads or not thread.is_alive() for thread in threading.enumerate()))
@@ -299,21 +309,21 @@ class Conformance:
     # --- under a worker ---------------------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def worker(self, app: Tenuto, **given: Any) -> AsyncIterator[Worker]:
+    async def worker(self, app: Tenuto, **options: Any) -> AsyncIterator[Worker]:
         app.jobs.jobs_by_name.update(conformance_jobs.app.jobs.jobs_by_name)
-        settings = {"slots": SLOTS, "poll_seconds": 60, "grace_seconds": 0, **given}
-        async with app.worker(executor=self.make, **settings) as worker:
+        settings = {"slots": SLOTS, "poll_seconds": 60, "grace_seconds": 0, **options}
+        async with app.worker(executor=self.make_executor, **settings) as worker:
             yield worker
 
-    async def test_under_a_worker_tasks_run_are_retried_and_recorded(self, app: Tenuto) -> None:
+    async def test_worker_with_executor_runs_retries_and_records_tasks(self, app: Tenuto) -> None:
         async with self.worker(app):
-            done = [await app.enqueue(conformance_jobs.double, n) for n in range(20)]
-            again = await app.wait(await app.enqueue(conformance_jobs.fail_once), timeout=60)
-            assert [(await app.wait(task, timeout=60))["output"] for task in done] == [2 * n for n in range(20)]
-        assert (again["status"], again["attempt"], again["output"]) == ("completed", 2, 2)
+            tasks = [await app.enqueue(conformance_jobs.double, n) for n in range(20)]
+            retried = await app.wait(await app.enqueue(conformance_jobs.fail_once), timeout=60)
+            assert [(await app.wait(task, timeout=60))["output"] for task in tasks] == [2 * n for n in range(20)]
+        assert (retried["status"], retried["attempt"], retried["output"]) == ("completed", 2, 2)
 
     @ENDLESS
-    async def test_under_a_worker_who_cancels_stops_the_code(
+    async def test_worker_with_executor_stops_cancelled_code(
         self, app: Tenuto, tmp_path: Path, endless: Job[..., Any]
     ) -> None:
         file = tmp_path / "ticks"
@@ -324,15 +334,15 @@ class Conformance:
             record = await app.wait(task, timeout=60)
             assert (record["status"], record["reason"]) == ("cancelled", "requested")
 
-    async def test_under_a_worker_time_limits_hold(self, app: Tenuto, tmp_path: Path) -> None:
+    async def test_worker_with_executor_enforces_time_limits(self, app: Tenuto, tmp_path: Path) -> None:
         async with self.worker(app):
             task = await app.enqueue(conformance_jobs.tick, tmp_path / "ticks")
             database = await app.open()
-            again_and_again = replace(
+            retry = replace(
                 conformance_jobs.tick.policy.retry, max_retries=1000
-            )  # it is still there to be cancelled
-            policy = TaskPolicy(again_and_again, timeout_seconds=0.3).to_json()
-            # Set before it is claimed or not: either this attempt or the one after the hand-back is bound by it.
+            )  # the task still exists when cancelled
+            policy = TaskPolicy(retry, timeout_seconds=0.3).to_json()
+            # The limit applies to this attempt, or to the next one if the task was already claimed.
             await database.fetch_all("UPDATE tenuto.tasks SET policy = $1 WHERE id = $2", policy, task.id)
             await eventually(lambda: (tmp_path / "ticks").exists(), timeout=60)
         async with self.worker(app):
@@ -344,20 +354,20 @@ class Conformance:
     async def _timed_out(app: Tenuto, task_id: Any) -> bool:
         return any(attempt["reason"] == "timed_out" for attempt in await app.attempts(task_id))
 
-    async def test_under_a_worker_caps_hold(self, app: Tenuto, tmp_path: Path) -> None:
+    async def test_worker_with_executor_respects_limits(self, app: Tenuto, tmp_path: Path) -> None:
         (tmp_path / "here").mkdir()
         async with self.worker(app):
             tasks = [
-                await app.enqueue(conformance_jobs.count_neighbours, tmp_path / "here", str(number))
+                await app.enqueue(conformance_jobs.count_concurrent_runs, tmp_path / "here", str(number))
                 for number in range(8)
             ]
             most = [(await app.wait(task, timeout=60))["output"] for task in tasks]
         assert max(most) == 2
 
-    async def test_a_worker_that_leaves_hands_back_what_its_server_runs(self, app: Tenuto, tmp_path: Path) -> None:
+    async def test_stopping_worker_hands_back_running_tasks_of_its_executor(self, app: Tenuto, tmp_path: Path) -> None:
         file = tmp_path / "ticks"
         async with self.worker(app):
-            task = await app.enqueue(conformance_jobs.tick_plainly, file)
+            task = await app.enqueue(conformance_jobs.tick_in_thread, file)
             await eventually(lambda: file.exists() and file.read_text(), timeout=60)
         ticks = file.read_text()
         attempts = await app.attempts(task.id)
@@ -365,10 +375,10 @@ class Conformance:
         assert (await app.task(task.id))["state"] == "queued"
         assert file.read_text() == ticks
 
-    async def test_chains_go_on_after_the_last_step_or_say_that_they_cannot(self, app: Tenuto) -> None:
+    async def test_chain_continues_after_its_last_step_or_fails_without_checkpoints(self, app: Tenuto) -> None:
         async with self.worker(app):
             record = await app.wait(await app.enqueue(conformance_jobs.chained, 1), timeout=60)
-        if self.keeps_steps:
+        if self.has_checkpoints:
             assert (record["status"], record["output"], record["attempt"]) == ("completed", "2", 2)
         else:
             assert record["status"] == "failed"

@@ -1,4 +1,4 @@
-"""The jobs with which task servers are tried: at the top of a module, so that any process can import them."""
+"""Jobs of the conformance tests: at the top of a module, so that any process can import them."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ async def double(n: int) -> int:
 
 
 @app.job
-def double_plainly(n: int) -> int:
+def double_in_thread(n: int) -> int:
     return 2 * n
 
 
 @app.job
-async def nothing() -> None:
-    """Returns nothing."""
+async def return_nothing() -> None:
+    """Return nothing."""
 
 
 @app.job
-def who(ctx: Context) -> dict[str, Any]:
+def describe_attempt(ctx: Context) -> dict[str, Any]:
     return {"key": ctx.idempotency_key, "attempt": ctx.attempt, "fence": ctx.fence, "by": ctx.initiator.name}
 
 
@@ -46,12 +46,12 @@ def fail_for_good() -> None:
 
 
 @app.job
-def fail_for_now() -> None:
+def fail_until_later() -> None:
     raise RetryLater("no heat yet", after=90)
 
 
 @app.job
-def leave() -> None:
+def exit_process() -> None:
     raise SystemExit(3)
 
 
@@ -63,28 +63,28 @@ async def fail_once(ctx: Context) -> int:
 
 
 @app.job
-def warn(ctx: Context) -> int:
+def record_warning(ctx: Context) -> int:
     ctx.warn("low on flour")
     return 7
 
 
 @app.job
-async def err(ctx: Context) -> int:
+async def record_error(ctx: Context) -> int:
     ctx.error("one loaf is burnt")
     return 7
 
 
 @app.job
-def unstorable() -> object:
+def return_unstorable() -> object:
     return object()
 
 
 @app.job
-async def tell(flag: Path, ctx: Context) -> None:
-    """Says how far it has come, then waits to be let go."""
+async def report_progress(flag: Path, ctx: Context) -> None:
+    """Report progress, then wait for the flag."""
     ctx.log.info("kneading")
     ctx.progress(3, 10, "kneading")
-    while not flag.exists():  # noqa: ASYNC110 — told by another process
+    while not flag.exists():  # noqa: ASYNC110 — created by another process
         await asyncio.sleep(0.01)
 
 
@@ -95,7 +95,7 @@ def _tick(file: Path, number: int) -> None:
 
 @app.job(retry=_at_once)
 async def tick(file: Path) -> None:
-    """Works on and on, and leaves a trace of it."""
+    """Run until stopped, and write a line for every iteration."""
     number = 0
     while True:
         _tick(file, number := number + 1)
@@ -103,7 +103,7 @@ async def tick(file: Path) -> None:
 
 
 @app.job(retry=_at_once)
-def tick_plainly(file: Path) -> None:
+def tick_in_thread(file: Path) -> None:
     number = 0
     while True:
         _tick(file, number := number + 1)
@@ -111,22 +111,22 @@ def tick_plainly(file: Path) -> None:
 
 
 @app.job(retry=_at_once)
-def meet(folder: Path, name: str, count: int) -> None:
-    """Ends when so many are here at the same time."""
+def wait_for_others(folder: Path, name: str, count: int) -> None:
+    """Return when this many attempts run at the same time."""
     (folder / name).touch()
     while len(list(folder.iterdir())) < count:
         time.sleep(0.005)
 
 
 @app.job(retry=_at_once, limit=2)
-def count_neighbours(folder: Path, name: str) -> int:
-    """How many run at the same time, this one included; the first of them waits for a neighbour."""
+def count_concurrent_runs(folder: Path, name: str) -> int:
+    """Return how many attempts run at the same time, this one included; the first waits for a second."""
     mine = folder / name
     mine.touch()
-    most = looks = 0
-    while looks < 20 or (name == "0" and most < 2):
+    most = checks = 0
+    while checks < 20 or (name == "0" and most < 2):
         most = max(most, len(list(folder.iterdir())))
-        looks += 1
+        checks += 1
         time.sleep(0.005)
     mine.unlink()
     return most

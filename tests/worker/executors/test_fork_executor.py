@@ -10,7 +10,7 @@ from tests.worker.executors.fork_executor import ForkExecutor
 class TestForkExecutor(Conformance):
     """Conformance of an executor that runs every attempt in its own process."""
 
-    keeps_steps = False
+    has_checkpoints = False
 
-    def make(self, terms: ExecutorContext) -> Executor:
-        return ForkExecutor(terms)
+    def make_executor(self, context: ExecutorContext) -> Executor:
+        return ForkExecutor(context)

@@ -1,4 +1,4 @@
-"""The built-in task server keeps the contract."""
+"""The contract of executors holds for the native executor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.worker.executors.conformance import Conformance
 
 
 class TestNative(Conformance):
-    """Loop, threads and children of the worker's own process."""
+    """Conformance of the executor that runs code in the worker's process."""
 
-    def make(self, terms: ExecutorContext) -> Executor:
-        return NativeExecutor(terms)
+    def make_executor(self, context: ExecutorContext) -> Executor:
+        return NativeExecutor(context)
