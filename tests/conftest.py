@@ -42,7 +42,7 @@ settings.register_profile(
 settings.load_profile("suite")
 
 SLOW_DIRECTORIES = {
-    "api", "bad_inputs", "chaos", "cli", "deploy", "docs", "examples", "guards", "jobs",
+    "api", "bad_inputs", "chaos", "cli", "deploy", "docs", "examples", "guards", "installation", "jobs",
     "postgres", "races", "state_machine", "steps", "testing", "worker",
 }  # fmt: skip
 """Tests that start real processes, servers or programs; `scripts/test fast` excludes them all."""

@@ -11,6 +11,7 @@
     │   ├── SchemaMismatch     the schema is older or newer than this program
     │   │   └── SchemaBehind   the schema is missing or older and must be migrated
     │   └── Unsupported        the server cannot be used (too old, read-only)
+    ├── MissingExtra           optional packages are not installed
     └── EngineError            inside a running service
         ├── StaleLease         the worker no longer holds the task
         └── UnknownJob         no job of that name is registered in this process
@@ -79,6 +80,10 @@ class SchemaBehind(SchemaMismatch):
 
 class Unsupported(StoreError):
     """The database server cannot be used by Tenuto."""
+
+
+class MissingExtra(TenutoError):
+    """A feature needs packages of an extra that is not installed."""
 
 
 class EngineError(TenutoError):

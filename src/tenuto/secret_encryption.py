@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tenuto.errors import Forbidden, Invalid, StoreError
+from tenuto.extras import require_extra
 from tenuto.settings import Settings
 
 KEY_BYTES = 32
@@ -175,6 +176,7 @@ def find_keys(settings: Settings) -> MasterKeys | None:
 
 def require_keys(settings: Settings) -> MasterKeys:
     """Return the configured keys; without any, raise an error."""
+    require_extra("secrets", "the encryption of secrets")
     keys = find_keys(settings)
     if keys is not None:
         return keys
@@ -190,6 +192,7 @@ def require_keys(settings: Settings) -> MasterKeys:
 
 def find_or_create_keys(settings: Settings) -> MasterKeys:
     """Return the configured keys; for the embedded database, create one. Call only while no secret is stored."""
+    require_extra("secrets", "the encryption of secrets")
     keys = find_keys(settings)
     if keys is not None:
         return keys

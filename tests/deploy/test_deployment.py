@@ -149,7 +149,8 @@ def test_image_runs_as_an_unprivileged_user_with_a_health_check() -> None:
 
 def test_image_contains_the_locked_packages_and_no_secret() -> None:
     installs = [line for line in instructions("RUN") if "pip install" in line]
-    assert "--require-hashes" in installs[0]
+    assert "--require-hashes -r requirements/server.lock" in installs[0]
+    assert "pgserver" not in (DEPLOY.parent / "requirements" / "server.lock").read_text(encoding="utf-8")
     assert "--no-deps" in installs[1]
     assert not instructions("ARG")
     assert not instructions("ADD")

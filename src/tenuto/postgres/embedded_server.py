@@ -26,6 +26,7 @@ from urllib.parse import quote
 import asyncpg
 
 from tenuto.errors import Forbidden, Invalid, Unavailable, Unsupported
+from tenuto.extras import require_extra
 from tenuto.postgres.data_directory import (
     DATABASE_NAME,
     USE_OTHER_HOME,
@@ -116,6 +117,7 @@ def acquire_server(
             code="embedded.linger_seconds.out_of_range",
             field="linger_seconds",
         )
+    require_extra("embedded", "the embedded database", alternative=USE_OWN_SERVER)
     home = home.expanduser().resolve()
     with _platform_errors_translated(home):
         ensure_directory(home)

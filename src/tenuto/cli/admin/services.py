@@ -14,6 +14,7 @@ from tenuto.cli.command import SERVICE_SHARED, Session, command, group
 from tenuto.cli.formatting import format_duration, format_relative, safe_text
 from tenuto.cli.output import print_list, styled_state
 from tenuto.cli.parameters import argument, flag, option
+from tenuto.extras import install_command, is_installed
 from tenuto.settings import redact_password
 
 if TYPE_CHECKING:
@@ -78,8 +79,12 @@ async def run_all_services(
             session.print_message(f"jobs       {', '.join(sorted(app.jobs.jobs_by_name))}")
         session.print_message("stop with Ctrl-C")
 
+    has_web = not no_web and is_installed("web")
+    if not (no_web or has_web):
+        session.print_message(f"web        not started: the extra 'web' is not installed; {install_command('web')}")
+
     def web_service() -> AbstractAsyncContextManager[object]:
-        return nullcontext() if no_web else _serve_web(session, host, port)
+        return _serve_web(session, host, port) if has_web else nullcontext()
 
     options = {"queues": queues, "slots": slots, "name": name, "lease_seconds": lease, "grace_seconds": grace}
     await app.run(on_ready=print_summary, alongside=web_service, **options)

@@ -18,6 +18,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import EngineError, Forbidden, Invalid, quoted
+from tenuto.extras import require_extra
 from tenuto.jobs.context import Context, PermanentFailure, RetryLater
 from tenuto.jobs.registry import Job, TaskOptions
 from tenuto.model.policies import TaskPolicy
@@ -87,6 +88,7 @@ def _invalid_url(problem: str, remedy: str) -> Invalid:
 
 def parse_url(text: str) -> httpx2.URL:
     """Return a valid URL as the HTTP client reads it."""
+    require_extra("http", "the step kind http.call")
     import httpx2
 
     if len(text) > MAX_URL_CHARACTERS or _FORBIDDEN_IN_URL.search(text):
