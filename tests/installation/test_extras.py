@@ -1,7 +1,7 @@
 """Installations of the wheel in new environments: without extras, and with each extra.
 
-The locked wheels are downloaded once per test run, in most cases from the cache of pip. The environments are made by pip
-from these files; that of an extra begins as a copy of the bare one.
+The locked wheels are downloaded once per test run, in most cases from the cache of pip. From these files pip makes the
+environments; that of an extra begins as a copy of the bare one.
 """
 
 from __future__ import annotations
@@ -101,15 +101,13 @@ class Environment:
         found = self.run("-c", "from importlib.metadata import distributions as d; print(*{each.name for each in d()})")
         return set(found.stdout.split())
 
-    def run(
-        self, *arguments: str, text: str | None = None, timeout: float = 60, **environment: str
-    ) -> subprocess.CompletedProcess[str]:
+    def run(self, *arguments: str, text: str | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             [self.python, *arguments],
             input=text,
             capture_output=True,
             text=True,
-            timeout=timeout,
+            timeout=60,
             cwd=self.folder,
             env=self.variables(environment),
             check=False,
@@ -121,7 +119,7 @@ class Environment:
     @contextmanager
     def service(self, *arguments: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
         """Run a service for the duration of the block; its lines are on stderr."""
-        command = [self.python, "-m", "tenuto", *arguments]
+        command = [str(self.python), "-m", "tenuto", *arguments]
         process = subprocess.Popen(
             command, stderr=subprocess.PIPE, text=True, cwd=self.folder, env=self.variables(environment)
         )
@@ -285,7 +283,7 @@ def test_extra_web_serves_the_api(install_extra: Callable[[str], Environment], u
 
 def test_extra_http_calls_a_server(install_extra: Callable[[str], Environment], url: str) -> None:
     class Answer(BaseHTTPRequestHandler):
-        def do_GET(self) -> None:  # noqa: N802 (the name is given)
+        def do_GET(self) -> None:
             self.send_response(204)
             self.end_headers()
 
