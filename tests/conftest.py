@@ -23,7 +23,6 @@ from tenuto.lifecycle import completion
 from tenuto.postgres import embedded_server
 from tenuto.postgres.database import Database
 from tenuto.store import scratch_databases
-from tenuto.store.access import audit_recorder
 from tenuto.store.scratch_databases import database_url as database_url
 from tests.support.proofs import THOROUGH
 from tests.support.temp_dirs import new_temp_dir, remove_stale_temp_dirs, stop_server_and_remove
@@ -153,7 +152,6 @@ def _restore_logging() -> Iterator[None]:
 async def db(url: str) -> AsyncIterator[Database]:
     """A new database, opened with the options of a worker."""
     database = await Database.open(url, generic_plans=True)
-    database.recorder = audit_recorder
     yield database
     await database.close()
 

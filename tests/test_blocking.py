@@ -48,8 +48,7 @@ def test_portal_serves_many_threads(plain_app: Tenuto) -> None:
 def test_portal_keeps_the_actor_of_the_caller(plain_app: Tenuto) -> None:
     bake = plain_app.jobs.get_job("bake")
     with Portal(plain_app) as portal:
-        with plain_app.acting_as(Actor.user("ana", "Ana")):
-            task = portal.run(plain_app.enqueue(bake, 1))
+        task = portal.run(plain_app.acting_as(Actor.user("ana", "Ana")).enqueue(bake, 1))
         assert portal.run(plain_app.task(task.id))["initiator_name"] == "Ana"
 
 

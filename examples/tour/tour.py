@@ -43,6 +43,7 @@ class Tour:
         self._presenter = presenter
         self._processes = WorkerProcesses(home)
         self._actor = Actor.user(f"tour-{new_id().hex[-12:]}", "the tour")
+        self._app = app.acting_as(self._actor)
         self._started_at = monotonic_seconds()
         self._submitted_count = 0
         self._events: dict[str, Any] = {}
@@ -56,21 +57,20 @@ class Tour:
             "failures.",
         )
         async with app:
-            with app.acting_as(self._actor):
-                await self._start_processes()
-                await self._show_schedule()
-                await self._show_retries()
-                await self._show_dead_letter()
-                await self._show_batch()
-                await self._show_killed_worker()
-                await self._show_database_restart()
-                return await self._build_ledger()
+            await self._start_processes()
+            await self._show_schedule()
+            await self._show_retries()
+            await self._show_dead_letter()
+            await self._show_batch()
+            await self._show_killed_worker()
+            await self._show_database_restart()
+            return await self._build_ledger()
 
     def stop(self) -> None:
         self._processes.stop()
 
     async def _start_processes(self) -> None:
-        await app.open()
+        await self._app.open()
         self._presenter.message(f"PostgreSQL started in {self._home} after {self._elapsed_seconds():.1f} s")
         self._processes.start()
         await self._until(self._all_workers_registered)
@@ -86,7 +86,7 @@ class Tour:
             f"The schedule “{jobs.SCHEDULE}” runs now instead of at 02:00. The steps of a group run in parallel; the "
             "next group starts when all of them have ended. The whole plan is in the database from the start.",
         )
-        started = await app.schedules.run(jobs.SCHEDULE)
+        started = await self._app.schedules.run(jobs.SCHEDULE)
         assert started.execution_id is not None
         self._submitted_count += jobs.STEP_COUNT
         ended = await self._watch_execution(started.execution_id)
@@ -97,7 +97,7 @@ class Tour:
 
     async def _watch_execution(self, id: UUID) -> dict[str, Any]:
         async def ended() -> dict[str, Any] | None:
-            execution = await app.executions.get(id)
+            execution = await self._app.executions.get(id)
             self._presenter.show(ExecutionProgress(execution))
             return execution if execution["ended_at"] is not None else None
 
@@ -110,7 +110,7 @@ class Tour:
             "A job that fails twice and recovers",
             f"A bank does not respond. The job has {jobs.MAX_ATTEMPTS} attempts, with longer waits after each failure.",
         )
-        task = await app.enqueue(jobs.fetch_rates, "the bank")
+        task = await self._app.enqueue(jobs.fetch_rates, "the bank")
         self._submitted_count += 1
         attempts = await self._watch_task(task.id)
         await self._outcome(
@@ -124,15 +124,15 @@ class Tour:
             "A bill has no address. A retry would not help, so the task becomes a dead letter that waits for an "
             "operator.",
         )
-        task = await app.manifests.enqueue(jobs.bills.external_id, {"number": 17})
+        task = await self._app.manifests.enqueue(jobs.bills.external_id, {"number": 17})
         self._submitted_count += 1
         await self._watch_task(task)
-        (letter,) = [one for one in await app.dead_letters.list() if one.task_id == task]
+        (letter,) = [one for one in await self._app.dead_letters.list() if one.task_id == task]
         self._presenter.message(f"dead letter {str(letter.id)[-12:]}: {letter.reason}")
         await self._pause()
         self._presenter.message("an operator adds the address and retries the dead letter")
         corrected = {"number": 17, "address": "12 Reed Lane"}
-        again = await app.dead_letters.retry(letter.id, input=corrected, note="address looked up")
+        again = await self._app.dead_letters.retry(letter.id, input=corrected, note="address looked up")
         self._submitted_count += 1
         self._events["dead_letters_retried"] = 1
         await self._watch_task(again)
@@ -144,7 +144,7 @@ class Tour:
         """Show a task's attempts until it has ended."""
 
         async def ended() -> Sequence[dict[str, Any]] | None:
-            attempts = await app.attempts(id)
+            attempts = await self._app.attempts(id)
             self._presenter.show(TaskAttempts(attempts))
             return attempts if attempts[-1]["final"] else None
 
@@ -159,7 +159,7 @@ class Tour:
             "One call submits all of them as one batch, which can be watched, paused, cancelled and retried.",
         )
         submitted_at = monotonic_seconds()
-        batch = await app.bulk_enqueue(jobs.thumbnails, range(BATCH_SIZE))
+        batch = await self._app.bulk_enqueue(jobs.thumbnails, range(BATCH_SIZE))
         self._submitted_count += BATCH_SIZE
         self._presenter.message(f"{BATCH_SIZE:,} tasks committed in {monotonic_seconds() - submitted_at:.2f} s")
 
@@ -207,7 +207,7 @@ class Tour:
 
     async def _enqueue_reports(self) -> int:
         for number in range(REPORT_COUNT):
-            await app.enqueue(jobs.nightly_report, _REGIONS[number % len(_REGIONS)])
+            await self._app.enqueue(jobs.nightly_report, _REGIONS[number % len(_REGIONS)])
             self._submitted_count += 1
         return REPORT_COUNT
 
@@ -218,7 +218,7 @@ class Tour:
             f"{INVOICE_COUNT} invoices are running or queued when PostgreSQL is stopped. All connections are lost. "
             "Running code continues, and its outcomes wait in the worker until the database is back.",
         )
-        await app.enqueue_many(jobs.send_invoice, range(INVOICE_COUNT))
+        await self._app.enqueue_many(jobs.send_invoice, range(INVOICE_COUNT))
         self._submitted_count += INVOICE_COUNT
         await self._until(lambda: self._one_fifth_ended(INVOICE_COUNT))
         stopped_at = monotonic_seconds()
@@ -250,10 +250,10 @@ class Tour:
     # --- queries ----------------------------------------------------------------------------------------------------
 
     async def _counts(self) -> dict[str, int]:
-        return await app.outcome_counts(initiator_id=self._actor.id)
+        return await self._app.outcome_counts(initiator_id=self._actor.id)
 
     async def _all_workers_registered(self) -> bool:
-        here = {worker.pid for worker in await app.workers() if worker.service == "worker"}
+        here = {worker.pid for worker in await self._app.workers() if worker.service == "worker"}
         return set(self._processes.pids.values()) <= here
 
     async def _load_overview(self, noun: str, total: int) -> WorkerOverview:
@@ -264,9 +264,9 @@ class Tour:
 
     async def _load_worker_states(self) -> list[WorkerState]:
         running = [
-            task for task in await app.tasks(state="running", limit=200) if task["initiator_id"] == self._actor.id
+            task for task in await self._app.tasks(state="running", limit=200) if task["initiator_id"] == self._actor.id
         ]
-        ids = {worker.name: worker.id for worker in await app.workers()}
+        ids = {worker.name: worker.id for worker in await self._app.workers()}
         return [
             WorkerState(
                 name,

@@ -6,9 +6,8 @@ An app opens its database on first use, starts an embedded server if no database
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterable, Callable, Iterable, Iterator
-from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext
-from contextvars import ContextVar
+from collections.abc import AsyncIterable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +27,7 @@ from tenuto.jobs.step_kind import StepKind
 from tenuto.model.actors import Actor
 from tenuto.model.findings import Finding
 from tenuto.model.manifests import Manifest
+from tenuto.model.operation_context import IdempotencyKey, OperationCaller
 from tenuto.model.steps import MANIFEST, SCHEDULE
 from tenuto.observability.status import InstallationStatus
 from tenuto.operations.api_keys import ApiKeys
@@ -39,6 +39,7 @@ from tenuto.operations.extension_operations import ExtensionOperations
 from tenuto.operations.logs import Logs
 from tenuto.operations.manifests import Manifests
 from tenuto.operations.one_shots import OneShots
+from tenuto.operations.operation import OperationGroup
 from tenuto.operations.plans import Plans
 from tenuto.operations.queues import QueueOperations
 from tenuto.operations.schedules import Schedules
@@ -56,8 +57,6 @@ from tenuto.worker.executors import ExecutorFactory
 from tenuto.worker.executors.native import NativeExecutor
 from tenuto.worker.watchdog import DEFAULT_TIMING, WorkerTiming
 from tenuto.worker.worker import Worker
-
-_actor_override: ContextVar[Actor | None] = ContextVar("tenuto_actor", default=None)
 
 
 class Tenuto(Registration, TaskOperations, QueueOperations):
@@ -86,18 +85,20 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         self._drivers = {}
         self._actor = actor or Actor.system("app")
         self._connections = Connections(self._current_settings)
-        self.schedules = Schedules(self.open, self._current_actor, self.jobs)
-        self.executions = Executions(self.open, self._current_actor)
-        self.manifests = Manifests(self.open, self._current_actor, self.jobs)
-        self.dead_letters = DeadLetters(self.open, self._current_actor, self.jobs, self._current_settings)
-        self.batches = Batches(self.open, self._current_actor, self.manifests, self.dead_letters)
-        self.plans = Plans(self.open, self._current_actor, self.schedules, self.manifests)
-        self.one_shots = OneShots(self.open, self._current_actor, self.jobs, self._new_task, self._current_settings)
-        self.api_keys = ApiKeys(self.open, self._current_actor)
+        caller = OperationCaller(self._current_actor)
+        super().__init__(self.open, caller)
+        self.schedules = Schedules(self.open, caller, self.jobs)
+        self.executions = Executions(self.open, caller)
+        self.manifests = Manifests(self.open, caller, self.jobs)
+        self.dead_letters = DeadLetters(self.open, caller, self.jobs, self._current_settings)
+        self.batches = Batches(self.open, caller, self.manifests, self.dead_letters)
+        self.plans = Plans(self.open, caller, self.schedules, self.manifests)
+        self.one_shots = OneShots(self.open, caller, self.jobs, self._current_settings)
+        self.api_keys = ApiKeys(self.open, caller)
         self.audit = AuditLog(self.open, self._current_settings)
         self.status = InstallationStatus(self.open, self._current_settings, self.extension_registry)
-        self.logs = Logs(self.open)
-        self.secrets = Secrets(self.open, self._current_actor, self._current_settings)
+        self.logs = Logs(self.open, caller)
+        self.secrets = Secrets(self.open, caller, self._current_settings)
         self.jobs.add_kind(StepKind(SCHEDULE, lambda: schedule_step.schedule_step_job(self.open)))
         self.jobs.add_kind(StepKind(MANIFEST, lambda: manifest_step.manifest_step_job(self.open, self.manifests.run)))
         self.jobs.load_more_kinds = self._register_extension_kinds
@@ -137,19 +138,28 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
     async def __aexit__(self, *_: object) -> None:
         await self.close()
 
-    @contextmanager
-    def acting_as(self, actor: Actor) -> Iterator[None]:
-        """Run the operations of the block on behalf of this actor."""
-        token = _actor_override.set(actor)
-        try:
-            yield
-        finally:
-            _actor_override.reset(token)
+    def acting_as(
+        self,
+        actor: Actor,
+        *,
+        source: str = "code",
+        reason: str | None = None,
+        idempotency_key: IdempotencyKey | None = None,
+        correlation_id: str | None = None,
+    ) -> Tenuto:
+        """Return this app for an actor: its operations run on behalf of the actor, and the audit trail records every
+        change with actor, source, reason and correlation id.
+
+        ``source`` is where the actor is, such as an IP address. Both apps share database, jobs and services.
+        """
+        caller = OperationCaller(lambda: actor, True, source, reason, idempotency_key, correlation_id)
+        bound = self.for_caller(caller)
+        for name, group in vars(self).items():
+            if isinstance(group, OperationGroup):
+                setattr(bound, name, group.for_caller(caller))
+        return bound
 
     def _current_actor(self) -> Actor:
-        override = _actor_override.get()
-        if override is not None:
-            return override
         context = current_context.get()
         return self._actor if context is None else context.initiator
 

@@ -18,7 +18,6 @@ from tenuto.postgres import embedded_server, migrator
 from tenuto.postgres.database import Database, run_on_loop
 from tenuto.settings import Settings
 from tenuto.store import partitions
-from tenuto.store.access import audit_recorder
 
 EMBEDDED_LINGER_SECONDS = 5.0
 """How long the embedded server runs on after its last user has released it."""
@@ -57,9 +56,7 @@ class Connections:
             return await run_on_loop(self._service_loop, self.open())
         async with self._exclusive():
             if self._database is None:
-                # guard: audit.connecting_is_not_audited
-                with audit_recorder.unaudited():  # the first caller is not the author of migrations and partitions
-                    self._database = await self._open_shared()
+                self._database = await self._open_shared()
             return self._database
 
     async def _open_shared(self) -> Database:
@@ -85,7 +82,6 @@ class Connections:
             behind_pooler=settings.behind_pooler,
             connect_timeout_seconds=settings.connect_seconds,
         )
-        database.recorder = audit_recorder
         if settings.database is None:
             database.restart_server = self._restart_embedded
         if check_schema:

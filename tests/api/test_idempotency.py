@@ -11,12 +11,13 @@ from uuid import UUID
 
 import pytest
 
+from tenuto.app import Tenuto
 from tenuto.ids import new_id
 from tenuto.model.actors import Actor
+from tenuto.model.operation_context import IdempotencyKey
 from tenuto.operations import batches, dead_letters
 from tenuto.store import one_shots
 from tenuto.store.access import idempotency_keys
-from tenuto.store.access.audit_recorder import AuditContext, IdempotencyKey, audited
 from tests.api.conftest import ApiClient, running_api
 from tests.support.errors import raises_code
 from tests.support.waiting import eventually
@@ -164,17 +165,15 @@ async def test_repeated_one_shot_request_succeeds_after_its_instant_has_passed(
 
 
 async def test_concurrently_used_idempotency_key_prevents_the_change(service: ApiClient) -> None:
-    def audit_context(subject: UUID) -> AuditContext:
-        return AuditContext(
-            Actor.system("test"), "queue.limit", "here", idempotency_key=IdempotencyKey("a", "k", b"print", subject)
-        )
+    def acting(subject: UUID) -> Tenuto:
+        key = IdempotencyKey("a", "k", b"print", subject)
+        return service.app.acting_as(Actor.system("test"), idempotency_key=key)
 
     first = new_id()
     for _ in range(2):  # the second time as after a lost reply
-        with audited(audit_context(first)):
-            await service.app.limit_queue("mail", 3)
-    with audited(audit_context(new_id())), raises_code("request.idempotency_key.in_use"):
-        await service.app.limit_queue("mail", 5)
+        await acting(first).limit_queue("mail", 3)
+    with raises_code("request.idempotency_key.in_use"):
+        await acting(new_id()).limit_queue("mail", 5)
     assert [queue["max_running"] for queue in await service.app.queues()] == [3]
 
 

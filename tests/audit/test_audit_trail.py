@@ -28,10 +28,11 @@ from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.model import audit_chain
 from tenuto.model.actors import Actor, Role
 from tenuto.model.audit_chain import SealedEntry
+from tenuto.model.operation_context import OperationContext
 from tenuto.model.secrets import redact_sensitive_fields
 from tenuto.postgres.database import Database, DatabaseError
 from tenuto.settings import Settings, load_settings
-from tenuto.store.access.audit_recorder import AuditContext, audited
+from tenuto.store.access.audit_recorder import AuditedDatabase, AuditEntry
 from tests.support.errors import raises_code
 from tests.support.waiting import eventually
 
@@ -54,15 +55,14 @@ async def app(settings: Settings) -> AsyncIterator[Tenuto]:
     await app.close()
 
 
-def make_audit_context(action: str = "queue.limit", **fields: Any) -> AuditContext:
-    return AuditContext(EVE, action, "test", **fields)
+def acting_as_eve(app: Tenuto, **fields: Any) -> Tenuto:
+    return app.acting_as(EVE, source="test", **fields)
 
 
 async def write_sealed_entries(app: Tenuto, count: int = 5) -> None:
     """Write entries, seal them and record a checkpoint."""
     for number in range(1, count + 1):
-        with audited(make_audit_context(target=f"queue-{number}")):
-            await app.limit_queue(f"queue-{number}", number)
+        await acting_as_eve(app).limit_queue(f"queue-{number}", number)
     await seal_waiting_entries(app)
     await checkpoints.record_checkpoint(await app.open(), app.settings.home)
 
@@ -94,8 +94,7 @@ async def count_entries(app: Tenuto) -> int:
 
 
 async def test_audited_change_writes_one_entry_with_actor_action_and_source(app: Tenuto) -> None:
-    with app.acting_as(EVE), audited(make_audit_context("queue.pause", request_id="r-1")):
-        await app.pause_queue("mail", "server is down")
+    await acting_as_eve(app, correlation_id="r-1").pause_queue("mail", "server is down")
 
     [entry] = await app.audit.list()
     found = {
@@ -115,20 +114,19 @@ async def test_audited_change_writes_one_entry_with_actor_action_and_source(app:
 
 
 async def test_audited_operation_without_change_writes_no_entry(app: Tenuto) -> None:
-    database = await app.open()
+    database, acting = await app.open(), acting_as_eve(app)
 
     async def fails(connection: Any) -> None:
         await connection.execute("INSERT INTO tenuto.queues (name) VALUES ('x')")
         raise Conflict("no", code="test.error")
 
-    with audited(make_audit_context()), pytest.raises(Conflict):
-        await database.transaction(fails)
-    with audited(make_audit_context()), pytest.raises(Invalid):
-        await app.limit_queue("mail", 0)
-    with audited(make_audit_context()):
-        await app.queues()
-    with audited(make_audit_context("schedule.delete")), pytest.raises(NotFound):
-        await app.schedules.delete("nothing")
+    with pytest.raises(Conflict):
+        await AuditedDatabase(database, AuditEntry(OperationContext(EVE, "queue.limit"))).transaction(fails)
+    with pytest.raises(Invalid):
+        await acting.limit_queue("mail", 0)
+    await acting.queues()
+    with pytest.raises(NotFound):
+        await acting.schedules.delete("nothing")
     assert await count_entries(app) == 0
     assert await database.fetch_value("SELECT count(*) FROM tenuto.audit_unsealed") == 0
 
@@ -141,10 +139,9 @@ async def test_opening_the_database_writes_no_audit_entry(app: Tenuto) -> None:
     )
     await execute_as_superuser(app, f"DROP TABLE {next_month}")
     await app.close()
-    with audited(make_audit_context()):
-        await app.queues()  # opens the database, which creates the missing partition
-        assert await count_entries(app) == 0
-        await app.limit_queue("mail", 3)
+    await acting_as_eve(app).queues()  # opens the database, which creates the missing partition
+    assert await count_entries(app) == 0
+    await acting_as_eve(app).limit_queue("mail", 3)
     assert [entry.target for entry in await app.audit.list()] == ["mail"]
 
 
@@ -165,10 +162,9 @@ async def test_audit_tables_refuse_changes(app: Tenuto) -> None:
 
 async def test_audit_list_filters_and_pages_entries(app: Tenuto) -> None:
     await write_sealed_entries(app, 3)
-    with app.acting_as(EVE), audited(make_audit_context("key.add")):
-        await app.api_keys.create("ci", Role.VIEWER)
+    await acting_as_eve(app).api_keys.create("ci", Role.VIEWER)
     newest, *rest = await app.audit.list()
-    assert (newest.action, newest.target, newest.after["role"]) == ("key.add", "ci", "viewer")
+    assert (newest.action, newest.target, newest.after["role"]) == ("key.create", "ci", "viewer")
     assert [entry.target for entry in await app.audit.list(action="queue")] == ["queue-3", "queue-2", "queue-1"]
     assert [entry.target for entry in await app.audit.list(action="queue.limit", below=rest[0].id, limit=1)] == [
         "queue-2"
@@ -206,10 +202,8 @@ async def test_audit_entry_redacts_job_argument_named_secret(app: Tenuto) -> Non
 
     app.manifest("log-in", log_in, on_demand=True, properties={"secret": "canary-3"})
     app.schedule("nightly", manual(), [Step.job(log_in, "canary-4"), Step.http({"secret": "address"})])
-    with audited(make_audit_context("manifest.deploy")):
-        await app.manifests.deploy()
-    with audited(make_audit_context("schedule.deploy")):
-        await app.schedules.deploy()
+    await acting_as_eve(app).manifests.deploy()
+    await acting_as_eve(app).schedules.deploy()
     text = "".join(
         [row["line"] for row in await (await app.open()).fetch_all("SELECT audit::text AS line FROM tenuto.audit")]
     )
@@ -219,14 +213,10 @@ async def test_audit_entry_redacts_job_argument_named_secret(app: Tenuto) -> Non
 
 
 async def test_audit_entry_redacts_sensitive_fields(app: Tenuto) -> None:
-    with audited(
-        make_audit_context(
-            "queue.pause", before={"token": "canary-1"}, after=[{"headers": {"authorization": "canary-2"}}]
-        )
-    ):
-        await app.pause_queue("mail")
+    fields = {"token": "canary-1", "items": [{"headers": {"authorization": "canary-2"}}]}
+    await acting_as_eve(app).logs.append("calls", "called", fields)
     [entry] = await app.audit.list()
-    assert (entry.before, entry.after) == ({"token": "***"}, [{"headers": {"authorization": "***"}}])
+    assert entry.after["fields"] == {"token": "***", "items": [{"headers": {"authorization": "***"}}]}
     assert "canary" not in await (await app.open()).fetch_value("SELECT audit::text FROM tenuto.audit")
 
 
@@ -245,8 +235,7 @@ async def test_audit_sealer_seals_entries_in_order(app: Tenuto) -> None:
 
 
 async def test_audit_sealer_records_a_checkpoint_once_an_hour(app: Tenuto, tmp_path: Path) -> None:
-    with audited(make_audit_context()):
-        await app.limit_queue("mail", 3)
+    await acting_as_eve(app).limit_queue("mail", 3)
     sealer = AuditSealer(await app.open(), app.settings)
     await sealer.run_cycle()
     await sealer.run_cycle()
@@ -260,8 +249,7 @@ async def test_audit_sealer_records_a_checkpoint_once_an_hour(app: Tenuto, tmp_p
 
 async def test_scheduler_seals_audit_entries(app: Tenuto) -> None:
     async with app.scheduler():
-        with audited(make_audit_context()):
-            await app.limit_queue("mail", 3)
+        await acting_as_eve(app).limit_queue("mail", 3)
 
         async def is_sealed() -> bool:
             return (await app.audit.verify()).checkpoint_position == 1
@@ -281,8 +269,7 @@ async def test_doctor_verifies_the_audit_chain(app: Tenuto, tmp_path: Path) -> N
     assert (severity, detail.split()[0]) == ("ok", "0")
     await write_sealed_entries(app, 2)
     assert (await find_audit_finding())[0] == "ok"
-    with audited(make_audit_context()):
-        await app.limit_queue("mail", 3)
+    await acting_as_eve(app).limit_queue("mail", 3)
     await execute_as_superuser(app, "UPDATE tenuto.audit SET at = at - interval '61 seconds' WHERE target = 'mail'")
     severity, (detail,) = await find_audit_finding()
     assert severity == "warning"
@@ -391,13 +378,11 @@ async def test_audit_verifier_finds_tampering(app: Tenuto, case: str) -> None:
 
 async def test_audit_verifier_finds_tampering_before_sealing(app: Tenuto) -> None:
     await write_sealed_entries(app, 2)
-    with audited(make_audit_context()):
-        await app.limit_queue("mail", 3)
+    await acting_as_eve(app).limit_queue("mail", 3)
     await execute_as_superuser(app, "DELETE FROM tenuto.audit WHERE target = 'mail'")
     assert await list_faults(app) == [("deleted", None)]
     await execute_as_superuser(app, "DELETE FROM tenuto.audit_unsealed")
-    with audited(make_audit_context()):
-        await app.limit_queue("mail", 4)
+    await acting_as_eve(app).limit_queue("mail", 4)
     assert await list_faults(app) == []  # it may wait for a minute
     await execute_as_superuser(app, "UPDATE tenuto.audit SET at = at - interval '61 seconds' WHERE target = 'mail'")
     assert await list_faults(app) == [("unsealed", None)]
@@ -429,8 +414,7 @@ async def test_audit_sealer_never_continues_a_keyed_chain_without_a_key(url: str
     found = await app.audit.verify()
     assert (found.is_sound, found.end_position, found.is_keyed) == (True, 4, True)
     assert await list_faults(plain) == [("unknown_key", 3), ("unknown_key", 4)]
-    with audited(make_audit_context()):
-        await plain.limit_queue("mail", 3)
+    await acting_as_eve(plain).limit_queue("mail", 3)
     with raises_code("audit.master_key.missing", Conflict):
         await seal_waiting_entries(plain)
     assert await seal_waiting_entries(app) == 1
@@ -531,8 +515,7 @@ async def test_concurrent_and_killed_audit_sealers_build_one_chain(app: Tenuto, 
 
     async def write(name: str) -> None:
         for number in range(1, 31):
-            with audited(AuditContext(EVE, "queue.limit", "test", target=name)):
-                await app.limit_queue(name, number)
+            await acting_as_eve(app).limit_queue(name, number)
 
     async def seal_repeatedly() -> None:
         while not stop.is_set():
@@ -560,12 +543,9 @@ async def test_concurrent_and_killed_audit_sealers_build_one_chain(app: Tenuto, 
 
 async def test_audit_export_is_complete_private_and_verifiable_with_the_key(app: Tenuto, tmp_path: Path) -> None:
     await write_sealed_entries(app, 3)
-    database = await app.open()
-    with audited(make_audit_context(target="mail", after={"größe": 1.0, "b": [1, 2]})):
-        await database.fetch_all("UPDATE tenuto.queues SET max_running = 5")
+    await acting_as_eve(app).logs.append("sizes", "measured", {"größe": 1.0, "b": [1, 2]})
     await seal_waiting_entries(app)
-    with audited(make_audit_context(target="waits")):
-        await app.limit_queue("mail", 4)
+    await acting_as_eve(app).limit_queue("mail", 4)
     file = tmp_path / "audit.jsonl"
     file.write_text("an older export")
 
@@ -575,7 +555,7 @@ async def test_audit_export_is_complete_private_and_verifiable_with_the_key(app:
     assert not [each.name for each in tmp_path.iterdir() if each.name.startswith(".")]
     lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
     assert [line["position"] for line in lines] == [1, 2, 3, 4, None]
-    assert json.loads(lines[3]["entry"]["after"]) == {"größe": 1.0, "b": [1, 2]}
+    assert json.loads(lines[3]["entry"]["after"])["fields"] == {"größe": 1.0, "b": [1, 2]}
     current = audit_keys.load_audit_keys(app.settings).current
     assert current is not None
     previous = b""
@@ -590,10 +570,8 @@ async def test_audit_export_is_complete_private_and_verifiable_with_the_key(app:
 
 async def test_audit_export_is_printable_ascii_with_valid_seals(app: Tenuto, tmp_path: Path) -> None:
     control_characters = "größe \x9b31m \u202egnp.exe \u2066 \x7f \x1b]0;title\x07"
-    with audited(
-        make_audit_context(target="mail", reason=control_characters, after={control_characters: control_characters})
-    ):
-        await app.limit_queue("mail", 4)
+    acting = acting_as_eve(app, reason=control_characters)
+    await acting.logs.append("sizes", "measured", {control_characters: control_characters})
     await seal_waiting_entries(app)
     file = tmp_path / "audit.jsonl"
     await app.audit.export(file)

@@ -1,4 +1,4 @@
-"""Audit entries of commands: every change is recorded once, with the name of the command and the user."""
+"""Audit entries of commands: every change is recorded once, with its action and the user."""
 
 from __future__ import annotations
 
@@ -98,28 +98,60 @@ def test_every_command_is_classified_as_changing_or_read_only() -> None:
 
 
 CHANGING_COMMANDS = {
-    ("schedule", "add"), ("schedule", "edit"), ("schedule", "enable"), ("schedule", "disable"), ("schedule", "delete"),
-    ("schedule", "run"), ("execution", "pause"), ("execution", "resume"), ("execution", "cancel"),
-    ("execution", "retry"), ("apply",), ("run",), ("task", "cancel"), ("manifest", "add"), ("manifest", "edit"),
-    ("manifest", "enable"), ("manifest", "disable"), ("manifest", "delete"), ("manifest", "run"),
-    ("manifest", "group"), ("batch", "submit"), ("batch", "pause"), ("batch", "resume"), ("batch", "cancel"),
-    ("batch", "retry-failed"), ("dead-letter", "retry"), ("dead-letter", "acknowledge"), ("once", "add"),
-    ("once", "cancel"), ("once", "wipe"), ("log", "append"), ("queue", "limit"), ("queue", "pause"),
-    ("queue", "resume"), ("key", "add"), ("key", "revoke"), ("login",), ("secret", "set"), ("secret", "delete"),
-    ("secret", "rotate"),
-}  # fmt: skip
+    ("schedule", "add"): "schedule.create",
+    ("schedule", "edit"): "schedule.change",
+    ("schedule", "enable"): "schedule.enable",
+    ("schedule", "disable"): "schedule.disable",
+    ("schedule", "delete"): "schedule.delete",
+    ("schedule", "run"): "schedule.run",
+    ("execution", "pause"): "execution.pause",
+    ("execution", "resume"): "execution.resume",
+    ("execution", "cancel"): "execution.cancel",
+    ("execution", "retry"): "execution.retry",
+    ("apply",): "plan.apply",
+    ("run",): "task.create",
+    ("task", "cancel"): "task.cancel",
+    ("manifest", "add"): "manifest.create",
+    ("manifest", "edit"): "manifest.change",
+    ("manifest", "enable"): "manifest.enable",
+    ("manifest", "disable"): "manifest.disable",
+    ("manifest", "delete"): "manifest.delete",
+    ("manifest", "run"): "manifest.run",
+    ("manifest", "group"): "manifest_group.change",
+    ("batch", "submit"): "manifest.bulk",
+    ("batch", "pause"): "batch.pause",
+    ("batch", "resume"): "batch.resume",
+    ("batch", "cancel"): "batch.cancel",
+    ("batch", "retry-failed"): "batch.retry",
+    ("dead-letter", "retry"): "dead_letter.retry",
+    ("dead-letter", "acknowledge"): "dead_letter.acknowledge",
+    ("once", "add"): "one_shot.create",
+    ("once", "cancel"): "one_shot.cancel",
+    ("once", "wipe"): "one_shot.wipe",
+    ("log", "append"): "log.append",
+    ("queue", "limit"): "queue.limit",
+    ("queue", "pause"): "queue.pause",
+    ("queue", "resume"): "queue.resume",
+    ("key", "add"): "key.create",
+    ("key", "revoke"): "key.revoke",
+    ("login",): "key.link",
+    ("secret", "set"): "secret.set",
+    ("secret", "delete"): "secret.delete",
+    ("secret", "rotate"): "secret.rotate",
+}
+"""By command: the action in its audit entry."""
 
 
-def test_every_change_has_one_audit_entry_with_the_command_name(
+def test_every_changing_command_has_one_audit_entry_with_its_action(
     tenuto: Run, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "home"
     expected: list[tuple[str, str | None]] = []
 
     def change(*arguments: str, target: str | None, stdin: str = "") -> Any:
-        """Run a changing command and expect one audit entry with its name."""
-        name = next(" ".join(arguments[:n]) for n in (2, 1) if tuple(arguments[:n]) in CHANGING_COMMANDS)
-        expected.append((name.replace(" ", ".").replace("-", "_"), target))
+        """Run a changing command and expect one audit entry with its action."""
+        name = next(arguments[:n] for n in (2, 1) if arguments[:n] in CHANGING_COMMANDS)
+        expected.append((CHANGING_COMMANDS[name], target))
         return tenuto(*arguments, stdin=stdin)
 
     change("schedule", "add", "nightly", "--at", "03:00", "--step", 'double:{"n": 1}', target="nightly")
@@ -187,11 +219,11 @@ def test_every_change_has_one_audit_entry_with_the_command_name(
     change("secret", "delete", "hr-password", target="hr-password")
     change("log", "append", "orders", "stock counted", target="orders")
     once = change("once", "add", "log.append", "--in", "2h", "--payload", '{"message": "hi"}', target=None)["id"]
-    expected[-1] = ("once.add", once)
+    expected[-1] = ("one_shot.create", once)
     change("once", "cancel", once, target=once)
     tenuto("once", "add", "log.append", "--in", "2h", "--payload", "{}", code=2)
     other = change("once", "add", "log.append", "--in", "2h", "--payload", '{"message": "hi"}', target=None)["id"]
-    expected[-1] = ("once.add", other)
+    expected[-1] = ("one_shot.create", other)
     change("once", "wipe", "--yes", target=None)
 
     assert list_audit_entries(url, home) == expected
@@ -204,14 +236,14 @@ def test_every_change_has_one_audit_entry_with_the_command_name(
             assert made["key"] not in json.dumps(await app.audit.list(limit=200), default=str)
 
     asyncio.run(read_entries())
-    edited = by_target["schedule.edit", "nightly"]
+    edited = by_target["schedule.change", "nightly"]
     assert edited.reason == "too early"
     assert edited.before["trigger"] != edited.after["trigger"]
     assert by_target["schedule.delete", "nightly"].after is None
-    assert by_target["manifest.group", "reports"].after["max_active"] == 3
+    assert by_target["manifest_group.change", "reports"].after["max_active"] == 3
     assert by_target["queue.pause", "mail"].reason == "server is down"
     assert by_target["dead_letter.retry", dead_letter].reason == "once more"
-    assert by_target["key.add", "ci"].after["role"] == Role.EDITOR.key
+    assert by_target["key.create", "ci"].after["role"] == Role.EDITOR.key
 
 
 def test_audit_log_and_api_keys_are_listed_verified_and_exported(

@@ -10,6 +10,7 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.definitions import manifest_definitions
+from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.diagnostics.task_diagnosis import Reason, ReasonCode, diagnose_task
 from tenuto.operations import batches
 from tenuto.postgres.database import Database
@@ -43,7 +44,7 @@ async def load_reasons(db: Database, id: UUID) -> tuple[Reason, ...]:
 
 
 async def change_group(db: Database, name: str, **changes: Any) -> None:
-    await manifest_definitions.change_group(db, name, db.clock.now(), ANA, **changes)
+    await manifest_definitions.change_group(db, name, ChangeContext(ANA, db.clock.now()), **changes)
 
 
 async def start_runs(db: Database, manifests: Sequence[StoredManifest]) -> list[UUID]:

@@ -115,8 +115,7 @@ async def test_why_names_silent_and_draining_workers_if_none_is_live(
 async def test_why_names_actor_and_reason_of_queue_pause(app: Tenuto, gate: threading.Event, sql: Sql) -> None:
     await insert_worker(sql)
     task = await app.enqueue(app.jobs.get_job("quick"))
-    with app.acting_as(ANA):
-        await app.pause_queue("default", "the server is down")
+    await app.acting_as(ANA).pause_queue("default", "the server is down")
     (reason,) = (await app.why(task.id)).reasons
     assert reason.code is ReasonCode.QUEUE_PAUSED
     assert "ana" in reason.message
@@ -264,8 +263,7 @@ async def test_why_names_actor_of_execution_pause(app: Tenuto, gate: threading.E
     await insert_worker(sql)
     quick = app.jobs.get_job("quick")
     run = await start_execution(app, Step.job(quick, name="a"), Step.job(quick, name="b"))
-    with app.acting_as(ANA):
-        await app.executions.pause(run)
+    await app.acting_as(ANA).executions.pause(run)
     steps = await load_step_ids(app, run)
     assert reason_codes(await app.why(steps["a"])) == ["execution_paused"]
     found = await app.why(steps["b"])

@@ -26,9 +26,9 @@ async def test_tasks_and_activities_name_their_initiator(actor: Actor, app: Tenu
     async def bake(ctx: Context) -> str:
         return ctx.initiator.name
 
-    with app.acting_as(actor):
-        task = await app.enqueue(bake)
-        await app.enqueue_many(bake, [{}, {}])
+    acting = app.acting_as(actor)
+    task = await acting.enqueue(bake)
+    await acting.enqueue_many(bake, [{}, {}])
     triad = (actor.type.value, actor.id, actor.name)
     assert [initiator_of(row) for row in await app.tasks()] == [triad] * 3
     async with worker() as one:
@@ -57,9 +57,9 @@ async def test_acting_as_is_limited_to_its_block_and_task(app: Tenuto) -> None:
     async def bake() -> None: ...
 
     async def enqueue_as(name: str) -> str:
-        with app.acting_as(Actor.user(name)):
-            await asyncio.sleep(0)
-            return str((await app.task((await app.enqueue(bake)).id))["initiator_id"])
+        acting = app.acting_as(Actor.user(name))
+        await asyncio.sleep(0)
+        return str((await acting.task((await acting.enqueue(bake)).id))["initiator_id"])
 
     names = [f"user-{n}" for n in range(5)]
     assert await asyncio.gather(*map(enqueue_as, names)) == names
@@ -79,8 +79,8 @@ async def test_child_task_has_parent_and_correlation_id(app: Tenuto, worker: Wor
         return str((await app.enqueue(child)).id)
 
     async with worker():
-        with app.acting_as(Actor.user("ana", "Ana")):
-            first = await app.wait(await app.enqueue(parent), timeout=10)
+        acting = app.acting_as(Actor.user("ana", "Ana"))
+        first = await acting.wait(await acting.enqueue(parent), timeout=10)
         second = await app.wait(UUID(first["output"]), timeout=10)
         third = await app.wait(UUID(second["output"]), timeout=10)
     assert (first["parent_id"], first["correlation_id"]) == (None, None)
@@ -115,8 +115,7 @@ async def test_job_may_act_as_another_initiator(app: Tenuto, worker: WorkerFacto
 
     @app.job
     async def parent() -> str:
-        with app.acting_as(Actor.system("janitor")):
-            return str((await app.enqueue(child)).id)
+        return str((await app.acting_as(Actor.system("janitor")).enqueue(child)).id)
 
     async with worker():
         record = await app.wait(await app.enqueue(parent), timeout=10)
@@ -137,8 +136,8 @@ async def test_plain_job_enqueues_through_a_portal(app: Tenuto, worker: WorkerFa
             return str(portal.run(app.enqueue(child), timeout=10).id)
 
     async with worker():
-        with app.acting_as(Actor.user("ana", "Ana")):
-            record = await app.wait(await app.enqueue(parent), timeout=20)
+        acting = app.acting_as(Actor.user("ana", "Ana"))
+        record = await acting.wait(await acting.enqueue(parent), timeout=20)
         assert record["status"] == "completed", record["error"]
         below = await app.wait(UUID(record["output"]), timeout=10)
     assert below["parent_id"] == record["id"]

@@ -40,8 +40,7 @@ async def test_unclaimed_task_is_cancelled_at_once(delay: timedelta | None, app:
     async def bake() -> None: ...
 
     task = await app.enqueue(bake.using(delay=delay))
-    with app.acting_as(ANA):
-        assert await app.cancel(task.id) == "cancelled"
+    assert await app.acting_as(ANA).cancel(task.id) == "cancelled"
     (record,) = await app.attempts(task.id)
     assert summarise_cancellation(record) == CANCELLED_BY_ANA
     assert record["started_at"] is None
@@ -77,8 +76,7 @@ async def test_cancelled_async_job_is_stopped(app: Tenuto, worker: WorkerFactory
     async with worker():
         task = await app.enqueue(bake)
         await eventually(begun.is_set)
-        with app.acting_as(ANA):
-            assert await app.cancel(task.id) == "stopping"
+        assert await app.acting_as(ANA).cancel(task.id) == "stopping"
         record = await app.wait(task, timeout=10)
     assert summarise_cancellation(record) == CANCELLED_BY_ANA
     assert cleaned.is_set()
@@ -154,8 +152,7 @@ async def test_cancelled_isolated_job_is_killed_with_its_children(
         task = await app.enqueue(isolated_jobs.hang, file)
         await eventually(lambda: file.exists() and file.read_text(), timeout=30)
         pids = [int(pid) for pid in file.read_text().split()]
-        with app.acting_as(ANA):
-            assert await app.cancel(task.id) == "stopping"
+        assert await app.acting_as(ANA).cancel(task.id) == "stopping"
         assert summarise_cancellation(await app.wait(task, timeout=10)) == CANCELLED_BY_ANA
         await eventually(lambda: not any(is_process_alive(pid) for pid in pids))
 
@@ -192,8 +189,7 @@ async def test_repeated_cancellation_records_the_first_initiator(app: Tenuto, wo
         task = await app.enqueue(bake)
         await eventually(begun.is_set)
         for actor in (ANA, Actor.user("ben", "Ben")):
-            with app.acting_as(actor):
-                assert await app.cancel(task.id) == "stopping"
+            assert await app.acting_as(actor).cancel(task.id) == "stopping"
         release.set()
         assert summarise_cancellation(await app.wait(task, timeout=10)) == CANCELLED_BY_ANA
 
@@ -262,8 +258,7 @@ async def test_recovery_cancels_a_lost_task_with_cancellation_request(
         " lease_until = now() + interval '1 h'",
         dead,
     )
-    with app.acting_as(ANA):
-        assert await app.cancel(task.id) == "stopping"
+    assert await app.acting_as(ANA).cancel(task.id) == "stopping"
     async with worker():
         assert summarise_cancellation(await app.wait(task, timeout=10)) == CANCELLED_BY_ANA
 

@@ -57,8 +57,7 @@ async def test_dead_letter_has_input_and_error_of_every_attempt(app: Tenuto, wor
 async def test_dead_letter_retry_runs_same_input_and_links_the_new_task(failing: Tenuto, worker: WorkerFactory) -> None:
     async with worker():
         letter = await create_dead_letter(failing, flour=2)
-        with failing.acting_as(BEN):
-            task = await failing.dead_letters.retry(letter.id, note="try once more")
+        task = await failing.acting_as(BEN).dead_letters.retry(letter.id, note="try once more")
         record = await failing.wait(task, 10)
         resolved = await failing.dead_letters.get(letter.id)
         assert (record["input"], record["status"], record["attempt"]) == ({"flour": 2, "salt": 1}, "failed", 1)

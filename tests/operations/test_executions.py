@@ -362,8 +362,7 @@ async def test_cancelled_execution_stops_running_code(app: Tenuto, worker: Worke
         run = (await app.schedules.run(NAME)).execution_id
         assert run is not None
         await eventually(started.is_set)
-        with app.acting_as(ANA):
-            assert await app.executions.cancel(run, reason="enough") == "stopping"
+        assert await app.acting_as(ANA).executions.cancel(run, reason="enough") == "stopping"
         ended = await app.executions.wait(run, timeout=10)
         assert stopped.is_set()
     assert (ended["state"], ended["cancel_name"]) == ("cancelled", "Ana")

@@ -77,9 +77,8 @@ async def test_one_shot_runs_within_a_second_and_has_a_history(jobs: Tenuto, wor
 async def runs_within_a_second(jobs: Tenuto, worker: WorkerFactory) -> bool:
     """Return whether the one-shot started in time; assert everything else."""
     async with worker():
-        with jobs.acting_as(ANA):
-            at = from_now(2.5)
-            made = await jobs.one_shots.create(at, "bread.bake", {"loaves": 3}, tags=["order-7"])
+        at = from_now(2.5)
+        made = await jobs.acting_as(ANA).one_shots.create(at, "bread.bake", {"loaves": 3}, tags=["order-7"])
         waiting = await jobs.one_shots.status(made.id)
         assert (waiting.runtime_status, waiting.exec_at, waiting.created_by) == ("Pending", at, "Ana")
         (listed,) = await jobs.one_shots.list()
@@ -178,9 +177,9 @@ async def test_cancel_ends_waiting_and_running_one_shots_only(jobs: Tenuto, work
     ordinary = await jobs.enqueue(jobs.jobs.get_job("bread.rest").using(delay="1h"))
     async with worker():
         await eventually(lambda: is_running(jobs, running.id))
-        with jobs.acting_as(ANA):
-            assert await jobs.one_shots.cancel(waiting.id) == "terminated"
-            assert await jobs.one_shots.cancel(running.id) == "stopping"
+        acting = jobs.acting_as(ANA)
+        assert await acting.one_shots.cancel(waiting.id) == "terminated"
+        assert await acting.one_shots.cancel(running.id) == "stopping"
         assert await list_ids(jobs) == []
         assert (await wait_until_ended(jobs, running.id)).runtime_status == "Terminated"
     for id in (waiting.id, running.id):
@@ -220,8 +219,7 @@ async def test_cancel_all_ends_a_thousand_one_shots_in_one_transaction(
     async with worker():
         running = await jobs.one_shots.create(from_now(-1), "bread.rest")
         await eventually(lambda: is_running(jobs, running.id))
-        with jobs.acting_as(ANA):
-            cancelled = await jobs.one_shots.cancel_all()
+        cancelled = await jobs.acting_as(ANA).one_shots.cancel_all()
         assert set(cancelled.terminated) == {each.id for each in made} | {running.id}
         assert len(cancelled.terminated) == 1001
         assert cancelled.stopping == [running.id]

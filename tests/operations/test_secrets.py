@@ -18,7 +18,6 @@ from tenuto.jobs import redaction
 from tenuto.jobs.redaction import Redactor
 from tenuto.secret_encryption import MasterKey, UnreadableSecret
 from tenuto.settings import load_settings
-from tenuto.store.access import audit_recorder
 from tests.support.errors import raises_code
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
@@ -81,8 +80,7 @@ async def reveal_in_job(app: Tenuto, worker: WorkerFactory, name: str) -> Any:
 async def test_revealed_secret_is_redacted_everywhere(
     app: Tenuto, worker: WorkerFactory, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with audit_recorder.audited(audit_recorder.AuditContext(Actor.user("ana"), "secret.set", "cli")):
-        assert await app.secrets.set("canary", CANARY) == 1
+    assert await app.acting_as(Actor.user("ana")).secrets.set("canary", CANARY) == 1
     with raises_code("secret.reveal.no_attempt", Forbidden):
         await app.secrets.reveal("canary")
 
@@ -277,7 +275,7 @@ async def test_master_key_rotation_replaces_the_key_file_in_the_home_directory(
     """Use the settings of an embedded database with the database of the test."""
     database = await app.open()
     own = Tenuto(settings=load_settings(home=tmp_path / "own"))
-    own.secrets._open = app.open  # the settings have no URL, as with the embedded database
+    own.secrets._open_shared = app.open  # the settings have no URL, as with the embedded database
     await own.secrets.set("one", "value of one")
     file = tmp_path / "own" / "master.key"
     before = file.read_text()

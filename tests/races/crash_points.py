@@ -11,7 +11,6 @@ from tenuto import Tenuto
 from tenuto.postgres.database import Connection, Database
 from tenuto.settings import Settings
 from tenuto.store import step_checkpoints, tasks, workers
-from tenuto.store.access import audit_recorder
 from tenuto.worker import watchdog
 
 T = TypeVar("T")
@@ -103,5 +102,4 @@ class CrashingTenuto(Tenuto):
     async def connect(self, *, for_worker: bool = False, check_schema: bool = True) -> Database:
         assert self.settings.database is not None
         database = await CrashingDatabase.open(self.settings.database, max_connections=20, generic_plans=for_worker)
-        database.recorder = audit_recorder
         return database

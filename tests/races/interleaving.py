@@ -16,7 +16,6 @@ from typing import Any, TypeVar, cast
 import asyncpg
 
 from tenuto.postgres.database import Connection, Database
-from tenuto.store.access import audit_recorder
 
 T = TypeVar("T")
 
@@ -34,7 +33,6 @@ class InterleavedDatabase(Database):
     @classmethod
     async def at(cls, url: str) -> InterleavedDatabase:
         database = cast(InterleavedDatabase, await cls.open(url, generic_plans=True))
-        database.recorder = audit_recorder
         return database
 
     @staticmethod

@@ -16,7 +16,6 @@ from typing import Any, TypeVar, cast
 from tenuto import store
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import SqlStatements
-from tenuto.store.access import audit_recorder
 from tests.support.truncation import TRUNCATE_ALL_TABLES
 
 T = TypeVar("T")
@@ -57,7 +56,6 @@ class CrashableDatabase(Database):
     @classmethod
     async def at(cls, url: str) -> CrashableDatabase:
         database = cast(CrashableDatabase, await cls.open(url, generic_plans=True))
-        database.recorder = audit_recorder
         return database
 
     async def crashes_before(self, action: Action, place: int) -> bool:

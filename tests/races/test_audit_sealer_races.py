@@ -11,9 +11,10 @@ from tenuto.audit.sealer import seal_entries
 from tenuto.audit.verifier import verify_chain
 from tenuto.model.actors import Actor
 from tenuto.model.audit_chain import AuditKey, AuditKeys
+from tenuto.model.operation_context import OperationContext
 from tenuto.postgres.database import Database
 from tenuto.store import workers
-from tenuto.store.access.audit_recorder import AuditContext, audited
+from tenuto.store.access.audit_recorder import AuditedDatabase, AuditEntry
 from tests.races.interleaving import InterleavedDatabase, interleavings
 
 KEYS = AuditKeys(AuditKey("00112233445566aa", b"k" * 32))
@@ -25,8 +26,8 @@ class SimulatedCrash(Exception):
 
 async def write_entries(database: Database, count: int = 1) -> None:
     for number in range(1, count + 1):
-        with audited(AuditContext(Actor.user("eve"), "queue.limit", "test", target="mail")):
-            await workers.limit_queue(database, "mail", number)
+        entry = AuditEntry(OperationContext(Actor.user("eve"), "queue.limit", "test"), target="mail")
+        await workers.limit_queue(AuditedDatabase(database, entry), "mail", number)
 
 
 async def seal(database: Database) -> int:

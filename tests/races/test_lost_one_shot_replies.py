@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import nullcontext
 from datetime import timedelta
 from pathlib import Path
 from uuid import UUID
@@ -17,9 +16,9 @@ import pytest
 from tenuto import Actor, Tenuto
 from tenuto.errors import Conflict
 from tenuto.ids import new_id
+from tenuto.model.operation_context import IdempotencyKey
 from tenuto.operations.one_shots import OneShot
 from tenuto.postgres.database import Database
-from tenuto.store.access.audit_recorder import AuditContext, IdempotencyKey, audited
 from tenuto.store.one_shots import SQL
 from tenuto.store.task_outcomes import end_tasks
 from tests.races.proxy import Proxy
@@ -41,11 +40,9 @@ async def proxied_app(proxy: Proxy, tmp_path: Path) -> AsyncIterator[Tenuto]:
         yield app
 
 
-def audit_context(id: UUID) -> AuditContext:
-    """Return the context of a request with its own idempotency key."""
-    return AuditContext(
-        KEY, "one_shot.create", "here", idempotency_key=IdempotencyKey("api_key:k-1", "order-7", b"print", id)
-    )
+def acting(app: Tenuto, id: UUID) -> Tenuto:
+    """Return the app for a request with its own idempotency key."""
+    return app.acting_as(KEY, idempotency_key=IdempotencyKey("api_key:k-1", "order-7", b"print", id))
 
 
 async def row_counts(db: Database) -> tuple[int, ...]:
@@ -63,13 +60,13 @@ async def test_one_shot_with_lost_reply_is_created_and_audited_once(
 
     getattr(proxy, lose)(SQL.create_audited_one_shot)
     id = new_id()
-    with audited(audit_context(id)):
-        made = await proxied_app.one_shots.create(FAR_FUTURE, "bread.bake", {"loaves": 1}, id=id)
+    made = await acting(proxied_app, id).one_shots.create(FAR_FUTURE, "bread.bake", {"loaves": 1}, id=id)
     assert (made.id, proxy.lost) == (id, 1)
     assert await row_counts(db) == (2, 1, 1)
 
-    with audited(audit_context(other := new_id())), raises_code("request.idempotency_key.in_use", Conflict):
-        await proxied_app.one_shots.create(FAR_FUTURE, "bread.bake", {"loaves": 1}, id=other)
+    other = new_id()
+    with raises_code("request.idempotency_key.in_use", Conflict):
+        await acting(proxied_app, other).one_shots.create(FAR_FUTURE, "bread.bake", {"loaves": 1}, id=other)
     assert await row_counts(db) == (2, 1, 1), "a request completed by another process creates nothing"
 
 
@@ -104,10 +101,8 @@ async def test_one_shot_ending_during_a_repeated_request_is_not_created_again(
 
     async def create(loaves: int) -> OneShot:
         now = (await proxied_app.open()).clock.now()
-        with (
-            audited(AuditContext(KEY, "one_shot.create", "here")) if statement != SQL.create_one_shot else nullcontext()
-        ):
-            return await proxied_app.one_shots.create(now, "bread.bake", {"loaves": loaves})
+        app = proxied_app if statement == SQL.create_one_shot else proxied_app.acting_as(KEY)
+        return await app.one_shots.create(now, "bread.bake", {"loaves": loaves})
 
     await proxied_app.open()
     proxy.lose_reply(statement)
@@ -148,8 +143,7 @@ async def test_cancelling_all_one_shots_with_lost_reply_reports_the_cancelled_on
         running.id,
     )
     proxy.lose_reply("COMMIT")
-    with audited(AuditContext(KEY, "one_shot.wipe", "here")):
-        wiped = await proxied_app.one_shots.cancel_all()
+    wiped = await proxied_app.acting_as(KEY).one_shots.cancel_all()
     assert proxy.lost == 1
     assert set(wiped.terminated) == {*made, running.id}
     assert len(wiped.terminated) == 6

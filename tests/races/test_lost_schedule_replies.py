@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -11,9 +12,10 @@ import pytest
 
 from tenuto.definitions import schedule_definitions
 from tenuto.lifecycle import completion, execution_control
+from tenuto.model.operation_context import OperationContext
 from tenuto.postgres.database import Database
 from tenuto.store import executions, schedules
-from tenuto.store.access import audit_recorder
+from tenuto.store.access.audit_recorder import AuditedDatabase, AuditEntry
 from tests.races.proxy import Proxy
 from tests.support.schedules import (
     ANA,
@@ -98,8 +100,9 @@ async def test_unchanged_edit_with_lost_reply_leaves_no_history_entry(
 ) -> None:
     await create_schedule(db, make_definition(), now)
     lose_commit_reply(proxy, schedules.SQL.lock_definition)
-    with audit_recorder.audited(audit_recorder.AuditContext(ANA, "schedule.edit", "test")):
-        await schedule_definitions.edit(proxied_db, NAME, make_definition(), make_change_context(now + MINUTE))
+    entry = AuditEntry(OperationContext(ANA, "schedule.change"))
+    context = replace(make_change_context(now + MINUTE), entry=entry)
+    await schedule_definitions.edit(AuditedDatabase(proxied_db, entry), NAME, make_definition(), context)
     assert proxy.lost == 1
     assert await change_count(db) == ["created"]
     assert await db.fetch_value("SELECT count(*) FROM tenuto.audit_unsealed") == 0

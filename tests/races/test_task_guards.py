@@ -21,6 +21,7 @@ from tenuto.store import tasks as store
 from tenuto.store import workers as register_of_workers
 from tests.races.invariants import assert_invariants_hold
 from tests.races.task_actions import ACTOR, LEASE, claim, complete, enqueue, fail, new_task
+from tests.support.operations import make_unaudited_operation
 from tests.support.waiting import eventually
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
@@ -163,7 +164,7 @@ async def test_cancelling_all_one_shots_locks_running_tasks_last(
     await store.enqueue_tasks(db, [waiting := new_task(db, origin="once")])
     async with other.transaction(), asyncio.timeout(5):
         await other.execute("SELECT FROM tenuto.tasks WHERE id = $1 FOR UPDATE", waiting.id)
-        wiping = asyncio.create_task(one_shots.cancel_all_one_shots(db, ACTOR))
+        wiping = asyncio.create_task(one_shots.cancel_all_one_shots(make_unaudited_operation(db, ACTOR)))
         await eventually(lambda: db.fetch_value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
         assert await store.renew_leases(db, worker_id, [(running.id, running.fence, None)], LEASE) == {running.id}
 

@@ -10,6 +10,7 @@ import pytest
 
 from tenuto import Tenuto, every
 from tenuto.definitions import manifest_definitions
+from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.errors import StoreError
 from tenuto.maintenance.recovery import REPAIR_TIME_LIMIT_EXCEEDED, recover_lost_tasks
 from tenuto.model.policies import RetryPolicy, TaskPolicy
@@ -160,9 +161,9 @@ async def test_batch_items_do_not_block_the_run_of_their_manifest(db: Database, 
 
 async def test_group_disables_its_manifests_and_adds_its_priority(db: Database) -> None:
     await create_manifest(db, trigger=every("1m"), group="g", priority=1)
-    await manifest_definitions.change_group(db, "g", NOON, ANA, enabled=False, priority=10)
+    await manifest_definitions.change_group(db, "g", ChangeContext(ANA, NOON), enabled=False, priority=10)
     assert (await poll_manifests(db, NOON + MINUTE)).skipped == {"its group is disabled": ["bake"]}
-    await manifest_definitions.change_group(db, "g", NOON, ANA, enabled=True)
+    await manifest_definitions.change_group(db, "g", ChangeContext(ANA, NOON), enabled=True)
     assert (await poll_manifests(db, NOON + 2 * MINUTE)).enqueued == 1
     assert await db.fetch_value("SELECT rank FROM tenuto.tasks") == -11
 

@@ -210,8 +210,7 @@ async def test_cancelling_the_parent_execution_stops_the_code_of_its_child(app: 
     async with worker():
         outer = await start_run(app, "outer")
         await eventually(began.is_set)
-        with app.acting_as(ANA):
-            await app.executions.cancel(outer, reason="enough")
+        await app.acting_as(ANA).executions.cancel(outer, reason="enough")
         ended = await app.executions.wait(outer, timeout=10)
         inner = await app.executions.wait((await wait_for_child(app, "inner"))["id"], timeout=10)
         assert stopped.is_set()
@@ -256,8 +255,7 @@ async def test_cancelling_the_child_execution_fails_the_schedule_step(
     async with worker():
         outer = await start_run(app, "outer")
         await gate.has_begun()
-        with app.acting_as(ANA):
-            await app.executions.cancel((await wait_for_child(app, "inner"))["id"])
+        await app.acting_as(ANA).executions.cancel((await wait_for_child(app, "inner"))["id"])
         gate.go.release()
         ended = await app.executions.wait(outer, timeout=10)
     assert ended["state"] == "failed"

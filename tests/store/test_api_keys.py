@@ -22,8 +22,7 @@ from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.model.actors import Actor, Caller, Role
 from tenuto.operations.api_keys import CACHE_SECONDS
 from tenuto.postgres.database import Database
-from tenuto.store.access import api_keys, audit_recorder
-from tenuto.store.access.audit_recorder import AuditContext
+from tenuto.store.access import api_keys
 from tests.support.errors import raises_code
 from tests.support.waiting import eventually
 
@@ -47,8 +46,7 @@ async def wait_until_cache_expires(is_rejected: Callable[[], Awaitable[bool]]) -
 
 
 async def test_api_key_is_accepted_and_only_its_digest_is_stored(app: Tenuto, db: Database) -> None:
-    with app.acting_as(WHO):
-        made, text = await app.api_keys.create("deploy", Role.EDITOR)
+    made, text = await app.acting_as(WHO).api_keys.create("deploy", Role.EDITOR)
 
     assert re.fullmatch(r"tnt_[a-z0-9]{8}_[A-Za-z0-9_-]{43}", text)
     assert made.prefix == text[4:12]
@@ -85,8 +83,7 @@ async def test_revoked_key_and_its_sessions_end_within_a_second(app: Tenuto, url
         assert await elsewhere.api_keys.authenticate(text) is not None
         assert await elsewhere.api_keys.authenticate_session(followed[0]) is not None
 
-        with app.acting_as(WHO):
-            ended = await app.api_keys.revoke("deploy")
+        ended = await app.acting_as(WHO).api_keys.revoke("deploy")
 
         assert ended.revoked_by == "eve"
         assert await app.api_keys.authenticate(text) is None  # at once in this process
@@ -168,9 +165,9 @@ async def test_last_use_of_a_key_is_stored_once_a_minute_without_audit_entry(app
     async def last_used() -> Any:
         return (await app.api_keys.get("deploy")).last_used_at
 
-    with audit_recorder.audited(AuditContext(WHO, "task.list", "test")):
-        await asyncio.gather(*(app.api_keys.authenticate(text) for _ in range(20)))
-        is_stored = await eventually(last_used)
+    acting = app.acting_as(WHO)
+    await asyncio.gather(*(acting.api_keys.authenticate(text) for _ in range(20)))
+    is_stored = await eventually(last_used)
     assert await db.fetch_value("SELECT count(*) FROM tenuto.audit") == 0
     app.api_keys._keys.clear()
     await app.api_keys.authenticate(text)

@@ -11,10 +11,11 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.ids import new_id
+from tenuto.model.operation_context import IdempotencyKey, OperationContext
 from tenuto.operations import one_shots as engine
 from tenuto.postgres.database import Database
 from tenuto.store import one_shots
-from tenuto.store.access.audit_recorder import AuditContext, IdempotencyKey, audited
+from tenuto.store.access.audit_recorder import AuditEntry
 from tenuto.store.one_shots import SQL, TaskRow
 from tenuto.store.tasks import task_row
 from tests.store.test_query_plans import FILL, plan_of
@@ -37,13 +38,12 @@ async def test_one_shot_lists_use_their_indexes(db: Database) -> None:
         assert "Seq Scan" not in {node["Node Type"] for node in found}
 
 
-def make_request(at: int, id: UUID | None = None, key: str | None = None) -> tuple[TaskRow, AuditContext]:
+def make_request(at: int, id: UUID | None = None, key: str | None = None) -> tuple[TaskRow, AuditEntry]:
     task = make_new_task(origin="once", run_at=NOON + timedelta(hours=at), tags=["a", 'b "c"'] if at % 2 else None)
     task.id = id or task.id
-    context = AuditContext(ANA, "one_shot.create", "here", target=str(task.id), after={"at": at})
-    if key is not None:
-        context.idempotency_key = IdempotencyKey("user:u-17", key, key.encode(), task.id)
-    return task_row(task), context
+    wanted = None if key is None else IdempotencyKey("user:u-17", key, key.encode(), task.id)
+    context = OperationContext(ANA, "one_shot.create", "here", idempotency_key=wanted)
+    return task_row(task), AuditEntry(context, target=str(task.id), after={"at": at})
 
 
 async def test_one_shots_are_created_together_with_audit_entries_and_results(db: Database) -> None:
@@ -57,8 +57,8 @@ async def test_one_shots_are_created_together_with_audit_entries_and_results(db:
         make_request(6),
     ]
     assert await one_shots.create_audited_one_shots(db, several) == [True, False, True, None, True]
-    assert [context.written for _, context in several] == [True, False, True, False, True]
-    made = {row[0] for row, context in [before, *several] if context.written}
+    assert [entry.is_written for _, entry in several] == [True, False, True, False, True]
+    made = {row[0] for row, entry in [before, *several] if entry.is_written}
     assert {row["id"] for row in await read_rows(db)} == made
     assert {UUID(row["target"]) for row in await read_rows(db, "audit")} == made
     assert await db.fetch_value("SELECT count(*) FROM tenuto.audit_unsealed") == len(made)
@@ -82,8 +82,9 @@ async def test_two_one_shots_with_one_id_create_and_audit_one(db: Database) -> N
 
 async def test_two_one_shots_with_one_idempotency_key_create_one(app: Tenuto) -> None:
     async def create(_: int) -> object:
-        with audited(make_request(1, key="the same")[1]):
-            return await app.one_shots.create(NOON + timedelta(days=3650), "log.append", {"message": "Hello"})
+        key = IdempotencyKey("user:u-17", "the same", b"the same", new_id())
+        acting = app.acting_as(ANA, idempotency_key=key)
+        return await acting.one_shots.create(NOON + timedelta(days=3650), "log.append", {"message": "Hello"})
 
     made = await asyncio.gather(*map(create, range(3)), return_exceptions=True)
     assert sorted(type(each).__name__ for each in made) == ["Conflict", "Conflict", "OneShot"]

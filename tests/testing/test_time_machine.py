@@ -179,8 +179,7 @@ async def test_held_attempt_can_be_cancelled(tenuto_app: Tenuto) -> None:
         run = (await app.schedules.run("Slow")).execution_id
         assert run is not None
         await time.advance(minutes=5)
-        with app.acting_as(Actor.user("ana")):
-            assert await app.executions.cancel(run) == "stopping"
+        assert await app.acting_as(Actor.user("ana")).executions.cancel(run) == "stopping"
         await time.run_until_idle()
         found = await app.executions.get(run)
         assert (found["state"], found["ended_at"]) == ("cancelled", time.now)

@@ -50,8 +50,7 @@ async def use(ctx: Context) -> None:
     assert_type(await app.enqueue_many(double, range(10)), int)
     record = await app.wait(task, timeout=10)
     assert_type(record["status"], Any)
-    with app.acting_as(Actor.user("ana")):
-        await app.cancel(task.id)
+    await app.acting_as(Actor.user("ana")).cancel(task.id)
     async with app.worker(slots=5) as worker:
         worker.stop()
     try:

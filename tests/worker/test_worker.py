@@ -295,8 +295,7 @@ async def test_paused_queue_continues_at_once_after_resume(app: Tenuto, worker: 
     async def wash() -> None: ...
 
     async with worker(queues=("default", "other")):
-        with app.acting_as(Actor.user("ana", "Ana")):
-            await app.pause_queue("default", reason="cleaning")
+        await app.acting_as(Actor.user("ana", "Ana")).pause_queue("default", reason="cleaning")
         paused = {queue.name: queue for queue in await app.queues()}["default"]
         assert (paused.paused_by, paused.reason) == ("Ana", "cleaning")
         task = await app.enqueue(bake)

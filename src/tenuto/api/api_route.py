@@ -76,9 +76,6 @@ class ApiRoute(APIRoute):
                 raise
             except ClientDisconnect:
                 return Response(status_code=400)  # is not sent
-            finally:
-                if call is not None:
-                    call.exit_contexts()
 
         return handle_strictly
 

@@ -7,8 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from contextlib import ExitStack
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
@@ -20,8 +19,8 @@ from tenuto.app import Tenuto
 from tenuto.errors import quoted
 from tenuto.ids import new_id
 from tenuto.model.actors import Caller, Role
+from tenuto.model.operation_context import IdempotencyKey
 from tenuto.store.access import idempotency_keys
-from tenuto.store.access.audit_recorder import AuditContext, IdempotencyKey, audited, unaudited
 
 SESSION_COOKIE = "tenuto_session"
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
@@ -35,6 +34,7 @@ class ApiCall:
     """An authorized request."""
 
     app: Tenuto
+    """The app acting as the caller: it records every change for the caller."""
     caller: Caller
     object_id: UUID
     """Id of the object that the request creates; the same id when the request is repeated with its idempotency key."""
@@ -43,16 +43,6 @@ class ApiCall:
     idempotency_key: IdempotencyKey | None = None
     reason: str | None = None
     """Reason given by the caller (``X-Reason``)."""
-    _contexts: ExitStack = field(default_factory=ExitStack)
-
-    def enter_contexts(self, audit_context: AuditContext | None) -> None:
-        """Attribute all further operations of this request to the caller."""
-        self._contexts.enter_context(self.app.acting_as(self.caller.actor))
-        if audit_context is not None:
-            self._contexts.enter_context(audited(audit_context))
-
-    def exit_contexts(self) -> None:
-        self._contexts.close()
 
 
 class RequiredRole:
@@ -84,20 +74,15 @@ class RequiredRole:
             )
         reason = request.headers.get("x-reason")
         call = ApiCall(app, caller, new_id(), reason=None if reason is None else reason[:_MAX_REASON_LENGTH])
-        audit_context = None
-        if request.method not in SAFE_METHODS:
-            if not self.streams_body:
-                await _check_idempotency_key(request, call)
-            audit_context = AuditContext(
-                caller.actor,
-                self.action,
-                source=client_address(request),
-                target="/".join(str(value) for value in request.path_params.values()) or None,
-                reason=call.reason,
-                request_id=request.scope.get("tenuto_request_id"),
-                idempotency_key=None if call.is_repeat else call.idempotency_key,
-            )
-        call.enter_contexts(audit_context)
+        if request.method not in SAFE_METHODS and not self.streams_body:
+            await _check_idempotency_key(request, call)
+        call.app = app.acting_as(
+            caller.actor,
+            source=client_address(request),
+            reason=call.reason,
+            idempotency_key=None if call.is_repeat else call.idempotency_key,
+            correlation_id=request.scope.get("tenuto_request_id"),
+        )
         return call
 
 
@@ -254,5 +239,4 @@ async def store_response(call: ApiCall, response: Response) -> None:
         "headers": {name: value for name, value in response.headers.items() if name in _STORED_HEADERS},
         "body": bytes(body).decode("utf-8"),
     }
-    with unaudited():  # storing the response is not an action of the caller
-        await idempotency_keys.store_response(await call.app.open(), key.actor, key.key, json.dumps(stored))
+    await idempotency_keys.store_response(await call.app.open(), key.actor, key.key, json.dumps(stored))

@@ -76,8 +76,6 @@ class Session:
         self.output = output
         self.quiet = quiet
         self.is_service = False
-        self.action = "unknown"
-        """Name of the command in the audit log: ``schedule.disable``."""
         self.app_name = app
         self._database = database
         self._home = home
@@ -127,13 +125,10 @@ class Session:
 
     @contextmanager
     def as_user(self) -> Iterator[Tenuto]:
-        """Yield the app with the terminal's user as actor of every operation and audit entry."""
+        """Yield the app acting as the user of the terminal."""
         from tenuto.model.actors import Actor
-        from tenuto.store.access.audit_recorder import AuditContext, audited
 
-        user = Actor.user(login_name())
-        with self.app.acting_as(user), audited(AuditContext(user, self.action, "cli")):
-            yield self.app
+        yield self.app.acting_as(Actor.user(login_name()), source="cli")
 
     def print_message(self, *lines: str) -> None:
         """Print lines on stderr, unless --quiet is given."""
@@ -228,7 +223,6 @@ def _callback(function: Callable[..., Any], shared: tuple[str, ...], *, service:
         }
         session = Session(**{name: options.pop(name) for name in shared})
         session.is_service = service
-        session.action = ".".join(context.command_path.split()[1:]).replace("-", "_")
 
         def work() -> int | None:
             _reject_invalid_text(context)

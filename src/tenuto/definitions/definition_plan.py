@@ -279,9 +279,7 @@ async def plan_groups(database: Database, declared: Sequence[DeclaredGroup]) -> 
 async def apply_groups_in_tx(connection: Connection, planned: Sequence[GroupChange], context: ChangeContext) -> None:
     for group in planned:
         if group.effect in CHANGING_EFFECTS:
-            await manifest_definitions.change_group_in_tx(
-                connection, group.key, group.entry.options, context.now, context.actor
-            )
+            await manifest_definitions.change_group_in_tx(connection, group.key, group.entry.options, context)
 
 
 def _plan_group(each: DeclaredGroup, current: GroupSettings | None) -> GroupChange:

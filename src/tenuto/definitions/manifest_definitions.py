@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import asdict, replace
-from datetime import datetime
 from typing import Any, Literal
 
 from tenuto.definitions.versioned_definitions import ChangeContext, VersionedDefinitions
 from tenuto.errors import Conflict, Invalid, NotFound
-from tenuto.model.actors import Actor
 from tenuto.model.manifests import MAX_ACTIVE, Manifest, check_manifest_name, max_active_error
 from tenuto.model.tasks import MAX_PRIORITY, priority_error
 from tenuto.postgres.database import Connection, Database
 from tenuto.store import manifests
-from tenuto.store.access import audit_recorder
 from tenuto.store.manifests import ALL_MANIFESTS, GroupSettings, StoredManifest
 
 _TIMING_FIELDS = ("trigger", "schedule_type", "depends_on")
@@ -118,8 +115,7 @@ timing_changed = MANIFESTS.timing_changed
 async def change_group(
     database: Database,
     name: str,
-    now: datetime,
-    by: Actor,
+    context: ChangeContext,
     *,
     max_active: int | Literal["keep"] | None = "keep",
     priority: int | None = None,
@@ -137,18 +133,17 @@ async def change_group(
             field="priority",
         )
 
-    audit_recorder.add_audit_details(target=name)
     options: dict[str, Any] = {"max_active": max_active, "priority": priority, "enabled": enabled}
     unchanged = {"max_active": "keep", "priority": None, "enabled": None}
     options = {field: value for field, value in options.items() if value != unchanged[field]}
-    await database.transaction(lambda connection: change_group_in_tx(connection, name, options, now, by))
+    await database.transaction(lambda connection: change_group_in_tx(connection, name, options, context))
 
 
 async def change_group_in_tx(
-    connection: Connection, name: str, options: Mapping[str, Any], now: datetime, by: Actor
+    connection: Connection, name: str, options: Mapping[str, Any], context: ChangeContext
 ) -> None:
     """Like `change_group`, within a transaction; options that are not given remain."""
     before = await manifests.load_group(connection, name) or GroupSettings()
     after = replace(before, **options)
-    audit_recorder.add_audit_change(name, asdict(before), asdict(after))
-    await manifests.save_group(connection, name, after, now, by.name)
+    context.add_change(name, asdict(before), asdict(after))
+    await manifests.save_group(connection, name, after, context.now, context.actor.name)

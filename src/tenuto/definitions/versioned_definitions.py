@@ -25,7 +25,7 @@ from tenuto.model.actors import Actor
 from tenuto.model.dependency_order import Referring, check_no_cycle
 from tenuto.model.triggers import Trigger, check_has_run_after
 from tenuto.postgres.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError
-from tenuto.store.access import audit_recorder
+from tenuto.store.access.audit_recorder import AuditEntry
 from tenuto.store.definition_rows import DefinitionTable, Version
 
 Effect = Literal["created", "changed", "unchanged", "kept"]
@@ -75,16 +75,27 @@ def declaration_effect(current: StoredDefinition | None, declared: Mapping[str, 
 
 @dataclass(frozen=True, slots=True)
 class ChangeContext:
-    """The actor, time, reason and origin of a change."""
+    """The actor, time, reason and origin of a change, and the audit entry that describes it."""
 
     actor: Actor
     now: datetime
     reason: str | None = None
     origin: str = "hand"
+    entry: AuditEntry | None = None
 
     def __post_init__(self) -> None:
         if self.reason is not None:
             validation.check_text(self.reason, field="reason", limit=1000)
+
+    def add_change(self, key: str, before: Any, after: Any) -> None:
+        """Add a changed object to the audit entry."""
+        if self.entry is not None:
+            self.entry.add_change(key, before, after)
+
+    def mark_unchanged(self) -> None:
+        """Leave no audit entry, because nothing had to be changed."""
+        if self.entry is not None:
+            self.entry.mark_unchanged()
 
 
 D = TypeVar("D", bound=Definition)
@@ -184,7 +195,6 @@ class VersionedDefinitions(ABC, Generic[D, S]):
     ) -> S:
         """Create a definition. Raise `Conflict` if its key exists. A repeated call with the same id creates one."""
         id = id or new_id()
-        audit_recorder.add_audit_details(target=new.key)
 
         async def act(connection: Connection) -> None:
             await self.lock_reference_changes(connection, [new])
@@ -193,7 +203,7 @@ class VersionedDefinitions(ABC, Generic[D, S]):
                 existing = await self.rows.lock(connection, new.key)
                 if existing is None or existing.id != id:
                     raise self.already_exists(new.key, "edit the existing one")
-                audit_recorder.mark_unchanged()
+                context.mark_unchanged()
 
         try:
             await database.transaction(act)
@@ -212,7 +222,6 @@ class VersionedDefinitions(ABC, Generic[D, S]):
         self, database: Database, key: str, new: D, context: ChangeContext, *, version: int | None = None
     ) -> S:
         """Replace a definition. With ``version``, raise `Conflict` if it has another version."""
-        audit_recorder.add_audit_details(target=key)
         edited = False
 
         async def act(connection: Connection) -> None:
@@ -236,7 +245,6 @@ class VersionedDefinitions(ABC, Generic[D, S]):
 
     async def set_enabled(self, database: Database, key: str, context: ChangeContext, *, enabled: bool) -> bool:
         """Enable or disable; return False if that changes nothing. Runs due while disabled are not made up for."""
-        audit_recorder.add_audit_details(target=key)
         changed = False
 
         async def act(connection: Connection) -> bool:
@@ -245,7 +253,7 @@ class VersionedDefinitions(ABC, Generic[D, S]):
             if current.enabled != enabled:
                 changed = await self._change(connection, current, current.definition, context, enabled=enabled)
             elif not changed:
-                audit_recorder.mark_unchanged()
+                context.mark_unchanged()
             return changed
 
         return await database.transaction(act)
@@ -253,7 +261,6 @@ class VersionedDefinitions(ABC, Generic[D, S]):
     async def delete(self, database: Database, key: str, context: ChangeContext, *, version: int | None = None) -> None:
         """Delete a definition that is not in use; its history remains. With ``version``, raise `Conflict` if it has
         another version."""
-        audit_recorder.add_audit_details(target=key)
         deleted_id: UUID | None = None
 
         async def act(connection: Connection) -> None:
@@ -276,7 +283,6 @@ class VersionedDefinitions(ABC, Generic[D, S]):
     async def declare(self, database: Database, new: D, context: ChangeContext) -> Effect:
         """Apply a declaration of code or a file if it differs from the previous one."""
         id = new_id()
-        audit_recorder.add_audit_details(target=new.key)
         reported: Effect | None = None
 
         async def act(connection: Connection) -> Effect:
@@ -285,7 +291,7 @@ class VersionedDefinitions(ABC, Generic[D, S]):
             if reported is None or effect != "unchanged":
                 reported = effect
             if reported not in CHANGING_EFFECTS:
-                audit_recorder.mark_unchanged()
+                context.mark_unchanged()
             return reported
 
         return await database.transaction(act)
@@ -358,7 +364,7 @@ class VersionedDefinitions(ABC, Generic[D, S]):
         enabled_changed = enabled_after != current.enabled
         before, after = _audit_state(current), {**new.to_fields(), "enabled": enabled_after}
         if before == after and declared is None:
-            audit_recorder.mark_unchanged()
+            context.mark_unchanged()
             return False
         self.check_names(new, current.definition)
         timing_changed = self.timing_changed(current, new)
@@ -402,7 +408,7 @@ class VersionedDefinitions(ABC, Generic[D, S]):
         before: dict[str, Any] | None,
         after: dict[str, Any] | None,
     ) -> None:
-        audit_recorder.add_audit_change(key, before, after, context.reason)
+        context.add_change(key, before, after)
         await self.rows.record_version(
             connection, Version(id, version, key, change, context.now, context.actor, context.reason, before, after)
         )

@@ -6,7 +6,7 @@ transaction is sent again when its reply is lost, so each operation recognises i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Literal
 from uuid import UUID
@@ -19,7 +19,6 @@ from tenuto.model.schedules import OverlapPolicy, plan_from_json
 from tenuto.model.tasks import Settlement, cancelled_outcome
 from tenuto.postgres.database import Connection, Database
 from tenuto.store import executions, schedules
-from tenuto.store.access import audit_recorder
 from tenuto.store.executions import NewExecution
 from tenuto.store.task_outcomes import end_tasks
 
@@ -98,11 +97,17 @@ async def resume_execution(database: Database, id: UUID, now: datetime) -> None:
 
 
 async def retry_execution(
-    database: Database, id: UUID, now: datetime, by: Actor, request_id: UUID | None = None
+    database: Database,
+    id: UUID,
+    now: datetime,
+    by: Actor,
+    request_id: UUID | None = None,
+    on_repeat: Callable[[], None] = lambda: None,
 ) -> UUID:
     """Start a new execution from the failed or cancelled group of an ended one; return its id.
 
-    The new execution uses the same plan. Repeating the same request starts it once.
+    The new execution uses the same plan. Repeating the same request starts it once; ``on_repeat`` is called in the
+    transaction of a repetition, which changes nothing.
     """
     execution = await executions.load_execution(database, id)
     if execution is None:
@@ -121,7 +126,7 @@ async def retry_execution(
         exclusive = schedule is None or schedule.definition.overlap is not OverlapPolicy.ALLOW
         active = await schedules.list_active_executions(connection, execution["schedule_id"])
         if new_execution_id in active or await executions.is_finished(connection, new_execution_id):
-            audit_recorder.mark_unchanged()
+            on_repeat()
             return new_execution_id  # our own commit, whose reply was lost
         if exclusive and active:
             raise Conflict(

@@ -8,7 +8,6 @@ at most that long.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import hashlib
 import hmac
 import os
@@ -29,9 +28,11 @@ from tenuto.ids import new_id
 from tenuto.logs import Log
 from tenuto.model import validation
 from tenuto.model.actors import Actor, ActorType, Caller, Role
-from tenuto.operations.listing import MAX_LIMIT, OpenDatabase, check_instant, check_limit
+from tenuto.model.operation_context import OperationCaller
+from tenuto.operations.listing import MAX_LIMIT, check_instant, check_limit
+from tenuto.operations.operation import OpenDatabase, OperationGroup
 from tenuto.postgres.database import Connection
-from tenuto.store.access import api_keys, audit_recorder
+from tenuto.store.access import api_keys
 from tenuto.store.access.api_keys import ApiKeyRecord
 
 INITIAL_KEY_FILE = "admin.key"
@@ -50,12 +51,11 @@ log = Log("tenuto.keys")
 T = TypeVar("T")
 
 
-class ApiKeys:
+class ApiKeys(OperationGroup):
     """Operations on API keys and browser sessions."""
 
-    def __init__(self, open: OpenDatabase, current_actor: Callable[[], Actor]) -> None:
-        self._open = open
-        self._current_actor = current_actor
+    def __init__(self, open: OpenDatabase, caller: OperationCaller) -> None:
+        super().__init__(open, caller)
         self._keys: _LookupCache[api_keys.ActiveKey] = _LookupCache()
         self._sessions: _LookupCache[Caller] = _LookupCache()
         self._recently_valid: dict[bytes, None] = {}
@@ -76,14 +76,13 @@ class ApiKeys:
     async def create(self, name: str, role: Role, *, expires_at: datetime | None = None) -> tuple[ApiKeyRecord, str]:
         """Create a key and return its record and its text, which is not stored."""
         validation.check_name(name, field="name")
-        database = await self._open()
-        _check_expiry(expires_at, database.clock.now())
-        by = self._current_actor().name
+        operation = await self._begin("key.create", target=name)
+        _check_expiry(expires_at, operation.now)
         while True:
             text = _generate_key()
-            new = _key_row(text, name, role, by, expires_at)
-            audit_recorder.add_audit_details(target=name, after=_audit_values(new))
-            made = await database.transaction(partial(api_keys.insert_key, new=new))
+            new = _key_row(text, name, role, operation.actor.name, expires_at)
+            operation.entry.after = _audit_values(new)
+            made = await operation.database.transaction(partial(api_keys.insert_key, new=new))
             if made is not None:
                 return made, text
 
@@ -120,9 +119,11 @@ class ApiKeys:
     async def revoke(self, name_or_prefix: str) -> ApiKeyRecord:
         """Revoke a key and its sessions, effective within a second, and return its record."""
         found = await self.get(name_or_prefix)
-        audit_recorder.add_audit_details(target=found.name, before={"revoked": False}, after={"revoked": True})
-        by, database = self._current_actor().name, await self._open()
-        await database.transaction(lambda connection: api_keys.revoke_key(connection, found.id, by))
+        operation = await self._begin(
+            "key.revoke", target=found.name, before={"revoked": False}, after={"revoked": True}
+        )
+        by = operation.actor.name
+        await operation.database.transaction(lambda connection: api_keys.revoke_key(connection, found.id, by))
         self._keys.clear()
         self._sessions.clear()
         return await self.get(found.prefix)
@@ -150,7 +151,8 @@ class ApiKeys:
         The file is written before the row, so after a crash in between the next start uses the key in the file. Of
         several processes that start at the same time, one creates the key.
         """
-        database = await self._open()
+        caller = OperationCaller(lambda: Actor.system("tenuto"), is_audited=True, source="start")
+        operation = await self.for_caller(caller)._begin("key.first", target="admin")
 
         async def make(connection: Connection) -> tuple[Path, str] | None:
             if not await api_keys.lock_if_no_key_exists(connection):
@@ -159,13 +161,12 @@ class ApiKeys:
             if _KEY_PATTERN.fullmatch(text) is None:
                 raise _invalid_key_file(f"the key file {path} does not contain an API key")
             new = _key_row(text, "admin", Role.ADMIN, "tenuto", None)
-            audit_recorder.add_audit_details(target="admin", after=_audit_values(new))
+            operation.entry.after = _audit_values(new)
             if await api_keys.insert_key(connection, new) is None:
                 raise _invalid_key_file(f"the API key in {path} cannot be used")
             return path, text
 
-        with audit_recorder.audited(audit_recorder.AuditContext(Actor.system("tenuto"), "key.first", "start")):
-            return await database.transaction(make)
+        return await operation.database.transaction(make)
 
     # --- sessions ---------------------------------------------------------------------------------------------------
 
@@ -185,13 +186,12 @@ class ApiKeys:
             found = await self.get(caller_or_key)
             name, key = found.name, found.id
         text, id = f"tnl_{secrets.token_urlsafe(32)}", new_id()
-        audit_recorder.add_audit_details(target=name)
-        database = await self._open()
+        operation = await self._begin("key.link", target=name)
 
         async def make(connection: Connection) -> bool:
             return await api_keys.create_login_link(connection, id, key, _digest(text), LINK_LIFETIME)
 
-        if not await database.transaction(make):
+        if not await operation.database.transaction(make):
             raise Conflict(
                 f"the API key {name!r} is revoked or has expired",
                 code="api_key.inactive",
@@ -205,7 +205,14 @@ class ApiKeys:
         if _LINK_PATTERN.fullmatch(link) is None:
             return None
         token = f"tns_{secrets.token_urlsafe(32)}"
-        await api_keys.redeem_login_link(await self._open(), _digest(link), _digest(token), SESSION_LIFETIME)
+        operation = await self._begin("session.open")
+
+        async def redeem(connection: Connection) -> None:
+            operation.entry.target = await api_keys.redeem_login_link(
+                connection, _digest(link), _digest(token), SESSION_LIFETIME
+            )
+
+        await operation.database.transaction(redeem)
         # Read back instead of counting rows: after a lost reply only the session itself is evidence.
         caller = await self.authenticate_session(token)
         return None if caller is None else (token, caller)
@@ -232,13 +239,14 @@ class ApiKeys:
     async def end_session(self, token: str) -> None:
         """End a session."""
         if _SESSION_PATTERN.fullmatch(token) is not None:
-            await api_keys.end_session(await self._open(), _digest(token))
+            operation = await self._begin("session.close")
+            await api_keys.end_session(operation.database, _digest(token))
             self._sessions.remove(_digest(token))
 
     # --- internals --------------------------------------------------------------------------------------------------
 
     async def _load_key(self, prefix: str) -> api_keys.ActiveKey | None:
-        return await api_keys.load_active_key(await self._open(), prefix)
+        return await api_keys.load_active_key(await self._open_shared(), prefix)
 
     def _remember_valid(self, digest: bytes) -> None:
         if digest not in self._recently_valid:
@@ -247,21 +255,19 @@ class ApiKeys:
             self._recently_valid[digest] = None
 
     async def _load_session(self, digest: bytes) -> Caller | None:
-        found = await api_keys.load_session_key(await self._open(), digest)
+        found = await api_keys.load_session_key(await self._open_shared(), digest)
         if found is None:
             return None
         return Caller(Actor.api_key(str(found.id), found.name), found.role, via_session=True)
 
     def _run_in_background(self, work: Coroutine[Any, Any, None]) -> None:
-        # An empty context, so that this write does not belong to the audit entry of the request.
-        # guard: api_keys.last_use_is_not_audited
-        task = asyncio.get_running_loop().create_task(work, context=contextvars.Context())
+        task = asyncio.get_running_loop().create_task(work)
         self._background_tasks.add(task)
         task.add_done_callback(self._background_tasks.discard)
 
     async def _mark_used(self, key: api_keys.ActiveKey) -> None:
         try:
-            await api_keys.record_use(await self._open(), key.id)
+            await api_keys.record_use(await self._open_shared(), key.id)
         except TenutoError as error:
             log.debug("API key use not recorded", key=key.name, error=str(error))
 
@@ -282,7 +288,7 @@ class _LookupCache(Generic[T]):
         loop = asyncio.get_running_loop()
         started_at, pending = self._pending.get(key, (now, None))
         if pending is None or pending.get_loop() is not loop or now - started_at >= CACHE_SECONDS:
-            pending = loop.create_task(self._query(key, query, now), context=contextvars.Context())
+            pending = loop.create_task(self._query(key, query, now))
             self._pending[key] = (now, pending)
         return await asyncio.shield(pending)
 

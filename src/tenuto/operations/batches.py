@@ -22,15 +22,16 @@ from tenuto.ids import new_id, new_ids
 from tenuto.model import validation
 from tenuto.model.actors import Actor
 from tenuto.model.manifests import Manifest
+from tenuto.model.operation_context import OperationCaller
 from tenuto.model.tasks import Settlement, cancelled_outcome
 from tenuto.operations.batch_inputs import ChunkReader, KeyFunction, PipelinedWriter
 from tenuto.operations.dead_letters import DeadLetters
-from tenuto.operations.listing import MAX_LIMIT, OpenDatabase, Record, check_limit, require_single_match
+from tenuto.operations.listing import MAX_LIMIT, Record, check_limit, require_single_match
 from tenuto.operations.manifests import Manifests
+from tenuto.operations.operation import OpenDatabase, Operation, OperationGroup
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling.manifest_manager import new_run
 from tenuto.store import activities, batches, manifests, task_outcomes
-from tenuto.store.access import audit_recorder
 from tenuto.store.manifests import NewRun, StoredManifest
 
 CHUNK_SIZE = 5000
@@ -73,16 +74,20 @@ class Batch:
         return self._batches.items(self.id, status=status)
 
 
-class Batches:
+class Batches(OperationGroup):
     """Operations on batches."""
 
     def __init__(
-        self, open: OpenDatabase, current_actor: Callable[[], Actor], manifests: Manifests, dead_letters: DeadLetters
+        self, open: OpenDatabase, caller: OperationCaller, manifests: Manifests, dead_letters: DeadLetters
     ) -> None:
-        self._open = open
-        self._current_actor = current_actor
+        super().__init__(open, caller)
         self._manifests = manifests
         self._dead_letters = dead_letters
+
+    def for_caller(self, caller: OperationCaller) -> Batches:
+        bound = super().for_caller(caller)
+        bound._dead_letters = self._dead_letters.for_caller(caller)
+        return bound
 
     async def enqueue(
         self,
@@ -100,11 +105,10 @@ class Batches:
         with the same ``batch_key`` and the same inputs continues an interrupted one. If an input is invalid, the items
         before it remain stored and the batch stays incomplete; with ``atomic``, all items are stored or none.
         """
-        database = await self._open()
         external_id = manifest if isinstance(manifest, str) else manifest.external_id
+        operation = await self._begin("manifest.bulk", target=external_id, after={"batch_key": batch_key, "name": name})
+        database, now, by = operation.database, operation.now, operation.actor
         stored = await manifest_definitions.get(database, external_id)
-        now, by = database.clock.now(), self._current_actor()
-        audit_recorder.add_audit_details(target=external_id, after={"batch_key": batch_key, "name": name})
         if batch_key is not None:
             validation.check_label(batch_key, field="batch_key")
         if name is not None:
@@ -112,7 +116,7 @@ class Batches:
         dump = self._manifests.item_serializer(stored)
         if atomic:
             reader = ChunkReader(inputs, dump, key, with_digest=batch_key is not None)
-            return await self._store_atomically(database, stored, reader, now, batch_key, name)
+            return await self._store_atomically(operation, stored, reader, batch_key, name)
         batch = await open_batch(database, stored, now, by, key=batch_key, name=name)
         writer = PipelinedWriter()
         reader = ChunkReader(
@@ -146,16 +150,15 @@ class Batches:
 
     async def _store_atomically(
         self,
-        database: Database,
+        operation: Operation,
         stored: StoredManifest,
         reader: ChunkReader,
-        now: datetime,
         key: str | None,
         name: str | None,
     ) -> Batch:
         """Check all items, then store the batch and the items in one transaction."""
         chunks = [chunk async for chunk in reader]
-        new, by = new_id(), self._current_actor()
+        database, new, now, by = operation.database, new_id(), operation.now, operation.actor
         ids = [new_ids(len(chunk.inputs)) for chunk in chunks]
         template = await item_template(database, stored, new, now, by)
 
@@ -228,27 +231,23 @@ class Batches:
 
     async def pause(self, id: UUID) -> None:
         """Pause a batch: no more items start; running items continue."""
-        database = await self._open()
-        audit_recorder.add_audit_details(target=str(id))
-        await pause_batch(database, id, database.clock.now(), self._current_actor())
+        operation = await self._begin("batch.pause", target=str(id))
+        await pause_batch(operation.database, id, operation.now, operation.actor)
 
     async def resume(self, id: UUID) -> None:
         """Resume a paused batch."""
-        database = await self._open()
-        audit_recorder.add_audit_details(target=str(id))
-        await resume_batch(database, id, database.clock.now())
+        operation = await self._begin("batch.resume", target=str(id))
+        await resume_batch(operation.database, id, operation.now)
 
     async def cancel(self, id: UUID) -> None:
         """Cancel a batch: remove items that have not started, and ask running ones to stop."""
-        database = await self._open()
-        audit_recorder.add_audit_details(target=str(id))
-        await cancel_batch(database, id, database.clock.now(), self._current_actor())
+        operation = await self._begin("batch.cancel", target=str(id))
+        await cancel_batch(operation.database, id, operation.now, operation.actor)
 
     async def retry_failed(self, id: UUID, *, note: str | None = None, request_id: UUID | None = None) -> int:
         """Retry the permanently failed items and return their number; see `DeadLetters.retry_selected`."""
         await self.get(id)
-        audit_recorder.add_audit_details(target=str(id), reason=note)
-        return await self._dead_letters.retry_all(batch=id, note=note, request_id=request_id)
+        return await self._dead_letters.retry_all_of_batch(id, note=note, request_id=request_id)
 
     async def wait(self, id: UUID, timeout: float | None = None) -> Record:
         """Wait until all items of a batch have ended and return the batch."""

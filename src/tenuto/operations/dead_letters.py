@@ -20,12 +20,13 @@ from tenuto.jobs.registry import JobRegistry
 from tenuto.model import validation
 from tenuto.model.actors import Actor
 from tenuto.model.dead_letters import DeadLetterState
-from tenuto.operations.listing import MAX_LIMIT, OpenDatabase, check_instant, check_limit, require_single_match
+from tenuto.model.operation_context import OperationCaller
+from tenuto.operations.listing import MAX_LIMIT, check_instant, check_limit, require_single_match
+from tenuto.operations.operation import OpenDatabase, Operation, OperationGroup
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling.manifest_manager import new_run
 from tenuto.settings import Settings
 from tenuto.store import activities, batches, dead_letters, manifests, step_checkpoints
-from tenuto.store.access import audit_recorder
 from tenuto.store.dead_letters import DeadLetterDetails, DeadLetterRecord, FailureGroup, OpenDeadLetter
 from tenuto.store.manifests import GroupSettings, NewRun, StoredManifest
 
@@ -34,18 +35,13 @@ MakeInput = Callable[[StoredManifest], str]
 _MAX_AUDITED_IDS = 20
 
 
-class DeadLetters:
+class DeadLetters(OperationGroup):
     """Operations on dead letters."""
 
     def __init__(
-        self,
-        open: OpenDatabase,
-        current_actor: Callable[[], Actor],
-        jobs: JobRegistry,
-        settings: Callable[[], Settings],
+        self, open: OpenDatabase, caller: OperationCaller, jobs: JobRegistry, settings: Callable[[], Settings]
     ) -> None:
-        self._open = open
-        self._current_actor = current_actor
+        super().__init__(open, caller)
         self._jobs = jobs
         self._settings = settings
 
@@ -106,20 +102,23 @@ class DeadLetters:
         Calls with the same ``request_id`` create one task.
         """
         self._check_note(note)
-        database = await self._open()
+        operation = await self._begin(
+            "dead_letter.retry",
+            target=str(id),
+            reason=note,
+            after=None if input is None else {"input": dict(input)},
+        )
+        database = operation.database
         if request_id is not None:
             found = await dead_letters.load_dead_letter(database, id)
             if found is not None and found.retry_task_id == request_id:
                 return request_id
         make_input = None if input is None else partial(self._check_input, json.dumps(dict(input)))
-        audit_recorder.add_audit_details(
-            target=str(id), reason=note, after=None if input is None else {"input": dict(input)}
-        )
         retried = await retry_dead_letters(
             database,
             [id],
-            database.clock.now(),
-            self._current_actor(),
+            operation.now,
+            operation.actor,
             note=note,
             make_input=make_input,
             strict=True,
@@ -132,11 +131,11 @@ class DeadLetters:
     async def acknowledge(self, id: UUID, *, note: str | None = None, request_id: UUID | None = None) -> None:
         """Resolve a dead letter without running it. A repeated call with the same ``request_id`` has no effect."""
         self._check_note(note)
-        database = await self._open()
-        audit_recorder.add_audit_details(target=str(id), reason=note)
-        now, by = database.clock.now(), self._current_actor()
-        if not await acknowledge_dead_letters(database, [id], now, by, note=note, request_id=request_id):
-            raise await _resolution_refusal(database, id)
+        operation = await self._begin("dead_letter.acknowledge", target=str(id), reason=note)
+        if not await acknowledge_dead_letters(
+            operation.database, [id], operation.now, operation.actor, note=note, request_id=request_id
+        ):
+            raise await _resolution_refusal(operation.database, id)
 
     async def select(
         self,
@@ -167,15 +166,15 @@ class DeadLetters:
         number of both.
         """
         self._check_note(note)
-        database, request, count = await self._open(), request_id or new_id(), 0
-        _audit_selection(ids, note)
-        for chunk in _transaction_chunks(ids):
-            count += len(
-                await retry_dead_letters(
-                    database, chunk, database.clock.now(), self._current_actor(), note=note, request_id=request
-                )
-            )
-        return count
+        operation = await self._begin("dead_letter.retry", reason=note, after=_audited_selection(ids))
+        return await _retry_in_chunks(operation, ids, note, request_id)
+
+    async def retry_all_of_batch(self, batch: UUID, *, note: str | None, request_id: UUID | None) -> int:
+        """Retry all open dead letters of a batch and return their number; see `retry_selected`."""
+        self._check_note(note)
+        ids = await self._select_for_request(request_id, batch=batch)
+        operation = await self._begin("batch.retry", target=str(batch), reason=note, after=_audited_selection(ids))
+        return await _retry_in_chunks(operation, ids, note, request_id)
 
     async def acknowledge_all(self, *, note: str | None = None, request_id: UUID | None = None, **where: Any) -> int:
         """Acknowledge all open dead letters that match a filter and return their number; see `retry_selected`."""
@@ -187,12 +186,12 @@ class DeadLetters:
     ) -> int:
         """Acknowledge the selected dead letters that are still open and return their number; see `retry_selected`."""
         self._check_note(note)
-        database, request, count = await self._open(), request_id or new_id(), 0
-        _audit_selection(ids, note)
+        operation = await self._begin("dead_letter.acknowledge", reason=note, after=_audited_selection(ids))
+        database, request, count = operation.database, request_id or new_id(), 0
         for chunk in _transaction_chunks(ids):
             count += len(
                 await acknowledge_dead_letters(
-                    database, chunk, database.clock.now(), self._current_actor(), note=note, request_id=request
+                    database, chunk, database.clock.now(), operation.actor, note=note, request_id=request
                 )
             )
         return count
@@ -223,6 +222,17 @@ class DeadLetters:
                 field="note",
                 remedy="give the reason, or set TENUTO_DEAD_LETTER_NOTE_REQUIRED=false",
             )
+
+
+async def _retry_in_chunks(operation: Operation, ids: Sequence[UUID], note: str | None, request_id: UUID | None) -> int:
+    database, request, count = operation.database, request_id or new_id(), 0
+    for chunk in _transaction_chunks(ids):
+        count += len(
+            await retry_dead_letters(
+                database, chunk, database.clock.now(), operation.actor, note=note, request_id=request
+            )
+        )
+    return count
 
 
 async def retry_dead_letters(
@@ -372,6 +382,5 @@ def _transaction_chunks(ids: Sequence[UUID]) -> Iterator[Sequence[UUID]]:
         yield ids[start : start + MAX_LIMIT]
 
 
-def _audit_selection(ids: Sequence[UUID], note: str | None) -> None:
-    first = [str(id) for id in ids[:_MAX_AUDITED_IDS]]
-    audit_recorder.add_audit_details(reason=note, after={"dead_letter_count": len(ids), "first": first})
+def _audited_selection(ids: Sequence[UUID]) -> dict[str, Any]:
+    return {"dead_letter_count": len(ids), "first": [str(id) for id in ids[:_MAX_AUDITED_IDS]]}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from typing import Literal
@@ -15,15 +15,15 @@ from tenuto.diagnostics.task_diagnosis import Diagnosis, diagnose_execution
 from tenuto.errors import Conflict, NotFound
 from tenuto.ids import new_id
 from tenuto.lifecycle import execution_control
-from tenuto.model.actors import Actor
+from tenuto.model.operation_context import OperationCaller
 from tenuto.model.schedules import plan_from_json
 from tenuto.model.steps import Step
-from tenuto.operations.listing import OpenDatabase, Record, check_limit, require_single_match
+from tenuto.operations.listing import Record, check_limit, require_single_match
+from tenuto.operations.operation import OpenDatabase, OperationGroup
 from tenuto.operations.schedules import find_schedule_id
 from tenuto.postgres.database import Database
 from tenuto.postgres.listener import RECONNECTED, Listener
 from tenuto.store import activities, executions
-from tenuto.store.access import audit_recorder
 
 ENDED_CHANNEL = "tenuto_ended"
 _FIRST_POLL_SECONDS = 0.002
@@ -95,12 +95,11 @@ def _seconds_between(start: datetime, end: datetime) -> float:
     return max(0.0, (end - start).total_seconds())
 
 
-class Executions:
+class Executions(OperationGroup):
     """Operations on executions."""
 
-    def __init__(self, open: OpenDatabase, current_actor: Callable[[], Actor]) -> None:
-        self._open = open
-        self._current_actor = current_actor
+    def __init__(self, open: OpenDatabase, caller: OperationCaller) -> None:
+        super().__init__(open, caller)
         self._waiter = _ExecutionWaiter()
 
     async def close(self) -> None:
@@ -143,34 +142,28 @@ class Executions:
 
     async def cancel(self, id: UUID, *, reason: str | None = None) -> Literal["cancelled", "stopping"]:
         """Cancel an execution: remove steps that have not started, and ask running ones to stop."""
-        database = await self._open()
-        audit_recorder.add_audit_details(target=str(id), reason=reason)
-        return await execution_control.cancel_execution(
-            database, id, database.clock.now(), self._current_actor(), reason
-        )
+        operation = await self._begin("execution.cancel", target=str(id), reason=reason)
+        return await execution_control.cancel_execution(operation.database, id, operation.now, operation.actor, reason)
 
     async def pause(self, id: UUID) -> None:
         """Pause an execution: no more steps start; running steps continue."""
-        database = await self._open()
-        audit_recorder.add_audit_details(target=str(id))
-        await execution_control.pause_execution(database, id, database.clock.now(), self._current_actor())
+        operation = await self._begin("execution.pause", target=str(id))
+        await execution_control.pause_execution(operation.database, id, operation.now, operation.actor)
 
     async def resume(self, id: UUID) -> None:
         """Resume a paused execution."""
-        database = await self._open()
-        audit_recorder.add_audit_details(target=str(id))
-        await execution_control.resume_execution(database, id, database.clock.now())
+        operation = await self._begin("execution.resume", target=str(id))
+        await execution_control.resume_execution(operation.database, id, operation.now)
 
     async def retry(self, id: UUID, *, request_id: UUID | None = None) -> UUID:
         """Retry a failed or cancelled execution from the group where it ended, and return the id of the new execution.
 
         Calls with the same ``request_id`` start one execution.
         """
-        database = await self._open()
         request = request_id or new_id()
-        audit_recorder.add_audit_details(target=str(id), after={"execution_id": str(request)})
+        operation = await self._begin("execution.retry", target=str(id), after={"execution_id": str(request)})
         return await execution_control.retry_execution(
-            database, id, database.clock.now(), self._current_actor(), request
+            operation.database, id, operation.now, operation.actor, request, operation.entry.mark_unchanged
         )
 
     async def wait(self, id: UUID, timeout: float | None = None) -> Record:

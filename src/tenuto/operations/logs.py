@@ -9,17 +9,14 @@ from uuid import UUID
 from tenuto.errors import Invalid
 from tenuto.ids import new_id
 from tenuto.model import validation
-from tenuto.operations.listing import OpenDatabase, check_limit
+from tenuto.operations.listing import check_limit
+from tenuto.operations.operation import OperationGroup
 from tenuto.store import named_logs
-from tenuto.store.access import audit_recorder
 from tenuto.store.named_logs import LogEntryRecord, NamedLogRecord
 
 
-class Logs:
+class Logs(OperationGroup):
     """Operations on named logs."""
-
-    def __init__(self, open: OpenDatabase) -> None:
-        self._open = open
 
     async def names(self, *, after: str = "", limit: int = 100) -> Sequence[NamedLogRecord]:
         """List the logs by name, each with its newest entry; page with ``after``."""
@@ -65,6 +62,7 @@ class Logs:
         validation.check_log_name(log)
         validation.check_log_message(message)
         validation.check_log_fields(given)
-        database = await self._open()
-        audit_recorder.add_audit_details(target=log, after={"message": message, "fields": given})
-        return await named_logs.append_entry(database, log, database.clock.now(), message, given, key=key or new_id())
+        operation = await self._begin("log.append", target=log, after={"message": message, "fields": given})
+        return await named_logs.append_entry(
+            operation.database, log, operation.now, message, given, key=key or new_id()
+        )

@@ -13,24 +13,24 @@ from pydantic import BaseModel
 
 from tenuto.definitions import manifest_definitions
 from tenuto.definitions.definition_files import DeclaredManifest
-from tenuto.definitions.versioned_definitions import ChangeContext, Effect
+from tenuto.definitions.versioned_definitions import Effect
 from tenuto.errors import Conflict, Invalid, NotFound, UnknownJob, quoted
 from tenuto.ids import new_id
 from tenuto.jobs.registry import Job, JobRegistry
 from tenuto.model import validation
-from tenuto.model.actors import Actor
 from tenuto.model.dependency_order import sort_definitions
 from tenuto.model.manifests import Manifest, ScheduleType
+from tenuto.model.operation_context import OperationCaller
 from tenuto.model.policies import RetryPolicy, TaskPolicy, resolve_retry_policy
 from tenuto.model.steps import override_policy
 from tenuto.model.tasks import parse_duration_seconds
 from tenuto.model.triggers import ManualTrigger, Trigger
-from tenuto.operations.listing import MAX_LIMIT, OpenDatabase, check_limit
+from tenuto.operations.listing import MAX_LIMIT, check_limit
+from tenuto.operations.operation import OpenDatabase, OperationGroup, change_context
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling import manifest_manager
 from tenuto.scheduling.manifest_manager import PollResult
 from tenuto.store import manifests, tasks
-from tenuto.store.access import audit_recorder
 from tenuto.store.definition_rows import Version
 from tenuto.store.manifests import (
     GroupSettings,
@@ -44,12 +44,11 @@ from tenuto.store.manifests import (
 _POLICY_FIELDS = ("timeout", "retry", "max_retries", "on_lost")
 
 
-class Manifests:
+class Manifests(OperationGroup):
     """Operations on manifests."""
 
-    def __init__(self, open: OpenDatabase, current_actor: Callable[[], Actor], jobs: JobRegistry) -> None:
-        self._open = open
-        self._current_actor = current_actor
+    def __init__(self, open: OpenDatabase, caller: OperationCaller, jobs: JobRegistry) -> None:
+        super().__init__(open, caller)
         self._jobs = jobs
         self.declared: dict[str, Manifest] = {}
         """Manifests declared by this program, by external id."""
@@ -83,13 +82,18 @@ class Manifests:
         database: Database | None = None,
     ) -> dict[str, Effect]:
         """Create or change manifests, prerequisites first, and return the effect on each."""
-        database = database or await self._open()
         effects: dict[str, Effect] = {}
         for manifest in sort_definitions([self.check(manifest) for manifest in definitions]):
-            effects[manifest.external_id] = await manifest_definitions.declare(
-                database, manifest, self._author(database, reason, origin)
+            operation = await self._begin(
+                "manifest.apply", target=manifest.external_id, reason=reason, database=database
             )
-        await self._wake_services(database)
+            effects[manifest.external_id] = await manifest_definitions.declare(
+                operation.database, manifest, change_context(operation, origin)
+            )
+            effects[manifest.external_id] = await manifest_definitions.declare(
+                operation.database, manifest, change_context(operation, origin)
+            )
+        await self._wake_services(database or await self._open())
         return effects
 
     def check(self, manifest: Manifest) -> Manifest:
@@ -129,23 +133,25 @@ class Manifests:
         self, new: Manifest, *, enabled: bool = True, reason: str | None = None, request_id: UUID | None = None
     ) -> StoredManifest:
         """Create a manifest. Calls with the same ``request_id`` create one manifest."""
-        database = await self._open()
+        operation = await self._begin("manifest.create", target=new.external_id, reason=reason)
         created = await manifest_definitions.create(
-            database, self.check(new), self._author(database, reason), enabled=enabled, id=request_id
+            operation.database, self.check(new), change_context(operation), enabled=enabled, id=request_id
         )
-        await self._wake_services(database)
+        await self._wake_services(operation.database)
         return created
 
     async def edit(
         self, external_id: str, new: Manifest, *, reason: str | None = None, version: int | None = None
     ) -> StoredManifest:
         """Change a manifest; with ``version``, only if that is its current version."""
-        database = await self._open()
-        author = self._author(database, reason)
+        operation = await self._begin("manifest.change", target=external_id, reason=reason)
+        database = operation.database
         present = (await manifest_definitions.get(database, external_id)).manifest
         if _checked_parts(new) != _checked_parts(present):  # unchanged parts need no check, so the job may be unknown
             new = self.check(new)
-        changed = await manifest_definitions.edit(database, external_id, new, author, version=version)
+        changed = await manifest_definitions.edit(
+            database, external_id, new, change_context(operation), version=version
+        )
         await self._wake_services(database)
         return changed
 
@@ -158,17 +164,18 @@ class Manifests:
         return await self._set_enabled(external_id, reason, enabled=False)
 
     async def _set_enabled(self, external_id: str, reason: str | None, *, enabled: bool) -> bool:
-        database = await self._open()
+        action = "manifest.enable" if enabled else "manifest.disable"
+        operation = await self._begin(action, target=external_id, reason=reason)
         switched = await manifest_definitions.set_enabled(
-            database, external_id, self._author(database, reason), enabled=enabled
+            operation.database, external_id, change_context(operation), enabled=enabled
         )
-        await self._wake_services(database)
+        await self._wake_services(operation.database)
         return switched
 
     async def delete(self, external_id: str, *, reason: str | None = None, version: int | None = None) -> None:
         """Delete a manifest without open runs; its records remain. With ``version``, only if that is current."""
-        database = await self._open()
-        await manifest_definitions.delete(database, external_id, self._author(database, reason), version=version)
+        operation = await self._begin("manifest.delete", target=external_id, reason=reason)
+        await manifest_definitions.delete(operation.database, external_id, change_context(operation), version=version)
 
     # --- inspect ----------------------------------------------------------------------------------------------------
 
@@ -242,17 +249,16 @@ class Manifests:
         """Change the limit of active runs, the priority, and the enabled state of a group."""
         if name != manifests.ALL_MANIFESTS:
             validation.check_name(name, field="group", limit=64)
-        database = await self._open()
+        operation = await self._begin("manifest_group.change", target=name)
         await manifest_definitions.change_group(
-            database,
+            operation.database,
             name,
-            database.clock.now(),
-            self._current_actor(),
+            change_context(operation),
             max_active=max_active,
             priority=priority,
             enabled=enabled,
         )
-        await tasks.notify_services(database, ["limits"])
+        await tasks.notify_services(operation.database, ["limits"])
 
     # --- run --------------------------------------------------------------------------------------------------------
 
@@ -267,7 +273,7 @@ class Manifests:
         def make_input(stored: StoredManifest) -> str:
             return self._job(stored).dump_input((), {**stored.manifest.properties, **(arguments or {})})
 
-        return await self._start(external_id, make_input, None, request_id)
+        return await self._start("manifest.run", external_id, make_input, None, request_id)
 
     async def enqueue(
         self, external_id: str, item: Any, *, key: str | None = None, request_id: UUID | None = None
@@ -279,15 +285,24 @@ class Manifests:
         if key is not None:
             validation.check_label(key, field="key")
         return await self._start(
-            external_id, lambda stored: self.item_serializer(stored)(item), key or str(new_id()), request_id
+            "manifest.enqueue",
+            external_id,
+            lambda stored: self.item_serializer(stored)(item),
+            key or str(new_id()),
+            request_id,
         )
 
     async def _start(
-        self, external_id: str, make_input: Callable[[StoredManifest], str], key: str | None, request_id: UUID | None
+        self,
+        action: str,
+        external_id: str,
+        make_input: Callable[[StoredManifest], str],
+        key: str | None,
+        request_id: UUID | None,
     ) -> UUID:
-        database = await self._open()
-        now, by, id = database.clock.now(), self._current_actor(), request_id or new_id()
-        audit_recorder.add_audit_details(target=external_id, after={"task_id": str(id), "item": key})
+        id = request_id or new_id()
+        operation = await self._begin(action, target=external_id, after={"task_id": str(id), "item": key})
+        now, by = operation.now, operation.actor
         may_exist = request_id is not None
 
         async def act(connection: Connection) -> UUID:
@@ -295,7 +310,7 @@ class Manifests:
             stored = await manifests.lock_manifest(connection, external_id)
             # Checked under the lock: an earlier call with this id has committed by now, and its task cannot end unseen.
             if may_exist and await connection.fetchval(tasks.SQL.find_existing_task, id, None) is not None:
-                audit_recorder.mark_unchanged()
+                operation.entry.mark_unchanged()
                 return id  # only the reply was lost; the task may have ended since
             may_exist = True
             if stored is None:
@@ -317,12 +332,12 @@ class Manifests:
                 await manifests.record_runs(connection, [(stored.id, now, stored.next_run_at)])
             return id
 
-        return await database.transaction(act)
+        return await operation.database.transaction(act)
 
     async def poll(self) -> PollResult:
         """Run one cycle of the manifest manager."""
-        database = await self._open()
-        return await manifest_manager.poll_manifests(database, database.clock.now(), self._current_actor().name)
+        operation = await self._begin("manifest.poll")
+        return await manifest_manager.poll_manifests(operation.database, operation.now, operation.actor.name)
 
     # --- internals --------------------------------------------------------------------------------------------------
 
@@ -332,9 +347,6 @@ class Manifests:
     def item_serializer(self, stored: StoredManifest) -> Callable[[Any], str]:
         """Return the function that serialises the input of one item."""
         return _item_serializer(self._job(stored), stored.manifest.properties)
-
-    def _author(self, database: Database, reason: str | None, origin: str = "hand") -> ChangeContext:
-        return ChangeContext(self._current_actor(), database.clock.now(), reason, origin)
 
     async def _wake_services(self, database: Database) -> None:
         await tasks.notify_services(database, ["manifests", "limits"])

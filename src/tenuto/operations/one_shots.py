@@ -14,18 +14,21 @@ from tenuto.lifecycle import task_cancellation
 from tenuto.model import one_shots, validation
 from tenuto.model.actors import Actor
 from tenuto.model.one_shots import EndedOneShot, OneShotStatus, OneShotSummary, RuntimeStatus
+from tenuto.model.operation_context import OperationCaller
 from tenuto.model.policies import RetryPolicy
 from tenuto.model.secrets import may_refer_to_secret
 from tenuto.model.steps import JOB
 from tenuto.model.tasks import NewTask, Settlement, Task, cancelled_outcome, check_new_task, parse_duration_seconds
-from tenuto.operations.listing import OpenDatabase, check_instant, check_limit, require_single_match
+from tenuto.operations.listing import check_instant, check_limit, require_single_match
+from tenuto.operations.operation import OpenDatabase, Operation, OperationGroup
+from tenuto.operations.tasks import new_task
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.write_coalescer import WriteCoalescer
 from tenuto.settings import Settings
 from tenuto.store import one_shots as store
 from tenuto.store import task_outcomes
 from tenuto.store.access import audit_recorder
-from tenuto.store.access.audit_recorder import AuditContext
+from tenuto.store.access.audit_recorder import AuditEntry
 from tenuto.store.one_shots import OneShotFilter, TaskRow
 from tenuto.store.tasks import task_row
 
@@ -61,22 +64,14 @@ class CancelledOneShots:
     """Those that were running; they end when their code has stopped."""
 
 
-class OneShots:
+class OneShots(OperationGroup):
     """Operations on one-shots. The registry is the set of one-shots that have not ended."""
 
     def __init__(
-        self,
-        open: OpenDatabase,
-        current_actor: Callable[[], Actor],
-        jobs: JobRegistry,
-        new_task: Callable[[Job[..., Any], str, datetime], NewTask],
-        settings: Callable[[], Settings],
+        self, open: OpenDatabase, caller: OperationCaller, jobs: JobRegistry, settings: Callable[[], Settings]
     ) -> None:
-        """``new_task`` builds a task on behalf of the current actor."""
-        self._open = open
-        self._current_actor = current_actor
+        super().__init__(open, caller)
         self._jobs = jobs
-        self._new_task = new_task
         self._settings = settings
         self._insert_coalesced = WriteCoalescer(self._insert_audited)
 
@@ -108,8 +103,8 @@ class OneShots:
                 field="payload",
                 remedy="make the call in a job or a schedule, or use a key with the role editor",
             )
-        database = await self._open()
-        now = database.clock.now()
+        operation = await self._begin("one_shot.create")
+        database, now = operation.database, operation.now
         try:
             run_at = one_shots.parse_exec_at(exec_at, now, self._settings().past_one_shots)
         except Invalid:
@@ -117,8 +112,7 @@ class OneShots:
                 raise
             return OneShot(id, one_shots.parse_exec_at(exec_at, now, "accept"), created=False)  # exec_at was valid then
         policy = one_shots.one_shot_policy_json(handler.policy, retry, parse_duration_seconds(timeout, field="timeout"))
-        task = self._new_task(handler, _check_payload(handler, payload), now)
-        task.id = id or task.id
+        task = new_task(handler, _check_payload(handler, payload), now, operation.actor, id)
         task.kind, task.name, task.run_at, task.origin = kind, prompt_type, run_at, one_shots.ONE_SHOT_ORIGIN
         task.policy = policy
         task.tags = [*handler.options.tags, *validation.check_tags(tags)] or None
@@ -127,11 +121,10 @@ class OneShots:
         # guard: one_shots.existing_is_read
         if is_repeat and id is not None and await store.load_state(database, id) is not None:
             return OneShot(id, run_at, created=False)
-        audit_recorder.add_audit_details(
-            target=str(task.id), after={"prompt_type": prompt_type, "exec_at": run_at, "tags": task.tags}
-        )
+        operation.entry.target = str(task.id)
+        operation.entry.after = {"prompt_type": prompt_type, "exec_at": run_at, "tags": task.tags}
         # guard: one_shots.ended_meanwhile_by_caller_id
-        created = await self._insert(database, task, may_exist=id is not None)
+        created = await self._insert(operation, task, may_exist=id is not None)
         if not created and id is not None and await store.load_state(database, id) is None:
             raise Conflict(
                 f"{id} is the id of a task that is not a one-shot",
@@ -142,26 +135,25 @@ class OneShots:
         # A generated id exists already only if this call inserted it and lost the reply.
         return OneShot(task.id, run_at, created=created or id is None)
 
-    async def _insert(self, database: Database, task: NewTask, *, may_exist: bool) -> bool:
+    async def _insert(self, operation: Operation, task: NewTask, *, may_exist: bool) -> bool:
         """Insert the task and return whether it is new.
 
         ``may_exist`` says that the caller chose the id. Audited requests do not need it: the audit entry has the
         idempotency key of the request, or the id was generated with the request.
         """
-        entry = audit_recorder.pending_entry()
-        if entry is None:
-            return await store.create_one_shot(database, task, may_exist=may_exist)
-        if database.is_on_other_loop():
-            (created,) = await self._insert_audited([(task_row(task), entry)])
+        if not operation.is_audited:
+            return await store.create_one_shot(operation.database, task, may_exist=may_exist)
+        if operation.database.is_on_other_loop():
+            (created,) = await self._insert_audited([(task_row(task), operation.entry)])
         else:
-            created = await self._insert_coalesced((task_row(task), entry))
+            created = await self._insert_coalesced((task_row(task), operation.entry))
         if created is None:
             raise audit_recorder.duplicate_request_error()
         return created
 
-    async def _insert_audited(self, rows: Sequence[tuple[TaskRow, AuditContext]]) -> Sequence[bool | None]:
-        with audit_recorder.unaudited():  # the statement writes the audit entries itself
-            return await store.create_audited_one_shots(await self._open(), rows)
+    async def _insert_audited(self, rows: Sequence[tuple[TaskRow, AuditEntry]]) -> Sequence[bool | None]:
+        """Insert tasks together with their audit entries, which the statement writes itself."""
+        return await store.create_audited_one_shots(await self._open_shared(), rows)
 
     def as_one_shot(self, task: NewTask, at: datetime | str, now: datetime) -> NewTask:
         """Turn a task of a job into a one-shot that keeps the policies of the job."""
@@ -253,12 +245,12 @@ class OneShots:
 
         A one-shot that has already ended is left as it is.
         """
-        audit_recorder.add_audit_details(target=str(id))
-        return await cancel_one_shot(await self._open(), id, self._current_actor())
+        operation = await self._begin("one_shot.cancel", target=str(id))
+        return await cancel_one_shot(operation.database, id, operation.actor)
 
     async def cancel_all(self) -> CancelledOneShots:
         """Cancel all one-shots in one transaction."""
-        return await cancel_all_one_shots(await self._open(), self._current_actor())
+        return await cancel_all_one_shots(await self._begin("one_shot.wipe"))
 
 
 def _check_payload(handler: Job[..., Any], payload: Mapping[str, Any] | None) -> str:
@@ -323,12 +315,12 @@ async def cancel_one_shot(database: Database, id: UUID, by: Actor) -> Literal["t
         raise
 
 
-async def cancel_all_one_shots(database: Database, by: Actor) -> CancelledOneShots:
+async def cancel_all_one_shots(operation: Operation) -> CancelledOneShots:
     """Cancel all one-shots in one transaction.
 
     Tasks are locked before they are changed, so no task can change its state between query and update.
     """
-    now = database.clock.now()
+    database, now, by = operation.database, operation.now, operation.actor
     tries: list[CancelledOneShots] = []
 
     async def cancel_all(connection: Connection) -> CancelledOneShots:
@@ -348,9 +340,10 @@ async def cancel_all_one_shots(database: Database, by: Actor) -> CancelledOneSho
             cancelled.terminated += [task.id for task in found]
             cancelled.stopping += running
             if len(found) < CANCEL_CHUNK_SIZE:
-                audit_recorder.add_audit_details(
-                    after={"total": len(cancelled.terminated), "stopping": len(cancelled.stopping)}
-                )
+                operation.entry.after = {
+                    "total": len(cancelled.terminated),
+                    "stopping": len(cancelled.stopping),
+                }
                 return cancelled
 
     async def end(connection: Connection, waiting: Sequence[Task]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tenuto.definitions import definition_plan
@@ -18,16 +18,15 @@ from tenuto.definitions.definition_plan import DefinitionPlan, GroupChange, Mani
 from tenuto.definitions.document_parser import Document
 from tenuto.definitions.manifest_definitions import MANIFESTS
 from tenuto.definitions.schedule_definitions import SCHEDULES
-from tenuto.definitions.versioned_definitions import CHANGING_EFFECTS, ChangeContext
+from tenuto.definitions.versioned_definitions import CHANGING_EFFECTS
 from tenuto.errors import Invalid
 from tenuto.ids import new_id
-from tenuto.model.actors import Actor
-from tenuto.operations.listing import OpenDatabase
+from tenuto.model.operation_context import OperationCaller
 from tenuto.operations.manifests import Manifests
+from tenuto.operations.operation import OpenDatabase, OperationGroup, change_context
 from tenuto.operations.schedules import Schedules
 from tenuto.postgres.database import Connection
 from tenuto.store import tasks
-from tenuto.store.access import audit_recorder
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,18 +63,11 @@ class ApplyPlan:
         return [each.key for part in (self.schedules, self.manifests) for each in part.deleted]
 
 
-class Plans:
+class Plans(OperationGroup):
     """Operations on plans."""
 
-    def __init__(
-        self,
-        open: OpenDatabase,
-        current_actor: Callable[[], Actor],
-        schedules: Schedules,
-        manifests: Manifests,
-    ) -> None:
-        self._open = open
-        self._current_actor = current_actor
+    def __init__(self, open: OpenDatabase, caller: OperationCaller, schedules: Schedules, manifests: Manifests) -> None:
+        super().__init__(open, caller)
         self._schedules = schedules
         self._manifests = manifests
 
@@ -108,8 +100,8 @@ class Plans:
 
     async def apply(self, planned: ApplyPlan, *, reason: str | None = None) -> None:
         """Make all planned changes in one transaction; an error if a definition has changed since the plan."""
-        database = await self._open()
-        context = ChangeContext(self._current_actor(), database.clock.now(), reason, "file")
+        operation = await self._begin("plan.apply", reason=reason)
+        database, context = operation.database, change_context(operation, "file")
         schedule_ids = {change.key: new_id() for change in planned.schedules.changes}
         manifest_ids = {change.key: new_id() for change in planned.manifests.changes}
 
@@ -118,7 +110,7 @@ class Plans:
             await definition_plan.apply_plan_in_tx(MANIFESTS, connection, planned.manifests, context, manifest_ids)
             await definition_plan.apply_groups_in_tx(connection, planned.groups, context)
             if not planned.has_changes:  # at most the recorded origin of definitions changes
-                audit_recorder.mark_unchanged()
+                context.mark_unchanged()
 
         await database.transaction(act)
         if planned.has_changes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 from uuid import UUID
@@ -11,13 +11,14 @@ from tenuto.definitions import definition_plan, schedule_definitions
 from tenuto.definitions.definition_files import DeclaredSchedule
 from tenuto.definitions.definition_plan import SchedulePlan
 from tenuto.definitions.schedule_definitions import SCHEDULES
-from tenuto.definitions.versioned_definitions import ChangeContext, Effect
+from tenuto.definitions.versioned_definitions import Effect
 from tenuto.errors import Invalid, quoted
 from tenuto.ids import new_id
 from tenuto.jobs.registry import JobRegistry
 from tenuto.model.actors import Actor
 from tenuto.model.dependency_order import sort_definitions
 from tenuto.model.occurrences import Decision
+from tenuto.model.operation_context import OperationCaller
 from tenuto.model.schedules import (
     Misfire,
     OverlapPolicy,
@@ -28,7 +29,8 @@ from tenuto.model.schedules import (
 )
 from tenuto.model.steps import Step
 from tenuto.model.triggers import Trigger
-from tenuto.operations.listing import OpenDatabase, Record, check_limit
+from tenuto.operations.listing import Record, check_limit
+from tenuto.operations.operation import OpenDatabase, OperationGroup, change_context
 from tenuto.postgres.database import Database
 from tenuto.scheduling import firing
 from tenuto.scheduling.firing import RunResult
@@ -36,7 +38,6 @@ from tenuto.simulation.input_loader import SimulationOptions, simulate_stored_sc
 from tenuto.simulation.simulator import Simulation
 from tenuto.steps.step_kinds import check_steps, resolve_definition, resolve_plan
 from tenuto.store import schedules, tasks
-from tenuto.store.access import audit_recorder
 from tenuto.store.definition_rows import Version
 from tenuto.store.schedules import Schedule
 
@@ -58,12 +59,11 @@ def schedule_definition(
     )
 
 
-class Schedules:
+class Schedules(OperationGroup):
     """Operations on schedules."""
 
-    def __init__(self, open: OpenDatabase, current_actor: Callable[[], Actor], jobs: JobRegistry) -> None:
-        self._open = open
-        self._current_actor = current_actor
+    def __init__(self, open: OpenDatabase, caller: OperationCaller, jobs: JobRegistry) -> None:
+        super().__init__(open, caller)
         self._jobs = jobs
         self.declared: dict[str, ScheduleDefinition] = {}
         """Schedules declared by this program, by name."""
@@ -99,15 +99,16 @@ class Schedules:
         database: Database | None = None,
     ) -> dict[str, Effect]:
         """Create or change schedules, prerequisites first, and return the effect on each."""
-        database = database or await self._open()
         effects: dict[str, Effect] = {}
         for definition in sort_definitions(definitions):
-            author = self._author(database, reason, origin)
+            operation = await self._begin("schedule.apply", target=definition.name, reason=reason, database=database)
             new = self.resolve_steps(definition)
-            await check_steps(database, new.plan, self._jobs)
-            effects[definition.name] = await schedule_definitions.declare(database, new, author)
+            await check_steps(operation.database, new.plan, self._jobs)
+            effects[definition.name] = await schedule_definitions.declare(
+                operation.database, new, change_context(operation, origin)
+            )
         if any(effect in ("created", "changed") for effect in effects.values()):
-            await self._wake_schedulers(database)
+            await self._wake_schedulers(database or await self._open())
         return effects
 
     # --- plan -------------------------------------------------------------------------------------------------------
@@ -152,25 +153,26 @@ class Schedules:
         request_id: UUID | None = None,
     ) -> Schedule:
         """Create a schedule. Calls with the same ``request_id`` create one schedule."""
-        database = await self._open()
+        operation = await self._begin("schedule.create", target=new.name, reason=reason)
         new = self.resolve_steps(new)
-        await check_steps(database, new.plan, self._jobs)
+        await check_steps(operation.database, new.plan, self._jobs)
         created = await schedule_definitions.create(
-            database, new, self._author(database, reason), enabled=enabled, id=request_id
+            operation.database, new, change_context(operation), enabled=enabled, id=request_id
         )
-        await self._wake_schedulers(database)
+        await self._wake_schedulers(operation.database)
         return created
 
     async def edit(
         self, name: str, new: ScheduleDefinition, *, reason: str | None = None, version: int | None = None
     ) -> Schedule:
         """Change a schedule; with ``version``, only if that is its current version."""
-        database = await self._open()
+        operation = await self._begin("schedule.change", target=name, reason=reason)
+        database = operation.database
         present = await schedule_definitions.get(database, name)
         if new.plan != present.plan:  # an unchanged plan needs no check, so its jobs may be unknown here
             new = self.resolve_steps(new)
             await check_steps(database, new.plan, self._jobs)
-        changed = await schedule_definitions.edit(database, name, new, self._author(database, reason), version=version)
+        changed = await schedule_definitions.edit(database, name, new, change_context(operation), version=version)
         await self._wake_schedulers(database)
         return changed
 
@@ -183,17 +185,18 @@ class Schedules:
         return await self._set_enabled(name, reason, enabled=False)
 
     async def _set_enabled(self, name: str, reason: str | None, *, enabled: bool) -> bool:
-        database = await self._open()
+        action = "schedule.enable" if enabled else "schedule.disable"
+        operation = await self._begin(action, target=name, reason=reason)
         switched = await schedule_definitions.set_enabled(
-            database, name, self._author(database, reason), enabled=enabled
+            operation.database, name, change_context(operation), enabled=enabled
         )
-        await self._wake_schedulers(database)
+        await self._wake_schedulers(operation.database)
         return switched
 
     async def delete(self, name: str, *, reason: str | None = None, version: int | None = None) -> None:
         """Delete a schedule that is not running; its records remain. With ``version``, only if that is current."""
-        database = await self._open()
-        await schedule_definitions.delete(database, name, self._author(database, reason), version=version)
+        operation = await self._begin("schedule.delete", target=name, reason=reason)
+        await schedule_definitions.delete(operation.database, name, change_context(operation), version=version)
 
     # --- inspect ----------------------------------------------------------------------------------------------------
 
@@ -272,21 +275,31 @@ class Schedules:
         ``arguments`` override the arguments of steps by name for this run; ``jobs_only`` forbids them for steps that
         are not jobs. Calls with the same ``request_id`` start one run.
         """
-        database = await self._open()
-        request, actor, now = request_id or new_id(), self._current_actor(), database.clock.now()
-        audit_recorder.add_audit_details(target=name, after={"request_id": str(request), "arguments": arguments})
+        request = request_id or new_id()
+        operation = await self._begin(
+            "schedule.run", target=name, after={"request_id": str(request), "arguments": arguments}
+        )
+        database, actor, now = operation.database, operation.actor, operation.now
 
         def change(plan: Plan) -> Plan:
             if not arguments:
                 return plan
             return resolve_plan(override_arguments(plan, arguments, jobs_only=jobs_only), self._jobs)
 
-        if not arguments and not audit_recorder.is_audited():
+        if not arguments and not operation.is_audited:
             started = await self._run_cached(database, name, now, actor, request)
             if started is not None:
                 return started
         started = await database.transaction(
-            lambda connection: firing.run_schedule(connection, name, now, actor, request_id=request, change=change)
+            lambda connection: firing.run_schedule(
+                connection,
+                name,
+                now,
+                actor,
+                request_id=request,
+                change=change,
+                on_repeat=operation.entry.mark_unchanged,
+            )
         )
         if started.decision is Decision.QUEUED:
             await self._wake_schedulers(database)
@@ -308,9 +321,6 @@ class Schedules:
             while len(self._last_run_schedules) > _MAX_CACHED_SCHEDULES:
                 del self._last_run_schedules[next(iter(self._last_run_schedules))]  # least recently run
         return started
-
-    def _author(self, database: Database, reason: str | None, origin: str = "hand") -> ChangeContext:
-        return ChangeContext(self._current_actor(), database.clock.now(), reason, origin)
 
     async def _wake_schedulers(self, database: Database) -> None:
         await tasks.notify_services(database, ["schedules"])

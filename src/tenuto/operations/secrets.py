@@ -14,45 +14,42 @@ from tenuto.errors import Conflict, Forbidden, Invalid, NotFound, quoted
 from tenuto.jobs.context import Context, current_context
 from tenuto.jobs.redaction import MIN_LENGTH
 from tenuto.model import validation
-from tenuto.model.actors import Actor
+from tenuto.model.operation_context import OperationCaller
 from tenuto.model.secrets import SecretRef, TextOrSecret
-from tenuto.operations.listing import OpenDatabase, check_limit
+from tenuto.operations.listing import check_limit
+from tenuto.operations.operation import OpenDatabase, OperationGroup
 from tenuto.postgres.database import Connection
 from tenuto.secret_encryption import MasterKeys, UnknownMasterKey
 from tenuto.settings import Settings
-from tenuto.store.access import audit_recorder, secrets
+from tenuto.store.access import secrets
 from tenuto.store.access.secrets import SecretRecord
 
 MAX_VALUE_BYTES = 64 * 1024
 
 
-class Secrets:
+class Secrets(OperationGroup):
     """Operations on secrets."""
 
-    def __init__(
-        self, open: OpenDatabase, current_actor: Callable[[], Actor], settings: Callable[[], Settings]
-    ) -> None:
-        self._open = open
-        self._current_actor = current_actor
+    def __init__(self, open: OpenDatabase, caller: OperationCaller, settings: Callable[[], Settings]) -> None:
+        super().__init__(open, caller)
         self._settings = settings
 
     async def set(self, name: str, value: str) -> int:
         """Store a value under a name and return its version."""
         validation.check_name(name, field="name")
         _check_value(value)
-        database = await self._open()
-        now, by = database.clock.now(), self._current_actor().name
+        operation = await self._begin("secret.set", target=name)
 
         async def put(connection: Connection) -> int:
             keys = await self._encryption_keys(await secrets.lock_secrets(connection))
             version = await secrets.load_version(connection, name) + 1
-            await secrets.store_secret(connection, keys.encrypt(name, version, value), now, by)
-            audit_recorder.add_audit_details(
-                target=name, after={"name": name, "version": version, "key_id": keys.current.id}
+            await secrets.store_secret(
+                connection, keys.encrypt(name, version, value), operation.now, operation.actor.name
             )
+            operation.entry.after = {"name": name, "version": version, "key_id": keys.current.id}
             return version
 
-        return await database.transaction(put)
+        return await operation.database.transaction(put)
 
     async def list(self, *, after: str = "", limit: int = 100) -> Sequence[SecretRecord]:
         """List secrets by name without their values: version, master key, time and author."""
@@ -60,8 +57,8 @@ class Secrets:
 
     async def delete(self, name: str) -> None:
         """Delete a secret. Steps that refer to it fail from now on."""
-        audit_recorder.add_audit_details(target=name)
-        if not await secrets.delete_secret(await self._open(), name):
+        operation = await self._begin("secret.delete", target=name)
+        if not await secrets.delete_secret(operation.database, name):
             raise _not_found(name)
 
     async def rotate(self) -> int:
@@ -70,7 +67,7 @@ class Secrets:
         With the key file in the home directory, a new key is created first and the old one is removed at the end. With
         keys in settings: put the new key before the old one, restart every service, call this, and remove the old one.
         """
-        database = await self._open()
+        operation = await self._begin("secret.rotate")
 
         async def rewrap(connection: Connection) -> int:
             counts_by_key = await secrets.lock_secrets(connection)
@@ -85,7 +82,7 @@ class Secrets:
                 for each in page:
                     await secrets.update_wrapping(connection, keys.rewrap(each))
                 count, last = count + len(page), page[-1].name
-            audit_recorder.add_audit_details(after={"key_id": keys.current.id, "secrets": count})
+            operation.entry.after = {"key_id": keys.current.id, "secrets": count}
             return count
 
         async def tidy(connection: Connection) -> None:
@@ -95,8 +92,8 @@ class Secrets:
             if keys is not None and keys.managed_file is not None:
                 await asyncio.to_thread(secret_encryption.drop_unused_keys, keys, counts_by_key)
 
-        count = await database.transaction(rewrap)
-        await database.transaction(tidy)
+        count = await operation.database.transaction(rewrap)
+        await operation.database.transaction(tidy)
         return count
 
     async def reveal(self, secret: TextOrSecret, ctx: Context | None = None) -> str:

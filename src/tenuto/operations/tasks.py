@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import islice
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 from tenuto.clock import monotonic_seconds
@@ -23,11 +22,14 @@ from tenuto.model.actors import Actor
 from tenuto.model.tasks import NewTask
 from tenuto.operations.batch_inputs import PipelinedWriter
 from tenuto.operations.listing import Record, check_instant, check_limit, require_single_match
-from tenuto.operations.one_shots import OneShots
-from tenuto.postgres.database import Connection, Database
+from tenuto.operations.operation import OperationGroup
+from tenuto.postgres.database import Connection
 from tenuto.store import activities, step_checkpoints, tasks
-from tenuto.store.access import audit_recorder
+from tenuto.store.access.audit_recorder import write_entry
 from tenuto.store.activities import ListFilters
+
+if TYPE_CHECKING:
+    from tenuto.operations.one_shots import OneShots
 
 _ENQUEUE_CHUNK_SIZE = 1000
 _FIRST_POLL_SECONDS = 0.01
@@ -42,45 +44,44 @@ class Enqueued:
     created: bool = True
 
 
-class TaskOperations(ABC):
+class TaskOperations(OperationGroup):
     """The methods of an app that handle tasks."""
 
     one_shots: OneShots
-
-    @abstractmethod
-    async def open(self) -> Database:
-        """Return the database of the app."""
-
-    @abstractmethod
-    def _current_actor(self) -> Actor:
-        """Return the actor on whose behalf the operation runs."""
 
     # --- enqueue and cancel -----------------------------------------------------------------------------------------
 
     async def enqueue(self, job: Job[..., Any], *args: Any, **kwargs: Any) -> Enqueued:
         """Enqueue a task with this input, checked against the job's signature. Set options with ``job.using(...)``."""
-        database = await self.open()
-        task = self._new_task(job, job.dump_input(args, kwargs), database.clock.now())
-        return _enqueued(task, await tasks.enqueue_or_find(database, task))
+        operation = await self._begin("task.create", target=job.name)
+        task = new_task(job, job.dump_input(args, kwargs), operation.now, operation.actor)
+        operation.entry.after = {"task_id": str(task.id)}
+        return _enqueued(task, await tasks.enqueue_or_find(operation.database, task))
 
     async def enqueue_json(self, job: Job[..., Any], text: str, *, request_id: UUID | None = None) -> Enqueued:
         """Enqueue a task with untrusted JSON input. Calls with the same ``request_id`` create one task."""
-        database = await self.open()
-        task = self._new_task(job, job.validate_input(text), database.clock.now(), request_id)
-        return _enqueued(task, await tasks.enqueue_or_find(database, task, may_exist=request_id is not None))
+        operation = await self._begin("task.create", target=job.name)
+        task = new_task(job, job.validate_input(text), operation.now, operation.actor, request_id)
+        operation.entry.after = {"task_id": str(task.id)}
+        return _enqueued(task, await tasks.enqueue_or_find(operation.database, task, may_exist=request_id is not None))
 
     async def once(self, job: Job[..., Any], /, *args: Any, at: datetime | str, **kwargs: Any) -> Enqueued:
         """Enqueue a one-shot: the job runs once, at this instant."""
-        database = await self.open()
-        now = database.clock.now()
-        task = self.one_shots.as_one_shot(self._new_task(job, job.dump_input(args, kwargs), now), at, now)
-        return _enqueued(task, await tasks.enqueue_or_find(database, task))
+        operation = await self._begin("one_shot.create", target=job.name)
+        task = new_task(job, job.dump_input(args, kwargs), operation.now, operation.actor)
+        operation.entry.after = {"task_id": str(task.id)}
+        self.one_shots.as_one_shot(task, at, operation.now)
+        return _enqueued(task, await tasks.enqueue_or_find(operation.database, task))
 
     async def enqueue_within(self, connection: Connection, job: Job[..., Any], *args: Any, **kwargs: Any) -> Enqueued:
         """Enqueue a task in the caller's transaction on the same database."""
-        database = await self.open()
-        task = self._new_task(job, job.dump_input(args, kwargs), database.clock.now())
-        return _enqueued(task, await tasks.enqueue_or_find_in_transaction(connection, task))
+        operation = await self._begin("task.create", target=job.name)
+        task = new_task(job, job.dump_input(args, kwargs), operation.now, operation.actor)
+        stored_id = await tasks.enqueue_or_find_in_transaction(connection, task)
+        if operation.is_audited:
+            operation.entry.after = {"task_id": str(task.id)}
+            await write_entry(connection, operation.entry)
+        return _enqueued(task, stored_id)
 
     async def enqueue_many(self, job: Job[..., Any], inputs: Iterable[Any]) -> int:
         """Enqueue a task for each input and return the number of tasks created.
@@ -97,26 +98,26 @@ class TaskOperations(ABC):
                 field="key",
                 remedy="enqueue the tasks one by one",
             )
-        database = await self.open()
-        rows = iter(inputs)
+        operation = await self._begin("task.create", target=job.name)
+        database, rows = operation.database, iter(inputs)
         async with PipelinedWriter() as writer:
             while chunk := list(islice(rows, _ENQUEUE_CHUNK_SIZE)):
                 await writer.start_pending()
                 dumped = [_dump_row(job, row) for row in chunk]
-                template = self._new_task(job, "{}", database.clock.now())
+                template = new_task(job, "{}", database.clock.now(), operation.actor)
                 await writer.submit(partial(tasks.enqueue_bulk, database, template, dumped))
         return writer.created_count
 
     async def cancel(self, task_id: UUID) -> Literal["cancelled", "stopping"]:
         """Cancel a task: at once if it is not running, otherwise by asking its code to stop."""
-        audit_recorder.add_audit_details(target=str(task_id))
-        return await task_cancellation.cancel_task(await self.open(), task_id, self._current_actor())
+        operation = await self._begin("task.cancel", target=str(task_id))
+        return await task_cancellation.cancel_task(operation.database, task_id, operation.actor)
 
     async def wait(self, task: Enqueued | UUID, timeout: float | None = None) -> Record:
         """Wait until a task has ended and return the activity of its last attempt."""
         task_id = task.id if isinstance(task, Enqueued) else task
         deadline = None if timeout is None else monotonic_seconds() + timeout
-        database, pause_seconds = await self.open(), _FIRST_POLL_SECONDS
+        database, pause_seconds = await self._open(), _FIRST_POLL_SECONDS
         while True:
             if await activities.has_task_ended(database, task_id) is not False:
                 return (await self.attempts(task_id))[-1]
@@ -134,7 +135,7 @@ class TaskOperations(ABC):
 
     async def task(self, task_id: UUID) -> Record:
         """Return an open task."""
-        record = await activities.load_task(await self.open(), task_id)
+        record = await activities.load_task(await self._open(), task_id)
         if record is None:
             raise NotFound(
                 f"there is no open task {task_id}",
@@ -145,22 +146,22 @@ class TaskOperations(ABC):
 
     async def tasks(self, **filters: Any) -> list[Record]:
         """List open tasks, newest first. Filter by state, name, queue or tag; page with ``below``."""
-        return await activities.list_tasks(await self.open(), ListFilters(**filters))
+        return await activities.list_tasks(await self._open(), ListFilters(**filters))
 
     async def activity(self, activity_id: UUID) -> Record:
         """Return the record of one attempt, whether waiting, running or ended."""
-        record = await activities.load_activity(await self.open(), activity_id)
+        record = await activities.load_activity(await self._open(), activity_id)
         if record is None:
             raise NotFound(f"there is no activity {activity_id}", code="activity.not_found")
         return record
 
     async def activities(self, **filters: Any) -> list[Record]:
         """List ended attempts, newest first. Filter by state, name, queue or tag; page with ``below``."""
-        return await activities.list_activities(await self.open(), ListFilters(**filters))
+        return await activities.list_activities(await self._open(), ListFilters(**filters))
 
     async def attempts(self, task_id: UUID) -> list[Record]:
         """List all attempts of a task, first attempt first; the last one may not have started."""
-        records = await activities.list_attempts(await self.open(), task_id)
+        records = await activities.list_attempts(await self._open(), task_id)
         if not records:
             raise NotFound(f"there is no task {task_id}", code="task.not_found")
         return records
@@ -168,50 +169,39 @@ class TaskOperations(ABC):
     async def children(self, activity_id: UUID, *, above: UUID | None = None, limit: int = 50) -> list[Record]:
         """List the attempts of tasks that a running job enqueued, oldest first; page with ``above``."""
         await self.activity(activity_id)
-        return await activities.list_children(await self.open(), activity_id, above, check_limit(limit))
+        return await activities.list_children(await self._open(), activity_id, above, check_limit(limit))
 
     async def chain_steps(self, task_id: UUID) -> list[dict[str, Any]]:
         """List the stored results and sleeps of a chain's steps, in order; empty for other tasks."""
-        return await step_checkpoints.list_steps_and_sleeps(await self.open(), task_id)
+        return await step_checkpoints.list_steps_and_sleeps(await self._open(), task_id)
 
     async def stats(self, *, since: datetime, name: str | None = None, limit: int = 100) -> list[Record]:
         """Return, by name, the outcome counts, wait times and durations of attempts ended since an instant."""
         check_instant(since, field="since")
-        return await activities.list_job_statistics(await self.open(), since, name, check_limit(limit))
+        return await activities.list_job_statistics(await self._open(), since, name, check_limit(limit))
 
     async def outcome_counts(self, *, tag: str | None = None, initiator_id: str | None = None) -> dict[str, int]:
         """Count the tasks of a tag or an initiator: attempts, done, failed, open, doubled, lost_attempts."""
-        return await activities.count_outcomes(await self.open(), tag, initiator_id)
+        return await activities.count_outcomes(await self._open(), tag, initiator_id)
 
     async def why(self, task_id: UUID) -> Diagnosis:
         """Explain why a task is not running, as text and codes, or describe its run or its end."""
-        return await diagnose_task(await self.open(), task_id)
+        return await diagnose_task(await self._open(), task_id)
 
     async def find(self, prefix: str) -> UUID:
         """Return the only task or activity id that begins with this prefix."""
-        ids = await activities.find_ids_by_prefix(await self.open(), prefix)
+        ids = await activities.find_ids_by_prefix(await self._open(), prefix)
         return require_single_match(
             ids, prefix, noun="task or activity", list_command="`tenuto task list` or `tenuto activity list`"
         )
 
-    def _new_task(self, job: Job[..., Any], input: str, now: datetime, id: UUID | None = None) -> NewTask:
-        task = new_task(job, input, now, self._current_actor())
-        task.id = id or task.id
-        if audit_recorder.is_audited():
-            audit_recorder.add_audit_details(target=task.name, after={"task_id": str(task.id)})
-        context = current_context.get()
-        if context is not None:  # enqueued by a running task: link the new task to it
-            task.parent_id = context.activity_id
-            task.correlation_id = task.correlation_id or context.task.correlation_id or str(context.task.id)
-        return task
 
-
-def new_task(job: Job[..., Any], input: str, now: datetime, actor: Actor) -> NewTask:
-    """Build a task of a job with the options of the job."""
+def new_task(job: Job[..., Any], input: str, now: datetime, actor: Actor, id: UUID | None = None) -> NewTask:
+    """Build a task of a job with the options of the job; link it to the running task that enqueues it."""
     options = job.options
     run_at = options.run_at if options.delay is None else now + options.delay
-    return NewTask(
-        new_id(),
+    task = NewTask(
+        id or new_id(),
         job.name,
         input,
         now,
@@ -227,6 +217,11 @@ def new_task(job: Job[..., Any], input: str, now: datetime, actor: Actor) -> New
         list(options.tags) or None,
         options.correlation_id,
     )
+    context = current_context.get()
+    if context is not None:
+        task.parent_id = context.activity_id
+        task.correlation_id = task.correlation_id or context.task.correlation_id or str(context.task.id)
+    return task
 
 
 def _enqueued(task: NewTask, stored_id: UUID) -> Enqueued:

@@ -12,7 +12,7 @@ import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
@@ -53,19 +53,6 @@ class _UnresetConnection(asyncpg.Connection):
         return ""
 
 
-class ChangeRecorder(Protocol):
-    """Writes the audit entry of a change in the transaction that makes the change."""
-
-    def pending_entry(self) -> Any | None:
-        """Return the pending audit entry, if the current operation has one."""
-
-    def is_write(self, statement: str) -> bool:
-        """Return whether a statement writes."""
-
-    async def write_entry(self, connection: Any, context: Any) -> bool:
-        """Write the entry on an open transaction; return False if the operation changed nothing."""
-
-
 class Database:
     """A database with its connection pool and clock; all statements go through it."""
 
@@ -73,8 +60,6 @@ class Database:
         self.url = url
         self.restart_server: Callable[[], Awaitable[None]] | None = None
         """Restarts the embedded server; called when the database cannot be reached."""
-        self.recorder: ChangeRecorder | None = None
-        """Audit recorder of the application; without one, changes leave no audit entry."""
         self.clock = clock
         self.behind_pooler = behind_pooler
         self._pool = Pool(pool)
@@ -191,15 +176,16 @@ class Database:
         """Return whether the caller runs on another event loop (as jobs do); a pool serves only its own loop."""
         return asyncio.get_running_loop() is not self._loop
 
-    # Reads and writes are separate methods, so that each operation records its changes (`store.access.audit`).
+    # Queries and changes are separate methods: `store.access.audit_recorder` refuses changes by the former and records
+    # those by the latter.
 
     async def fetch_all(self, statement: str, *values: Any) -> list[Row]:
         """Return all rows of a query; send it again if the reply is lost."""
-        return await self._send(statement, values, tries=6)
+        return await self._read(statement, values, tries=6)
 
     async def fetch_once(self, statement: str, *values: Any) -> list[Row]:
         """Like `fetch_all`, without retries."""
-        return await self._send(statement, values, tries=1)
+        return await self._read(statement, values, tries=1)
 
     async def fetch_one(self, statement: str, *values: Any) -> Row | None:
         """Return the first row of a query."""
@@ -213,11 +199,11 @@ class Database:
 
     async def write_all(self, statement: str, *values: Any) -> list[Row]:
         """Run one statement that changes rows, and return what it returns; send it again if the reply is lost."""
-        return await self._send(statement, values, tries=6)
+        return await self._write(statement, values, tries=6)
 
     async def write_once(self, statement: str, *values: Any) -> list[Row]:
         """Like `write_all`, without retries."""
-        return await self._send(statement, values, tries=1)
+        return await self._write(statement, values, tries=1)
 
     async def write_one(self, statement: str, *values: Any) -> Row | None:
         """Like `write_all`; return the first row."""
@@ -229,46 +215,27 @@ class Database:
         row = await self.write_one(statement, *values)
         return None if row is None else row[0]
 
-    async def _send(self, statement: str, values: Sequence[Any], tries: int) -> list[Row]:
-        async def fetch(connection: Connection) -> list[Row]:
+    async def _read(self, statement: str, values: Sequence[Any], tries: int) -> list[Row]:
+        return await self._write(statement, values, tries)
+
+    async def _write(self, statement: str, values: Sequence[Any], tries: int) -> list[Row]:
+        async def send(connection: Connection) -> list[Row]:
             return await connection.fetch(statement, *values)
 
-        recorder = self.recorder
-        if recorder is not None and recorder.pending_entry() is not None and recorder.is_write(statement):
-            return await self.transaction(fetch, tries)
-        return await self._run_with_retries(fetch, tries)
+        return await self._run_with_retries(send, tries)
 
     async def transaction(self, work: Callable[[Connection], Awaitable[T]], tries: int = 6) -> T:
-        """Run ``work`` in one transaction; run it again after a transient error.
-
-        If the current operation is audited and the transaction changes anything, it also writes the audit entry.
-        """
-        recorder = self.recorder
-        context = None if recorder is None else recorder.pending_entry()
-        entry_written = False
+        """Run ``work`` in one transaction; run it again after a transient error."""
 
         async def run(connection: Connection) -> T:
-            nonlocal entry_written
-            if context is not None:
-                context.begin_transaction()
             async with connection.transaction():
-                result = await work(connection)
-                entry_written = (
-                    recorder is not None and context is not None and await recorder.write_entry(connection, context)
-                )
-                return result
+                return await work(connection)
 
-        result = await self._run_with_retries(run, tries)
-        if context is not None and entry_written:
-            context.written = True
-        return result
+        return await self._run_with_retries(run, tries)
 
     async def copy(self, load: Callable[[Connection], Awaitable[None]]) -> None:
         """Run one COPY without retries: if the reply is lost, the caller must check what was stored."""
-        if self.recorder is not None and self.recorder.pending_entry() is not None:
-            await self.transaction(load, tries=1)
-        else:
-            await self._run_with_retries(load, tries=1)  # guard: enqueue.no_blind_copy_retry
+        await self._run_with_retries(load, tries=1)  # guard: enqueue.no_blind_copy_retry
 
     async def _run_with_retries(self, work: Callable[[Connection], Awaitable[T]], tries: int = 6) -> T:
         if self.is_on_other_loop():

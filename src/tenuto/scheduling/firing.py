@@ -42,7 +42,6 @@ from tenuto.service.quarantine import (
     process_in_batches,
 )
 from tenuto.store import executions, schedules
-from tenuto.store.access import audit_recorder
 from tenuto.store.executions import NewExecution
 from tenuto.store.schedules import DueSchedule, LedgerEntry, QueuedRun, RunBlockers, Schedule
 
@@ -269,11 +268,12 @@ async def run_schedule(
     *,
     request_id: UUID,
     change: Callable[[Plan], Plan] | None = None,
+    on_repeat: Callable[[], None] = lambda: None,
 ) -> RunResult:
     """Run a schedule now, subject to its overlap policy, and write the occurrence ledger.
 
     ``change`` modifies the plan for this run. The request id becomes the execution id: a repeated request starts no
-    second run.
+    second run; ``on_repeat`` is called for it, because it changes nothing.
     """
     schedule = await schedules.lock_schedule(connection, name)
     # guard: schedules.one_decision_per_request
@@ -288,7 +288,7 @@ async def run_schedule(
                 field="request_id",
                 remedy="use a new request id",
             )
-        audit_recorder.mark_unchanged()
+        on_repeat()
         return RunResult(Decision(earlier["decision"]), earlier["reason"], earlier["execution_id"])
     if schedule is None:
         raise NotFound(

@@ -24,7 +24,7 @@ from tenuto.model.tasks import NewTask, Task
 from tenuto.postgres.database import Connection, Database, Row, StatementTimeout
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.access import audit_recorder
-from tenuto.store.access.audit_recorder import AuditContext
+from tenuto.store.access.audit_recorder import AuditEntry
 from tenuto.store.activities import id_range_of_prefix
 from tenuto.store.bulk_copy import array_literals, to_columns
 from tenuto.store.records import FromColumn, FromJson, RowMapper, TransitionalRecord
@@ -99,18 +99,18 @@ async def create_one_shot(database: Database, task: NewTask, *, may_exist: bool 
 
 
 async def create_audited_one_shots(
-    database: Database, requests: Sequence[tuple[TaskRow, AuditContext]]
+    database: Database, requests: Sequence[tuple[TaskRow, AuditEntry]]
 ) -> list[bool | None]:
     """Create one-shots with their audit entries in one statement; return for each whether it was created, or None if
     its idempotency key was used for another request."""
-    rows = [(*row, *audit_recorder.entry_row(context), *_idempotency_key_values(context)) for row, context in requests]
+    rows = [(*row, *audit_recorder.entry_row(entry), *_idempotency_key_values(entry)) for row, entry in requests]
     try:
         created = await _create_all(database, rows)
     except Unavailable as error:
         _raise_if_statement_timeout(error)
         created = [await _create_or_find(database, row) for row in rows]
-    for (_, context), was_created in zip(requests, created, strict=True):
-        context.written = bool(was_created)
+    for (_, entry), was_created in zip(requests, created, strict=True):
+        entry.is_written = bool(was_created)
     return created
 
 
@@ -154,8 +154,8 @@ def _raise_if_statement_timeout(error: Unavailable) -> None:
         raise error
 
 
-def _idempotency_key_values(context: AuditContext) -> tuple[Any, ...]:
-    key = context.idempotency_key
+def _idempotency_key_values(entry: AuditEntry) -> tuple[Any, ...]:
+    key = entry.context.idempotency_key
     return (None, None, None, None) if key is None else (key.actor, key.key, key.fingerprint, key.subject)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tenuto.audit.sealer import seal_entries
 from tenuto.model.actors import Role
 from tenuto.model.audit_chain import AuditKey, AuditKeys
+from tenuto.model.operation_context import IdempotencyKey, OperationContext
 from tenuto.operations import one_shots
 from tenuto.postgres.database import Connection, Database
 from tenuto.secret_encryption import MasterKey, MasterKeys
@@ -12,11 +13,12 @@ from tenuto.store import named_logs, partitions, workers
 from tenuto.store import one_shots as shots
 from tenuto.store.access import api_keys, idempotency_keys, secrets
 from tenuto.store.access.api_keys import NewKey
-from tenuto.store.access.audit_recorder import AuditContext, IdempotencyKey, audited
+from tenuto.store.access.audit_recorder import AuditedDatabase, AuditEntry
 from tenuto.store.tasks import task_row
 from tests.races.scenarios.executions import claim_one
 from tests.races.scenarios.scenario import LATER, Action, Preparation, Scenario, in_transaction
 from tests.races.task_actions import ACTOR, LEASE
+from tests.support.operations import make_unaudited_operation
 
 AUDIT_KEYS = AuditKeys(AuditKey("00112233445566aa", b"k" * 32))
 MASTER_KEYS, ROTATED_KEYS = (
@@ -25,9 +27,9 @@ MASTER_KEYS, ROTATED_KEYS = (
 )
 
 
-def _audit_context(scenario: Scenario, key: str | None = None) -> AuditContext:
+def _audit_entry(scenario: Scenario, key: str | None = None) -> AuditEntry:
     wanted = None if key is None else IdempotencyKey("key:1", key, b"f", scenario.id("one-shot"))
-    return AuditContext(ACTOR, "once.create", "test", idempotency_key=wanted)
+    return AuditEntry(OperationContext(ACTOR, "one_shot.create", "test", idempotency_key=wanted))
 
 
 async def create_key(connection: Connection, scenario: Scenario) -> None:
@@ -43,7 +45,7 @@ async def create_login_link(connection: Connection, scenario: Scenario) -> None:
 
 async def use_and_end_session(db: Database, scenario: Scenario) -> None:
     await api_keys.record_use(db, scenario.id("key"))
-    await api_keys.redeem_login_link(db, b"l" * 32, b"t" * 32, LEASE)
+    await db.transaction(lambda connection: api_keys.redeem_login_link(connection, b"l" * 32, b"t" * 32, LEASE))
     await api_keys.end_session(db, b"t" * 32)
 
 
@@ -75,17 +77,16 @@ async def delete_secret(db: Database, scenario: Scenario) -> None:
 async def create_one_shots(db: Database, scenario: Scenario) -> None:
     await shots.create_one_shot(db, scenario.task("quiet one-shot", origin="once"))
     await shots.create_audited_one_shots(
-        db, [(task_row(scenario.task("one-shot", origin="once")), _audit_context(scenario, "asked once"))]
+        db, [(task_row(scenario.task("one-shot", origin="once")), _audit_entry(scenario, "asked once"))]
     )
     several = [f"one-shot {number}" for number in (2, 3)]
     await shots.create_audited_one_shots(
-        db, [(task_row(scenario.task(name, origin="once")), _audit_context(scenario, name)) for name in several]
+        db, [(task_row(scenario.task(name, origin="once")), _audit_entry(scenario, name)) for name in several]
     )
 
 
 async def change_with_audit_entry(db: Database, scenario: Scenario) -> None:
-    with audited(_audit_context(scenario, "asked for a limit")):
-        await workers.limit_queue(db, "mail", 3)
+    await workers.limit_queue(AuditedDatabase(db, _audit_entry(scenario, "asked for a limit")), "mail", 3)
 
 
 async def store_response(db: Database, scenario: Scenario) -> None:
@@ -97,7 +98,7 @@ async def cancel_one_shot(db: Database, scenario: Scenario) -> None:
 
 
 async def cancel_all_one_shots(db: Database, scenario: Scenario) -> None:
-    await one_shots.cancel_all_one_shots(db, ACTOR)
+    await one_shots.cancel_all_one_shots(make_unaudited_operation(db, ACTOR))
 
 
 async def seal_audit_entries(db: Database, scenario: Scenario) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tenuto.definitions import manifest_definitions
+from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.lifecycle.completion import finish
 from tenuto.maintenance.recovery import recover_lost_tasks
 from tenuto.model.manifests import Manifest
@@ -44,7 +45,7 @@ def declare_manifest(text: str) -> Action:
 
 
 async def change_group(db: Database, scenario: Scenario) -> None:
-    await manifest_definitions.change_group(db, "ovens", db.clock.now(), ACTOR, max_active=2)
+    await manifest_definitions.change_group(db, "ovens", ChangeContext(ACTOR, db.clock.now()), max_active=2)
 
 
 async def poll_manifests(db: Database, scenario: Scenario) -> None:

@@ -22,7 +22,6 @@ from tenuto.app import Tenuto
 from tenuto.model.actors import Actor, Caller, Role
 from tenuto.operations.api_keys import LINK_LIFETIME, SESSION_LIFETIME
 from tenuto.store.access.api_keys import ApiKeyRecord
-from tenuto.store.access.audit_recorder import AuditContext, audited
 
 router = APIRouter(prefix="/api/v1", route_class=ApiRoute)
 
@@ -180,12 +179,11 @@ async def redeem_link(request: Request, link: str) -> tuple[str, Caller]:
     address = client_address(request)
     if "origin" in request.headers or "sec-fetch-site" in request.headers:
         refuse_cross_site(request)
-    audit_context = AuditContext(
-        Actor.system("one-time link"), "session.open", address, request_id=request.scope.get("tenuto_request_id")
-    )
     rate_limiter.count_lookup(address)
-    with audited(audit_context):
-        opened = await app.api_keys.redeem_link(link)
+    acting = app.acting_as(
+        Actor.system("one-time link"), source=address, correlation_id=request.scope.get("tenuto_request_id")
+    )
+    opened = await acting.api_keys.redeem_link(link)
     if opened is None:
         rate_limiter.refuse_after_failures(address)
         rate_limiter.count_failure(address)

@@ -11,7 +11,6 @@ from tenuto.errors import Conflict
 from tenuto.model.actors import Role
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.access import audit_recorder
 from tenuto.store.records import FromColumn, RowMapper, TransitionalRecord
 
 SQL = load_statements(__file__)
@@ -139,15 +138,10 @@ async def create_login_link(connection: Connection, id: UUID, key: UUID, digest:
     return bool(await connection.fetchval(SQL.has_login_link, id))
 
 
-async def redeem_login_link(database: Database, link: bytes, token: bytes, lifetime: timedelta) -> None:
-    """Turn a login link into a session, if it is valid."""
-
-    async def redeem(connection: Connection) -> None:
-        name = await connection.fetchval(SQL.redeem_login_link, link, token, lifetime)
-        if name is not None:
-            audit_recorder.add_audit_details(target=name)
-
-    await database.transaction(redeem)
+async def redeem_login_link(connection: Connection, link: bytes, token: bytes, lifetime: timedelta) -> str | None:
+    """Turn a login link into a session, if it is valid; return the name of its key."""
+    name: str | None = await connection.fetchval(SQL.redeem_login_link, link, token, lifetime)
+    return name
 
 
 async def load_session_key(database: Database, token: bytes) -> SessionKey | None:
