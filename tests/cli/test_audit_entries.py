@@ -281,7 +281,7 @@ def test_audit_log_and_api_keys_are_listed_verified_and_exported(
     assert run("login", "--key", "nobody")[0] == 3
 
     code, listed, _ = run("audit", "list", "--action", "key", "--actor", "eve", "--target", "ci")
-    assert (code, "key.add" in listed, "key.revoke" in listed, "login" in listed) == (0, True, True, False)
+    assert (code, *(f"key.{action}" in listed for action in ("create", "revoke", "link"))) == (0, True, True, True)
     assert run("audit", "list", "--action", "nothing")[2] == "no matching audit entries\n"
 
     async def seal() -> None:
@@ -299,7 +299,7 @@ def test_audit_log_and_api_keys_are_listed_verified_and_exported(
     async def tamper() -> None:
         async with Tenuto(url, home=tmp_path / "home") as app, (await app.open()).connection() as connection:
             await connection.execute("SET session_replication_role = replica")
-            await connection.execute("UPDATE tenuto.audit SET actor_name = 'adam' WHERE action = 'login'")
+            await connection.execute("UPDATE tenuto.audit SET actor_name = 'adam' WHERE action = 'key.link'")
 
     asyncio.run(tamper())
     code, output, message = run("audit", "verify")
@@ -325,4 +325,4 @@ def test_login_link_has_the_address_of_the_web_service(
     refused = link(code=2)
     assert "web_port" in refused
     assert "--port NUMBER" in refused
-    assert len(tenuto("audit", "list", "--action", "login")) == 3, "a rejected login has no entry"
+    assert len(tenuto("audit", "list", "--action", "key.link")) == 3, "a rejected login has no entry"

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -74,7 +75,8 @@ class AuditedDatabase(Database):
     async def transaction(self, work: Callable[[Connection], Awaitable[T]], tries: int = 6) -> T:
         """Run ``work`` in one transaction that also writes the entry; run it again after a transient error."""
         entry = self._entry
-        assert entry is not None, "an operation that changes rows must begin with an action"
+        if entry is None:
+            return await self._run_with_retries(partial(_run_read_only, work), tries)
         if entry.is_written:
             return await self._database.transaction(work, tries)
         is_written = False
@@ -98,17 +100,9 @@ class AuditedDatabase(Database):
 
     async def _read(self, statement: str, values: Sequence[Any], tries: int) -> list[Row]:
         async def read(connection: Connection) -> list[Row]:
-            try:
-                async with connection.transaction(readonly=True):  # guard: audit.reads_are_read_only
-                    return await connection.fetch(statement, *values)
-            except asyncpg.ReadOnlySQLTransactionError as error:
-                raise StoreError(
-                    f"an audited operation cannot change rows by a query: {error}",
-                    code="audit.change_by_query",
-                    remedy="use Database.write_… or Database.transaction for the change",
-                ) from error
+            return await connection.fetch(statement, *values)
 
-        return await self._run_with_retries(read, tries)
+        return await self._run_with_retries(partial(_run_read_only, read), tries)
 
     async def _write(self, statement: str, values: Sequence[Any], tries: int) -> list[Row]:
         async def write(connection: Connection) -> list[Row]:
@@ -118,6 +112,18 @@ class AuditedDatabase(Database):
 
     async def _run_with_retries(self, work: Callable[[Connection], Awaitable[T]], tries: int = 6) -> T:
         return await self._database._run_with_retries(work, tries)
+
+
+async def _run_read_only(work: Callable[[Connection], Awaitable[T]], connection: Connection) -> T:
+    try:
+        async with connection.transaction(readonly=True):  # guard: audit.reads_are_read_only
+            return await work(connection)
+    except asyncpg.ReadOnlySQLTransactionError as error:
+        raise StoreError(
+            f"a query of an audited operation cannot change rows: {error}",
+            code="audit.change_by_query",
+            remedy="begin the operation with an action, and make the change in its transaction",
+        ) from error
 
 
 async def write_entry(connection: Connection, entry: AuditEntry) -> bool:
