@@ -13,6 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
+from tenuto.command_entry import CommandEntry
 from tenuto.jobs.step_kind import StepCheck, StepDefaults, StepKind
 from tenuto.model.findings import Finding, Severity
 from tenuto.service.service import ProcessRole, Service
@@ -91,18 +92,6 @@ class ExtensionServices:
 
 
 # --- contributions --------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class CommandEntry:
-    """A command or a group of commands of ``tenuto``, imported when it is called."""
-
-    name: str
-    help: str
-    target: str
-    """``module:attribute`` of a Typer app or of a function."""
-    section: str = "Extensions"
-    """Heading in ``tenuto --help``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -187,8 +187,9 @@ class ExtensionRegistry:
 
     def _load(self) -> Iterator[Extension]:
         names: set[str] = set()
-        disabled = set(self._disabled())
-        for label, create in self._candidates(disabled):
+        installed = find_entry_points()
+        disabled = set(self._disabled()) if installed or self._given else set()
+        for label, create in self._candidates(installed, disabled):
             try:
                 extension = create()
                 _check_extension(extension)
@@ -205,10 +206,12 @@ class ExtensionRegistry:
                 names.add(extension.name)
                 yield extension
 
-    def _candidates(self, disabled: set[str]) -> Iterator[tuple[str, Callable[[], Extension]]]:
+    def _candidates(
+        self, installed: Sequence[EntryPoint], disabled: set[str]
+    ) -> Iterator[tuple[str, Callable[[], Extension]]]:
         for extension in self._given:
             yield getattr(extension, "name", "") or type(extension).__name__, partial(_given_extension, extension)
-        for entry_point in find_entry_points():
+        for entry_point in installed:
             if entry_point.name not in disabled:
                 yield entry_point.name, partial(load_extension, entry_point)
 

@@ -12,8 +12,9 @@ from typing import Any, get_args
 import pytest
 
 from tenuto.cli import exit_codes
-from tenuto.cli.command_tree import CORE_COMMANDS, CommandEntry, build_full_tree, register_commands
+from tenuto.cli.command_tree import CORE_COMMANDS, build_full_tree, register_commands
 from tenuto.cli.work import tasks
+from tenuto.command_entry import CommandEntry
 from tenuto.errors import Conflict, Forbidden, Invalid, NotFound, SchemaMismatch, Unavailable, UnknownJob
 from tenuto.model.tasks import OutcomeStatus, TaskState
 from tests.cli.conftest import Shell, clean_environment

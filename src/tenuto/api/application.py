@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from tenuto.api import html_pages
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, ReplayedResponse, requires
+from tenuto.api.extension_routes import include_extension_routers
 from tenuto.api.middleware import RequestMiddleware
 from tenuto.api.openapi import openapi_document
 from tenuto.api.problems import install_error_handlers
@@ -99,6 +100,7 @@ def create_api(tenuto: Tenuto) -> FastAPI:
     api.add_exception_handler(ReplayedResponse, _replay_response)
     for router in ROUTERS:
         api.include_router(router)
+    include_extension_routers(api, tenuto.extension_registry, ROUTERS)
     return api
 
 

@@ -1,14 +1,13 @@
 """The command `tenuto`: its table of commands, lazy loading of their modules, usage errors.
 
-A command module is imported only when its command is called; `tenuto --help` is printed from the table. Extensions add
-commands with `register_commands`.
+A command module is imported only when its command is called; `tenuto --help` is printed from the table. The commands of
+extensions are added when an unknown command is called, and for the help.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from importlib import import_module
 from typing import Annotated, Literal
 
@@ -19,20 +18,9 @@ from tenuto.cli import exit_codes
 from tenuto.cli.command import Session, command
 from tenuto.cli.output import discard_stdout
 from tenuto.cli.parameters import argument, parameter_label
+from tenuto.command_entry import CommandEntry
 from tenuto.errors import Conflict
 from tenuto.version import __version__
-
-
-@dataclass(frozen=True, slots=True)
-class CommandEntry:
-    """A command directly under `tenuto`, in a section of the help."""
-
-    name: str
-    section: str
-    help: str
-    """First line of its help."""
-    target: str
-    """``module:attribute`` of the click command or group, imported when the command is called."""
 
 
 def _entries(section: str, commands: dict[str, tuple[str, str]]) -> list[CommandEntry]:
@@ -126,17 +114,39 @@ _EPILOG = (
 )
 
 
+def _disabled_extensions() -> Sequence[str]:
+    from tenuto.settings import load_settings  # only if an extension is installed
+
+    return load_settings().disabled_extensions
+
+
 class LazyGroup(click.Group):
     """Group that imports a command's module when the command is called."""
 
     def __init__(self, entries: Iterable[CommandEntry], **settings: object) -> None:
         super().__init__(**settings)  # type: ignore[arg-type]
         self.entries = {entry.name: entry for entry in entries}
+        self._has_extension_entries = False
 
     def list_commands(self, ctx: click.Context) -> list[str]:
+        self.load_extension_entries()
         return list(self.entries)
 
+    def load_extension_entries(self) -> None:
+        """Add the commands of installed extensions. Only their entry points are imported."""
+        if self._has_extension_entries:
+            return
+        self._has_extension_entries = True
+        from tenuto.extension_registry import ExtensionRegistry  # most calls do not need it
+
+        registry = ExtensionRegistry(disabled=_disabled_extensions)
+        for contribution in registry.collect("commands", lambda extension: extension.commands()):
+            with registry.isolate(contribution.extension, "commands"):
+                register_commands([contribution.value])
+
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in self.entries:
+            self.load_extension_entries()
         if cmd_name in self.entries and cmd_name not in self.commands:
             module, _, attribute = self.entries[cmd_name].target.partition(":")
             found = getattr(import_module(module), attribute)
@@ -152,6 +162,7 @@ class LazyGroup(click.Group):
             raise click.NoSuchCommand(error.command_name, possibilities=self.entries, ctx=ctx) from None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        self.load_extension_entries()
         width = max(map(len, self.entries))
         for section in dict.fromkeys(entry.section for entry in self.entries.values()):
             with formatter.section(section):

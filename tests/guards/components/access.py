@@ -30,6 +30,12 @@ GUARDS = (
         Condition("False"),
         "api/test_routes.py::test_batch_upload_ends_when_its_key_is_revoked",
     ),
+    guard(
+        "extension.route_without_role",
+        "A route of an extension that declares no role is not mounted.",
+        Condition("False"),
+        "extensions/test_extension_routes.py::test_unusable_router_is_left_out_and_named",
+    ),
     # --- api_keys
     guard(
         "api_keys.revoked",

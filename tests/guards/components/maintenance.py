@@ -58,7 +58,7 @@ GUARDS = (
     guard(
         "partitions.whole_months",
         "Only partitions that are past as a whole are dropped.",
-        Replace("_month_start(month, 1)", "month"),
+        Replace("month_start(month, 1)", "month"),
         "store/test_partitions.py::test_partitions_before_the_cutoff_are_dropped",
     ),
     guard(

@@ -1,0 +1,58 @@
+"""Routes of extensions: each router is mounted under the name of its extension, if all its routes declare a role."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from fastapi import APIRouter, FastAPI
+from fastapi.routing import APIRoute, iter_route_contexts
+from starlette.routing import BaseRoute
+
+from tenuto.api.api_route import ApiRoute
+from tenuto.errors import Invalid
+from tenuto.extension import Extension, RouterEntry
+from tenuto.extension_registry import ExtensionRegistry, resolve_target
+
+
+def include_extension_routers(api: FastAPI, registry: ExtensionRegistry, core: Sequence[APIRouter]) -> None:
+    """Mount the routers of all extensions. A router that cannot be used is reported and left out."""
+    core_paths = {getattr(route, "path", "") for router in core for route in router.routes}
+    for contribution in registry.collect("routers", lambda extension: extension.routers()):
+        with registry.isolate(contribution.extension, "routers"):
+            router = _load_router(contribution.extension, contribution.value, core_paths)
+            api.include_router(router, prefix=_prefix(contribution.extension), tags=[contribution.extension.name])
+
+
+def _prefix(extension: Extension) -> str:
+    return f"/api/v1/{extension.name}"
+
+
+def _load_router(extension: Extension, entry: RouterEntry, core_paths: set[str]) -> APIRouter:
+    router = resolve_target(entry.target)
+    if not isinstance(router, APIRouter):
+        raise Invalid(
+            f"{entry.target} is not a FastAPI router",
+            code="extension.router.invalid",
+            remedy=f"correct the routers of the extension {extension.name}",
+        )
+    for context in iter_route_contexts(router.routes):
+        _check_route(context.route)
+    prefix = _prefix(extension)
+    if taken := [path for path in core_paths if path == prefix or path.startswith(f"{prefix}/")]:
+        raise Invalid(
+            f"the path {prefix} belongs to Tenuto: {min(taken)}",
+            code="extension.router.path_taken",
+            remedy="rename the extension",
+        )
+    return router
+
+
+def _check_route(route: BaseRoute) -> None:
+    """Refuse a route that callers without an API key could use."""
+    path = route.path if isinstance(route, APIRoute) else repr(route)
+    if not isinstance(route, ApiRoute) or route.required_role is None:  # guard: extension.route_without_role
+        raise Invalid(
+            f"the route {path} declares no role",
+            code="extension.route.no_role",
+            remedy="create the router with route_class=ApiRoute, and give every route a parameter with requires(…)",
+        )
