@@ -48,7 +48,7 @@ def data_of_topic(topic: str, found: Sequence[Event]) -> list[Any]:
 
 
 def count_ended_attempts(found: Sequence[Event]) -> int:
-    return sum(each["count"] for data in data_of_topic("activities", found) for each in data["ended"])
+    return sum(each.count for data in data_of_topic("activities", found) for each in data.ended)
 
 
 async def test_change_detector_reports_late_commit_once(database: Database) -> None:
@@ -67,7 +67,7 @@ async def test_change_detector_reads_all_pages_and_resets_above_its_limit(databa
     await detector.detect_changes(database, now)
     await database.fetch_all(COPY_ROW.format(table="executions"), now, 1200)
     found = await detector.detect_changes(database, now)
-    assert len({each["id"] for each in data_of_topic("executions", found)}) == 1200
+    assert len({each.id for each in data_of_topic("executions", found)}) == 1200
     assert data_of_topic("executions", await detector.detect_changes(database, now)) == []
     events = await ChangeDetector(max_changes=1000).detect_changes(database, now)
     assert [event.topic for event in events] == ["reset"]
@@ -78,7 +78,7 @@ def record_queries(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     queries: list[object] = []
     list_ended_executions = changes.list_ended_executions
 
-    async def record(*arguments: Any) -> list[dict[str, Any]]:
+    async def record(*arguments: Any) -> list[changes.ExecutionChange]:
         queries.append(arguments)
         await asyncio.sleep(0)
         return await list_ended_executions(*arguments)

@@ -82,19 +82,16 @@ async def test_recent_attempts_are_found_without_reading_old_partitions(db: Data
         assert touched < pages / 4, f"{touched} of {pages} pages"
     found = await metrics.load_metrics(db)
     passed = await db.fetch_value("SELECT extract(epoch FROM clock_timestamp() - max(run_at)) FROM tenuto.activities")
-    recent = {row["status"]: row for row in found.recent}
+    recent = {each.state: each for each in found.recent}
     # One per second, up to three seconds after the last; one less for every second that has passed since.
-    assert 62 - passed <= recent["completed"]["attempts"] + recent["failed"]["attempts"] <= 63
-    assert recent["failed"]["run_seconds"] == 2.0 * recent["failed"]["attempts"]
-    assert (recent["failed"]["longest_seconds"], recent["failed"]["latest_seconds"]) == (2.0, 1.0)
+    assert 62 - passed <= recent["completed"].attempt_count + recent["failed"].attempt_count <= 63
+    assert recent["failed"].run_seconds == 2.0 * recent["failed"].attempt_count
+    assert (recent["failed"].max_run_seconds, recent["failed"].max_start_delay_seconds) == (2.0, 1.0)
 
 
 async def test_metrics_of_an_empty_installation_are_zero(db: Database) -> None:
     found = await metrics.load_metrics(db)
-    assert (found.waiting, found.running, found.services, found.repairs, found.recent) == ([], [], [], [], [])
-    assert (found.scheduled, found.held_back, found.dead_letters) == (0, 0, 0)
-    assert found.executions == {"in_progress": 0, "paused": 0}
-    assert [(row["what"], row["due"], row["late_seconds"]) for row in found.due] == [
-        ("schedule", 0, 0.0),
-        ("manifest", 0, 0.0),
-    ]
+    assert (found.queued, found.running, found.services, found.repairs, found.recent) == ([], [], [], [], [])
+    assert (found.scheduled_count, found.waiting_count, found.open_dead_letter_count) == (0, 0, 0)
+    assert found.executions == metrics.OpenExecutions(0, 0)
+    assert found.due == [metrics.DueDefinitions("schedule", 0, 0.0), metrics.DueDefinitions("manifest", 0, 0.0)]

@@ -20,7 +20,7 @@ from tenuto.errors import StoreError, Unavailable
 from tenuto.extension import Event, EventOptions, EventSource, EventTopics, Extension
 from tenuto.extension_registry import ExtensionRegistry
 from tenuto.logs import Log
-from tenuto.observability.event_sources import RESET, TOPICS
+from tenuto.observability.event_sources import RESET, TOPICS, Reset
 from tenuto.postgres.database import Database
 
 COMMIT_DELAY = timedelta(seconds=5)
@@ -226,7 +226,7 @@ class EventFeed:
             return
         now = database.clock.now()
         if since < now - MAX_ABSENCE:
-            reset = Event(RESET, {"reason": "away for too long: reload everything"})
+            reset = Event(RESET, Reset("away for too long: reload everything"))
             subscription.start_with([EventBatch(since, now, (reset,))])
             return
         if self._has_history_since(since):

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Generic, Protocol, TypeVar
 from uuid import UUID
 
 from tenuto.extension import Event, EventOptions, EventSource, EventTopics
 from tenuto.postgres.database import Database
 from tenuto.store.reports import changes
+from tenuto.store.reports.changes import (
+    DeadLetterChange,
+    DefinitionChange,
+    EndedAttempts,
+    ExecutionChange,
+    LiveWorker,
+    QueuesAndWorkers,
+)
 
 RESET = "reset"
 """Topic of the event after which a subscriber must reload everything."""
@@ -20,27 +29,66 @@ _MAX_OPEN_EXECUTIONS = 2_000
 _MAX_ACTIVITY_KINDS = 100
 _HIGHEST_ID = UUID(int=2**128 - 1)
 
-Record = dict[str, Any]
-PagedQuery = Callable[[Database, datetime, UUID, int], Awaitable[list[Record]]]
+
+class DatedChange(Protocol):
+    """A change with an id and an instant, by which pages are ordered."""
+
+    @property
+    def id(self) -> UUID: ...
+
+    @property
+    def at(self) -> datetime: ...
 
 
-async def _load_all(
-    load_page: PagedQuery, database: Database, since: datetime, order: str, max_changes: int
-) -> list[Record]:
+C = TypeVar("C", bound=DatedChange)
+PagedQuery = Callable[[Database, datetime, UUID, int], Awaitable[list[C]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """Data of the event after which a subscriber must reload everything."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndedCount:
+    """The number of attempts of a job that ended with one outcome."""
+
+    name: str
+    state: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class EndedActivities:
+    """Data of an event of the topic ``activities``."""
+
+    ended: list[EndedCount]
+
+
+@dataclass(frozen=True, slots=True)
+class LiveWorkers:
+    """Data of an event of the topic ``workers``."""
+
+    alive: list[LiveWorker]
+
+
+async def _load_all(load_page: PagedQuery[C], database: Database, since: datetime, max_changes: int) -> list[C]:
     """Load all changes after an instant, page by page, up to the limit."""
-    found: list[Record] = []
+    found: list[C] = []
     at, after_id = since, _HIGHEST_ID
     while len(found) < max_changes:
         page = await load_page(database, at, after_id, _PAGE_SIZE)
         found += page
         if len(page) < _PAGE_SIZE:
             break
-        at, after_id = page[-1][order], page[-1]["id"]
+        at, after_id = page[-1].at, page[-1].id
     return found
 
 
 def _reset_if_full(count: int, max_changes: int) -> list[Event]:
-    return [Event(RESET, {"reason": "too many changes: reload everything"})] if count >= max_changes else []
+    return [Event(RESET, Reset("too many changes: reload everything"))] if count >= max_changes else []
 
 
 class _Executions:
@@ -48,118 +96,108 @@ class _Executions:
 
     def __init__(self, options: EventOptions) -> None:
         self._max_changes = options.max_changes
-        self._known: dict[Any, Any] = {}
+        self._known: dict[UUID, ExecutionChange] = {}
 
-    async def load(self, database: Database, since: datetime) -> tuple[list[Record], list[Record]]:
+    async def load(self, database: Database, since: datetime) -> tuple[list[ExecutionChange], list[ExecutionChange]]:
         open_executions = await changes.list_open_executions(database, _MAX_OPEN_EXECUTIONS)
-        ended = await _load_all(changes.list_ended_executions, database, since, "ended_at", self._max_changes)
+        ended = await _load_all(changes.list_ended_executions, database, since, self._max_changes)
         return open_executions, ended
 
-    def detect_changes(self, loaded: tuple[list[Record], list[Record]]) -> list[Event]:
+    def detect_changes(self, loaded: tuple[list[ExecutionChange], list[ExecutionChange]]) -> list[Event]:
         open_executions, ended = loaded
-        current = {each["id"]: each for each in (*open_executions, *ended)}
+        current = {each.id: each for each in (*open_executions, *ended)}
         changed = [each for id, each in current.items() if self._known.get(id) != each]
         self._known = current
         return [Event("executions", each) for each in changed] + _reset_if_full(len(ended), self._max_changes)
 
 
 class _Activities:
-    """Numbers of attempts that ended, by job and status."""
+    """Numbers of attempts that ended, by job and outcome."""
 
     def __init__(self, options: EventOptions) -> None:
         self._max_changes = options.max_changes
         self._span = _WHOLE_SPAN if options.is_catch_up else _COUNT_SPAN
         self._counted: Counter[tuple[datetime, str, str]] = Counter()
 
-    async def load(self, database: Database, since: datetime) -> list[Record]:
+    async def load(self, database: Database, since: datetime) -> list[EndedAttempts]:
         first_span_at = since.replace(microsecond=0)
         return await changes.count_ended_activities(database, first_span_at, self._span, self._max_changes)
 
-    def detect_changes(self, loaded: Sequence[Record]) -> list[Event]:
-        counted = Counter({(each["span"], each["name"], each["status"]): each["count"] for each in loaded})
+    def detect_changes(self, loaded: Sequence[EndedAttempts]) -> list[Event]:
+        counted = Counter({(each.span_at, each.name, str(each.state)): each.count for each in loaded})
         new_counts: Counter[tuple[str, str]] = Counter()
-        for (_span, name, status), count in (counted - self._counted).items():
-            new_counts[name, status] += count
+        for (_span_at, name, state), count in (counted - self._counted).items():
+            new_counts[name, state] += count
         self._counted = counted
-        ended = [
-            {"name": name, "status": status, "count": count}
-            for (name, status), count in new_counts.most_common(_MAX_ACTIVITY_KINDS)
-        ]
-        return [Event("activities", {"ended": ended})] if ended else []
+        ended = [EndedCount(name, state, count) for (name, state), count in new_counts.most_common(_MAX_ACTIVITY_KINDS)]
+        return [Event("activities", EndedActivities(ended))] if ended else []
 
 
-class _RecordedChanges:
+class _RecordedChanges(Generic[C]):
     """Changes that are stored with their instants: each is reported once."""
 
-    def __init__(self, topic: str, load_page: PagedQuery, options: EventOptions) -> None:
+    def __init__(self, topic: str, load_page: PagedQuery[C], options: EventOptions) -> None:
         self._topic = topic
         self._load_page = load_page
         self._max_changes = options.max_changes
-        self._reported: dict[Any, datetime] = {}
+        self._reported: dict[C, datetime] = {}
         self._since: datetime | None = None
 
-    async def load(self, database: Database, since: datetime) -> list[Record]:
+    async def load(self, database: Database, since: datetime) -> list[C]:
         self._since = since
-        return await _load_all(self._load_page, database, since, "at", self._max_changes)
+        return await _load_all(self._load_page, database, since, self._max_changes)
 
-    def detect_changes(self, loaded: list[Record]) -> list[Event]:
-        found = [Event(self._topic, self._data(each)) for each in self._select(loaded) if self._is_new(each)]
+    def detect_changes(self, loaded: list[C]) -> list[Event]:
+        found = [Event(self._topic, each) for each in self._select(loaded) if self._is_new(each)]
         self._forget_reported()
         return found + _reset_if_full(len(loaded), self._max_changes)
 
-    def _select(self, loaded: list[Record]) -> list[Record]:
+    def _select(self, loaded: list[C]) -> list[C]:
         return loaded
 
-    def _data(self, record: Record) -> Record:
-        return record
-
-    def _is_new(self, record: Record) -> bool:
-        key = tuple(record.get(name) for name in ("id", "what", "version", "status", "at"))
-        if key in self._reported:
+    def _is_new(self, change: C) -> bool:
+        if change in self._reported:
             return False
-        self._reported[key] = record["at"]
+        self._reported[change] = change.at
         return True
 
     def _forget_reported(self) -> None:
         """Forget changes that are too old to be queried again."""
         if len(self._reported) > 2 * self._max_changes and self._since is not None:
             since = self._since
-            self._reported = {key: at for key, at in self._reported.items() if at > since}
+            self._reported = {change: at for change, at in self._reported.items() if at > since}
 
 
-class _Definitions(_RecordedChanges):
+class _Definitions(_RecordedChanges[DefinitionChange]):
     """Changes of schedules and manifests: the last of several changes of a definition."""
 
-    def _select(self, loaded: list[Record]) -> list[Record]:
-        return list({(each["what"], each["id"]): each for each in loaded}.values())
-
-    def _data(self, record: Record) -> Record:
-        return {name: value for name, value in record.items() if name != "id"}
+    def _select(self, loaded: list[DefinitionChange]) -> list[DefinitionChange]:
+        return list({(each.kind, each.id): each for each in loaded}.values())
 
 
 class _QueuesAndWorkers:
     """Task counts of the queues, and the live workers."""
 
     def __init__(self, _options: EventOptions) -> None:
-        self._queues: Any = None
-        self._workers: Any = None
+        self._queues: dict[str, dict[str, int]] | None = None
+        self._workers: list[LiveWorker] | None = None
 
-    async def load(self, database: Database, since: datetime) -> Record:
+    async def load(self, database: Database, since: datetime) -> QueuesAndWorkers:
         return await changes.load_queues_and_workers(database)
 
-    def detect_changes(self, loaded: Record) -> list[Event]:
+    def detect_changes(self, loaded: QueuesAndWorkers) -> list[Event]:
         found = []
-        if loaded["queues"] != self._queues:
-            self._queues = loaded["queues"]
-            found.append(Event("queues", loaded["queues"]))
-        if loaded["workers"] != self._workers:
-            self._workers = loaded["workers"]
-            found.append(Event("workers", {"alive": loaded["workers"]}))
+        if loaded.queues != self._queues:
+            self._queues = loaded.queues
+            found.append(Event("queues", loaded.queues))
+        if loaded.workers != self._workers:
+            self._workers = loaded.workers
+            found.append(Event("workers", LiveWorkers(loaded.workers)))
         return found
 
 
 def _dead_letters(options: EventOptions) -> EventSource:
-    return _RecordedChanges("dead_letters", changes.list_changed_dead_letters, options)
+    return _RecordedChanges[DeadLetterChange]("dead_letters", changes.list_changed_dead_letters, options)
 
 
 def _definitions(options: EventOptions) -> EventSource:

@@ -132,34 +132,42 @@ def _database_values(result: QueryResult[DatabaseMetrics]) -> Iterator[tuple[str
         return
     yield "tenuto_metrics_query_seconds", [((), result.seconds)]
     yield "tenuto_metrics_query_age_seconds", [((), monotonic_seconds() - result.finished_at)]
-    yield "tenuto_queue_waiting", [((row["queue"],), row["waiting"]) for row in found.waiting]
-    yield "tenuto_queue_oldest_seconds", [((row["queue"],), row["oldest_seconds"]) for row in found.waiting]
+    yield "tenuto_queue_waiting", [((each.queue,), each.count) for each in found.queued]
+    yield "tenuto_queue_oldest_seconds", [((each.queue,), each.oldest_seconds) for each in found.queued]
     states = {
-        "waiting": found.held_back,
-        "scheduled": found.scheduled,
-        "queued": sum(row["waiting"] for row in found.waiting),
-        "running": sum(row["live"] + row["overdue"] for row in found.running),
+        "waiting": found.waiting_count,
+        "scheduled": found.scheduled_count,
+        "queued": sum(each.count for each in found.queued),
+        "running": sum(each.live_count + each.overdue_count for each in found.running),
     }
     yield "tenuto_tasks", [((state,), number) for state, number in states.items()]
     yield (
         "tenuto_leases",
-        [((row["queue"], state), row[state]) for row in found.running for state in ("live", "overdue")],
+        [
+            ((each.queue, state), count)
+            for each in found.running
+            for state, count in (("live", each.live_count), ("overdue", each.overdue_count))
+        ],
     )
-    yield "tenuto_executions_in_progress", [((), found.executions["in_progress"])]
-    yield "tenuto_executions_paused", [((), found.executions["paused"])]
-    yield "tenuto_dead_letters_open", [((), found.dead_letters)]
-    yield "tenuto_due", [((row["what"],), row["due"]) for row in found.due]
-    yield "tenuto_due_delay_seconds", [((row["what"],), row["late_seconds"]) for row in found.due]
+    yield "tenuto_executions_in_progress", [((), found.executions.in_progress_count)]
+    yield "tenuto_executions_paused", [((), found.executions.paused_count)]
+    yield "tenuto_dead_letters_open", [((), found.open_dead_letter_count)]
+    yield "tenuto_due", [((each.kind,), each.due_count) for each in found.due]
+    yield "tenuto_due_delay_seconds", [((each.kind,), each.late_seconds) for each in found.due]
     yield (
         "tenuto_services",
-        [((row["service"], state), row[state]) for row in found.services for state in ("alive", "silent")],
+        [
+            ((each.service, state), count)
+            for each in found.services
+            for state, count in (("alive", each.alive_count), ("silent", each.silent_count))
+        ],
     )
-    yield "tenuto_slots", [((), sum(row["slots"] for row in found.services))]
-    yield "tenuto_repairs_total", [((row["net"],), row["count"]) for row in found.repairs]
-    yield "tenuto_recent_attempts", [((row["status"], row["reason"]), row["attempts"]) for row in found.recent]
-    yield "tenuto_recent_run_seconds", [((), sum(row["run_seconds"] for row in found.recent))]
-    yield "tenuto_recent_max_run_seconds", [((), max((row["longest_seconds"] for row in found.recent), default=0))]
+    yield "tenuto_slots", [((), sum(each.slots for each in found.services))]
+    yield "tenuto_repairs_total", [((each.repair,), each.count) for each in found.repairs]
+    yield "tenuto_recent_attempts", [((each.state, each.reason), each.attempt_count) for each in found.recent]
+    yield "tenuto_recent_run_seconds", [((), sum(each.run_seconds for each in found.recent))]
+    yield "tenuto_recent_max_run_seconds", [((), max((each.max_run_seconds for each in found.recent), default=0))]
     yield (
         "tenuto_recent_max_start_delay_seconds",
-        [((), max((row["latest_seconds"] for row in found.recent), default=0))],
+        [((), max((each.max_start_delay_seconds for each in found.recent), default=0))],
     )

@@ -118,21 +118,21 @@ def _check_claims(signs: LivenessSigns, counters: ProcessMetrics) -> ReadinessCh
             ok=age_seconds < MAX_POLL_AGE_SECONDS,
             detail=f"the worker of this process last polled {age_seconds:.0f} s ago",
         )
-    workers = next((service for service in signs.services if service["service"] == "worker"), None)
+    workers = next((service for service in signs.services if service.service == "worker"), None)
     if workers is None:
         return ReadinessCheck("claims", ok=True, detail="no worker is registered; tasks wait")
-    age_seconds = max(0.0, workers["heard_seconds"])
+    age_seconds = max(0.0, workers.heartbeat_age_seconds)
     return ReadinessCheck(
         "claims",
         ok=age_seconds < MAX_POLL_AGE_SECONDS,
-        detail=f"{workers['alive']} alive, last heartbeat {age_seconds:.0f} s ago",
+        detail=f"{workers.alive_count} alive, last heartbeat {age_seconds:.0f} s ago",
     )
 
 
 def _check_scheduler(signs: LivenessSigns, max_delay_seconds: float) -> ReadinessCheck:
     if signs.most_overdue_schedule is None:
         return ReadinessCheck("scheduler", ok=True, detail="no schedule is overdue")
-    delay_seconds = max(0.0, signs.most_overdue_schedule["late_seconds"])
+    delay_seconds = max(0.0, signs.most_overdue_schedule.late_seconds)
     detail = f"the most overdue schedule is {delay_seconds:.0f} s late"
     return ReadinessCheck(
         "scheduler",

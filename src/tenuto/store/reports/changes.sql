@@ -1,6 +1,7 @@
 -- name: list_open_executions
 -- Return open executions.
-SELECT id, schedule_name, state, current_group, total_groups, total_steps, failed_steps, started_at, ended_at, paused_at
+SELECT id, schedule_name, state, current_group, total_groups AS group_count, total_steps AS step_count,
+       failed_steps AS failed_step_count, started_at, ended_at, paused_at
 FROM tenuto.executions
 WHERE ended_at IS NULL
 ORDER BY id DESC
@@ -8,7 +9,8 @@ LIMIT $1;
 
 -- name: list_ended_executions
 -- Return executions that ended after a cursor of instant and id, oldest first.
-SELECT id, schedule_name, state, current_group, total_groups, total_steps, failed_steps, started_at, ended_at, paused_at
+SELECT id, schedule_name, state, current_group, total_groups AS group_count, total_steps AS step_count,
+       failed_steps AS failed_step_count, started_at, ended_at, paused_at
 FROM tenuto.executions
 WHERE ended_at >= $1 AND (ended_at, id) > ($1::timestamptz, $2::uuid)
 ORDER BY ended_at, id
@@ -16,17 +18,17 @@ LIMIT $3;
 
 -- name: count_ended_activities
 -- Count attempts that ended since an instant, by time span.
-SELECT date_bin($2::interval, ended_at, '2000-01-01') AS span, name, status, count(*) AS count
+SELECT date_bin($2::interval, ended_at, '2000-01-01') AS span_at, name, status AS state, count(*) AS count
 FROM tenuto.activities
 WHERE ended_at >= $1
-GROUP BY span, name, status
-ORDER BY span, count(*) DESC, name, status
+GROUP BY span_at, name, status
+ORDER BY span_at, count(*) DESC, name, status
 LIMIT $3;
 
 -- name: list_changed_dead_letters
 -- Return dead letters that were written or resolved after a cursor of instant and id, oldest first.
 (
-    SELECT id, external_id AS name, status, dead_lettered_at AS at
+    SELECT id, external_id, status AS state, dead_lettered_at AS at
     FROM tenuto.dead_letters
     WHERE dead_lettered_at >= $1 AND (dead_lettered_at, id) > ($1::timestamptz, $2::uuid)
       AND status = 'awaiting_intervention'
@@ -47,7 +49,7 @@ LIMIT $3;
 -- name: list_definition_changes
 -- Return changes of schedules and manifests after a cursor of instant and id, oldest first.
 (
-    SELECT schedule_id AS id, 'schedule' AS what, name, change, version, at
+    SELECT schedule_id AS id, 'schedule' AS kind, name, change, version, at
     FROM tenuto.schedule_versions
     WHERE (at, schedule_id) > ($1::timestamptz, $2::uuid)
     ORDER BY at, schedule_id

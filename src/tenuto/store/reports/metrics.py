@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
-from tenuto.postgres.database import Connection, Database, Row
+from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
+from tenuto.store.records import RowMapper
 
 SQL = load_statements(__file__)
 
@@ -19,23 +19,110 @@ RECENT_WINDOW = timedelta(minutes=1)
 SILENT_AFTER = timedelta(seconds=120)
 """A service without a heartbeat for this long does not count as live."""
 
-Figures = dict[str, Any]
+
+@dataclass(frozen=True, slots=True)
+class QueuedTasks:
+    """The queued tasks of one queue."""
+
+    queue: str
+    count: int
+    oldest_seconds: float
+    """How long the oldest has been due."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTasks:
+    """The running tasks of one queue."""
+
+    queue: str
+    live_count: int
+    overdue_count: int
+    """Tasks whose lease has expired."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenExecutions:
+    """The executions in progress."""
+
+    in_progress_count: int
+    paused_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class DueDefinitions:
+    """The due schedules or manifests that have not been fired."""
+
+    kind: str
+    due_count: int
+    late_seconds: float
+    """Delay of the most overdue one."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceProcesses:
+    """The registered processes of one service."""
+
+    service: str
+    alive_count: int
+    silent_count: int
+    slots: int
+    heartbeat_age_seconds: float
+    """Time since the latest heartbeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class RepairCount:
+    """How often a repair was made."""
+
+    repair: str
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class RecentAttempts:
+    """Recently ended attempts with the same outcome."""
+
+    state: str
+    reason: str
+    attempt_count: int
+    run_seconds: float
+    """Total duration."""
+    max_run_seconds: float
+    max_start_delay_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class OverdueSchedule:
+    """The most overdue schedule."""
+
+    name: str
+    late_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
 class DatabaseMetrics:
     """All metrics at one instant."""
 
-    waiting: list[Figures]
-    running: list[Figures]
-    scheduled: int
-    held_back: int
-    dead_letters: int
-    executions: Figures
-    due: list[Figures]
-    services: list[Figures]
-    repairs: list[Figures]
-    recent: list[Figures]
+    queued: list[QueuedTasks]
+    running: list[RunningTasks]
+    scheduled_count: int
+    waiting_count: int
+    open_dead_letter_count: int
+    executions: OpenExecutions
+    due: list[DueDefinitions]
+    services: list[ServiceProcesses]
+    repairs: list[RepairCount]
+    recent: list[RecentAttempts]
+
+
+_QUEUED = RowMapper(QueuedTasks, SQL.count_queued_by_queue)
+_RUNNING = RowMapper(RunningTasks, SQL.count_running_by_queue)
+_EXECUTIONS = RowMapper(OpenExecutions, SQL.count_open_executions)
+_DUE = RowMapper(DueDefinitions, SQL.count_due_definitions)
+_SERVICES = RowMapper(ServiceProcesses, SQL.list_services)
+_REPAIRS = RowMapper(RepairCount, SQL.list_repairs)
+_RECENT = RowMapper(RecentAttempts, SQL.summarise_recent_attempts)
+_OVERDUE_SCHEDULES = RowMapper(OverdueSchedule, SQL.find_most_overdue_schedule)
 
 
 async def load_metrics(database: Database) -> DatabaseMetrics:
@@ -46,16 +133,16 @@ async def load_metrics(database: Database) -> DatabaseMetrics:
 async def _load_metrics(connection: Connection) -> DatabaseMetrics:
     await connection.execute(_SET_SHORT_TIMEOUTS)
     return DatabaseMetrics(
-        waiting=_to_records(await connection.fetch(SQL.count_queued_by_queue)),
-        running=_to_records(await connection.fetch(SQL.count_running_by_queue)),
-        scheduled=await connection.fetchval(SQL.count_scheduled),
-        held_back=await connection.fetchval(SQL.count_waiting),
-        dead_letters=await connection.fetchval(SQL.count_open_dead_letters),
-        executions=_to_records(await connection.fetch(SQL.count_open_executions))[0],
-        due=_to_records(await connection.fetch(SQL.count_due_definitions)),
-        services=_to_records(await connection.fetch(SQL.list_services, SILENT_AFTER)),
-        repairs=_to_records(await connection.fetch(SQL.list_repairs)),
-        recent=_to_records(await connection.fetch(SQL.summarise_recent_attempts, RECENT_WINDOW)),
+        queued=_QUEUED.all(await connection.fetch(SQL.count_queued_by_queue)),
+        running=_RUNNING.all(await connection.fetch(SQL.count_running_by_queue)),
+        scheduled_count=await connection.fetchval(SQL.count_scheduled),
+        waiting_count=await connection.fetchval(SQL.count_waiting),
+        open_dead_letter_count=await connection.fetchval(SQL.count_open_dead_letters),
+        executions=_EXECUTIONS.all(await connection.fetch(SQL.count_open_executions))[0],
+        due=_DUE.all(await connection.fetch(SQL.count_due_definitions)),
+        services=_SERVICES.all(await connection.fetch(SQL.list_services, SILENT_AFTER)),
+        repairs=_REPAIRS.all(await connection.fetch(SQL.list_repairs)),
+        recent=_RECENT.all(await connection.fetch(SQL.summarise_recent_attempts, RECENT_WINDOW)),
     )
 
 
@@ -63,9 +150,8 @@ async def _load_metrics(connection: Connection) -> DatabaseMetrics:
 class LivenessSigns:
     """Facts that show whether work gets done."""
 
-    most_overdue_schedule: Figures | None
-    """Name and delay of the most overdue schedule."""
-    services: list[Figures]
+    most_overdue_schedule: OverdueSchedule | None
+    services: list[ServiceProcesses]
 
 
 async def ping(database: Database) -> None:
@@ -78,13 +164,9 @@ async def load_liveness_signs(database: Database) -> LivenessSigns:
 
     async def load(connection: Connection) -> LivenessSigns:
         await connection.execute(_SET_SHORT_TIMEOUTS)
-        latest = _to_records(await connection.fetch(SQL.find_most_overdue_schedule))
         return LivenessSigns(
-            latest[0] if latest else None, _to_records(await connection.fetch(SQL.list_services, SILENT_AFTER))
+            _OVERDUE_SCHEDULES.optional(await connection.fetchrow(SQL.find_most_overdue_schedule)),
+            _SERVICES.all(await connection.fetch(SQL.list_services, SILENT_AFTER)),
         )
 
     return await database.transaction(load, tries=1)
-
-
-def _to_records(rows: list[Row]) -> list[Figures]:
-    return [dict(row) for row in rows]

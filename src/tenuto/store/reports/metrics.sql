@@ -3,7 +3,7 @@
 -- name: count_queued_by_queue
 -- Count the queued tasks of each queue, and how long the oldest has been due. Two branches, because tasks with a
 -- limit key have their own index.
-SELECT queue, sum(waiting)::bigint AS waiting,
+SELECT queue, sum(waiting)::bigint AS count,
        greatest(0, extract(epoch FROM now() - min(oldest)))::double precision AS oldest_seconds
 FROM (
     SELECT queue, count(*) AS waiting, min(run_at) AS oldest
@@ -17,18 +17,18 @@ FROM (
     GROUP BY queue
 ) AS free
 GROUP BY queue
-ORDER BY waiting DESC, queue
+ORDER BY count DESC, queue
 LIMIT 200;
 
 -- name: count_running_by_queue
 -- Count the running tasks of each queue with a live lease and with an expired one.
 SELECT queue,
-       count(*) FILTER (WHERE lease_until > now()) AS live,
-       count(*) FILTER (WHERE lease_until <= now()) AS overdue
+       count(*) FILTER (WHERE lease_until > now()) AS live_count,
+       count(*) FILTER (WHERE lease_until <= now()) AS overdue_count
 FROM tenuto.tasks
 WHERE state = 'running'
 GROUP BY queue
-ORDER BY live DESC, queue
+ORDER BY live_count DESC, queue
 LIMIT 200;
 
 -- name: count_scheduled
@@ -63,13 +63,13 @@ WHERE status = 'awaiting_intervention';
 
 -- name: count_open_executions
 -- Count open executions, and how many of them are paused.
-SELECT count(*) AS in_progress, count(paused_at) AS paused
+SELECT count(*) AS in_progress_count, count(paused_at) AS paused_count
 FROM tenuto.executions
 WHERE ended_at IS NULL;
 
 -- name: count_due_definitions
 -- Count due schedules and manifests, and the largest delay of each.
-SELECT 'schedule' AS what, count(*) AS due,
+SELECT 'schedule' AS kind, count(*) AS due_count,
        coalesce(extract(epoch FROM now() - min(next_run_at)), 0)::double precision AS late_seconds
 FROM tenuto.schedules
 WHERE enabled AND next_run_at IS NOT NULL AND next_run_at <= now()
@@ -91,10 +91,10 @@ LIMIT 1;
 -- Return for each kind of service the number of processes, the slots of those that claim tasks, and the time since
 -- the latest heartbeat.
 SELECT service,
-       count(*) FILTER (WHERE seen_at > now() - $1::interval) AS alive,
-       count(*) FILTER (WHERE seen_at <= now() - $1::interval) AS silent,
+       count(*) FILTER (WHERE seen_at > now() - $1::interval) AS alive_count,
+       count(*) FILTER (WHERE seen_at <= now() - $1::interval) AS silent_count,
        coalesce(sum(slots) FILTER (WHERE seen_at > now() - $1::interval AND draining_at IS NULL), 0) AS slots,
-       extract(epoch FROM now() - max(seen_at))::double precision AS heard_seconds
+       extract(epoch FROM now() - max(seen_at))::double precision AS heartbeat_age_seconds
 FROM tenuto.workers
 WHERE ended_at IS NULL
 GROUP BY service
@@ -103,7 +103,7 @@ LIMIT 10;
 
 -- name: list_repairs
 -- Return the number of repairs of each kind since the schema was created.
-SELECT net, count
+SELECT net AS repair, count
 FROM tenuto.repairs
 ORDER BY net
 LIMIT 100;
@@ -111,14 +111,14 @@ LIMIT 100;
 -- name: summarise_recent_attempts
 -- Summarise attempts that ended within the last $1: number, duration and start delay. The BRIN index leads to the few
 -- recent pages.
-SELECT status, coalesce(reason, '') AS reason, count(*) AS attempts,
+SELECT status AS state, coalesce(reason, '') AS reason, count(*) AS attempt_count,
        coalesce(sum(extract(epoch FROM ended_at - started_at)), 0)::double precision AS run_seconds,
-       coalesce(max(extract(epoch FROM ended_at - started_at)), 0)::double precision AS longest_seconds,
-       greatest(0, coalesce(max(extract(epoch FROM started_at - run_at)), 0))::double precision AS latest_seconds
+       coalesce(max(extract(epoch FROM ended_at - started_at)), 0)::double precision AS max_run_seconds,
+       greatest(0, coalesce(max(extract(epoch FROM started_at - run_at)), 0))::double precision AS max_start_delay_seconds
 FROM tenuto.activities
 WHERE ended_at > now() - $1::interval
-GROUP BY status, reason
-ORDER BY status, reason
+GROUP BY status, activities.reason
+ORDER BY status, activities.reason
 LIMIT 100;
 
 -- name: ping
