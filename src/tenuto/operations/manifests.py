@@ -90,9 +90,6 @@ class Manifests(OperationGroup):
             effects[manifest.external_id] = await manifest_definitions.declare(
                 operation.database, manifest, change_context(operation, origin)
             )
-            effects[manifest.external_id] = await manifest_definitions.declare(
-                operation.database, manifest, change_context(operation, origin)
-            )
         await self._wake_services(database or await self._open())
         return effects
 
