@@ -30,7 +30,7 @@ def test_portal_runs_operations_in_blocking_code(plain_app: Tenuto) -> None:
     bake = plain_app.jobs.get_job("bake")
     with Portal(plain_app) as portal:
         task = portal.run(plain_app.enqueue(bake, 21))
-        assert portal.run(plain_app.task(task.id))["input"] == {"n": 21}
+        assert portal.run(plain_app.task(task.id)).input == {"n": 21}
         with pytest.raises(Invalid):
             portal.run(plain_app.enqueue(bake, "many"))
     with Portal(plain_app) as portal:
@@ -42,14 +42,14 @@ def test_portal_serves_many_threads(plain_app: Tenuto) -> None:
     with Portal(plain_app) as portal, ThreadPoolExecutor(8) as threads:
         tasks = list(threads.map(lambda n: portal.run(plain_app.enqueue(bake, n)), range(40)))
         assert len({task.id for task in tasks}) == 40
-        assert sorted(portal.run(plain_app.task(task.id))["input"]["n"] for task in tasks) == list(range(40))
+        assert sorted(portal.run(plain_app.task(task.id)).input["n"] for task in tasks) == list(range(40))
 
 
 def test_portal_keeps_the_actor_of_the_caller(plain_app: Tenuto) -> None:
     bake = plain_app.jobs.get_job("bake")
     with Portal(plain_app) as portal:
         task = portal.run(plain_app.acting_as(Actor.user("ana", "Ana")).enqueue(bake, 1))
-        assert portal.run(plain_app.task(task.id))["initiator_name"] == "Ana"
+        assert portal.run(plain_app.task(task.id)).initiator_name == "Ana"
 
 
 def test_closed_portal_raises_an_error_and_leaves_no_thread(plain_app: Tenuto) -> None:

@@ -65,7 +65,7 @@ class Submitter:
 
     async def ended(self, execution: Any) -> None:
         found = await self._app.executions.wait(execution, runner_protocol.TIMEOUT_SECONDS)
-        assert found["state"] == "completed", found
+        assert found.state == "completed", found
 
 
 class TenutoRunner:

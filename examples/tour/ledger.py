@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from tenuto.store.activities import OutcomeCounts
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,18 +36,18 @@ class Ledger:
         return {**asdict(self), "balances": self.balances}
 
 
-def build_ledger(submitted: int, counts: Mapping[str, int], **events: Any) -> Ledger:
+def build_ledger(submitted: int, counts: OutcomeCounts, **events: Any) -> Ledger:
     """Compare both counts; submitted work that is neither ended nor open is lost."""
-    ended = counts["done"] + counts["failed"]
+    ended = counts.done_count + counts.failed_count
     return Ledger(
         submitted=submitted,
-        done=counts["done"],
-        failed=counts["failed"],
-        open=counts["open"],
-        lost=submitted - ended - counts["open"],
-        doubled=counts["doubled"],
-        attempts=counts["attempts"],
-        retries=counts["attempts"] - ended,
-        taken_back=counts["lost_attempts"],
+        done=counts.done_count,
+        failed=counts.failed_count,
+        open=counts.open_count,
+        lost=submitted - ended - counts.open_count,
+        doubled=counts.doubled_count,
+        attempts=counts.attempt_count,
+        retries=counts.attempt_count - ended,
+        taken_back=counts.lost_attempt_count,
         **events,
     )

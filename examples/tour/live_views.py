@@ -15,6 +15,8 @@ from rich.text import Text
 
 from tenuto.cli.formatting import one_line
 from tenuto.cli.work import batches, execution_view
+from tenuto.operations.executions import ExecutionDetails
+from tenuto.store.activities import ActivityDetails, TaskRecord
 
 Record = dict[str, Any]
 
@@ -35,7 +37,7 @@ class LiveView(Protocol):
 class ExecutionProgress:
     """An execution with its groups and steps."""
 
-    execution: Record
+    execution: ExecutionDetails
 
     def render(self, width: int, height: int) -> RenderableType:
         return execution_view.render_execution(self.execution, width=width, height=height)
@@ -48,7 +50,7 @@ class ExecutionProgress:
 class TaskAttempts:
     """A task with one line per attempt."""
 
-    attempts: Sequence[Record]
+    attempts: Sequence[ActivityDetails]
 
     def render(self, width: int, height: int) -> RenderableType:
         return Group(*(Text(line, style=style, no_wrap=True, overflow="ellipsis") for line, style in self._lines()))
@@ -61,13 +63,13 @@ class TaskAttempts:
         return [_describe_attempt(one) for one in self.attempts]
 
 
-def _describe_attempt(one: Record) -> tuple[str, str]:
-    head = f"attempt {one['attempt']}"
-    match one["status"]:
+def _describe_attempt(one: ActivityDetails) -> tuple[str, str]:
+    head = f"attempt {one.attempt}"
+    match one.state:
         case "completed":
-            return f"● {head}  done: {one_line(one['output'], 50)}", "green"
+            return f"● {head}  done: {one_line(one.output, 50)}", "green"
         case "failed":
-            return f"✗ {head}  failed: {one_line(one['error']['message'], 50)}", "red"
+            return f"✗ {head}  failed: {one_line(one.error['message'], 50)}", "red"
         case "in_progress":
             return f"◐ {head}  running", "yellow"
         case _:
@@ -98,7 +100,7 @@ class WorkerState:
     name: str
     pid: int
     is_dead: bool
-    tasks: Sequence[Record]
+    tasks: Sequence[TaskRecord]
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,5 +155,5 @@ def _describe_state(worker: WorkerState) -> Text:
 def _describe_tasks(worker: WorkerState) -> str:
     if worker.is_dead:
         return f"holds {len(worker.tasks)} until its leases expire" if worker.tasks else ""
-    shown = [task["progress"] for task in worker.tasks if task["progress"]]
+    shown = [task.progress for task in worker.tasks if task.progress]
     return ", ".join(f"{one['message']} {one['done'] * 100 // one['total']} %" for one in shown)

@@ -7,7 +7,7 @@ the database counts outcomes, and the ledger compares both.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -25,6 +25,8 @@ from tenuto.clock import monotonic_seconds
 from tenuto.errors import Unavailable
 from tenuto.ids import new_id
 from tenuto.model.actors import Actor
+from tenuto.operations.executions import ExecutionDetails
+from tenuto.store.activities import ActivityDetails, OutcomeCounts, TaskRecord
 
 BATCH_SIZE, REPORT_COUNT, INVOICE_COUNT = 5000, 9, 300
 TIMEOUT_SECONDS = 300.0
@@ -91,17 +93,17 @@ class Tour:
         self._submitted_count += jobs.STEP_COUNT
         ended = await self._watch_execution(started.execution_id)
         await self._outcome(
-            f"All {jobs.STEP_COUNT} steps {ended['state']} after {ended['duration']:.1f} s. Each has a record with "
+            f"All {jobs.STEP_COUNT} steps {ended.state} after {ended.duration_seconds:.1f} s. Each has a record with "
             "initiator, input, output and duration."
         )
 
-    async def _watch_execution(self, id: UUID) -> dict[str, Any]:
-        async def ended() -> dict[str, Any] | None:
+    async def _watch_execution(self, id: UUID) -> ExecutionDetails:
+        async def ended() -> ExecutionDetails | None:
             execution = await self._app.executions.get(id)
             self._presenter.show(ExecutionProgress(execution))
-            return execution if execution["ended_at"] is not None else None
+            return execution if execution.ended_at is not None else None
 
-        execution: dict[str, Any] = await self._until(ended)
+        execution: ExecutionDetails = await self._until(ended)
         return execution
 
     async def _show_retries(self) -> None:
@@ -140,15 +142,15 @@ class Tour:
             "Done with the corrected input. The dead letter is resolved, with the operator and the note."
         )
 
-    async def _watch_task(self, id: UUID) -> Sequence[dict[str, Any]]:
+    async def _watch_task(self, id: UUID) -> Sequence[ActivityDetails]:
         """Show a task's attempts until it has ended."""
 
-        async def ended() -> Sequence[dict[str, Any]] | None:
+        async def ended() -> Sequence[ActivityDetails] | None:
             attempts = await self._app.attempts(id)
             self._presenter.show(TaskAttempts(attempts))
-            return attempts if attempts[-1]["final"] else None
+            return attempts if attempts[-1].final else None
 
-        attempts: Sequence[dict[str, Any]] = await self._until(ended)
+        attempts: Sequence[ActivityDetails] = await self._until(ended)
         self._presenter.finish_view()
         return attempts
 
@@ -182,7 +184,7 @@ class Tour:
             f"{REPORT_COUNT} reports of a few seconds each are running. The worker with most of them is killed. After "
             f"its leases of {LEASE_SECONDS:.0f} s have expired, other workers take over its tasks.",
         )
-        before = (await self._counts())["lost_attempts"]
+        before = (await self._counts()).lost_attempt_count
         total, victim, held = 0, "", 0
         while not victim:  # on a very busy machine all reports may end before one is seen running
             total += await self._enqueue_reports()
@@ -199,7 +201,7 @@ class Tour:
             f"leases expired, tasks recovered after {monotonic_seconds() - died_at:.1f} s by {_other_workers(victim)}"
         )
         await self._until(lambda: self._all_ended("reports", total))
-        taken = (await self._counts())["lost_attempts"] - before
+        taken = (await self._counts()).lost_attempt_count - before
         await self._outcome(
             f"All {total} reports done; {taken} of them were recovered and done by {_other_workers(victim)}. "
             "The lost attempts are on record too."
@@ -249,7 +251,7 @@ class Tour:
 
     # --- queries ----------------------------------------------------------------------------------------------------
 
-    async def _counts(self) -> dict[str, int]:
+    async def _counts(self) -> OutcomeCounts:
         return await self._app.outcome_counts(initiator_id=self._actor.id)
 
     async def _all_workers_registered(self) -> bool:
@@ -259,12 +261,12 @@ class Tour:
     async def _load_overview(self, noun: str, total: int) -> WorkerOverview:
         """Return the state of the workers and of the work submitted last."""
         counts = await self._counts()
-        self._last_overview = WorkerOverview(noun, total - counts["open"], total, await self._load_worker_states())
+        self._last_overview = WorkerOverview(noun, total - counts.open_count, total, await self._load_worker_states())
         return self._last_overview
 
     async def _load_worker_states(self) -> list[WorkerState]:
         running = [
-            task for task in await self._app.tasks(state="running", limit=200) if task["initiator_id"] == self._actor.id
+            task for task in await self._app.tasks(state="running", limit=200) if task.initiator_id == self._actor.id
         ]
         ids = {worker.name: worker.id for worker in await self._app.workers()}
         return [
@@ -272,7 +274,7 @@ class Tour:
                 name,
                 pid,
                 name in self._killed_workers,
-                [task for task in running if task["worker_id"] == ids.get(name, "")],
+                [task for task in running if task.worker_id == ids.get(name, "")],
             )
             for name, pid in self._processes.pids.items()
         ]
@@ -333,8 +335,8 @@ class Tour:
         return monotonic_seconds() - self._started_at
 
 
-def _is_early(task: Mapping[str, Any]) -> bool:
-    progress = task["progress"]
+def _is_early(task: TaskRecord) -> bool:
+    progress = task.progress
     return progress is not None and progress["done"] <= progress["total"] * _MAX_PROGRESS_OF_VICTIM
 
 

@@ -135,11 +135,11 @@ async def _use_secret_everywhere(service: ApiClient, site: Site, url: str, folde
         await eventually(lambda: app.dead_letters.list(), timeout=30)
     ended = await app.executions.get(run.json()["execution_id"])
     states = {step["name"]: (await app.activity(step["activity_id"])) for step in ended["steps"]}
-    assert {name: record["status"] for name, record in states.items()} == {
+    assert {name: record.state for name, record in states.items()} == {
         "well": "completed", "badly": "failed", "script": "completed", "call": "completed", "refused": "failed",
         "rows": "completed", "no": "failed", "leak": "completed_with_warning", "fail": "failed",
         "log calls": "completed",
-    }, {name: record["error"] for name, record in states.items()}  # fmt: skip
+    }, {name: record.error for name, record in states.items()}  # fmt: skip
     assert len(site.requests) == 2, "the calls were not sent"
     (echoed,) = (asked for asked in site.requests if asked.target == "/echo")
     assert CANARY in echoed.headers["authorization"].encode("latin-1").decode()

@@ -71,7 +71,7 @@ async def test_execution_routes_run_pause_cancel_and_retry(service: ApiClient) -
     started = await service.post("/api/v1/schedules/s/run", json={"arguments": {"a": {"why": "on request"}}})
     assert started.status_code == 202, started.text
     path = started.headers["location"]
-    assert (await service.get_json(path))["steps"][0]["status"] == "queued"
+    assert (await service.get_json(path))["steps"][0]["state"] == "queued"
     assert (await service.get_json(f"{path}/why"))["reasons"][0]["code"] == "no_worker"
     assert (await service.post(f"{path}/pause")).status_code == 204
     assert_problem(await service.post(f"{path}/pause"), 409)
@@ -117,7 +117,7 @@ async def test_task_routes_enqueue_show_and_cancel(service: ApiClient) -> None:
     assert [each["id"] for each in listed["items"]] == [id]
     assert (await service.post(f"{path}/cancel")).json() == {"state": "cancelled"}
     assert_problem(await service.post(f"{path}/cancel"), 409)
-    assert (await service.get_json(path))["status"] == "cancelled", "an ended task is shown by its last attempt"
+    assert (await service.get_json(path))["state"] == "cancelled", "an ended task is shown by its last attempt"
     assert len((await service.get_json(f"{path}/attempts"))["items"]) == 1
     assert (await service.get_json(f"{path}/steps"))["items"] == []
     unknown_job = assert_problem(await service.post("/api/v1/tasks", json={"job": "nope"}), 422, "job.unknown")
@@ -134,7 +134,7 @@ async def test_activity_routes_show_attempts_children_logs_and_statistics(servic
         await eventually(lambda: _has_count(service, "/api/v1/activities", 4))
     id = created.json()["id"]
     shown = await service.get_json(f"/api/v1/activities/{id}")
-    assert (shown["status"], shown["input"]) == ("completed", {"children": 3})
+    assert (shown["state"], shown["input"]) == ("completed", {"children": 3})
     log = await service.get(f"/api/v1/activities/{id}/log")
     assert "a family" in log.text
     assert log.headers["content-type"].startswith("text/plain")
@@ -143,7 +143,11 @@ async def test_activity_routes_show_attempts_children_logs_and_statistics(servic
     assert (len(first["items"]), len(rest["items"]), rest["next"]) == (2, 1, None)
     assert {each["name"] for each in first["items"]} == {"double"}
     stats = {each["name"]: each for each in (await service.get_json("/api/v1/activities/stats"))["items"]}
-    assert (stats["double"]["done"], stats["double"]["failed"], stats["family"]["attempts"]) == (3, 0, 1)
+    assert (stats["double"]["done_count"], stats["double"]["failed_count"], stats["family"]["attempt_count"]) == (
+        3,
+        0,
+        1,
+    )
     assert_problem(await service.get("/api/v1/activities/stats?since=2030-01-01T00:00:00"), 422)
     page = await service.get_json("/api/v1/activities?state=completed&limit=3")
     assert len((await service.get_json(f"/api/v1/activities?after={page['next']}"))["items"]) == 1
@@ -365,7 +369,7 @@ async def test_dead_letter_routes_resolve_single_and_selected(service: ApiClient
     dead_letters = (await service.get_json("/api/v1/dead-letters?manifest=bad"))["items"]
     assert {each["state"] for each in dead_letters} == {"awaiting_intervention"}
     path = f"/api/v1/dead-letters/{dead_letters[0]['id']}"
-    assert (await service.get_json(path))["attempts"][0]["status"] == "failed"
+    assert (await service.get_json(path))["attempts"][0]["state"] == "failed"
     retried = await service.post(f"{path}/retry", json={"note": "again", "input": {"why": "still"}})
     assert (await service.get_json(retried.headers["location"]))["input"] == {"why": "still"}
     assert_problem(await service.post(f"{path}/retry"), 409)

@@ -135,7 +135,7 @@ def test_task_show_lists_every_attempt(shell: Shell) -> None:
     assert "this is attempt 1" in shell("task", "show", task_id, "--log").out
     document = shell("task", "show", task_id, "-o", "json").json
     assert document["task"] is None
-    assert [attempt["status"] for attempt in document["attempts"]] == ["failed", "failed", "completed"]
+    assert [attempt["state"] for attempt in document["attempts"]] == ["failed", "failed", "completed"]
     assert {attempt["worker"] for attempt in document["attempts"]} == {
         shell("worker", "list", "-o", "json").json[0]["name"]
     }
@@ -177,7 +177,7 @@ def test_running_task_is_asked_to_stop(shell: Shell) -> None:
     ended = shell("task", "cancel", task_id, "-o", "json", LOGNAME="ana")
     assert ended.json == {"id": task_id, "outcome": "stopping", "by": "ana"}
     worker.stop()
-    assert shell("task", "show", task_id, "-o", "json").json["attempts"][-1]["status"] == "cancelled"
+    assert shell("task", "show", task_id, "-o", "json").json["attempts"][-1]["state"] == "cancelled"
 
 
 def test_control_characters_in_data_do_not_reach_the_terminal(shell: Shell) -> None:

@@ -199,7 +199,7 @@ def make_attempt(number: int, **changes: Any) -> dict[str, Any]:
     started_at = STARTED_AT + timedelta(minutes=number)
     return {
         "attempt": number,
-        "status": "failed",
+        "state": "failed",
         "reason": "error",
         "input": {"n": 1},
         "output": None,

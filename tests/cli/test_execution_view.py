@@ -23,12 +23,12 @@ def make_step(number: int, group: int, status: str, **more: Any) -> dict[str, An
         "group": group,
         "name": f"step {number}",
         "kind": "job",
-        "status": status,
+        "state": status,
         "reason": None,
         "attempt": 1,
         "progress": None,
         "error": None,
-        "duration": None,
+        "duration_seconds": None,
         "ended_at": None,
         "run_at": NOW,
         **more,
@@ -42,13 +42,13 @@ def make_execution(*steps: dict[str, Any], **more: Any) -> dict[str, Any]:
         "schedule_name": "Nightly HR Sync",
         "state": "in_progress",
         "current_group": 0,
-        "total_groups": groups,
-        "total_steps": len(steps),
+        "group_count": groups,
+        "step_count": len(steps),
         "paused_at": None,
         "paused_by": None,
         "started_at": NOW - timedelta(seconds=10),
         "ended_at": None,
-        "duration": 10.0,
+        "duration_seconds": 10.0,
         "steps": list(steps),
         **more,
     }
@@ -67,7 +67,7 @@ def draw_lines(execution: dict[str, Any], width: int = 80, height: int | None = 
 @pytest.mark.parametrize(
     ("status", "more", "expected"),
     [
-        ("completed", {"duration": 2.5}, "● step 0 done"),
+        ("completed", {"duration_seconds": 2.5}, "● step 0 done"),
         ("completed_with_warning", {}, "● step 0 done with warning"),
         ("in_progress", {}, "◐ step 0 running"),
         ("in_progress", {"progress": {"done": 3, "total": 4, "message": "x"}}, "◐ step 0 ━━━━━━━━━───  75% 3/4 x"),
@@ -139,7 +139,7 @@ def test_large_execution_is_folded_around_its_current_group(groups: int, steps_p
         for group in range(groups)
         for place in range(steps_per_group)
     ]
-    steps[current * steps_per_group]["status"] = "in_progress"
+    steps[current * steps_per_group]["state"] = "in_progress"
     lines = draw_lines(make_execution(*steps, current_group=current), width=width)
     assert len(lines) <= 24
     assert any(line.split()[:2] == [str(current + 1), "◐"] for line in lines)
@@ -166,10 +166,10 @@ def test_describe_changes_reports_only_changes() -> None:
     first = make_execution(make_step(0, 0, "queued"), make_step(1, 1, "waiting"))
     assert execution_view.describe_changes(None, first) == ["◐ Nightly HR Sync: running"]
     assert execution_view.describe_changes(first, first) == []
-    second = make_execution(make_step(0, 0, "in_progress", duration=0.1), make_step(1, 1, "waiting"))
+    second = make_execution(make_step(0, 0, "in_progress", duration_seconds=0.1), make_step(1, 1, "waiting"))
     assert execution_view.describe_changes(first, second) == ["◐ 1 of 2 step 0: running"]
     third = make_execution(
-        make_step(0, 0, "failed", duration=2.0, ended_at=NOW, error="bad", attempt=3),
+        make_step(0, 0, "failed", duration_seconds=2.0, ended_at=NOW, error="bad", attempt=3),
         make_step(1, 1, "cancelled", reason="not_run"),
         state="failed",
         ended_at=NOW,

@@ -263,7 +263,7 @@ async def test_history_of_a_deleted_schedule_remains(db: Database, register_work
     run = await start_execution(db, "a")
     await run_claimable_steps(db, me)
     await delete(db, NAME, make_change_context(LATER, "no longer needed"))
-    assert (await load_execution(db, run))["state"] == "completed"
+    assert (await load_execution(db, run)).state == "completed"
     newest = (await schedules.list_versions(db, NAME, 1))[0]
     assert (newest.change, newest.version, newest.reason, newest.after) == ("deleted", 2, "no longer needed", None)
     assert newest.before is not None
@@ -475,6 +475,6 @@ async def test_schedule_change_during_a_run_applies_to_the_next_run(db: Database
     await edit(db, NAME, make_definition("x"), make_change_context(LATER))
     assert await run_claimable_steps(db, me) == {"a"}
     assert await run_claimable_steps(db, me) == {"b"}
-    assert (await load_execution(db, run))["state"] == "completed"
+    assert (await load_execution(db, run)).state == "completed"
     await run_schedule_now(db, now=LATER)
     assert await run_claimable_steps(db, me) == {"x"}

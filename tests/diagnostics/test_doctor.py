@@ -59,7 +59,7 @@ async def fail_task_three_times(app: Tenuto) -> UUID:
         raise ValueError("not yet")
 
     async with app.worker(poll_seconds=0.05):
-        return (await app.wait(await app.enqueue(always_fails), timeout=60))["task_id"]  # type: ignore[no-any-return]
+        return (await app.wait(await app.enqueue(always_fails), timeout=60)).task_id
 
 
 async def insert_task(database: Database, worker_id: UUID | None, **columns: Any) -> UUID:

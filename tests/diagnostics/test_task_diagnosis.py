@@ -16,6 +16,7 @@ from tenuto.diagnostics.task_diagnosis import Diagnosis, ReasonCode
 from tenuto.errors import NotFound
 from tenuto.ids import new_id
 from tests.support.errors import raises_code
+from tests.support.known_values import known
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
@@ -78,7 +79,7 @@ async def test_why_names_due_time_of_future_task(app: Tenuto, gate: threading.Ev
     task = await app.enqueue(app.jobs.get_job("quick").using(delay="2h"))
     (reason,) = (await app.why(task.id)).reasons
     assert reason.code is ReasonCode.NOT_DUE
-    assert reason.ends_at == (await app.task(task.id))["run_at"]
+    assert reason.ends_at == (await app.task(task.id)).run_at
 
 
 async def test_why_counts_failures_of_task_that_backs_off(app: Tenuto, worker: WorkerFactory) -> None:
@@ -95,7 +96,7 @@ async def test_why_counts_failures_of_task_that_backs_off(app: Tenuto, worker: W
 
 
 async def is_scheduled(app: Tenuto, task_id: UUID) -> bool:
-    return bool((await app.task(task_id))["state"] == "scheduled")
+    return bool((await app.task(task_id)).state == "scheduled")
 
 
 async def test_why_names_silent_and_draining_workers_if_none_is_live(
@@ -241,7 +242,7 @@ async def start_execution(app: Tenuto, *steps: Any, name: str = "nightly") -> UU
 
 
 async def load_step_ids(app: Tenuto, execution_id: UUID) -> dict[str, UUID]:
-    return {step["name"]: step["task_id"] for step in (await app.executions.get(execution_id))["steps"]}
+    return {step.name: known(step.task_id) for step in (await app.executions.get(execution_id)).steps}
 
 
 async def test_why_names_open_steps_that_a_later_group_waits_for(app: Tenuto, gate: threading.Event, sql: Sql) -> None:
@@ -283,10 +284,10 @@ async def test_why_names_awaited_execution_of_schedule_step(
         found = await eventually(lambda: find_diagnosis_with(app, task_id, "'inner'"))
         (reason,) = found.reasons
         (inner,) = await app.executions.list(schedule="inner")
-        assert (reason.code, reason.ids) == (ReasonCode.WAITS_FOR_EXECUTION, (inner["id"],))
+        assert (reason.code, reason.ids) == (ReasonCode.WAITS_FOR_EXECUTION, (inner.id,))
 
         async def is_running() -> bool:
-            return reason_codes(await app.executions.why(inner["id"])) == ["running"]
+            return reason_codes(await app.executions.why(inner.id)) == ["running"]
 
         await eventually(is_running)
         gate.set()

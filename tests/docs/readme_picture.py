@@ -46,8 +46,8 @@ def _execution() -> dict[str, Any]:
         "ended_at": None,
         "paused_at": None,
         "current_group": 2,
-        "total_groups": 4,
-        "duration": 161.0,
+        "group_count": 4,
+        "duration_seconds": 161.0,
         "steps": [_step(number, *step) for number, step in enumerate(_STEPS)],
     }
 
@@ -60,12 +60,12 @@ def _step(
         "group": group,
         "name": name,
         "kind": "job",
-        "status": status,
+        "state": status,
         "reason": None,
         "error": None,
         "attempt": 1,
         "run_at": _STARTED_AT,
         "ended_at": None,
-        "duration": duration,
+        "duration_seconds": duration,
         "progress": None if progress is None else dict(zip(("done", "total", "message"), progress, strict=True)),
     }

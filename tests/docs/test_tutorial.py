@@ -173,7 +173,7 @@ def test_tutorial_shows_the_commands_that_inspect_tasks() -> None:
 async def list_refused_tasks(url: str) -> list[str]:
     async with Tenuto(url) as app:
         failed = await app.activities(state="failed", limit=500)
-    return [record["name"] for record in failed if record["reason"] == "refused"]
+    return [record.name for record in failed if record.reason == "refused"]
 
 
 def is_service(line: str) -> bool:

@@ -18,6 +18,7 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.store import tasks
+from tenuto.store.executions import ExecutionRecord
 from tests.cli.conftest import Service, Shell, clean_environment
 from tests.support.waiting import eventually
 
@@ -129,7 +130,7 @@ async def transactions(shell: Shell, app: Tenuto) -> list[TransactionRecord]:
         await connection.execute("TRUNCATE trace")
     await tasks.notify_services(database, ["schedules"])
     found = await eventually(lambda: _ended(app), 30)
-    await app.executions.wait(found["id"], 30)
+    await app.executions.wait(found.id, 30)
     rows = await database.fetch_all("SELECT tx, event, step, was, becomes FROM trace ORDER BY number")
     # Ordered by the first write; transactions that change the same execution wait for each other.
     order = list(dict.fromkeys(row["tx"] for row in rows))
@@ -150,9 +151,9 @@ async def _last_night(app: Tenuto) -> datetime:
     return following if following <= now else due
 
 
-async def _ended(app: Tenuto) -> dict[str, Any] | None:
+async def _ended(app: Tenuto) -> ExecutionRecord | None:
     found = await app.executions.list(schedule=NAME)
-    return found[0] if found and found[0]["ended_at"] is not None else None
+    return found[0] if found and found[0].ended_at is not None else None
 
 
 def _login() -> str:
@@ -235,10 +236,10 @@ def assert_claimed(steps: list[int], handed_over: TransactionRecord, following: 
 
 async def _check_schedule_and_execution(app: Tenuto) -> None:
     (listed,) = await app.executions.list(schedule=NAME)
-    execution = await app.executions.get(listed["id"])
-    assert (execution["state"], execution["error"], execution["failed_steps"]) == ("completed", None, 0)
-    assert (execution["origin"], execution["initiator_name"]) == ("trigger", "scheduler")
-    assert [(step["group"], step["name"], step["status"]) for step in execution["steps"]] == [
+    execution = await app.executions.get(listed.id)
+    assert (execution.state, execution.error, execution.failed_step_count) == ("completed", None, 0)
+    assert (execution.origin, execution.initiator_name) == ("trigger", "scheduler")
+    assert [(step.group, step.name, step.state) for step in execution.steps] == [
         (0, "HR System - Full Import", "completed"),
         (1, "HR System - Full Sync", "completed"),
         (2, "AD - Export", "completed"),
@@ -247,11 +248,11 @@ async def _check_schedule_and_execution(app: Tenuto) -> None:
         (3, "LDAP - Confirming Import", "completed"),
     ]
     schedule = await app.schedules.get(NAME)
-    assert schedule.last_run_at == execution["started_at"]
-    assert schedule.next_run_at == schedule.definition.trigger.next_after(execution["started_at"])
+    assert schedule.last_run_at == execution.started_at
+    assert schedule.next_run_at == schedule.definition.trigger.next_after(execution.started_at)
     (entry,) = await app.schedules.ledger(NAME)
-    assert (entry["decision"], entry["execution_id"]) == ("fired", listed["id"])
-    assert entry["due_at"] == execution["due_at"]
+    assert (entry["decision"], entry["execution_id"]) == ("fired", listed.id)
+    assert entry["due_at"] == execution.due_at
     assert await app.tasks() == []
 
 

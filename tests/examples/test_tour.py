@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import redirect_stdout
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from examples.tour.view import WIDTH, PlainPresenter, TerminalPresenter
 from rich.console import Console
 
 from tenuto.postgres import embedded_server
+from tenuto.store.activities import OutcomeCounts
 from tests.support.waiting import eventually_blocking
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,13 +132,15 @@ def test_ledger_with_lost_or_doubled_work_does_not_balance() -> None:
         "killed_workers": 1, "database_restarts": 1, "dead_letters_retried": 1, "batch_items": 1,
         "batch_items_a_second": 1, "seconds": 1.0,
     }  # fmt: skip
-    counts = {"done": 9, "failed": 1, "open": 0, "doubled": 0, "attempts": 12, "lost_attempts": 1}
+    counts = OutcomeCounts(
+        attempt_count=12, done_count=9, failed_count=1, lost_attempt_count=1, open_count=0, doubled_count=0
+    )
     assert ledger.build_ledger(10, counts, **events).balances
     assert ledger.build_ledger(10, counts, **events).retries == 2
     assert not ledger.build_ledger(11, counts, **events).balances
     assert ledger.build_ledger(11, counts, **events).lost == 1
-    assert not ledger.build_ledger(10, {**counts, "open": 1}, **events).balances
-    assert not ledger.build_ledger(10, {**counts, "doubled": 1}, **events).balances
+    assert not ledger.build_ledger(10, replace(counts, open_count=1), **events).balances
+    assert not ledger.build_ledger(10, replace(counts, doubled_count=1), **events).balances
 
 
 @pytest.mark.slow

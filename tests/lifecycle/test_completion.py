@@ -183,16 +183,16 @@ async def test_finished_task_leaves_a_complete_activity(db: Database, register_w
     assert await finish(db, [Settlement(task, outcome)]) == {task.id}
     assert await read_rows(db) == []
     (record,) = await activities.list_attempts(db, task.id)
-    assert (record["id"], record["task_id"], record["attempt"], record["final"]) == (task.id, task.id, 1, True)
-    assert (record["status"], record["reason"]) == ("completed_with_warning", None)
-    assert (record["started_at"], record["ended_at"], record["claimed_at"]) == (begun, done, claimed["claimed_at"])
-    assert (record["created_at"], record["run_at"]) == (claimed["created_at"], claimed["run_at"])
-    assert (record["input"], record["output"], record["log"]) == ({"n": 1}, {"ok": True}, "said\n")
-    assert (record["error"], record["progress"]) == ({"type": "tenuto.Warning"}, {"done": 9})
-    assert (record["priority"], record["tags"], record["unique_key"]) == (3, ["a"], "k")
-    assert (record["correlation_id"], record["parent_id"], record["worker_id"]) == ("c", UUID(int=7), worker)
-    assert (record["initiator_type"], record["initiator_id"], record["initiator_name"]) == ("user", "ana", "Ana")
-    assert (record["fence"], record["failures"], record["losses"]) == (1, 0, 0)
+    assert (record.id, record.task_id, record.attempt, record.final) == (task.id, task.id, 1, True)
+    assert (record.state, record.reason) == ("completed_with_warning", None)
+    assert (record.started_at, record.ended_at, record.claimed_at) == (begun, done, claimed["claimed_at"])
+    assert (record.created_at, record.run_at) == (claimed["created_at"], claimed["run_at"])
+    assert (record.input, record.output, record.log) == ({"n": 1}, {"ok": True}, "said\n")
+    assert (record.error, record.progress) == ({"type": "tenuto.Warning"}, {"done": 9})
+    assert (record.priority, record.tags, record.unique_key) == (3, ["a"], "k")
+    assert (record.correlation_id, record.parent_id, record.worker_id) == ("c", UUID(int=7), worker)
+    assert (record.initiator_type, record.initiator_id, record.initiator_name) == ("user", "ana", "Ana")
+    assert (record.fence, record.failure_count, record.loss_count) == (1, 0, 0)
 
 
 async def test_finish_without_progress_keeps_the_last_progress(db: Database, register_worker: Register) -> None:
@@ -200,7 +200,7 @@ async def test_finish_without_progress_keeps_the_last_progress(db: Database, reg
     await renew_lease(db, task)
     await finish_task(db, task)
     ((record),) = await activities.list_attempts(db, task.id)
-    assert record["progress"] == {"done": 1}
+    assert record.progress == {"done": 1}
 
 
 async def test_retried_task_records_each_attempt(db: Database, register_worker: Register) -> None:
@@ -218,9 +218,9 @@ async def test_retried_task_records_each_attempt(db: Database, register_worker: 
     assert (again.attempt, again.activity_id, again.failures, again.fence) == (2, second, 1, 2)
     await finish(db, [Settlement(again, completed_outcome())])
     first_record, second_record = await activities.list_attempts(db, task.id)
-    assert (first_record["id"], first_record["final"], first_record["status"]) == (task.id, False, "failed")
-    assert (second_record["id"], second_record["final"], second_record["status"]) == (second, True, "completed")
-    assert (first_record["failures"], second_record["failures"]) == (1, 1)
+    assert (first_record.id, first_record.final, first_record.state) == (task.id, False, "failed")
+    assert (second_record.id, second_record.final, second_record.state) == (second, True, "completed")
+    assert (first_record.failure_count, second_record.failure_count) == (1, 1)
 
 
 async def test_task_with_an_immediate_retry_is_queued(db: Database, register_worker: Register) -> None:
@@ -250,7 +250,7 @@ async def test_final_activity_counts_failures_and_losses_separately(
     outcome.ended_at = now()
     await finish(db, [Settlement(task, outcome)])
     (record,) = await activities.list_attempts(db, task.id)
-    assert (record["failures"], record["losses"]) == (failures, losses)
+    assert (record.failure_count, record.loss_count) == (failures, losses)
 
 
 async def test_finish_ends_and_retries_tasks_in_one_call(db: Database, register_worker: Register) -> None:

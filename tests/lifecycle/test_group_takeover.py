@@ -61,7 +61,7 @@ async def test_worker_claims_the_next_group_with_its_finish(db: Database, worker
     next_claim = await finish_and_claim_next(db, worker_id, "a")
     assert {task.name for task in next_claim.claimed} == {"b", "c"}
     assert await open_task_states(db) == {"b": "running", "c": "running", "d": "waiting"}
-    assert (await load_execution(db, run))["current_group"] == 1
+    assert (await load_execution(db, run)).current_group == 1
     for task in next_claim.claimed:
         assert (task.worker_id, task.fence, task.execution_id) == (worker_id, 1, run)
         await finish_task(db, task)

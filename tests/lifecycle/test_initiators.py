@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 from uuid import UUID
 
 import pytest
 
 from tenuto import Actor, Context, RetryLater, Tenuto
 from tenuto.blocking import Portal
+from tenuto.store.activities import ActivityRecord, TaskRecord
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
 
-def initiator_of(record: dict[str, Any]) -> tuple[str, str | None, str]:
-    return record["initiator_type"], record["initiator_id"], record["initiator_name"]
+def initiator_of(record: TaskRecord | ActivityRecord) -> tuple[str, str | None, str]:
+    return record.initiator_type, record.initiator_id, record.initiator_name
 
 
 @pytest.mark.parametrize(
@@ -34,7 +34,7 @@ async def test_tasks_and_activities_name_their_initiator(actor: Actor, app: Tenu
     async with worker() as one:
         record = await app.wait(task, timeout=10)
         await eventually(lambda: one.finished_count == 3)
-    assert record["output"] == actor.name
+    assert record.output == actor.name
     assert [initiator_of(row) for row in await app.activities()] == [triad] * 3
 
 
@@ -59,7 +59,7 @@ async def test_acting_as_is_limited_to_its_block_and_task(app: Tenuto) -> None:
     async def enqueue_as(name: str) -> str:
         acting = app.acting_as(Actor.user(name))
         await asyncio.sleep(0)
-        return str((await acting.task((await acting.enqueue(bake)).id))["initiator_id"])
+        return str((await acting.task((await acting.enqueue(bake)).id)).initiator_id)
 
     names = [f"user-{n}" for n in range(5)]
     assert await asyncio.gather(*map(enqueue_as, names)) == names
@@ -81,12 +81,12 @@ async def test_child_task_has_parent_and_correlation_id(app: Tenuto, worker: Wor
     async with worker():
         acting = app.acting_as(Actor.user("ana", "Ana"))
         first = await acting.wait(await acting.enqueue(parent), timeout=10)
-        second = await app.wait(UUID(first["output"]), timeout=10)
-        third = await app.wait(UUID(second["output"]), timeout=10)
-    assert (first["parent_id"], first["correlation_id"]) == (None, None)
-    assert second["parent_id"] == first["id"]
-    assert third["parent_id"] == second["id"]
-    assert second["correlation_id"] == third["correlation_id"] == str(first["task_id"])
+        second = await app.wait(UUID(first.output), timeout=10)
+        third = await app.wait(UUID(second.output), timeout=10)
+    assert (first.parent_id, first.correlation_id) == (None, None)
+    assert second.parent_id == first.id
+    assert third.parent_id == second.id
+    assert second.correlation_id == third.correlation_id == str(first.task_id)
     assert initiator_of(second) == initiator_of(third) == ("user", "ana", "Ana")
 
 
@@ -102,11 +102,11 @@ async def test_correlation_id_and_parent_survive_a_retry(app: Tenuto, worker: Wo
 
     async with worker():
         record = await app.wait(await app.enqueue(parent.using(correlation_id="order 17")), timeout=10)
-        below = await app.wait(UUID(record["output"]), timeout=10)
-    assert (record["attempt"], record["correlation_id"]) == (2, "order 17")
-    assert below["correlation_id"] == "order 17"
-    assert below["parent_id"] == record["id"], "the attempt that asked, not the task"
-    assert below["parent_id"] != record["task_id"]
+        below = await app.wait(UUID(record.output), timeout=10)
+    assert (record.attempt, record.correlation_id) == (2, "order 17")
+    assert below.correlation_id == "order 17"
+    assert below.parent_id == record.id, "the attempt that asked, not the task"
+    assert below.parent_id != record.task_id
 
 
 async def test_job_may_act_as_another_initiator(app: Tenuto, worker: WorkerFactory) -> None:
@@ -119,9 +119,9 @@ async def test_job_may_act_as_another_initiator(app: Tenuto, worker: WorkerFacto
 
     async with worker():
         record = await app.wait(await app.enqueue(parent), timeout=10)
-        below = await app.wait(UUID(record["output"]), timeout=10)
+        below = await app.wait(UUID(record.output), timeout=10)
     assert initiator_of(below) == ("system", None, "janitor")
-    assert below["parent_id"] == record["id"]
+    assert below.parent_id == record.id
 
 
 async def test_plain_job_enqueues_through_a_portal(app: Tenuto, worker: WorkerFactory) -> None:
@@ -138,9 +138,9 @@ async def test_plain_job_enqueues_through_a_portal(app: Tenuto, worker: WorkerFa
     async with worker():
         acting = app.acting_as(Actor.user("ana", "Ana"))
         record = await acting.wait(await acting.enqueue(parent), timeout=20)
-        assert record["status"] == "completed", record["error"]
-        below = await app.wait(UUID(record["output"]), timeout=10)
-    assert below["parent_id"] == record["id"]
+        assert record.state == "completed", record.error
+        below = await app.wait(UUID(record.output), timeout=10)
+    assert below.parent_id == record.id
     assert initiator_of(below) == ("user", "ana", "Ana")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tenuto import Context, PermanentFailure, RetryLater, RetryPolicy, Tenuto
+from tests.support.known_values import known
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
@@ -25,13 +26,13 @@ async def test_task_fails_after_max_retries_attempts(
     async with worker():
         last = await app.wait(task := await app.enqueue(fail), timeout=10)
     records = await app.attempts(task.id)
-    assert [record["attempt"] for record in records] == list(range(1, attempts + 1))
-    assert [record["final"] for record in records] == [False] * (attempts - 1) + [True]
-    assert [record["failures"] for record in records] == list(range(1, attempts + 1))
-    assert {(record["status"], record["reason"]) for record in records} == {("failed", "error")}
-    assert (last["error"]["type"], last["error"]["message"]) == ("ValueError", "no flour")
-    assert len({record["id"] for record in records}) == attempts
-    assert records[0]["id"] == task.id
+    assert [record.attempt for record in records] == list(range(1, attempts + 1))
+    assert [record.final for record in records] == [False] * (attempts - 1) + [True]
+    assert [record.failure_count for record in records] == list(range(1, attempts + 1))
+    assert {(record.state, record.reason) for record in records} == {("failed", "error")}
+    assert (last.error["type"], last.error["message"]) == ("ValueError", "no flour")
+    assert len({record.id for record in records}) == attempts
+    assert records[0].id == task.id
 
 
 async def test_retry_delays_grow(app: Tenuto, worker: WorkerFactory) -> None:
@@ -42,11 +43,11 @@ async def test_retry_delays_grow(app: Tenuto, worker: WorkerFactory) -> None:
     async with worker():
         await app.wait(task := await app.enqueue(fail), timeout=10)
     first, second, third = await app.attempts(task.id)
-    assert second["run_at"] - first["ended_at"] >= timedelta(seconds=0.05)
-    assert third["run_at"] - second["ended_at"] >= timedelta(seconds=0.1)
+    assert second.run_at - known(first.ended_at) >= timedelta(seconds=0.05)
+    assert third.run_at - known(second.ended_at) >= timedelta(seconds=0.1)
     # By the clock of the database alone: that of the worker is behind it by as long as it took to hear of it.
-    assert second["claimed_at"] - second["run_at"] > timedelta(milliseconds=-50)
-    assert third["claimed_at"] - third["run_at"] > timedelta(milliseconds=-50)
+    assert known(second.claimed_at) - second.run_at > timedelta(milliseconds=-50)
+    assert known(third.claimed_at) - third.run_at > timedelta(milliseconds=-50)
 
 
 async def test_next_attempt_is_visible_between_retries(app: Tenuto, worker: WorkerFactory) -> None:
@@ -62,10 +63,10 @@ async def test_next_attempt_is_visible_between_retries(app: Tenuto, worker: Work
 
         await eventually(failed_once)
     past, ahead = await app.attempts(task.id)
-    assert (past["status"], past["final"]) == ("failed", False)
-    assert (ahead["status"], ahead["attempt"], ahead["failures"]) == ("scheduled", 2, 1)
-    assert await app.activity(ahead["id"]) == ahead
-    waited = ahead["run_at"] - past["ended_at"]
+    assert (past.state, past.final) == ("failed", False)
+    assert (ahead.state, ahead.attempt, ahead.failure_count) == ("scheduled", 2, 1)
+    assert await app.activity(ahead.id) == ahead
+    waited = ahead.run_at - known(past.ended_at)
     assert timedelta(seconds=7.9) < waited < timedelta(seconds=10.1), "ten seconds, less up to a fifth of jitter"
 
 
@@ -81,7 +82,7 @@ async def test_task_that_succeeds_on_retry_is_completed(app: Tenuto, worker: Wor
 
     async with worker():
         record = await app.wait(task := await app.enqueue(bake), timeout=10)
-    assert (record["status"], record["output"], record["attempt"], record["failures"]) == (
+    assert (record.state, record.output, record.attempt, record.failure_count) == (
         "completed",
         "bread",
         3,
@@ -100,7 +101,7 @@ async def test_permanent_failure_is_not_retried(error: Exception, app: Tenuto, w
 
     async with worker():
         record = await app.wait(await app.enqueue(fail), timeout=10)
-    assert (record["attempt"], record["final"], record["failures"]) == (1, True, 1)
+    assert (record.attempt, record.final, record.failure_count) == (1, True, 1)
 
 
 async def test_job_chooses_its_retry_delay(app: Tenuto, worker: WorkerFactory) -> None:
@@ -112,9 +113,9 @@ async def test_job_chooses_its_retry_delay(app: Tenuto, worker: WorkerFactory) -
 
     async with worker():
         record = await app.wait(task := await app.enqueue(bake), timeout=10)
-    assert (record["output"], record["attempt"]) == ("bread", 2)
+    assert (record.output, record.attempt) == ("bread", 2)
     first, second = await app.attempts(task.id)
-    assert second["run_at"] - first["ended_at"] == timedelta(seconds=0.1)
+    assert second.run_at - known(first.ended_at) == timedelta(seconds=0.1)
 
 
 async def test_task_with_invalid_input_is_not_retried(app: Tenuto, worker: WorkerFactory, sql: Any) -> None:
@@ -125,8 +126,8 @@ async def test_task_with_invalid_input_is_not_retried(app: Tenuto, worker: Worke
     await sql('UPDATE tenuto.tasks SET input = \'{"flour": "much"}\'')
     async with worker():
         record = await app.wait(task, timeout=10)
-    assert (record["status"], record["reason"], record["attempt"]) == ("failed", "refused", 1)
-    assert record["error"]["message"].startswith("flour:")
+    assert (record.state, record.reason, record.attempt) == ("failed", "refused", 1)
+    assert record.error["message"].startswith("flour:")
 
 
 async def test_completed_with_error_is_final_and_not_a_failure(app: Tenuto, worker: WorkerFactory) -> None:
@@ -137,7 +138,7 @@ async def test_completed_with_error_is_final_and_not_a_failure(app: Tenuto, work
 
     async with worker():
         record = await app.wait(await app.enqueue(bake), timeout=10)
-    assert (record["status"], record["output"], record["final"], record["failures"]) == (
+    assert (record.state, record.output, record.final, record.failure_count) == (
         "completed_with_error",
         5,
         True,
@@ -154,5 +155,5 @@ async def test_unreadable_policy_does_not_prevent_finishing(app: Tenuto, worker:
     await sql("UPDATE tenuto.tasks SET policy = '{\"of_the_future\": true}'")
     plain = await app.enqueue(bake, 2)
     async with worker():
-        assert (await app.wait(plain, timeout=10))["output"] == 2
-        assert (await app.wait(odd, timeout=10))["output"] == 1
+        assert (await app.wait(plain, timeout=10)).output == 2
+        assert (await app.wait(odd, timeout=10)).output == 1

@@ -13,6 +13,7 @@ import pytest
 
 from tenuto import Actor, Context, Tenuto
 from tenuto.ids import new_id
+from tenuto.store.activities import ActivityDetails
 from tests.support import isolated_jobs
 from tests.support.errors import raises_code
 from tests.support.service_fixtures import WorkerFactory
@@ -21,8 +22,8 @@ from tests.support.waiting import eventually
 ANA = Actor.user("u-17", "Ana")
 
 
-def summarise_cancellation(record: dict[str, Any]) -> tuple[Any, ...]:
-    return record["status"], record["reason"], record["final"], record["error"]["message"], record["error"]["by"]
+def summarise_cancellation(record: ActivityDetails) -> tuple[Any, ...]:
+    return record.state, record.reason, record.final, record.error["message"], record.error["by"]
 
 
 CANCELLED_BY_ANA = (
@@ -43,7 +44,7 @@ async def test_unclaimed_task_is_cancelled_at_once(delay: timedelta | None, app:
     assert await app.acting_as(ANA).cancel(task.id) == "cancelled"
     (record,) = await app.attempts(task.id)
     assert summarise_cancellation(record) == CANCELLED_BY_ANA
-    assert record["started_at"] is None
+    assert record.started_at is None
     assert await app.tasks() == []
 
 
@@ -80,7 +81,7 @@ async def test_cancelled_async_job_is_stopped(app: Tenuto, worker: WorkerFactory
         record = await app.wait(task, timeout=10)
     assert summarise_cancellation(record) == CANCELLED_BY_ANA
     assert cleaned.is_set()
-    assert record["started_at"] is not None
+    assert record.started_at is not None
 
 
 async def test_cancelled_thread_keeps_its_slot_until_it_has_stopped(app: Tenuto, worker: WorkerFactory) -> None:
@@ -105,7 +106,7 @@ async def test_cancelled_thread_keeps_its_slot_until_it_has_stopped(app: Tenuto,
         await eventually(alive.is_set)
         after = await app.enqueue(look)
         await app.cancel(task.id)
-        assert (await app.wait(task, timeout=10))["status"] == "cancelled"
+        assert (await app.wait(task, timeout=10)).state == "cancelled"
         await app.wait(after, timeout=10)
     assert overlap == [False]
 
@@ -133,14 +134,14 @@ async def test_cancelled_job_keeps_its_slot_during_cleanup(app: Tenuto, worker: 
         await app.cancel(task.id)
 
         async def asked() -> bool:
-            return (await app.task(task.id))["cancel_at"] is not None
+            return (await app.task(task.id)).cancel_at is not None
 
         await eventually(asked)
-        assert (await app.activity(task.id))["status"] == "in_progress"
+        assert (await app.activity(task.id)).state == "in_progress"
         assert not ran.is_set()
         may_go.set()
         await app.wait(after, timeout=10)
-        assert (await app.wait(task, timeout=10))["status"] == "cancelled"
+        assert (await app.wait(task, timeout=10)).state == "cancelled"
 
 
 @pytest.mark.usefixtures("with_isolated_jobs")
@@ -214,8 +215,8 @@ async def test_failing_task_with_cancellation_request_is_not_retried(
         go_on.set()
         await eventually(lambda: one.finished_count == 1)
     (record,) = await app.attempts(task.id)
-    assert (record["status"], record["final"]) == ("cancelled", True)
-    assert "Ana" in record["error"]["message"]
+    assert (record.state, record.final) == ("cancelled", True)
+    assert "Ana" in record.error["message"]
 
 
 async def test_task_that_completes_despite_a_cancellation_request_is_completed(
@@ -236,8 +237,8 @@ async def test_task_that_completes_despite_a_cancellation_request_is_completed(
         )
         go_on.set()
         record = await app.wait(task, timeout=10)
-    assert (record["status"], record["output"]) in {("completed", 7), ("cancelled", None)}
-    assert record["final"]
+    assert (record.state, record.output) in {("completed", 7), ("cancelled", None)}
+    assert record.final
 
 
 async def test_recovery_cancels_a_lost_task_with_cancellation_request(
@@ -278,7 +279,7 @@ async def test_ended_or_unknown_task_cannot_be_cancelled(app: Tenuto, worker: Wo
 
 async def wait_until_running(app: Tenuto, task_id: Any) -> None:
     async def is_so() -> bool:
-        return bool((await app.activity(task_id))["status"] == "in_progress")
+        return bool((await app.activity(task_id)).state == "in_progress")
 
     await eventually(is_so)
 
@@ -310,5 +311,5 @@ async def test_job_in_cleanup_is_not_cancelled_again(app: Tenuto, worker: Worker
         await eventually(lambda: len(begun) == 2)
         await app.cancel(first.id)
         await app.cancel(second.id)
-        assert (await app.wait(first, 20))["status"] == "cancelled"
+        assert (await app.wait(first, 20)).state == "cancelled"
     assert cleaned == ["tidy"]

@@ -205,7 +205,7 @@ async def test_retention_keeps_activities_of_open_executions_and_logs_it(
     assert caplog.text.count("activities retained for open execution") == 1, "logged once"
     assert str(run) in caplog.text
     await finish_task(db, held["b"])
-    assert (await load_execution(db, run))["state"] == "failed"
+    assert (await load_execution(db, run)).state == "failed"
     await housekeeping.run_cycle()
     assert {held["a"].id, since}.isdisjoint({row["id"] for row in await read_rows(db, "activities")})
 

@@ -62,10 +62,10 @@ async def test_recovery_retries_a_task_with_expired_lease(
     await expire_leases()
     assert await recover_lost_tasks(db, now()) == 1
     past, ahead = await activities.list_attempts(db, task.id)
-    assert (past["status"], past["reason"], past["final"], past["worker_id"]) == ("failed", "lost", False, worker)
-    assert past["started_at"] is not None
-    assert past["error"]["type"] == "tenuto.Lost"
-    assert (ahead["status"], ahead["attempt"], ahead["failures"], ahead["losses"]) == ("queued", 2, 0, 1)
+    assert (past.state, past.reason, past.final, past.worker_id) == ("failed", "lost", False, worker)
+    assert past.started_at is not None
+    assert past.error["type"] == "tenuto.Lost"
+    assert (ahead.state, ahead.attempt, ahead.failure_count, ahead.loss_count) == ("queued", 2, 0, 1)
 
 
 async def test_recovery_ignores_tasks_with_live_leases(db: Database, register_worker: Register) -> None:
@@ -129,11 +129,11 @@ async def test_poison_task_fails_at_its_third_loss(db: Database, register_worker
         assert await recover_lost_tasks(db, now()) == 1
     assert await read_rows(db) == []
     records = await activities.list_attempts(db, task_id)
-    assert [record["losses"] for record in records] == [1, 2, 3]
-    assert [record["failures"] for record in records] == [0, 0, 0]
-    assert [record["final"] for record in records] == [False, False, True]
-    assert records[-1]["error"]["type"] == "tenuto.SetAside"
-    assert (records[-1]["status"], records[-1]["reason"]) == ("failed", "lost")
+    assert [record.loss_count for record in records] == [1, 2, 3]
+    assert [record.failure_count for record in records] == [0, 0, 0]
+    assert [record.final for record in records] == [False, False, True]
+    assert records[-1].error["type"] == "tenuto.SetAside"
+    assert (records[-1].state, records[-1].reason) == ("failed", "lost")
 
 
 KEYS: list[dict[str, Any]] = [
@@ -209,7 +209,7 @@ async def test_lost_task_with_on_lost_fail_is_not_retried(
     await expire_leases()
     await recover_lost_tasks(db, now())
     (record,) = await activities.list_attempts(db, task.id)
-    assert (record["status"], record["reason"], record["final"]) == ("failed", "lost", True)
+    assert (record.state, record.reason, record.final) == ("failed", "lost", True)
 
 
 @pytest.mark.parametrize("policy", [TaskPolicy(), TaskPolicy(on_lost="fail")])
@@ -221,9 +221,9 @@ async def test_lost_task_with_cancellation_request_ends_as_cancelled(
     await expire_leases()
     await recover_lost_tasks(db, now())
     (record,) = await activities.list_attempts(db, task.id)
-    assert (record["status"], record["reason"], record["final"]) == ("cancelled", "requested", True)
-    assert record["error"]["message"] == "cancelled by Ana"
-    assert record["error"]["by"] == {"type": "user", "id": "u-17", "name": "Ana"}
+    assert (record.state, record.reason, record.final) == ("cancelled", "requested", True)
+    assert record.error["message"] == "cancelled by Ana"
+    assert record.error["by"] == {"type": "user", "id": "u-17", "name": "Ana"}
 
 
 async def test_recovery_counts_repairs_and_handles_many_batches(
@@ -311,10 +311,10 @@ async def test_restarted_worker_recovers_its_tasks_at_once(app: Tenuto, worker: 
         " worker_id = (SELECT id FROM tenuto.workers), lease_until = now() + interval '1 h'"
     )
     async with worker(name="baker") as two:
-        assert (await app.attempts(task.id))[0]["reason"] == "lost", "before it takes any work"
+        assert (await app.attempts(task.id))[0].reason == "lost", "before it takes any work"
         record = await app.wait(task, timeout=10)
         assert two.identity.to_registration([], 0).host == reach
-    assert (record["output"], record["attempt"], record["losses"]) == (7, 2, 1)
+    assert (record.output, record.attempt, record.loss_count) == (7, 2, 1)
     assert [(row.repair, row.count) for row in await workers.list_repairs(await app.open())] == [
         (REPAIR_WORKER_RESTARTED, 1)
     ]
@@ -360,7 +360,7 @@ async def test_worker_process_runs_the_recovery_sweep(app: Tenuto, url: str, wor
                 "UPDATE tenuto.tasks SET queue = 'default', state = 'running', worker_id = gen_random_uuid(),"
                 " fence = 1, claimed_at = now(), lease_until = now() - interval '1 s'"
             )
-            assert (await quick.wait(task, timeout=10))["output"] == 7
+            assert (await quick.wait(task, timeout=10)).output == 7
     finally:
         await quick.close()
 

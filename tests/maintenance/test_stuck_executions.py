@@ -47,7 +47,7 @@ async def test_repair_advances_past_a_group_with_deleted_tasks(db: Database, wor
     assert await open_task_states(db) == {"b": "queued"}
     assert await read_repairs(db) == {REPAIR_STUCK_EXECUTION: 1}
     await run_claimable_steps(db, worker_id)
-    assert (await load_execution(db, run))["state"] == "completed"
+    assert (await load_execution(db, run)).state == "completed"
 
 
 async def test_execution_that_cannot_be_repaired_does_not_block_others(db: Database) -> None:
@@ -63,15 +63,15 @@ async def test_execution_that_cannot_be_repaired_does_not_block_others(db: Datab
     finally:
         await db.fetch_all("ALTER TABLE tenuto.tasks DROP CONSTRAINT test_refuse")
     assert await open_task_states(db) == {"poison": "waiting", "b": "queued"}
-    assert (await load_execution(db, orphan))["state"] == "cancelled"
-    assert [(await load_execution(db, run))["current_group"] for run in (bad, good)] == [0, 1]
+    assert (await load_execution(db, orphan)).state == "cancelled"
+    assert [(await load_execution(db, run)).current_group for run in (bad, good)] == [0, 1]
 
 
 async def test_repair_completes_an_execution_without_tasks(db: Database) -> None:
     run = await start_execution(db, "a", "b", "c")
     await db.fetch_all("DELETE FROM tenuto.tasks")
     assert await repair_stuck_executions(db, db.clock.now()) == 1
-    assert (await load_execution(db, run))["state"] == "completed"
+    assert (await load_execution(db, run)).state == "completed"
     assert await read_repairs(db) == {REPAIR_STUCK_EXECUTION: 1}
     assert await repair_stuck_executions(db, db.clock.now()) == 0
 
@@ -83,7 +83,7 @@ async def test_repair_advances_past_several_empty_groups(db: Database) -> None:
     assert await repair_stuck_executions(db, db.clock.now()) == 1
     await db.fetch_all("DELETE FROM tenuto.tasks")
     assert await repair_stuck_executions(db, db.clock.now()) == 1
-    assert (await load_execution(db, run))["state"] == "completed"
+    assert (await load_execution(db, run)).state == "completed"
 
 
 async def test_repair_releases_a_waiting_step_of_the_current_group(db: Database, worker_id: UUID) -> None:
@@ -106,7 +106,7 @@ async def test_repair_fails_an_execution_with_an_unhandled_failure(db: Database,
     await db.fetch_all("ALTER TABLE tenuto.executions ENABLE TRIGGER executions_end_once")
     assert await repair_stuck_executions(db, db.clock.now()) == 1
     ended = await load_execution(db, run)
-    assert (ended["state"], ended["error"]) == ("failed", "step 'a' failed: it broke")
+    assert (ended.state, ended.error) == ("failed", "step 'a' failed: it broke")
 
 
 async def test_repair_ends_a_cancelled_execution_without_tasks(db: Database, worker_id: UUID) -> None:
@@ -116,8 +116,8 @@ async def test_repair_ends_a_cancelled_execution_without_tasks(db: Database, wor
     await db.fetch_all("DELETE FROM tenuto.tasks")
     assert await repair_stuck_executions(db, db.clock.now()) == 1
     ended = await load_execution(db, run)
-    assert ended["state"] == "cancelled"
-    assert ended["ended_at"] is not None
+    assert ended.state == "cancelled"
+    assert ended.ended_at is not None
 
 
 async def test_repair_releases_a_step_that_waits_for_an_ended_execution(db: Database, worker_id: UUID) -> None:
@@ -156,7 +156,7 @@ async def test_repair_cancels_an_execution_without_its_parent_step(db: Database)
     await db.fetch_all("UPDATE tenuto.executions SET parent_task_id = $1", new_id())
     assert await repair_stuck_executions(db, NOON) == 1
     ended = await load_execution(db, run)
-    assert (ended["state"], ended["error"]) == ("cancelled", "cancelled by scheduler: the step that started it is gone")
+    assert (ended.state, ended.error) == ("cancelled", "cancelled by scheduler: the step that started it is gone")
     assert await read_repairs(db) == {REPAIR_ABANDONED_EXECUTION: 1}
     assert await repair_stuck_executions(db, NOON) == 0
 
@@ -187,14 +187,14 @@ async def test_repair_fails_one_step_of_a_wait_cycle(db: Database, worker_id: UU
     await close_wait_cycle(db, names[-1], runs["a"])
     assert await repair_stuck_executions(db, db.clock.now()) == 1
     ended = await load_execution(db, runs[names[-1]])
-    assert (ended["state"], ended["error"]) == (
+    assert (ended.state, ended.error) == (
         "failed",
         f"step {names[-1]!r} failed: execution {runs['a']} of 'a' waits for this one",
     )
     assert await read_repairs(db) == {REPAIR_WAIT_CYCLE: 1}
     while await run_claimable_steps(db, worker_id):
         pass
-    assert {(await load_execution(db, runs[name]))["state"] for name in names[:-1]} == {"completed"}
+    assert {(await load_execution(db, runs[name])).state for name in names[:-1]} == {"completed"}
 
 
 async def test_repair_breaks_every_wait_cycle_at_a_foreign_run(db: Database, worker_id: UUID) -> None:
@@ -207,7 +207,7 @@ async def test_repair_breaks_every_wait_cycle_at_a_foreign_run(db: Database, wor
     others = await start_waiting_runs(db, worker_id, "c", "d")
     await close_wait_cycle(db, "d", others["c"])
     assert await repair_stuck_executions(db, db.clock.now()) == 2
-    states = {name: (await load_execution(db, run))["state"] for name, run in {**runs, **others}.items()}
+    states = {name: (await load_execution(db, run)).state for name, run in {**runs, **others}.items()}
     assert states == {"a": "failed", "b": "in_progress", "c": "in_progress", "d": "failed"}
     assert await open_task_states(db) == {"b": "queued", "c": "queued"}
     assert await read_repairs(db) == {REPAIR_WAIT_CYCLE: 2}

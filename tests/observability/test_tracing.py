@@ -104,10 +104,10 @@ async def test_attempt_spans_belong_to_the_trace_of_the_caller(
     async with worker():
         first, second = [await app.wait(task, timeout=20) for task in tasks]
         for open in await app.tasks():
-            await app.wait(open["id"], timeout=20)
-    assert (first["status"], first["attempt"]) == ("completed", 2)
+            await app.wait(open.id, timeout=20)
+    assert (first.state, first.attempt) == ("completed", 2)
     assert trace_ids == [0xABC] * 5
-    assert second["output"].startswith(f"00-{0xABC:032x}-")
+    assert second.output.startswith(f"00-{0xABC:032x}-")
     assert {span.parent.span_id for span in spans_of_kind(recorder, SpanKind.PRODUCER)} == {0xDEF}
     runs = [span for span in spans_of_kind(recorder, SpanKind.CONSUMER) if span.name == "run flaky"]
     producer_ids = {
@@ -174,7 +174,7 @@ async def test_invalid_traceparent_does_not_prevent_a_run(
         "UPDATE tenuto.tasks SET policy = policy || $1::jsonb", json.dumps({"traceparent": traceparent})
     )
     async with worker():
-        assert (await app.wait(task, timeout=20))["status"] == "completed"
+        assert (await app.wait(task, timeout=20)).state == "completed"
     (run,) = spans_of_kind(recorder, SpanKind.CONSUMER)
     assert not run.parent.is_valid
 

@@ -50,8 +50,8 @@ async def test_dead_letter_has_input_and_error_of_every_attempt(app: Tenuto, wor
         (listed,) = await app.dead_letters.list()
         shown = await app.dead_letters.get(listed.id)
     assert (shown.attempt_count, shown.input, shown.reason) == (3, {"flour": 2}, "ValueError: only 2 flour")
-    assert [record["attempt"] for record in shown.attempts] == [1, 2, 3]
-    assert {record["error"]["message"] for record in shown.attempts} == {"only 2 flour"}
+    assert [record.attempt for record in shown.attempts] == [1, 2, 3]
+    assert {record.error["message"] for record in shown.attempts} == {"only 2 flour"}
 
 
 async def test_dead_letter_retry_runs_same_input_and_links_the_new_task(failing: Tenuto, worker: WorkerFactory) -> None:
@@ -60,8 +60,8 @@ async def test_dead_letter_retry_runs_same_input_and_links_the_new_task(failing:
         task = await failing.acting_as(BEN).dead_letters.retry(letter.id, note="try once more")
         record = await failing.wait(task, 10)
         resolved = await failing.dead_letters.get(letter.id)
-        assert (record["input"], record["status"], record["attempt"]) == ({"flour": 2, "salt": 1}, "failed", 1)
-        assert record["initiator_name"] == "Ben"
+        assert (record.input, record.state, record.attempt) == ({"flour": 2, "salt": 1}, "failed", 1)
+        assert record.initiator_name == "Ben"
         assert (resolved.state, resolved.retry_task_id, resolved.note) == ("retried", task, "try once more")
         assert (resolved.resolved_by, resolved.resolved_by_id) == ("Ben", "u-2")
         (second,) = await failing.dead_letters.list()
@@ -77,7 +77,7 @@ async def test_dead_letter_retry_checks_a_new_input(failing: Tenuto, worker: Wor
             assert refused.value.field == field
         assert (await failing.dead_letters.get(letter.id)).state == "awaiting_intervention"
         record = await failing.wait(await failing.dead_letters.retry(letter.id, input={"flour": 4}), 10)
-        assert (record["output"], record["input"]) == (4, {"flour": 4, "salt": 1})
+        assert (record.output, record.input) == (4, {"flour": 4, "salt": 1})
         assert (await failing.dead_letters.get(letter.id)).input == {"flour": 2, "salt": 1}
 
 
@@ -127,7 +127,7 @@ async def test_retry_all_retries_only_dead_letters_that_matched_at_the_call(
         assert len(chosen) == 6
         assert await failing.dead_letters.retry_all(batch=batch.id, note="again") == 6
         await batch.wait(10)
-        assert await failing.dead_letters.retry_all(until=single["dead_lettered_at"]) == 1
+        assert await failing.dead_letters.retry_all(until=single.dead_lettered_at) == 1
         open_now = await failing.dead_letters.select()
         assert set(open_now).isdisjoint(chosen)
         assert await failing.dead_letters.acknowledge_all(fingerprint="0" * 12) == 0

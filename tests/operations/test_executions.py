@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from dataclasses import replace
 from datetime import timedelta
 from uuid import UUID
 
@@ -19,10 +20,12 @@ from tenuto.maintenance.recovery import recover_lost_tasks
 from tenuto.maintenance.stuck_executions import repair_stuck_executions
 from tenuto.model.tasks import Deferral, Outcome, OutcomeReason, OutcomeStatus, Settlement, settle
 from tenuto.operations import executions
+from tenuto.operations.executions import StepError
 from tenuto.operations.schedules import schedule_definition
 from tenuto.postgres.database import Database, DatabaseError
 from tenuto.store import tasks as store
 from tests.support.errors import raises_code
+from tests.support.known_values import known
 from tests.support.model_values import NOON
 from tests.support.schedules import (
     ANA,
@@ -64,9 +67,9 @@ async def test_cancel_removes_steps_that_have_not_started_and_records_the_actor(
     assert await execution_control.cancel_execution(db, run, LATER, ANA, "wrong day") == "cancelled"
     assert await open_task_states(db) == {}
     ended = await load_execution(db, run)
-    assert (ended["state"], ended["ended_at"], ended["cancelled_at"]) == ("cancelled", LATER, LATER)
-    assert (ended["cancel_type"], ended["cancel_id"], ended["cancel_name"]) == ("user", "u-17", "Ana")
-    assert (ended["cancel_reason"], ended["error"]) == ("wrong day", "cancelled by Ana: wrong day")
+    assert (ended.state, ended.ended_at, ended.cancelled_at) == ("cancelled", LATER, LATER)
+    assert (ended.cancel_type, ended.cancel_id, ended.cancel_name) == ("user", "u-17", "Ana")
+    assert (ended.cancel_reason, ended.error) == ("wrong day", "cancelled by Ana: wrong day")
     assert await list_attempts(db, run) == [(name, "cancelled", "requested") for name in "abc"]
     for record in await read_table(db, "activities"):
         assert '"by": {"id": "u-17", "name": "Ana", "type": "user"}' in record["error"]
@@ -81,11 +84,11 @@ async def test_cancelled_execution_ends_when_its_running_steps_have_stopped(db: 
         assert (task["cancel_type"], task["cancel_id"], task["cancel_name"]) == ("user", "u-17", "Ana")
         assert task["cancel_at"] is not None
     await finish_task(db, held["a"], "cancelled")
-    assert (await load_execution(db, run))["ended_at"] is None
+    assert (await load_execution(db, run)).ended_at is None
     await finish_task(db, held["b"], "cancelled")
     ended = await load_execution(db, run)
-    assert (ended["state"], ended["error"]) == ("cancelled", "cancelled by Ana")
-    assert ended["ended_at"] is not None
+    assert (ended.state, ended.error) == ("cancelled", "cancelled by Ana")
+    assert ended.ended_at is not None
 
 
 @pytest.mark.parametrize("status", ["completed", "failed"])
@@ -97,7 +100,7 @@ async def test_cancelled_execution_stays_cancelled_whatever_its_last_step_return
     await execution_control.cancel_execution(db, run, LATER, ANA)
     await finish_task(db, held["a"], status)
     ended = await load_execution(db, run)
-    assert (ended["state"], ended["error"]) == ("cancelled", "cancelled by Ana")
+    assert (ended.state, ended.error) == ("cancelled", "cancelled by Ana")
     assert await open_task_states(db) == {}, "no step follows"
 
 
@@ -116,8 +119,8 @@ async def test_failed_step_of_cancelled_execution_is_not_retried(db: Database, w
     await execution_control.cancel_execution(db, run, LATER, ANA)
     await completion.finish(db, [make_settlement(held["a"], db.clock.now(), "failed")])
     assert await open_task_states(db) == {}
-    assert (await load_execution(db, run))["state"] == "cancelled"
-    assert (await load_execution(db, run))["ended_at"] is not None
+    assert (await load_execution(db, run)).state == "cancelled"
+    assert (await load_execution(db, run)).ended_at is not None
 
 
 async def test_step_lost_after_cancellation_ends_the_execution(db: Database, worker_id: UUID) -> None:
@@ -126,7 +129,7 @@ async def test_step_lost_after_cancellation_ends_the_execution(db: Database, wor
     await execution_control.cancel_execution(db, run, LATER, ANA)
     await db.fetch_all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 s'")
     assert await recover_lost_tasks(db, db.clock.now()) == 1
-    assert (await load_execution(db, run))["ended_at"] is not None
+    assert (await load_execution(db, run)).ended_at is not None
     assert await open_task_states(db) == {}
 
 
@@ -145,14 +148,14 @@ async def test_second_cancellation_is_an_error_and_keeps_the_first_actor(db: Dat
     await execution_control.cancel_execution(db, run, LATER, ANA)
     with raises_code("execution.already_ended", Conflict):
         await execution_control.cancel_execution(db, run, LATER + MINUTE, Actor.user("u-2", "Ben"))
-    assert (await load_execution(db, run))["cancel_name"] == "Ana"
+    assert (await load_execution(db, run)).cancel_name == "Ana"
 
 
 async def test_paused_execution_can_be_cancelled(db: Database) -> None:
     run = await start_execution(db, "a", "b")
     await execution_control.pause_execution(db, run, LATER, ANA)
     assert await execution_control.cancel_execution(db, run, LATER, ANA) == "cancelled"
-    assert (await load_execution(db, run))["paused_at"] is None
+    assert (await load_execution(db, run)).paused_at is None
 
 
 async def test_cancelled_step_counts_as_failed(db: Database) -> None:
@@ -163,8 +166,8 @@ async def test_cancelled_step_counts_as_failed(db: Database) -> None:
     (task,) = await read_table(db, "tasks", "name = 'b'")
     await task_cancellation.cancel_task(db, task["id"], ANA)
     ended = await load_execution(db, run)
-    assert (ended["state"], ended["failed_steps"]) == ("failed", 2)
-    assert ended["error"] == "step 'b' was cancelled: cancelled by Ana"
+    assert (ended.state, ended.failed_step_count) == ("failed", 2)
+    assert ended.error == "step 'b' was cancelled: cancelled by Ana"
 
 
 # --- pause and resume -----------------------------------------------------------------------------------------------
@@ -175,9 +178,9 @@ async def test_paused_execution_starts_no_steps_until_resumed(db: Database, work
     await execution_control.pause_execution(db, run, LATER, ANA)
     assert await claim_steps(db, worker_id) == {}
     paused = await load_execution(db, run)
-    assert (paused["state"], paused["paused_at"], paused["paused_by"]) == ("in_progress", LATER, "Ana")
+    assert (paused.state, paused.paused_at, paused.paused_by) == ("in_progress", LATER, "Ana")
     await execution_control.resume_execution(db, run, db.clock.now())
-    assert (await load_execution(db, run))["paused_at"] is None
+    assert (await load_execution(db, run)).paused_at is None
     assert await run_claimable_steps(db, worker_id) == {"a"}
     assert await run_claimable_steps(db, worker_id) == {"b"}
 
@@ -187,12 +190,12 @@ async def test_running_step_of_paused_execution_ends_and_next_group_waits(db: Da
     held = await claim_steps(db, worker_id)
     await execution_control.pause_execution(db, run, LATER, ANA)
     await finish_task(db, held["a"])
-    assert (await load_execution(db, run))["current_group"] == 1
+    assert (await load_execution(db, run)).current_group == 1
     assert await open_task_states(db) == {"b": "waiting", "c": "waiting"}
     assert await repair_stuck_executions(db, db.clock.now()) == 0, "a paused execution is not stuck"
     await execution_control.resume_execution(db, run, db.clock.now())
     assert await run_claimable_steps(db, worker_id) == {"b", "c"}
-    assert (await load_execution(db, run))["state"] == "completed"
+    assert (await load_execution(db, run)).state == "completed"
 
 
 async def test_wait_of_a_step_counts_from_the_start_of_its_group(db: Database, worker_id: UUID) -> None:
@@ -210,7 +213,7 @@ async def test_last_step_of_paused_execution_ends_it(db: Database, worker_id: UU
     await execution_control.pause_execution(db, run, LATER, ANA)
     await finish_task(db, held["a"])
     ended = await load_execution(db, run)
-    assert (ended["state"], ended["paused_at"]) == ("completed", None)
+    assert (ended.state, ended.paused_at) == ("completed", None)
 
 
 async def test_retry_of_a_step_waits_while_execution_is_paused(db: Database, worker_id: UUID) -> None:
@@ -278,11 +281,11 @@ async def test_execution_retry_starts_at_failed_group_and_keeps_the_old_executio
     again = await execution_control.retry_execution(db, run, LATER, Actor.user("u-2", "Ben"))
     assert await open_task_states(db) == {"b": "queued", "c": "queued", "d": "waiting"}
     new = await load_execution(db, again)
-    assert (new["retry_of"], new["origin"], new["initiator_name"]) == (run, "retry", "Ben")
-    assert (new["first_group"], new["current_group"], new["total_groups"], new["total_steps"]) == (1, 1, 3, 4)
+    assert (new.retry_of, new.origin, new.initiator_name) == (run, "retry", "Ben")
+    assert (new.first_group, new.current_group, new.group_count, new.step_count) == (1, 1, 3, 4)
     assert await run_claimable_steps(db, worker_id) == {"b", "c"}
     assert await run_claimable_steps(db, worker_id) == {"d"}
-    assert (await load_execution(db, again))["state"] == "completed"
+    assert (await load_execution(db, again)).state == "completed"
     assert await load_execution(db, run) == old
     assert await list_attempts(db, run) == old_records
 
@@ -293,7 +296,7 @@ async def test_execution_retry_uses_the_plan_of_the_old_execution(db: Database, 
     await edit(db, NAME, make_definition("x"), make_change_context(LATER))
     again = await execution_control.retry_execution(db, run, LATER, ANA)
     assert set(await open_task_states(db)) == {"a", "b"}
-    assert (await load_execution(db, again))["version"] == 1
+    assert (await load_execution(db, again)).version == 1
 
 
 async def test_execution_of_deleted_schedule_can_be_retried(db: Database, worker_id: UUID) -> None:
@@ -302,7 +305,7 @@ async def test_execution_of_deleted_schedule_can_be_retried(db: Database, worker
     await delete(db, NAME, make_change_context(LATER))
     again = await execution_control.retry_execution(db, run, LATER, ANA)
     await run_claimable_steps(db, worker_id)
-    assert (await load_execution(db, again))["state"] == "completed"
+    assert (await load_execution(db, again)).state == "completed"
 
 
 async def test_cancelled_execution_can_be_retried_after_it_has_stopped(db: Database, worker_id: UUID) -> None:
@@ -365,8 +368,8 @@ async def test_cancelled_execution_stops_running_code(app: Tenuto, worker: Worke
         assert await app.acting_as(ANA).executions.cancel(run, reason="enough") == "stopping"
         ended = await app.executions.wait(run, timeout=10)
         assert stopped.is_set()
-    assert (ended["state"], ended["cancel_name"]) == ("cancelled", "Ana")
-    assert [step["status"] for step in ended["steps"]] == ["cancelled", "cancelled"]
+    assert (ended.state, ended.cancel_name) == ("cancelled", "Ana")
+    assert [step.state for step in ended.steps] == ["cancelled", "cancelled"]
     assert await read_repairs(await app.open()) == {}
 
 
@@ -390,31 +393,31 @@ async def test_execution_description_lists_every_step(app: Tenuto, worker: Worke
         run = (await app.schedules.run(NAME)).execution_id
         assert run is not None
         execution = await app.executions.wait(run, timeout=10)
-        assert (execution["state"], execution["error"]) == ("failed", "step 'breaks' failed: no flour")
-        assert [(step["name"], step["group"], step["status"], step["reason"]) for step in execution["steps"]] == [
+        assert (execution.state, execution.error) == ("failed", "step 'breaks' failed: no flour")
+        assert [(step.name, step.group, step.state, step.reason) for step in execution.steps] == [
             ("bakes", 0, "completed", None),
             ("breaks", 1, "failed", "error"),
             ("beside", 1, "completed", None),
             ("never", 2, "cancelled", "not_run"),
         ]
-        assert execution["steps"][1]["error"] == "no flour"
-        assert execution["steps"][0]["progress"] == {"done": 1, "total": 2, "message": "half"}
-        for step in execution["steps"][:3]:
-            assert step["duration"] >= 0
-            assert step["wait"] >= 0
-            assert (await app.activity(step["activity_id"]))["task_id"] == step["task_id"]
+        assert execution.steps[1].error == "no flour"
+        assert execution.steps[0].progress == {"done": 1, "total": 2, "message": "half"}
+        for step in execution.steps[:3]:
+            assert known(step.duration_seconds) >= 0
+            assert known(step.wait_seconds) >= 0
+            assert (await app.activity(known(step.activity_id))).task_id == step.task_id
         again = await app.executions.wait(await app.executions.retry(run), timeout=10)
-    assert [step["status"] for step in again["steps"]] == ["done_before", "failed", "completed", "cancelled"]
+    assert [step.state for step in again.steps] == ["done_before", "failed", "completed", "cancelled"]
     listed = await app.executions.list(schedule=NAME, state="failed")
-    assert [(row["id"], row["retry_of"]) for row in listed] == [(again["id"], run), (run, None)]
+    assert [(row.id, row.retry_of) for row in listed] == [(again.id, run), (run, None)]
 
 
-def test_execution_of_ten_thousand_steps_is_described_quickly() -> None:
+async def test_execution_of_ten_thousand_steps_is_described_quickly(db: Database) -> None:
     plan = make_plan([f"s{n}" for n in range(10_000)])
-    run = {"plan": plan.to_json(), "started_at": NOON, "ended_at": None, "first_group": 0}
+    run = replace(await load_execution(db, await start_execution(db, "a")), plan_json=plan.to_json())
     began = time.process_time()
     execution = executions.describe_execution(run, [], LATER)
-    assert len(execution["steps"]) == 10_000
+    assert len(execution.steps) == 10_000
     assert time.process_time() - began < 5
 
 
@@ -433,13 +436,13 @@ async def test_step_description_has_last_error_only_until_the_step_succeeds(app:
         assert run is not None
 
         async def is_tried_again() -> bool:
-            return bool((await app.executions.get(run))["steps"][0]["attempt"] == 2)
+            return bool((await app.executions.get(run)).steps[0].attempt == 2)
 
         await eventually(is_tried_again)
-        (step,) = (await app.executions.get(run))["steps"]
-        assert (step["error"], step["last_error"]["attempt"], step["last_error"]["message"]) == (None, 1, "not yet")
-        assert step["last_error"]["activity_id"] == step["activities"][0]
+        (step,) = (await app.executions.get(run)).steps
+        assert step.error is None
+        assert step.last_error == StepError(1, step.activity_ids[0], "not yet")
         go_on.set()
         ended = await app.executions.wait(run, timeout=10)
 
-    assert (ended["state"], ended["steps"][0]["last_error"]) == ("completed", None)
+    assert (ended.state, ended.steps[0].last_error) == ("completed", None)

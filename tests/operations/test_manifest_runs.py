@@ -105,7 +105,7 @@ async def test_rule_6_manifest_run_has_typed_properties(app: Tenuto, worker: Wor
     assert stored.manifest.properties == {"config": {"source": "prod", "deep": {"a": 1}}}
     async with worker():
         record = await app.wait(await app.manifests.run("copy", {"slice": Slice(table="users", number=3)}), 10)
-    assert (record["status"], record["output"], record["manifest_id"]) == ("completed", 3, stored.id)
+    assert (record.state, record.output, record.manifest_id) == ("completed", 3, stored.id)
     assert seen == [(Config("prod", {"a": 1}), Slice(table="users", number=3), False)]
 
 
@@ -117,7 +117,7 @@ async def test_rule_6_run_of_unknown_job_fails_and_leaves_a_dead_letter(
         id = await start_run(db, stored, db.clock.now())
         assert id is not None
         record = await app.wait(id, 10)
-        assert (record["status"], record["reason"]) == ("failed", "refused")
+        assert (record.state, record.reason) == ("failed", "refused")
         (letter,) = await app.dead_letters.list()
         assert "forgotten" in letter.reason
     with raises_code("job.unknown", UnknownJob):
@@ -135,8 +135,8 @@ async def test_rule_7_success_updates_last_successful_run_of_the_manifest(app: T
     async with worker():
         run = await app.wait(await app.manifests.run("run", {"flour": 1}), 10)
         item = await app.wait(await app.manifests.enqueue("item", 1), 10)
-        assert (await app.manifests.get("run")).last_successful_run_at == run["ended_at"]
-        assert (await app.manifests.get("item")).last_successful_run_at == item["ended_at"]
+        assert (await app.manifests.get("run")).last_successful_run_at == run.ended_at
+        assert (await app.manifests.get("item")).last_successful_run_at == item.ended_at
         batch = await app.bulk_enqueue("batch", [1, 2, 3])
         await batch.wait(10)
 
@@ -156,7 +156,7 @@ async def test_rule_8_different_inputs_are_different_runs_of_one_manifest(app: T
     await app.manifests.deploy()
     async with worker():
         tasks = [await app.manifests.enqueue("double", n) for n in range(3)]
-        assert [(await app.wait(task, 10))["output"] for task in tasks] == [0, 3, 6]
+        assert [(await app.wait(task, 10)).output for task in tasks] == [0, 3, 6]
 
 
 async def test_rule_9_cancellation_stops_the_code_and_manifest_can_run_again(
@@ -182,7 +182,7 @@ async def test_rule_9_cancellation_stops_the_code_and_manifest_can_run_again(
             await app.manifests.run("slow")
         assert await app.cancel(task) == "stopping"
         record = await app.wait(task, 10)
-        assert (record["status"], record["reason"], stopped) == ("cancelled", "requested", ["stopped"])
+        assert (record.state, record.reason, stopped) == ("cancelled", "requested", ["stopped"])
         assert await app.dead_letters.list() == [], "a cancellation is not a failure"
         assert (await app.manifests.get("slow")).last_successful_run_at is None
         await app.cancel(await app.manifests.run("slow"))
@@ -199,7 +199,7 @@ async def test_disabled_manifest_runs_only_manually(app: Tenuto, worker: WorkerF
     assert await app.manifests.disable("bread") is False
     assert (await app.manifests.poll()).enqueued == 0
     async with worker():
-        assert (await app.wait(await app.manifests.run("bread"), 10))["output"] == 1
+        assert (await app.wait(await app.manifests.run("bread"), 10)).output == 1
 
 
 async def test_manifest_item_with_open_key_is_an_error(app: Tenuto) -> None:

@@ -193,7 +193,7 @@ async def test_cancel_ends_waiting_and_running_one_shots_only(jobs: Tenuto, work
         for id in (ordinary.id, new_id()):
             with raises_code("one_shot.not_found", NotFound):
                 await operation(id)
-    assert (await jobs.task(ordinary.id))["state"] == "scheduled"
+    assert (await jobs.task(ordinary.id)).state == "scheduled"
 
 
 async def is_running(app: Tenuto, id: UUID) -> bool:
@@ -230,7 +230,7 @@ async def test_cancel_all_ends_a_thousand_one_shots_in_one_transaction(
     )
     assert [dict(each) for each in written] == [{"count": 1000, "at_once": 1}]
     assert (await jobs.one_shots.cancel_all()).terminated == []
-    assert (await jobs.task(ordinary.id))["state"] == "scheduled"
+    assert (await jobs.task(ordinary.id)).state == "scheduled"
 
 
 async def test_failed_cancel_all_leaves_all_one_shots(

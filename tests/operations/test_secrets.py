@@ -73,7 +73,7 @@ async def reveal_in_job(app: Tenuto, worker: WorkerFactory, name: str) -> Any:
 
     async with worker():
         record = await app.wait(await app.enqueue(look), timeout=20)
-    return seen[0] if seen else record["error"]
+    return seen[0] if seen else record.error
 
 
 @pytest.mark.usefixtures("key")
@@ -120,10 +120,10 @@ async def test_revealed_secret_is_redacted_everywhere(
             await eventually(lambda: _ended(app, run.execution_id))
             await app.bulk_enqueue("leaky-item", [{}])
             await eventually(lambda: app.dead_letters.list())
-    assert [record["status"] for record in records] == ["completed_with_warning", "failed", "completed"]
-    assert records[0]["error"]["message"] == "fetched ***"
-    assert records[0]["output"] == "token ***"
-    assert records[2]["output"]["plain"] == "***"
+    assert [record.state for record in records] == ["completed_with_warning", "failed", "completed"]
+    assert records[0].error["message"] == "fetched ***"
+    assert records[0].output == "token ***"
+    assert records[2].output["plain"] == "***"
     output = await dump_database(app) + caplog.text + "".join(map(repr, records))
     assert '"action": "secret.set"' in output
     assert "canary" in output
@@ -157,9 +157,9 @@ async def test_chain_passes_unredacted_results_that_contain_a_secret_by_chance(
         task = await app.enqueue(app.chain("counted", count, name, tell))
         record = await app.wait(task, timeout=20)
 
-    assert (record["status"], record["output"]) == ("completed", "told"), record["error"]
+    assert (record.state, record.output) == ("completed", "told"), record.error
     assert seen == [202401, {"value": "report-202402"}]
-    outputs = [step["output"] for step in await app.chain_steps(task.id)]
+    outputs = [step.output for step in await app.chain_steps(task.id)]
     assert outputs == ["***", {"***": "report-***02"}, "told"]
     assert "202402" not in await dump_database(app)
 
@@ -189,21 +189,19 @@ async def test_resumed_chain_fails_if_it_needs_a_redacted_result(app: Tenuto, wo
     again = RetryPolicy(max_retries=3, base_seconds=0, jitter=0)
     async with worker():
         unneeded = await app.wait(await app.enqueue(app.chain("unneeded", fetch, count, fail, retry=again)), timeout=20)
-        assert (unneeded["status"], unneeded["output"]) == ("completed", len(CANARY)), (
-            "the redacted result is not needed"
-        )
+        assert (unneeded.state, unneeded.output) == ("completed", len(CANARY)), "the redacted result is not needed"
         assert calls == ["fetch", CANARY, "fail", "fail"]
         calls.clear()
         needed = await app.wait(
             await app.enqueue(app.chain("needed", fetch, count, fail, use, retry=again)), timeout=20
         )
-    assert (needed["status"], needed["attempt"]) == ("failed", 2)
-    assert "the result of step fetch contained a secret" in needed["error"]["message"]
+    assert (needed.state, needed.attempt) == ("failed", 2)
+    assert "the result of step fetch contained a secret" in needed.error["message"]
     assert calls == ["fetch", CANARY, "fail", "fail"]
 
 
 async def _ended(app: Tenuto, execution_id: Any) -> bool:
-    return (await app.executions.get(execution_id))["ended_at"] is not None
+    return (await app.executions.get(execution_id)).ended_at is not None
 
 
 async def test_exchanged_or_damaged_secret_rows_and_unknown_keys_are_errors(
@@ -258,11 +256,11 @@ async def test_master_key_rotation_keeps_every_secret_readable(
     shown = [await reveal_in_job(app, worker, f"s{number}") for number in range(3)]
     assert shown == ["value number 0", "another value", "value number 2"]
     listed = await app.secrets.list()
-    assert [(row["name"], row["version"], row["key_id"]) for row in listed] == [
+    assert [(row.name, row.version, row.key_id) for row in listed] == [
         ("s0", 1, new.id), ("s1", 2, new.id), ("s2", 1, new.id)
     ]  # fmt: skip
     assert not {"value", "sealed", "wrapped"} & listed[0].keys()
-    assert [row["name"] for row in await app.secrets.list(after="s1", limit=1)] == ["s2"]
+    assert [row.name for row in await app.secrets.list(after="s1", limit=1)] == ["s2"]
     await app.secrets.delete("s1")
     with raises_code("secret.not_found", NotFound):
         await app.secrets.delete("s1")

@@ -42,8 +42,8 @@ async def test_app_with_only_a_home_directory_starts_its_own_database(
         bake = app.jobs.get_job("bake")
         async with app.worker(slots=2, grace_seconds=0):
             record = await app.wait(await app.enqueue(bake, 3), timeout=30)
-        assert (record["output"], record["attempt"]) == ("3 loaves", 2)
+        assert (record.output, record.attempt) == ("3 loaves", 2)
         later = await app.enqueue(bake.using(delay=timedelta(hours=1)), 4)
     async with create_app(home) as again:
-        assert (await again.task(later.id))["input"] == {"loaves": 4}
-        assert [entry["status"] for entry in await again.attempts(record["task_id"])] == ["failed", "completed"]
+        assert (await again.task(later.id)).input == {"loaves": 4}
+        assert [entry.state for entry in await again.attempts(record.task_id)] == ["failed", "completed"]

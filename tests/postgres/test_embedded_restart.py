@@ -49,9 +49,9 @@ async def test_killed_embedded_server_is_restarted_by_a_running_worker(home: Pat
         return 2 * n
 
     async with app, app.worker(slots=5):
-        assert (await app.wait(await app.enqueue(double, 1), timeout=20))["output"] == 2
+        assert (await app.wait(await app.enqueue(double, 1), timeout=20)).output == 2
         kill_server(home)
-        assert (await app.wait(await app.enqueue(double, 21), timeout=60))["output"] == 42
+        assert (await app.wait(await app.enqueue(double, 21), timeout=60)).output == 42
 
 
 async def test_concurrent_connects_of_an_app_hold_the_server_once(home: Path) -> None:

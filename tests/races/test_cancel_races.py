@@ -67,7 +67,7 @@ async def expire_leases(db: Database) -> None:
     )
 
 
-async def last_activity(db: Database, task_id: UUID) -> activities.Record:
+async def last_activity(db: Database, task_id: UUID) -> activities.ActivityDetails:
     return (await activities.list_attempts(db, task_id))[-1]
 
 
@@ -93,13 +93,13 @@ async def test_task_finished_cancelled_and_recovered_at_once_ends_once(
         )
 
         last = await last_activity(db, new.id)
-        assert last["final"] or (last["status"], last["attempt"]) == ("queued", 2)
+        assert last.final or (last.state, last.attempt) == ("queued", 2)
         if finished:
-            assert last["status"] == "completed"
+            assert last.state == "completed"
         elif cancelled == "cancelled" or cancelled == "stopping":
-            assert last["status"] == "cancelled"
-        outcomes[f"{last['status']}, cancel said {cancelled if isinstance(cancelled, str) else 'too late'}"] += 1
-        if not last["final"]:
+            assert last.state == "cancelled"
+        outcomes[f"{last.state}, cancel said {cancelled if isinstance(cancelled, str) else 'too late'}"] += 1
+        if not last.final:
             (task,) = await claim(db, worker_id)
             assert await finish(db, [complete(db, task)]) == {new.id}
     print(dict(outcomes))
@@ -123,7 +123,7 @@ async def test_task_cancelled_at_the_moment_of_its_retry_is_not_retried(
         cancelled = answers[number % 2]
 
         last = await last_activity(db, new.id)
-        assert (last["status"], last["final"]) == ("cancelled", True)
+        assert (last.state, last.final) == ("cancelled", True)
         outcomes[str(cancelled)] += 1
     print(dict(outcomes))
     await assert_invariants_hold(db.url, ROUNDS)
@@ -141,8 +141,8 @@ async def test_task_that_fails_after_its_cancel_request_ends_as_cancelled(
     assert await finish(db, [fail(db, task) for task in taken]) == {one.id, other.id}
 
     last = await last_activity(db, one.id)
-    assert (last["status"], last["reason"], last["final"]) == ("cancelled", "requested", True)
-    assert (await last_activity(db, other.id))["status"] == "scheduled"
+    assert (last.state, last.reason, last.final) == ("cancelled", "requested", True)
+    assert (await last_activity(db, other.id)).state == "scheduled"
     await assert_invariants_hold(db.url, 2)
 
 

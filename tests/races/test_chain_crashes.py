@@ -116,7 +116,7 @@ async def test_worker_killed_during_a_chain_step_repeats_only_that_step(
     groups = Counter(effect.group for effect in ledger.effects_of(task.id))
     assert groups == {"before": 1, "held": 3}
     record = await app.wait(task, timeout=1)
-    assert (record["status"], record["output"], record["losses"]) == ("completed", 7, 2)
+    assert (record.state, record.output, record.loss_count) == ("completed", 7, 2)
     await assert_invariants_hold(url, 1)
 
 
@@ -155,4 +155,4 @@ async def test_chain_step_result_is_stored_later_if_the_database_is_unreachable(
 
     assert proxy.lost == 8
     assert Counter(effect.group for effect in ledger.effects_of(task.id)) == {**dict.fromkeys(STEPS, 1), "sleeps": 2}
-    assert (await app.wait(task, timeout=1))["attempt"] == 1
+    assert (await app.wait(task, timeout=1)).attempt == 1

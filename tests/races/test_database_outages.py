@@ -249,4 +249,4 @@ async def test_call_step_waits_for_a_database_that_becomes_unreachable(proxy: Pr
             assert run is not None
             ended = await app.executions.wait(run, timeout=60)
 
-    assert (ended["state"], ended["error"], proxy.lost) == ("completed", None, 8)
+    assert (ended.state, ended.error, proxy.lost) == ("completed", None, 8)

@@ -91,7 +91,7 @@ async def test_task_that_ended_before_its_lost_reply_was_noticed_is_not_created_
 
     assert enqueued.created
     assert await count_rows(db) == 0
-    assert (await proxied_app.wait(enqueued.id, timeout=1))["status"] == "completed"
+    assert (await proxied_app.wait(enqueued.id, timeout=1)).state == "completed"
 
 
 @pytest.mark.parametrize("lose", ["lose_reply", "lose_request"])

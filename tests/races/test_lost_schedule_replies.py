@@ -213,7 +213,7 @@ async def test_cancel_pause_and_resume_with_lost_reply_report_the_change(
     lose_commit_reply(proxy, executions.SQL.mark_cancelled)
     assert await execution_control.cancel_execution(proxied_db, run, now, ANA) == "cancelled"
     assert proxy.lost == 1
-    assert (await load_execution(db, run))["state"] == "cancelled"
+    assert (await load_execution(db, run)).state == "cancelled"
     assert len(await read_table(db, "activities")) == 2
 
 
@@ -235,5 +235,5 @@ async def test_end_of_a_group_with_lost_reply_advances_once(
         lose_commit_reply(proxy, executions.SQL.start_groups)
     await completion.finish(proxied_db, [make_settlement(held["a"], proxied_db.clock.now())])
     assert proxy.lost == 1
-    assert (await load_execution(db, run))["current_group"] == 1
+    assert (await load_execution(db, run)).current_group == 1
     assert await open_task_states(db) == {"b": "queued", "c": "waiting"}

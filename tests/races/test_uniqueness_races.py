@@ -65,7 +65,7 @@ async def test_key_released_during_an_enqueue_loses_no_task(
 
         assert second.id != first.id
         assert second.created
-        assert (await app.task(second.id))["unique_key"] == "a key"
+        assert (await app.task(second.id)).unique_key == "a key"
 
 
 async def test_key_used_twice_in_one_caller_transaction_creates_one_task(

@@ -133,8 +133,8 @@ async def test_poison_task_is_set_aside_and_other_tasks_complete(
 
     await assert_invariants_hold(url, 201)
     last = await app.wait(poison.id, timeout=1)
-    assert (last["status"], last["reason"], last["attempt"], last["losses"]) == ("failed", "lost", 3, 3)
-    assert last["error"]["type"] == "tenuto.SetAside"
+    assert (last.state, last.reason, last.attempt, last.loss_count) == ("failed", "lost", 3, 3)
+    assert last.error["type"] == "tenuto.SetAside"
     assert len(ledger.effects_of(poison.id)) == 3
     assert await observer.count("activities", "final AND status = 'completed'") == 200
 

@@ -304,4 +304,4 @@ async def test_largest_plan_fires_completely(db: Database, register_worker: Regi
     assert len(await read_table(db, "tasks")) == 1000
     assert list(await claim_steps(db, worker_id)) == ["s0"]
     (run,) = await read_table(db, "executions")
-    assert (await load_execution(db, run["id"]))["total_groups"] == 1000
+    assert (await load_execution(db, run["id"])).group_count == 1000

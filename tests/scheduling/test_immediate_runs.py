@@ -155,7 +155,7 @@ async def test_app_runs_the_current_version_of_a_schedule(app: Tenuto) -> None:
     async def steps() -> list[str]:
         started = await app.schedules.run("Changing")
         assert started.execution_id is not None
-        return [step["target"] for step in (await app.executions.get(started.execution_id))["steps"]]
+        return [step.target for step in (await app.executions.get(started.execution_id)).steps]
 
     await app.schedules.create(schedule_definition("Changing", manual(), [Step.job(one)], overlap="allow"))
     assert await steps() == await steps() == ["one"]

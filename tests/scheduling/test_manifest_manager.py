@@ -502,7 +502,7 @@ async def test_worker_enforces_the_time_limit_of_a_manifest(app: Tenuto, worker:
     async with app, worker():
         await app.manifests.deploy()
         record = await app.wait(await app.manifests.run("slow"), 10)
-        assert (record["status"], record["reason"]) == ("failed", "timed_out")
+        assert (record.state, record.reason) == ("failed", "timed_out")
         (dead_letter,) = await app.dead_letters.list()
         assert dead_letter.external_id == "slow"
 

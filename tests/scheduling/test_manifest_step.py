@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
@@ -12,20 +11,22 @@ from tenuto import Context, Step, Tenuto, manual
 from tenuto.errors import Invalid
 from tenuto.ids import new_id
 from tenuto.jobs.context import TaskDeferred
+from tenuto.operations.executions import ExecutionDetails
 from tenuto.operations.schedules import schedule_definition
+from tenuto.store.activities import ActivityDetails
+from tests.support.known_values import known
 from tests.support.model_values import make_held_task
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
 
-async def run_schedule_of_steps(app: Tenuto, name: str, *steps: Step) -> dict[str, Any]:
-    """Create and run a schedule of these steps; return the ended execution with the activity of its last step."""
+async def run_schedule_of_steps(app: Tenuto, name: str, *steps: Step) -> tuple[ExecutionDetails, ActivityDetails]:
+    """Create and run a schedule of these steps; return the ended execution and the activity of its last step."""
     await app.schedules.create(schedule_definition(name, manual(), steps))
     run = await app.schedules.run(name)
     assert run.execution_id is not None
-    done = dict(await app.executions.wait(run.execution_id, timeout=60))
-    done["last"] = await app.activity(done["steps"][-1]["activity_id"])
-    return done
+    done = await app.executions.wait(run.execution_id, timeout=60)
+    return done, await app.activity(known(done.steps[-1].activity_id))
 
 
 async def test_manifest_step_ends_like_its_run(app: Tenuto, worker: WorkerFactory) -> None:
@@ -43,18 +44,18 @@ async def test_manifest_step_ends_like_its_run(app: Tenuto, worker: WorkerFactor
     app.manifest("loads", load, properties={"of": "people", "n": 1})
     await app.manifests.deploy()
     async with worker(slots=1), app.scheduler():
-        done = await run_schedule_of_steps(app, "well", Step.manifest("loads", {"n": 5}), Step.job(load, 2))
-        assert done["state"] == "completed", done["error"]
-        first = await app.activity(done["steps"][0]["activity_id"])
-        assert first["output"]["output"] == {"loaded": 5}, "one slot is enough: the step holds none while it waits"
+        done, last = await run_schedule_of_steps(app, "well", Step.manifest("loads", {"n": 5}), Step.job(load, 2))
+        assert done.state == "completed", done.error
+        first = await app.activity(known(done.steps[0].activity_id))
+        assert first.output["output"] == {"loaded": 5}, "one slot is enough: the step holds none while it waits"
         assert given == [(5, "people"), (2, "all")], "once, and in order"
 
-        done = await run_schedule_of_steps(app, "odd", Step.manifest("loads", {"n": 7}, name="odd one"))
-        assert (done["state"], done["last"]["status"]) == ("completed", "completed_with_warning")
+        done, last = await run_schedule_of_steps(app, "odd", Step.manifest("loads", {"n": 7}, name="odd one"))
+        assert (done.state, last.state) == ("completed", "completed_with_warning")
 
-        done = await run_schedule_of_steps(app, "badly", Step.manifest("loads", {"n": -1}))
-        assert done["state"] == "failed"
-        assert "ended as failed: nothing to load" in done["last"]["error"]["message"]
+        done, last = await run_schedule_of_steps(app, "badly", Step.manifest("loads", {"n": -1}))
+        assert done.state == "failed"
+        assert "ended as failed: nothing to load" in last.error["message"]
         assert given.count((-1, "people")) == 1
 
         for step, words in (
@@ -62,11 +63,11 @@ async def test_manifest_step_ends_like_its_run(app: Tenuto, worker: WorkerFactor
             (Step.manifest("loads", {"n": "x"}), "integer"),
             (Step.manifest("loads", {"m": 1}), "m"),
         ):
-            done = await run_schedule_of_steps(app, f"refused {words}", step)
-            assert (done["state"], words in done["last"]["error"]["message"]) == ("failed", True), done["last"]["error"]
+            done, last = await run_schedule_of_steps(app, f"refused {words}", step)
+            assert (done.state, words in last.error["message"]) == ("failed", True), last.error
 
-        done = await run_schedule_of_steps(app, "not waited for", Step.manifest("loads", {"n": 3}, wait=False))
-        assert done["state"] == "completed"
+        done, last = await run_schedule_of_steps(app, "not waited for", Step.manifest("loads", {"n": 3}, wait=False))
+        assert done.state == "completed"
         await eventually(lambda: (3, "people") in given)
     for arguments in ({}, {"manifest": "loads", "inputs": {}}, {"manifest": "loads", "input": 3}):
         with pytest.raises(Invalid):
@@ -84,24 +85,23 @@ async def test_time_limit_of_a_manifest_step_counts_from_its_start(app: Tenuto, 
     app.manifest("slow", slow)
     await app.manifests.deploy()
     async with worker(), app.scheduler():
-        done = await run_schedule_of_steps(app, "impatient", Step.manifest("slow", timeout="1.2s"))
-        last = done["last"]
-        assert (done["state"], last["status"], last["reason"]) == ("failed", "failed", "timed_out")
-        assert (last["error"]["type"], last["attempt"]) == ("tenuto.TimedOut", 1)
+        done, last = await run_schedule_of_steps(app, "impatient", Step.manifest("slow", timeout="1.2s"))
+        assert (done.state, last.state, last.reason) == ("failed", "failed", "timed_out")
+        assert (last.error["type"], last.attempt) == ("tenuto.TimedOut", 1)
         # The clock is synchronised now and then; less than the timeout of the wait for the run.
-        assert 1.0 <= (last["ended_at"] - last["started_at"]).total_seconds() < 30
+        assert 1.0 <= (known(last.ended_at) - known(last.started_at)).total_seconds() < 30
 
         async def it_runs() -> bool:
             (run,) = await app.tasks(limit=10)
-            return bool(run["state"] == "running")
+            return bool(run.state == "running")
 
         await eventually(it_runs, what="the run is the manifest's own affair")
 
-        done = await run_schedule_of_steps(app, "in vain", Step.manifest("slow", timeout="1.2s"))
-        assert done["last"]["reason"] == "timed_out", "also while it waits for the run before it"
+        done, last = await run_schedule_of_steps(app, "in vain", Step.manifest("slow", timeout="1.2s"))
+        assert last.reason == "timed_out", "also while it waits for the run before it"
         over.append(1)
-        done = await run_schedule_of_steps(app, "in time", Step.manifest("slow", timeout="1m"))
-        assert done["state"] == "completed", done["error"]
+        done, last = await run_schedule_of_steps(app, "in time", Step.manifest("slow", timeout="1m"))
+        assert done.state == "completed", done.error
 
 
 async def test_manifest_step_waits_for_an_earlier_run(app: Tenuto, worker: WorkerFactory) -> None:
@@ -140,7 +140,7 @@ async def test_manifest_step_waits_for_an_earlier_run(app: Tenuto, worker: Worke
         await eventually(put_aside)
         go.append(1)
         done = await app.executions.wait(run.execution_id, timeout=60)
-        assert (done["state"], began) == ("completed", [0, 1])
+        assert (done.state, began) == ("completed", [0, 1])
 
 
 async def test_manifest_step_continues_the_run_of_a_lost_attempt(app: Tenuto, worker: WorkerFactory) -> None:

@@ -340,7 +340,7 @@ async def test_overlap_cancel_previous_applies_to_manual_runs(db: Database, work
     second = (await run_schedule_now(db, now=FIRST)).execution_id
     assert first is not None
     assert second is not None
-    assert (await load_execution(db, first))["state"] == "cancelled"
+    assert (await load_execution(db, first)).state == "cancelled"
     await claim_steps(db, worker_id)
     third = await run_schedule_now(db, now=SECOND)
     assert (third.decision, third.execution_id) == ("queued", None)
@@ -377,8 +377,8 @@ async def test_manual_run_is_recorded_with_its_initiator(db: Database) -> None:
     assert (answer.decision, answer.reason) == ("fired", None)
     assert answer.execution_id is not None
     run = await load_execution(db, answer.execution_id)
-    assert (run["origin"], run["due_at"], run["started_at"]) == ("manual", FIRST, FIRST)
-    assert (run["initiator_type"], run["initiator_id"], run["initiator_name"]) == ("user", "u-17", "Ana")
+    assert (run.origin, run.due_at, run.started_at) == ("manual", FIRST, FIRST)
+    assert (run.initiator_type, run.initiator_id, run.initiator_name) == ("user", "u-17", "Ana")
     (row,) = await read_table(db, "occurrences")
     assert (row["origin"], row["decision"], row["decided_by"]) == ("manual", "fired", "Ana")
     (schedule,) = await read_table(db, "schedules")

@@ -18,6 +18,7 @@ from tenuto.model.schedules import ScheduleDefinition
 from tenuto.model.tasks import Deferral, Outcome, OutcomeStatus, Settlement
 from tenuto.operations.schedules import schedule_definition
 from tenuto.postgres.database import Database
+from tests.support.known_values import known
 from tests.support.schedules import (
     ANA,
     MINUTE,
@@ -106,13 +107,11 @@ async def test_three_levels_of_schedule_steps_run_on_one_slot(app: Tenuto, worke
     )
     async with worker(slots=1):
         ended = await app.executions.wait(await start_run(app, "one"), timeout=20)
-    assert (ended["state"], ended["error"]) == ("completed", None)
-    assert [step["status"] for step in ended["steps"]] == ["completed"] * 3
+    assert (ended.state, ended.error) == ("completed", None)
+    assert [step.state for step in ended.steps] == ["completed"] * 3
     runs = await app.executions.list()
-    assert {row["schedule_name"]: row["state"] for row in runs} == dict.fromkeys(
-        ("one", "two", "three", "four"), "completed"
-    )
-    assert {row["origin"] for row in runs if row["schedule_name"] != "one"} == {"step"}
+    assert {row.schedule_name: row.state for row in runs} == dict.fromkeys(("one", "two", "three", "four"), "completed")
+    assert {row.origin for row in runs if row.schedule_name != "one"} == {"step"}
     assert await read_repairs(await app.open()) == {}
 
 
@@ -126,17 +125,17 @@ async def test_waiting_schedule_step_holds_no_slot(app: Tenuto, worker: WorkerFa
     async with worker(slots=2):
         outer = await start_run(app, "outer")
         await gate.has_begun()
-        (step,) = (await app.executions.get(outer))["steps"]
-        await eventually(lambda: is_waiting(app, step["task_id"]))
+        (step,) = (await app.executions.get(outer)).steps
+        await eventually(lambda: is_waiting(app, known(step.task_id)))
         await app.wait(await app.enqueue(app.jobs.jobs_by_name["quick"]), timeout=5)
         gate.go.release()
         ended = await app.executions.wait(outer, timeout=10)
-    (step,) = ended["steps"]
+    (step,) = ended.steps
     child = await wait_for_child(app, "inner")
-    assert (ended["state"], step["status"], step["attempt"]) == ("completed", "completed", 1)
-    assert (child["parent_task_id"], child["initiator_name"]) == (step["task_id"], ended["initiator_name"])
-    record = await app.activity(step["activity_id"])
-    assert record["output"] == {"execution_id": str(child["id"]), "failed_steps": 0}
+    assert (ended.state, step.state, step.attempt) == ("completed", "completed", 1)
+    assert (child["parent_task_id"], child["initiator_name"]) == (step.task_id, ended.initiator_name)
+    record = await app.activity(known(step.activity_id))
+    assert record.output == {"execution_id": str(child["id"]), "failed_steps": 0}
 
 
 @pytest.mark.usefixtures("gate")
@@ -150,10 +149,10 @@ async def test_schedule_step_fails_with_the_error_of_its_child(app: Tenuto, work
     )
     async with worker():
         ended = await app.executions.wait(await start_run(app, "outer"), timeout=20)
-    assert ended["state"] == "failed"
-    assert ended["error"].startswith("step 'middle' failed: execution ")
-    assert "step 'broken' failed: no flour" in ended["error"]
-    assert [step["status"] for step in ended["steps"]] == ["failed", "cancelled"]
+    assert ended.state == "failed"
+    assert known(ended.error).startswith("step 'middle' failed: execution ")
+    assert "step 'broken' failed: no flour" in known(ended.error)
+    assert [step.state for step in ended.steps] == ["failed", "cancelled"]
 
 
 @pytest.mark.usefixtures("gate")
@@ -171,8 +170,8 @@ async def test_schedule_step_with_continue_on_failure_does_not_fail_its_executio
     )
     async with worker():
         ended = await app.executions.wait(await start_run(app, "outer"), timeout=20)
-    assert (ended["state"], ended["failed_steps"]) == ("completed", 1)
-    assert [step["status"] for step in ended["steps"]] == ["failed", "completed_with_warning"]
+    assert (ended.state, ended.failed_step_count) == ("completed", 1)
+    assert [step.state for step in ended.steps] == ["failed", "completed_with_warning"]
 
 
 @pytest.mark.usefixtures("gate")
@@ -185,7 +184,7 @@ async def test_retried_schedule_step_runs_the_schedule_again(app: Tenuto, worker
     )
     async with worker():
         ended = await app.executions.wait(await start_run(app, "outer"), timeout=20)
-    assert (ended["state"], ended["steps"][0]["attempt"]) == ("failed", 2)
+    assert (ended.state, ended.steps[0].attempt) == ("failed", 2)
     assert len(await app.executions.list(schedule="inner")) == 2
 
 
@@ -216,7 +215,7 @@ async def test_cancelling_the_parent_execution_stops_the_code_of_its_child(app: 
         assert stopped.is_set()
         middle = await app.executions.get((await wait_for_child(app, "middle"))["id"])
     for each in (ended, middle, inner):
-        assert (each["state"], each["cancel_name"], each["cancel_reason"]) == ("cancelled", "Ana", "enough")
+        assert (each.state, each.cancel_name, each.cancel_reason) == ("cancelled", "Ana", "enough")
     assert await read_repairs(await app.open()) == {}
 
 
@@ -230,17 +229,17 @@ async def test_cancelling_a_schedule_step_cancels_its_child(app: Tenuto, worker:
     async with worker():
         outer = await start_run(app, "outer")
         await gate.has_begun()
-        (step,) = (await app.executions.get(outer))["steps"]
-        await eventually(lambda: is_waiting(app, step["task_id"]))
-        assert await app.cancel(step["task_id"]) == "cancelled"
-        assert (await app.executions.get(outer))["state"] == "failed"
+        (step,) = (await app.executions.get(outer)).steps
+        await eventually(lambda: is_waiting(app, known(step.task_id)))
+        assert await app.cancel(known(step.task_id)) == "cancelled"
+        assert (await app.executions.get(outer)).state == "failed"
         gate.go.release()
         inner = await app.executions.wait((await wait_for_child(app, "inner"))["id"], timeout=10)
-    assert inner["state"] == "cancelled"
+    assert inner.state == "cancelled"
 
 
 async def is_waiting(app: Tenuto, task_id: UUID) -> bool:
-    return bool((await app.task(task_id))["state"] == "waiting")
+    return bool((await app.task(task_id)).state == "waiting")
 
 
 async def test_cancelling_the_child_execution_fails_the_schedule_step(
@@ -258,8 +257,8 @@ async def test_cancelling_the_child_execution_fails_the_schedule_step(
         await app.acting_as(ANA).executions.cancel((await wait_for_child(app, "inner"))["id"])
         gate.go.release()
         ended = await app.executions.wait(outer, timeout=10)
-    assert ended["state"] == "failed"
-    assert "cancelled by Ana" in ended["error"]
+    assert ended.state == "failed"
+    assert "cancelled by Ana" in known(ended.error)
 
 
 @pytest.mark.parametrize("overlap", ["skip", "queue_one", "cancel_previous"])
@@ -276,13 +275,13 @@ async def test_schedule_step_waits_for_an_active_execution_before_its_own(
         first = await start_run(app, "inner")
         await gate.has_begun()
         outer = await start_run(app, "outer")
-        (step,) = (await app.executions.get(outer))["steps"]
-        await eventually(lambda: is_waiting(app, step["task_id"]))
+        (step,) = (await app.executions.get(outer)).steps
+        await eventually(lambda: is_waiting(app, known(step.task_id)))
         assert len(await app.executions.list(schedule="inner")) == 1
         gate.go.release(2)
         ended = await app.executions.wait(outer, timeout=10)
-        assert (await app.executions.get(first))["state"] == "completed"
-    assert ended["state"] == "completed"
+        assert (await app.executions.get(first)).state == "completed"
+    assert ended.state == "completed"
     assert gate.count == 2, "its own run, not the other's"
 
 
@@ -301,7 +300,7 @@ async def test_schedule_step_runs_side_by_side_where_overlap_is_allowed(
         await gate.has_begun()
         await gate.has_begun()
         gate.go.release(2)
-        assert (await app.executions.wait(outer, timeout=10))["state"] == "completed"
+        assert (await app.executions.wait(outer, timeout=10)).state == "completed"
 
 
 async def test_two_steps_of_the_same_schedule_run_one_after_the_other(
@@ -319,7 +318,7 @@ async def test_two_steps_of_the_same_schedule_run_one_after_the_other(
         gate.go.release()
         await gate.has_begun()
         gate.go.release()
-        assert (await app.executions.wait(outer, timeout=10))["state"] == "completed"
+        assert (await app.executions.wait(outer, timeout=10)).state == "completed"
     assert len(await app.executions.list(schedule="inner")) == 2
 
 
@@ -335,14 +334,14 @@ async def test_schedule_step_of_a_paused_execution_waits_after_its_child_ended(
     async with worker():
         outer = await start_run(app, "outer")
         await gate.has_begun()
-        (step, _) = (await app.executions.get(outer))["steps"]
-        await eventually(lambda: is_waiting(app, step["task_id"]))
+        (step, _) = (await app.executions.get(outer)).steps
+        await eventually(lambda: is_waiting(app, known(step.task_id)))
         await app.executions.pause(outer)
         gate.go.release()
         await app.executions.wait((await wait_for_child(app, "inner"))["id"], timeout=10)
-        assert await is_waiting(app, step["task_id"])
+        assert await is_waiting(app, known(step.task_id))
         await app.executions.resume(outer)
-        assert (await app.executions.wait(outer, timeout=10))["state"] == "completed"
+        assert (await app.executions.wait(outer, timeout=10)).state == "completed"
     assert await read_repairs(await app.open()) == {}
 
 
@@ -357,8 +356,8 @@ async def test_lost_schedule_step_does_not_run_its_child_twice(app: Tenuto, work
     async with worker() as one:
         outer = await start_run(app, "outer")
         await gate.has_begun()
-        (step,) = (await app.executions.get(outer))["steps"]
-        await eventually(lambda: is_waiting(app, step["task_id"]))
+        (step,) = (await app.executions.get(outer)).steps
+        await eventually(lambda: is_waiting(app, known(step.task_id)))
         # as if its worker had died before it could put the step aside
         dead = await database.fetch_value(
             "INSERT INTO tenuto.workers SELECT gen_random_uuid(), 'dead', service, host, boot, pid, version, queues,"
@@ -368,13 +367,13 @@ async def test_lost_schedule_step_does_not_run_its_child_twice(app: Tenuto, work
         await database.fetch_all(
             "UPDATE tenuto.tasks SET state = 'running', waits_for = NULL, worker_id = $2, fence = fence + 1,"
             " claimed_at = now(), lease_until = now() + interval '1 h' WHERE id = $1",
-            step["task_id"],
+            step.task_id,
             dead,
         )
         assert await recover_tasks_of_worker(database, dead, database.clock.now()) == 1
         gate.go.release()
         ended = await app.executions.wait(outer, timeout=20)
-    assert (ended["state"], ended["steps"][0]["attempt"]) == ("completed", 2)
+    assert (ended.state, ended.steps[0].attempt) == ("completed", 2)
     assert len(await app.executions.list(schedule="inner")) == 1
     assert gate.count == 1
 
@@ -391,7 +390,7 @@ async def test_schedule_step_of_a_renamed_schedule_fails_without_retry(app: Tenu
     await database.fetch_all("UPDATE tenuto.schedules SET name = 'elsewhere' WHERE name = 'inner'")
     async with worker():
         ended = await app.executions.wait(await start_run(app, "outer"), timeout=10)
-    assert (ended["state"], ended["error"]) == ("failed", "step 'inner' failed: schedule 'inner' does not exist")
+    assert (ended.state, ended.error) == ("failed", "step 'inner' failed: schedule 'inner' does not exist")
 
 
 async def test_schedule_step_detects_a_wait_cycle(app: Tenuto, worker: WorkerFactory, gate: Gate) -> None:
@@ -408,13 +407,13 @@ async def test_schedule_step_detects_a_wait_cycle(app: Tenuto, worker: WorkerFac
         await app.schedules.edit("A", make_manual_schedule("A", make_job_step(app, "quick")))
         await app.schedules.edit("B", make_manual_schedule("B", Step.schedule("A")))
         new = await start_run(app, "B")
-        (step,) = (await app.executions.get(new))["steps"]
-        await eventually(lambda: is_waiting(app, step["task_id"]))
+        (step,) = (await app.executions.get(new)).steps
+        await eventually(lambda: is_waiting(app, known(step.task_id)))
         gate.go.release()
         ended = await app.executions.wait(old, timeout=10)
-        assert ended["state"] == "failed"
-        assert "waits for this one" in ended["error"]
-        assert (await app.executions.wait(new, timeout=10))["state"] == "completed"
+        assert ended.state == "failed"
+        assert "waits for this one" in known(ended.error)
+        assert (await app.executions.wait(new, timeout=10)).state == "completed"
 
 
 async def test_pausing_during_the_end_of_the_child_holds_the_schedule_step(
@@ -451,7 +450,7 @@ async def test_repair_finds_nothing_in_nested_executions(app: Tenuto, worker: Wo
         for _ in range(20):
             await repair_stuck_executions(database, database.clock.now())
         for each in runs:
-            assert (await app.executions.wait(each, timeout=30))["state"] == "completed"
+            assert (await app.executions.wait(each, timeout=30)).state == "completed"
     assert await read_repairs(database) == {}
     assert len(await read_table(database, "executions")) == 45
 
@@ -468,10 +467,10 @@ async def test_duration_of_a_schedule_step_is_that_of_its_child(app: Tenuto, wor
         assert started.execution_id is not None
         ended = await app.executions.wait(started.execution_id, 30)
         (inner,) = await app.executions.list(schedule="Inner")
-    (step,) = ended["steps"]
+    (step,) = ended.steps
     # Measured by two clocks, each behind the database clock by the time of one reply.
-    assert step["ended_at"] - step["started_at"] > timedelta(seconds=1)
+    assert known(step.ended_at) - known(step.started_at) > timedelta(seconds=1)
     for which in ("started_at", "ended_at"):
-        assert abs(step[which] - inner[which]) < timedelta(seconds=5)
-    assert step["duration"] == (step["ended_at"] - step["started_at"]).total_seconds()
-    assert step["wait"] == max(0.0, (step["started_at"] - step["run_at"]).total_seconds())
+        assert abs(getattr(step, which) - getattr(inner, which)) < timedelta(seconds=5)
+    assert step.duration_seconds == (known(step.ended_at) - known(step.started_at)).total_seconds()
+    assert step.wait_seconds == max(0.0, (known(step.started_at) - known(step.run_at)).total_seconds())

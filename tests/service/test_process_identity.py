@@ -123,7 +123,7 @@ async def test_second_worker_with_the_same_name_is_rejected(app: Tenuto, worker:
         with raises_code("process.name.taken"):
             async with worker(name="baker"):
                 pass
-        assert (await app.wait(await app.enqueue(bake), timeout=10))["output"] == 7
+        assert (await app.wait(await app.enqueue(bake), timeout=10)).output == 7
 
 
 async def test_worker_name_in_use_on_another_host_is_rejected(app: Tenuto, worker: WorkerFactory, sql: Any) -> None:

@@ -42,7 +42,7 @@ async def run_schedule(app: Tenuto, *steps: Step) -> tuple[str, list[dict[str, o
         ended = await app.executions.wait(started.execution_id, timeout=30)
     database = await app.open()
     rows = await database.fetch_all("SELECT * FROM tenuto.activities ORDER BY step_index, attempt")
-    return ended["state"], [dict(row) for row in rows]
+    return ended.state, [dict(row) for row in rows]
 
 
 async def test_schedule_with_http_calls_stores_no_secret(app: Tenuto) -> None:

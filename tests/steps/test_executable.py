@@ -29,6 +29,7 @@ from tenuto.steps.programs import program as programs
 from tenuto.steps.programs.program import Command, RunOptions
 from tests.jobs.conftest import RunnerHarness
 from tests.support.errors import raises_code
+from tests.support.known_values import known
 from tests.support.model_values import make_held_task
 from tests.support.programs import HOSTILE_TEXTS, SECRET, ProgramHarness, task_fields
 from tests.support.waiting import eventually, eventually_blocking
@@ -565,12 +566,12 @@ schedules:
         started = await app.schedules.run("In code")
         assert started.execution_id is not None
         execution = await app.executions.wait(started.execution_id, timeout=20)
-    assert execution["state"] == "failed"
-    steps = {step["name"]: step for step in execution["steps"]}
-    ends = {name: await app.activity(step["activity_id"]) for name, step in steps.items()}
-    assert ends["say"]["output"]["stdout"] == "$(id)\n"
-    assert ends["warn"]["status"] == "completed_with_warning"
-    assert (ends["hang"]["status"], ends["hang"]["reason"]) == ("failed", "timed_out")
+    assert execution.state == "failed"
+    steps = {step.name: step for step in execution.steps}
+    ends = {name: await app.activity(known(step.activity_id)) for name, step in steps.items()}
+    assert ends["say"].output["stdout"] == "$(id)\n"
+    assert ends["warn"].state == "completed_with_warning"
+    assert (ends["hang"].state, ends["hang"].reason) == ("failed", "timed_out")
 
 
 def test_step_constructors_for_programs_set_the_arguments() -> None:

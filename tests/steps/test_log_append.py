@@ -60,9 +60,9 @@ async def test_log_append_adds_one_entry_for_several_attempts(app: Tenuto) -> No
     task_id = await enqueue(app, message="counted", log="orders", fields={"shelves": 12})
     async with app.worker(slots=2, poll_seconds=60, grace_seconds=0):
         ended = await app.wait(task_id, timeout=20)
-    assert (ended["status"], ended["attempt"]) == ("completed", 3)
+    assert (ended.state, ended.attempt) == ("completed", 3)
     (entry,) = await app.logs.read("orders")
-    assert ended["output"] == {"log": "orders", "entry": entry.id}
+    assert ended.output == {"log": "orders", "entry": entry.id}
     assert (entry.message, entry.fields, entry.task_id) == ("counted", {"shelves": 12}, task_id)
     before, after = database_times[:2]
     assert before <= entry.at <= after, "the entry is that of the first attempt"
@@ -109,10 +109,10 @@ async def test_log_append_adds_one_entry_although_its_worker_was_killed(app: Ten
             first.send_signal(signal.SIGKILL)
     async with app.worker(slots=1, poll_seconds=60, grace_seconds=0, name="first"):
         ended = await app.wait(task_id, timeout=30)
-    assert ended["status"] == "completed"
-    assert [each["reason"] for each in await app.attempts(task_id)] == ["lost", None]
+    assert ended.state == "completed"
+    assert [each.reason for each in await app.attempts(task_id)] == ["lost", None]
     (entry,) = await read_rows(database, "log_entries")
-    assert ended["output"] == {"log": "default", "entry": entry["id"]}
+    assert ended.output == {"log": "default", "entry": entry["id"]}
 
 
 @pytest.mark.parametrize(

@@ -93,22 +93,22 @@ async def test_activity_is_found_before_during_and_after_its_attempt(db: Databas
     worker = await register_worker()
     task_id = await create_task(db, run_at=NOON, priority=3)
 
-    async def load_activity() -> activities.Record:
+    async def load_activity() -> activities.ActivityDetails:
         record = await activities.load_activity(db, task_id)
         assert record is not None
-        assert (record["id"], record["task_id"], record["attempt"], record["priority"]) == (task_id, task_id, 1, 3)
+        assert (record.id, record.task_id, record.attempt, record.priority) == (task_id, task_id, 1, 3)
         return record
 
-    assert (await load_activity())["status"] == "scheduled"
+    assert (await load_activity()).state == "scheduled"
     await store.promote_due_tasks(db, NOON, ["default"])
-    assert (await load_activity())["status"] == "queued"
+    assert (await load_activity()).state == "queued"
     (task,) = await claim(db, worker)
     record = await load_activity()
-    assert (record["status"], record["worker_id"], record["ended_at"]) == ("in_progress", worker, None)
+    assert (record.state, record.worker_id, record.ended_at) == ("in_progress", worker, None)
     await finish(db, [Settlement(task, completed_outcome())])
     record = await load_activity()
-    assert (record["status"], record["final"]) == ("completed", True)
-    assert record["ended_at"] is not None
+    assert (record.state, record.final) == ("completed", True)
+    assert record.ended_at is not None
 
 
 async def test_activities_of_later_attempts_are_found_before_during_and_after(
@@ -121,11 +121,11 @@ async def test_activities_of_later_attempts_are_found_before_during_and_after(
 
     async def list_states() -> list[tuple[str, bool]]:
         found = [await activities.load_activity(db, id) for id in (task.id, second)]
-        assert [record["attempt"] for record in found if record] == [1, 2]
-        assert {record["task_id"] for record in found if record} == {task.id}
+        assert [record.attempt for record in found if record] == [1, 2]
+        assert {record.task_id for record in found if record} == {task.id}
         listed = await activities.list_attempts(db, task.id)
-        assert [record["id"] for record in listed] == [task.id, second]
-        return [(record["status"], record["final"]) for record in found if record]
+        assert [record.id for record in listed] == [task.id, second]
+        return [(record.state, record.final) for record in found if record]
 
     assert await list_states() == [("failed", False), ("scheduled", False)]
     await store.promote_due_tasks(db, NOON, ["default"])
@@ -146,8 +146,8 @@ async def test_open_task_is_returned_with_all_fields(db: Database) -> None:
     task_id = await create_task(db, input='{"n": 1}', policy='{"max_retries": 2}', unique_key="k", tags=["a"])
     task = await activities.load_task(db, task_id)
     assert task is not None
-    assert (task["input"], task["policy"], task["state"]) == ({"n": 1}, {"max_retries": 2}, "queued")
-    assert (task["unique_key"], task["tags"], task["initiator_name"]) == ("k", ["a"], "Ana")
+    assert (task.input, task.policy, task.state) == ({"n": 1}, {"max_retries": 2}, "queued")
+    assert (task.unique_key, task.tags, task.initiator_name) == ("k", ["a"], "Ana")
 
 
 async def test_activity_lists_are_newest_first_and_paged(db: Database, register_worker: Register) -> None:
@@ -155,8 +155,8 @@ async def test_activity_lists_are_newest_first_and_paged(db: Database, register_
     open_ids = [await create_task(db) for _ in range(3)]
     for listing, wanted in ((activities.list_activities, ids), (activities.list_tasks, open_ids)):
         first = await listing(db, ListFilters(limit=2))
-        rest = await listing(db, ListFilters(limit=2, below=first[-1]["id"]))
-        assert [row["id"] for row in first + rest] == wanted[::-1]
+        rest = await listing(db, ListFilters(limit=2, below=first[-1].id))
+        assert [row.id for row in first + rest] == wanted[::-1]
 
 
 async def test_activity_lists_can_be_filtered(db: Database, register_worker: Register) -> None:
@@ -166,10 +166,10 @@ async def test_activity_lists_can_be_filtered(db: Database, register_worker: Reg
     await create_task(db, name="wash", run_at=NOON)
 
     async def tasks(**filters: str) -> list[str]:
-        return [row["name"] for row in await activities.list_tasks(db, ListFilters(**filters))]  # type: ignore[arg-type]
+        return [row.name for row in await activities.list_tasks(db, ListFilters(**filters))]  # type: ignore[arg-type]
 
     async def past(**filters: str) -> list[str]:
-        return [row["name"] for row in await activities.list_activities(db, ListFilters(**filters))]  # type: ignore[arg-type]
+        return [row.name for row in await activities.list_activities(db, ListFilters(**filters))]  # type: ignore[arg-type]
 
     assert await tasks(state="scheduled") == ["wash"]
     assert await tasks(queue="mail") == await tasks(tag="a") == await tasks(name="bake") == ["bake"]
@@ -204,12 +204,12 @@ async def test_outcomes_are_counted_by_tag(db: Database, register_worker: Regist
     await make_finished_task(db, register_worker, tags=["a"])
     await create_task(db, tags=["a"], run_at=now() + timedelta(hours=1))
     counts = await activities.count_outcomes(db, "a")
-    assert (counts["done"], counts["failed"], counts["open"], counts["doubled"]) == (1, 0, 1, 0)
+    assert (counts.done_count, counts.failed_count, counts.open_count, counts.doubled_count) == (1, 0, 1, 0)
 
 
 async def test_outcomes_are_counted_by_initiator(db: Database) -> None:
     for who, tag in (("ana", "a"), ("ana", "b"), ("ben", "a")):
         await create_task(db, tags=[tag], initiator=Actor.user(who))
-    assert (await activities.count_outcomes(db, initiator_id="ana"))["open"] == 2
-    assert (await activities.count_outcomes(db, "a", "ana"))["open"] == 1
-    assert (await activities.count_outcomes(db, initiator_id="unknown"))["open"] == 0
+    assert (await activities.count_outcomes(db, initiator_id="ana")).open_count == 2
+    assert (await activities.count_outcomes(db, "a", "ana")).open_count == 1
+    assert (await activities.count_outcomes(db, initiator_id="unknown")).open_count == 0

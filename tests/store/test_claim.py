@@ -328,7 +328,7 @@ async def test_queue_list_contains_limits_pauses_and_counts(db: Database, regist
     assert (listed["narrow"].max_running, listed["narrow"].queued_count, listed["narrow"].scheduled_count) == (3, 1, 1)
     assert listed["default"].running_count == 1
     assert (listed["closed"].paused_by, listed["closed"].reason) == ("ana", "test")
-    assert listed["closed"]["paused_at"] is not None
+    assert listed["closed"].paused_at is not None
 
 
 # --- many limit keys -----------------------------------------------------------------------------------------------

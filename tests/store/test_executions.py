@@ -79,9 +79,9 @@ async def test_execution_from_a_later_group_has_no_earlier_tasks(db: Database) -
     await create(db, run)
     assert await open_task_states(db) == {"b": "queued", "c": "queued"}
     found = await load_execution(db, run.id)
-    assert (found["current_group"], found["first_group"], found["total_groups"], found["total_steps"]) == (1, 1, 2, 3)
+    assert (found.current_group, found.first_group, found.group_count, found.step_count) == (1, 1, 2, 3)
     steps = await executions.list_step_attempts(db, run.id)
-    assert [step["step_index"] for step in steps] == [1, 2], "positions are those of the plan"
+    assert [step.step_index for step in steps] == [1, 2], "positions are those of the plan"
 
 
 async def test_many_executions_are_created_in_one_statement(db: Database) -> None:
@@ -123,13 +123,13 @@ async def test_executions_are_paged_and_filtered(db: Database, register_worker: 
     everything: dict[str, Any] = {"below": None, "state": None, "schedule_id": None, "limit": 10}
 
     async def list_ids(**given: Any) -> list[Any]:
-        return [row["id"] for row in await executions.list_executions(db, **{**everything, **given})]
+        return [row.id for row in await executions.list_executions(db, **{**everything, **given})]
 
     assert await list_ids() == [third, second, first]
     assert await list_ids(limit=2) == [third, second]
     assert await list_ids(below=second) == [first]
     assert await list_ids(state="failed") == [first]
-    assert await list_ids(schedule_id=(await load_execution(db, second))["schedule_id"]) == [second]
+    assert await list_ids(schedule_id=(await load_execution(db, second)).schedule_id) == [second]
 
 
 async def test_old_executions_are_deleted_in_batches_and_open_ones_kept(
@@ -158,7 +158,7 @@ async def test_child_executions_are_found_by_their_step(db: Database) -> None:
     await create(db, first, last, make_execution())
     found = await executions.load_last_child_of_step(db, step, new_id())
     assert found is not None
-    assert found["id"] == last.id
+    assert found.id == last.id
     assert await executions.list_open_children(db, step) == [first.id, last.id]
     assert await executions.load_last_child_of_step(db, new_id(), new_id()) is None
 
@@ -176,7 +176,7 @@ async def test_last_child_execution_is_found_by_attempt_and_time(
     for attempt, wanted in ((older.id, older.id), (younger.id, younger.id), (new_id(), younger.id)):
         found = await executions.load_last_child_of_step(db, step, attempt)
         assert found is not None
-        assert found["id"] == wanted
+        assert found.id == wanted
 
 
 async def test_child_execution_of_an_open_step_is_not_deleted(db: Database, register_worker: Register) -> None:

@@ -18,6 +18,7 @@ from tenuto.postgres.database import Database
 from tenuto.postgres.listener import RECONNECTED, Listener
 from tenuto.store import step_checkpoints
 from tenuto.store import tasks as store
+from tests.support.known_values import known
 from tests.support.model_values import make_new_task
 from tests.support.waiting import eventually
 
@@ -98,7 +99,7 @@ async def test_sleeps_of_a_step_use_one_row(db: Database, claimed_task: Task) ->
     assert '"number": 2' in await step_checkpoints.record_sleep(db, claimed_task, "1 load", 1, make_sleep(1))
     assert await step_checkpoints.load_checkpoints(db, claimed_task.id) == {}
     (row,) = await step_checkpoints.list_steps_and_sleeps(db, claimed_task.id)
-    assert (row["name"], row["until"].day, row["stopped"]) == ("sleep in 1 load", 2, False)
+    assert (row.name, known(row.sleep_ends_at).day, row.stopped) == ("sleep in 1 load", 2, False)
 
 
 async def test_checkpoints_are_copied_to_another_task(db: Database, claimed_task: Task) -> None:

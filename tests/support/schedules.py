@@ -158,7 +158,7 @@ async def read_table(db: Database, name: str, where: str = "true", *values: Any)
     ]
 
 
-async def load_execution(db: Database, id: UUID) -> dict[str, Any]:
+async def load_execution(db: Database, id: UUID) -> executions.StoredExecution:
     found = await executions.load_execution(db, id)
     assert found is not None
     return found

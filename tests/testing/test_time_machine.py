@@ -65,9 +65,7 @@ async def test_time_machine_runs_a_week_of_schedules_with_complete_ledger(tenuto
         assert await load_ledger(app, "Poll") == [(instant, "fired") for instant in polls]
         assert await load_ledger(app, "Nightly") == [(instant, "fired") for instant in sorted(nights)]
         runs = await app.executions.list(schedule="Nightly")
-        assert {(run["state"], run["started_at"] == run["due_at"] == run["ended_at"]) for run in runs} == {
-            ("completed", True)
-        }
+        assert {(run.state, run.started_at == run.due_at == run.ended_at) for run in runs} == {("completed", True)}
         assert await app.tasks() == []
     assert (len(polls), len(nights)) == (672, 7)
     assert done == {"poll": 672, "import": 7, "a": 7, "b": 7}
@@ -89,13 +87,13 @@ async def test_retries_wait_on_the_manual_clock_in_past_and_future(tenuto_app: T
         async with TimeMachine(app, start=start) as time:
             task = await app.enqueue(fails)
             await time.run_until_idle()
-            assert (await app.task(task.id))["state"] == "scheduled"
+            assert (await app.task(task.id)).state == "scheduled"
             await time.advance("30m")
             assert len(tries) == 1
             await time.advance(days=1)
             assert tries == [start, start + timedelta(hours=1), start + timedelta(hours=3)]
-            assert [each["status"] for each in await app.attempts(task.id)] == ["failed", "failed", "completed"]
-            assert [each["started_at"] for each in await app.attempts(task.id)] == tries
+            assert [each.state for each in await app.attempts(task.id)] == ["failed", "failed", "completed"]
+            assert [each.started_at for each in await app.attempts(task.id)] == tries
 
 
 @pytest.mark.parametrize(
@@ -124,7 +122,7 @@ async def test_overlap_policies_apply_to_runs_with_durations(
         )
         await time.advance_to(end)
         assert await load_ledger(app, "Busy") == [(run.due_at, str(run.decision)) for run in predicted.runs]
-        runs = sorted((run["started_at"], run["ended_at"]) for run in await app.executions.list() if run["ended_at"])
+        runs = sorted((run.started_at, run.ended_at) for run in await app.executions.list() if run.ended_at)
         assert runs == sorted(
             (run.starts_at, run.ends_at) for run in predicted.runs if run.ends_at is not None and run.ends_at <= end
         )
@@ -140,10 +138,10 @@ async def test_task_times_out_on_the_manual_clock(tenuto_app: Tenuto) -> None:
     async with TimeMachine(app, start=MONDAY, durations={"slow": "1h"}) as time:
         task = await app.enqueue(slow)
         await time.advance(minutes=9)
-        assert (await app.task(task.id))["state"] == "running"
+        assert (await app.task(task.id)).state == "running"
         await time.advance(minutes=1)
         last = (await app.attempts(task.id))[-1]
-        assert (last["status"], last["reason"], last["ended_at"]) == ("failed", "timed_out", time.now)
+        assert (last.state, last.reason, last.ended_at) == ("failed", "timed_out", time.now)
 
 
 @pytest.mark.slow
@@ -162,9 +160,9 @@ async def test_manifest_step_times_out_on_the_manual_clock(tenuto_app: Tenuto) -
             run = await app.schedules.run(name)
             assert run.execution_id is not None
             await time.advance(minutes=lasts - 1)
-            assert (await app.executions.get(run.execution_id))["state"] == "in_progress"
+            assert (await app.executions.get(run.execution_id)).state == "in_progress"
             await time.advance(minutes=2)
-            assert (await app.executions.get(run.execution_id))["state"] == state
+            assert (await app.executions.get(run.execution_id)).state == state
             await time.advance(hours=2)
 
 
@@ -182,7 +180,7 @@ async def test_held_attempt_can_be_cancelled(tenuto_app: Tenuto) -> None:
         assert await app.acting_as(Actor.user("ana")).executions.cancel(run) == "stopping"
         await time.run_until_idle()
         found = await app.executions.get(run)
-        assert (found["state"], found["ended_at"]) == ("cancelled", time.now)
+        assert (found.state, found.ended_at) == ("cancelled", time.now)
 
 
 async def test_schedule_step_runs_in_the_time_machine(tenuto_app: Tenuto) -> None:
@@ -197,8 +195,8 @@ async def test_schedule_step_runs_in_the_time_machine(tenuto_app: Tenuto) -> Non
         await time.advance(days=1)
         (outer,) = await app.executions.list(schedule="Outer")
         (inner,) = await app.executions.list(schedule="Inner")
-    assert (outer["state"], outer["ended_at"]) == ("completed", MONDAY + timedelta(hours=6, minutes=40))
-    assert (inner["state"], inner["ended_at"]) == ("completed", MONDAY + timedelta(hours=6, minutes=20))
+    assert (outer.state, outer.ended_at) == ("completed", MONDAY + timedelta(hours=6, minutes=40))
+    assert (inner.state, inner.ended_at) == ("completed", MONDAY + timedelta(hours=6, minutes=20))
 
 
 @pytest.mark.slow
@@ -365,12 +363,12 @@ async def test_time_machine_respects_limits_and_paused_queues(tenuto_app: Tenuto
         letter = await app.enqueue(send)
         pages = [await app.enqueue(printing) for _ in range(3)]
         await time.advance(hours=1)
-        ends = [(await app.attempts(page.id))[-1]["ended_at"] for page in pages]
+        ends = [(await app.attempts(page.id))[-1].ended_at for page in pages]
         assert ends == [MONDAY + timedelta(minutes=n) for n in (10, 20, 30)]
-        assert (await app.task(letter.id))["state"] == "queued"
+        assert (await app.task(letter.id)).state == "queued"
         await app.resume_queue("mail")
         await time.run_until_idle()
-        assert (await app.attempts(letter.id))[-1]["status"] == "completed"
+        assert (await app.attempts(letter.id))[-1].state == "completed"
 
 
 async def test_run_until_idle_runs_due_tasks_and_their_children(tenuto_app: Tenuto) -> None:
@@ -388,7 +386,7 @@ async def test_run_until_idle_runs_due_tasks_and_their_children(tenuto_app: Tenu
         await app.enqueue(first)
         assert (await run_until_idle(app)).ended_count == 2
         (later,) = await app.tasks()
-        assert later["state"] == "scheduled"
+        assert later.state == "scheduled"
         assert (await run_until_idle(app)).ended_count == 0
 
 
@@ -443,5 +441,5 @@ async def test_use_database_moves_an_app_to_the_database_of_the_test(tenuto_data
         async with app:
             task = await app.enqueue(work)
             await run_until_idle(app)
-            assert (await app.activity(task.id))["output"] == 7
+            assert (await app.activity(task.id)).output == 7
     assert app.settings.database == "postgresql://nowhere.invalid/tenuto"

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from tenuto import Actor, Context, Enqueued, Job, PermanentFailure, RetryLater, RetryPolicy, Tenuto, TenutoError
 from tenuto.blocking import Portal
+from tenuto.model.tasks import ActivityState
 
 app = Tenuto()
 
@@ -49,7 +50,7 @@ async def use(ctx: Context) -> None:
     assert_type(task.id, UUID)
     assert_type(await app.enqueue_many(double, range(10)), int)
     record = await app.wait(task, timeout=10)
-    assert_type(record["status"], Any)
+    assert_type(record.state, ActivityState)
     await app.acting_as(Actor.user("ana")).cancel(task.id)
     async with app.worker(slots=5) as worker:
         worker.stop()

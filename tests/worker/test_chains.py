@@ -14,8 +14,10 @@ import pytest
 from tenuto import Context, RetryPolicy, Step, Tenuto, manual, stop
 from tenuto.clock import DatabaseClock
 from tenuto.maintenance.housekeeping import Housekeeping
+from tenuto.store.activities import ActivityDetails
 from tenuto.testing import TimeMachine
 from tenuto.worker.watchdog import WorkerTiming
+from tests.support.known_values import known
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
@@ -68,16 +70,16 @@ async def test_retried_chain_continues_after_the_last_finished_step(
         task = await app.enqueue(job, 7)
         record = await app.wait(task, timeout=10)
 
-    assert (record["status"], record["output"], record["attempt"]) == ("completed", "[7] OF 7", 2)
+    assert (record.state, record.output, record.attempt) == ("completed", "[7] OF 7", 2)
     assert calls == ["first", "second", "second", "third"]
     failed = (await app.attempts(task.id))[0]
-    assert failed["error"]["step"] == "second"
-    assert failed["error"]["type"] == "ConnectionError"
-    assert failed["progress"] == {"done": 1, "total": 3, "message": "second"}
-    assert record["progress"] == {"done": 3, "total": 3, "message": "done"}
+    assert failed.error["step"] == "second"
+    assert failed.error["type"] == "ConnectionError"
+    assert failed.progress == {"done": 1, "total": 3, "message": "second"}
+    assert record.progress == {"done": 3, "total": 3, "message": "done"}
     assert await list_checkpoint_names(sql) == ["1 first", "2 second", "3 third"]
     told = await app.chain_steps(task.id)
-    assert [(step["name"], step["output"], step["stopped"]) for step in told] == [
+    assert [(step.name, step.output, step.stopped) for step in told] == [
         ("1 first", [7], False),
         ("2 second", "[7] of 7", False),
         ("3 third", "[7] OF 7", False),
@@ -98,8 +100,8 @@ async def test_chain_stop_is_stored_like_a_result(
     async with worker():
         record = await app.wait(await app.enqueue(job, 7), timeout=10)
 
-    assert (record["status"], record["output"]) == ("completed", {"number": 7})
-    assert record["progress"] == {"done": 1, "total": 2, "message": "stopped by first"}
+    assert (record.state, record.output) == ("completed", {"number": 7})
+    assert record.progress == {"done": 1, "total": 2, "message": "stopped by first"}
     assert calls == ["first"]
     stored = await sql("SELECT output::text FROM tenuto.chain_steps")
     assert stored == [{"output": '{"stop": {"number": 7}}'}]
@@ -120,7 +122,7 @@ async def test_chain_warnings_survive_a_retry(app: Tenuto, worker: WorkerFactory
     async with worker():
         record = await app.wait(await app.enqueue(job, 1), timeout=10)
 
-    assert (record["status"], record["error"]["message"]) == ("completed_with_warning", "a little odd")
+    assert (record.state, record.error["message"]) == ("completed_with_warning", "a little odd")
 
 
 async def test_chain_step_with_unstorable_result_fails_without_retry(
@@ -134,8 +136,8 @@ async def test_chain_step_with_unstorable_result_fails_without_retry(
     async with worker():
         record = await app.wait(await app.enqueue(job), timeout=10)
 
-    assert (record["status"], record["attempt"], record["error"]["step"]) == ("failed", 1, "too_much")
-    assert "larger than 1,048,576 bytes" in record["error"]["message"]
+    assert (record.state, record.attempt, record.error["step"]) == ("failed", 1, "too_much")
+    assert "larger than 1,048,576 bytes" in record.error["message"]
     assert calls == ["too_much"]
 
 
@@ -156,8 +158,8 @@ async def test_chain_names_a_step_result_of_the_wrong_type(app: Tenuto, worker: 
     async with worker(slots=1):
         record = await app.wait(task, timeout=10)
 
-    assert (record["status"], record["error"]["step"]) == ("failed", "first")
-    assert "the stored result of step first does not fit its return type int" in record["error"]["message"]
+    assert (record.state, record.error["step"]) == ("failed", "first")
+    assert "the stored result of step first does not fit its return type int" in record.error["message"]
 
 
 async def test_plain_chain_steps_use_one_thread_per_slot(app: Tenuto, worker: WorkerFactory) -> None:
@@ -169,7 +171,7 @@ async def test_plain_chain_steps_use_one_thread_per_slot(app: Tenuto, worker: Wo
     job = app.chain("meet", meet, max_retries=0)
     async with worker(slots=20):
         tasks = [await app.enqueue(job) for _ in range(20)]
-        assert {(await app.wait(task, timeout=20))["status"] for task in tasks} == {"completed"}
+        assert {(await app.wait(task, timeout=20)).state for task in tasks} == {"completed"}
 
 
 # --- stopping -------------------------------------------------------------------------------------------------------
@@ -202,13 +204,13 @@ async def test_cancelled_plain_chain_step_keeps_its_slot_until_it_stops(
         assert await app.cancel(task.id) == "stopping"
         try:
             await eventually(lambda: calls.count("Stopped") >= 3)  # pressed again and again
-            assert (await app.task(task.id))["state"] == "running"
-            assert (await app.task(behind.id))["state"] == "queued"
+            assert (await app.task(task.id)).state == "running"
+            assert (await app.task(behind.id)).state == "queued"
         finally:
             go_on.set()
         record = await app.wait(task, timeout=10)
-        assert (record["status"], record["error"]["step"]) == ("cancelled", "stubborn")
-        assert (await app.wait(behind, timeout=10))["output"] == "other"
+        assert (record.state, record.error["step"]) == ("cancelled", "stubborn")
+        assert (await app.wait(behind, timeout=10)).output == "other"
 
 
 async def test_chain_step_that_completes_despite_cancellation_is_stored(
@@ -234,7 +236,7 @@ async def test_chain_step_that_completes_despite_cancellation_is_stored(
         await app.cancel(task.id)
         record = await app.wait(task, timeout=10)
 
-    assert record["status"] == "cancelled"
+    assert record.state == "cancelled"
     assert calls == ["told"]
     assert await list_checkpoint_names(sql) == ["1 unmoved"]
 
@@ -251,7 +253,7 @@ async def test_chain_timeout_names_its_step(app: Tenuto, worker: WorkerFactory) 
     job = app.chain("slow", quick, slow, timeout=3.0, max_retries=0)  # the quick step is stored well within it
     async with worker():
         record = await app.wait(await app.enqueue(job), timeout=20)
-    assert (record["reason"], record["error"]["step"]) == ("timed_out", "slow")
+    assert (record.reason, record.error["step"]) == ("timed_out", "slow")
 
 
 # --- sleeping -------------------------------------------------------------------------------------------------------
@@ -283,8 +285,8 @@ async def test_sleeping_chain_holds_no_slot(app: Tenuto, worker: WorkerFactory, 
         record = await app.wait(task, timeout=10)
 
     assert calls == ["first", "before", "other", "before", "after"]
-    assert (asleep["state"], asleep["progress"]["message"]) == ("scheduled", "sleeps")
-    assert (record["status"], record["output"], record["attempt"]) == ("completed", 2, 1)
+    assert (asleep.state, asleep.progress["message"]) == ("scheduled", "sleeps")
+    assert (record.state, record.output, record.attempt) == ("completed", 2, 1)
 
 
 async def test_each_sleep_of_a_chain_step_passes_once(app: Tenuto, worker: WorkerFactory, calls: list[str]) -> None:
@@ -304,8 +306,8 @@ async def test_each_sleep_of_a_chain_step_passes_once(app: Tenuto, worker: Worke
         told = await app.chain_steps(task.id)
 
     assert calls == ["0", "0", "1", "0", "1", "2", "0", "1", "2", "3"]
-    assert [step["name"] for step in told] == ["sleep in 1 sleeps", "1 sleeps"]  # one row, however often it slept
-    assert told[0]["until"] is not None
+    assert [step.name for step in told] == ["sleep in 1 sleeps", "1 sleeps"]  # one row, however often it slept
+    assert told[0].sleep_ends_at is not None
 
 
 async def test_woken_chain_does_not_sleep_again_when_its_clock_is_behind(
@@ -339,7 +341,7 @@ async def test_retried_chain_does_not_sleep_again(app: Tenuto, worker: WorkerFac
     async with worker(slots=1):
         record = await app.wait(await app.enqueue(job), timeout=10)
 
-    assert record["attempt"] == 2
+    assert record.attempt == 2
     assert calls == ["before 1", "before 1", "after 1", "before 2", "after 2"]
 
 
@@ -354,10 +356,10 @@ async def test_chain_sleep_survives_the_worker(app: Tenuto, worker: WorkerFactor
         task = await app.enqueue(job)
         await eventually(lambda: sql("SELECT 1 FROM tenuto.tasks WHERE state = 'scheduled'"))
     asleep = await app.task(task.id)
-    assert timedelta(days=29.9) < asleep["run_at"] - datetime.now(UTC) < timedelta(days=30.1)
+    assert timedelta(days=29.9) < asleep.run_at - datetime.now(UTC) < timedelta(days=30.1)
     await end_all_sleeps(sql)
     async with worker(slots=1):
-        assert (await app.wait(task, timeout=10))["status"] == "completed"
+        assert (await app.wait(task, timeout=10)).state == "completed"
     assert calls == ["before", "before", "after"]
 
 
@@ -375,8 +377,8 @@ async def test_job_sleep_keeps_its_log(app: Tenuto, worker: WorkerFactory) -> No
         task = await app.enqueue(nap)
         record = await app.wait(task, timeout=10)
 
-    def said(attempt: dict[str, Any]) -> list[str]:
-        return [" ".join(line.split()[2:]) for line in attempt["log"].splitlines()]
+    def said(attempt: ActivityDetails) -> list[str]:
+        return [" ".join(line.split()[2:]) for line in known(attempt.log).splitlines()]
 
     assert said((await app.attempts(task.id))[0]) == ["up", "up", "and away"]
     assert said(record) == ["up", "and away"]
@@ -394,7 +396,7 @@ async def test_sleeping_task_is_cancelled_at_once(app: Tenuto, worker: WorkerFac
         task = await app.enqueue(job)
         await eventually(lambda: sql("SELECT 1 FROM tenuto.tasks WHERE state = 'scheduled'"))
         assert await app.cancel(task.id) == "cancelled"
-        assert (await app.wait(task, timeout=1))["status"] == "cancelled"
+        assert (await app.wait(task, timeout=1)).state == "cancelled"
 
 
 @pytest.mark.slow
@@ -405,7 +407,7 @@ async def test_time_limit_does_not_count_sleep(app: Tenuto, worker: WorkerFactor
 
     job = app.chain("patient", sleeps, timeout=4.0, max_retries=0)
     async with worker(slots=1):
-        assert (await app.wait(await app.enqueue(job), timeout=20))["status"] == "completed"
+        assert (await app.wait(await app.enqueue(job), timeout=20)).state == "completed"
 
 
 async def test_plain_job_cannot_sleep_without_a_slot(app: Tenuto, worker: WorkerFactory) -> None:
@@ -418,8 +420,8 @@ async def test_plain_job_cannot_sleep_without_a_slot(app: Tenuto, worker: Worker
     async with worker():
         plain = await app.wait(await app.enqueue(app.chain("plain", in_thread, max_retries=0)), timeout=10)
         long = await app.wait(await app.enqueue(app.chain("long", too_long, max_retries=0)), timeout=10)
-    assert "only async code can sleep" in plain["error"]["message"]
-    assert "between 0 s and 366 days" in long["error"]["message"]
+    assert "only async code can sleep" in plain.error["message"]
+    assert "between 0 s and 366 days" in long.error["message"]
 
 
 # --- where chains are used ------------------------------------------------------------------------------------------
@@ -453,7 +455,7 @@ async def test_dead_letter_of_a_chain_is_retried_from_its_failed_step(
         healthy = True
         (letter,) = await app.dead_letters.list(state="awaiting_intervention")
         record = await app.wait(await app.dead_letters.retry(letter.id), timeout=10)
-        assert (record["status"], record["output"]) == ("completed", 2)
+        assert (record.state, record.output) == ("completed", 2)
         assert calls == ["extract users", "load users", "load users", "load users"]
 
         # With another input it is another run.
@@ -485,7 +487,7 @@ async def test_chain_runs_as_a_step_of_a_schedule(app: Tenuto, worker: WorkerFac
         await app.schedules.deploy()
         started = await app.schedules.run("Nightly")
         assert started.execution_id is not None
-        assert (await app.executions.wait(started.execution_id, timeout=10))["state"] == "completed"
+        assert (await app.executions.wait(started.execution_id, timeout=10)).state == "completed"
     assert calls == ["first", "second 5", "last"]
 
 
@@ -506,9 +508,9 @@ async def test_chain_sleep_follows_the_test_clock(url: str, app: Tenuto, calls: 
         async with TimeMachine(app, start=start) as machine:
             task = await app.enqueue(job)
             await machine.advance(days=20)
-            assert (await app.task(task.id))["state"] == "scheduled"
+            assert (await app.task(task.id)).state == "scheduled"
             await machine.advance(days=2)
-            assert (await app.wait(task, timeout=1))["ended_at"] == start + timedelta(days=21)
+            assert (await app.wait(task, timeout=1)).ended_at == start + timedelta(days=21)
         assert calls == ["asked"] + ["reminded"] * 6
 
 

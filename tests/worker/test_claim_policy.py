@@ -153,7 +153,7 @@ async def test_worker_respects_limits_announced_during_its_refresh(
         enqueue_now.set()
         await store.notify_services(await app.open(), ["limits"])
         await eventually(lambda: enqueued)
-        assert (await app.wait(enqueued[0], timeout=10))["output"] == 7
+        assert (await app.wait(enqueued[0], timeout=10)).output == 7
 
 
 @pytest.mark.parametrize("statement", ["claim_tasks", "promote_due_tasks"])
@@ -180,7 +180,7 @@ async def test_worker_repeats_a_failed_cycle_before_the_next_poll(
         options = {"delay": 0.3} if statement == "promote_due_tasks" else {}
         record = await app.wait(await app.enqueue(bake.using(**options)), timeout=10)
         assert failed.is_set()
-    assert record["output"] == 7
+    assert record.output == 7
 
 
 async def test_worker_returns_prefetched_tasks_if_no_slot_becomes_free(
@@ -226,7 +226,7 @@ async def test_worker_does_not_start_a_reclaimed_task_beside_its_own_earlier_att
         return n
 
     async def fence() -> int:
-        return int((await app.task(task.id))["fence"])
+        return int((await app.task(task.id)).fence)
 
     async with worker() as one:
         task = await app.enqueue(stubborn)
@@ -239,10 +239,10 @@ async def test_worker_does_not_start_a_reclaimed_task_beside_its_own_earlier_att
         await eventually(lambda: one._reclaimed.ids)
         try:
             for n in range(20):  # each triggers another claim
-                assert (await app.wait(await app.enqueue(bake, n), timeout=10))["output"] == n
+                assert (await app.wait(await app.enqueue(bake, n), timeout=10)).output == n
             assert await fence() <= 4, "the task is claimed once more, returned, and then excluded from claims"
             assert len(runs) == 1
         finally:
             may_end.set()
         record = await app.wait(task, timeout=10)
-    assert (record["output"], len(runs), record["final"]) == (2, 2, True)
+    assert (record.output, len(runs), record.final) == (2, 2, True)

@@ -45,11 +45,11 @@ async def test_an_outcome_that_cannot_be_stored_whole_is_stored_bare(
 
     async with worker():
         record = await app.wait(await app.enqueue(bake), timeout=10)
-    assert (record["status"], record["final"]) == ("completed" if how == "returns" else "failed", True)
-    assert record["error"]["type"] == "tenuto.NotStored"
-    assert "could not be stored" in record["error"]["message"]
-    assert (record["output"], record["log"], record["progress"]) == (None, None, None)
-    assert record["ended_at"] is not None
+    assert (record.state, record.final) == ("completed" if how == "returns" else "failed", True)
+    assert record.error["type"] == "tenuto.NotStored"
+    assert "could not be stored" in record.error["message"]
+    assert (record.output, record.log, record.progress) == (None, None, None)
+    assert record.ended_at is not None
 
 
 async def test_one_that_is_to_be_tried_again_is_tried_again_though_stored_bare(
@@ -64,8 +64,8 @@ async def test_one_that_is_to_be_tried_again_is_tried_again_though_stored_bare(
 
     async with worker():
         record = await app.wait(task := await app.enqueue(bake), timeout=10)
-    assert (record["output"], record["attempt"], record["failures"]) == (7, 2, 1)
-    assert (await app.attempts(task.id))[0]["error"]["type"] == "tenuto.NotStored"
+    assert (record.output, record.attempt, record.failure_count) == (7, 2, 1)
+    assert (await app.attempts(task.id))[0].error["type"] == "tenuto.NotStored"
 
 
 async def test_its_neighbours_in_the_same_batch_are_stored_whole(app: Tenuto, worker: WorkerFactory) -> None:
@@ -81,8 +81,8 @@ async def test_its_neighbours_in_the_same_batch_are_stored_whole(app: Tenuto, wo
     async with worker():
         tasks = [await app.enqueue(bake, n) for n in range(6)]
         records = [await app.wait(task, timeout=10) for task in tasks]
-    assert [record["output"] for record in records] == [0, 1, 2, None, 4, 5]
-    assert {record["status"] for record in records} == {"completed"}
+    assert [record.output for record in records] == [0, 1, 2, None, 4, 5]
+    assert {record.state for record in records} == {"completed"}
 
 
 @asynccontextmanager
@@ -118,7 +118,7 @@ async def test_an_outcome_waits_for_a_database_that_is_away(
         finally:
             await connection.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS true")
         record = await app.wait(task, timeout=20)
-    assert (record["status"], record["output"], record["attempt"]) == ("completed", 7, 1)
+    assert (record.state, record.output, record.attempt) == ("completed", 7, 1)
 
 
 async def test_an_outcome_that_comes_too_late_changes_nothing(app: Tenuto, worker: WorkerFactory, sql: Any) -> None:
@@ -137,7 +137,7 @@ async def test_an_outcome_that_comes_too_late_changes_nothing(app: Tenuto, worke
         go_on.set()
         await eventually(lambda: one.finished_count == 1)
         assert one._completer.stale_count == 1
-        assert (await app.activity(task.id))["status"] == "in_progress"
+        assert (await app.activity(task.id)).state == "in_progress"
         assert await app.activities() == []
         await sql("DELETE FROM tenuto.tasks")
 
@@ -153,8 +153,8 @@ async def test_at_the_end_every_outcome_is_written_before_the_worker_leaves(app:
     open_tasks = await app.tasks(limit=500)
     done = await app.activities(limit=500)
     assert len(open_tasks) + len(done) == 200
-    assert {task["state"] for task in open_tasks} <= {"queued"}
-    assert {record["status"] for record in done} <= {"completed"}
+    assert {task.state for task in open_tasks} <= {"queued"}
+    assert {record.state for record in done} <= {"completed"}
     assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing goes on in the background"
 
 

@@ -27,12 +27,12 @@ async def test_worker_continues_with_the_next_group(app: Tenuto, worker: WorkerF
         started = await app.schedules.run("Notes")
         assert started.execution_id is not None
         ended = await app.executions.wait(started.execution_id, 30)
-    assert ended["state"] == "completed"
+    assert ended.state == "completed"
     assert len(where) == 4
     # The claim is part of the transaction that finishes the group: no other worker can claim in between.
-    claimed = {step["number"]: step["run_at"] for step in ended["steps"]}
+    claimed = {step.number: step.run_at for step in ended.steps}
     assert sorted(claimed) == [0, 1, 2, 3]
-    assert {step["attempt"] for step in ended["steps"]} == {1}
+    assert {step.attempt for step in ended.steps} == {1}
 
 
 async def test_next_group_is_queued_behind_more_urgent_tasks(app: Tenuto, worker: WorkerFactory) -> None:

@@ -48,8 +48,8 @@ async def test_draining_worker_finishes_running_tasks_and_claims_none(app: Tenut
 
         await eventually(draining)
         go_on.set()
-    assert (await app.activity(first.id))["output"] == 1
-    assert (await app.task(second.id))["state"] == "queued"
+    assert (await app.activity(first.id)).output == 1
+    assert (await app.task(second.id)).state == "queued"
     assert ran == [1]
     assert await app.workers() == []
 
@@ -86,9 +86,9 @@ async def test_stopped_worker_hands_back_tasks_without_a_failure(
                 begun.set()
         await eventually(begun.is_set)
     past, ahead = await app.attempts(task.id)
-    assert (past["status"], past["reason"], past["final"]) == ("cancelled", "handed_back", False)
-    assert (past["failures"], past["losses"]) == (0, 0)
-    assert (ahead["status"], ahead["attempt"], ahead["failures"], ahead["losses"]) == ("queued", 2, 0, 0)
+    assert (past.state, past.reason, past.final) == ("cancelled", "handed_back", False)
+    assert (past.failure_count, past.loss_count) == (0, 0)
+    assert (ahead.state, ahead.attempt, ahead.failure_count, ahead.loss_count) == ("queued", 2, 0, 0)
     if kind == "process":
         pids = [int(pid) for pid in file.read_text().split()]
         await eventually(lambda: not any(is_process_alive(pid) for pid in pids))
@@ -110,7 +110,7 @@ async def test_handed_back_task_runs_on_another_worker_at_once(app: Tenuto, work
         async with worker(name="second") as second:
             first.stop()
             record = await app.wait(task, timeout=10)
-            assert (record["output"], record["attempt"], record["worker_id"]) == ("bread", 2, second.identity.id)
+            assert (record.output, record.attempt, record.worker_id) == ("bread", 2, second.identity.id)
 
 
 async def test_second_stop_request_skips_the_grace_period(app: Tenuto, worker: WorkerFactory) -> None:
@@ -126,7 +126,7 @@ async def test_second_stop_request_skips_the_grace_period(app: Tenuto, worker: W
         await eventually(begun.is_set)
         one.stop()
         one.stop_now()
-    assert (await app.attempts(task.id))[0]["reason"] == "handed_back"
+    assert (await app.attempts(task.id))[0].reason == "handed_back"
 
 
 async def test_worker_is_registered_while_it_runs(app: Tenuto, worker: WorkerFactory) -> None:
@@ -156,8 +156,8 @@ async def test_worker_whose_registration_was_ended_raises(app: Tenuto, worker: W
     with raises_code("worker.declared_dead"):
         await working.__aexit__(None, None, None)
     first = (await app.attempts(task.id))[0]
-    assert first["status"] in ("in_progress", "failed"), "it says nothing about what is no longer its own"
-    assert first["reason"] in (None, "lost")
+    assert first.state in ("in_progress", "failed"), "it says nothing about what is no longer its own"
+    assert first.reason in (None, "lost")
 
 
 async def test_worker_process_runs_until_a_signal_with_a_health_file(app: Tenuto, sql: Any) -> None:
@@ -167,7 +167,7 @@ async def test_worker_process_runs_until_a_signal_with_a_health_file(app: Tenuto
 
     home = app.settings.home
     service = asyncio.create_task(app.run_worker(name="baker", slots=2, poll_seconds=60, grace_seconds=1))
-    assert (await app.wait(await app.enqueue(bake), timeout=20))["output"] == 7
+    assert (await app.wait(await app.enqueue(bake), timeout=20)).output == 7
     (found,) = health_file.read_health(home, "worker", datetime.now(UTC))
     assert (found.name, found.healthy) == ("baker", True)
     (home / "run" / "worker-baker.health").unlink()
@@ -210,7 +210,7 @@ async def test_combined_process_stops_at_once_on_a_second_signal(app: Tenuto) ->
     await eventually(draining)
     os.kill(os.getpid(), signal.SIGINT)
     await asyncio.wait_for(service, 20)
-    assert (await app.attempts(task.id))[0]["reason"] == "handed_back"
+    assert (await app.attempts(task.id))[0].reason == "handed_back"
     assert await app.workers() == []
 
 
@@ -228,7 +228,7 @@ async def test_scheduler_process_runs_the_recovery_sweep(
     service = asyncio.create_task(app.run_scheduler(name="keeper"))
 
     async def taken_back() -> bool:
-        return bool((await app.task(task.id))["state"] == "queued")
+        return bool((await app.task(task.id)).state == "queued")
 
     await eventually(taken_back, timeout=20)
     os.kill(os.getpid(), signal.SIGTERM)

@@ -18,6 +18,7 @@ from tenuto.errors import Invalid
 from tenuto.postgres.database import Database
 from tenuto.settings import load_settings
 from tenuto.store import workers
+from tests.support.known_values import known
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
@@ -69,7 +70,7 @@ async def test_idle_worker_starts_a_scheduled_task_within_a_second(
     async def late() -> float:
         asked = time.monotonic()
         record = await app.wait(await app.enqueue(bake.using(delay=timedelta(seconds=0.4))), timeout=10)
-        assert record["claimed_at"] - record["run_at"] > CLOCK_TOLERANCE
+        assert known(record.claimed_at) - record.run_at > CLOCK_TOLERANCE
         return started_at[-1] - asked - 0.4
 
     async with worker():
@@ -90,12 +91,12 @@ async def test_worker_starts_tasks_scheduled_before_its_start_in_time(
         task = await app.enqueue(bake.using(run_at=datetime.now(UTC) + timedelta(seconds=0.5)))
         async with worker():
             record = await app.wait(task, timeout=10)
-        assert record["claimed_at"] - record["run_at"] > CLOCK_TOLERANCE
+        assert known(record.claimed_at) - record.run_at > CLOCK_TOLERANCE
         return started_at[-1] - asked - 0.5
 
     far = await app.enqueue(bake.using(delay=timedelta(days=365)))
     await assert_starts_in_time(late)
-    assert (await app.task(far.id))["state"] == "scheduled"
+    assert (await app.task(far.id)).state == "scheduled"
 
 
 @pytest.mark.parametrize("options", [{}, {"limit": 3}], ids=["free", "limited"])
@@ -109,8 +110,8 @@ async def test_worker_starts_a_retry_in_time(
 
     async def late() -> float:
         record = await app.wait(await app.enqueue(fail), timeout=10)
-        assert record["attempt"] == 2
-        assert record["claimed_at"] - record["run_at"] > CLOCK_TOLERANCE
+        assert record.attempt == 2
+        assert known(record.claimed_at) - record.run_at > CLOCK_TOLERANCE
         return started_at[-1] - started_at[-2] - 0.4
 
     async with worker():
@@ -132,7 +133,7 @@ async def test_worker_starts_an_earlier_task_announced_later_in_time(
     async with worker():
         far = await app.enqueue(bake.using(delay=timedelta(minutes=10)))
         await assert_starts_in_time(late)
-        assert (await app.task(far.id))["state"] == "scheduled"
+        assert (await app.task(far.id)).state == "scheduled"
 
 
 async def test_worker_starts_a_task_ordered_before_its_claim_cursor_at_once(
@@ -166,7 +167,7 @@ async def test_task_with_a_past_time_starts_now(app: Tenuto, worker: WorkerFacto
     async with worker():
         for run_at in (datetime(1999, 1, 1, tzinfo=UTC), "1999-01-01T00:00:00Z"):
             task = await app.enqueue(bake.using(run_at=run_at))
-            assert (await app.wait(task, timeout=10))["status"] == "completed"
+            assert (await app.wait(task, timeout=10)).state == "completed"
 
 
 @pytest.mark.parametrize(
@@ -232,7 +233,7 @@ async def test_worker_claims_tasks_that_came_during_a_lost_connection(
             task = await app.enqueue(bake)
 
             async def done(task_id: Any = task.id) -> bool:
-                return bool((await app.activity(task_id))["final"])
+                return bool((await app.activity(task_id)).final)
 
             await eventually(done, timeout=15)
 

@@ -11,18 +11,20 @@ import pytest
 
 from tenuto import Context, RetryPolicy, Tenuto
 from tenuto.model.policies import TaskPolicy
+from tenuto.store.activities import ActivityDetails
 from tenuto.worker.watchdog import WorkerTiming
 from tests.lifecycle.test_task_cancellation import is_process_alive
 from tests.support import isolated_jobs
+from tests.support.known_values import known
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
 
-def is_timed_out(record: dict[str, Any]) -> bool:
+def is_timed_out(record: ActivityDetails) -> bool:
     return bool(
-        (record["status"], record["reason"]) == ("failed", "timed_out")
-        and record["error"]["type"] == "tenuto.TimedOut"
-        and "time limit of 0.3 s" in record["error"]["message"]
+        (record.state, record.reason) == ("failed", "timed_out")
+        and record.error["type"] == "tenuto.TimedOut"
+        and "time limit of 0.3 s" in record.error["message"]
     )
 
 
@@ -46,7 +48,7 @@ async def test_async_and_threaded_jobs_are_stopped_at_their_time_limit(app: Tenu
         for task in tasks:
             record = await app.wait(task, timeout=20)
             assert is_timed_out(record)
-            taken = (record["ended_at"] - record["started_at"]).total_seconds()
+            taken = (known(record.ended_at) - known(record.started_at)).total_seconds()
             assert 0.2 <= taken < 10  # the clock is synchronised now and then
     assert ends == [1]
 
@@ -75,7 +77,7 @@ async def test_timed_out_task_is_retried_by_its_policy(app: Tenuto, worker: Work
 
     async with worker():
         record = await app.wait(await app.enqueue(wait), timeout=15)
-    assert (record["attempt"], record["failures"], record["final"]) == (2, 2, True)
+    assert (record.attempt, record.failure_count, record.final) == (2, 2, True)
     assert is_timed_out(record)
 
 
@@ -92,7 +94,7 @@ async def test_job_within_its_time_limit_is_not_stopped(app: Tenuto, worker: Wor
 
     async with worker():
         for job in (quick, quick_too):
-            assert (await app.wait(await app.enqueue(job), timeout=10))["output"] == 7
+            assert (await app.wait(await app.enqueue(job), timeout=10)).output == 7
 
 
 @pytest.mark.slow
@@ -126,5 +128,5 @@ async def test_manifest_run_that_does_not_stop_loses_its_lease(app: Tenuto, work
             record = await app.wait(await app.manifests.run("stubborn"), 40)
         finally:
             seen_enough = True
-    assert (record["status"], record["reason"], record["attempt"]) == ("failed", "timed_out", 2)
+    assert (record.state, record.reason, record.attempt) == ("failed", "timed_out", 2)
     assert most == 1

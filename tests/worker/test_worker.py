@@ -17,6 +17,7 @@ from tenuto import Actor, Context, Job, Tenuto
 from tenuto.operations.tasks import Enqueued
 from tests.support import isolated_jobs
 from tests.support.errors import raises_code
+from tests.support.known_values import known
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
@@ -37,8 +38,8 @@ async def test_worker_records_results_of_async_plain_and_isolated_jobs(app: Tenu
     async with worker():
         for job in jobs:
             record = await app.wait(await app.enqueue(job, 21), timeout=20)
-            assert (record["status"], record["output"], record["final"]) == ("completed", 42, True)
-            assert (record["input"], record["attempt"], record["error"]) == ({"n": 21}, 1, None)
+            assert (record.state, record.output, record.final) == ("completed", 42, True)
+            assert (record.input, record.attempt, record.error) == ({"n": 21}, 1, None)
 
 
 async def test_activity_records_its_instants_and_worker(app: Tenuto, worker: WorkerFactory) -> None:
@@ -50,13 +51,13 @@ async def test_activity_records_its_instants_and_worker(app: Tenuto, worker: Wor
     async with worker(queues=("oven",), name="baker") as baker:
         record = await app.wait(await app.enqueue(bake), timeout=10)
     # Measured by several clocks, each behind the database clock by the time of one reply.
-    instants = [record[name] for name in ("created_at", "claimed_at", "started_at", "ended_at")]
+    instants = [getattr(record, name) for name in ("created_at", "claimed_at", "started_at", "ended_at")]
     assert all(later - earlier > timedelta(seconds=-5) for earlier, later in pairwise(instants))
-    assert record["created_at"] <= record["claimed_at"]
-    assert record["worker_id"] == baker.identity.id
-    assert (record["queue"], record["priority"], record["tags"], record["kind"]) == ("oven", 3, ["rye"], "job")
-    assert record["progress"] == {"done": 2, "total": 2, "message": "done"}
-    assert "kneading" in record["log"]
+    assert record.created_at <= known(record.claimed_at)
+    assert record.worker_id == baker.identity.id
+    assert (record.queue, record.priority, record.tags, record.kind) == ("oven", 3, ["rye"], "job")
+    assert record.progress == {"done": 2, "total": 2, "message": "done"}
+    assert "kneading" in known(record.log)
 
 
 async def test_progress_is_visible_while_the_task_runs(app: Tenuto, worker: WorkerFactory) -> None:
@@ -74,11 +75,11 @@ async def test_progress_is_visible_while_the_task_runs(app: Tenuto, worker: Work
         async def seen() -> bool:
             record = await app.activity(task.id)
             now = {"done": 1, "total": 2, "message": "kneading"}
-            return bool(record["status"] == "in_progress" and record["progress"] == now)
+            return bool(record.state == "in_progress" and record.progress == now)
 
         await eventually(seen, timeout=15)  # long before the lease, as long as an hour, is due for renewal
         go_on.set()
-        assert (await app.wait(task, timeout=10))["status"] == "completed"
+        assert (await app.wait(task, timeout=10)).state == "completed"
 
 
 async def test_job_may_use_a_database_connection(app: Tenuto, worker: WorkerFactory) -> None:
@@ -91,7 +92,7 @@ async def test_job_may_use_a_database_connection(app: Tenuto, worker: WorkerFact
 
     async with worker():
         record = await app.wait(await app.enqueue(ask), timeout=10)
-    assert record["status"] == "completed", record["error"]
+    assert record.state == "completed", record.error
 
 
 @pytest.mark.slow
@@ -106,7 +107,7 @@ async def test_blocked_event_loop_does_not_stall_heartbeats(app: Tenuto, worker:
 
     async with worker(lease_seconds=5):
         record = await app.wait(await app.enqueue(block), timeout=30)
-    assert (record["status"], record["attempt"], record["losses"]) == ("completed", 1, 0)
+    assert (record.state, record.attempt, record.loss_count) == ("completed", 1, 0)
     assert ran == [1]
 
 
@@ -123,8 +124,8 @@ async def test_worker_claims_tasks_while_others_run(app: Tenuto, worker: WorkerF
     async with worker(slots=2):
         long = await app.enqueue(slow)
         for _ in range(3):
-            assert (await app.wait(await app.enqueue(fast), timeout=10))["status"] == "completed"
-        assert (await app.activity(long.id))["status"] == "in_progress"
+            assert (await app.wait(await app.enqueue(fast), timeout=10)).state == "completed"
+        assert (await app.activity(long.id)).state == "in_progress"
         release.set()
         await app.wait(long, timeout=10)
 
@@ -210,7 +211,7 @@ async def test_worker_serves_only_its_queues(app: Tenuto, worker: WorkerFactory)
     async with worker(queues="a, b"):
         await app.wait(here, timeout=10)
         await app.wait(there, timeout=10)
-        assert (await app.task(third.id))["state"] == "queued"
+        assert (await app.task(third.id)).state == "queued"
 
 
 async def test_several_workers_run_each_task_once(app: Tenuto, worker: WorkerFactory) -> None:
@@ -225,7 +226,7 @@ async def test_several_workers_run_each_task_once(app: Tenuto, worker: WorkerFac
         await app.enqueue_many(count, range(300))
         await eventually(lambda: one.finished_count + two.finished_count == 300, timeout=30)
     assert sorted(ran) == list(range(300))
-    assert [row["final"] for row in await app.activities(limit=500)] == [True] * 300
+    assert [row.final for row in await app.activities(limit=500)] == [True] * 300
 
 
 async def test_unknown_job_fails_and_is_retried_by_its_policy(app: Tenuto, worker: WorkerFactory, url: str) -> None:
@@ -240,8 +241,8 @@ async def test_unknown_job_fails_and_is_retried_by_its_policy(app: Tenuto, worke
     try:
         async with worker():
             record = await app.wait(await elsewhere.enqueue(bake), timeout=10)
-            assert (record["status"], record["reason"], record["final"]) == ("failed", "refused", True)
-            assert "no job named 'bake'" in record["error"]["message"]
+            assert (record.state, record.reason, record.final) == ("failed", "refused", True)
+            assert "no job named 'bake'" in record.error["message"]
             task = await elsewhere.enqueue(wash)
 
             async def tried_once() -> bool:
@@ -249,7 +250,7 @@ async def test_unknown_job_fails_and_is_retried_by_its_policy(app: Tenuto, worke
 
             await eventually(tried_once)
             first, second = await app.attempts(task.id)
-            assert (first["reason"], first["final"], second["status"]) == ("refused", False, "scheduled")
+            assert (first.reason, first.final, second.state) == ("refused", False, "scheduled")
     finally:
         await elsewhere.close()
 
@@ -300,9 +301,9 @@ async def test_paused_queue_continues_at_once_after_resume(app: Tenuto, worker: 
         assert (paused.paused_by, paused.reason) == ("Ana", "cleaning")
         task = await app.enqueue(bake)
         await app.wait(await app.enqueue(wash), timeout=10)
-        assert (await app.task(task.id))["state"] == "queued"
+        assert (await app.task(task.id)).state == "queued"
         await app.resume_queue("default")
-        assert (await app.wait(task, timeout=10))["status"] == "completed"
+        assert (await app.wait(task, timeout=10)).state == "completed"
 
 
 async def test_ended_task_is_not_open(app: Tenuto, worker: WorkerFactory) -> None:
@@ -360,7 +361,7 @@ async def test_locked_task_row_does_not_stop_renewal_of_other_leases(
         go_on.set()
         records = [await app.wait(task, timeout=10) for task in (busy, free)]
 
-    assert [(record["status"], record["output"], record["attempt"]) for record in records] == [
+    assert [(record.state, record.output, record.attempt) for record in records] == [
         ("completed", 1, 1),
         ("completed", 2, 1),
     ]

@@ -19,6 +19,7 @@ from tenuto.model.schedules import plan_from_json
 from tenuto.model.worker_states import WorkerState, worker_state
 from tenuto.postgres.database import Database
 from tenuto.store import activities, executions
+from tenuto.store.activities import ActivityDetails
 from tenuto.store.reports import diagnosis as store
 from tenuto.store.reports.diagnosis import Sample
 
@@ -91,7 +92,7 @@ async def diagnose_task(database: Database, task_id: UUID) -> Diagnosis:
             f"task {task_id} does not exist", code="task.not_found", remedy="list tasks with `tenuto task list`"
         )
     last = attempts[-1]
-    return Diagnosis(task_id, last["status"], (_ended(last),))
+    return Diagnosis(task_id, last.state, (_ended(last),))
 
 
 async def diagnose_execution(database: Database, id: UUID) -> Diagnosis:
@@ -103,16 +104,16 @@ async def diagnose_execution(database: Database, id: UUID) -> Diagnosis:
             code="execution.not_found",
             remedy="list executions with `tenuto execution list`",
         )
-    if found["ended_at"] is not None:
-        how = found["state"] + (f": {found['error']}" if found["error"] else "")
-        return Diagnosis(id, found["state"], (Reason(ReasonCode.ENDED, f"it has ended: {how}"),))
+    if found.ended_at is not None:
+        how = found.state + (f": {found.error}" if found.error else "")
+        return Diagnosis(id, found.state, (Reason(ReasonCode.ENDED, f"it has ended: {how}"),))
     reasons: list[Reason] = []
-    if found["paused_at"] is not None:
-        reasons.append(_execution_paused(found["paused_at"], found["paused_by"], id))
-    if found["cancelled_at"] is not None:
-        text = f"it was cancelled by {found['cancel_name']}; its running steps are stopping"
+    if found.paused_at is not None:
+        reasons.append(_execution_paused(found.paused_at, found.paused_by, id))
+    if found.cancelled_at is not None:
+        text = f"it was cancelled by {found.cancel_name}; its running steps are stopping"
         reasons.append(Reason(ReasonCode.STOPPING, text, (id,)))
-    open_steps = await store.list_open_steps(database, id, found["current_group"], MAX_STEPS)
+    open_steps = await store.list_open_steps(database, id, found.current_group, MAX_STEPS)
     diagnostician = _Diagnostician(database)
     for task in await store.load_tasks(database, open_steps.ids):
         step_reasons = [
@@ -123,7 +124,7 @@ async def diagnose_execution(database: Database, id: UUID) -> Diagnosis:
         reasons.append(
             Reason(ReasonCode.STUCK, "its current group has no open step, but it did not advance: " + _REPAIR_HINT)
         )
-    return Diagnosis(id, found["state"], tuple(reasons))
+    return Diagnosis(id, found.state, tuple(reasons))
 
 
 _REPAIR_HINT = "a running scheduler repairs this at its next poll; see `tenuto doctor`"
@@ -365,13 +366,13 @@ def _worker_state(worker: Record) -> WorkerState:
     return worker_state(worker["service"], worker["silent_for"], worker["draining_at"], worker["ended_at"])
 
 
-def _ended(last: Record) -> Reason:
-    how = last["status"].replace("_", " ")
-    if last["reason"]:
-        how += f" ({last['reason'].replace('_', ' ')})"
-    message = (last["error"] or {}).get("message")
-    text = f"it has ended: {how} at {_format_instant(last['ended_at'])}" if last["ended_at"] else f"it has ended: {how}"
-    return Reason(ReasonCode.ENDED, f"{text}: {message}" if message else text, (last["id"],))
+def _ended(last: ActivityDetails) -> Reason:
+    how = last.state.replace("_", " ")
+    if last.reason:
+        how += f" ({last.reason.replace('_', ' ')})"
+    message = (last.error or {}).get("message")
+    text = f"it has ended: {how} at {_format_instant(last.ended_at)}" if last.ended_at else f"it has ended: {how}"
+    return Reason(ReasonCode.ENDED, f"{text}: {message}" if message else text, (last.id,))
 
 
 def _describe_progress(progress: Record | None) -> str:

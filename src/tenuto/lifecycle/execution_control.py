@@ -37,9 +37,9 @@ async def cancel_execution(
         return await database.transaction(cancel)
     except _NotChanged:
         execution = await executions.load_execution(database, id)
-        if execution is None or execution["cancelled_at"] != now:
+        if execution is None or execution.cancelled_at != now:
             raise _refusal_error(id, execution) from None
-        return "stopping" if execution["ended_at"] is None else "cancelled"  # our own commit, whose reply was lost
+        return "stopping" if execution.ended_at is None else "cancelled"  # our own commit, whose reply was lost
 
 
 async def cancel_executions_in_transaction(
@@ -70,7 +70,7 @@ async def pause_execution(database: Database, id: UUID, now: datetime, by: Actor
         await database.transaction(pause)
     except _NotChanged:
         execution = await executions.load_execution(database, id)
-        if execution is not None and execution["paused_at"] == now:
+        if execution is not None and execution.paused_at == now:
             return  # our own commit, whose reply was lost
         paused = Conflict(f"execution {id} is already paused", code="execution.already_paused")
         raise _refusal_error(id, execution, paused) from None
@@ -112,9 +112,9 @@ async def retry_execution(
     execution = await executions.load_execution(database, id)
     if execution is None:
         raise _not_found_error(id)
-    if execution["state"] not in ("failed", "cancelled") or execution["ended_at"] is None:
+    if execution.state not in ("failed", "cancelled") or execution.ended_at is None:
         raise Conflict(
-            f"execution {id} is {execution['state'].replace('_', ' ')} and cannot be retried",
+            f"execution {id} is {execution.state.replace('_', ' ')} and cannot be retried",
             code="execution.not_retryable",
             remedy="only a failed or cancelled execution that has ended can be retried;"
             " `tenuto schedule run NAME` starts a new one",
@@ -122,21 +122,21 @@ async def retry_execution(
     new_execution_id = request_id or new_id()
 
     async def retry(connection: Connection) -> UUID:
-        schedule = await schedules.lock_schedule_by_id(connection, execution["schedule_id"])
+        schedule = await schedules.lock_schedule_by_id(connection, execution.schedule_id)
         exclusive = schedule is None or schedule.definition.overlap is not OverlapPolicy.ALLOW
-        active = await schedules.list_active_executions(connection, execution["schedule_id"])
+        active = await schedules.list_active_executions(connection, execution.schedule_id)
         if new_execution_id in active or await executions.is_finished(connection, new_execution_id):
             on_repeat()
             return new_execution_id  # our own commit, whose reply was lost
         if exclusive and active:
             raise Conflict(
-                f"schedule {execution['schedule_name']!r} is running",
+                f"schedule {execution.schedule_name!r} is running",
                 code="schedule.running",
                 remedy=f"wait for execution {active[0]}",
             )
         new = NewExecution(
-            new_execution_id, execution["schedule_id"], execution["schedule_name"], execution["version"], "retry",
-            exclusive, plan_from_json(execution["plan"]), execution["due_at"], now, by, execution["current_group"],
+            new_execution_id, execution.schedule_id, execution.schedule_name, execution.version, "retry",
+            exclusive, plan_from_json(execution.plan_json), execution.due_at, now, by, execution.current_group,
             None, id,
         )  # fmt: skip
         await executions.create_executions(connection, [new])
@@ -151,13 +151,13 @@ class _NotChanged(Exception):
 
 
 def _refusal_error(
-    id: UUID, execution: executions.Record | None, in_progress: Conflict | None = None
+    id: UUID, execution: executions.StoredExecution | None, in_progress: Conflict | None = None
 ) -> Conflict | NotFound:
     """Return why an operation changed nothing; ``in_progress`` is the error for an execution that has not ended."""
     if execution is None:
         return _not_found_error(id)
-    if in_progress is None or execution["state"] != "in_progress":
-        return Conflict(f"execution {id} is already {execution['state']}", code="execution.already_ended")
+    if in_progress is None or execution.state != "in_progress":
+        return Conflict(f"execution {id} is already {execution.state}", code="execution.already_ended")
     return in_progress
 
 

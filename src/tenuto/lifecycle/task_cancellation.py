@@ -30,7 +30,7 @@ async def cancel_task(database: Database, task_id: UUID, by: Actor) -> Literal["
             records = await activities.list_attempts(database, task_id)
             if not records:
                 raise NotFound(f"task {task_id} does not exist", code="task.not_found", remedy="see `tenuto task list`")
-            if cancelled_at is not None and records[-1]["ended_at"] == cancelled_at:  # our own commit, reply lost
+            if cancelled_at is not None and records[-1].ended_at == cancelled_at:  # our own commit, reply lost
                 await _cancel_children(database, task_id, cancelled_at, by)
                 return "cancelled"
             raise Conflict(f"task {task_id} has already ended", code="task.already_ended")

@@ -132,15 +132,15 @@ class Housekeeping:
         An open execution still reads the outcomes of its steps, and a step those of the run that it has started.
         """
         oldest = await executions.load_oldest_open_execution(self._database)
-        activity_cutoff: datetime = cutoff if oldest is None else min(cutoff, oldest["started_at"])
+        activity_cutoff: datetime = cutoff if oldest is None else min(cutoff, oldest.started_at)
         earlier_id, self._retaining_execution_id = self._retaining_execution_id, None
         if oldest is not None and activity_cutoff < cutoff:
-            self._retaining_execution_id = oldest["id"]
-            if earlier_id != oldest["id"]:
+            self._retaining_execution_id = oldest.id
+            if earlier_id != oldest.id:
                 log.warning(
                     "activities retained for open execution",
-                    execution=str(oldest["id"]),
-                    schedule=oldest["schedule_name"],
+                    execution=str(oldest.id),
+                    schedule=oldest.schedule_name,
                     since=activity_cutoff.isoformat(),
                 )
         return activity_cutoff

@@ -92,27 +92,27 @@ async def _break_wait_cycle(connection: Connection, now: datetime) -> bool:
     A step checks for a cycle before it waits, but two steps may do so at the same time.
     """
     steps = await executions.find_wait_cycles(connection, _BATCH_SIZE)
-    ids = sorted({step["execution_id"] for step in steps})
+    ids = sorted({step.execution_id for step in steps})
     if not ids or await executions.lock_stuck_executions(connection, ids) != ids:
         return False
     # Repeat the query under the lock: one of the executions may just have been cancelled.
     for step in await executions.find_wait_cycles(connection, _BATCH_SIZE):  # guard: executions.cycles_read_under_lock
         # guard: executions.cycle_breaks_at_foreign_step
-        if not step["started_it"] and {step["execution_id"], step["waits_for"]} <= set(ids):
+        if not step.started_it and {step.execution_id, step.waits_for} <= set(ids):
             await _fail_waiting_step(connection, step, now)
             return True
     return False
 
 
-async def _fail_waiting_step(connection: Connection, step: executions.Record, now: datetime) -> None:
-    unclaimed = await executions.lock_unclaimed_steps(connection, [step["execution_id"]])
-    (task,) = [task for task in unclaimed if task.id == step["id"]]
-    message = f"execution {step['waits_for']} of {step['schedule_name']!r} waits for this one"
+async def _fail_waiting_step(connection: Connection, step: executions.WaitCycleStep, now: datetime) -> None:
+    unclaimed = await executions.lock_unclaimed_steps(connection, [step.execution_id])
+    (task,) = [task for task in unclaimed if task.id == step.id]
+    message = f"execution {step.waits_for} of {step.schedule_name!r} waits for this one"
     error = error_json("tenuto.PermanentFailure", message, step=task.name)
     failure = Outcome(OutcomeStatus.FAILED, OutcomeReason.ERROR, ended_at=now, error=error, may_retry=False)
     await completion.finish_in_transaction(connection, [Settlement(task, failure)])
     await workers.count_repair(connection, REPAIR_WAIT_CYCLE, 1)
-    log.warning("step in wait cycle failed", execution=str(step["execution_id"]), task=str(task.id))
+    log.warning("step in wait cycle failed", execution=str(step.execution_id), task=str(task.id))
 
 
 async def _cancel_abandoned(database: Database, now: datetime) -> int:

@@ -25,6 +25,23 @@ class ExecutionState(StrEnum):
     CANCELLED = "cancelled"
 
 
+class StepState(StrEnum):
+    """State of a step: that of its last attempt, or one of a step without attempts."""
+
+    WAITING = "waiting"
+    SCHEDULED = "scheduled"
+    QUEUED = "queued"
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    COMPLETED_WITH_WARNING = "completed_with_warning"
+    COMPLETED_WITH_ERROR = "completed_with_error"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    DONE_BEFORE = "done_before"
+    """The execution that this one retries has done it."""
+    NOT_RUN = "not_run"
+
+
 @dataclass(frozen=True, slots=True)
 class FailedStep:
     """A step whose last attempt failed, completed with an error or was cancelled. A warning counts as success."""

@@ -43,6 +43,20 @@ class OutcomeStatus(StrEnum):
     CANCELLED = "cancelled"
 
 
+class ActivityState(StrEnum):
+    """State of an attempt: the states of an open task (`in_progress` while it runs), then those of its outcome."""
+
+    WAITING = "waiting"
+    SCHEDULED = "scheduled"
+    QUEUED = "queued"
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    COMPLETED_WITH_WARNING = "completed_with_warning"
+    COMPLETED_WITH_ERROR = "completed_with_error"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
 class OutcomeReason(StrEnum):
     """Why an attempt failed or was cancelled."""
 

@@ -6,8 +6,9 @@ import asyncio
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from datetime import datetime
-from typing import Literal
+from typing import Any, Literal
 from uuid import UUID
 
 from tenuto.clock import monotonic_seconds
@@ -15,80 +16,150 @@ from tenuto.diagnostics.task_diagnosis import Diagnosis, diagnose_execution
 from tenuto.errors import Conflict, NotFound
 from tenuto.ids import new_id
 from tenuto.lifecycle import execution_control
+from tenuto.model.actors import ActorType
+from tenuto.model.executions import StepState
 from tenuto.model.operation_context import OperationCaller
 from tenuto.model.schedules import plan_from_json
 from tenuto.model.steps import Step
-from tenuto.operations.listing import Record, check_limit, require_single_match
+from tenuto.model.tasks import OutcomeReason
+from tenuto.operations.listing import check_limit, require_single_match
 from tenuto.operations.operation import OpenDatabase, OperationGroup
 from tenuto.operations.schedules import find_schedule_id
 from tenuto.postgres.database import Database
 from tenuto.postgres.listener import RECONNECTED, Listener
 from tenuto.store import activities, executions
+from tenuto.store.executions import ExecutionRecord, StepAttempt, StoredExecution
+from tenuto.store.records import TransitionalRecord
 
 ENDED_CHANNEL = "tenuto_ended"
 _FIRST_POLL_SECONDS = 0.002
 _MAX_POLL_SECONDS = 0.5
 
 
-def describe_execution(execution: Record, attempts: list[Record], now: datetime) -> Record:
-    """Return the execution with a list of its steps, in the order of the plan."""
-    plan = plan_from_json(execution["plan"])
-    by_step: dict[int, list[Record]] = {}
+@dataclass(frozen=True, slots=True)
+class StepError(TransitionalRecord):
+    """The error of an attempt at a step."""
+
+    attempt: int
+    activity_id: UUID
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepDetails(TransitionalRecord):
+    """A step of an execution with its last attempt."""
+
+    group: int
+    number: int
+    """Position in the plan, counted from 0."""
+    name: str
+    kind: str
+    target: str
+    continue_on_failure: bool
+    state: StepState
+    reason: OutcomeReason | None = None
+    attempt: int = 0
+    """Number of the last attempt; 0 if there was none."""
+    task_id: UUID | None = None
+    activity_id: UUID | None = None
+    """The last attempt."""
+    activity_ids: Sequence[UUID] = ()
+    run_at: datetime | None = None
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    wait_seconds: float | None = None
+    """From the due instant to the start of the last attempt."""
+    duration_seconds: float | None = None
+    """Duration of the last attempt until now."""
+    progress: Any = None
+    worker: str | None = None
+    error: str | None = None
+    """Error message of the last attempt."""
+    last_error: StepError | None = None
+    """While the step is being retried, the error of the latest failed attempt."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionDetails(ExecutionRecord):
+    """An execution with its steps, in the order of the plan."""
+
+    alone: bool
+    cancel_type: ActorType | None
+    cancel_id: str | None
+    cancel_reason: str | None
+    duration_seconds: float
+    """Duration until now."""
+    steps: Sequence[StepDetails]
+
+
+def describe_execution(execution: StoredExecution, attempts: Sequence[StepAttempt], now: datetime) -> ExecutionDetails:
+    """Return the execution with its steps, in the order of the plan."""
+    by_step: dict[int, list[StepAttempt]] = {}
     for attempt in attempts:
-        by_step.setdefault(attempt["step_index"], []).append(attempt)
+        by_step.setdefault(attempt.step_index, []).append(attempt)
     steps = [
         _describe_step(step, group, number, by_step.get(number, []), execution, now)
-        for group, number, step in plan.enumerate_steps()
+        for group, number, step in plan_from_json(execution.plan_json).enumerate_steps()
     ]
-    shown = {key: value for key, value in execution.items() if key != "plan"}
-    return {
-        **shown,
-        "duration": _seconds_between(execution["started_at"], execution["ended_at"] or now),
-        "steps": steps,
-    }
+    shown = {field.name: getattr(execution, field.name) for field in fields(execution) if field.name != "plan_json"}
+    duration_seconds = _seconds_between(execution.started_at, execution.ended_at or now)
+    return ExecutionDetails(**shown, duration_seconds=duration_seconds, steps=steps)
 
 
 def _describe_step(
-    step: Step, group: int, number: int, attempts: list[Record], execution: Record, now: datetime
-) -> Record:
-    last: Record = attempts[-1] if attempts else {}
-    started_at = last.get("started_at")
-    return {
-        "group": group,
-        "number": number,
-        "name": step.name,
-        "kind": step.kind,
-        "target": step.target,
-        "continue_on_failure": step.continue_on_failure,
-        "status": last.get("status") or ("done_before" if group < execution["first_group"] else "not_run"),
-        "reason": last.get("reason"),
-        "attempt": last.get("attempt", 0),
-        "task_id": last.get("task_id"),
-        "activity_id": last.get("id"),
-        "activities": [attempt["id"] for attempt in attempts],
-        "run_at": last.get("run_at"),
-        "started_at": started_at,
-        "ended_at": last.get("ended_at"),
-        "wait": _seconds_between(last["run_at"], started_at) if started_at is not None else None,
-        "duration": _seconds_between(started_at, last.get("ended_at") or now) if started_at is not None else None,
-        "progress": last.get("progress"),
-        "worker": last.get("worker"),
-        "error": _error_message(last),
-        "last_error": _last_error(attempts),
-    }
+    step: Step, group: int, number: int, attempts: Sequence[StepAttempt], execution: StoredExecution, now: datetime
+) -> StepDetails:
+    if not attempts:
+        return StepDetails(
+            group=group,
+            number=number,
+            name=step.name,
+            kind=step.kind,
+            target=step.target,
+            continue_on_failure=step.continue_on_failure,
+            state=StepState.DONE_BEFORE if group < execution.first_group else StepState.NOT_RUN,
+        )
+    last = attempts[-1]
+    wait_seconds = duration_seconds = None
+    if last.started_at is not None:
+        wait_seconds = _seconds_between(last.run_at, last.started_at)
+        duration_seconds = _seconds_between(last.started_at, last.ended_at or now)
+    return StepDetails(
+        group=group,
+        number=number,
+        name=step.name,
+        kind=step.kind,
+        target=step.target,
+        continue_on_failure=step.continue_on_failure,
+        state=StepState(last.state),
+        reason=last.reason,
+        attempt=last.attempt,
+        task_id=last.task_id,
+        activity_id=last.id,
+        activity_ids=[attempt.id for attempt in attempts],
+        run_at=last.run_at,
+        started_at=last.started_at,
+        ended_at=last.ended_at,
+        wait_seconds=wait_seconds,
+        duration_seconds=duration_seconds,
+        progress=last.progress,
+        worker=last.worker,
+        error=_error_message(last),
+        last_error=_last_error(attempts),
+    )
 
 
-def _last_error(attempts: list[Record]) -> Record | None:
+def _last_error(attempts: Sequence[StepAttempt]) -> StepError | None:
     """Return the error of a step's last attempt; while the step is being retried, of the latest failed attempt."""
-    has_ended = bool(attempts) and attempts[-1].get("ended_at") is not None
+    has_ended = bool(attempts) and attempts[-1].ended_at is not None
     for attempt in attempts[-1:] if has_ended else reversed(attempts):
         if message := _error_message(attempt):
-            return {"attempt": attempt["attempt"], "activity_id": attempt["id"], "message": message}
+            return StepError(attempt.attempt, attempt.id, message)
     return None
 
 
-def _error_message(attempt: Record) -> str | None:
-    return (attempt.get("error") or {}).get("message")
+def _error_message(attempt: StepAttempt) -> str | None:
+    return (attempt.error or {}).get("message")
 
 
 def _seconds_between(start: datetime, end: datetime) -> float:
@@ -106,7 +177,7 @@ class Executions(OperationGroup):
         """Stop listening for ended executions; calls of `wait` continue by polling."""
         await self._waiter.close()
 
-    async def get(self, id: UUID) -> Record:
+    async def get(self, id: UUID) -> ExecutionDetails:
         """Return an execution with state, activity, wait, duration and error of every step."""
         database = await self._open()
         found, steps = await asyncio.gather(
@@ -132,7 +203,7 @@ class Executions(OperationGroup):
         state: str | None = None,
         schedule: str | None = None,
         limit: int = 50,
-    ) -> Sequence[Record]:
+    ) -> Sequence[ExecutionRecord]:
         """List executions, newest first."""
         database = await self._open()
         schedule_id = None if schedule is None else await find_schedule_id(database, schedule)
@@ -166,7 +237,7 @@ class Executions(OperationGroup):
             operation.database, id, operation.now, operation.actor, request, operation.entry.mark_unchanged
         )
 
-    async def wait(self, id: UUID, timeout: float | None = None) -> Record:
+    async def wait(self, id: UUID, timeout: float | None = None) -> ExecutionDetails:
         """Wait until an execution has ended and return it."""
         deadline = None if timeout is None else monotonic_seconds() + timeout
         database = await self._open()

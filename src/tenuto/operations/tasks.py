@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -21,12 +21,21 @@ from tenuto.lifecycle import task_cancellation
 from tenuto.model.actors import Actor
 from tenuto.model.tasks import NewTask
 from tenuto.operations.batch_inputs import PipelinedWriter
-from tenuto.operations.listing import Record, check_instant, check_limit, require_single_match
+from tenuto.operations.listing import check_instant, check_limit, require_single_match
 from tenuto.operations.operation import OperationGroup
 from tenuto.postgres.database import Connection
 from tenuto.store import activities, step_checkpoints, tasks
 from tenuto.store.access.audit_recorder import write_entry
-from tenuto.store.activities import ListFilters
+from tenuto.store.activities import (
+    ActivityDetails,
+    ActivityRecord,
+    JobStatistics,
+    ListFilters,
+    OutcomeCounts,
+    TaskDetails,
+    TaskRecord,
+)
+from tenuto.store.step_checkpoints import ChainStepRecord
 
 if TYPE_CHECKING:
     from tenuto.operations.one_shots import OneShots
@@ -113,7 +122,7 @@ class TaskOperations(OperationGroup):
         operation = await self._begin("task.cancel", target=str(task_id))
         return await task_cancellation.cancel_task(operation.database, task_id, operation.actor)
 
-    async def wait(self, task: Enqueued | UUID, timeout: float | None = None) -> Record:
+    async def wait(self, task: Enqueued | UUID, timeout: float | None = None) -> ActivityDetails:
         """Wait until a task has ended and return the activity of its last attempt."""
         task_id = task.id if isinstance(task, Enqueued) else task
         deadline = None if timeout is None else monotonic_seconds() + timeout
@@ -133,7 +142,7 @@ class TaskOperations(OperationGroup):
 
     # --- inspect ----------------------------------------------------------------------------------------------------
 
-    async def task(self, task_id: UUID) -> Record:
+    async def task(self, task_id: UUID) -> TaskDetails:
         """Return an open task."""
         record = await activities.load_task(await self._open(), task_id)
         if record is None:
@@ -144,44 +153,46 @@ class TaskOperations(OperationGroup):
             )
         return record
 
-    async def tasks(self, **filters: Any) -> list[Record]:
+    async def tasks(self, **filters: Any) -> Sequence[TaskRecord]:
         """List open tasks, newest first. Filter by state, name, queue or tag; page with ``below``."""
         return await activities.list_tasks(await self._open(), ListFilters(**filters))
 
-    async def activity(self, activity_id: UUID) -> Record:
+    async def activity(self, activity_id: UUID) -> ActivityDetails:
         """Return the record of one attempt, whether waiting, running or ended."""
         record = await activities.load_activity(await self._open(), activity_id)
         if record is None:
             raise NotFound(f"there is no activity {activity_id}", code="activity.not_found")
         return record
 
-    async def activities(self, **filters: Any) -> list[Record]:
+    async def activities(self, **filters: Any) -> Sequence[ActivityRecord]:
         """List ended attempts, newest first. Filter by state, name, queue or tag; page with ``below``."""
         return await activities.list_activities(await self._open(), ListFilters(**filters))
 
-    async def attempts(self, task_id: UUID) -> list[Record]:
+    async def attempts(self, task_id: UUID) -> Sequence[ActivityDetails]:
         """List all attempts of a task, first attempt first; the last one may not have started."""
         records = await activities.list_attempts(await self._open(), task_id)
         if not records:
             raise NotFound(f"there is no task {task_id}", code="task.not_found")
         return records
 
-    async def children(self, activity_id: UUID, *, above: UUID | None = None, limit: int = 50) -> list[Record]:
+    async def children(
+        self, activity_id: UUID, *, above: UUID | None = None, limit: int = 50
+    ) -> Sequence[ActivityRecord]:
         """List the attempts of tasks that a running job enqueued, oldest first; page with ``above``."""
         await self.activity(activity_id)
         return await activities.list_children(await self._open(), activity_id, above, check_limit(limit))
 
-    async def chain_steps(self, task_id: UUID) -> list[dict[str, Any]]:
+    async def chain_steps(self, task_id: UUID) -> Sequence[ChainStepRecord]:
         """List the stored results and sleeps of a chain's steps, in order; empty for other tasks."""
         return await step_checkpoints.list_steps_and_sleeps(await self._open(), task_id)
 
-    async def stats(self, *, since: datetime, name: str | None = None, limit: int = 100) -> list[Record]:
+    async def stats(self, *, since: datetime, name: str | None = None, limit: int = 100) -> Sequence[JobStatistics]:
         """Return, by name, the outcome counts, wait times and durations of attempts ended since an instant."""
         check_instant(since, field="since")
         return await activities.list_job_statistics(await self._open(), since, name, check_limit(limit))
 
-    async def outcome_counts(self, *, tag: str | None = None, initiator_id: str | None = None) -> dict[str, int]:
-        """Count the tasks of a tag or an initiator: attempts, done, failed, open, doubled, lost_attempts."""
+    async def outcome_counts(self, *, tag: str | None = None, initiator_id: str | None = None) -> OutcomeCounts:
+        """Count the tasks of a tag or an initiator."""
         return await activities.count_outcomes(await self._open(), tag, initiator_id)
 
     async def why(self, task_id: UUID) -> Diagnosis:

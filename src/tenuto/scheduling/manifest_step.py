@@ -24,12 +24,12 @@ from tenuto.postgres.database import Database
 from tenuto.scheduling.schedule_step import StepFailed, log
 from tenuto.service.polling_loop import retry_while_unavailable
 from tenuto.store import activities, tasks
+from tenuto.store.activities import ActivityDetails
 
 _MIN_CHECK_SECONDS = 0.5
 _MAX_CHECK_SECONDS = 15.0
 _SUCCESS_STATUSES = ("completed", "completed_with_warning")
 
-Record = dict[str, Any]
 ExternalId = Annotated[str, Field(min_length=1, max_length=200)]
 
 
@@ -55,7 +55,7 @@ def manifest_step_job(open: Callable[[], Awaitable[Database]], run: RunManifest)
             if id is None:
                 id = await _start_run(database, ctx, run, manifest, input)
             if not wait:
-                return {"task_id": str(id), "status": None, "output": None}
+                return {"task_id": str(id), "state": None, "output": None}
             record = await _load_final_attempt(database, id)
             if record is None:
                 raise await _defer_or_time_out(database, ctx)
@@ -69,13 +69,13 @@ def manifest_step_job(open: Callable[[], Awaitable[Database]], run: RunManifest)
 async def _find_started_run(database: Database, ctx: Context) -> UUID | None:
     """Return the run that this attempt or an earlier one has started, unless it failed."""
     attempts = await activities.list_attempts(database, ctx.task_id)
-    earlier_ids = [_run_id_of_attempt(attempt["id"]) for attempt in attempts]
+    earlier_ids = [_run_id_of_attempt(attempt.id) for attempt in attempts]
     own_id = _run_id_of_attempt(ctx.activity_id)
     for id in (own_id, *reversed(earlier_ids)):
         if await tasks.load_task_to_cancel(database, id) is not None:
             return id
         record = await _load_final_attempt(database, id)
-        if record is not None and (id == own_id or record["status"] in _SUCCESS_STATUSES):
+        if record is not None and (id == own_id or record.state in _SUCCESS_STATUSES):
             return id
     return None
 
@@ -97,12 +97,12 @@ async def _start_run(
         raise PermanentFailure(error.message, code=error.code, field=error.field, remedy=error.remedy) from None
 
 
-async def _load_final_attempt(database: Database, id: UUID) -> Record | None:
+async def _load_final_attempt(database: Database, id: UUID) -> ActivityDetails | None:
     """Return the last attempt of a run, or None if the run has not ended."""
     if await tasks.load_task_to_cancel(database, id) is not None:
         return None
     records = await activities.list_attempts(database, id)
-    return dict(records[-1]) if records else None
+    return records[-1] if records else None
 
 
 async def _defer_or_time_out(database: Database, ctx: Context) -> TaskDeferred | TimedOut:
@@ -119,14 +119,14 @@ async def _defer_or_time_out(database: Database, ctx: Context) -> TaskDeferred |
     return TaskDeferred(Deferral(resume_at=now + timedelta(seconds=wait_seconds)))
 
 
-def _result(ctx: Context, manifest: str, id: UUID, record: Record) -> dict[str, Any]:
-    if record["status"] not in _SUCCESS_STATUSES:
-        error = record["error"]
+def _result(ctx: Context, manifest: str, id: UUID, record: ActivityDetails) -> dict[str, Any]:
+    if record.state not in _SUCCESS_STATUSES:
+        error = record.error
         message = error.get("message", "") if isinstance(error, Mapping) else ""
         raise StepFailed(
-            f"run {id} of manifest {manifest!r} ended as {record['status']}: {message}"[:2000],
+            f"run {id} of manifest {manifest!r} ended as {record.state}: {message}"[:2000],
             code="step.manifest.run_failed",
         )
-    if record["status"] != _SUCCESS_STATUSES[0]:
+    if record.state != _SUCCESS_STATUSES[0]:
         ctx.warn(f"the run of manifest {manifest!r} ended with a warning")
-    return {"task_id": str(id), "status": record["status"], "output": record["output"]}
+    return {"task_id": str(id), "state": record.state, "output": record.output}

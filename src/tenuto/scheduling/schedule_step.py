@@ -44,22 +44,22 @@ def schedule_step_job(open: Callable[[], Awaitable[Database]]) -> Job[..., Any]:
 
 async def _run_child(database: Database, ctx: Context) -> dict[str, Any]:
     child = await executions.load_last_child_of_step(database, ctx.task_id, ctx.activity_id)
-    if child is None or (child["state"] in ("failed", "cancelled") and child["id"] != ctx.activity_id):
+    if child is None or (child.state in ("failed", "cancelled") and child.id != ctx.activity_id):
         raise TaskDeferred(
             Deferral(
                 execution_id=await database.transaction(lambda connection: _start_child(connection, database, ctx))
             )
         )
-    if child["ended_at"] is None:
-        raise TaskDeferred(Deferral(execution_id=child["id"]))
-    if child["state"] != "completed":
+    if child.ended_at is None:
+        raise TaskDeferred(Deferral(execution_id=child.id))
+    if child.state != "completed":
         raise StepFailed(
-            f"execution {child['id']} of {child['schedule_name']!r} {child['state']}: {child['error']}",
+            f"execution {child.id} of {child.schedule_name!r} {child.state}: {child.error}",
             code="step.schedule.execution_failed",
         )
-    if child["failed_steps"]:
-        ctx.warn(f"{child['failed_steps']} steps of {child['schedule_name']!r} failed")
-    return {"execution_id": str(child["id"]), "failed_steps": child["failed_steps"]}
+    if child.failed_step_count:
+        ctx.warn(f"{child.failed_step_count} steps of {child.schedule_name!r} failed")
+    return {"execution_id": str(child.id), "failed_steps": child.failed_step_count}
 
 
 async def _start_child(connection: Connection, database: Database, ctx: Context) -> UUID:

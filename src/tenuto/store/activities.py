@@ -2,31 +2,171 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 from tenuto.errors import Invalid, quoted
-from tenuto.postgres.database import Database, Row
+from tenuto.model.actors import ActorType
+from tenuto.model.tasks import ActivityState, OutcomeReason, TaskState
+from tenuto.postgres.database import Database
 from tenuto.postgres.sql_loader import load_statements
+from tenuto.store.records import FromJson, RowMapper, TransitionalRecord
 
 SQL = load_statements(__file__)
 
-_JSON = frozenset({"input", "output", "error", "progress", "policy"})
 
-Record = dict[str, Any]
+@dataclass(frozen=True, slots=True)
+class TaskRecord(TransitionalRecord):
+    """An open task, as in lists."""
+
+    id: UUID
+    activity_id: UUID
+    state: TaskState
+    queue: str
+    priority: int
+    run_at: datetime
+    kind: str
+    name: str
+    attempt: int
+    failure_count: int
+    loss_count: int
+    created_at: datetime
+    claimed_at: datetime | None
+    lease_until: datetime | None
+    worker_id: UUID | None
+    worker: str | None
+    """Name of the worker that holds the task."""
+    progress: Annotated[Any, FromJson]
+    unique_key: str | None
+    limit_key: str | None
+    tags: Sequence[str] | None
+    cancel_at: datetime | None
+    """When the cancellation was requested."""
+    cancel_name: str | None
+    initiator_type: ActorType
+    initiator_id: str | None
+    initiator_name: str
+    correlation_id: str | None
 
 
-async def load_activity(database: Database, activity_id: UUID) -> Record | None:
+@dataclass(frozen=True, slots=True)
+class TaskDetails(TaskRecord):
+    """An open task with input and policy."""
+
+    input: Annotated[Any, FromJson]
+    policy: Annotated[dict[str, Any], FromJson]
+    fence: int
+    limit_max: int | None
+    parent_id: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityRecord(TransitionalRecord):
+    """One attempt at a task, as in lists."""
+
+    id: UUID
+    task_id: UUID
+    attempt: int
+    state: ActivityState
+    reason: OutcomeReason | None
+    final: bool
+    """Whether the task ended with this attempt."""
+    kind: str
+    name: str
+    queue: str
+    priority: int
+    created_at: datetime
+    run_at: datetime
+    claimed_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    worker_id: UUID | None
+    worker: str | None
+    """Name of the worker that made the attempt."""
+    failure_count: int
+    """Number of earlier attempts that failed."""
+    loss_count: int
+    """Number of earlier attempts whose worker was lost."""
+    error: Annotated[Any, FromJson]
+    tags: Sequence[str] | None
+    initiator_type: ActorType
+    initiator_id: str | None
+    initiator_name: str
+    correlation_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ActivityDetails(ActivityRecord):
+    """One attempt at a task with input, output and log."""
+
+    fence: int
+    input: Annotated[Any, FromJson]
+    output: Annotated[Any, FromJson]
+    log: str | None
+    progress: Annotated[Any, FromJson]
+    unique_key: str | None
+    limit_key: str | None
+    parent_id: UUID | None
+    execution_id: UUID | None
+    group_index: int | None
+    step_index: int | None
+    manifest_id: UUID | None
+    batch_id: UUID | None
+    item_key: str | None
+    origin: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatistics(TransitionalRecord):
+    """Outcomes, waiting times and durations of the attempts at tasks of one name."""
+
+    kind: str
+    name: str
+    attempt_count: int
+    done_count: int
+    failed_count: int
+    cancelled_count: int
+    ended_count: int
+    """Number of tasks that ended."""
+    wait_mean_seconds: float | None
+    duration_mean_seconds: float | None
+    duration_p50_seconds: float | None
+    duration_p95_seconds: float | None
+    last_ended_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class OutcomeCounts(TransitionalRecord):
+    """Outcomes of tasks."""
+
+    attempt_count: int
+    done_count: int
+    failed_count: int
+    lost_attempt_count: int
+    open_count: int
+    doubled_count: int
+    """Number of tasks that ended more than once; always 0."""
+
+
+_TASKS = RowMapper(TaskRecord, SQL.list_tasks)
+_TASK_DETAILS = RowMapper(TaskDetails, SQL.load_task)
+_ACTIVITIES = RowMapper(ActivityRecord, SQL.list_activities, SQL.list_children)
+_ACTIVITY_DETAILS = RowMapper(ActivityDetails, SQL.load_activity, SQL.list_attempts)
+_STATISTICS = RowMapper(JobStatistics, SQL.list_job_statistics)
+_COUNTS = RowMapper(OutcomeCounts, SQL.count_outcomes)
+
+
+async def load_activity(database: Database, activity_id: UUID) -> ActivityDetails | None:
     """Return one activity: planned, running or ended."""
-    row = await database.fetch_one(SQL.load_activity, activity_id)
-    return None if row is None else to_record(row)
+    return _ACTIVITY_DETAILS.optional(await database.fetch_one(SQL.load_activity, activity_id))
 
 
-async def list_attempts(database: Database, task_id: UUID) -> list[Record]:
+async def list_attempts(database: Database, task_id: UUID) -> list[ActivityDetails]:
     """Return all attempts at a task, oldest first."""
-    return [to_record(row) for row in await database.fetch_all(SQL.list_attempts, task_id)]
+    return _ACTIVITY_DETAILS.all(await database.fetch_all(SQL.list_attempts, task_id))
 
 
 async def has_task_ended(database: Database, task_id: UUID) -> bool | None:
@@ -35,30 +175,29 @@ async def has_task_ended(database: Database, task_id: UUID) -> bool | None:
     return ended
 
 
-async def list_children(database: Database, parent_id: UUID, above: UUID | None, limit: int) -> list[Record]:
+async def list_children(database: Database, parent_id: UUID, above: UUID | None, limit: int) -> list[ActivityRecord]:
     """Return tasks and activities that an activity enqueued while it ran, oldest first."""
-    return [to_record(row) for row in await database.fetch_all(SQL.list_children, parent_id, above, limit)]
+    return _ACTIVITIES.all(await database.fetch_all(SQL.list_children, parent_id, above, limit))
 
 
-async def list_job_statistics(database: Database, since: datetime, name: str | None, limit: int) -> list[Record]:
+async def list_job_statistics(database: Database, since: datetime, name: str | None, limit: int) -> list[JobStatistics]:
     """Return statistics of attempts that ended since an instant, by job."""
-    return [dict(row) for row in await database.fetch_all(SQL.list_job_statistics, since, name, limit)]
+    return _STATISTICS.all(await database.fetch_all(SQL.list_job_statistics, since, name, limit))
 
 
-async def load_task(database: Database, task_id: UUID) -> Record | None:
+async def load_task(database: Database, task_id: UUID) -> TaskDetails | None:
     """Return one open task."""
-    row = await database.fetch_one(SQL.load_task, task_id)
-    return None if row is None else to_record(row)
+    return _TASK_DETAILS.optional(await database.fetch_one(SQL.load_task, task_id))
 
 
-async def list_activities(database: Database, filters: ListFilters) -> list[Record]:
+async def list_activities(database: Database, filters: ListFilters) -> list[ActivityRecord]:
     """Return ended activities, newest first."""
-    return [to_record(row) for row in await database.fetch_all(SQL.list_activities, *filters.values())]
+    return _ACTIVITIES.all(await database.fetch_all(SQL.list_activities, *filters.values()))
 
 
-async def list_tasks(database: Database, filters: ListFilters) -> list[Record]:
+async def list_tasks(database: Database, filters: ListFilters) -> list[TaskRecord]:
     """Return open tasks, newest first."""
-    return [to_record(row) for row in await database.fetch_all(SQL.list_tasks, *filters.values())]
+    return _TASKS.all(await database.fetch_all(SQL.list_tasks, *filters.values()))
 
 
 async def find_ids_by_prefix(database: Database, prefix: str) -> list[UUID]:
@@ -79,11 +218,11 @@ def id_range_of_prefix(prefix: str) -> tuple[UUID, UUID]:
     return UUID(digits.ljust(32, "0")), UUID(digits.ljust(32, "f"))
 
 
-async def count_outcomes(database: Database, tag: str | None = None, initiator_id: str | None = None) -> dict[str, int]:
+async def count_outcomes(database: Database, tag: str | None = None, initiator_id: str | None = None) -> OutcomeCounts:
     """Count the outcomes of all tasks with a tag, of one initiator, or both."""
     row = await database.fetch_one(SQL.count_outcomes, tag, initiator_id)
     assert row is not None
-    return dict(row)
+    return _COUNTS.one(row)
 
 
 class ListFilters:
@@ -105,8 +244,3 @@ class ListFilters:
 
     def values(self) -> tuple[Any, ...]:
         return self._values
-
-
-def to_record(row: Row) -> Record:
-    """Return a row with its JSON columns parsed."""
-    return {key: json.loads(value) if key in _JSON and value is not None else value for key, value in row.items()}

@@ -33,17 +33,29 @@ RETURNING id;
 
 -- name: load_activity
 -- Return one activity: planned, running or ended.
-SELECT *, (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
+SELECT id, task_id, attempt, status AS state, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
+       started_at, ended_at, fence, worker_id, failures AS failure_count, losses AS loss_count, input, output, error, log,
+       progress, unique_key, limit_key, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id,
+       execution_id, group_index, step_index, manifest_id, batch_id, item_key, origin,
+       (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
 FROM tenuto.all_activities
 WHERE id = $1;
 
 -- name: list_attempts
 -- Return all attempts at a task, oldest first.
-SELECT *, (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
+SELECT id, task_id, attempt, status AS state, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
+       started_at, ended_at, fence, worker_id, failures AS failure_count, losses AS loss_count, input, output, error, log,
+       progress, unique_key, limit_key, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id,
+       execution_id, group_index, step_index, manifest_id, batch_id, item_key, origin,
+       (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
 FROM tenuto.all_activities
 WHERE id = $1
 UNION ALL
-SELECT *, (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
+SELECT id, task_id, attempt, status AS state, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
+       started_at, ended_at, fence, worker_id, failures AS failure_count, losses AS loss_count, input, output, error, log,
+       progress, unique_key, limit_key, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id,
+       execution_id, group_index, step_index, manifest_id, batch_id, item_key, origin,
+       (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
 FROM tenuto.all_activities
 WHERE task_id = $1 AND attempt > 1
 ORDER BY attempt;
@@ -65,9 +77,10 @@ LIMIT 1;
 
 -- name: list_activities
 -- Return ended activities, newest first, below a cursor; every filter is optional.
-SELECT id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
-       started_at, ended_at, worker_id, failures, losses, error, tags, initiator_type, initiator_id, initiator_name,
-       correlation_id, (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
+SELECT id, task_id, attempt, status AS state, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
+       started_at, ended_at, worker_id, failures AS failure_count, losses AS loss_count, error, tags, initiator_type,
+       initiator_id, initiator_name, correlation_id,
+       (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
 FROM tenuto.activities
 WHERE ($1::uuid IS NULL OR id < $1)
   AND ($2::text IS NULL OR status = $2)
@@ -79,9 +92,10 @@ LIMIT $6;
 
 -- name: list_children
 -- Return tasks and activities that an activity enqueued while it ran, oldest first, after a cursor.
-SELECT id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
-       started_at, ended_at, worker_id, failures, losses, error, tags, initiator_type, initiator_id, initiator_name,
-       correlation_id, (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
+SELECT id, task_id, attempt, status AS state, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
+       started_at, ended_at, worker_id, failures AS failure_count, losses AS loss_count, error, tags, initiator_type,
+       initiator_id, initiator_name, correlation_id,
+       (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
 FROM tenuto.all_activities
 WHERE parent_id = $1
   AND ($2::uuid IS NULL OR id > $2)
@@ -91,26 +105,29 @@ LIMIT $3;
 -- name: list_job_statistics
 -- Return statistics of attempts that ended since an instant, by job, most frequent first: counts by outcome, waiting
 -- and running time in seconds.
-SELECT kind, name, count(*) AS attempts,
-       count(*) FILTER (WHERE status IN ('completed', 'completed_with_warning')) AS done,
-       count(*) FILTER (WHERE status IN ('failed', 'completed_with_error')) AS failed,
-       count(*) FILTER (WHERE status = 'cancelled') AS cancelled,
-       count(*) FILTER (WHERE final) AS ended,
-       avg(extract(epoch FROM started_at - run_at))::float8 AS wait_mean,
-       avg(extract(epoch FROM ended_at - started_at))::float8 AS duration_mean,
-       percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM ended_at - started_at)::float8) AS duration_p50,
-       percentile_cont(0.95) WITHIN GROUP (ORDER BY extract(epoch FROM ended_at - started_at)::float8) AS duration_p95,
-       max(ended_at) AS last_at
+SELECT kind, name, count(*) AS attempt_count,
+       count(*) FILTER (WHERE status IN ('completed', 'completed_with_warning')) AS done_count,
+       count(*) FILTER (WHERE status IN ('failed', 'completed_with_error')) AS failed_count,
+       count(*) FILTER (WHERE status = 'cancelled') AS cancelled_count,
+       count(*) FILTER (WHERE final) AS ended_count,
+       avg(extract(epoch FROM started_at - run_at))::float8 AS wait_mean_seconds,
+       avg(extract(epoch FROM ended_at - started_at))::float8 AS duration_mean_seconds,
+       percentile_cont(0.5) WITHIN GROUP (ORDER BY extract(epoch FROM ended_at - started_at)::float8)
+           AS duration_p50_seconds,
+       percentile_cont(0.95) WITHIN GROUP (ORDER BY extract(epoch FROM ended_at - started_at)::float8)
+           AS duration_p95_seconds,
+       max(ended_at) AS last_ended_at
 FROM tenuto.activities
 WHERE ended_at >= $1
   AND ($2::text IS NULL OR name = $2)
 GROUP BY kind, name
-ORDER BY attempts DESC, kind, name
+ORDER BY attempt_count DESC, kind, name
 LIMIT $3;
 
 -- name: list_tasks
 -- Return open tasks, newest first, below a cursor; every filter is optional.
-SELECT id, activity_id, state, queue, -rank AS priority, run_at, kind, name, attempt, failures, losses, created_at,
+SELECT id, activity_id, state, queue, -rank AS priority, run_at, kind, name, attempt,
+       failures AS failure_count, losses AS loss_count, created_at,
        claimed_at, lease_until, worker_id, progress, unique_key, limit_key, tags, cancel_at, cancel_name,
        initiator_type, initiator_id, initiator_name, correlation_id,
        (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
@@ -125,8 +142,8 @@ LIMIT $6;
 
 -- name: load_task
 -- Return one open task with all columns.
-SELECT id, activity_id, state, queue, -rank AS priority, run_at, kind, name, input, policy, attempt, failures, losses,
-       created_at, claimed_at, lease_until, fence, worker_id, progress, unique_key, limit_key, limit_max, tags,
+SELECT id, activity_id, state, queue, -rank AS priority, run_at, kind, name, input, policy, attempt,
+       failures AS failure_count, losses AS loss_count, created_at, claimed_at, lease_until, fence, worker_id, progress, unique_key, limit_key, limit_max, tags,
        cancel_at, cancel_name, initiator_type, initiator_id, initiator_name, correlation_id, parent_id,
        (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
 FROM tenuto.tasks
@@ -151,13 +168,13 @@ WITH past AS (
     WHERE ($1::text IS NULL OR tags @> ARRAY[$1])
       AND ($2::text IS NULL OR initiator_id = $2)
 )
-SELECT count(*) AS attempts,
-       count(*) FILTER (WHERE final AND status IN ('completed', 'completed_with_warning')) AS done,
-       count(*) FILTER (WHERE final AND status NOT IN ('completed', 'completed_with_warning')) AS failed,
-       count(*) FILTER (WHERE reason = 'lost') AS lost_attempts,
+SELECT count(*) AS attempt_count,
+       count(*) FILTER (WHERE final AND status IN ('completed', 'completed_with_warning')) AS done_count,
+       count(*) FILTER (WHERE final AND status NOT IN ('completed', 'completed_with_warning')) AS failed_count,
+       count(*) FILTER (WHERE reason = 'lost') AS lost_attempt_count,
        (SELECT count(*)
         FROM tenuto.tasks
         WHERE ($1::text IS NULL OR tags @> ARRAY[$1])
-          AND ($2::text IS NULL OR initiator_id = $2)) AS open,
-       count(*) FILTER (WHERE final) - count(DISTINCT task_id) FILTER (WHERE final) AS doubled
+          AND ($2::text IS NULL OR initiator_id = $2)) AS open_count,
+       count(*) FILTER (WHERE final) - count(DISTINCT task_id) FILTER (WHERE final) AS doubled_count
 FROM past;

@@ -17,10 +17,12 @@ from tenuto.postgres.database import Connection, Database, Row
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.bulk_copy import copy_tasks
 from tenuto.store.manifests import NewRun, enqueue_runs
+from tenuto.store.records import PositionalMapper
 from tenuto.tracing import add_traceparent, record_enqueue_span
 
 SQL = load_statements(__file__)
 
+_TASKS = PositionalMapper(Task, SQL.lock_unclaimed_items)
 _JSON = frozenset({"open", "past", "input", "output", "error"})
 
 Record = dict[str, Any]
@@ -174,7 +176,7 @@ async def cancel_batch(connection: Connection, id: UUID, now: datetime, by: Acto
 async def lock_unclaimed_items(connection: Connection, id: UUID, limit: int) -> list[Task]:
     """Return and lock some unclaimed tasks of a batch, to be ended together."""
     await connection.execute(SQL.use_hash_joins)
-    return [Task(*row) for row in await connection.fetch(SQL.lock_unclaimed_items, id, limit)]
+    return _TASKS.all(await connection.fetch(SQL.lock_unclaimed_items, id, limit))
 
 
 async def lock_shared(connection: Connection, ids: Iterable[UUID]) -> list[UUID]:

@@ -14,7 +14,7 @@ from tenuto.model.actors import Actor
 from tenuto.model.dead_letters import DeadLetterState, error_fingerprint_from_json, error_summary
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.activities import Record
+from tenuto.store.activities import ActivityDetails
 from tenuto.store.bulk_copy import to_columns
 from tenuto.store.records import FromJson, RowMapper, TransitionalRecord
 
@@ -54,7 +54,7 @@ class DeadLetterDetails(DeadLetterRecord):
     input: Annotated[Any, FromJson]
     resolved_by_type: str | None
     resolved_by_id: str | None
-    attempts: list[Record]
+    attempts: Sequence[ActivityDetails]
 
 
 @dataclass(frozen=True, slots=True)

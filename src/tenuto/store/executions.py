@@ -11,24 +11,115 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 from tenuto.ids import new_ids
-from tenuto.model.actors import Actor
+from tenuto.model.actors import Actor, ActorType
+from tenuto.model.executions import ExecutionState
 from tenuto.model.schedules import Plan
-from tenuto.model.tasks import Task
+from tenuto.model.tasks import ActivityState, OutcomeReason, Task
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.bulk_copy import to_columns
-from tenuto.store.records import PositionalMapper
+from tenuto.store.records import FromJson, PositionalMapper, RowMapper, TransitionalRecord
 from tenuto.tracing import add_traceparent, record_enqueue_span
 
 SQL = load_statements(__file__)
 
 MAX_LISTED_STEPS = 20_000
 
-Record = dict[str, Any]
+
+@dataclass(frozen=True, slots=True)
+class ExecutionRecord(TransitionalRecord):
+    """An execution, as in lists."""
+
+    id: UUID
+    schedule_id: UUID
+    schedule_name: str
+    version: int
+    """Version of the schedule."""
+    origin: str
+    state: ExecutionState
+    current_group: int
+    first_group: int
+    group_count: int
+    step_count: int
+    failed_step_count: int
+    error: str | None
+    due_at: datetime
+    started_at: datetime
+    ended_at: datetime | None
+    paused_at: datetime | None
+    paused_by: str | None
+    initiator_type: ActorType
+    initiator_id: str | None
+    initiator_name: str
+    parent_task_id: UUID | None
+    """Task of the step that started the execution."""
+    retry_of: UUID | None
+    """The execution that this one retries."""
+    cancelled_at: datetime | None
+    cancel_name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredExecution(ExecutionRecord):
+    """An execution with its plan."""
+
+    alone: bool
+    """Whether no other execution of the schedule may run at the same time."""
+    cancel_type: ActorType | None
+    cancel_id: str | None
+    cancel_reason: str | None
+    plan_json: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepAttempt(TransitionalRecord):
+    """An attempt at a step of an execution, ended or open."""
+
+    step_index: int
+    group_index: int
+    id: UUID
+    task_id: UUID
+    attempt: int
+    state: ActivityState
+    reason: OutcomeReason | None
+    final: bool
+    created_at: datetime
+    run_at: datetime
+    claimed_at: datetime | None
+    started_at: datetime | None
+    ended_at: datetime | None
+    error: Annotated[Any, FromJson]
+    progress: Annotated[Any, FromJson]
+    worker_id: UUID | None
+    worker: str | None
+    failure_count: int
+    loss_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenExecution(TransitionalRecord):
+    """An execution that has not ended."""
+
+    id: UUID
+    schedule_name: str
+    started_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class WaitCycleStep(TransitionalRecord):
+    """A step whose execution cannot end because the step waits, through other executions, for that end."""
+
+    id: UUID
+    execution_id: UUID
+    waits_for: UUID
+    schedule_name: str
+    """Schedule of the execution that the step waits for."""
+    started_it: bool
+    """Whether the step started the execution that it waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +139,17 @@ class NewExecution:
     first_group: int = 0
     parent_task_id: UUID | None = None
     retry_of: UUID | None = None
+
+
+_EXECUTIONS = RowMapper(ExecutionRecord, SQL.list_executions)
+_STORED_EXECUTIONS = RowMapper(StoredExecution, SQL.load_execution, SQL.load_last_child_of_step)
+_STEP_ATTEMPTS = RowMapper(StepAttempt, SQL.list_step_attempts)
+_OPEN_EXECUTIONS = RowMapper(OpenExecution, SQL.load_oldest_open_execution)
+_WAIT_CYCLE_STEPS = RowMapper(WaitCycleStep, SQL.find_wait_cycles)
+# By position: a measured optimisation (benchmark executions); test_records.py checks the columns.
+_TASKS = PositionalMapper(Task, SQL.lock_unclaimed_steps)
+_STARTED_TASKS = PositionalMapper(Task, SQL.start_groups, skip=2)
+_FAST_STARTED_TASKS = PositionalMapper(Task, SQL.finish_group, skip=3)
 
 
 # --- creating -------------------------------------------------------------------------------------------------------
@@ -170,7 +272,7 @@ async def start_groups(
         claim = (next_claim.worker_id, next_claim.lease, next_claim.queues, next_claim.limit)
     rows = await connection.fetch(SQL.start_groups, *to_columns(starts), now, *claim)
     if next_claim is not None:
-        next_claim.claimed = [Task(*row[2:]) for row in rows if row["id"] is not None]
+        next_claim.claimed = _STARTED_TASKS.all(row for row in rows if row["id"] is not None)
     return list(rows[0]["empty_executions"])
 
 
@@ -198,7 +300,7 @@ async def finish_group(
     if next_claim is None:
         return bool(await database.write_all(SQL.finish_group, *values))
     rows = await database.write_once(SQL.finish_group, *values)
-    next_claim.claimed = [Task(*row[3:]) for row in rows if row["id"] is not None]
+    next_claim.claimed = _FAST_STARTED_TASKS.all(row for row in rows if row["id"] is not None)
     return bool(rows)
 
 
@@ -209,7 +311,7 @@ async def hold_steps_of_paused(connection: Connection, ids: Iterable[UUID]) -> N
 
 async def lock_unclaimed_steps(connection: Connection, ids: Iterable[UUID]) -> list[Task]:
     """Return and lock the unclaimed tasks of executions."""
-    return [Task(*row) for row in await connection.fetch(SQL.lock_unclaimed_steps, list(ids))]
+    return _TASKS.all(await connection.fetch(SQL.lock_unclaimed_steps, list(ids)))
 
 
 # --- cancelling and pausing -----------------------------------------------------------------------------------------
@@ -255,10 +357,9 @@ async def waits_for(connection: Connection, id: UUID, other: UUID) -> bool:
     return bool(await connection.fetchval(SQL.waits_for, id, other))
 
 
-async def load_last_child_of_step(database: Database, task_id: UUID, activity_id: UUID) -> Record | None:
+async def load_last_child_of_step(database: Database, task_id: UUID, activity_id: UUID) -> StoredExecution | None:
     """Return the execution that this attempt at a step started, otherwise the last one of an earlier attempt."""
-    row = await database.fetch_one(SQL.load_last_child_of_step, task_id, activity_id)
-    return None if row is None else dict(row)
+    return _STORED_EXECUTIONS.optional(await database.fetch_one(SQL.load_last_child_of_step, task_id, activity_id))
 
 
 async def lock_step(connection: Connection, task: Task) -> bool:
@@ -309,15 +410,14 @@ async def find_abandoned_executions(database: Database, limit: int) -> list[UUID
     return [row["id"] for row in await database.fetch_all(SQL.find_abandoned_executions, limit)]
 
 
-async def find_wait_cycles(connection: Connection, limit: int) -> list[Record]:
+async def find_wait_cycles(connection: Connection, limit: int) -> list[WaitCycleStep]:
     """Return steps that wait, through other executions, for the end of their own; youngest first."""
-    return [dict(row) for row in await connection.fetch(SQL.find_wait_cycles, limit)]
+    return _WAIT_CYCLE_STEPS.all(await connection.fetch(SQL.find_wait_cycles, limit))
 
 
-async def load_oldest_open_execution(database: Database) -> Record | None:
+async def load_oldest_open_execution(database: Database) -> OpenExecution | None:
     """Return the oldest open execution."""
-    row = await database.fetch_one(SQL.load_oldest_open_execution)
-    return None if row is None else dict(row)
+    return _OPEN_EXECUTIONS.optional(await database.fetch_one(SQL.load_oldest_open_execution))
 
 
 async def delete_old_executions(database: Database, cutoff: datetime, limit: int) -> int:
@@ -328,26 +428,21 @@ async def delete_old_executions(database: Database, cutoff: datetime, limit: int
 # --- reading --------------------------------------------------------------------------------------------------------
 
 
-async def load_execution(database: Database, id: UUID) -> Record | None:
+async def load_execution(database: Database, id: UUID) -> StoredExecution | None:
     """Return one execution."""
-    row = await database.fetch_one(SQL.load_execution, id)
-    return None if row is None else dict(row)
+    return _STORED_EXECUTIONS.optional(await database.fetch_one(SQL.load_execution, id))
 
 
-async def list_step_attempts(database: Database, id: UUID) -> list[Record]:
+async def list_step_attempts(database: Database, id: UUID) -> list[StepAttempt]:
     """Return all attempts at the steps of an execution, also open ones, in plan order."""
-    rows = await database.fetch_all(SQL.list_step_attempts, id, MAX_LISTED_STEPS)
-    return [
-        {name: json.loads(value) if name in ("error", "progress") and value else value for name, value in row.items()}
-        for row in rows
-    ]
+    return _STEP_ATTEMPTS.all(await database.fetch_all(SQL.list_step_attempts, id, MAX_LISTED_STEPS))
 
 
 async def list_executions(
     database: Database, *, below: UUID | None, state: str | None, schedule_id: UUID | None, limit: int
-) -> list[Record]:
+) -> list[ExecutionRecord]:
     """Return executions, newest first."""
-    return [dict(row) for row in await database.fetch_all(SQL.list_executions, below, state, schedule_id, limit)]
+    return _EXECUTIONS.all(await database.fetch_all(SQL.list_executions, below, state, schedule_id, limit))
 
 
 async def find_executions(database: Database, low: UUID, high: UUID) -> list[UUID]:

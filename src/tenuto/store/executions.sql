@@ -107,9 +107,8 @@ WITH moved AS (
             ) AS events) AS notified
 )
 SELECT summary.empty_executions, summary.notified, started_steps.id, activity_id, fence, worker_id, kind, name, input,
-       policy, attempt, failures,
-       losses, queue, -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags,
-       execution_id, manifest_id, batch_id
+       policy AS policy_json, attempt, failures, losses, queue, -rank AS priority, run_at, initiator_type, initiator_id,
+       initiator_name, correlation_id, tags, execution_id, manifest_id, batch_id
 FROM summary
 LEFT JOIN started_steps ON started_steps.state = 'running';
 
@@ -246,9 +245,9 @@ WITH execution AS MATERIALIZED (
             )) AS schedulers,
            (SELECT count(pg_notify('tenuto_ended', id::text)) FROM moved WHERE is_last_group) AS ended
 )
-SELECT summary.*, started_steps.id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
-       -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
-       manifest_id, batch_id
+SELECT summary.*, started_steps.id, activity_id, fence, worker_id, kind, name, input, policy AS policy_json, attempt,
+       failures, losses, queue, -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id,
+       tags, execution_id, manifest_id, batch_id
 FROM moved
 CROSS JOIN summary
 LEFT JOIN started_steps ON started_steps.state = 'running';
@@ -300,9 +299,9 @@ WHERE execution_id = ANY ($1::uuid[])
 
 -- name: lock_unclaimed_steps
 -- Return and lock the unclaimed tasks of executions.
-SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
-       -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
-       manifest_id, batch_id
+SELECT id, activity_id, fence, worker_id, kind, name, input, policy AS policy_json, attempt,
+       failures, losses, queue, -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id,
+       tags, execution_id, manifest_id, batch_id
 FROM tenuto.tasks
 WHERE id = ANY (ARRAY(SELECT id FROM tenuto.tasks WHERE execution_id = ANY ($1::uuid[])))
   AND state <> 'running'
@@ -468,7 +467,10 @@ SELECT EXISTS (SELECT FROM chain WHERE id = $2);
 -- name: load_last_child_of_step
 -- Return the execution that this attempt at a step started, otherwise the last one that an earlier attempt started.
 -- Not ordered by id: the ids were made on different machines.
-SELECT *
+SELECT id, schedule_id, schedule_name, version, origin, state, alone, plan AS plan_json, current_group, first_group,
+       total_groups AS group_count, total_steps AS step_count, failed_steps AS failed_step_count, error, due_at,
+       started_at, ended_at, initiator_type, initiator_id, initiator_name, parent_task_id, retry_of, paused_at, paused_by,
+       cancelled_at, cancel_type, cancel_id, cancel_name, cancel_reason
 FROM tenuto.executions
 WHERE parent_task_id = $1
 -- guard: executions.child_of_this_attempt, executions.child_of_earlier_attempt
@@ -542,16 +544,17 @@ FROM resumed;
 
 -- name: load_execution
 -- Return one execution with all columns.
-SELECT id, schedule_id, schedule_name, version, origin, state, alone, plan, current_group, first_group, total_groups,
-       total_steps, failed_steps, error, due_at, started_at, ended_at, initiator_type, initiator_id, initiator_name,
-       parent_task_id, retry_of, paused_at, paused_by, cancelled_at, cancel_type, cancel_id, cancel_name, cancel_reason
+SELECT id, schedule_id, schedule_name, version, origin, state, alone, plan AS plan_json, current_group, first_group,
+       total_groups AS group_count, total_steps AS step_count, failed_steps AS failed_step_count, error, due_at,
+       started_at, ended_at, initiator_type, initiator_id, initiator_name, parent_task_id, retry_of, paused_at, paused_by,
+       cancelled_at, cancel_type, cancel_id, cancel_name, cancel_reason
 FROM tenuto.executions
 WHERE id = $1;
 
 -- name: list_step_attempts
 -- Return past attempts and open tasks of the steps of an execution.
-SELECT step_index, group_index, id, task_id, attempt, status, reason, final, created_at, run_at, claimed_at,
-       started_at, ended_at, error, progress, worker_id, failures, losses,
+SELECT step_index, group_index, id, task_id, attempt, status AS state, reason, final, created_at, run_at, claimed_at,
+       started_at, ended_at, error, progress, worker_id, failures AS failure_count, losses AS loss_count,
        (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
 FROM tenuto.all_activities
 WHERE execution_id = $1
@@ -560,8 +563,8 @@ LIMIT $2;
 
 -- name: list_executions
 -- Return executions, newest first, below a cursor; every filter is optional.
-SELECT id, schedule_id, schedule_name, version, origin, state, current_group, first_group, total_groups, total_steps,
-       failed_steps, error, due_at, started_at, ended_at, paused_at, paused_by, initiator_type, initiator_id,
+SELECT id, schedule_id, schedule_name, version, origin, state, current_group, first_group,
+       total_groups AS group_count, total_steps AS step_count, failed_steps AS failed_step_count, error, due_at, started_at, ended_at, paused_at, paused_by, initiator_type, initiator_id,
        initiator_name, parent_task_id, retry_of, cancelled_at, cancel_name
 FROM tenuto.executions
 WHERE ($1::uuid IS NULL OR id < $1)

@@ -21,7 +21,7 @@ from tenuto.postgres.database import Connection, Database, Row
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.bulk_copy import ExcludedVersions, array_literal, split_ids_and_versions, to_columns
 from tenuto.store.definition_rows import DefinitionTable, from_json_text, to_json_text
-from tenuto.store.records import FromColumn, FromJson, RowMapper, TransitionalRecord
+from tenuto.store.records import FromColumn, FromJson, PositionalMapper, RowMapper, TransitionalRecord
 from tenuto.tracing import add_traceparent, record_enqueue_span
 
 SQL = load_statements(__file__)
@@ -260,6 +260,7 @@ class RunBlockers:
 
 
 _RUN_BLOCKERS = RowMapper(RunBlockers, SQL.load_run_blockers, unmapped=("id",))
+_TASKS = PositionalMapper(Task, SQL.find_overrun_runs)
 
 
 async def load_run_blockers(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, RunBlockers]:
@@ -300,7 +301,7 @@ async def record_batch_item_successes(database: Database, ids: Iterable[UUID], a
 
 async def find_overrun_runs(database: Database, limit: int) -> list[Task]:
     """Return runs that ran far over their time limit and whose leases have expired."""
-    return [Task(*row) for row in await database.fetch_all(SQL.find_overrun_runs, limit)]
+    return _TASKS.all(await database.fetch_all(SQL.find_overrun_runs, limit))
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from tenuto.store.access import audit_recorder
 from tenuto.store.access.audit_recorder import AuditEntry
 from tenuto.store.activities import id_range_of_prefix
 from tenuto.store.bulk_copy import array_literals, to_columns
-from tenuto.store.records import FromColumn, FromJson, RowMapper, TransitionalRecord
+from tenuto.store.records import FromColumn, FromJson, PositionalMapper, RowMapper, TransitionalRecord
 from tenuto.store.tasks import TAGS_INDEX, task_row
 
 SQL = load_statements(__file__)
@@ -35,6 +35,7 @@ SQL = load_statements(__file__)
 OneShotState = Literal["open", "ended"]
 TaskRow: TypeAlias = tuple[Any, ...]
 
+_TASKS = PositionalMapper(Task, SQL.lock_unclaimed, SQL.lock_open)
 _LOWEST_ID = UUID(int=0)
 _LIST_START = (datetime(1970, 1, 1, tzinfo=UTC), _LOWEST_ID)
 
@@ -209,14 +210,14 @@ async def lock_unclaimed(connection: Connection, limit: int) -> AsyncIterator[li
     """Lock all unclaimed one-shots and yield them in batches, without inputs: ending a one-shot does not need them."""
     await connection.execute(SQL.use_hash_joins)
     place = _LIST_START
-    while part := [Task(*row) for row in await connection.fetch(SQL.lock_unclaimed, *place, limit)]:
+    while part := _TASKS.all(await connection.fetch(SQL.lock_unclaimed, *place, limit)):
         yield part
         place = (part[-1].run_at, part[-1].id)
 
 
 async def lock_open(connection: Connection, limit: int) -> list[Task]:
     """Return and lock some open one-shots; fewer than the limit means all."""
-    return [Task(*row) for row in await connection.fetch(SQL.lock_open, limit)]
+    return _TASKS.all(await connection.fetch(SQL.lock_open, limit))
 
 
 async def request_cancellation(connection: Connection, ids: Sequence[UUID], now: datetime, by: Actor) -> None:

@@ -2,18 +2,36 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 from tenuto.errors import StaleLease
 from tenuto.model.tasks import Task
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
+from tenuto.store.records import FromJson, RowMapper, TransitionalRecord
 
 SQL = load_statements(__file__)
+
+
+@dataclass(frozen=True, slots=True)
+class ChainStepRecord(TransitionalRecord):
+    """A finished step of a chain, or a sleep in one."""
+
+    name: str
+    fence: int
+    ended_at: datetime
+    sleep_ends_at: datetime | None
+    """Of a sleep: when it ends."""
+    output: Annotated[Any, FromJson]
+    stopped: bool
+    """Whether the step ended the chain."""
+
+
+_CHAIN_STEPS = RowMapper(ChainStepRecord, SQL.list_steps_and_sleeps)
 
 
 async def record_checkpoint(database: Database, task: Task, name: str, output: str) -> str:
@@ -44,10 +62,9 @@ async def load_checkpoints(database: Database, task_id: UUID) -> dict[str, str]:
     return {row["name"]: row["output"] for row in await database.fetch_all(SQL.load_checkpoints, task_id)}
 
 
-async def list_steps_and_sleeps(database: Database, task_id: UUID) -> list[dict[str, Any]]:
+async def list_steps_and_sleeps(database: Database, task_id: UUID) -> list[ChainStepRecord]:
     """Return the finished steps and the sleeps of a task, in the order in which they ended."""
-    rows = await database.fetch_all(SQL.list_steps_and_sleeps, task_id)
-    return [{**row, "output": None if row["output"] is None else json.loads(row["output"])} for row in rows]
+    return _CHAIN_STEPS.all(await database.fetch_all(SQL.list_steps_and_sleeps, task_id))
 
 
 async def copy_checkpoints(connection: Connection, tasks: Sequence[tuple[UUID, UUID]]) -> None:

@@ -46,7 +46,7 @@ LIMIT 1000;
 -- name: list_steps_and_sleeps
 -- Return the finished steps of a task and the last sleep of each, for display.
 SELECT name, fence, ended_at,
-       CASE WHEN name LIKE 'sleep in %' THEN (output ->> 'until')::timestamptz END AS until,
+       CASE WHEN name LIKE 'sleep in %' THEN (output ->> 'until')::timestamptz END AS sleep_ends_at,
        CASE WHEN name LIKE 'sleep in %' THEN NULL ELSE coalesce(output -> 'value', output -> 'stop') END AS output,
        name NOT LIKE 'sleep in %' AND output ? 'stop' AS stopped
 FROM tenuto.chain_steps

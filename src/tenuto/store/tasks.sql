@@ -123,9 +123,9 @@ WHERE id = ANY (ARRAY(
 ))
   -- guard: claim.dead_worker, state_machine.dead_worker
   AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)
-RETURNING id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
-          -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
-          manifest_id, batch_id;
+RETURNING id, activity_id, fence, worker_id, kind, name, input, policy AS policy_json, attempt,
+          failures, losses, queue, -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id,
+          tags, execution_id, manifest_id, batch_id;
 
 -- name: lock_limits
 -- Serialise claims under limits, so that the counts stay true until the claim commits. All other claims wait for this
@@ -329,9 +329,9 @@ WITH RECURSIVE queue_capacity AS MATERIALIZED (
     ))
       -- guard: claim.dead_worker, state_machine.dead_worker
       AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)
-    RETURNING id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
-              -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
-              manifest_id, batch_id,
+    RETURNING id, activity_id, fence, worker_id, kind, name, input, policy AS policy_json, attempt,
+              failures, losses, queue, -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id,
+              tags, execution_id, manifest_id, batch_id,
               CASE WHEN limit_key IS NOT NULL AND execution_id IS NULL
                    THEN json_build_array(queue, limit_key, limit_max, manifest_id, limit_group, batch_id)::text END AS limit_slot
 )
@@ -395,9 +395,9 @@ WHERE id = ANY (ARRAY(
 ))
   -- guard: claim.dead_worker, state_machine.dead_worker
   AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)
-RETURNING id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
-          -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
-          manifest_id, batch_id,
+RETURNING id, activity_id, fence, worker_id, kind, name, input, policy AS policy_json, attempt,
+          failures, losses, queue, -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id,
+          tags, execution_id, manifest_id, batch_id,
           json_build_array(queue, limit_key, limit_max, manifest_id, limit_group, batch_id)::text AS limit_slot;
 
 -- name: pass_on_limit_slots
@@ -757,9 +757,10 @@ FROM (
 -- Return and lock running tasks with an expired lease, so that no late renewal succeeds. Only tasks whose execution,
 -- batch and manifest are null or locked ($3, $4, $5), without the tasks $2. Ordered by queue first so that the
 -- planner uses the index of running tasks instead of scanning all ids.
-SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
-       -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
-       manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id, NULL AS limit_slot, ran_over
+SELECT id, activity_id, fence, worker_id, kind, name, input, policy AS policy_json, attempt,
+       failures, losses, queue, -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id,
+       tags, execution_id, manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id, NULL AS limit_slot,
+       ran_over AS overran_time_limit
 FROM tenuto.tasks
 WHERE state = 'running' AND lease_until < clock_timestamp() -- guard: recovery.live_lease
   AND id <> ALL ($2::uuid[])
@@ -773,9 +774,10 @@ FOR UPDATE SKIP LOCKED;
 
 -- name: lock_tasks_of_worker
 -- Like lock_expired_tasks, for the tasks that the ended worker $6 still holds.
-SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
-       -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
-       manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id, NULL AS limit_slot, ran_over
+SELECT id, activity_id, fence, worker_id, kind, name, input, policy AS policy_json, attempt,
+       failures, losses, queue, -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id,
+       tags, execution_id, manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id, NULL AS limit_slot,
+       ran_over AS overran_time_limit
 FROM tenuto.tasks
 WHERE state = 'running' AND worker_id = $6
   AND id <> ALL ($2::uuid[])
@@ -788,9 +790,9 @@ FOR UPDATE SKIP LOCKED;
 
 -- name: load_task_to_cancel
 -- Return one task with the columns that a cancellation needs.
-SELECT id, activity_id, fence, worker_id, kind, name, input, policy, attempt, failures, losses, queue,
-       -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id, tags, execution_id,
-       manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id
+SELECT id, activity_id, fence, worker_id, kind, name, input, policy AS policy_json, attempt,
+       failures, losses, queue, -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id,
+       tags, execution_id, manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id
 FROM tenuto.tasks
 WHERE id = $1;
 

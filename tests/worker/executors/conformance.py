@@ -319,8 +319,8 @@ class Conformance:
         async with self.worker(app):
             tasks = [await app.enqueue(conformance_jobs.double, n) for n in range(20)]
             retried = await app.wait(await app.enqueue(conformance_jobs.fail_once), timeout=60)
-            assert [(await app.wait(task, timeout=60))["output"] for task in tasks] == [2 * n for n in range(20)]
-        assert (retried["status"], retried["attempt"], retried["output"]) == ("completed", 2, 2)
+            assert [(await app.wait(task, timeout=60)).output for task in tasks] == [2 * n for n in range(20)]
+        assert (retried.state, retried.attempt, retried.output) == ("completed", 2, 2)
 
     @ENDLESS
     async def test_worker_with_executor_stops_cancelled_code(
@@ -332,7 +332,7 @@ class Conformance:
             await eventually(lambda: file.exists() and file.read_text(), timeout=60)
             assert await app.cancel(task.id) == "stopping"
             record = await app.wait(task, timeout=60)
-            assert (record["status"], record["reason"]) == ("cancelled", "requested")
+            assert (record.state, record.reason) == ("cancelled", "requested")
 
     async def test_worker_with_executor_enforces_time_limits(self, app: Tenuto, tmp_path: Path) -> None:
         async with self.worker(app):
@@ -352,7 +352,7 @@ class Conformance:
 
     @staticmethod
     async def _timed_out(app: Tenuto, task_id: Any) -> bool:
-        return any(attempt["reason"] == "timed_out" for attempt in await app.attempts(task_id))
+        return any(attempt.reason == "timed_out" for attempt in await app.attempts(task_id))
 
     async def test_worker_with_executor_respects_limits(self, app: Tenuto, tmp_path: Path) -> None:
         (tmp_path / "here").mkdir()
@@ -361,7 +361,7 @@ class Conformance:
                 await app.enqueue(conformance_jobs.count_concurrent_runs, tmp_path / "here", str(number))
                 for number in range(8)
             ]
-            most = [(await app.wait(task, timeout=60))["output"] for task in tasks]
+            most = [(await app.wait(task, timeout=60)).output for task in tasks]
         assert max(most) == 2
 
     async def test_stopping_worker_hands_back_running_tasks_of_its_executor(self, app: Tenuto, tmp_path: Path) -> None:
@@ -371,15 +371,15 @@ class Conformance:
             await eventually(lambda: file.exists() and file.read_text(), timeout=60)
         ticks = file.read_text()
         attempts = await app.attempts(task.id)
-        assert [attempt["reason"] for attempt in attempts] == ["handed_back", None]
-        assert (await app.task(task.id))["state"] == "queued"
+        assert [attempt.reason for attempt in attempts] == ["handed_back", None]
+        assert (await app.task(task.id)).state == "queued"
         assert file.read_text() == ticks
 
     async def test_chain_continues_after_its_last_step_or_fails_without_checkpoints(self, app: Tenuto) -> None:
         async with self.worker(app):
             record = await app.wait(await app.enqueue(conformance_jobs.chained, 1), timeout=60)
         if self.has_checkpoints:
-            assert (record["status"], record["output"], record["attempt"]) == ("completed", "2", 2)
+            assert (record.state, record.output, record.attempt) == ("completed", "2", 2)
         else:
-            assert record["status"] == "failed"
-            assert "has no step checkpoints and cannot sleep" in record["error"]["message"]
+            assert record.state == "failed"
+            assert "has no step checkpoints and cannot sleep" in record.error["message"]

@@ -24,12 +24,19 @@ EXAMPLE = {
     "schedule_name": "Nightly HR Sync",
     "state": "in_progress",
     "current_group": 1,
-    "total_groups": 3,
-    "failed_steps": 0,
+    "group_count": 3,
+    "failed_step_count": 0,
     "started_at": "2031-05-04T02:00:00Z",
     "ended_at": None,
 }
-STEP = {"group": 0, "name": "import", "kind": "job", "target": "hr_import", "status": "completed", "duration": 4.2}
+STEP = {
+    "group": 0,
+    "name": "import",
+    "kind": "job",
+    "target": "hr_import",
+    "state": "completed",
+    "duration_seconds": 4.2,
+}
 Viewer = Annotated[ApiCall, requires(Role.VIEWER, "execution.read")]
 
 
@@ -55,7 +62,7 @@ async def list_executions(
 @router.get("/{id}", operation_id="executions_get", responses=describe({**EXAMPLE, "steps": [STEP]}))
 async def get_execution(call: Viewer, id: Id) -> dict[str, Any]:
     """Get an execution with its steps: state, activity, waiting time, duration and error of each."""
-    return await call.app.executions.get(id)
+    return dict(await call.app.executions.get(id))
 
 
 @router.get("/{id}/steps", operation_id="executions_steps", responses=describe({"items": [STEP]}))

@@ -104,9 +104,9 @@ async def list_tasks(
 async def get_task(call: Viewer, id: Id) -> dict[str, Any]:
     """Get a task. A finished task is shown by its last attempt."""
     try:
-        return await call.app.task(id)
+        return dict(await call.app.task(id))
     except NotFound:
-        return (await call.app.attempts(id))[-1]
+        return dict((await call.app.attempts(id))[-1])
 
 
 @router.get("/{id}/attempts", operation_id="tasks_attempts")
@@ -144,7 +144,7 @@ ACTIVITY_EXAMPLE = {
     "id": "01a1e30e-df3e-7536-8f11-1c7c02f1d0a1",
     "task_id": "01a1e30e-df3e-7536-8f11-1c7c02f1d0a1",
     "attempt": 1,
-    "status": "failed",
+    "state": "failed",
     "reason": "error",
     "final": False,
     "name": "send_mail",
@@ -152,7 +152,7 @@ ACTIVITY_EXAMPLE = {
     "ended_at": "2031-05-04T02:00:04Z",
     "error": {"type": "ConnectionError", "message": "the server does not respond"},
 }
-STATS_EXAMPLE = {"kind": "job", "name": "send_mail", "attempts": 120, "done": 117, "failed": 3, "duration_p95": 0.8}
+STATS_EXAMPLE = {"kind": "job", "name": "send_mail", "attempt_count": 120, "done_count": 117, "failed_count": 3}
 ActivityViewer = Annotated[ApiCall, requires(Role.VIEWER, "activity.read")]
 _STATS_PERIOD = timedelta(days=1)
 

@@ -265,7 +265,7 @@ def _attempt_diff_table(
     table.add_column("", style="dim", no_wrap=True, min_width=_LABEL_WIDTH - 2)
     for place in places:
         table.add_column(f"attempt {attempts[place]['attempt']}", overflow="fold", max_width=column_width)
-    table.add_row("", *(styled_state(attempts[place]["status"]) for place in places))
+    table.add_row("", *(styled_state(attempts[place]["state"]) for place in places))
     table.add_row("started", *(_start_text(attempts, place) for place in places))
     table.add_row("waited", *(_wait_text(attempts[place]) for place in places))
     table.add_row("ran", *(_duration_text(attempts, place) for place in places))

@@ -50,7 +50,7 @@ _MAX_REASONS = 2
 
 
 def step_state(step: Record, execution: Record) -> str:
-    match step["status"]:
+    match step["state"]:
         case "completed":
             return "done"
         case "completed_with_warning":
@@ -129,8 +129,8 @@ def _heading(execution: Record, groups: Sequence[Sequence[Record]], width: int) 
         if number:
             line.append("━━" if number <= execution["current_group"] else "──", style="dim")
         line.append(symbol(state), style=colour(state))
-    place = f"group {execution['current_group'] + 1} of {execution['total_groups']}"
-    facts = f"  {place}  {format_duration(execution['duration'])}"
+    place = f"group {execution['current_group'] + 1} of {execution['group_count']}"
+    facts = f"  {place}  {format_duration(execution['duration_seconds'])}"
     if execution["paused_at"] is not None and execution["state"] == "in_progress":
         facts += f"  paused by {safe_text(execution['paused_by'])}"
     if line.cell_len + len(facts) > width:  # too many groups for one symbol each
@@ -172,7 +172,7 @@ def _step_row(label: str, step: Record, execution: Record) -> tuple[Text | str, 
     state = step_state(step, execution)
     style = colour(state)
     if state == "retrying":
-        now = execution["started_at"] + timedelta(seconds=execution["duration"])
+        now = execution["started_at"] + timedelta(seconds=execution["duration_seconds"])
         text = Text(f"retry {format_relative(step['run_at'], now)}, attempt {step['attempt']}", style=style)
     else:
         text = _progress(step["progress"]) if state == "running" and step["progress"] else Text(state, style=style)
@@ -180,7 +180,7 @@ def _step_row(label: str, step: Record, execution: Record) -> tuple[Text | str, 
             text.append(f"  attempt {step['attempt']}", style="dim")
         if step["error"] and state in ("failed", "cancelled"):
             text.append(f": {_error(step)}")
-    duration = "" if step["duration"] is None else format_duration(step["duration"])
+    duration = "" if step["duration_seconds"] is None else format_duration(step["duration_seconds"])
     return label, Text(symbol(state), style=style), Text(one_line(step["name"])), text, duration
 
 
@@ -209,7 +209,7 @@ def _progress(progress: Record) -> Text:
 def _group_row(number: int, steps: Sequence[Record], execution: Record) -> tuple[Text | str, ...]:
     counts = Counter(step_state(step, execution) for step in steps)
     state = group_state(list(counts))
-    longest = max((step["duration"] or 0.0 for step in steps), default=0.0)
+    longest = max((step["duration_seconds"] or 0.0 for step in steps), default=0.0)
     return (
         str(number + 1),
         Text(symbol(state), style=colour(state)),
@@ -245,8 +245,8 @@ def _step_progress(step: Record, execution: Record | None) -> tuple[str, int]:
 
 def _step_line(step: Record, state: str, execution: Record) -> str:
     attempt = f", attempt {step['attempt']}" if step["attempt"] > 1 else ""
-    ended = step["ended_at"] is not None and step["duration"] is not None
-    duration = f" after {format_duration(step['duration'])}" if ended else ""
+    ended = step["ended_at"] is not None and step["duration_seconds"] is not None
+    duration = f" after {format_duration(step['duration_seconds'])}" if ended else ""
     error = f": {_error(step)}" if step["error"] and state in ("failed", "cancelled") else ""
-    place = f"{step['group'] + 1} of {execution['total_groups']}"
+    place = f"{step['group'] + 1} of {execution['group_count']}"
     return f"{symbol(state)} {place}  {step['name']}: {state}{attempt}{duration}{error}"

@@ -79,7 +79,7 @@ async def list_executions(
             "id": "id",
             "state": lambda row, _: styled_state(display_state(row)),
             "schedule": "schedule_name",
-            "group": lambda row, _: f"{row['current_group'] + 1} of {row['total_groups']}",
+            "group": lambda row, _: f"{row['current_group'] + 1} of {row['group_count']}",
             "started": lambda row, now: format_relative(row["started_at"], now),
             "duration": lambda row, now: format_duration((row["ended_at"] or now) - row["started_at"]),
             "by": "initiator_name",
@@ -105,7 +105,7 @@ def _two_line_columns(*, with_schedule_name: bool) -> dict[str, TwoLineColumn]:
 
     def state_cell(row: Record, _: datetime) -> tuple[Any, Any]:
         state = display_state(row)
-        place = "" if state == "completed" else f" {row['current_group'] + 1} of {row['total_groups']}"
+        place = "" if state == "completed" else f" {row['current_group'] + 1} of {row['group_count']}"
         name = {"in_progress": "running", "failed": "failed at", "cancelled": "cancelled at"}.get(state, state)
         text = Text(f"{state_symbol(state)} {name}{place}", style=state_colour(state))
         return text, one_line(outcome_text(row) or "", 120)
@@ -130,8 +130,8 @@ def outcome_text(execution: Record) -> str | None:
     if execution["cancelled_at"] is not None:
         reason = f": {execution['cancel_reason']}" if execution.get("cancel_reason") else ""
         return f"by {execution['cancel_name']}{reason}"
-    if execution["failed_steps"]:
-        return f"{execution['failed_steps']} of {execution['total_steps']} steps failed"
+    if execution["failed_step_count"]:
+        return f"{execution['failed_step_count']} of {execution['step_count']} steps failed"
     if execution["paused_at"] is not None and execution["ended_at"] is None:
         return f"by {execution['paused_by']}"
     return None
@@ -165,11 +165,11 @@ def _facts(found: Record, now: datetime) -> list[tuple[str, Any]]:
     initiator = f"{safe_text(found['initiator_name'])} ({found['initiator_type'].replace('_', ' ')})"
     running = found["ended_at"] is None
     return [
-        ("group", f"{found['current_group'] + 1} of {found['total_groups']}"),
+        ("group", f"{found['current_group'] + 1} of {found['group_count']}"),
         ("started", f"{format_with_age(found['started_at'], now)} {_ORIGINS[found['origin']]}, by {initiator}"),
         ("due", format_local_time(found["due_at"]) if found["origin"] == "trigger" else None),
         ("ended", format_with_age(found["ended_at"], now)),
-        ("duration", f"{format_duration(found['duration'])}{' so far' if running else ''}"),
+        ("duration", f"{format_duration(found['duration_seconds'])}{' so far' if running else ''}"),
         ("version", f"{found['version']} of the schedule"),
         ("retry of", found["retry_of"]),
         ("step of task", found["parent_task_id"]),
@@ -186,8 +186,8 @@ def _step_table(found: Record) -> RenderableType:
                 step["name"],
                 execution_view.state_text(execution_view.step_state(step, found)),
                 step["attempt"] or None,
-                "" if step["wait"] is None else format_duration(step["wait"]),
-                "" if step["duration"] is None else format_duration(step["duration"]),
+                "" if step["wait_seconds"] is None else format_duration(step["wait_seconds"]),
+                "" if step["duration_seconds"] is None else format_duration(step["duration_seconds"]),
                 step["worker"],
                 step["activity_id"],
                 (_last_error(step, found) or {}).get("message"),
@@ -199,7 +199,7 @@ def _step_table(found: Record) -> RenderableType:
 
 def _two_line_steps(found: Record) -> RenderableType:
     """For a terminal: the step above its activity, the state above the worker, the duration above the wait."""
-    width = len(str(found["total_groups"]))
+    width = len(str(found["group_count"]))
     rows: list[list[tuple[Any, Any]]] = []
     previous_group = None
     for step in found["steps"]:
@@ -213,8 +213,8 @@ def _two_line_steps(found: Record) -> RenderableType:
                 (Text(f"{label:>{width}} {one_line(step['name'])}"), Text(f"{'':{width}} {step['activity_id'] or ''}")),
                 (state, step["worker"]),
                 (
-                    None if step["duration"] is None else format_duration(step["duration"]),
-                    None if step["wait"] is None else f"waited {format_duration(step['wait'])}",
+                    None if step["duration_seconds"] is None else format_duration(step["duration_seconds"]),
+                    None if step["wait_seconds"] is None else f"waited {format_duration(step['wait_seconds'])}",
                 ),
             ]
         )
@@ -244,7 +244,7 @@ class ExecutionView(LiveView):
 
     noun = "execution"
     poll_seconds = 0.2
-    size_field = "total_steps"
+    size_field = "step_count"
     polled_per_second = 5000
 
     async def explain(self) -> list[str]:
@@ -284,8 +284,8 @@ async def watch_execution(
     state, outcome = ended["state"], outcome_text(ended)
     text = f"{execution_view.symbol(state)} {state}"
     if state != "completed":
-        text += f" at group {ended['current_group'] + 1} of {ended['total_groups']}"
-    text += f" after {format_duration(ended['duration'])}"
+        text += f" at group {ended['current_group'] + 1} of {ended['group_count']}"
+    text += f" after {format_duration(ended['duration_seconds'])}"
     session.print_message(f"{text}: {outcome}" if outcome else text)
     if state == "completed":
         return exit_codes.OK

@@ -150,11 +150,11 @@ async def wait_for_task(session: Session, app: Tenuto, task_id: UUID, timeout: f
     elif record["output"] is not None:
         print_text(compact_json(record["output"]) or "")
     duration = record["ended_at"] - record["started_at"] if record["started_at"] else 0.0
-    state = styled_state(record["status"]).plain
+    state = styled_state(record["state"]).plain
     session.print_message(f"{state} at attempt {record['attempt']} after {format_duration(duration)}")
     if record["error"] is not None:
         session.print_message(f"  {error_summary(record['error'])}")
-    if record["status"] in _SUCCESSFUL:
+    if record["state"] in _SUCCESSFUL:
         return exit_codes.OK
     session.print_message(f"  see: tenuto task show {task_id}")
     return exit_codes.FAILED

@@ -94,7 +94,7 @@ async def _poll(view: LiveView) -> AsyncIterator[Record]:
         snapshot = await view.operations.get(view.id)
         idle_polls = idle_polls + 1 if view.is_idle(snapshot) else 0
         if idle_polls >= _IDLE_POLLS_BEFORE_EXPLANATION:
-            snapshot["why"] = await view.explain()
+            snapshot = {**snapshot, "why": await view.explain()}
         yield snapshot
         if view.is_over(snapshot):
             return

@@ -106,7 +106,7 @@ def attempt_table(records: Sequence[Record], now: datetime) -> RenderableType:
     rows = [
         (
             record["attempt"],
-            styled_state(record["status"]),
+            styled_state(record["state"]),
             (record["reason"] or "").replace("_", " "),
             *_wait_and_duration(record, now),
             record["worker"] or record["worker_id"],
@@ -132,8 +132,8 @@ def chain_step_table(steps: Sequence[Record], now: datetime) -> list[RenderableT
 
 
 def _step_result(step: Record, now: datetime) -> str | None:
-    if step["until"] is not None:
-        return f"until {format_with_age(step['until'], now)}"
+    if step["sleep_ends_at"] is not None:
+        return f"until {format_with_age(step['sleep_ends_at'], now)}"
     return f"stopped with {compact_json(step['output'])}" if step["stopped"] else compact_json(step["output"])
 
 
@@ -208,6 +208,6 @@ def _timeline_bars(records: Sequence[Record], now: datetime) -> list[Text]:
         first, last = position(record["started_at"]), position(record["ended_at"] or now)
         bar = Text(" " * min(due, first))
         bar.append("·" * (first - due), style="dim")
-        bar.append("━" * (last - first + 1), style=state_colour(record["status"]))
+        bar.append("━" * (last - first + 1), style=state_colour(record["state"]))
         bars.append(bar)
     return bars

@@ -106,7 +106,7 @@ async def show_task(
     record = {**(task or last), "id": last["task_id"]}
     facts = task_report.task_facts(record, now) + ([] if task is None else task_report.open_task_facts(task, now))
     parts: list[RenderableType] = [
-        record_heading(last["status"] if task is None else task["state"], record["name"], record["id"]),
+        record_heading(last["state"] if task is None else task["state"], record["name"], record["id"]),
         "",
         name_value_table(*facts),
         *([] if task is None else task_report.reasons_section(why, now)),
@@ -182,7 +182,7 @@ async def list_activities(
         await session.app.activities(**filters),
         {
             "id": "id",
-            "status": lambda row, _: styled_state(row["status"]),
+            "state": lambda row, _: styled_state(row["state"]),
             "name": "name",
             "attempt": lambda row, _: f"{row['attempt']}{'' if row['final'] else ' ↻'}",
             "ended": lambda row, now: format_relative(row["ended_at"], now),
@@ -222,7 +222,7 @@ async def show_activity(
         ("error", task_report.error_summary(record["error"])),
     ]
     print_rich(
-        record_heading(record["status"], record["name"], record["id"]),
+        record_heading(record["state"], record["name"], record["id"]),
         "",
         name_value_table(*facts),
         *task_report.stack_section(record),
