@@ -16,12 +16,20 @@ from uuid import UUID
 from tenuto.errors import NotFound
 from tenuto.model.policies import policy_from_json
 from tenuto.model.schedules import plan_from_json
-from tenuto.model.worker_states import WorkerState, worker_state
+from tenuto.model.worker_states import WorkerState
 from tenuto.postgres.database import Database
 from tenuto.store import activities, executions
 from tenuto.store.activities import ActivityDetails
 from tenuto.store.reports import diagnosis as store
-from tenuto.store.reports.diagnosis import Sample
+from tenuto.store.reports.diagnosis import (
+    AwaitedExecution,
+    DiagnosedTask,
+    OpenStep,
+    QueueWorker,
+    RunningTask,
+    Sample,
+    StepPosition,
+)
 
 MAX_COUNTED_TASKS = 10_000
 """Upper bound for counting the tasks ahead of a task."""
@@ -85,7 +93,7 @@ async def diagnose_task(database: Database, task_id: UUID) -> Diagnosis:
     """Return why a task does not run, its progress if it runs, or how it ended."""
     found = await store.load_tasks(database, [task_id])
     if found:
-        return Diagnosis(task_id, found[0]["state"], tuple(await _Diagnostician(database).diagnose(found[0])))
+        return Diagnosis(task_id, found[0].state, tuple(await _Diagnostician(database).diagnose(found[0])))
     attempts = await activities.list_attempts(database, task_id)
     if not attempts:
         raise NotFound(
@@ -119,7 +127,8 @@ async def diagnose_execution(database: Database, id: UUID) -> Diagnosis:
         step_reasons = [
             each for each in await diagnostician.diagnose(task) if each.code is not ReasonCode.EXECUTION_PAUSED
         ]
-        reasons += [replace(each, task_id=task["id"], step=_step_name(task)) for each in step_reasons]
+        step_name = None if task.step is None else _step_name(task.step)
+        reasons += [replace(each, task_id=task.id, step=step_name) for each in step_reasons]
     if not open_steps.total_count:
         reasons.append(
             Reason(ReasonCode.STUCK, "its current group has no open step, but it did not advance: " + _REPAIR_HINT)
@@ -136,78 +145,75 @@ class _Diagnostician:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._now = database.clock.now()
-        self._workers: dict[str, list[Record]] = {}
-        self._running: dict[tuple[Any, ...], Sample] = {}
+        self._workers: dict[str, list[QueueWorker]] = {}
+        self._running: dict[tuple[Any, ...], Sample[RunningTask]] = {}
 
-    async def diagnose(self, task: Record) -> list[Reason]:
+    async def diagnose(self, task: DiagnosedTask) -> list[Reason]:
         """Return all reasons for one task, the one that applies now first."""
-        if task["state"] == "running":
-            return [*_running_reasons(task), *(await self._limit_reasons(task) if task["standby"] else ())]
+        if task.state == "running":
+            return [*_running_reasons(task), *(await self._limit_reasons(task) if task.standby else ())]
         reasons = _batch_reasons(task)
-        if task["state"] == "waiting":
+        if task.state == "waiting":
             reasons += await self._waiting_reasons(task)
-        due = task["run_at"] <= self._now
-        if task["state"] != "queued" and task["waits_for"] is None and not due:
+        due = task.run_at <= self._now
+        if task.state != "queued" and task.waits_for is None and not due:
             reasons.append(_not_due(task))
-        if task["queue_paused_at"] is not None:
-            reasons.append(_queue_paused(task))
+        if task.queue_paused_at is not None:
+            reasons.append(_queue_paused(task, task.queue_paused_at))
         reasons += _groups_disabled(task)
-        workers = await self._load_workers(task["queue"])
-        if not any(_worker_state(worker) is WorkerState.ALIVE for worker in workers):
-            reasons.append(_no_worker(task["queue"], workers))
-        if task["state"] == "queued" or (task["state"] == "scheduled" and due):
+        workers = await self._load_workers(task.queue)
+        if not any(worker.state is WorkerState.ALIVE for worker in workers):
+            reasons.append(_no_worker(task.queue, workers))
+        if task.state == "queued" or (task.state == "scheduled" and due):
             reasons += await self._limit_reasons(task)
             if not reasons:
                 reasons.append(await self._queue_position(task, workers))
         return reasons
 
-    async def _waiting_reasons(self, task: Record) -> list[Reason]:
+    async def _waiting_reasons(self, task: DiagnosedTask) -> list[Reason]:
         reasons: list[Reason] = []
-        if task["execution_paused_at"] is not None:
-            reasons.append(
-                _execution_paused(task["execution_paused_at"], task["execution_paused_by"], task["execution_id"])
-            )
-        if task["waits_for"] is not None:
-            reasons.append(_waits_for_execution(task))
-        elif task["execution_id"] is not None and task["group_index"] > task["current_group"]:
+        step = task.step
+        if step is not None and step.execution_paused_at is not None:
+            reasons.append(_execution_paused(step.execution_paused_at, step.execution_paused_by, step.execution_id))
+        if task.waits_for is not None:
+            reasons.append(_waits_for_execution(task.waits_for, task.awaited))
+        elif step is not None and step.group_index > step.current_group:
             open_steps = await store.list_open_steps(
-                self._database, task["execution_id"], task["current_group"], MAX_NAMED_IDS
+                self._database, step.execution_id, step.current_group, MAX_NAMED_IDS
             )
-            reasons.append(_waits_for_group(task, open_steps))
-        if not reasons and task["batch_id"] is None:
+            reasons.append(_waits_for_group(step, open_steps))
+        if not reasons and task.batch_id is None:
             return [Reason(ReasonCode.STUCK, f"it waits although nothing blocks it: {_REPAIR_HINT}")]
         return reasons
 
-    async def _limit_reasons(self, task: Record) -> list[Reason]:
+    async def _limit_reasons(self, task: DiagnosedTask) -> list[Reason]:
         """Return the exhausted limits, in the order in which the statement `claim_limited_tasks` checks them."""
-        queue, key, manifest, group = task["queue"], task["limit_key"], task["manifest_id"], task["limit_group"]
+        queue, key, manifest, group = task.queue, task.limit_key, task.manifest_id, task.limit_group
         active = store.list_running_of_manifests
         found = [
             await self._exhausted_limit(
-                ReasonCode.QUEUE_LIMIT, f"queue {queue}", task["max_running"], store.list_running_in_queue, queue
+                ReasonCode.QUEUE_LIMIT, f"queue {queue}", task.max_running, store.list_running_in_queue, queue
             ),
             await self._exhausted_limit(
                 ReasonCode.KEY_LIMIT,
                 "tasks that have lost two workers",
-                1 if task["last_chance"] else None,
+                1 if task.last_chance else None,
                 store.list_running_on_last_chance,
             ),
             await self._exhausted_limit(
                 ReasonCode.KEY_LIMIT,
                 f"key {key}",
-                None if task["last_chance"] and task["limit_max"] == 1 else task["limit_max"],
+                None if task.last_chance and task.limit_max == 1 else task.limit_max,
                 store.list_running_with_limit_key,
                 key,
                 queue,
             ),
             await self._exhausted_limit(
-                ReasonCode.MANIFEST_LIMIT, f"manifest {task['manifest']}", task["manifest_max"], active, manifest, None
+                ReasonCode.MANIFEST_LIMIT, f"manifest {task.manifest}", task.manifest_max, active, manifest, None
             ),
+            await self._exhausted_limit(ReasonCode.GROUP_LIMIT, f"group {group}", task.group_max, active, None, group),
             await self._exhausted_limit(
-                ReasonCode.GROUP_LIMIT, f"group {group}", task["group_max"], active, None, group
-            ),
-            await self._exhausted_limit(
-                ReasonCode.GROUP_LIMIT, "all manifests together", task["all_max"], active, None, None
+                ReasonCode.GROUP_LIMIT, "all manifests together", task.all_max, active, None, None
             ),
         ]
         return [reason for reason in found if reason is not None]
@@ -217,7 +223,7 @@ class _Diagnostician:
         code: ReasonCode,
         name: str,
         limit: int | None,
-        load_running: Callable[..., Awaitable[Sample]],
+        load_running: Callable[..., Awaitable[Sample[RunningTask]]],
         *arguments: UUID | str | None,
     ) -> Reason | None:
         if limit is None:
@@ -226,29 +232,29 @@ class _Diagnostician:
         if query not in self._running:
             self._running[query] = await load_running(self._database, *arguments, MAX_NAMED_IDS)
         running = self._running[query]
-        limit = (running.rows[0].get("limit_max") if running.rows else None) or limit
+        limit = running.limit_max or limit
         if running.total_count < limit:
             return None
         text = f"the limit of {name} is exhausted: {running.total_count} of {limit} run ({_describe_tasks(running)})"
         return Reason(code, text, running.ids)
 
-    async def _queue_position(self, task: Record, workers: Sequence[Record]) -> Reason:
-        alive = [worker for worker in workers if _worker_state(worker) is WorkerState.ALIVE]
-        slots = sum(worker["slots"] for worker in alive)
-        place = (task["rank"], task["run_at"], task["id"])
+    async def _queue_position(self, task: DiagnosedTask, workers: Sequence[QueueWorker]) -> Reason:
+        alive = [worker for worker in workers if worker.state is WorkerState.ALIVE]
+        slots = sum(worker.slots for worker in alive)
+        place = (task.rank, task.run_at, task.id)
         ahead_count = await store.count_tasks_ahead(
-            self._database, task["queue"], place, task["limit_key"], MAX_COUNTED_TASKS + 1
+            self._database, task.queue, place, task.limit_key, MAX_COUNTED_TASKS + 1
         )
         ahead = _describe_tasks_ahead(ahead_count)
         workers_text = _count(len(alive), "worker")
-        if all(worker["running"] >= worker["slots"] for worker in alive):
-            text = f"all {slots} slots of the {workers_text} for queue {task['queue']} are busy; {ahead}"
-            return Reason(ReasonCode.SLOTS_BUSY, text, tuple(worker["id"] for worker in alive[:MAX_NAMED_IDS]))
+        if all(worker.running_count >= worker.slots for worker in alive):
+            text = f"all {slots} slots of the {workers_text} for queue {task.queue} are busy; {ahead}"
+            return Reason(ReasonCode.SLOTS_BUSY, text, tuple(worker.id for worker in alive[:MAX_NAMED_IDS]))
         if ahead_count:
             return Reason(ReasonCode.OTHERS_FIRST, f"{ahead}; {workers_text} with free slots will claim it")
         return Reason(ReasonCode.FREE, f"nothing blocks it: {workers_text} with free slots may claim it at any moment")
 
-    async def _load_workers(self, queue: str) -> list[Record]:
+    async def _load_workers(self, queue: str) -> list[QueueWorker]:
         if queue not in self._workers:
             self._workers[queue] = await store.list_workers_of_queue(self._database, queue)
         return self._workers[queue]
@@ -257,34 +263,33 @@ class _Diagnostician:
 # --- reasons --------------------------------------------------------------------------------------------------------
 
 
-def _running_reasons(task: Record) -> list[Reason]:
-    worker = task["worker"] or "a worker that no longer exists"
-    progress = _describe_progress(task["progress"])
-    reasons = [
-        Reason(ReasonCode.RUNNING, f"it is running on {worker} since {_format_instant(task['claimed_at'])}{progress}")
-    ]
-    if task["standby"]:
+def _running_reasons(task: DiagnosedTask) -> list[Reason]:
+    worker = task.worker or "a worker that no longer exists"
+    progress = _describe_progress(task.progress)
+    since = "" if task.claimed_at is None else f" since {_format_instant(task.claimed_at)}"
+    reasons = [Reason(ReasonCode.RUNNING, f"it is running on {worker}{since}{progress}")]
+    if task.standby:
         text = f"it is on standby at {worker}: it starts when a task under the same limits ends"
         reasons = [Reason(ReasonCode.STANDBY, text)]
-    if task["cancel_at"] is not None:
-        text = f"its cancellation was requested by {task['cancel_name']} at {_format_instant(task['cancel_at'])}"
+    if task.cancel_at is not None:
+        text = f"its cancellation was requested by {task.cancel_name} at {_format_instant(task.cancel_at)}"
         reasons.insert(0, Reason(ReasonCode.STOPPING, text))
-    if task["slipped"]:
+    if task.lease_expired:
         text = f"the lease of {worker} has expired: the next recovery sweep re-queues the task, if a service runs"
         reasons.insert(0, Reason(ReasonCode.LEASE_EXPIRED, text))
     return reasons
 
 
-def _not_due(task: Record) -> Reason:
-    when = _format_instant(task["run_at"])
-    if task["failures"]:
-        limit = max(policy_from_json(task["policy"]).retry.max_retries, 1)
-        text = f"it is backing off until {when}, after failure {task['failures']} of {limit}"
-        return Reason(ReasonCode.BACKING_OFF, text, ends_at=task["run_at"])
-    if task["losses"]:
-        text = f"it is backing off until {when}, after its worker was lost ({_count(task['losses'], 'time')})"
-        return Reason(ReasonCode.BACKING_OFF, text, ends_at=task["run_at"])
-    return Reason(ReasonCode.NOT_DUE, f"it is not due until {when}", ends_at=task["run_at"])
+def _not_due(task: DiagnosedTask) -> Reason:
+    when = _format_instant(task.run_at)
+    if task.failures:
+        limit = max(policy_from_json(task.policy).retry.max_retries, 1)
+        text = f"it is backing off until {when}, after failure {task.failures} of {limit}"
+        return Reason(ReasonCode.BACKING_OFF, text, ends_at=task.run_at)
+    if task.losses:
+        text = f"it is backing off until {when}, after its worker was lost ({_count(task.losses, 'time')})"
+        return Reason(ReasonCode.BACKING_OFF, text, ends_at=task.run_at)
+    return Reason(ReasonCode.NOT_DUE, f"it is not due until {when}", ends_at=task.run_at)
 
 
 def _execution_paused(at: datetime, by: str | None, execution_id: UUID) -> Reason:
@@ -292,78 +297,72 @@ def _execution_paused(at: datetime, by: str | None, execution_id: UUID) -> Reaso
     return Reason(ReasonCode.EXECUTION_PAUSED, text, (execution_id,))
 
 
-def _waits_for_group(task: Record, open_steps: Sample) -> Reason:
-    plan = plan_from_json(task["plan"])
-    named = [f"'{plan.step_at(step['step_index']).name}' ({step['state']})" for step in open_steps.rows[:3]]
+def _waits_for_group(step: StepPosition, open_steps: Sample[OpenStep]) -> Reason:
+    plan = plan_from_json(step.plan)
+    named = [f"'{plan.step_at(each.step_index).name}' ({each.state})" for each in open_steps.rows[:3]]
     more = open_steps.total_count - len(named)
     steps = ", ".join(named) + (f" and {more:,} more" if more else "")
-    group = f"group {task['group_index'] + 1} of {task['total_groups']}"
-    text = f"it belongs to {group}, and group {task['current_group'] + 1} is not finished: {steps or 'no step'} open"
+    group = f"group {step.group_index + 1} of {step.group_count}"
+    text = f"it belongs to {group}, and group {step.current_group + 1} is not finished: {steps or 'no step'} open"
     return Reason(ReasonCode.WAITS_FOR_GROUP, text, open_steps.ids)
 
 
-def _waits_for_execution(task: Record) -> Reason:
-    if task["awaited_name"] is None:
-        return Reason(
-            ReasonCode.STUCK, f"it waits for an execution that no longer exists: {_REPAIR_HINT}", (task["waits_for"],)
-        )
-    since = _format_instant(task["awaited_since"])
-    how = f"in group {task['awaited_group'] + 1} of {task['awaited_groups']} since {since}"
-    if task["awaited_paused_at"] is not None:
-        how += f", {_describe_pause(task['awaited_paused_by'], task['awaited_paused_at'])}"
-    text = f"it waits for execution {task['waits_for']} of {task['awaited_name']!r}, {how}"
-    return Reason(ReasonCode.WAITS_FOR_EXECUTION, text, (task["waits_for"],))
+def _waits_for_execution(id: UUID, awaited: AwaitedExecution | None) -> Reason:
+    if awaited is None:
+        return Reason(ReasonCode.STUCK, f"it waits for an execution that no longer exists: {_REPAIR_HINT}", (id,))
+    since = _format_instant(awaited.awaited_started_at)
+    how = f"in group {awaited.awaited_group + 1} of {awaited.awaited_group_count} since {since}"
+    if awaited.awaited_paused_at is not None:
+        how += f", {_describe_pause(awaited.awaited_paused_by, awaited.awaited_paused_at)}"
+    text = f"it waits for execution {id} of {awaited.awaited_name!r}, {how}"
+    return Reason(ReasonCode.WAITS_FOR_EXECUTION, text, (id,))
 
 
-def _batch_reasons(task: Record) -> list[Reason]:
+def _batch_reasons(task: DiagnosedTask) -> list[Reason]:
     """Return reasons in the batch of an item. A resumed or cancelled batch with waiting items was interrupted."""
-    id, repeat = task["batch_id"], "if that was interrupted, repeat `tenuto batch"
-    if task["batch_cancelled_at"] is not None:
-        text = (
-            f"its batch was cancelled by {task['batch_cancelled_by']}, and it is being removed; {repeat} cancel {id}`"
-        )
+    id, repeat = task.batch_id, "if that was interrupted, repeat `tenuto batch"
+    if id is None:
+        return []
+    if task.batch_cancelled_at is not None:
+        text = f"its batch was cancelled by {task.batch_cancelled_by}, and it is being removed; {repeat} cancel {id}`"
         return [Reason(ReasonCode.STOPPING, text, (id,))]
-    if task["batch_paused_at"] is not None:
-        text = f"its batch is {_describe_pause(task['batch_paused_by'], task['batch_paused_at'])}"
+    if task.batch_paused_at is not None:
+        text = f"its batch is {_describe_pause(task.batch_paused_by, task.batch_paused_at)}"
         return [Reason(ReasonCode.BATCH_PAUSED, text, (id,))]
-    if id is not None and task["state"] == "waiting":
+    if task.state == "waiting":
         text = f"it waits although its batch was resumed; {repeat} resume {id}`"
         return [Reason(ReasonCode.STUCK, text, (id,))]
     return []
 
 
-def _groups_disabled(task: Record) -> list[Reason]:
+def _groups_disabled(task: DiagnosedTask) -> list[Reason]:
     reasons = []
-    for prefix, subject in (("group", f"group {task['limit_group']} is"), ("all", "all manifests together are")):
-        if task[f"{prefix}_enabled"] is False:
-            changed = (
-                f"last changed by {task[f'{prefix}_changed_by']} at {_format_instant(task[f'{prefix}_changed_at'])}"
-            )
+    for enabled, by, at, subject in (
+        (task.group_enabled, task.group_changed_by, task.group_changed_at, f"group {task.limit_group} is"),
+        (task.all_enabled, task.all_changed_by, task.all_changed_at, "all manifests together are"),
+    ):
+        if enabled is False and at is not None:
+            changed = f"last changed by {by} at {_format_instant(at)}"
             reasons.append(Reason(ReasonCode.GROUP_DISABLED, f"{subject} disabled ({changed}): no run starts"))
     return reasons
 
 
-def _queue_paused(task: Record) -> Reason:
-    reason = f": {task['queue_reason']}" if task["queue_reason"] else ""
-    by = task["queue_paused_by"] or "an operator"
-    text = f"queue {task['queue']} is paused by {by} since {_format_instant(task['queue_paused_at'])}{reason}"
+def _queue_paused(task: DiagnosedTask, paused_at: datetime) -> Reason:
+    reason = f": {task.queue_reason}" if task.queue_reason else ""
+    by = task.queue_paused_by or "an operator"
+    text = f"queue {task.queue} is paused by {by} since {_format_instant(paused_at)}{reason}"
     return Reason(ReasonCode.QUEUE_PAUSED, text)
 
 
-def _no_worker(queue: str, workers: Sequence[Record]) -> Reason:
-    others = [f"{worker['name']} is {_describe_condition(worker)}" for worker in workers[:3]]
+def _no_worker(queue: str, workers: Sequence[QueueWorker]) -> Reason:
+    others = [f"{worker.name} is {_describe_state(worker)}" for worker in workers[:3]]
     details = f" ({', '.join(others)})" if others else ""
     text = f"no live worker serves queue {queue}{details}"
-    return Reason(ReasonCode.NO_WORKER, text, tuple(worker["id"] for worker in workers[:MAX_NAMED_IDS]))
+    return Reason(ReasonCode.NO_WORKER, text, tuple(worker.id for worker in workers[:MAX_NAMED_IDS]))
 
 
-def _describe_condition(worker: Record) -> str:
-    state = _worker_state(worker)
-    return f"silent for {round(worker['silent_for'].total_seconds())} s" if state is WorkerState.STALE else state
-
-
-def _worker_state(worker: Record) -> WorkerState:
-    return worker_state(worker["service"], worker["silent_for"], worker["draining_at"], worker["ended_at"])
+def _describe_state(worker: QueueWorker) -> str:
+    return f"silent for {round(worker.silent_seconds)} s" if worker.state is WorkerState.STALE else worker.state
 
 
 def _ended(last: ActivityDetails) -> Reason:
@@ -383,13 +382,13 @@ def _describe_progress(progress: Record | None) -> str:
     return text + (f", {message}" if message else "")
 
 
-def _step_name(task: Record) -> str:
-    return plan_from_json(task["plan"]).step_at(task["step_index"]).name
+def _step_name(step: StepPosition) -> str:
+    return plan_from_json(step.plan).step_at(step.step_index).name
 
 
-def _describe_tasks(tasks: Sample) -> str:
+def _describe_tasks(tasks: Sample[RunningTask]) -> str:
     more = tasks.total_count - 3
-    first = ", ".join(f"{each['name']} {each['id']}" for each in tasks.rows[:3])
+    first = ", ".join(f"{each.name} {each.id}" for each in tasks.rows[:3])
     return first + (f" and {more:,} more" if more > 0 else "")
 
 

@@ -20,6 +20,7 @@ from tenuto.postgres.database import Database
 from tenuto.simulation.simulator import SimulatedSchedule, Simulation, TimeSpan, simulate
 from tenuto.store import schedules
 from tenuto.store.reports import diagnosis
+from tenuto.store.reports.diagnosis import QueueCapacity
 from tenuto.store.schedules import Schedule
 
 ASSUMED_SECONDS = 60.0
@@ -193,16 +194,16 @@ async def _load_queue_slots(
     database: Database, queues: Iterable[str], given: Mapping[str, int]
 ) -> tuple[dict[str, int], list[str]]:
     """Return the slots of each queue, and the queues without given slots that no worker serves."""
-    known = {row["queue"]: row for row in await diagnosis.list_queue_capacities(database, STALE_AFTER["worker"])}
+    known = {each.queue: each for each in await diagnosis.list_queue_capacities(database, STALE_AFTER["worker"])}
     queue_slots: dict[str, int] = {}
     unserved = []
     for queue in sorted(queues):
-        row = known.get(queue, {"slots": 0, "max_running": None})
-        slots = given.get(queue, given.get("*", row["slots"] or None))
+        capacity = known.get(queue, QueueCapacity(queue, 0, None, paused=False))
+        slots = given.get(queue, given.get("*", capacity.slots or None))
         if slots is None:
             unserved.append(queue)
         else:
-            queue_slots[queue] = slots if row["max_running"] is None else min(slots, row["max_running"])
+            queue_slots[queue] = slots if capacity.max_running is None else min(slots, capacity.max_running)
     return queue_slots, unserved
 
 

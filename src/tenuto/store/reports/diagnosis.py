@@ -2,68 +2,237 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Annotated, Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
-from tenuto.postgres.database import Database
+from tenuto.model.tasks import TaskState
+from tenuto.model.worker_states import WorkerState, worker_state
+from tenuto.postgres.database import Database, Row
 from tenuto.postgres.sql_loader import load_statements
+from tenuto.store.records import FromInterval, FromJson, RowMapper
 
 SQL = load_statements(__file__)
 
 MAX_LISTED_WORKERS = 1000
 
-Record = dict[str, Any]
+
+@dataclass(frozen=True, slots=True)
+class StepPosition:
+    """The position of a step in its execution."""
+
+    execution_id: UUID
+    group_index: int
+    step_index: int
+    plan: str
+    """The plan of the execution as JSON."""
+    current_group: int
+    group_count: int
+    execution_paused_at: datetime | None
+    execution_paused_by: str | None
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class AwaitedExecution:
+    """The execution that a task waits for."""
+
+    awaited_name: str
+    """Name of its schedule."""
+    awaited_started_at: datetime
+    awaited_group: int
+    awaited_group_count: int
+    awaited_paused_at: datetime | None
+    awaited_paused_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosedTask:
+    """An open task with everything that may delay it."""
+
+    id: UUID
+    state: TaskState
+    queue: str
+    rank: int
+    run_at: datetime
+    policy: str
+    """The policy as JSON."""
+    failures: int
+    losses: int
+    claimed_at: datetime | None
+    limit_key: str | None
+    limit_max: int | None
+    progress: Annotated[dict[str, Any] | None, FromJson]
+    cancel_at: datetime | None
+    cancel_name: str | None
+    step: StepPosition | None
+    """Of a step: its position in the execution."""
+    waits_for: UUID | None
+    """The execution that it waits for."""
+    awaited: AwaitedExecution | None
+    """That execution; None if it no longer exists."""
+    standby: bool
+    manifest_id: UUID | None
+    limit_group: str | None
+    batch_id: UUID | None
+    last_chance: bool
+    lease_expired: bool | None
+    worker: str | None
+    max_running: int | None
+    queue_paused_at: datetime | None
+    queue_paused_by: str | None
+    queue_reason: str | None
+    manifest: str | None
+    manifest_max: int | None
+    group_max: int | None
+    group_enabled: bool | None
+    group_changed_at: datetime | None
+    group_changed_by: str | None
+    all_max: int | None
+    """The limit of all manifests together."""
+    all_enabled: bool | None
+    all_changed_at: datetime | None
+    all_changed_by: str | None
+    batch_paused_at: datetime | None
+    batch_paused_by: str | None
+    batch_cancelled_at: datetime | None
+    batch_cancelled_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStep:
+    """An open step of an execution."""
+
+    id: UUID
+    step_index: int
+    state: TaskState
+
+
+@dataclass(frozen=True, slots=True)
+class RunningTask:
+    """A running task that a limit counts."""
+
+    id: UUID
+    name: str
+    claimed_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class QueueWorker:
+    """A live worker of a queue."""
+
+    id: UUID
+    name: str
+    slots: int
+    silent_seconds: Annotated[float, FromInterval]
+    running_count: int
+    """The number of occupied slots."""
+    state: WorkerState
+
+
+@dataclass(frozen=True, slots=True)
+class QueueCapacity:
+    """The slots of the live workers of a queue, and its limit."""
+
+    queue: str
+    slots: int
+    max_running: int | None
+    paused: bool
+
+
+class HasId(Protocol):
+    """A row with an id."""
+
+    @property
+    def id(self) -> UUID: ...
+
+
+T = TypeVar("T", bound=HasId)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample(Generic[T]):
     """The first few rows of a result, and their total."""
 
-    rows: list[Record]
+    rows: list[T]
     total_count: int
+    limit_max: int | None = None
+    """The limit that applies instead of that of the task, if another does."""
 
     @property
     def ids(self) -> tuple[UUID, ...]:
-        return tuple(each["id"] for each in self.rows)
+        return tuple(each.id for each in self.rows)
 
 
-async def load_tasks(database: Database, ids: Sequence[UUID]) -> list[Record]:
+_STEP_COLUMNS = [field.name for field in fields(StepPosition)]
+_AWAITED_COLUMNS = [field.name for field in fields(AwaitedExecution)]
+_TASKS = RowMapper(
+    DiagnosedTask,
+    SQL.load_tasks,
+    computed=("step", "awaited"),
+    unmapped=[*_STEP_COLUMNS, *_AWAITED_COLUMNS],
+)
+_OPEN_STEPS = RowMapper(OpenStep, SQL.list_open_steps, unmapped=("total_count",))
+_RUNNING_TASKS = RowMapper(
+    RunningTask,
+    SQL.list_running_in_queue,
+    SQL.list_running_on_last_chance,
+    SQL.list_running_of_manifests,
+    unmapped=("total_count",),
+)
+_LIMITED_TASKS = RowMapper(RunningTask, SQL.list_running_with_limit_key, unmapped=("total_count", "limit_max"))
+_QUEUE_WORKERS = RowMapper(
+    QueueWorker,
+    SQL.list_workers_of_queue,
+    computed=("state",),
+    unmapped=("service", "draining_at", "ended_at"),
+)
+_QUEUE_CAPACITIES = RowMapper(QueueCapacity, SQL.list_queue_capacities)
+
+
+async def load_tasks(database: Database, ids: Sequence[UUID]) -> list[DiagnosedTask]:
     """Return open tasks with everything that may delay them."""
     return [
-        {**row, "progress": None if row["progress"] is None else json.loads(row["progress"])}
-        for row in map(dict, await database.fetch_all(SQL.load_tasks, list(ids)))
+        _TASKS.one(
+            row,
+            step=None if row["plan"] is None else StepPosition(*(row[name] for name in _STEP_COLUMNS)),
+            awaited=None
+            if row["awaited_name"] is None
+            else AwaitedExecution(*(row[name] for name in _AWAITED_COLUMNS)),
+        )
+        for row in await database.fetch_all(SQL.load_tasks, list(ids))
     ]
 
 
-async def list_open_steps(database: Database, execution_id: UUID, group: int, limit: int) -> Sample:
+async def list_open_steps(database: Database, execution_id: UUID, group: int, limit: int) -> Sample[OpenStep]:
     """Return the open steps of one group of an execution."""
-    return _to_sample(await database.fetch_all(SQL.list_open_steps, execution_id, group, limit))
+    return _to_sample(_OPEN_STEPS, await database.fetch_all(SQL.list_open_steps, execution_id, group, limit))
 
 
-async def list_running_in_queue(database: Database, queue: str, limit: int) -> Sample:
+async def list_running_in_queue(database: Database, queue: str, limit: int) -> Sample[RunningTask]:
     """Return the running tasks of a queue."""
-    return _to_sample(await database.fetch_all(SQL.list_running_in_queue, queue, limit))
+    return _to_sample(_RUNNING_TASKS, await database.fetch_all(SQL.list_running_in_queue, queue, limit))
 
 
-async def list_running_with_limit_key(database: Database, key: str, queue: str, limit: int) -> Sample:
-    """Return the running tasks with a limit key; each row has the limit that applies to the queue."""
-    return _to_sample(await database.fetch_all(SQL.list_running_with_limit_key, key, queue, limit))
+async def list_running_with_limit_key(database: Database, key: str, queue: str, limit: int) -> Sample[RunningTask]:
+    """Return the running tasks with a limit key, and the limit that applies to the queue."""
+    rows = await database.fetch_all(SQL.list_running_with_limit_key, key, queue, limit)
+    return _to_sample(_LIMITED_TASKS, rows, rows[0]["limit_max"] if rows else None)
 
 
-async def list_running_on_last_chance(database: Database, limit: int) -> Sample:
+async def list_running_on_last_chance(database: Database, limit: int) -> Sample[RunningTask]:
     """Return the running last-chance task."""
-    return _to_sample(await database.fetch_all(SQL.list_running_on_last_chance, limit))
+    return _to_sample(_RUNNING_TASKS, await database.fetch_all(SQL.list_running_on_last_chance, limit))
 
 
 async def list_running_of_manifests(
     database: Database, manifest_id: UUID | None, group: str | None, limit: int
-) -> Sample:
+) -> Sample[RunningTask]:
     """Return the active runs of a manifest, of a group, or (neither given) of all manifests."""
-    return _to_sample(await database.fetch_all(SQL.list_running_of_manifests, manifest_id, group, limit))
+    return _to_sample(
+        _RUNNING_TASKS, await database.fetch_all(SQL.list_running_of_manifests, manifest_id, group, limit)
+    )
 
 
 async def count_tasks_ahead(
@@ -74,16 +243,20 @@ async def count_tasks_ahead(
     return min(found, max_count)
 
 
-async def list_workers_of_queue(database: Database, queue: str) -> list[Record]:
+async def list_workers_of_queue(database: Database, queue: str) -> list[QueueWorker]:
     """Return the live workers of a queue, including draining and silent ones."""
-    return [dict(row) for row in await database.fetch_all(SQL.list_workers_of_queue, queue, MAX_LISTED_WORKERS)]
+    return [
+        _QUEUE_WORKERS.one(
+            row, state=worker_state(row["service"], row["silent_seconds"], row["draining_at"], row["ended_at"])
+        )
+        for row in await database.fetch_all(SQL.list_workers_of_queue, queue, MAX_LISTED_WORKERS)
+    ]
 
 
-async def list_queue_capacities(database: Database, silence_limit: timedelta) -> list[Record]:
+async def list_queue_capacities(database: Database, silence_limit: timedelta) -> list[QueueCapacity]:
     """Return the slots and the limit of every queue that has either."""
-    return [dict(row) for row in await database.fetch_all(SQL.list_queue_capacities, silence_limit)]
+    return _QUEUE_CAPACITIES.all(await database.fetch_all(SQL.list_queue_capacities, silence_limit))
 
 
-def _to_sample(rows: Sequence[Any]) -> Sample:
-    found = [dict(row) for row in rows]
-    return Sample(found, found[0]["in_all"] if found else 0)
+def _to_sample(mapper: RowMapper[T], rows: Sequence[Row], limit_max: int | None = None) -> Sample[T]:
+    return Sample(mapper.all(rows), rows[0]["total_count"] if rows else 0, limit_max)

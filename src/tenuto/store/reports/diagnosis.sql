@@ -1,16 +1,16 @@
 -- name: load_tasks
 -- Return open tasks with everything that may delay them: execution, awaited execution, queue, manifest, manifest
 -- group, all manifests, batch, worker.
-SELECT task.id, task.state, task.queue, task.rank, task.run_at, task.kind, task.name, task.policy, task.attempt,
-       task.failures, task.losses, task.claimed_at, task.limit_key, task.limit_max, task.progress, task.cancel_at,
+SELECT task.id, task.state, task.queue, task.rank, task.run_at, task.policy, task.failures, task.losses,
+       task.claimed_at, task.limit_key, task.limit_max, task.progress, task.cancel_at,
        task.cancel_name, task.execution_id, task.group_index, task.step_index, task.waits_for, task.standby,
        task.manifest_id, task.limit_group, task.batch_id, task.last_chance,
-       task.lease_until < clock_timestamp() AS slipped,
+       task.lease_until < clock_timestamp() AS lease_expired,
        workers.name AS worker,
-       execution.schedule_name, execution.state AS execution_state, execution.plan, execution.current_group,
-       execution.total_groups, execution.paused_at AS execution_paused_at, execution.paused_by AS execution_paused_by,
-       awaited.schedule_name AS awaited_name, awaited.state AS awaited_state, awaited.started_at AS awaited_since,
-       awaited.current_group AS awaited_group, awaited.total_groups AS awaited_groups,
+       execution.plan, execution.current_group, execution.total_groups AS group_count,
+       execution.paused_at AS execution_paused_at, execution.paused_by AS execution_paused_by,
+       awaited.schedule_name AS awaited_name, awaited.started_at AS awaited_started_at,
+       awaited.current_group AS awaited_group, awaited.total_groups AS awaited_group_count,
        awaited.paused_at AS awaited_paused_at, awaited.paused_by AS awaited_paused_by,
        queues.max_running, queues.paused_at AS queue_paused_at, queues.paused_by AS queue_paused_by,
        queues.reason AS queue_reason,
@@ -37,7 +37,7 @@ LIMIT 1000;
 -- name: list_open_steps
 -- Return the first open steps of one group of an execution in plan order, and their total, counted up to the maximum
 -- plan size.
-SELECT id, step_index, state, count(*) OVER () AS in_all
+SELECT id, step_index, state, count(*) OVER () AS total_count
 FROM tenuto.tasks
 WHERE execution_id = $1 AND group_index = $2
 ORDER BY step_index, id
@@ -46,7 +46,7 @@ LIMIT $3;
 -- name: list_running_in_queue
 -- Return the running tasks of a queue as its limit counts them, longest first. Ordered by queue too, so that the
 -- planner uses the index of running tasks.
-SELECT id, name, claimed_at, count(*) OVER () AS in_all
+SELECT id, name, claimed_at, count(*) OVER () AS total_count
 FROM tenuto.tasks
 WHERE state = 'running' AND NOT standby AND queue = $1 AND lease_until > clock_timestamp()
 ORDER BY queue, claimed_at, id
@@ -55,7 +55,7 @@ LIMIT $2;
 -- name: list_running_with_limit_key
 -- Return the running tasks with a limit key, in any queue, as the limit counts them, and the limit that applies to
 -- queue $2: that of its first task.
-SELECT held.id, held.name, held.claimed_at, count(*) OVER () AS in_all,
+SELECT held.id, held.name, held.claimed_at, count(*) OVER () AS total_count,
        (SELECT limit_max
         FROM tenuto.tasks
         WHERE state = 'queued' AND limit_key = $1 AND queue = $2
@@ -68,7 +68,7 @@ LIMIT $3;
 
 -- name: list_running_on_last_chance
 -- Return the running last-chance task.
-SELECT id, name, claimed_at, count(*) OVER () AS in_all
+SELECT id, name, claimed_at, count(*) OVER () AS total_count
 FROM tenuto.tasks
 WHERE last_chance AND state = 'running' AND lease_until > clock_timestamp()
 ORDER BY claimed_at, id
@@ -77,7 +77,7 @@ LIMIT $1;
 -- name: list_running_of_manifests
 -- Return the active runs of manifest $1, of group $2, or of all manifests (both null), as their limits count them,
 -- longest first. Ordered by manifest too, so that the planner uses the index of running tasks of manifests.
-SELECT id, name, claimed_at, count(*) OVER () AS in_all
+SELECT id, name, claimed_at, count(*) OVER () AS total_count
 FROM tenuto.tasks
 WHERE state = 'running' AND NOT standby AND manifest_id IS NOT NULL AND lease_until > clock_timestamp()
   AND ($1::uuid IS NULL OR manifest_id = $1)
@@ -111,7 +111,7 @@ SELECT (
 -- name: list_workers_of_queue
 -- Return the live workers of a queue with the number of their occupied slots; standby tasks occupy none.
 SELECT workers.id, workers.name, workers.service, workers.slots, workers.draining_at, workers.ended_at,
-       clock_timestamp() - workers.seen_at AS silent_for, coalesce(held.running, 0) AS running
+       clock_timestamp() - workers.seen_at AS silent_seconds, coalesce(held.running, 0) AS running_count
 FROM tenuto.workers
 LEFT JOIN (
     SELECT worker_id, count(*) AS running
