@@ -16,10 +16,12 @@ import httpx2
 import pytest
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
+from jsonschema_rs import Draft202012Validator
 
 from tenuto import Context, PermanentFailure, Tenuto
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.application import add_middleware, create_api
+from tenuto.api.openapi import openapi_document
 from tenuto.model.actors import Role
 from tenuto.settings import load_settings
 
@@ -41,6 +43,7 @@ class ApiClient:
         if role is not None:
             headers.setdefault("Authorization", f"Bearer {self.keys[role]}")
         response = await self.client.request(method, path, headers=headers, **options)
+        check_response_is_documented(self.api, response)
         return response
 
     async def get(self, path: str, role: Role | None = Role.ADMIN, **options: Any) -> httpx2.Response:
@@ -107,23 +110,43 @@ async def running_api(url: str, home: Path, **settings: Any) -> AsyncIterator[Ap
         await app.close()
 
 
-def check_problem_is_documented(api: FastAPI, response: httpx2.Response) -> None:
-    """Check that the OpenAPI document lists the status and the code of a problem for its operation."""
-    if response.headers.get("content-type") != "application/problem+json" or response.status_code in (405, 408, 421):
+def check_response_is_documented(api: FastAPI, response: httpx2.Response) -> None:
+    """Check that the OpenAPI document describes a response: the code of a problem, or the schema of a result."""
+    route = find_route(api, response.request)
+    if route is None or response.status_code in (405, 408, 421, 500):
         return
-    method, raw_path = response.request.method, response.request.url.raw_path.partition(b"?")[0]
+    media_type = response.headers.get("content-type", "").partition(";")[0]
+    if media_type == "application/problem+json":
+        documented = route.responses.get(response.status_code, {}).get("x-codes", [])
+        code = response.json()["code"]
+        assert any(fnmatchcase(code, each) for each in documented), (
+            f"{route.operation_id} does not document {response.status_code} {code}: {response.text}"
+        )
+        return
+    document = openapi_document(api)
+    path = re.sub(r":name\}", "}", route.path)
+    described = document["paths"][path][response.request.method.lower()]["responses"]
+    assert str(response.status_code) in described, f"{route.operation_id} does not document {response.status_code}"
+    schema = described[str(response.status_code)].get("content", {}).get(media_type, {}).get("schema")
+    if media_type == "application/json" and schema is not None:
+        validator = Draft202012Validator({**schema, "components": document["components"]})
+        errors = [
+            f"{list(error.instance_path)}: {error.message[:300]}" for error in validator.iter_errors(response.json())
+        ]
+        assert errors == [], f"the response of {route.operation_id} does not match its schema: {errors[:3]}"
+
+
+def find_route(api: FastAPI, request: httpx2.Request) -> ApiRoute | None:
+    """Return the documented route of a request."""
+    raw_path = request.url.raw_path.partition(b"?")[0]
     path = unquote(re.sub(b"%2f", b"%00", raw_path, flags=re.IGNORECASE).decode())
     for context in iter_route_contexts(api.routes):
         route = context.route
         if not isinstance(route, ApiRoute) or not route.include_in_schema:
             continue
-        if method in (route.methods or ()) and route.path_regex.match(path):
-            documented = route.responses.get(response.status_code, {}).get("x-codes", [])
-            code = response.json()["code"]
-            assert any(fnmatchcase(code, each) for each in documented), (
-                f"{route.operation_id} does not document {response.status_code} {code}: {response.text}"
-            )
-            return
+        if request.method in (route.methods or ()) and route.path_regex.match(path):
+            return route
+    return None
 
 
 def assert_problem(response: httpx2.Response, status: int, code: str | None = None) -> dict[str, Any]:

@@ -20,7 +20,6 @@ from tenuto.model.policies import TaskPolicy
 from tenuto.model.schedules import ScheduleDefinition
 from tenuto.model.steps import JOB, SCHEDULE, Step
 from tenuto.model.triggers import ManualTrigger
-from tenuto.store.definition_rows import Version
 
 D = TypeVar("D")
 
@@ -87,21 +86,6 @@ def parse_etag(if_match: str | None) -> int | None:
             remedy="send the ETag of the response unchanged",
         )
     return int(text)
-
-
-def version_to_wire(version: Version, *, id_field: str, key_field: str) -> dict[str, Any]:
-    """Return a version of a definition; the names of id and key depend on the resource."""
-    return {
-        id_field: version.definition_id,
-        "version": version.version,
-        key_field: version.key,
-        "change": version.change,
-        "at": version.at,
-        "actor": version.actor,
-        "reason": version.reason,
-        "before": version.before,
-        "after": version.after,
-    }
 
 
 # --- definitions as in definition files -------------------------------------------------------------------------------

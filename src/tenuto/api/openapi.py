@@ -16,6 +16,8 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 
 from tenuto.api.problems import MEDIA_TYPE, Problem
+from tenuto.app import Tenuto
+from tenuto.model.steps import JOB, SCHEDULE
 
 Responses = dict[int | str, dict[str, Any]]
 Codes = str | tuple[str, ...]
@@ -45,6 +47,7 @@ def describe(
     example: Any = None,
     status: int = 200,
     *,
+    unauthorized: Codes = (),
     forbidden: Codes = (),
     not_found: Codes = (),
     conflict: Codes = (),
@@ -55,7 +58,7 @@ def describe(
     found: Responses = {}
     if example is not None:
         found[status] = {"content": {"application/json": {"example": example}}}
-    kinds = {403: forbidden, 404: not_found, 409: conflict, 422: invalid, 429: limited}
+    kinds = {401: unauthorized, 403: forbidden, 404: not_found, 409: conflict, 422: invalid, 429: limited}
     return found | {each: _problem(each, codes) for each, codes in kinds.items() if codes}
 
 
@@ -70,9 +73,10 @@ def general_problems(*, has_role: bool, has_body: bool, is_idempotent: bool) -> 
 
     ``is_idempotent``: the route accepts an idempotency key.
     """
-    found: Responses = {422: _problem(422, ("request.invalid", "request.parameter.unknown"))}
+    found: Responses = {400: _problem(400, "request.path.nul")}
+    found[422] = _problem(422, ("request.invalid", "request.parameter.unknown", "database.text.not_storable"))
     if has_role:
-        found[400] = _problem(400, "auth.header.duplicate")
+        found[400] = _problem(400, ("request.path.nul", "auth.header.duplicate"))
         found[401] = _problem(401, ("auth.missing", "auth.invalid"))
         found[403] = _problem(403, ("auth.role.insufficient", "auth.csrf"))
         found[429] = _problem(429, ("rate_limit.exceeded", "rate_limit.failed_authentications"))
@@ -86,7 +90,9 @@ def general_problems(*, has_role: bool, has_body: bool, is_idempotent: bool) -> 
     if is_idempotent:
         reused = ("request.idempotency_key.invalid", "request.idempotency_key.reused")
         found = merge_responses(found, {422: _problem(422, reused)})
-        found = merge_responses(found, {409: _problem(409, "request.idempotency_key.already_done")})
+        found = merge_responses(
+            found, {409: _problem(409, ("request.idempotency_key.already_done", "request.idempotency_key.in_use"))}
+        )
     return found
 
 
@@ -95,7 +101,7 @@ def merge_responses(first: Mapping[int | str, Any], second: Mapping[int | str, A
     merged: Responses = {status: dict(response) for status, response in first.items()}
     for status, response in second.items():
         codes = (*merged.get(status, {}).get("x-codes", ()), *response.get("x-codes", ()))
-        merged[status] = _problem(int(status), codes) if codes else dict(response)
+        merged[status] = _problem(int(status), codes) if codes else {**merged.get(status, {}), **response}
     return dict(sorted(merged.items(), key=lambda each: str(each[0])))
 
 
@@ -131,8 +137,12 @@ def openapi_document(api: FastAPI) -> dict[str, Any]:
         components.setdefault("schemas", {}).update({**problem.pop("$defs", {}), "Problem": problem})
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"key": []}]
+        tenuto: Tenuto = api.state.tenuto
+        schemas = {kind: job.input_schema() for kind, job in sorted(tenuto.jobs.handlers_by_kind.items())}
+        add_step_kinds(components["schemas"], schemas)
         document = _rename_lists(document)
         for operation in _operations(document):
+            _simplify_optional_body(operation)
             _complete_examples(operation["responses"].values(), document["components"]["schemas"])
         api.openapi_schema = document
     return api.openapi_schema
@@ -141,6 +151,14 @@ def openapi_document(api: FastAPI) -> dict[str, Any]:
 def _operations(document: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     for methods in document["paths"].values():
         yield from methods.values()
+
+
+def _simplify_optional_body(operation: dict[str, Any]) -> None:
+    """Describe an optional body as one that may be left out, instead of one that may be null."""
+    for content in operation.get("requestBody", {}).get("content", {}).values():
+        alternatives = [each for each in content["schema"].get("anyOf", ()) if each != {"type": "null"}]
+        if len(alternatives) == 1:
+            content["schema"] = alternatives[0]
 
 
 def _rename_lists(document: dict[str, Any]) -> dict[str, Any]:
@@ -154,17 +172,59 @@ def _rename_lists(document: dict[str, Any]) -> dict[str, Any]:
     for old, new in names.items():
         schemas[new] = {**schemas.pop(old), "title": new}
     references = {f"#/components/schemas/{old}": f"#/components/schemas/{new}" for old, new in names.items()}
-
-    def rename(value: Any) -> Any:
-        if isinstance(value, dict):
-            return {
-                name: references.get(each, each) if name == "$ref" else rename(each) for name, each in value.items()
-            }
-        return [rename(each) for each in value] if isinstance(value, list) else value
-
-    renamed: dict[str, Any] = rename(document)
+    renamed: dict[str, Any] = _rename_references(document, references)
     renamed["components"]["schemas"] = dict(sorted(renamed["components"]["schemas"].items()))
     return renamed
+
+
+# --- step kinds -------------------------------------------------------------------------------------------------------
+
+
+def add_step_kinds(schemas: dict[str, Any], argument_schemas: Mapping[str, dict[str, Any]]) -> None:
+    """Describe the steps of each registered step kind, with the schema of its arguments, instead of any kind."""
+    template = schemas.pop("KindStep")
+    kinds = [each for each in schemas["Step"]["anyOf"] if not each["$ref"].endswith("/KindStep")]
+    for kind, arguments in argument_schemas.items():
+        if kind in (JOB, SCHEDULE):
+            continue
+        name = "".join(part.capitalize() for part in re.split(r"[^A-Za-z0-9]+", kind))
+        schemas[f"{name}Arguments"] = _hoist_definitions(schemas, name, arguments)
+        properties = {
+            **template["properties"],
+            "kind": {"const": kind, "title": "Kind", "type": "string"},
+            "arguments": {"$ref": f"#/components/schemas/{name}Arguments"},
+        }
+        required = ["kind", *(["arguments"] if arguments.get("required") else [])]
+        schemas[f"{name}Step"] = {
+            **template,
+            "title": f"{name}Step",
+            "description": f"A step of kind `{kind}`.",
+            "properties": properties,
+            "required": required,
+        }
+        kinds.append({"$ref": f"#/components/schemas/{name}Step"})
+    schemas["Step"]["anyOf"] = kinds
+
+
+def _hoist_definitions(schemas: dict[str, Any], name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """Move the nested definitions of a schema to the components; those with another content get a longer name."""
+    schema = copy.deepcopy(schema)
+    references = {}
+    for nested, content in schema.pop("$defs", {}).items():
+        full_name = nested if schemas.get(nested, content) == content else f"{name}{nested}"
+        schemas[full_name] = content
+        references[f"#/$defs/{nested}"] = f"#/components/schemas/{full_name}"
+    renamed: dict[str, Any] = _rename_references({**schema, "title": f"{name}Arguments"}, references)
+    return renamed
+
+
+def _rename_references(value: Any, references: Mapping[str, str]) -> Any:
+    if isinstance(value, dict):
+        return {
+            name: references.get(each, each) if name == "$ref" else _rename_references(each, references)
+            for name, each in value.items()
+        }
+    return [_rename_references(each, references) for each in value] if isinstance(value, list) else value
 
 
 # --- examples ---------------------------------------------------------------------------------------------------------

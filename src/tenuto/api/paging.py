@@ -26,14 +26,14 @@ After = Annotated[
 class Page(BaseModel, Generic[T]):
     """A page of a list."""
 
-    items: Sequence[T]
+    items: list[T]
     next: str | None = Field(default=None, description="Cursor of the next page for `after`; null on the last page.")
 
 
 class Items(BaseModel, Generic[T]):
     """A list without pages."""
 
-    items: Sequence[T]
+    items: list[T]
 
 
 def make_page(items: Sequence[T], limit: int, key: Callable[[T], tuple[Any, ...]]) -> Page[T]:

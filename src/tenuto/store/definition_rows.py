@@ -13,7 +13,7 @@ from datetime import datetime
 from typing import Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
-from tenuto.model.actors import Actor
+from tenuto.model.actors import Actor, ActorType
 from tenuto.postgres.database import Connection, Database, Row
 from tenuto.postgres.sql_loader import SqlStatements
 
@@ -147,7 +147,7 @@ class DefinitionTable(Generic[D, S]):
 def _version(row: Row) -> Version:
     return Version(
         row["definition_id"], row["version"], row["key"], row["change"], row["at"],
-        Actor(row["actor_type"], row["actor_id"], row["actor_name"]), row["reason"],
+        Actor(ActorType(row["actor_type"]), row["actor_id"], row["actor_name"]), row["reason"],
         from_json_text(row["before"]), from_json_text(row["after"]),
     )  # fmt: skip
 

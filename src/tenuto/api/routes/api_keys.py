@@ -98,7 +98,9 @@ def _parse_bool(value: Any) -> bool:
     "/keys",
     operation_id="keys_create",
     status_code=201,
-    responses=describe({**KEY, "key": "tnt_k3y5d8a1_…"}, 201),
+    responses=describe(
+        {**KEY, "key": "tnt_k3y5d8a1_…"}, 201, conflict="api_key.name.taken", invalid=("api_key.*", "value.*")
+    ),
     tags=["keys"],
 )
 async def create_key(
@@ -112,13 +114,27 @@ async def create_key(
     return CreatedKey.model_validate({**asdict(key), "key": text})
 
 
-@router.get("/keys/{name:name}", operation_id="keys_get", responses=describe(KEY), tags=["keys"])
+@router.get(
+    "/keys/{name:name}",
+    operation_id="keys_get",
+    responses=describe(
+        KEY, not_found="api_key.not_found", conflict="api_key.name.ambiguous", invalid="api_key.name.invalid"
+    ),
+    tags=["keys"],
+)
 async def get_key(call: Admin, name: Name) -> ApiKeyRecord:
     """Get an API key by name or prefix, without its text."""
     return await call.app.api_keys.get(name)
 
 
-@router.delete("/keys/{name:name}", operation_id="keys_revoke", responses=describe(KEY), tags=["keys"])
+@router.delete(
+    "/keys/{name:name}",
+    operation_id="keys_revoke",
+    responses=describe(
+        KEY, not_found="api_key.not_found", conflict="api_key.name.ambiguous", invalid="api_key.name.invalid"
+    ),
+    tags=["keys"],
+)
 async def revoke_key(call: Annotated[ApiCall, requires(Role.ADMIN, "key.revoke")], name: Name) -> ApiKeyRecord:
     """Revoke an API key and its sessions. It stops working within a second."""
     return await call.app.api_keys.revoke(name)
@@ -128,7 +144,13 @@ async def revoke_key(call: Annotated[ApiCall, requires(Role.ADMIN, "key.revoke")
     "/keys/{name:name}/link",
     operation_id="keys_link",
     status_code=201,
-    responses=describe({"link": "tnl_…"}, 201),
+    responses=describe(
+        {"link": "tnl_…"},
+        201,
+        not_found="api_key.not_found",
+        conflict=("api_key.name.ambiguous", "api_key.inactive"),
+        invalid="api_key.name.invalid",
+    ),
     tags=["keys"],
 )
 async def create_link(
@@ -157,7 +179,13 @@ async def get_session(call: Annotated[ApiCall, requires(Role.VIEWER, "session.re
     "/session",
     operation_id="session_open",
     status_code=201,
-    responses=describe({"name": "admin", "role": "admin", "session": True}, 201),
+    responses=describe(
+        {"name": "admin", "role": "admin", "session": True},
+        201,
+        unauthorized="auth.link.invalid",
+        forbidden="auth.csrf",
+        limited=("rate_limit.exceeded", "rate_limit.failed_authentications"),
+    ),
     tags=["session"],
     openapi_extra={"security": []},
 )

@@ -72,7 +72,9 @@ class AuditVerification(BaseModel):
 Admin = Annotated[ApiCall, requires(Role.ADMIN, "audit.read")]
 
 
-@router.get("", operation_id="audit_list", responses=describe_page(EXAMPLE))
+@router.get(
+    "", operation_id="audit_list", responses=describe_page(EXAMPLE, invalid=("value.*", "database.value.out_of_range"))
+)
 async def list_audit(
     call: Admin,
     actor: TextFilter = None,
@@ -102,7 +104,9 @@ async def list_audit(
 @router.get(
     "/verification",
     operation_id="audit_verify",
-    responses=describe({"is_sound": True, "checked_link_count": 1204, "faults": [], "next": None}),
+    responses=describe(
+        {"is_sound": True, "checked_link_count": 1204, "faults": [], "next": None}, invalid="request.cursor.invalid"
+    ),
 )
 async def verify_audit(
     call: Admin,

@@ -54,13 +54,13 @@ async def list_batches(call: Viewer, manifest: TextFilter = None, limit: Limit =
     return make_page([dict(each) for each in found], limit, lambda each: (each["id"],))
 
 
-@router.get("/{id}", operation_id="batches_get", responses=describe(EXAMPLE))
+@router.get("/{id}", operation_id="batches_get", responses=describe(EXAMPLE, not_found="batch.not_found"))
 async def get_batch(call: Viewer, id: Id) -> dict[str, Any]:
     """Get a batch with counts by state, rate and estimated time left."""
     return await call.app.batches.get(id)
 
 
-@router.get("/{id}/items", operation_id="batches_items", responses=describe_page(ITEM))
+@router.get("/{id}/items", operation_id="batches_items", responses=describe_page(ITEM, not_found="batch.not_found"))
 async def batch_items(
     call: Viewer, id: Id, state: TaskState | OutcomeStatus | None = None, limit: Limit = 100, after: After = None
 ) -> Page[Any]:
@@ -70,26 +70,44 @@ async def batch_items(
     return make_page([dict(each) for each in found], limit, lambda each: (each["task_id"],))
 
 
-@router.post("/{id}/pause", operation_id="batches_pause", status_code=204)
+@router.post(
+    "/{id}/pause",
+    operation_id="batches_pause",
+    status_code=204,
+    responses=describe(not_found="batch.not_found", conflict=("batch.already_paused", "batch.cancelled")),
+)
 async def pause_batch(call: Annotated[ApiCall, requires(Role.OPERATOR, "batch.pause")], id: Id) -> None:
     """Pause a batch. No further item starts; running items finish."""
     await call.app.batches.pause(id)
 
 
-@router.post("/{id}/resume", operation_id="batches_resume", status_code=204)
+@router.post(
+    "/{id}/resume",
+    operation_id="batches_resume",
+    status_code=204,
+    responses=describe(not_found="batch.not_found", conflict=("batch.not_paused", "batch.cancelled")),
+)
 async def resume_batch(call: Annotated[ApiCall, requires(Role.OPERATOR, "batch.resume")], id: Id) -> None:
     """Resume a paused batch."""
     await call.app.batches.resume(id)
 
 
-@router.post("/{id}/cancel", operation_id="batches_cancel", status_code=204)
+@router.post(
+    "/{id}/cancel",
+    operation_id="batches_cancel",
+    status_code=204,
+    responses=describe(not_found="batch.not_found", conflict="batch.cancelled"),
+)
 async def cancel_batch(call: Annotated[ApiCall, requires(Role.OPERATOR, "batch.cancel")], id: Id) -> None:
     """Cancel a batch. Waiting items end, running items end when their code has stopped."""
     await call.app.batches.cancel(id)
 
 
 @router.post(
-    "/{id}/retry-failed", operation_id="batches_retry_failed", status_code=202, responses=describe({"retried": 10}, 202)
+    "/{id}/retry-failed",
+    operation_id="batches_retry_failed",
+    status_code=202,
+    responses=describe({"retried": 10}, 202, not_found="batch.not_found", conflict="batch.cancelled"),
 )
 async def retry_failed_items(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "batch.retry")], id: Id, note: NoteBody | None = None
@@ -109,7 +127,10 @@ _SUBMIT_BODY = {
         "required": True,
         "description": "One input per line: the arguments of the job, or the value of its only open argument.",
         "content": {
-            "application/x-ndjson": {"schema": {"type": "string"}, "example": '{"customer": 17}\n{"customer": 18}\n'}
+            "application/x-ndjson": {
+                "schema": {"type": "string", "format": "binary"},
+                "example": '{"customer": 17}\n{"customer": 18}\n',
+            }
         },
     }
 }
@@ -119,7 +140,14 @@ _SUBMIT_BODY = {
     "/manifests/{external_id:name}/bulk",
     operation_id="manifests_bulk",
     status_code=202,
-    responses=describe(EXAMPLE, 202),
+    responses=describe(
+        EXAMPLE,
+        202,
+        unauthorized="auth.revoked",
+        not_found="manifest.not_found",
+        conflict=("batch.inputs.different", "batch.key.in_use", "batch.cancelled", "batch.manifest.deleted"),
+        invalid=("batch.*", "manifest.*", "request.json.*", "job.unknown", "job.input.invalid", "value.*"),
+    ),
     openapi_extra=_SUBMIT_BODY,
 )
 async def submit_batch(

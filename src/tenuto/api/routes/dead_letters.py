@@ -127,7 +127,7 @@ async def dead_letter_groups(
     call: Viewer, manifest: TextFilter = None, batch: UUID | None = None, limit: Limit = 100
 ) -> Items[FailureGroup]:
     """List open dead letters grouped by failure, the most frequent first."""
-    return Items(items=await call.app.dead_letters.groups(manifest=manifest, batch=batch, limit=limit))
+    return Items(items=list(await call.app.dead_letters.groups(manifest=manifest, batch=batch, limit=limit)))
 
 
 @router.post(

@@ -40,7 +40,7 @@ STEP = {
 Viewer = Annotated[ApiCall, requires(Role.VIEWER, "execution.read")]
 
 
-@router.get("", operation_id="executions_list", responses=describe_page(EXAMPLE))
+@router.get("", operation_id="executions_list", responses=describe_page(EXAMPLE, not_found="schedule.not_found"))
 async def list_executions(
     call: Viewer,
     state: ExecutionState | None = None,
@@ -59,13 +59,21 @@ async def list_executions(
     return make_page([dict(each) for each in found], limit, lambda each: (each["id"],))
 
 
-@router.get("/{id}", operation_id="executions_get", responses=describe({**EXAMPLE, "steps": [STEP]}))
+@router.get(
+    "/{id}",
+    operation_id="executions_get",
+    responses=describe({**EXAMPLE, "steps": [STEP]}, not_found="execution.not_found"),
+)
 async def get_execution(call: Viewer, id: Id) -> dict[str, Any]:
     """Get an execution with its steps: state, activity, waiting time, duration and error of each."""
     return dict(await call.app.executions.get(id))
 
 
-@router.get("/{id}/steps", operation_id="executions_steps", responses=describe({"items": [STEP]}))
+@router.get(
+    "/{id}/steps",
+    operation_id="executions_steps",
+    responses=describe({"items": [STEP]}, not_found="execution.not_found"),
+)
 async def execution_steps(call: Viewer, id: Id) -> dict[str, Any]:
     """List the steps of an execution in the order of its plan."""
     return {"items": (await call.app.executions.get(id))["steps"]}
@@ -74,7 +82,9 @@ async def execution_steps(call: Viewer, id: Id) -> dict[str, Any]:
 @router.get(
     "/{id}/why",
     operation_id="executions_why",
-    responses=describe({"state": "in_progress", "reasons": [{"code": "queue_paused"}]}),
+    responses=describe(
+        {"state": "in_progress", "reasons": [{"code": "queue_paused"}]}, not_found="execution.not_found"
+    ),
 )
 async def why_execution(call: Viewer, id: Id) -> dict[str, Any]:
     """Explain why an execution does not advance. Returns the reasons for every open step of the current group."""
@@ -82,7 +92,10 @@ async def why_execution(call: Viewer, id: Id) -> dict[str, Any]:
 
 
 @router.post(
-    "/{id}/cancel", operation_id="executions_cancel", status_code=202, responses=describe({"state": "stopping"}, 202)
+    "/{id}/cancel",
+    operation_id="executions_cancel",
+    status_code=202,
+    responses=describe({"state": "stopping"}, 202, not_found="execution.not_found", conflict="execution.already_ended"),
 )
 async def cancel_execution(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "execution.cancel")], id: Id, body: ReasonBody | None = None
@@ -92,13 +105,25 @@ async def cancel_execution(
     return {"state": await call.app.executions.cancel(id, reason=reason)}
 
 
-@router.post("/{id}/pause", operation_id="executions_pause", status_code=204)
+@router.post(
+    "/{id}/pause",
+    operation_id="executions_pause",
+    status_code=204,
+    responses=describe(
+        not_found="execution.not_found", conflict=("execution.already_ended", "execution.already_paused")
+    ),
+)
 async def pause_execution(call: Annotated[ApiCall, requires(Role.OPERATOR, "execution.pause")], id: Id) -> None:
     """Pause an execution. No further step starts; running steps finish."""
     await call.app.executions.pause(id)
 
 
-@router.post("/{id}/resume", operation_id="executions_resume", status_code=204)
+@router.post(
+    "/{id}/resume",
+    operation_id="executions_resume",
+    status_code=204,
+    responses=describe(not_found="execution.not_found", conflict=("execution.already_ended", "execution.not_paused")),
+)
 async def resume_execution(call: Annotated[ApiCall, requires(Role.OPERATOR, "execution.resume")], id: Id) -> None:
     """Resume a paused execution."""
     await call.app.executions.resume(id)
@@ -108,7 +133,12 @@ async def resume_execution(call: Annotated[ApiCall, requires(Role.OPERATOR, "exe
     "/{id}/retry",
     operation_id="executions_retry",
     status_code=202,
-    responses=describe({"execution_id": EXAMPLE["id"]}, 202),
+    responses=describe(
+        {"execution_id": EXAMPLE["id"]},
+        202,
+        not_found="execution.not_found",
+        conflict=("execution.not_retryable", "schedule.running"),
+    ),
 )
 async def retry_execution(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "execution.retry")], id: Id, response: Response

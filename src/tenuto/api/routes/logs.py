@@ -35,7 +35,7 @@ async def list_logs(call: Viewer, limit: Limit = 100, after: After = None) -> Pa
 @router.get(
     "/{name:name}",
     operation_id="logs_read",
-    responses=describe_page(ENTRY, invalid=("log.name.invalid", "log.entry_id.invalid")),
+    responses=describe_page(ENTRY, invalid=("value.name.invalid", "log.entry_id.invalid")),
 )
 async def read_log(
     call: Viewer, name: Name, order: Literal["newest", "oldest"] = "newest", limit: Limit = 100, after: After = None

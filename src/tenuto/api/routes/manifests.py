@@ -6,8 +6,7 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, Response
-from fastapi import Body as InBody
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, requires
@@ -21,17 +20,27 @@ from tenuto.api.definition_bodies import (
     parse_etag,
     pop_enabled,
     refuse_enabled_change,
-    version_to_wire,
 )
+from tenuto.api.definition_models import DescribedBy, ManifestReplacement, ManifestResource, NewManifest
 from tenuto.api.openapi import describe, describe_page
 from tenuto.api.paging import After, Limit, Page, cursor_instant, cursor_int, decode_cursor, make_page
 from tenuto.api.parameters import ExternalId, Name, NameFilter, TextFilter, quote_path_part
 from tenuto.api.request_bodies import Body
+from tenuto.api.responses import Changed, StartedTask
 from tenuto.definitions.definition_files import parse_manifests
 from tenuto.errors import Invalid
 from tenuto.model.actors import Role
 from tenuto.model.manifests import Manifest
-from tenuto.store.manifests import StoredManifest
+from tenuto.model.tasks import TaskState
+from tenuto.store.definition_rows import Version
+from tenuto.store.manifests import (
+    ManifestGroupRecord,
+    ManifestRecord,
+    OpenRunRecord,
+    PollRecord,
+    RunAttemptRecord,
+    StoredManifest,
+)
 
 router = APIRouter(prefix="/api/v1", tags=["manifests"], route_class=ApiRoute)
 
@@ -44,13 +53,23 @@ EXAMPLE: dict[str, Any] = {
     "group": "billing",
 }
 RESPONSE: dict[str, Any] = {**EXAMPLE, "enabled": True, "version": 3, "next_run_at": "2031-06-01T04:00:00Z"}
+TASK_ID = "01a1e30e-df3e-7536-8f11-1c7c02f1d0a1"
 GROUP = {"name": "billing", "max_active": 10, "priority": 0, "enabled": True, "manifest_count": 4, "active_count": 2}
 VERSION = {"version": 3, "change": "edited", "at": "2031-05-03T09:00:00Z", "reason": "five attempts"}
 POLL = {"at": "2031-05-04T02:00:00Z", "by": "scheduler-1", "enqueued_count": 2, "dead_lettered_count": 0, "skipped": {}}
 
-DefinitionBody = Annotated[
-    dict[str, Any], InBody(examples=[EXAMPLE], description="A manifest as in a definition file.")
-]
+NOT_FOUND = "manifest.not_found"
+INVALID_DEFINITION = (
+    "definition.*",
+    "manifest.*",
+    "trigger.*",
+    "retry.*",
+    "task.*",
+    "value.*",
+    "job.unknown",
+    "job.input.invalid",
+)
+"""Families of the codes of the parser; see the reference of error codes."""
 Viewer = Annotated[ApiCall, requires(Role.VIEWER, "manifest.read")]
 
 
@@ -62,42 +81,65 @@ async def list_manifests(
     search: NameFilter = None,
     limit: Limit = 100,
     after: After = None,
-) -> Page[Any]:
+) -> Page[ManifestRecord]:
     """List manifests by external id, each with the number of its open tasks."""
     cursor = decode_cursor(after, str)
     found = await call.app.manifests.list(
         after=cursor[0] if cursor else None, enabled=enabled, group=group, search=search, limit=limit
     )
-    return make_page([dict(each) for each in found], limit, lambda each: (each["external_id"],))
+    return make_page(found, limit, lambda each: (each.external_id,))
 
 
-@router.post("/manifests", operation_id="manifests_create", status_code=201, responses=describe(RESPONSE, 201))
+@router.post(
+    "/manifests",
+    operation_id="manifests_create",
+    status_code=201,
+    response_model_exclude_unset=True,
+    responses=describe(RESPONSE, 201, conflict="manifest.already_exists", invalid=INVALID_DEFINITION),
+)
 async def create_manifest(
-    call: Annotated[ApiCall, requires(Role.EDITOR, "manifest.create")], definition: DefinitionBody, response: Response
-) -> dict[str, Any]:
+    call: Annotated[ApiCall, requires(Role.EDITOR, "manifest.create")],
+    definition: Annotated[dict[str, Any], DescribedBy(NewManifest)],
+    response: Response,
+) -> ManifestResource:
     """Create a manifest."""
     enabled = pop_enabled(definition)
     manifest = await call.app.manifests.create(
         _parse(call, definition), enabled=enabled, reason=call.reason, request_id=call.object_id
     )
     response.headers["Location"] = f"/api/v1/manifests/{quote_path_part(manifest.external_id)}"
-    return _manifest_to_wire(manifest, response)
+    return _manifest_resource(manifest, response)
 
 
-@router.get("/manifests/{external_id:name}", operation_id="manifests_get", responses=describe(RESPONSE))
-async def get_manifest(call: Viewer, external_id: ExternalId, response: Response) -> dict[str, Any]:
+@router.get(
+    "/manifests/{external_id:name}",
+    operation_id="manifests_get",
+    response_model_exclude_unset=True,
+    responses=describe(RESPONSE, not_found=NOT_FOUND),
+)
+async def get_manifest(call: Viewer, external_id: ExternalId, response: Response) -> ManifestResource:
     """Get a manifest. The response may be sent back with PUT."""
-    return _manifest_to_wire(await call.app.manifests.get(external_id), response)
+    return _manifest_resource(await call.app.manifests.get(external_id), response)
 
 
-@router.put("/manifests/{external_id:name}", operation_id="manifests_replace", responses=describe(RESPONSE))
+@router.put(
+    "/manifests/{external_id:name}",
+    operation_id="manifests_replace",
+    response_model_exclude_unset=True,
+    responses=describe(
+        RESPONSE,
+        not_found=NOT_FOUND,
+        conflict="definition.version_conflict",
+        invalid=(*INVALID_DEFINITION, "request.if_match.invalid"),
+    ),
+)
 async def change_manifest(
     call: Annotated[ApiCall, requires(Role.EDITOR, "manifest.change")],
     external_id: ExternalId,
-    definition: DefinitionBody,
+    definition: Annotated[dict[str, Any], DescribedBy(ManifestReplacement)],
     response: Response,
     if_match: IfMatch = None,
-) -> dict[str, Any]:
+) -> ManifestResource:
     """Replace the definition of a manifest."""
     version = parse_etag(if_match)
     current = await call.app.manifests.get(external_id)
@@ -106,10 +148,19 @@ async def change_manifest(
     is_unchanged = fields == manifest_to_fields(current.manifest)
     new = current.manifest if is_unchanged else _parse(call, fields)
     changed = await call.app.manifests.edit(external_id, new, reason=call.reason, version=version)
-    return _manifest_to_wire(changed, response)
+    return _manifest_resource(changed, response)
 
 
-@router.delete("/manifests/{external_id:name}", operation_id="manifests_delete", status_code=204)
+@router.delete(
+    "/manifests/{external_id:name}",
+    operation_id="manifests_delete",
+    status_code=204,
+    responses=describe(
+        not_found=NOT_FOUND,
+        conflict=("definition.version_conflict", "manifest.running", "manifest.in_use"),
+        invalid="request.if_match.invalid",
+    ),
+)
 async def delete_manifest(
     call: Annotated[ApiCall, requires(Role.EDITOR, "manifest.delete")],
     external_id: ExternalId,
@@ -120,25 +171,29 @@ async def delete_manifest(
 
 
 @router.post(
-    "/manifests/{external_id:name}/enable", operation_id="manifests_enable", responses=describe({"changed": True})
+    "/manifests/{external_id:name}/enable",
+    operation_id="manifests_enable",
+    responses=describe({"changed": True}, not_found=NOT_FOUND),
 )
 async def enable_manifest(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "manifest.enable")], external_id: ExternalId
-) -> dict[str, bool]:
+) -> Changed:
     """Enable a manifest from now on."""
     # Only a request that changed something is stored, so a repetition has changed it before.
-    return {"changed": call.is_repeat or await call.app.manifests.enable(external_id, reason=call.reason)}
+    return Changed(changed=call.is_repeat or await call.app.manifests.enable(external_id, reason=call.reason))
 
 
 @router.post(
-    "/manifests/{external_id:name}/disable", operation_id="manifests_disable", responses=describe({"changed": True})
+    "/manifests/{external_id:name}/disable",
+    operation_id="manifests_disable",
+    responses=describe({"changed": True}, not_found=NOT_FOUND),
 )
 async def disable_manifest(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "manifest.disable")], external_id: ExternalId
-) -> dict[str, bool]:
+) -> Changed:
     """Disable a manifest. Its trigger does not fire."""
     # Only a request that changed something is stored, so a repetition has changed it before.
-    return {"changed": call.is_repeat or await call.app.manifests.disable(external_id, reason=call.reason)}
+    return Changed(changed=call.is_repeat or await call.app.manifests.disable(external_id, reason=call.reason))
 
 
 class RunBody(Body):
@@ -163,14 +218,20 @@ class RunBody(Body):
     "/manifests/{external_id:name}/enqueue",
     operation_id="manifests_enqueue",
     status_code=202,
-    responses=describe({"task_id": "…"}, 202),
+    responses=describe(
+        {"task_id": TASK_ID},
+        202,
+        not_found=NOT_FOUND,
+        conflict="manifest.run.already_open",
+        invalid=("manifest.*", "job.unknown", "job.input.invalid", "value.*"),
+    ),
 )
 async def enqueue_manifest(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "manifest.enqueue")],
     external_id: ExternalId,
     response: Response,
     body: RunBody | None = None,
-) -> dict[str, UUID]:
+) -> StartedTask:
     """Run a manifest now, once, with arguments or for one item."""
     body = body or RunBody()
     if body.item is not None and body.arguments is not None:
@@ -192,27 +253,54 @@ async def enqueue_manifest(
     else:
         task_id = await call.app.manifests.enqueue(external_id, body.item, key=body.key, request_id=call.object_id)
     response.headers["Location"] = f"/api/v1/tasks/{task_id}"
-    return {"task_id": task_id}
+    return StartedTask(task_id=task_id)
 
 
-@router.get("/manifests/{external_id:name}/details", operation_id="manifests_details")
-async def manifest_details(call: Viewer, external_id: ExternalId, limit: Limit = 5) -> dict[str, Any]:
-    """Get details of a manifest: open tasks, last runs, group, dependent manifests and dead letters."""
-    found = await call.app.manifests.details(external_id, limit=limit)
-    return {name: value for name, value in found.items() if name != "manifest"}
+class ManifestRuns(BaseModel):
+    """Runs, limits, dependents and dead letters of a manifest."""
+
+    open_counts: dict[TaskState, int] = Field(description="Number of open tasks by state.")
+    open_runs: list[OpenRunRecord] = Field(description="First open runs: running ones first, then by due time.")
+    last_attempts: list[RunAttemptRecord] = Field(description="Last attempts, newest first, without batch items.")
+    group: ManifestGroupRecord | None
+    all_manifests: ManifestGroupRecord | None = Field(description="The group of all manifests.")
+    dependents: list[str] = Field(description="External ids of the manifests that depend on it.")
+    open_dead_letter_count: int
 
 
 @router.get(
-    "/manifests/{external_id:name}/versions", operation_id="manifests_versions", responses=describe_page(VERSION)
+    "/manifests/{external_id:name}/details",
+    operation_id="manifests_details",
+    responses=describe({"open_counts": {"queued": 2}, "dependents": ["reminders"]}, not_found=NOT_FOUND),
 )
-async def manifest_versions(call: Viewer, external_id: ExternalId, limit: Limit = 50, after: After = None) -> Page[Any]:
+async def manifest_details(call: Viewer, external_id: ExternalId, limit: Limit = 5) -> ManifestRuns:
+    """Get details of a manifest: open tasks, last runs, group, dependent manifests and dead letters."""
+    found = await call.app.manifests.details(external_id, limit=limit)
+    return ManifestRuns(
+        open_counts={TaskState(state): count for state, count in found.open_counts.items()},
+        open_runs=found.open_runs,
+        last_attempts=found.last_attempts,
+        group=found.group,
+        all_manifests=found.all_manifests,
+        dependents=found.dependents,
+        open_dead_letter_count=found.open_dead_letter_count,
+    )
+
+
+@router.get(
+    "/manifests/{external_id:name}/versions",
+    operation_id="manifests_versions",
+    responses=describe_page(VERSION, not_found=NOT_FOUND),
+)
+async def manifest_versions(
+    call: Viewer, external_id: ExternalId, limit: Limit = 50, after: After = None
+) -> Page[Version]:
     """List the versions of a manifest, newest first: actor, time, reason, definition before and after."""
     cursor = decode_cursor(after, cursor_instant, cursor_int)
     found = await call.app.manifests.versions(
         external_id, before=(cursor[0], cursor[1]) if cursor else None, limit=limit
     )
-    items = [version_to_wire(each, id_field="manifest_id", key_field="external_id") for each in found]
-    return make_page(items, limit, lambda each: (each["at"].isoformat(), each["version"]))
+    return make_page(found, limit, lambda each: (each.at.isoformat(), each.version))
 
 
 # --- groups and polls -------------------------------------------------------------------------------------------------
@@ -233,33 +321,33 @@ class GroupBody(Body):
 @router.get(
     "/manifest-groups", operation_id="manifest_groups_list", responses=describe_page(GROUP), tags=["manifest groups"]
 )
-async def list_manifest_groups(call: Viewer, limit: Limit = 100, after: After = None) -> Page[Any]:
+async def list_manifest_groups(call: Viewer, limit: Limit = 100, after: After = None) -> Page[ManifestGroupRecord]:
     """List manifest groups by name with the number of active runs. The group `*` contains all manifests."""
     cursor = decode_cursor(after, str)
     found = await call.app.manifests.groups(after=cursor[0] if cursor else None, limit=limit)
-    return make_page([dict(each) for each in found], limit, lambda each: (each["name"],))
+    return make_page(found, limit, lambda each: (each.name,))
 
 
 @router.get(
     "/manifest-groups/{name:name}",
     operation_id="manifest_groups_get",
-    responses=describe(GROUP),
+    responses=describe(GROUP, not_found="manifest_group.not_found"),
     tags=["manifest groups"],
 )
-async def get_manifest_group(call: Viewer, name: Name) -> dict[str, Any]:
+async def get_manifest_group(call: Viewer, name: Name) -> ManifestGroupRecord:
     """Get a manifest group with the number of its active runs."""
-    return dict(await call.app.manifests.group(name))
+    return await call.app.manifests.group(name)
 
 
 @router.put(
     "/manifest-groups/{name:name}",
     operation_id="manifest_groups_change",
-    responses=describe(GROUP),
+    responses=describe(GROUP, invalid=("manifest.*", "manifest_group.*", "value.*")),
     tags=["manifest groups"],
 )
 async def change_manifest_group(
     call: Annotated[ApiCall, requires(Role.EDITOR, "manifest_group.change")], name: Name, group: GroupBody
-) -> dict[str, Any]:
+) -> ManifestGroupRecord:
     """Change a manifest group: limit of active runs, priority, and whether its manifests run."""
     await call.app.manifests.change_group(
         name,
@@ -267,7 +355,7 @@ async def change_manifest_group(
         priority=group.priority,
         enabled=group.enabled,
     )
-    return dict(await call.app.manifests.group(name))
+    return await call.app.manifests.group(name)
 
 
 @router.get("/polls", operation_id="polls_list", responses=describe_page(POLL), tags=["polls"])
@@ -276,11 +364,11 @@ async def list_polls(
     busy: bool = False,
     limit: Limit = 50,
     after: After = None,
-) -> Page[Any]:
+) -> Page[PollRecord]:
     """List the polls of the manifest manager, newest first. With `busy`, only polls that did something."""
     cursor = decode_cursor(after, UUID)
     found = await call.app.manifests.polls(below=cursor[0] if cursor else None, only_busy=busy, limit=limit)
-    return make_page([dict(each) for each in found], limit, lambda each: (each["id"],))
+    return make_page(found, limit, lambda each: (each.id,))
 
 
 # --- conversion -------------------------------------------------------------------------------------------------------
@@ -294,19 +382,19 @@ def _parse(call: ApiCall, definition: dict[str, Any]) -> Manifest:
         raise locate_in_body(declared.locate_error(error), "manifests[0]") from error
 
 
-def _manifest_to_wire(stored: StoredManifest, response: Response) -> dict[str, Any]:
+def _manifest_resource(stored: StoredManifest, response: Response) -> ManifestResource:
     response.headers["ETag"] = f'"v{stored.version}"'
-    return {
-        "id": stored.id,
+    return ManifestResource(
+        id=stored.id,
         **manifest_to_fields(stored.manifest),
-        "enabled": stored.enabled,
-        "schedule_type": str(stored.manifest.schedule_type),
-        "property_type": stored.manifest.property_type,
-        "version": stored.version,
-        "origin": stored.origin,
-        "created_at": stored.created_at,
-        "updated_at": stored.updated_at,
-        "last_successful_run_at": stored.last_successful_run_at,
-        "last_run_at": stored.last_run_at,
-        "next_run_at": stored.next_run_at,
-    }
+        enabled=stored.enabled,
+        schedule_type=stored.manifest.schedule_type,
+        property_type=stored.manifest.property_type,
+        version=stored.version,
+        origin=stored.origin,
+        created_at=stored.created_at,
+        updated_at=stored.updated_at,
+        last_successful_run_at=stored.last_successful_run_at,
+        last_run_at=stored.last_run_at,
+        next_run_at=stored.next_run_at,
+    )

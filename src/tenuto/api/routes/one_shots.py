@@ -16,6 +16,7 @@ from pydantic_core import to_json
 
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, requires
+from tenuto.api.openapi import describe, merge_responses
 from tenuto.api.paging import After, cursor_instant, decode_cursor, encode_cursor
 from tenuto.api.request_bodies import Body
 from tenuto.errors import NotFound
@@ -29,6 +30,19 @@ router = APIRouter(prefix="/api/schedule", tags=["one-shots"], route_class=ApiRo
 
 _EXAMPLE_ID = "01a1e319-a307-7102-94ef-03aacf78560b"
 _PENDING: dict[str, Any] = {"exec_at_utc": "2031-05-17T04:00:00Z", "prompt_type": "log.append", "tags": ["order-7"]}
+
+_STATUS: dict[str, Any] = {
+    "transaction_id": _EXAMPLE_ID,
+    "runtimeStatus": "Completed",
+    **_PENDING,
+    "created_at": "2031-05-16T09:00:00Z",
+    "created_by": "billing",
+    "started_at": "2031-05-17T04:00:00.012Z",
+    "ended_at": "2031-05-17T04:00:00.019Z",
+    "attempts": 1,
+    "input": {"message": "Hello"},
+    "output": {"log": "default", "entry": 42},
+}
 
 Viewer = Annotated[ApiCall, requires(Role.VIEWER, "one_shot.read")]
 Id = Annotated[str, Path(description="Transaction id of the one-shot.", max_length=100, examples=[_EXAMPLE_ID])]
@@ -131,23 +145,6 @@ class OneShotEvent(BaseModel):
 class OneShotStatus(BaseModel):
     """Status of a one-shot."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "example": {
-                "transaction_id": _EXAMPLE_ID,
-                "runtimeStatus": "Completed",
-                **_PENDING,
-                "created_at": "2031-05-16T09:00:00Z",
-                "created_by": "billing",
-                "started_at": "2031-05-17T04:00:00.012Z",
-                "ended_at": "2031-05-17T04:00:00.019Z",
-                "attempts": 1,
-                "input": {"message": "Hello"},
-                "output": {"log": "default", "entry": 42},
-            }
-        }
-    )
-
     transaction_id: UUID
     runtime_status: RuntimeStatus = Field(alias="runtimeStatus")
     prompt_type: str
@@ -180,7 +177,16 @@ class CancelledOneShots(BaseModel):
     operation_id="one_shots_create",
     status_code=202,
     response_model=AcceptedOneShot,
-    responses={202: {"headers": {"Location": {"description": "Path of the status.", "schema": {"type": "string"}}}}},
+    responses=merge_responses(
+        {202: {"headers": {"Location": {"description": "Path of the status.", "schema": {"type": "string"}}}}},
+        describe(
+            {"transaction_id": _EXAMPLE_ID, **_PENDING},
+            202,
+            forbidden="one_shot.secret.forbidden",
+            conflict="one_shot.id.in_use",
+            invalid=("one_shot.*", "task.*", "step.*", "job.unknown", "job.input.invalid", "value.*"),
+        ),
+    ),
 )
 async def create_one_shot(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "one_shot.create")], one_shot: NewOneShot
@@ -201,7 +207,15 @@ async def create_one_shot(
     return _json_response(body, 202, {"Location": f"/api/schedule/{created.id}/status"})
 
 
-@router.get("", operation_id="one_shots_list", response_model=dict[UUID, ListedOneShot])
+@router.get(
+    "",
+    operation_id="one_shots_list",
+    response_model=dict[UUID, ListedOneShot],
+    responses=describe(
+        {_EXAMPLE_ID: {**_PENDING, "runtimeStatus": "Pending", "created_by": "billing"}},
+        invalid=("request.cursor.invalid", "one_shot.status.unknown", "value.*", "database.value.out_of_range"),
+    ),
+)
 async def list_one_shots(
     call: Viewer,
     request: Request,
@@ -239,7 +253,12 @@ async def list_one_shots(
     return _json_response({str(each.id): _listed_to_wire(each) for each in found}, 200, headers)
 
 
-@router.delete("", operation_id="one_shots_cancel_all", response_model=CancelledOneShots)
+@router.delete(
+    "",
+    operation_id="one_shots_cancel_all",
+    response_model=CancelledOneShots,
+    responses=describe({"terminated": [_EXAMPLE_ID], "total": 1, "stopping": []}),
+)
 async def cancel_all_one_shots(call: Annotated[ApiCall, requires(Role.ADMIN, "one_shot.wipe")]) -> Response:
     """Cancel all one-shots in one transaction. Pending ones end at once, running ones when their code has stopped."""
     cancelled = await call.app.one_shots.cancel_all()
@@ -249,7 +268,12 @@ async def cancel_all_one_shots(call: Annotated[ApiCall, requires(Role.ADMIN, "on
     return _json_response(body, 200)
 
 
-@router.get("/{id}/status", operation_id="one_shots_status", response_model=OneShotStatus)
+@router.get(
+    "/{id}/status",
+    operation_id="one_shots_status",
+    response_model=OneShotStatus,
+    responses=describe(_STATUS, not_found="one_shot.not_found"),
+)
 async def get_one_shot_status(
     call: Viewer, id: Id, history: Annotated[bool, Query(description="Include the events.")] = False
 ) -> Response:
@@ -258,7 +282,12 @@ async def get_one_shot_status(
     return _json_response(_status_to_wire(found), 200)
 
 
-@router.delete("/{id}", operation_id="one_shots_cancel", status_code=204)
+@router.delete(
+    "/{id}",
+    operation_id="one_shots_cancel",
+    status_code=204,
+    responses=describe(not_found="one_shot.not_found", conflict="task.busy"),
+)
 async def cancel_one_shot(call: Annotated[ApiCall, requires(Role.OPERATOR, "one_shot.cancel")], id: Id) -> Response:
     """Cancel a one-shot. A pending one ends immediately, a running one when its code has stopped; an ended one does not
     change."""

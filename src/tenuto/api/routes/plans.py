@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from fastapi import Body as InBody
+from pydantic import BaseModel, Field
 
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, requires
 from tenuto.api.definition_bodies import locate_in_body
+from tenuto.api.definition_models import DefinitionDocument, DescribedBy
 from tenuto.api.openapi import describe
 from tenuto.definitions.document_parser import Document
+from tenuto.definitions.versioned_definitions import Effect
 from tenuto.errors import Conflict, Invalid
 from tenuto.model.actors import Role
 from tenuto.operations.plans import ApplyPlan, read_declarations
 
 router = APIRouter(prefix="/api/v1/plans", tags=["plans"], route_class=ApiRoute)
 
-EXAMPLE: dict[str, Any] = {
-    "schedules": [{"name": "nightly", "cron": "0 2 * * *", "steps": [{"job": "hr_import"}]}],
-    "groups": [{"name": "billing", "max_active": 10}],
-}
 CHANGE = {
     "what": "schedule",
     "name": "nightly",
@@ -31,23 +29,62 @@ CHANGE = {
     "changes": {"trigger": {"before": {}, "after": {}}},
 }
 PLANNED = {"changes": [CHANGE], "deleted": [], "changes_something": True, "plan": "9b1d…"}
+PROBLEMS: dict[str, Any] = {
+    "conflict": ("plan.changed", "definition.changed_since_plan", "schedule.*", "manifest.*"),
+    "invalid": (
+        "definition.*",
+        "schedule.*",
+        "manifest.*",
+        "manifest_group.*",
+        "step.*",
+        "trigger.*",
+        "retry.*",
+        "task.*",
+        "value.*",
+        "plan.declared_in_code",
+        "job.unknown",
+        "job.input.invalid",
+    ),
+}
 
-Definitions = Annotated[
-    dict[str, Any],
-    InBody(examples=[EXAMPLE], description="Content of a definition file: `schedules`, `manifests`, `groups`."),
-]
+Definitions = Annotated[dict[str, Any], DescribedBy(DefinitionDocument)]
 Prune = Annotated[bool, Query(description="Delete definitions that an earlier file declared and this body does not.")]
 
 
-@router.post("", operation_id="plans_create", responses=describe(PLANNED))
+class FieldDifference(BaseModel):
+    """Values of a field before and after a change."""
+
+    before: Any
+    after: Any
+
+
+class DefinitionChange(BaseModel):
+    """The effect of one definition."""
+
+    what: Literal["schedule", "manifest", "group"]
+    name: str
+    effect: Effect
+    changes: dict[str, FieldDifference]
+
+
+class PlannedChanges(BaseModel):
+    """The changes that applying definitions makes."""
+
+    changes: list[DefinitionChange]
+    deleted: list[str]
+    changes_something: bool
+    plan: str = Field(description="Fingerprint of the changes, for `plan` of `POST /api/v1/plans/apply`.")
+
+
+@router.post("", operation_id="plans_create", responses=describe(PLANNED, **PROBLEMS))
 async def plan_definitions(
     call: Annotated[ApiCall, requires(Role.VIEWER, "plan.read")], definitions: Definitions, prune: Prune = False
-) -> dict[str, Any]:
+) -> PlannedChanges:
     """Plan definitions. Returns the changes that applying them would make, and changes nothing."""
-    return _plan_to_wire(await _make_plan(call, definitions, prune=prune))
+    return _describe_plan(await _make_plan(call, definitions, prune=prune))
 
 
-@router.post("/apply", operation_id="plans_apply", responses=describe(PLANNED))
+@router.post("/apply", operation_id="plans_apply", responses=describe(PLANNED, **PROBLEMS))
 async def apply_definitions(
     call: Annotated[ApiCall, requires(Role.EDITOR, "plan.apply")],
     definitions: Definitions,
@@ -56,11 +93,11 @@ async def apply_definitions(
         str | None,
         Query(max_length=100, description="`plan` of the reviewed plan. The request is refused if the changes differ."),
     ] = None,
-) -> dict[str, Any]:
+) -> PlannedChanges:
     """Apply definitions in one transaction. Refused if the changes differ from the given plan."""
     planned = await _make_plan(call, definitions, prune=prune)
-    response = _plan_to_wire(planned)
-    if plan is not None and response["plan"] != plan:
+    response = _describe_plan(planned)
+    if plan is not None and response.plan != plan:
         raise Conflict(
             "the changes differ from the reviewed plan", code="plan.changed", field="plan", remedy="review the new plan"
         )
@@ -75,17 +112,21 @@ async def _make_plan(call: ApiCall, definitions: dict[str, Any], *, prune: bool)
         raise locate_in_body(error) from error
 
 
-def _plan_to_wire(planned: ApplyPlan) -> dict[str, Any]:
+def _describe_plan(planned: ApplyPlan) -> PlannedChanges:
     changes = [
-        *(_change_to_wire("schedule", each) for each in planned.schedules.changes),
-        *(_change_to_wire("manifest", each) for each in planned.manifests.changes),
-        *(_change_to_wire("group", each) for each in planned.groups),
+        *(_describe_change("schedule", each) for each in planned.schedules.changes),
+        *(_describe_change("manifest", each) for each in planned.manifests.changes),
+        *(_describe_change("group", each) for each in planned.groups),
     ]
-    response = {"changes": changes, "deleted": list(planned.deleted), "changes_something": planned.has_changes}
-    fingerprint = hashlib.sha256(json.dumps(response, sort_keys=True, default=str).encode()).hexdigest()
-    return {**response, "plan": fingerprint}
+    found = PlannedChanges(
+        changes=changes, deleted=list(planned.deleted), changes_something=planned.has_changes, plan=""
+    )
+    content = json.dumps(found.model_dump(mode="json"), sort_keys=True)
+    return found.model_copy(update={"plan": hashlib.sha256(content.encode()).hexdigest()})
 
 
-def _change_to_wire(resource: str, change: Any) -> dict[str, Any]:
-    differences = {name: {"before": before, "after": after} for name, (before, after) in change.differences.items()}
-    return {"what": resource, "name": change.key, "effect": change.effect, "changes": differences}
+def _describe_change(resource: Literal["schedule", "manifest", "group"], change: Any) -> DefinitionChange:
+    differences = {
+        name: FieldDifference(before=before, after=after) for name, (before, after) in change.differences.items()
+    }
+    return DefinitionChange(what=resource, name=change.key, effect=change.effect, changes=differences)

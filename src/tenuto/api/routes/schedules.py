@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Body, Query, Response
+from fastapi import APIRouter, Query, Response
+from pydantic import BaseModel, ConfigDict, Field
 
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, requires
@@ -20,15 +22,28 @@ from tenuto.api.definition_bodies import (
     pop_enabled,
     refuse_enabled_change,
     schedule_to_fields,
-    version_to_wire,
+)
+from tenuto.api.definition_models import (
+    DescribedBy,
+    MisfireFields,
+    NewSchedule,
+    ScheduleReplacement,
+    ScheduleResource,
+    Trigger,
 )
 from tenuto.api.openapi import describe, describe_page
 from tenuto.api.paging import After, Limit, Page, cursor_instant, cursor_int, decode_cursor, make_page
 from tenuto.api.parameters import Name, NameFilter, TextFilter, quote_path_part
+from tenuto.api.problems import Refused
+from tenuto.api.request_bodies import Body
+from tenuto.api.responses import Changed
 from tenuto.definitions.definition_files import parse_schedules
 from tenuto.model.actors import Role
+from tenuto.model.executions import ExecutionState
 from tenuto.model.occurrences import Decision
-from tenuto.model.schedules import ScheduleDefinition
+from tenuto.model.schedules import OverlapPolicy, ScheduleDefinition
+from tenuto.scheduling.firing import RunResult
+from tenuto.store.definition_rows import Version
 from tenuto.store.schedules import Schedule
 
 router = APIRouter(prefix="/api/v1", tags=["schedules"], route_class=ApiRoute)
@@ -37,7 +52,7 @@ EXAMPLE = {
     "name": "Nightly HR Sync",
     "trigger": {"kind": "cron", "cron": "0 2 * * *", "zone": "Europe/London"},
     "steps": [
-        {"name": "import", "job": "hr_import", "input": {"full": True}, "timeout": "30m"},
+        {"name": "import", "job": "hr_import", "input": {"full": True}, "timeout": 1800.0},
         [{"name": "export to AD", "job": "ad_export"}, {"name": "export to LDAP", "job": "ldap_export"}],
     ],
     "overlap": "skip",
@@ -45,52 +60,152 @@ EXAMPLE = {
 
 RESPONSE = {**EXAMPLE, "enabled": True, "version": 3, "next_run_at": "2031-05-05T01:00:00Z"}
 LISTED = {"name": EXAMPLE["name"], "enabled": True, "total_steps": 3, "last_state": "completed"}
+EXECUTION_ID = "01a1e30e-df3e-7536-8f11-1c7c02f1d0a1"
 VERSION = {"version": 3, "change": "edited", "at": "2031-05-03T09:00:00Z", "reason": "an hour later"}
 ENTRY = {"schedule_name": EXAMPLE["name"], "due_at": "2031-05-04T01:00:00Z", "decision": "fired", "reason": None}
 
-DefinitionBody = Annotated[dict[str, Any], Body(examples=[EXAMPLE], description="A schedule as in a definition file.")]
+INVALID_DEFINITION = (
+    "definition.*",
+    "schedule.*",
+    "step.*",
+    "trigger.*",
+    "retry.*",
+    "task.*",
+    "value.*",
+    "job.unknown",
+    "job.input.invalid",
+    "secret.*",
+)
+"""Families of the codes of the parser; see the reference of error codes."""
 Viewer = Annotated[ApiCall, requires(Role.VIEWER, "schedule.read")]
+
+
+class ScheduleListItem(BaseModel):
+    """A schedule in a list, with its last run."""
+
+    id: UUID
+    name: str
+    description: str
+    enabled: bool
+    trigger: Annotated[dict[str, Any], DescribedBy(Trigger)]
+    overlap: OverlapPolicy
+    misfire: Annotated[dict[str, Any], DescribedBy(MisfireFields)]
+    total_steps: int
+    version: int
+    origin: str
+    created_at: datetime
+    updated_at: datetime
+    last_run_at: datetime | None
+    next_run_at: datetime | None
+    planned: bool = Field(description="Whether the next run has been determined.")
+    last_execution_id: UUID | None
+    last_state: ExecutionState | None
+    last_started_at: datetime | None
+    last_ended_at: datetime | None
+    last_group: int | None
+    last_groups: int | None
+    last_failed_steps: int | None
+    last_error: str | None
+
+
+class LedgerEntry(BaseModel):
+    """A due instant and its decision."""
+
+    id: UUID
+    schedule_id: UUID
+    schedule_name: str
+    due_at: datetime
+    until: datetime | None
+    origin: str
+    decision: Decision
+    turn: int | None
+    reason: str | None
+    execution_id: UUID | None
+    decided_at: datetime
+    decided_by: str
+
+
+class RunArguments(Body):
+    """Arguments of a manual run."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"arguments": {"import": {"full": True}}}]})
+
+    arguments: dict[str, dict[str, Any]] | None = Field(
+        default=None,
+        description="Arguments by step name, for this run only. Steps other than jobs require the role editor.",
+    )
+
+
+class Preview(BaseModel):
+    """Next runs."""
+
+    runs: Sequence[datetime]
 
 
 @router.get("/schedules", operation_id="schedules_list", responses=describe_page(LISTED))
 async def list_schedules(
     call: Viewer, enabled: bool | None = None, search: NameFilter = None, limit: Limit = 100, after: After = None
-) -> Page[Any]:
+) -> Page[ScheduleListItem]:
     """List schedules by name, each with its last run."""
     cursor = decode_cursor(after, str)
     found = await call.app.schedules.list(
         after=cursor[0] if cursor else None, enabled=enabled, search=search, limit=limit
     )
-    return make_page([_list_item_to_wire(each) for each in found], limit, lambda each: (each["name"],))
+    return make_page([_list_item(each) for each in found], limit, lambda each: (each.name,))
 
 
-@router.post("/schedules", operation_id="schedules_create", status_code=201, responses=describe(RESPONSE, 201))
+@router.post(
+    "/schedules",
+    operation_id="schedules_create",
+    status_code=201,
+    responses=describe(RESPONSE, 201, conflict="schedule.already_exists", invalid=INVALID_DEFINITION),
+)
 async def create_schedule(
-    call: Annotated[ApiCall, requires(Role.EDITOR, "schedule.create")], definition: DefinitionBody, response: Response
-) -> dict[str, Any]:
+    call: Annotated[ApiCall, requires(Role.EDITOR, "schedule.create")],
+    definition: Annotated[dict[str, Any], DescribedBy(NewSchedule)],
+    response: Response,
+) -> ScheduleResource:
     """Create a schedule."""
     enabled = pop_enabled(definition)
     schedule = await call.app.schedules.create(
         _parse(definition), enabled=enabled, reason=call.reason, request_id=call.object_id
     )
     response.headers["Location"] = f"/api/v1/schedules/{quote_path_part(schedule.name)}"
-    return _schedule_to_wire(schedule, response)
+    return _schedule_resource(schedule, response)
 
 
-@router.get("/schedules/{name:name}", operation_id="schedules_get", responses=describe(RESPONSE))
-async def get_schedule(call: Viewer, name: Name, response: Response) -> dict[str, Any]:
+@router.get(
+    "/schedules/{name:name}",
+    operation_id="schedules_get",
+    responses=describe(RESPONSE, not_found="schedule.not_found"),
+)
+async def get_schedule(call: Viewer, name: Name, response: Response) -> ScheduleResource:
     """Get a schedule. The response may be sent back with PUT."""
-    return _schedule_to_wire(await call.app.schedules.get(name), response)
+    return _schedule_resource(await call.app.schedules.get(name), response)
 
 
-@router.put("/schedules/{name:name}", operation_id="schedules_replace", responses=describe(RESPONSE))
+@router.put(
+    "/schedules/{name:name}",
+    operation_id="schedules_replace",
+    responses=describe(
+        RESPONSE,
+        not_found="schedule.not_found",
+        conflict=(
+            "definition.version_conflict",
+            "schedule.already_exists",
+            "schedule.name.declared",
+            "schedule.in_use",
+        ),
+        invalid=(*INVALID_DEFINITION, "request.if_match.invalid"),
+    ),
+)
 async def change_schedule(
     call: Annotated[ApiCall, requires(Role.EDITOR, "schedule.change")],
     name: Name,
-    definition: DefinitionBody,
+    definition: Annotated[dict[str, Any], DescribedBy(ScheduleReplacement)],
     response: Response,
     if_match: IfMatch = None,
-) -> dict[str, Any]:
+) -> ScheduleResource:
     """Replace the definition of a schedule."""
     version = parse_etag(if_match)
     current = await call.app.schedules.get(name)
@@ -99,10 +214,20 @@ async def change_schedule(
     new = _parse(fields)
     if fields["steps"] == schedule_to_fields(current.definition)["steps"]:
         new = replace(new, plan=current.definition.plan)
-    return _schedule_to_wire(await call.app.schedules.edit(name, new, reason=call.reason, version=version), response)
+    changed = await call.app.schedules.edit(name, new, reason=call.reason, version=version)
+    return _schedule_resource(changed, response)
 
 
-@router.delete("/schedules/{name:name}", operation_id="schedules_delete", status_code=204)
+@router.delete(
+    "/schedules/{name:name}",
+    operation_id="schedules_delete",
+    status_code=204,
+    responses=describe(
+        not_found="schedule.not_found",
+        conflict=("definition.version_conflict", "schedule.running", "schedule.in_use"),
+        invalid="request.if_match.invalid",
+    ),
+)
 async def delete_schedule(
     call: Annotated[ApiCall, requires(Role.EDITOR, "schedule.delete")], name: Name, if_match: IfMatch = None
 ) -> None:
@@ -110,68 +235,99 @@ async def delete_schedule(
     await call.app.schedules.delete(name, reason=call.reason, version=parse_etag(if_match))
 
 
-@router.post("/schedules/{name:name}/enable", operation_id="schedules_enable")
-async def enable_schedule(
-    call: Annotated[ApiCall, requires(Role.OPERATOR, "schedule.enable")], name: Name
-) -> dict[str, bool]:
+@router.post(
+    "/schedules/{name:name}/enable",
+    operation_id="schedules_enable",
+    responses=describe({"changed": True}, not_found="schedule.not_found"),
+)
+async def enable_schedule(call: Annotated[ApiCall, requires(Role.OPERATOR, "schedule.enable")], name: Name) -> Changed:
     """Enable a schedule from now on."""
     # The idempotency key is stored only with a change, so a repeated request changed the schedule the first time.
-    return {"changed": call.is_repeat or await call.app.schedules.enable(name, reason=call.reason)}
+    return Changed(changed=call.is_repeat or await call.app.schedules.enable(name, reason=call.reason))
 
 
-@router.post("/schedules/{name:name}/disable", operation_id="schedules_disable")
+@router.post(
+    "/schedules/{name:name}/disable",
+    operation_id="schedules_disable",
+    responses=describe({"changed": True}, not_found="schedule.not_found"),
+)
 async def disable_schedule(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "schedule.disable")], name: Name
-) -> dict[str, bool]:
+) -> Changed:
     """Disable a schedule. Manual runs remain possible."""
     # Only a request that changed something is stored, so a repetition has changed it before.
-    return {"changed": call.is_repeat or await call.app.schedules.disable(name, reason=call.reason)}
+    return Changed(changed=call.is_repeat or await call.app.schedules.disable(name, reason=call.reason))
 
 
-@router.post("/schedules/{name:name}/run", operation_id="schedules_run", status_code=202)
+@router.post(
+    "/schedules/{name:name}/run",
+    operation_id="schedules_run",
+    status_code=202,
+    responses=describe(
+        {"decision": "fired", "execution_id": EXECUTION_ID},
+        202,
+        forbidden="step.arguments.forbidden",
+        not_found="schedule.not_found",
+        conflict="schedule.run.rejected",
+        invalid=("schedule.*", "step.*", "job.unknown", "job.input.invalid", "value.*"),
+    ),
+)
 async def run_schedule(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "schedule.run")],
     name: Name,
     response: Response,
-    arguments: Annotated[
-        dict[str, dict[str, Any]] | None,
-        Body(
-            embed=True,
-            description="Arguments by step name, for this run only. Steps other than jobs require the role editor.",
-            examples=[{"import": {"full": True}}],
-        ),
-    ] = None,
-) -> dict[str, Any]:
-    """Run a schedule now. The overlap policy decides if an execution is active."""
+    body: RunArguments | None = None,
+) -> RunResult:
+    """Run a schedule now. If an execution is active, the overlap policy decides: the run is queued (without an
+    execution id) or refused with 409."""
     started = await call.app.schedules.run(
-        name, arguments=arguments, jobs_only=not call.caller.has_role(Role.EDITOR), request_id=call.object_id
+        name,
+        arguments=None if body is None else body.arguments,
+        jobs_only=not call.caller.has_role(Role.EDITOR),
+        request_id=call.object_id,
     )
+    if started.decision is Decision.SKIPPED:
+        raise Refused(
+            409,
+            f"the run of schedule {name!r} was skipped: {started.reason}",
+            code="schedule.run.rejected",
+            remedy="run it when the active execution has ended, or choose another overlap policy",
+        )
     if started.execution_id is not None:
         response.headers["Location"] = f"/api/v1/executions/{started.execution_id}"
-    return {"decision": str(started.decision), "reason": started.reason, "execution_id": started.execution_id}
+    return started
 
 
-@router.get("/schedules/{name:name}/preview", operation_id="schedules_preview")
-async def preview_schedule(
-    call: Viewer, name: Name, count: Annotated[int, Query(ge=1, le=100)] = 10
-) -> dict[str, list[datetime]]:
+@router.get(
+    "/schedules/{name:name}/preview",
+    operation_id="schedules_preview",
+    responses=describe({"runs": ["2031-05-05T01:00:00Z"]}, not_found="schedule.not_found"),
+)
+async def preview_schedule(call: Viewer, name: Name, count: Annotated[int, Query(ge=1, le=100)] = 10) -> Preview:
     """List the next runs of a schedule."""
-    return {"runs": list(await call.app.schedules.next(name, count))}
+    return Preview(runs=await call.app.schedules.next(name, count))
 
 
-@router.get("/schedules/{name:name}/versions", operation_id="schedules_versions", responses=describe_page(VERSION))
-async def schedule_versions(call: Viewer, name: Name, limit: Limit = 50, after: After = None) -> Page[Any]:
+@router.get(
+    "/schedules/{name:name}/versions",
+    operation_id="schedules_versions",
+    responses=describe_page(VERSION, not_found="schedule.not_found"),
+)
+async def schedule_versions(call: Viewer, name: Name, limit: Limit = 50, after: After = None) -> Page[Version]:
     """List the versions of a schedule, newest first: actor, time, reason, definition before and after."""
     cursor = decode_cursor(after, cursor_instant, cursor_int)
     found = await call.app.schedules.versions(name, before=(cursor[0], cursor[1]) if cursor else None, limit=limit)
-    items = [version_to_wire(each, id_field="schedule_id", key_field="name") for each in found]
-    return make_page(items, limit, lambda each: (each["at"].isoformat(), each["version"]))
+    return make_page(found, limit, lambda each: (each.at.isoformat(), each.version))
 
 
-@router.get("/ledger", operation_id="ledger_list", responses=describe_page(ENTRY))
+@router.get("/ledger", operation_id="ledger_list", responses=describe_page(ENTRY, not_found="schedule.not_found"))
 async def list_ledger(
-    call: Viewer, schedule: TextFilter = None, decision: Decision | None = None, limit: Limit = 100, after: After = None
-) -> Page[Any]:
+    call: Viewer,
+    schedule: TextFilter = None,
+    decision: Decision | None = None,
+    limit: Limit = 100,
+    after: After = None,
+) -> Page[LedgerEntry]:
     """List the occurrence ledger: every due instant and its decision, newest first."""
     cursor = decode_cursor(after, cursor_instant, UUID)
     found = await call.app.schedules.ledger(
@@ -181,7 +337,8 @@ async def list_ledger(
         decision=decision,
         limit=limit,
     )
-    return make_page([dict(each) for each in found], limit, lambda each: (each["due_at"].isoformat(), each["id"]))
+    items = [LedgerEntry(**each) for each in found]
+    return make_page(items, limit, lambda each: (each.due_at.isoformat(), each.id))
 
 
 # --- conversion -------------------------------------------------------------------------------------------------------
@@ -191,22 +348,22 @@ def _parse(definition: dict[str, Any]) -> ScheduleDefinition:
     return parse_definition("schedules", definition, parse_schedules).definition
 
 
-def _list_item_to_wire(schedule: dict[str, Any]) -> dict[str, Any]:
+def _list_item(schedule: Mapping[str, Any]) -> ScheduleListItem:
     """Return a schedule with the number of its steps instead of its plan."""
-    item = {name: value for name, value in schedule.items() if name != "plan"}
-    return {**item, "total_steps": sum(len(group) for group in schedule["plan"])}
+    fields = {name: value for name, value in schedule.items() if name != "plan"}
+    return ScheduleListItem(**fields, total_steps=sum(len(group) for group in schedule["plan"]))
 
 
-def _schedule_to_wire(schedule: Schedule, response: Response) -> dict[str, Any]:
+def _schedule_resource(schedule: Schedule, response: Response) -> ScheduleResource:
     response.headers["ETag"] = f'"v{schedule.version}"'
-    return {
-        "id": schedule.id,
+    return ScheduleResource(
+        id=schedule.id,
         **schedule_to_fields(schedule.definition),
-        "enabled": schedule.enabled,
-        "version": schedule.version,
-        "origin": schedule.origin,
-        "created_at": schedule.created_at,
-        "updated_at": schedule.updated_at,
-        "last_run_at": schedule.last_run_at,
-        "next_run_at": schedule.next_run_at,
-    }
+        enabled=schedule.enabled,
+        version=schedule.version,
+        origin=schedule.origin,
+        created_at=schedule.created_at,
+        updated_at=schedule.updated_at,
+        last_run_at=schedule.last_run_at,
+        next_run_at=schedule.next_run_at,
+    )

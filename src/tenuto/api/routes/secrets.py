@@ -46,7 +46,13 @@ async def list_secrets(
     return make_page(found, limit, lambda each: (each.name,))
 
 
-@router.put("/{name:name}", operation_id="secrets_set", responses=describe({"name": "hr/database", "version": 3}))
+@router.put(
+    "/{name:name}",
+    operation_id="secrets_set",
+    responses=describe(
+        {"name": "hr/database", "version": 3}, conflict="secret.master_key.unknown", invalid=("secret.*", "value.*")
+    ),
+)
 async def set_secret(
     call: Annotated[ApiCall, requires(Role.ADMIN, "secret.set")], name: Name, secret: SecretValue
 ) -> StoredSecret:
@@ -54,7 +60,9 @@ async def set_secret(
     return StoredSecret(name=name, version=await call.app.secrets.set(name, secret.value))
 
 
-@router.delete("/{name:name}", operation_id="secrets_delete", status_code=204)
+@router.delete(
+    "/{name:name}", operation_id="secrets_delete", status_code=204, responses=describe(not_found="secret.not_found")
+)
 async def delete_secret(call: Annotated[ApiCall, requires(Role.ADMIN, "secret.delete")], name: Name) -> None:
     """Delete a secret. Steps that refer to it fail from now on."""
     await call.app.secrets.delete(name)

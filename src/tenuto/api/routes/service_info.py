@@ -11,6 +11,7 @@ from pydantic import BaseModel, Field
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, RequiredRole, requires
 from tenuto.api.openapi import describe
+from tenuto.api.paging import Items
 from tenuto.api.parameters import Name
 from tenuto.app import Tenuto
 from tenuto.errors import NotFound, UnknownJob
@@ -32,17 +33,38 @@ JOB = {
 Viewer = Annotated[ApiCall, requires(Role.VIEWER, "job.read")]
 
 
+class JobDescription(BaseModel):
+    """A job, or a step kind, with the JSON schema of its input."""
+
+    name: str
+    description: str | None
+    queue: str
+    priority: int
+    timeout_seconds: float | None
+    max_retries: int
+    isolated: bool = Field(description="Whether it runs in a child process.")
+    required: list[str] = Field(description="Arguments without a default.")
+    input_schema: dict[str, Any]
+
+
+class ServiceSettings(BaseModel):
+    """Version and settings of the web service."""
+
+    version: str
+    settings: dict[str, Any] = Field(description="Settings by name; secrets are redacted.")
+
+
 @router.get("/jobs", operation_id="jobs_list", responses=describe({"items": [JOB]}))
-async def list_jobs(call: Viewer) -> dict[str, Any]:
+async def list_jobs(call: Viewer) -> Items[JobDescription]:
     """List the jobs of this web service with the JSON schema of their input. Workers may have other jobs."""
-    return {"items": [_job_to_wire(name, job) for name, job in sorted(call.app.jobs.jobs_by_name.items())]}
+    return Items(items=[_describe_job(name, job) for name, job in sorted(call.app.jobs.jobs_by_name.items())])
 
 
-@router.get("/jobs/{name:name}", operation_id="jobs_get", responses=describe(JOB))
-async def get_job(call: Viewer, name: Name) -> dict[str, Any]:
+@router.get("/jobs/{name:name}", operation_id="jobs_get", responses=describe(JOB, not_found="job.unknown"))
+async def get_job(call: Viewer, name: Name) -> JobDescription:
     """Get a job with the JSON schema of its input."""
     try:
-        return _job_to_wire(name, call.app.jobs.get_job(name))
+        return _describe_job(name, call.app.jobs.get_job(name))
     except UnknownJob as error:
         raise NotFound(error.message, code=error.code, remedy="list jobs with GET /api/v1/jobs") from None
 
@@ -52,9 +74,9 @@ async def get_job(call: Viewer, name: Name) -> dict[str, Any]:
     operation_id="step_kinds_list",
     responses=describe({"items": [{"name": "schedule", "input_schema": {}}]}),
 )
-async def list_step_kinds(call: Viewer) -> dict[str, Any]:
+async def list_step_kinds(call: Viewer) -> Items[JobDescription]:
     """List step kinds other than jobs, with the JSON schema of their arguments."""
-    return {"items": [_job_to_wire(name, job) for name, job in sorted(call.app.jobs.handlers_by_kind.items())]}
+    return Items(items=[_describe_job(name, job) for name, job in sorted(call.app.jobs.handlers_by_kind.items())])
 
 
 @router.get(
@@ -62,24 +84,23 @@ async def list_step_kinds(call: Viewer) -> dict[str, Any]:
     operation_id="settings_get",
     responses=describe({"version": "1.0.0", "settings": {"retention_days": 90.0}}),
 )
-async def get_settings(call: Annotated[ApiCall, requires(Role.ADMIN, "settings.read")]) -> dict[str, Any]:
+async def get_settings(call: Annotated[ApiCall, requires(Role.ADMIN, "settings.read")]) -> ServiceSettings:
     """Get the settings of this web service, with secrets redacted."""
-    return {"version": __version__, "settings": call.app.settings.redacted()}
+    return ServiceSettings(version=__version__, settings=call.app.settings.redacted())
 
 
-def _job_to_wire(name: str, job: Job[..., Any]) -> dict[str, Any]:
-    retry = job.policy.retry
-    return {
-        "name": name,
-        "description": (job.__doc__ or "").strip() or None,
-        "queue": job.options.queue,
-        "priority": job.options.priority,
-        "timeout": job.policy.timeout_seconds,
-        "max_retries": retry.max_retries,
-        "isolated": job.isolated,
-        "required": sorted(job.required_parameters),
-        "input_schema": job.input_schema(),
-    }
+def _describe_job(name: str, job: Job[..., Any]) -> JobDescription:
+    return JobDescription(
+        name=name,
+        description=(job.__doc__ or "").strip() or None,
+        queue=job.options.queue,
+        priority=job.options.priority,
+        timeout_seconds=job.policy.timeout_seconds,
+        max_retries=job.policy.retry.max_retries,
+        isolated=job.isolated,
+        required=sorted(job.required_parameters),
+        input_schema=job.input_schema(),
+    )
 
 
 probe_router = APIRouter(route_class=ApiRoute, tags=["about"])

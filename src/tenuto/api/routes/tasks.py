@@ -64,7 +64,10 @@ class NewTask(Body):
 
 
 @router.post(
-    "", operation_id="tasks_enqueue", status_code=202, responses=describe({"id": EXAMPLE["id"], "created": True}, 202)
+    "",
+    operation_id="tasks_enqueue",
+    status_code=202,
+    responses=describe({"id": EXAMPLE["id"], "created": True}, 202, invalid=("job.*", "task.*", "value.*")),
 )
 async def enqueue_task(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "task.create")], new_task: NewTask, response: Response
@@ -100,7 +103,7 @@ async def list_tasks(
     return make_page([dict(each) for each in found], limit, lambda each: (each["id"],))
 
 
-@router.get("/{id}", operation_id="tasks_get", responses=describe(EXAMPLE))
+@router.get("/{id}", operation_id="tasks_get", responses=describe(EXAMPLE, not_found="task.not_found"))
 async def get_task(call: Viewer, id: Id) -> dict[str, Any]:
     """Get a task. A finished task is shown by its last attempt."""
     try:
@@ -109,13 +112,13 @@ async def get_task(call: Viewer, id: Id) -> dict[str, Any]:
         return dict((await call.app.attempts(id))[-1])
 
 
-@router.get("/{id}/attempts", operation_id="tasks_attempts")
+@router.get("/{id}/attempts", operation_id="tasks_attempts", responses=describe(not_found="task.not_found"))
 async def task_attempts(call: Viewer, id: Id) -> dict[str, Any]:
     """List the attempts of a task, oldest first. The last attempt may not have started."""
     return {"items": [dict(each) for each in await call.app.attempts(id)]}
 
 
-@router.get("/{id}/steps", operation_id="tasks_steps")
+@router.get("/{id}/steps", operation_id="tasks_steps", responses=describe(not_found="task.not_found"))
 async def task_steps(call: Viewer, id: Id) -> dict[str, Any]:
     """List the step checkpoints of a chain in order. The list is empty for other jobs."""
     await call.app.attempts(id)
@@ -123,7 +126,9 @@ async def task_steps(call: Viewer, id: Id) -> dict[str, Any]:
 
 
 @router.get(
-    "/{id}/why", operation_id="tasks_why", responses=describe({"state": "queued", "reasons": [{"code": "no_worker"}]})
+    "/{id}/why",
+    operation_id="tasks_why",
+    responses=describe({"state": "queued", "reasons": [{"code": "no_worker"}]}, not_found="task.not_found"),
 )
 async def why_task(call: Viewer, id: Id) -> dict[str, Any]:
     """Explain why a task is not running. Each reason has a code and a message."""
@@ -131,7 +136,12 @@ async def why_task(call: Viewer, id: Id) -> dict[str, Any]:
 
 
 @router.post(
-    "/{id}/cancel", operation_id="tasks_cancel", status_code=202, responses=describe({"state": "cancelled"}, 202)
+    "/{id}/cancel",
+    operation_id="tasks_cancel",
+    status_code=202,
+    responses=describe(
+        {"state": "cancelled"}, 202, not_found="task.not_found", conflict=("task.already_ended", "task.busy")
+    ),
 )
 async def cancel_task(call: Annotated[ApiCall, requires(Role.OPERATOR, "task.cancel")], id: Id) -> dict[str, Any]:
     """Cancel a task. A running task ends when its code has stopped."""
@@ -183,7 +193,9 @@ async def list_activities(
 @activity_router.get(
     "/stats",
     operation_id="activities_stats",
-    responses=describe({"since": "2031-05-03T02:00:00Z", "items": [STATS_EXAMPLE]}),
+    responses=describe(
+        {"since": "2031-05-03T02:00:00Z", "items": [STATS_EXAMPLE]}, invalid="value.instant.no_utc_offset"
+    ),
 )
 async def activity_stats(
     call: ActivityViewer,
@@ -196,19 +208,30 @@ async def activity_stats(
     return {"since": start, "items": await call.app.stats(since=start, name=name, limit=limit)}
 
 
-@activity_router.get("/{id}", operation_id="activities_get", responses=describe(ACTIVITY_EXAMPLE))
+@activity_router.get(
+    "/{id}", operation_id="activities_get", responses=describe(ACTIVITY_EXAMPLE, not_found="activity.not_found")
+)
 async def get_activity(call: ActivityViewer, id: Id) -> dict[str, Any]:
     """Get an attempt with input, output, error and progress, in any state."""
     return {name: value for name, value in (await call.app.activity(id)).items() if name != "log"}
 
 
-@activity_router.get("/{id}/log", operation_id="activities_log", response_class=PlainTextResponse)
+@activity_router.get(
+    "/{id}/log",
+    operation_id="activities_log",
+    response_class=PlainTextResponse,
+    responses=describe(not_found="activity.not_found"),
+)
 async def activity_log(call: ActivityViewer, id: Id) -> str:
     """Get the log of an attempt as text. It is complete when the attempt has ended."""
     return (await call.app.activity(id))["log"] or ""
 
 
-@activity_router.get("/{id}/children", operation_id="activities_children", responses=describe_page(ACTIVITY_EXAMPLE))
+@activity_router.get(
+    "/{id}/children",
+    operation_id="activities_children",
+    responses=describe_page(ACTIVITY_EXAMPLE, not_found="activity.not_found"),
+)
 async def activity_children(call: ActivityViewer, id: Id, limit: Limit = 50, after: After = None) -> Page[Any]:
     """List the attempts of tasks that this attempt enqueued, oldest first."""
     cursor = decode_cursor(after, UUID)

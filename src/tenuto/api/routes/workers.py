@@ -51,16 +51,22 @@ async def list_workers(
     call: Annotated[ApiCall, requires(Role.VIEWER, "worker.read")], ended: bool = False
 ) -> Items[WorkerRecord]:
     """List live workers. With `ended`, include stopped workers."""
-    return Items(items=await call.app.workers(ended=ended))
+    return Items(items=list(await call.app.workers(ended=ended)))
 
 
 @router.get("/queues", operation_id="queues_list", responses=describe({"items": [QUEUE]}), tags=["queues"])
 async def list_queues(call: Annotated[ApiCall, requires(Role.VIEWER, "queue.read")]) -> Items[QueueRecord]:
     """List queues with limit, pause and task counts."""
-    return Items(items=await call.app.queues())
+    return Items(items=list(await call.app.queues()))
 
 
-@router.post("/queues/{name:name}/pause", operation_id="queues_pause", status_code=204, tags=["queues"])
+@router.post(
+    "/queues/{name:name}/pause",
+    operation_id="queues_pause",
+    status_code=204,
+    tags=["queues"],
+    responses=describe(invalid="value.*"),
+)
 async def pause_queue(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "queue.pause")], name: Name, body: ReasonBody | None = None
 ) -> None:
@@ -68,13 +74,25 @@ async def pause_queue(
     await call.app.pause_queue(name, (body and body.reason) or call.reason)
 
 
-@router.post("/queues/{name:name}/resume", operation_id="queues_resume", status_code=204, tags=["queues"])
+@router.post(
+    "/queues/{name:name}/resume",
+    operation_id="queues_resume",
+    status_code=204,
+    tags=["queues"],
+    responses=describe(invalid="value.*"),
+)
 async def resume_queue(call: Annotated[ApiCall, requires(Role.OPERATOR, "queue.resume")], name: Name) -> None:
     """Resume a paused queue."""
     await call.app.resume_queue(name)
 
 
-@router.put("/queues/{name:name}/limit", operation_id="queues_limit", status_code=204, tags=["queues"])
+@router.put(
+    "/queues/{name:name}/limit",
+    operation_id="queues_limit",
+    status_code=204,
+    tags=["queues"],
+    responses=describe(invalid=("queue.*", "value.*")),
+)
 async def limit_queue(
     call: Annotated[ApiCall, requires(Role.EDITOR, "queue.limit")], name: Name, limit: QueueLimit
 ) -> None:
