@@ -155,7 +155,7 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         caller = OperationCaller(lambda: actor, True, source, reason, idempotency_key, correlation_id)
         bound = self.for_caller(caller)
         for name, group in vars(self).items():
-            if isinstance(group, OperationGroup):
+            if isinstance(group, OperationGroup | ExtensionOperations):
                 setattr(bound, name, group.for_caller(caller))
         return bound
 
@@ -192,7 +192,7 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
             self._current_settings,
             get_section,
             self.jobs,
-            self._current_actor,
+            self._caller,
             self.secrets.resolve_text,
         )
 

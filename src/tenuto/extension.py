@@ -24,12 +24,14 @@ if TYPE_CHECKING:
     from tenuto.jobs.context import Context
     from tenuto.jobs.registry import JobRegistry
     from tenuto.model.actors import Actor, Role
+    from tenuto.model.operation_context import OperationCaller
     from tenuto.model.secrets import TextOrSecret
     from tenuto.postgres.database import Connection, Database
     from tenuto.settings import Settings
 
 __all__ = [
     "AuditAction",
+    "CallerOperations",
     "ChangeLog",
     "CommandEntry",
     "DefinitionAuthor",
@@ -79,8 +81,8 @@ class ExtensionServices:
     get_section: Callable[[], BaseModel | None]
     """Returns the settings section of the extension, an instance of the class that `Extension.settings` returns."""
     jobs: JobRegistry
-    current_actor: Callable[[], Actor]
-    """Returns the author of the current operation."""
+    caller: OperationCaller
+    """On whose behalf the operations run; `app.acting_as` binds them to another caller."""
     reveal_secret: Callable[[Context, TextOrSecret], Awaitable[str]]
     """Returns the text of a secret; it is redacted from then on in everything the attempt leaves behind."""
 
@@ -89,6 +91,13 @@ class ExtensionServices:
         found = self.get_section()
         assert isinstance(found, kind), f"the settings of the extension are {type(found).__name__}"
         return found
+
+
+class CallerOperations(Protocol):
+    """Operations on behalf of a caller: a subclass of `tenuto.operations.operation.OperationGroup`."""
+
+    def for_caller(self, caller: OperationCaller) -> CallerOperations:
+        """Return the same operations for another caller."""
 
 
 # --- contributions --------------------------------------------------------------------------------------------------
@@ -366,8 +375,10 @@ class Extension:
         """Kinds of steps, for workers and for saving schedules."""
         return ()
 
-    def operations(self, services: ExtensionServices) -> object | None:
-        """The operations ``app.extensions.NAME``."""
+    def operations(self, services: ExtensionServices) -> CallerOperations | None:
+        """The operations ``app.extensions.NAME``: ``Operations(services.open_database, services.caller)``, a subclass
+        of `tenuto.operations.operation.OperationGroup`. Each operation that changes rows begins with `_begin` and an
+        action of `audit_actions`; the audit log records it for its caller."""
         return None
 
     def routers(self) -> Sequence[RouterEntry]:

@@ -52,9 +52,7 @@ def list_operations(app: Tenuto) -> set[str]:
     """Return the names of all operations of an app and of its extensions."""
     groups: dict[str, Any] = {"": app}
     groups |= {f"{name}.": group for name, group in vars(app).items() if isinstance(group, OperationGroup)}
-    for name, operations in vars(getattr(app, "extensions", object)).items():
-        if isinstance(operations, OperationGroup):
-            groups[f"extensions.{name}."] = operations
+    groups |= {f"extensions.{name}.": getattr(app.extensions, name) for name in dir(app.extensions)}
     return {
         prefix + name
         for prefix, group in groups.items()

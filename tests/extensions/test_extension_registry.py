@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, Field
 
-from tenuto import Tenuto
+from tenuto import Actor, Tenuto
 from tenuto.errors import Invalid, NotFound, SchemaBehind
 from tenuto.extension import Extension, ExtensionServices, Retention
 from tenuto.extension_registry import ExtensionRegistry, is_compatible
+from tenuto.operations.operation import OperationGroup
 from tenuto.postgres.database import Database
 from tenuto.version import __version__
 from tests.support.errors import raises_code
@@ -23,14 +24,19 @@ class InventorySettings(BaseModel):
     currency: str = "EUR"
 
 
-class InventoryOperations:
+class InventoryOperations(OperationGroup):
     def __init__(self, services: ExtensionServices) -> None:
+        super().__init__(services.open_database, services.caller)
         self.services = services
 
     async def count(self) -> int:
-        database = await self.services.open_database()
+        database = await self._open()
         found: int = await database.fetch_value("SELECT count(*) FROM tenuto_inventory.items")
         return found
+
+    async def add(self, name: str) -> None:
+        operation = await self._begin("inventory.add", target=name)
+        await operation.database.write_all("INSERT INTO tenuto_inventory.items VALUES ($1)", name)
 
 
 class Inventory(Extension):
@@ -222,6 +228,20 @@ async def test_extension_operations_need_the_schema_of_the_extension(url: str, i
         assert [(each.component, each.number) for each in applied] == [("inventory", 1)]
         assert await app.extensions.inventory.count() == 0
         assert app.extension_registry.failures == []
+
+
+async def test_changes_of_an_extension_are_recorded_for_the_caller(url: str, inventory: Inventory) -> None:
+    async with Tenuto(url, extensions=[inventory]) as app:
+        await app.migrate()
+        await app.extensions.inventory.add("hammer")
+        assert await app.audit.list() == []
+        acting = app.acting_as(Actor.user("eve"), source="test", reason="stock-taking")
+        await acting.extensions.inventory.add("nail")
+        [entry] = await app.audit.list()
+        assert (entry.action, entry.target, entry.actor_name, entry.reason) == (
+            "inventory.add", "nail", "eve", "stock-taking",
+        )  # fmt: skip
+        assert await acting.extensions.inventory.count() == 2
 
 
 async def test_failed_migration_of_an_extension_is_raised_after_all_others(

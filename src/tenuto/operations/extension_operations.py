@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from tenuto.errors import NotFound
-from tenuto.extension import Extension, ExtensionServices
+from tenuto.extension import CallerOperations, Extension, ExtensionServices
 from tenuto.extension_registry import ExtensionRegistry
+from tenuto.model.operation_context import OperationCaller
 
 
 class UnknownExtension(NotFound, AttributeError):
@@ -20,19 +21,27 @@ class ExtensionOperations:
     def __init__(self, registry: ExtensionRegistry, create_services: Callable[[Extension], ExtensionServices]) -> None:
         self._registry = registry
         self._create_services = create_services
-        self._operations: dict[str, object] = {}
+        self._operations: dict[str, CallerOperations] = {}
+        self._caller: OperationCaller | None = None
+
+    def for_caller(self, caller: OperationCaller) -> ExtensionOperations:
+        """Return the operations of the same extensions for another caller."""
+        bound = ExtensionOperations(self._registry, self._create_services)
+        bound._operations, bound._caller = self._operations, caller
+        return bound
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
         if name not in self._operations:
             self._operations[name] = self._create(name)
-        return self._operations[name]
+        operations = self._operations[name]
+        return operations if self._caller is None else operations.for_caller(self._caller)
 
     def __dir__(self) -> list[str]:
         return [extension.name for extension in self._registry.extensions]
 
-    def _create(self, name: str) -> object:
+    def _create(self, name: str) -> CallerOperations:
         extension = self._registry.find(name)
         if extension is None:
             failure = next((each for each in self._registry.failures if each.extension == name), None)
