@@ -93,7 +93,7 @@ def test_plan_as_json_is_one_document(shell: Shell, file: Path) -> None:
         (FILE.replace("job: last", "job: lost"), "line 9", "schedules[0].steps[1][0]"),
         (FILE.replace("zone:", "zome:"), "line 5", "zome"),
         (FILE.replace('"0 2 * * *"', "*/5 * * * *"), "line 4", "YAML"),
-        (FILE.replace('cron: "0 2 * * *"', "times: [18:30]"), "line 4", "schedules[0].times[0]"),
+        (FILE.replace('cron: "0 2 * * *"', "times: [1830]"), "line 4", "schedules[0].times"),
         ("jobs: []", "line 1", "jobs"),
     ],
 )

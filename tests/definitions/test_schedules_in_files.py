@@ -134,6 +134,12 @@ def test_schedule_file_supports_all_options_of_code() -> None:
     assert other == ScheduleDefinition("other", manual(), Plan.from_steps([Step("job", "tidy")]))
 
 
+def test_times_in_a_yaml_file_need_no_quotes() -> None:
+    (found,) = parse("schedules: [{name: on, times: [06:00, 18:30], steps: [{job: no, input: {answer: yes}}]}]")
+    assert found.definition.trigger == at(["06:00", "18:30"])
+    assert (found.name, found.definition.plan.groups[0][0].arguments) == ("on", {"answer": "yes"})
+
+
 def test_equivalent_schedule_files_in_yaml_and_toml_are_equal() -> None:
     in_yaml, in_toml = parse(YAML), parse(TOML, "file.toml")
     assert [each.definition for each in in_yaml] == [each.definition for each in in_toml]
