@@ -13,9 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tenuto.cli.formatting import one_line
-from tenuto.cli.work import batches, execution_view
-from tenuto.operations.executions import ExecutionDetails
+from tenuto.presentation.formatting import one_line
 from tenuto.store.activities import ActivityDetails, TaskRecord
 
 Record = dict[str, Any]
@@ -31,19 +29,6 @@ class LiveView(Protocol):
 
     def render(self, width: int, height: int) -> RenderableType: ...
     def changed_lines(self, before: Any) -> list[str]: ...
-
-
-@dataclass(frozen=True, slots=True)
-class ExecutionProgress:
-    """An execution with its groups and steps."""
-
-    execution: ExecutionDetails
-
-    def render(self, width: int, height: int) -> RenderableType:
-        return execution_view.render_execution(self.execution, width=width, height=height)
-
-    def changed_lines(self, before: ExecutionProgress | None) -> list[str]:
-        return execution_view.describe_changes(None if before is None else before.execution, self.execution)
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,23 +59,6 @@ def _describe_attempt(one: ActivityDetails) -> tuple[str, str]:
             return f"◐ {head}  running", "yellow"
         case _:
             return f"○ {head}  queued", "dim"
-
-
-@dataclass(frozen=True, slots=True)
-class BatchProgress:
-    """A batch with progress bar, counts and rate."""
-
-    batch: Record
-
-    def render(self, width: int, height: int) -> RenderableType:
-        return batches.render_batch(self.batch, width)
-
-    def changed_lines(self, before: BatchProgress | None) -> list[str]:
-        share = batches.finished_share(self.batch)
-        if before is not None and share < min(batches.finished_share(before.batch) + _REPORTED_SHARE, 1.0):
-            return []
-        counts, rate = batches.count_summary(self.batch).plain, batches.rate_summary(self.batch)
-        return [f"{share * 100:3.0f} %  {counts}  {rate}".rstrip()]
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,10 +17,12 @@ from uuid import UUID
 from examples.tour import jobs, ledger
 from examples.tour.jobs import PACE, app
 from examples.tour.ledger import Ledger
-from examples.tour.live_views import BatchProgress, ExecutionProgress, TaskAttempts, WorkerOverview, WorkerState
+from examples.tour.live_views import TaskAttempts, WorkerOverview, WorkerState
 from examples.tour.processes import LEASE_SECONDS, WORKER_NAMES, WorkerProcesses
 from examples.tour.view import Presenter
 
+from tenuto.cli.work.batches import BatchProgress
+from tenuto.cli.work.execution_view import ExecutionProgress
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import Unavailable
 from tenuto.ids import new_id
@@ -167,7 +169,7 @@ class Tour:
 
         async def ended() -> dict[str, Any] | None:
             progress = await batch.progress()
-            self._presenter.show(BatchProgress(progress))
+            self._presenter.show(BatchProgress(progress, min_printed_share=0.25))
             return progress if progress["complete_at"] is not None and not progress["left"] else None
 
         progress = await self._until(ended)

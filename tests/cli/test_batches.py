@@ -13,8 +13,8 @@ from typing import Any
 import asyncpg
 import pytest
 
-from tenuto.cli.work.batch_rows import RowReader
 from tenuto.cli.work.batches import count_summary, finished_share, progress_bar
+from tenuto.operations.batch_files import RowReader
 from tests.cli.conftest import Shell
 from tests.support.errors import raises_code
 
@@ -59,7 +59,7 @@ def test_batch_submit_creates_a_batch_that_can_be_watched_to_its_end(shell: Shel
         ("completed", {"n": n}, 2 * n) for n in (1, 2, 3)
     ]
     table = list(csv.DictReader(io.StringIO(shell("batch", "items", id, "-o", "csv").out)))
-    assert [(line["status"], line["output"]) for line in table] == [
+    assert [(line["state"], line["output"]) for line in table] == [
         ("completed", "2"),
         ("completed", "4"),
         ("completed", "6"),
@@ -159,7 +159,7 @@ def test_batch_retry_failed_retries_failures_and_watch_reports_them_by_exit_code
     assert (again.code, "2 items retried" in again.err) == (1, True)
     found = shell("batch", "show", "b", "-o", "json").json
     assert (found["total"], found["failed"], found["retried"]) == (2, 2, 2)
-    assert len(shell("batch", "items", "b", "--status", "failed", "-o", "json").json) == 2
+    assert len(shell("batch", "items", "b", "--state", "failed", "-o", "json").json) == 2
 
 
 INSERT_DEAD_LETTERS = """

@@ -6,6 +6,7 @@ import os
 import pty
 import subprocess
 import sys
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -13,6 +14,8 @@ import pytest
 from rich.console import Console
 
 from tenuto.cli.work.dead_letters import render_attempt_diff
+from tenuto.model.tasks import ActivityState, OutcomeReason
+from tenuto.store.activities import ActivityDetails
 from tests.cli.conftest import Shell
 from tests.support.waiting import eventually_blocking
 
@@ -68,8 +71,8 @@ def test_dead_letter_is_resolved_only_once(failed_batch: Shell) -> None:
         retried.out.strip(),
     )
     assert failed_batch("dead-letter", "acknowledge", second, "--note", "seen", LOGNAME="bo").code == 0
-    assert [each["id"] for each in list_dead_letters(failed_batch, "--status", "acknowledged")] == [second]
-    assert len(list_dead_letters(failed_batch, "--status", "all")) == 3
+    assert [each["id"] for each in list_dead_letters(failed_batch, "--state", "acknowledged")] == [second]
+    assert len(list_dead_letters(failed_batch, "--state", "all")) == 3
     assert failed_batch("dead-letter", "retry").code == 2
     assert failed_batch("dead-letter", "show", "00000000").code == 3
 
@@ -195,25 +198,24 @@ def test_manifest_show_names_its_open_dead_letter(shell: Shell) -> None:
 STARTED_AT = datetime(2031, 5, 17, 12, tzinfo=UTC)
 
 
-def make_attempt(number: int, **changes: Any) -> dict[str, Any]:
+def make_attempt(number: int, **changes: Any) -> ActivityDetails:
     started_at = STARTED_AT + timedelta(minutes=number)
-    return {
+    values: dict[str, Any] = {
+        **{field.name: None for field in fields(ActivityDetails)},
         "attempt": number,
-        "state": "failed",
-        "reason": "error",
+        "state": ActivityState.FAILED,
+        "reason": OutcomeReason.ERROR,
         "input": {"n": 1},
-        "output": None,
         "worker": "w1",
-        "worker_id": None,
         "error": {"type": "ValueError", "message": "no", "step": "load"},
         "run_at": started_at - timedelta(seconds=2),
         "started_at": started_at,
         "ended_at": started_at + timedelta(seconds=1),
-        **changes,
     }
+    return ActivityDetails(**(values | changes))
 
 
-def render(attempts: list[dict[str, Any]], width: int = 80) -> str:
+def render(attempts: list[ActivityDetails], width: int = 80) -> str:
     console = Console(width=width, force_terminal=False)
     with console.capture() as captured:
         for part in render_attempt_diff(attempts, width):

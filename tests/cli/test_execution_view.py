@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -11,54 +13,20 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tenuto.cli.work import execution_view
-from tenuto.model.executions import ExecutionState
+from tenuto.cli.work.execution_view import ExecutionProgress
+from tenuto.model.executions import ExecutionState, StepState
 from tenuto.model.tasks import OutcomeStatus, TaskState
-
-NOW = datetime(2031, 5, 17, 12, tzinfo=UTC)
-
-
-def make_step(number: int, group: int, status: str, **more: Any) -> dict[str, Any]:
-    return {
-        "number": number,
-        "group": group,
-        "name": f"step {number}",
-        "kind": "job",
-        "state": status,
-        "reason": None,
-        "attempt": 1,
-        "progress": None,
-        "error": None,
-        "duration_seconds": None,
-        "ended_at": None,
-        "run_at": NOW,
-        **more,
-    }
+from tenuto.operations.executions import ExecutionDetails
+from tests.support.execution_records import NOW, make_execution, make_step
 
 
-def make_execution(*steps: dict[str, Any], **more: Any) -> dict[str, Any]:
-    groups = max(step["group"] for step in steps) + 1
-    return {
-        "id": "01a1e242-455c-72c2-885f-37a6c45ee51c",
-        "schedule_name": "Nightly HR Sync",
-        "state": "in_progress",
-        "current_group": 0,
-        "group_count": groups,
-        "step_count": len(steps),
-        "paused_at": None,
-        "paused_by": None,
-        "started_at": NOW - timedelta(seconds=10),
-        "ended_at": None,
-        "duration_seconds": 10.0,
-        "steps": list(steps),
-        **more,
-    }
-
-
-def draw_lines(execution: dict[str, Any], width: int = 80, height: int | None = 24) -> list[str]:
+def draw_lines(
+    execution: ExecutionDetails, *, why: Sequence[str] = (), width: int = 80, height: int | None = 24
+) -> list[str]:
     """Return the drawn lines without colours."""
     out = io.StringIO()
     console = Console(file=out, width=width, height=height, color_system=None, highlight=False)
-    console.print(execution_view.render_execution(execution, width=width, height=height))
+    console.print(execution_view.render_execution(execution, why, width=width, height=height))
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
     assert all(cell_len(line) <= width for line in lines), lines
     return lines
@@ -118,9 +86,8 @@ def test_parallel_steps_are_drawn_below_the_number_of_their_group() -> None:
 
 
 def test_paused_execution_shows_the_operator_and_idle_execution_the_reasons() -> None:
-    lines = draw_lines(
-        make_execution(make_step(0, 0, "waiting"), paused_at=NOW, paused_by="ana", why=["a: no worker", "b", "c"])
-    )
+    execution = make_execution(make_step(0, 0, "waiting"), paused_at=NOW, paused_by="ana")
+    lines = draw_lines(execution, why=["a: no worker", "b", "c"])
     assert lines[0].startswith("‖ paused")
     assert lines[1].endswith("paused by ana")
     assert lines[-2:] == ["  a: no worker", "  b"]
@@ -139,7 +106,7 @@ def test_large_execution_is_folded_around_its_current_group(groups: int, steps_p
         for group in range(groups)
         for place in range(steps_per_group)
     ]
-    steps[current * steps_per_group]["state"] = "in_progress"
+    steps[current * steps_per_group] = replace(steps[current * steps_per_group], state=StepState.IN_PROGRESS)
     lines = draw_lines(make_execution(*steps, current_group=current), width=width)
     assert len(lines) <= 24
     assert any(line.split()[:2] == [str(current + 1), "◐"] for line in lines)
@@ -156,34 +123,33 @@ def test_control_characters_in_names_and_errors_are_dropped() -> None:
     assert not {
         character for character in "".join(draw_lines(execution)) if ord(character) < 32 or 127 <= ord(character) < 160
     }
-    assert "\x1b" not in "".join(execution_view.describe_changes(None, execution))
+    assert "\x1b" not in "".join(ExecutionProgress(execution).changed_lines(None))
 
 
 # ---- lines for a pipe
 
 
-def test_describe_changes_reports_only_changes() -> None:
+def test_changed_lines_report_only_changes() -> None:
     first = make_execution(make_step(0, 0, "queued"), make_step(1, 1, "waiting"))
-    assert execution_view.describe_changes(None, first) == ["◐ Nightly HR Sync: running"]
-    assert execution_view.describe_changes(first, first) == []
+    assert ExecutionProgress(first).changed_lines(None) == ["◐ Nightly HR Sync: running"]
+    assert ExecutionProgress(first).changed_lines(ExecutionProgress(first)) == []
     second = make_execution(make_step(0, 0, "in_progress", duration_seconds=0.1), make_step(1, 1, "waiting"))
-    assert execution_view.describe_changes(first, second) == ["◐ 1 of 2 step 0: running"]
+    assert ExecutionProgress(second).changed_lines(ExecutionProgress(first)) == ["◐ 1 of 2 step 0: running"]
     third = make_execution(
         make_step(0, 0, "failed", duration_seconds=2.0, ended_at=NOW, error="bad", attempt=3),
         make_step(1, 1, "cancelled", reason="not_run"),
         state="failed",
         ended_at=NOW,
     )
-    assert execution_view.describe_changes(second, third) == [
+    assert ExecutionProgress(third).changed_lines(ExecutionProgress(second)) == [
         "✗ 1 of 2 step 0: failed, attempt 3 after 2.0 s: bad",
         "⊘ 2 of 2 step 1: not run",
         "✗ Nightly HR Sync: failed",
     ]
 
 
-def test_describe_changes_reports_a_reason_once() -> None:
-    idle = make_execution(make_step(0, 0, "queued"), why=["step 0: no worker serves queue slow"])
-    assert execution_view.describe_changes(make_execution(make_step(0, 0, "queued")), idle) == [
-        "… step 0: no worker serves queue slow"
-    ]
-    assert execution_view.describe_changes(idle, idle) == []
+def test_changed_lines_report_a_reason_once() -> None:
+    execution = make_execution(make_step(0, 0, "queued"))
+    idle = ExecutionProgress(execution, ["step 0: no worker serves queue slow"])
+    assert idle.changed_lines(ExecutionProgress(execution)) == ["… step 0: no worker serves queue slow"]
+    assert idle.changed_lines(idle) == []

@@ -9,13 +9,10 @@ import re
 import signal
 import subprocess
 import time
-from typing import get_args
 
 import pytest
 
 from tenuto import Tenuto
-from tenuto.cli.work import executions
-from tenuto.model.executions import ExecutionState
 from tests.cli.conftest import Shell
 from tests.support.errors import raises_code
 from tests.support.waiting import eventually_blocking
@@ -186,10 +183,6 @@ async def test_execution_is_found_by_the_beginning_of_its_id(shell: Shell, slow_
     await app.schedules.run("slow")
     with raises_code("id.prefix.ambiguous"):
         await app.executions.find(slow_execution[:2])
-
-
-def test_execution_list_accepts_every_state_as_filter() -> None:
-    assert set(get_args(executions.State)) == set(ExecutionState)
 
 
 def test_schedule_run_waits_for_a_schedule_step(shell: Shell) -> None:

@@ -7,16 +7,14 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
 from tenuto.cli import exit_codes
 from tenuto.cli.command_tree import CORE_COMMANDS, build_full_tree, register_commands
-from tenuto.cli.work import tasks
 from tenuto.command_entry import CommandEntry
 from tenuto.errors import Conflict, Forbidden, Invalid, NotFound, SchemaMismatch, Unavailable, UnknownJob
-from tenuto.model.tasks import OutcomeStatus, TaskState
 from tests.cli.conftest import Shell, clean_environment
 from tests.support.errors import raises_code
 
@@ -176,11 +174,6 @@ def test_main_help_lists_every_command_and_exit_code(open_shell: Callable[..., S
 def test_every_error_class_has_an_exit_code(error: Any, code: int) -> None:
     assert exit_codes.exit_code_of(error) == code
     assert code in exit_codes.MEANINGS
-
-
-def test_state_filters_accept_all_states() -> None:
-    assert set(get_args(tasks.TaskState)) == set(TaskState)
-    assert set(get_args(tasks.ActivityStatus)) == set(OutcomeStatus)
 
 
 @pytest.mark.parametrize("arguments", [("version",), ("--version",)])

@@ -149,7 +149,7 @@ def test_prune_asks_for_confirmation_and_needs_yes_without_a_terminal(shell: She
     assert (planned.code, planned.err) == (2, "1 to delete, 1 unchanged\n")
     assert "- nightly  deleted: not declared in the files\n" in planned.out
     rejected = shell("apply", "small.yaml", "--prune", "-o", "json")
-    assert (rejected.code, rejected.error["code"]) == (2, "cli.prune.not_confirmed")
+    assert (rejected.code, rejected.error["code"]) == (2, "cli.confirmation.unavailable")
     assert _run_at_terminal(shell, "n", "apply", "small.yaml", "--prune") == 1
     assert len(shell("schedule", "list", "-o", "json").json) == 2
     assert _run_at_terminal(shell, "y", "apply", "small.yaml", "--prune") == 0

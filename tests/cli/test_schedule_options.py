@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from typing import Any
 
 import pytest
 
-from tenuto.cli.definitions import definition_options, schedules
 from tenuto.cli.definitions.definition_options import SCHEDULE_OPTIONS, build_schedule, change_schedule
 from tenuto.errors import Invalid
-from tenuto.model.occurrences import Decision
 from tenuto.model.schedules import MisfirePolicy, OverlapPolicy, ScheduleDefinition
 from tenuto.model.triggers import trigger_from_fields
 from tests.support.errors import raises_code
@@ -142,9 +140,3 @@ def test_edit_changes_arguments_misfire_policy_and_name() -> None:
     with pytest.raises(Invalid) as caught:
         change_schedule(BEFORE, make_options(arguments=["b.n=5"]))
     assert caught.value.field == "--set b"
-
-
-def test_choices_of_options_are_the_values_of_the_model() -> None:
-    assert set(get_args(definition_options.OverlapName)) == set(OverlapPolicy)
-    assert set(get_args(definition_options.MisfireName)) == set(MisfirePolicy)
-    assert set(get_args(schedules.DecisionName)) == set(Decision)

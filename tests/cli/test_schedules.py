@@ -359,7 +359,7 @@ async def test_ledger_pages_may_end_among_occurrences_of_one_instant(app: Tenuto
     [
         ("add x --manual --step double", 2, "--step, double.n", "job.input.invalid", "tenuto"),
         ("add x --manual --step dbl", 2, "--step, dbl", "job.unknown", "--app"),
-        ("add x --manual --step 'nil kind=schedule'", 2, "--step", "schedule.step.schedule_not_found", "first"),
+        ("add x --manual --step 'nil kind=schedule'", 2, "--step, nil", "schedule.step.schedule_not_found", "first"),
         ("add x --manual --step last,last", 2, "--step", "step.name.duplicate", "name"),
         ("add x --overlap maybe", 2, "--overlap", "cli.usage.invalid", "tenuto schedule add --help"),
         ("show x", 3, None, "schedule.not_found", "tenuto schedule list"),

@@ -8,13 +8,14 @@ from __future__ import annotations
 import io
 import re
 from datetime import UTC, datetime
-from typing import Any
 from uuid import UUID
 
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
 from tenuto.cli.work import execution_view
+from tenuto.operations.executions import ExecutionDetails, StepDetails
+from tests.support.execution_records import make_execution, make_step
 
 WIDTH = 80
 _STARTED_AT = datetime(2031, 5, 17, 2, tzinfo=UTC)
@@ -37,35 +38,18 @@ def execution_picture() -> str:
     return re.sub(r"<!-- .*? -->", "<!-- Made by scripts/docs -->", svg, count=1) + "\n"
 
 
-def _execution() -> dict[str, Any]:
-    return {
-        "id": UUID("01a8c3f0-2b40-7d11-9c3e-5f0a7be1d2c4"),
-        "schedule_name": "Nightly HR Sync",
-        "state": "in_progress",
-        "started_at": _STARTED_AT,
-        "ended_at": None,
-        "paused_at": None,
-        "current_group": 2,
-        "group_count": 4,
-        "duration_seconds": 161.0,
-        "steps": [_step(number, *step) for number, step in enumerate(_STEPS)],
-    }
+def _execution() -> ExecutionDetails:
+    return make_execution(
+        *(_step(number, *step) for number, step in enumerate(_STEPS)),
+        id=UUID("01a8c3f0-2b40-7d11-9c3e-5f0a7be1d2c4"),
+        started_at=_STARTED_AT,
+        current_group=2,
+        duration_seconds=161.0,
+    )
 
 
 def _step(
-    number: int, group: int, name: str, status: str, duration: float | None, progress: tuple[int, int, str] | None
-) -> dict[str, Any]:
-    return {
-        "number": number,
-        "group": group,
-        "name": name,
-        "kind": "job",
-        "state": status,
-        "reason": None,
-        "error": None,
-        "attempt": 1,
-        "run_at": _STARTED_AT,
-        "ended_at": None,
-        "duration_seconds": duration,
-        "progress": None if progress is None else dict(zip(("done", "total", "message"), progress, strict=True)),
-    }
+    number: int, group: int, name: str, state: str, duration: float | None, progress: tuple[int, int, str] | None
+) -> StepDetails:
+    shown = None if progress is None else dict(zip(("done", "total", "message"), progress, strict=True))
+    return make_step(number, group, state, name=name, duration_seconds=duration, progress=shown)

@@ -8,9 +8,9 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 
-from tenuto.cli.formatting import escape_control_characters, safe_text
 from tenuto.cli.output import discard_stdout
 from tenuto.errors import Conflict, Forbidden, Invalid, NotFound, StoreError, TenutoError, UnknownJob
+from tenuto.presentation.formatting import escape_control_characters, safe_text
 
 OK = 0
 FAILED = 1

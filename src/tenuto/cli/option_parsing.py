@@ -7,15 +7,13 @@ import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any
-from uuid import UUID
+from typing import Any
 
 import click
 
-from tenuto.cli.formatting import safe_text
-from tenuto.cli.parameters import option
 from tenuto.errors import Invalid, UserError
 from tenuto.model import validation
+from tenuto.presentation.formatting import safe_text
 
 _MAX_TEXT_LENGTH = 16 * 1024 * 1024
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,18}")
@@ -104,27 +102,6 @@ def _option_name(field: str, options: Mapping[str, str], otherwise: str) -> str:
     if part and whole in options:
         return f"{options[whole]}, {part}"
     return otherwise.replace("{}", field.replace("_", "-") if otherwise == "--{}" else field)
-
-
-JobFilter = Annotated[str | None, option("JOB", "Filter by job.")]
-QueueFilter = Annotated[str | None, option("QUEUE", "Filter by queue.")]
-TagFilter = Annotated[str | None, option("TAG", "Filter by tag.")]
-LimitOption = Annotated[int, option("N", "Maximum number of rows.", min=1, max=500)]
-BelowOption = Annotated[str | None, option("ID", "Pagination cursor: the id of the last row shown.")]
-
-
-def build_filters(**options: Any) -> dict[str, Any]:
-    """Return the given options as filter arguments of a list operation."""
-    filters = {field: value for field, value in options.items() if value is not None}
-    if "below" in filters:
-        try:
-            filters["below"] = UUID(filters["below"])
-        except ValueError:
-            remedy = "copy the last id of the previous page"
-            raise invalid_value(
-                "--below", filters["below"], "is not a complete id", code="cli.below.invalid", remedy=remedy
-            ) from None
-    return filters
 
 
 def read_text_option(value: str, option: str) -> str:

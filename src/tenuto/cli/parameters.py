@@ -15,6 +15,9 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import click
 
+REQUIRED = Parameter.empty
+"""Default of a parameter that must be given."""
+
 
 @dataclass(frozen=True, slots=True)
 class Declaration:
@@ -46,9 +49,9 @@ def flag(help: str, *names: str, default: bool | None = False) -> Declaration:
     return Declaration(None, help, names, bool, default)
 
 
-def argument(metavar: str, help: str, **settings: Any) -> Declaration:
-    """Declare a positional argument."""
-    return Declaration(metavar, help, is_argument=True, **settings)
+def argument(metavar: str, help: str, default: Any = REQUIRED, **settings: Any) -> Declaration:
+    """Declare a positional argument; without a default it is required."""
+    return Declaration(metavar, help, default=default, is_argument=True, **settings)
 
 
 def declared_parameters(function: Callable[..., Any], options: Mapping[str, Declaration]) -> list[click.Parameter]:
@@ -73,7 +76,7 @@ def _build_parameter(name: str, declared: Declaration, annotation: Any, default:
     is_list = get_origin(kind) is list
     kind = get_args(kind)[0] if is_list else kind
     settings: dict[str, Any] = {"metavar": declared.metavar, "help": declared.help, "type": _click_type(kind, declared)}
-    if default is Parameter.empty:
+    if default is REQUIRED:
         settings["required"] = True
     elif not is_list:
         settings["default"] = default

@@ -3,63 +3,44 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
+from tenuto.app import Tenuto
+from tenuto.audit.verifier import Verification
 from tenuto.cli import exit_codes
 from tenuto.cli.command import Session, command, group
-from tenuto.cli.formatting import format_local_time, one_line
-from tenuto.cli.option_parsing import BelowOption, LimitOption, build_filters
-from tenuto.cli.output import fitted_table, print_json, print_list, print_rich
+from tenuto.cli.lists import BELOW, limit, list_command
+from tenuto.cli.output import print_json
 from tenuto.cli.parameters import argument, option
+from tenuto.cli.tables import print_rich, render_table
 from tenuto.model.triggers.parsing import parse_instant
-
-if TYPE_CHECKING:
-    from tenuto.audit.verifier import Verification
-
-_MAX_CELL_LENGTH = 60
+from tenuto.presentation.admin_views import AUDIT_ENTRIES, AUDIT_FAULTS
+from tenuto.presentation.columns import json_value
 
 audit_log = group("audit", "List, verify and export the audit log.", "list", "verify")
 
 
-@command(audit_log, "list", "--action schedule --actor ana", "--target nightly -o json | jq '.[0].before, .[0].after'")
-async def list_entries(
-    session: Session,
-    actor: Annotated[str | None, option("NAME", "Filter by user or API key.")] = None,
-    action: Annotated[str | None, option("ACTION", "Filter by action: schedule.disable, or all of schedule.")] = None,
-    target: Annotated[str | None, option("NAME|ID", "Filter by the changed object.")] = None,
-    since: Annotated[str | None, option("INSTANT", "Start of the period.")] = None,
-    until: Annotated[str | None, option("INSTANT", "End of the period, exclusive.")] = None,
-    limit: LimitOption = 50,
-    below: BelowOption = None,
-) -> None:
+@list_command(
+    audit_log,
+    "list",
+    AUDIT_ENTRIES,
+    "--action schedule --actor ana",
+    "--target nightly -o json | jq '.[0].before, .[0].after'",
+    actor=option("NAME", "Filter by user or API key."),
+    action=option("ACTION", "Filter by action: schedule.disable, or all of schedule."),
+    target=option("NAME|ID", "Filter by the changed object."),
+    since=option("INSTANT", "Start of the period."),
+    until=option("INSTANT", "End of the period, exclusive."),
+    limit=limit(50),
+    below=BELOW,
+)
+async def list_entries(app: Tenuto, **filters: Any) -> Sequence[Any]:
     """List audit entries, newest first: actor, source, action, target and reason."""
-    filters = build_filters(
-        actor=actor,
-        action=action,
-        target=target,
-        since=None if since is None else parse_instant(since, field="--since"),
-        until=None if until is None else parse_instant(until, field="--until"),
-        limit=limit,
-        below=below,
-    )
-    await print_list(
-        session,
-        await session.app.audit.list(**filters),
-        {
-            "time": lambda entry, _: format_local_time(entry["at"]),
-            "actor": "actor_name",
-            "source": "source",
-            "action": "action",
-            "target": lambda entry, _: one_line(entry["target"] or "", _MAX_CELL_LENGTH),
-            "reason": lambda entry, _: one_line(entry["reason"] or "", _MAX_CELL_LENGTH),
-            "position": "position",
-        },
-        noun="audit entries",
-        filters=filters,
-        optional=("position", "source"),
-        flexible=("target", "reason"),
-    )
+    for name in {"since", "until"} & filters.keys():
+        filters[name] = parse_instant(filters[name], field=f"--{name}")
+    return await app.audit.list(**filters)
 
 
 @command(audit_log, "verify", "", "--newest 10000 -o json")
@@ -74,30 +55,14 @@ async def verify_audit_log(
     """
     result = await session.app.audit.verify(newest=newest)
     if session.as_json:
-        print_json(
-            {
-                "is_sound": result.is_sound,
-                "checked_link_count": result.checked_link_count,
-                "end_position": result.end_position,
-                "is_keyed": result.is_keyed,
-                "checkpoint_position": result.checkpoint_position,
-                "faults": result.faults,
-                "has_more_faults": result.has_more_faults,
-            }
-        )
-        return exit_codes.OK if result.is_sound else exit_codes.FAILED
-    if result.is_sound:
+        print_json({"is_sound": result.is_sound, **json_value(result)})
+    elif result.is_sound:
         session.print_message(f"the audit log is intact: {_extent(result)}")
-        return exit_codes.OK
-    table = fitted_table(
-        ("position", "fault", "description"),
-        [(fault.position, fault.kind.replace("_", " "), fault.description) for fault in result.faults],
-        flexible=("description",),
-    )
-    print_rich(table)
-    more = " (more faults are not shown)" if result.has_more_faults else ""
-    session.print_message(f"the audit log was altered{more}: {_extent(result)}")
-    return exit_codes.FAILED
+    else:
+        print_rich(render_table(AUDIT_FAULTS, result.faults, await session.now()))
+        more = " (more faults are not shown)" if result.has_more_faults else ""
+        session.print_message(f"the audit log was altered{more}: {_extent(result)}")
+    return exit_codes.OK if result.is_sound else exit_codes.FAILED
 
 
 def _extent(result: Verification) -> str:

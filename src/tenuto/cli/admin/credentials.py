@@ -6,21 +6,21 @@ No command prints the value of a secret, and only `tenuto key add` prints a key.
 from __future__ import annotations
 
 import sys
-from datetime import datetime
+from collections.abc import Sequence
 from getpass import getpass
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Literal
 
+from tenuto.app import Tenuto
 from tenuto.cli.command import Session, command, group, login_name
-from tenuto.cli.formatting import format_local_time, format_relative
-from tenuto.cli.output import Record, print_json, print_list, print_text, styled_state
+from tenuto.cli.lists import limit, list_command
 from tenuto.cli.parameters import argument, choice, option
 from tenuto.errors import Invalid
 from tenuto.model.actors import Role
 from tenuto.model.triggers.parsing import parse_instant
 from tenuto.operations.secrets import MAX_VALUE_BYTES
-
-if TYPE_CHECKING:
-    from tenuto.settings import Settings
+from tenuto.presentation.admin_views import API_KEYS, SECRETS
+from tenuto.presentation.formatting import format_local_time
+from tenuto.settings import Settings
 
 RoleName = Literal["viewer", "operator", "editor", "admin"]
 Key = Annotated[str, argument("KEY", "Name or prefix of the key.")]
@@ -42,52 +42,20 @@ async def create_key(
     expires_at = None if expires is None else parse_instant(expires, field="--expires")
     with session.as_user() as app:
         created, text = await app.api_keys.create(name, Role.from_key(role), expires_at=expires_at)
-    if session.as_json:
-        print_json({**created, "key": text})
-        return
-    print_text(text)
     until = "it is revoked" if expires_at is None else format_local_time(expires_at)
-    session.print_message(f"key {name} ({role}) is valid until {until}; store it now, it is not shown again")
+    message = f"key {name} ({role}) is valid until {until}; store it now, it is not shown again"
+    session.report({**created, "key": text}, message, result=text)
 
 
-@command(api_keys, "list", "", "-o json | jq '.[] | select(.revoked_at == null)'")
-async def list_keys(session: Session) -> None:
+@list_command(api_keys, "list", API_KEYS, "", "-o json | jq '.[] | select(.revoked_at == null)'")
+async def list_keys(app: Tenuto) -> Sequence[Any]:
     """List API keys with role, state and last use, never the keys themselves."""
-    found: list[Record] = []
-    while page := await session.app.api_keys.list(
-        after=(found[-1]["revoked_at"] is not None, found[-1]["name"], found[-1]["id"]) if found else None
+    found: list[Any] = []
+    while page := await app.api_keys.list(
+        after=(found[-1].revoked_at is not None, found[-1].name, found[-1].id) if found else None
     ):
         found += page
-    await print_list(
-        session,
-        found,
-        {
-            "name": "name",
-            "prefix": "prefix",
-            "role": "role",
-            "state": lambda key, _: styled_state(_display_state(key)),
-            "last used": lambda key, now: format_relative(key["last_used_at"], now) or "never",
-            "created": lambda key, now: format_relative(key["created_at"], now),
-            "by": "created_by",
-            "ends": _end_text,
-        },
-        noun="API keys",
-        hint="create one with: tenuto key add NAME --role admin",
-        optional=("created", "by"),
-        flexible=("name",),
-    )
-
-
-def _display_state(key: Record) -> str:
-    if key["revoked_at"] is not None:
-        return "revoked"
-    return "expired" if key["expired"] else "valid"
-
-
-def _end_text(key: Record, now: datetime) -> str:
-    if key["revoked_at"] is not None:
-        return f"{format_relative(key['revoked_at'], now)} by {key['revoked_by']}"
-    return format_relative(key["expires_at"], now)
+    return found
 
 
 @command(api_keys, "revoke", "deploy", "k3xv9m2a")
@@ -95,11 +63,7 @@ async def revoke_key(session: Session, key: Key) -> None:
     """Revoke an API key and the browser sessions it opened. It takes effect within a second."""
     with session.as_user() as app:
         revoked = await app.api_keys.revoke(key)
-    if session.as_json:
-        print_json(revoked)
-    else:
-        user = revoked["revoked_by"] or login_name()
-        session.print_message(f"key {revoked['name']} ({revoked['prefix']}) revoked by {user}")
+    session.report(revoked, f"key {revoked.name} ({revoked.prefix}) revoked by {revoked.revoked_by or login_name()}")
 
 
 @command(None, "login", "", "--key deploy --port 9000")
@@ -138,8 +102,6 @@ def _web_address(settings: Settings, host: str | None, port: int | None) -> str:
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
 
 
-# --- secrets ----------------------------------------------------------------------------------------------------------
-
 SecretName = Annotated[str, argument("NAME", "Name of the secret.")]
 
 secrets = group("secret", "Store secrets for steps and jobs.", "list", "set hr-password")
@@ -176,31 +138,18 @@ def _read_value() -> str:
     return text.removesuffix("\n").removesuffix("\r")
 
 
-@command(secrets, "list", "", "-o json")
-async def list_secrets(
-    session: Session,
-    after: Annotated[str, option("NAME", "Pagination cursor: last name of the page before.")] = "",
-    limit: Annotated[int, option("N", "Maximum number of rows.")] = 100,
-) -> None:
+@list_command(
+    secrets,
+    "list",
+    SECRETS,
+    "",
+    "-o json",
+    after=option("NAME", "Pagination cursor: last name of the page before."),
+    limit=limit(100),
+)
+async def list_secrets(app: Tenuto, **filters: Any) -> Sequence[Any]:
     """List secrets: names, versions and times, never values."""
-    await print_list(
-        session,
-        await session.app.secrets.list(after=after, limit=limit),
-        {
-            "name": "name",
-            "version": "version",
-            "set": lambda row, now: format_relative(row["updated_at"], now),
-            "by": "updated_by",
-            "key": "key_id",
-        },
-        noun="secrets",
-        hint="set one with: tenuto secret set NAME",
-        filters={"after": after, "limit": limit},
-        optional=("key",),
-        flexible=("name", "by"),
-        next_page="--after",
-        cursor="name",
-    )
+    return await app.secrets.list(**filters)
 
 
 @command(secrets, "delete", "hr-password", "hr-password -q")

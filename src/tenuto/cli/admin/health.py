@@ -12,11 +12,12 @@ from pathlib import Path
 
 from tenuto import paths
 from tenuto.cli import exit_codes
-from tenuto.cli.formatting import format_duration
-from tenuto.cli.output import print_json, print_text, state_symbol
+from tenuto.cli.output import print_json, print_text
 from tenuto.clock import SystemClock
 from tenuto.errors import Invalid
 from tenuto.model.worker_states import STALE_AFTER
+from tenuto.presentation.formatting import format_duration
+from tenuto.presentation.states import state_label
 from tenuto.service import health_file
 
 _OPTIONS = {"--name": "name", "--home": "home", "--output": "output", "-o": "output"}
@@ -74,7 +75,7 @@ def report_health(home: Path, service: str, name: str | None, *, as_json: bool) 
                 if each.written_at
                 else "health file unreadable"
             )
-            print_text(f"{state_symbol(state)} {state}  {each.name}  {seen}")
+            print_text(f"{state_label(state)}  {each.name}  {seen}")
     stale = [each.name for each in found if not each.healthy]
     if stale:
         exit_codes.print_error(

@@ -2,50 +2,49 @@
 
 from __future__ import annotations
 
-import json
-from typing import Annotated
+from collections.abc import Sequence
+from typing import Annotated, Any
 
+from tenuto.app import Tenuto
 from tenuto.cli.command import Session, command, group
-from tenuto.cli.formatting import escape_control_characters, format_local_time, format_relative, one_line, safe_text
-from tenuto.cli.option_parsing import LimitOption, read_json_option
-from tenuto.cli.output import Record, print_json, print_list, print_text
+from tenuto.cli.lists import limit, list_command, print_csv, print_next_page
+from tenuto.cli.option_parsing import read_json_option
+from tenuto.cli.output import print_json, print_text
 from tenuto.cli.parameters import argument, flag, option
+from tenuto.presentation.admin_views import LOG_ENTRIES, LOGS
+from tenuto.presentation.formatting import (
+    compact_json,
+    escape_control_characters,
+    format_local_time,
+    one_line,
+    safe_text,
+)
+from tenuto.store.named_logs import LogEntryRecord
 
 LogName = Annotated[str, argument("LOG", "Name of the log.")]
 
 logs = group("log", "Read named logs and append to them.", "list", "show orders --limit 20")
 
 
-@command(logs, "list", "", "-o json")
-async def list_logs(
-    session: Session,
-    limit: LimitOption = 100,
-    after: Annotated[str, option("LOG", "Pagination cursor: last name of the page before.")] = "",
-) -> None:
+@list_command(
+    logs,
+    "list",
+    LOGS,
+    "",
+    "-o json",
+    limit=limit(100),
+    after=option("LOG", "Pagination cursor: last name of the page before."),
+)
+async def list_logs(app: Tenuto, **filters: Any) -> Sequence[Any]:
     """List logs by name, each with its newest entry."""
-    await print_list(
-        session,
-        await session.app.logs.names(after=after, limit=limit),
-        {
-            "name": "log",
-            "last": lambda row, now: format_relative(row["last_entry_at"], now),
-            "entry": "last_entry_id",
-            "message": lambda row, _: one_line(row["last_message"]),
-        },
-        noun="logs",
-        filters={"after": after, "limit": limit},
-        optional=("entry",),
-        flexible=("message",),
-        next_page="--after",
-        cursor="log",
-    )
+    return await app.logs.names(**filters)
 
 
-@command(logs, "show", "orders", "orders --oldest-first --above 1200 -o json")
+@command(logs, "show", "orders", "orders --oldest-first --above 1200 -o json", is_list=True)
 async def show_log(
     session: Session,
     log: LogName,
-    limit: LimitOption = 50,
+    limit: Annotated[int, limit(50)] = 50,
     oldest_first: Annotated[bool, flag("Oldest entry first.", "--oldest-first")] = False,
     below: Annotated[int | None, option("ENTRY", "Pagination cursor: only entries older than this one.", min=0)] = None,
     above: Annotated[
@@ -56,21 +55,19 @@ async def show_log(
     entries = await session.app.logs.read(log, below=below, above=above, oldest_first=oldest_first, limit=limit)
     if session.as_json:
         print_json(entries)
-        return
-    if not entries:
+    elif session.output == "csv":
+        print_csv(LOG_ENTRIES, entries)
+    elif not entries:
         session.print_message(f"no {'more ' if below or above else ''}entries in {safe_text(log)}")
-        return
-    print_text("\n".join(_entry_line(entry) for entry in entries))
-    if len(entries) == limit:
-        option = "--above" if oldest_first else "--below"
-        session.print_message(f"there may be more: add {option} {entries[-1]['id']}")
+    else:
+        print_text("\n".join(_entry_line(entry) for entry in entries))
+        if len(entries) == limit:
+            print_next_page(session, {"--above" if oldest_first else "--below": entries[-1].id})
 
 
-def _entry_line(entry: Record) -> str:
-    fields = ""
-    if entry["fields"]:
-        fields = "  " + escape_control_characters(json.dumps(entry["fields"], ensure_ascii=False))
-    return f"{format_local_time(entry['at'])}  {one_line(entry['message'], 2000)}{fields}"
+def _entry_line(entry: LogEntryRecord) -> str:
+    fields = f"  {escape_control_characters(compact_json(entry.fields) or '')}" if entry.fields else ""
+    return f"{format_local_time(entry.at)}  {one_line(entry.message, 2000)}{fields}"
 
 
 @command(logs, "append", "orders 'stock counted'", "orders 'stock counted' --fields '{\"shelves\": 12}'")
@@ -84,4 +81,4 @@ async def append_entry(
     data = None if fields is None else read_json_option(fields, "--fields")
     with session.as_user() as app:
         entry = await app.logs.append(log, message, data)
-    session.report(entry, f"entry {entry['id']} appended to {safe_text(log)}")
+    session.report(entry, f"entry {entry.id} appended to {safe_text(log)}")

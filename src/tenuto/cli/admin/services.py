@@ -2,37 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import click
 
+from tenuto.app import Tenuto
 from tenuto.cli.admin.health import report_health
 from tenuto.cli.command import SERVICE_SHARED, Session, command, group
-from tenuto.cli.formatting import format_duration, format_relative, safe_text
-from tenuto.cli.output import print_list, styled_state
-from tenuto.cli.parameters import argument, flag, option
+from tenuto.cli.lists import list_command
+from tenuto.cli.parameters import Declaration, argument, flag, option
 from tenuto.extras import install_command, is_installed
+from tenuto.presentation.formatting import safe_text
+from tenuto.presentation.work_views import WORKERS
 from tenuto.settings import redact_password
+from tenuto.worker.worker import Worker
 
-if TYPE_CHECKING:
-    from tenuto.app import Tenuto
-    from tenuto.worker.worker import Worker
-
-Queues = Annotated[str | None, option("A,B", "Queues to serve. (default: default) [TENUTO_WORKER_QUEUES]")]
-Slots = Annotated[
-    int | None, option("N", "Number of concurrent attempts. (default: 100) [TENUTO_WORKER_SLOTS]", min=1, max=10_000)
-]
-ServiceName = Annotated[str | None, option("NAME", "Name of the process, kept over restarts. (default: HOST-1, -2 …)")]
-Lease = Annotated[
-    float | None,
-    option("SECONDS", "Time after which tasks of a silent worker are recovered. (default: 30)", min=1, max=3600),
-]
-Grace = Annotated[
-    float | None, option("SECONDS", "Time for running tasks after SIGTERM. (default: 25)", min=0, max=86_400)
-]
+NAME = option("NAME", "Name of the process, kept over restarts. (default: HOST-1, -2 …)")
+LEASE_HELP = "Time after which tasks of a silent worker are recovered. (default: 30)"
+WORKER_OPTIONS: dict[str, Declaration] = {
+    "queues": option("A,B", "Queues to serve. (default: default) [TENUTO_WORKER_QUEUES]"),
+    "slots": option(
+        "N", "Number of concurrent attempts. (default: 100) [TENUTO_WORKER_SLOTS]", type=int, min=1, max=10_000
+    ),
+    "name": NAME,
+    "lease_seconds": option("SECONDS", LEASE_HELP, "--lease", type=float, min=1, max=3600),
+    "grace_seconds": option(
+        "SECONDS", "Time for running tasks after SIGTERM. (default: 25)", "--grace", type=float, min=0, max=86_400
+    ),
+}
 Host = Annotated[str | None, option("ADDRESS", "Listen address of the web service.")]
 Port = Annotated[int | None, option("NUMBER", "Port of the web service; 0 chooses a free one.", min=0, max=65535)]
 
@@ -45,18 +45,15 @@ workers = group("worker", "Run a worker process.")
     "--app tasks:app",
     "--app tasks:app --queues default,mail --slots 20",
     shared=SERVICE_SHARED,
+    options=WORKER_OPTIONS,
     service=True,
 )
 async def run_all_services(
     session: Session,
-    queues: Queues = None,
-    slots: Slots = None,
-    name: ServiceName = None,
-    lease: Lease = None,
-    grace: Grace = None,
     host: Host = None,
     port: Port = None,
     no_web: Annotated[bool, flag("No web service.", "--no-web")] = False,
+    **options: Any,
 ) -> None:
     """Run all services in one process: scheduler, worker and web service.
 
@@ -69,6 +66,10 @@ async def run_all_services(
     if app.settings.database is None:
         session.print_message(f"starting the embedded database in {app.settings.home} …")
 
+    has_web = not no_web and is_installed("web")
+    if not (no_web or has_web):
+        session.print_message(f"web        not started: the extra 'web' is not installed; {install_command('web')}")
+
     def print_summary(worker: Worker) -> None:
         settings = worker.settings
         session.print_message(f"database   {_database_text(app)}")
@@ -79,14 +80,9 @@ async def run_all_services(
             session.print_message(f"jobs       {', '.join(sorted(app.jobs.jobs_by_name))}")
         session.print_message("stop with Ctrl-C")
 
-    has_web = not no_web and is_installed("web")
-    if not (no_web or has_web):
-        session.print_message(f"web        not started: the extra 'web' is not installed; {install_command('web')}")
-
     def web_service() -> AbstractAsyncContextManager[object]:
         return _serve_web(session, host, port) if has_web else nullcontext()
 
-    options = {"queues": queues, "slots": slots, "name": name, "lease_seconds": lease, "grace_seconds": grace}
     await app.run(on_ready=print_summary, alongside=web_service, **options)
 
 
@@ -113,25 +109,18 @@ def _print_web_summary(session: Session, address: str, key_file: Path | None) ->
     "--app tasks:app",
     "--app tasks:app --queues mail,reports --slots 20 --name mail-1",
     shared=SERVICE_SHARED,
+    options=WORKER_OPTIONS,
     service=True,
 )
-async def run_worker(
-    session: Session,
-    queues: Queues = None,
-    slots: Slots = None,
-    name: ServiceName = None,
-    lease: Lease = None,
-    grace: Grace = None,
-) -> None:
+async def run_worker(session: Session, **options: Any) -> None:
     """Run a worker process.
 
     The worker claims tasks of its queues and runs them. Without an app that has jobs it runs only steps of built-in
     kinds, such as programs and HTTP calls. On SIGTERM or Ctrl-C it stops claiming and lets running tasks finish within
     the grace time; on the second signal it hands them back to the queue. `tenuto worker list` lists the workers.
     """
-    app = session.app
     _warn_without_jobs(session)
-    await app.run_worker(queues=queues, slots=slots, name=name, lease_seconds=lease, grace_seconds=grace)
+    await session.app.run_worker(**options)
 
 
 def _warn_without_jobs(session: Session) -> None:
@@ -147,36 +136,15 @@ def _warn_without_jobs(session: Session) -> None:
         )
 
 
-@command(workers, "list", "", "--all -o json")
-async def list_workers(
-    session: Session, all: Annotated[bool, flag("Include processes that have ended.", "--all", "-a")] = False
-) -> None:
+@list_command(
+    workers, "list", WORKERS, "", "--all -o json", all=flag("Include processes that have ended.", "--all", "-a")
+)
+async def list_workers(app: Tenuto, all: bool) -> Sequence[Any]:
     """List workers and schedulers, newest first.
 
     A process that has not reported in time is stale. Its tasks are recovered when their leases end.
     """
-    await print_list(
-        session,
-        await session.app.workers(ended=all),
-        {
-            "name": "name",
-            "service": "service",
-            "state": lambda worker, _: styled_state(worker["state"]),
-            "busy": lambda worker, _: (
-                f"{worker['running_count']}/{worker['slots']}" if worker["service"] == "worker" else ""
-            ),
-            "queues": lambda worker, _: ", ".join(worker["queues"]),
-            "last seen": lambda worker, _: f"{format_duration(worker['silent_seconds'])} ago",
-            "started": lambda worker, now: format_relative(worker["started_at"], now),
-            "host": "host",
-            "pid": "pid",
-            "version": "version",
-        },
-        noun="workers",
-        hint="start one with: tenuto worker --app MODULE:OBJECT",
-        optional=("version", "host", "pid", "started", "queues"),
-        flexible=("queues",),
-    )
+    return await app.workers(ended=all)
 
 
 @command(
@@ -187,7 +155,7 @@ async def list_workers(
     shared=SERVICE_SHARED,
     service=True,
 )
-async def run_scheduler(session: Session, name: ServiceName = None) -> None:
+async def run_scheduler(session: Session, name: Annotated[str | None, NAME] = None) -> None:
     """Run a scheduler process.
 
     The scheduler starts due schedules and manifests and recovers tasks of dead workers. Several may run.
@@ -196,7 +164,9 @@ async def run_scheduler(session: Session, name: ServiceName = None) -> None:
 
 
 @command(None, "web", "--app tasks:app", "--host 0.0.0.0 --port 8443", shared=SERVICE_SHARED, service=True)
-async def run_web(session: Session, host: Host = None, port: Port = None, name: ServiceName = None) -> None:
+async def run_web(
+    session: Session, host: Host = None, port: Port = None, name: Annotated[str | None, NAME] = None
+) -> None:
     """Run the web service.
 
     It serves the API under /api. Several may run, each on its own port. On addresses other than loopback it requires

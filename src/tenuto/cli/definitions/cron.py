@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from tenuto.cli import descriptions
 from tenuto.cli.command import Session, command, group
-from tenuto.cli.output import print_json, print_rich
+from tenuto.cli.output import print_json
 from tenuto.cli.parameters import argument, option
+from tenuto.cli.tables import print_rich, upcoming_runs_table
 from tenuto.clock import SystemClock
 from tenuto.errors import Invalid
 from tenuto.model.triggers import cron
@@ -35,4 +35,4 @@ def explain_cron_line(
     if session.as_json:
         print_json({"line": trigger.line, "zone": zone, "description": trigger.describe(), "next_runs": runs})
         return
-    print_rich(trigger.describe(), "", descriptions.upcoming_runs_table(runs, zone, now))
+    print_rich(trigger.describe(), "", upcoming_runs_table(runs, zone, now))

@@ -1,4 +1,4 @@
-"""Commands and output that schedules and manifests have in common: enable, disable, delete, edit, change history."""
+"""Commands that schedules and manifests share: add, edit, enable, disable, delete, history; and parts of `show`."""
 
 from __future__ import annotations
 
@@ -8,25 +8,28 @@ from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
 from shlex import quote
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
+import click
 from rich.console import RenderableType
 from rich.text import Text
 
 from tenuto.app import Tenuto
-from tenuto.cli import descriptions
-from tenuto.cli.command import Session, login_name
-from tenuto.cli.descriptions import titled_diff
-from tenuto.cli.formatting import format_relative, format_with_age, safe_text
-from tenuto.cli.output import Record, print_json, print_rich, styled_state
-from tenuto.cli.parameters import option
+from tenuto.cli.command import Session, command, login_name
+from tenuto.cli.lists import limit
+from tenuto.cli.output import print_json
+from tenuto.cli.parameters import Declaration, flag, option
+from tenuto.cli.tables import print_rich, styled_state, titled_diff
 from tenuto.definitions.versioned_definitions import StoredDefinition
 from tenuto.errors import NotFound
 from tenuto.model.schedules import changed_fields
+from tenuto.presentation import descriptions
+from tenuto.presentation.formatting import format_relative, format_with_age, safe_text
 from tenuto.store.definition_rows import Version
 
 S = TypeVar("S", bound=StoredDefinition)
-ReasonOption = Annotated[str | None, option("TEXT", "Reason, stored in the change history.")]
+REASON = option("TEXT", "Reason, stored in the change history.")
+_EXAMPLES_WITH_REASON = ("{}", "{} --reason 'moved to the new server'")
 _RECREATED_BY = {
     "code": "declared in code: the next start of a service of that app creates it again",
     "file": "declared in a file: the next `tenuto apply` of that file creates it again",
@@ -35,18 +38,55 @@ _RECREATED_BY = {
 
 @dataclass(frozen=True)
 class DefinitionResource(Generic[S]):
-    """One kind of definition: its names, its operations and its texts."""
+    """One kind of definition: its names, operations and texts, and how options become a definition."""
 
+    group: click.Group
     noun: str
+    key: Declaration
     key_field: str
     """Name of the key in JSON."""
+    example: str
+    """Key in the examples of the help."""
     operations: Callable[[Tenuto], Any]
     describe_trigger: Callable[[Any], str]
     print_next_runs: Callable[[Session, S], Awaitable[None]]
+    create: Callable[..., Awaitable[S]]
+    """Session, key, options, keyword arguments of the operation → the new definition."""
+    change: Callable[..., Awaitable[S]]
+    """Session, definition, options, keyword arguments of the operation → the changed definition."""
+    compare_runs: Callable[[Session, S, S], Awaitable[tuple[dict[str, Any], list[RenderableType]]]]
+    """Effect of a change on the next runs, as fields of the document and as lines."""
+    options: Mapping[str, Declaration]
+    add_options: Mapping[str, Declaration]
+    edit_options: Mapping[str, Declaration]
+    texts: Mapping[str, str]
+    """Help of the commands."""
+    add_examples: Sequence[str]
+    edit_examples: Sequence[str]
     recorded_fields: tuple[str, ...] = ("version", "origin", "created_at", "updated_at", "last_run_at", "next_run_at")
     """Attributes of the stored definition that its JSON document has in addition to the definition."""
 
-    def document(self, found: S) -> Record:
+    def add_commands(self) -> None:
+        """Add the commands to the group."""
+        reason, disabled = {"reason": REASON}, {"disabled": flag(f"Create the {self.noun} disabled.", "--disabled")}
+        examples = tuple(each.format(self.example) for each in _EXAMPLES_WITH_REASON)
+        self._add("add", self._create, self.add_examples, {**self.add_options, **self.options, **disabled, **reason})
+        self._add("edit", self._edit, self.edit_examples, {**self.edit_options, **self.options, **reason})
+        self._add("enable", self._enable, examples, reason)
+        self._add("disable", self._disable, examples, reason)
+        self._add("delete", self._delete, examples, reason)
+        self._add("history", self._print_history, (self.example, f"{self.example} --limit 5"), {"limit": limit(20)})
+
+    def _add(
+        self, name: str, run: Callable[..., Any], examples: Sequence[str], options: Mapping[str, Declaration]
+    ) -> None:
+        def call(session: Session, **options: Any) -> Any:
+            return run(session, options.pop("key"), **options)
+
+        call.__doc__ = self.texts[name]
+        command(self.group, name, *examples, options={"key": self.key, **options})(call)
+
+    def document(self, found: S) -> dict[str, Any]:
         """Return a definition as a JSON document."""
         return {
             "id": found.id,
@@ -56,7 +96,7 @@ class DefinitionResource(Generic[S]):
             **{name: getattr(found, name) for name in self.recorded_fields},
         }
 
-    def version_document(self, version: Version) -> Record:
+    def version_document(self, version: Version) -> dict[str, Any]:
         return {
             "version": version.version,
             self.key_field: version.key,
@@ -103,20 +143,20 @@ class DefinitionResource(Generic[S]):
         (change,) = await self.operations(app).versions(found.id, limit=1)
         return change
 
-    async def report_created(self, session: Session, created: S) -> None:
-        """Report a new definition and its next runs."""
+    async def _create(self, session: Session, key: str, *, disabled: bool, reason: str | None, **options: Any) -> None:
+        created = await self.create(session, key, options, enabled=not disabled, reason=reason)
         when = self.describe_trigger(created.definition)
         session.report(self.document(created), f"{self.noun} {created.key} created by {login_name()}: {when}")
         if not session.as_json:
             await self.print_next_runs(session, created)
 
-    def report_edited(
-        self, session: Session, before: S, after: S, next_runs: Mapping[str, Any], lines: Sequence[RenderableType] = ()
-    ) -> None:
-        """Report the changed fields; ``next_runs`` and ``lines`` are the effect on the next runs."""
+    async def _edit(self, session: Session, key: str, *, reason: str | None, **options: Any) -> None:
+        before = await self.get(session.app, key)
+        after = await self.change(session, before, options, reason=reason, version=before.version)
+        document, lines = await self.compare_runs(session, before, after)
         if session.as_json:
             changes = before_and_after(changed_fields(before.fields, after.fields))
-            print_json({self.key_field: after.key, "version": after.version, "changes": changes, **next_runs})
+            print_json({self.key_field: after.key, "version": after.version, "changes": changes, **document})
         elif after.version == before.version:
             session.print_message(f"{self.noun} {before.key} is unchanged")
         else:
@@ -125,8 +165,13 @@ class DefinitionResource(Generic[S]):
             print_rich(*fields, *lines)
             session.print_message(f"{self.noun} {after.key} changed to version {after.version} by {login_name()}")
 
-    async def set_enabled(self, session: Session, key: str, reason: str | None, *, enabled: bool) -> None:
-        """Enable or disable a definition and report its state."""
+    async def _enable(self, session: Session, key: str, *, reason: str | None) -> None:
+        await self._set_enabled(session, key, reason, enabled=True)
+
+    async def _disable(self, session: Session, key: str, *, reason: str | None) -> None:
+        await self._set_enabled(session, key, reason, enabled=False)
+
+    async def _set_enabled(self, session: Session, key: str, reason: str | None, *, enabled: bool) -> None:
         with session.as_user() as app:
             operations = self.operations(app)
             async with self.suggesting_names(app, key):
@@ -135,13 +180,12 @@ class DefinitionResource(Generic[S]):
         state = "enabled" if enabled else "disabled"
         message = f"{self.noun} {key} is {state if changed else f'already {state}'}"
         if changed and not enabled:
-            message += f"; enable it with: {self.command('enable', key)}"
+            message += f"; enable it with: {self.command_line('enable', key)}"
         session.report(self.document(after), message)
         if after.enabled and not session.as_json:
             await self.print_next_runs(session, after)
 
-    async def delete(self, session: Session, key: str, reason: str | None) -> None:
-        """Delete a definition; say if its declaration will create it again, and how to disable it instead."""
+    async def _delete(self, session: Session, key: str, *, reason: str | None) -> None:
         with session.as_user() as app:
             operations = self.operations(app)
             async with self.suggesting_names(app, key):
@@ -150,11 +194,10 @@ class DefinitionResource(Generic[S]):
         session.report({self.key_field: key, "deleted": True}, f"{self.noun} {key} deleted by {login_name()}")
         origin = "code" if key in operations.declared else before.origin
         if origin in _RECREATED_BY:
-            disable = self.command("disable", key)
+            disable = self.command_line("disable", key)
             session.print_message(f"  it is {_RECREATED_BY[origin]}, enabled; to keep it disabled: {disable}")
 
-    async def print_history(self, session: Session, key: str, limit: int) -> None:
-        """Print the changes of a definition, newest first."""
+    async def _print_history(self, session: Session, key: str, *, limit: int) -> None:
         async with self.suggesting_names(session.app, key):
             found: Sequence[Version] = await self.operations(session.app).versions(key, limit=limit)
         if session.as_json:
@@ -168,12 +211,12 @@ class DefinitionResource(Generic[S]):
         if len(found) == limit:
             session.print_message(f"the newest {limit} changes; for more add --limit {min(limit * 5, 500)}")
 
-    def command(self, name: str, key: str) -> str:
+    def command_line(self, name: str, key: str) -> str:
         """Return a command line about one definition."""
         return f"tenuto {self.noun} {name} {quote(key)}"
 
 
-def before_and_after(differences: Mapping[str, tuple[Any, Any]]) -> Record:
+def before_and_after(differences: Mapping[str, tuple[Any, Any]]) -> dict[str, Any]:
     """Return changed fields as a JSON document."""
     return {field: {"before": before, "after": after} for field, (before, after) in differences.items()}
 
@@ -190,24 +233,12 @@ def _change_lines(version: Version, now: datetime) -> list[RenderableType]:
     return lines
 
 
-# --- parts of `show` ------------------------------------------------------------------------------------------------
-
-
-def enabled_label(*, enabled: bool) -> Text:
-    """Return the enabled state with symbol and colour."""
-    return styled_state("on" if enabled else "off")
-
-
 def definition_heading(found: StoredDefinition, detail: str = "") -> list[RenderableType]:
     """Return the first lines: state, key and version, and the description if there is one."""
     key, about = (safe_text(found.key), "bold"), (f"  version {found.version}", "dim")
     description = found.fields.get("description")
-    heading = Text.assemble(enabled_label(enabled=found.enabled), "  ", key, detail, about)
+    heading = Text.assemble(styled_state("on" if found.enabled else "off"), "  ", key, detail, about)
     return [heading, *([safe_text(description)] if description else []), ""]
-
-
-def section_title(title: str) -> list[RenderableType]:
-    return ["", Text(title, style="bold")]
 
 
 def origin_facts(found: StoredDefinition, change: Version, now: datetime) -> list[tuple[str, str]]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any, Literal, TypeVar
+from typing import Any
 
 from tenuto.cli.definitions.step_syntax import parse_overrides, parse_step_group
 from tenuto.cli.option_parsing import (
@@ -27,6 +27,7 @@ from tenuto.model.manifests import Manifest
 from tenuto.model.policies import RetryPolicy, TaskPolicy
 from tenuto.model.schedules import (
     Misfire,
+    MisfirePolicy,
     OverlapPolicy,
     Plan,
     ScheduleDefinition,
@@ -38,11 +39,8 @@ from tenuto.model.triggers import ManualTrigger, Trigger, trigger_from_fields
 from tenuto.model.triggers.parsing import parse_whole_seconds
 from tenuto.operations.manifests import build_manifest
 
-F = TypeVar("F", bound=Callable[..., Any])
 Options = Mapping[str, Any]
 
-OverlapName = Literal["skip", "queue_one", "allow", "cancel_previous"]
-MisfireName = Literal["once", "all", "skip"]
 NONE = "none"
 """Value that removes a setting."""
 
@@ -69,9 +67,9 @@ SCHEDULE_OPTIONS: dict[str, Declaration] = {
         type=list[str],
     ),
     "overlap": choice(
-        "Overlap policy: what to do when a run is due while the previous one is active. (default: skip)", OverlapName
+        "Overlap policy: what to do when a run is due while the previous one is active. (default: skip)", OverlapPolicy
     ),
-    "misfire": choice("Misfire policy: what to do with runs missed during downtime. (default: once)", MisfireName),
+    "misfire": choice("Misfire policy: what to do with runs missed during downtime. (default: once)", MisfirePolicy),
     "grace": option("DURATION", "With --misfire skip: maximum delay, at least 1m. (default: 5m)"),
     "max_runs": option("N", "With --misfire all: maximum number of runs. (default: 100)", type=int),
     "description": option("TEXT", "Description."),

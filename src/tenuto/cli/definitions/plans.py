@@ -2,49 +2,48 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
-import click
 from rich.console import RenderableType
 from rich.text import Text
 
-from tenuto.cli import descriptions, exit_codes
+from tenuto.cli import exit_codes
 from tenuto.cli.command import Session, command, login_name
-from tenuto.cli.definitions.definition_commands import ReasonOption, before_and_after
-from tenuto.cli.definitions.manifests import describe_manifest_trigger
-from tenuto.cli.descriptions import format_in_zone, titled_diff
-from tenuto.cli.formatting import safe_text
-from tenuto.cli.output import print_json, print_rich
+from tenuto.cli.definitions.definition_commands import REASON, before_and_after
+from tenuto.cli.lists import print_csv
+from tenuto.cli.option_parsing import confirm
+from tenuto.cli.output import print_json
 from tenuto.cli.parameters import argument, flag
-from tenuto.definitions import document_parser
-from tenuto.definitions.definition_files import DeclaredSchedule, parse_schedules
+from tenuto.cli.tables import print_rich, titled_diff
 from tenuto.definitions.definition_plan import GroupChange, ManifestChange, PlannedChange, ScheduleChange
-from tenuto.definitions.document_parser import MAX_BYTES, SUFFIXES, Document
+from tenuto.definitions.document_files import read_documents
 from tenuto.definitions.versioned_definitions import CHANGING_EFFECTS
-from tenuto.errors import Invalid
 from tenuto.model.triggers import Trigger
-from tenuto.operations.plans import ApplyPlan, Declarations, read_declarations
+from tenuto.operations.plans import ApplyPlan, read_declarations
+from tenuto.presentation import descriptions
+from tenuto.presentation.definition_views import PLAN_CHANGES, describe_manifest_trigger
+from tenuto.presentation.descriptions import format_in_zone
+from tenuto.presentation.formatting import safe_text
+from tenuto.presentation.states import state_colour, state_symbol
 
 FilesArgument = Annotated[list[str], argument("FILE…", "YAML or TOML files, or folders that contain them.")]
 PruneOption = Annotated[bool, flag("Delete definitions that came from files and are not in these files.", "--prune")]
-_MAX_FILES = 1000
 _FIELDS_SHOWN_ABOVE = ("name", "when", "after", "schedule_type")
 """Fields of a new manifest that the title lines show already."""
-_SIGNS = {"created": ("+", "green"), "changed": ("~", "yellow"), "unchanged": ("=", "dim"), "kept": ("!", "magenta")}
 
 
-@command(None, "plan", "schedules.yaml --app tasks:app", "schedules/ --app tasks:app --prune -o json")
+@command(None, "plan", "schedules.yaml --app tasks:app", "schedules/ --app tasks:app --prune -o json", is_list=True)
 async def plan_definitions(session: Session, files: FilesArgument, prune: PruneOption = False) -> int:
     """Show what applying definition files would change, without changing it.
 
     Exit code 0 without changes, 2 with changes; errors end with 1, so that 2 is unambiguous.
     """
-    planned = await session.app.plans.plan(read_definitions(files), prune=prune)
+    planned = await session.app.plans.plan(read_declarations(read_documents(files)), prune=prune)
     if session.as_json:
         print_json(plan_document(planned))
+    elif session.output == "csv":
+        print_csv(PLAN_CHANGES, [*planned.schedules.changes, *planned.manifests.changes, *planned.groups])
     else:
         print_plan(session, planned)
     return exit_codes.WOULD_CHANGE if planned.has_changes else exit_codes.OK
@@ -61,7 +60,7 @@ async def apply_definitions(
     files: FilesArgument,
     prune: PruneOption = False,
     yes: Annotated[bool, flag("Delete without confirmation.", "--yes")] = False,
-    reason: ReasonOption = None,
+    reason: Annotated[str | None, REASON] = None,
 ) -> int:
     """Apply the schedules and manifests of definition files in one transaction.
 
@@ -69,10 +68,10 @@ async def apply_definitions(
     operators are kept. Definitions that the files do not declare are kept too; --prune deletes them after confirmation.
     """
     with session.as_user() as app:
-        planned = await app.plans.plan(read_definitions(files), prune=prune)
+        planned = await app.plans.plan(read_declarations(read_documents(files)), prune=prune)
         if not session.as_json:
             print_plan(session, planned)
-        if planned.deleted and not yes and not _confirm_deletion(planned.deleted):
+        if planned.deleted and not yes and not confirm(f"delete {', '.join(planned.deleted)}", "--prune"):
             session.print_message("nothing changed")
             return exit_codes.FAILED
         await app.plans.apply(planned, reason=reason)
@@ -81,78 +80,6 @@ async def apply_definitions(
     elif planned.has_changes:
         session.print_message(f"applied by {login_name()}")
     return exit_codes.OK
-
-
-def _confirm_deletion(names: Sequence[str]) -> bool:
-    if not sys.stdin.isatty():
-        raise Invalid(
-            f"--prune would delete {', '.join(names)}, and stdin is not a terminal for the confirmation",
-            code="cli.prune.not_confirmed",
-            field="--prune",
-            remedy="add --yes",
-        )
-    return click.confirm(f"delete {', '.join(names)}?", err=True)
-
-
-# --- read -----------------------------------------------------------------------------------------------------------
-
-
-def read_schedules(files: Iterable[str]) -> list[DeclaredSchedule]:
-    return parse_schedules(_read_documents(files))
-
-
-def read_definitions(files: Iterable[str]) -> Declarations:
-    return read_declarations(_read_documents(files))
-
-
-def _read_documents(files: Iterable[str]) -> Iterator[Document]:
-    found = list(dict.fromkeys(path for file in files for path in _definition_files(Path(file))))
-    if len(found) > _MAX_FILES:
-        raise Invalid(
-            f"{len(found):,} files given; the maximum is {_MAX_FILES:,}",
-            code="definition_file.too_many",
-            field="FILE",
-            remedy="apply fewer files at a time",
-        )
-    return (document_parser.parse_document(str(path), _read_bytes(path)) for path in found)
-
-
-def _definition_files(path: Path) -> Iterator[Path]:
-    try:
-        if not path.is_dir():
-            yield path
-            return
-        files = sorted(file for file in path.iterdir() if file.suffix.lower() in SUFFIXES and file.is_file())
-    except OSError as error:  # name too long, or no permission
-        raise _unreadable(path, error) from None
-    if not files:
-        raise Invalid(
-            f"folder {path} contains no YAML or TOML files",
-            code="definition_file.none_in_folder",
-            field="FILE",
-            remedy=f"name the files *{', *'.join(SUFFIXES)}",
-        )
-    yield from files
-
-
-def _read_bytes(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise _unreadable(path, error) from None
-
-
-def _unreadable(path: Path, error: OSError) -> Invalid:
-    return Invalid(
-        f"{path} cannot be read: {error.strerror}",
-        code="definition_file.unreadable",
-        field="FILE",
-        remedy="check the path and its permissions",
-    )
-
-
-# --- print ----------------------------------------------------------------------------------------------------------
 
 
 def plan_document(planned: ApplyPlan) -> dict[str, Any]:
@@ -273,7 +200,7 @@ def _title_lines(change: PlannedChange[Any, Any, Any], kind: str = "") -> list[R
 
 
 def _change_title(name: str, effect: str, kind: str) -> RenderableType:
-    sign, colour = _SIGNS[effect]
+    sign, colour = state_symbol(effect), state_colour(effect)
     return Text.assemble((f"{sign} ", colour), (kind, "dim"), (safe_text(name), "bold"), (f"  {effect}", colour))
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from datetime import datetime
 from shlex import quote
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 from uuid import UUID
 
 from rich.console import RenderableType
@@ -13,16 +14,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tenuto.app import Tenuto
-from tenuto.cli import descriptions
 from tenuto.cli.command import Session, command, group
-from tenuto.cli.definitions.definition_commands import (
-    DefinitionResource,
-    ReasonOption,
-    definition_heading,
-    enabled_label,
-    origin_facts,
-    section_title,
-)
+from tenuto.cli.definitions.definition_commands import DefinitionResource, definition_heading, origin_facts
 from tenuto.cli.definitions.definition_options import (
     SCHEDULE_OPTIONS,
     build_schedule,
@@ -30,25 +23,28 @@ from tenuto.cli.definitions.definition_options import (
     translate_schedule_errors,
 )
 from tenuto.cli.definitions.step_syntax import parse_overrides
-from tenuto.cli.descriptions import format_in_zone
-from tenuto.cli.formatting import format_duration, format_local_time, format_relative
-from tenuto.cli.option_parsing import LimitOption, build_filters, missing_option, require_wait, translate_error_fields
-from tenuto.cli.output import (
-    Record,
-    name_value_table,
-    print_json,
-    print_list,
-    print_rich,
-    state_colour,
-    state_symbol,
-    styled_state,
-)
+from tenuto.cli.lists import build_filters, limit, print_page
+from tenuto.cli.option_parsing import missing_option, require_wait, translate_error_fields
+from tenuto.cli.output import print_json
 from tenuto.cli.parameters import argument, choice, flag, option
-from tenuto.cli.work.executions import render_executions, watch_execution
+from tenuto.cli.tables import (
+    name_value_table,
+    print_rich,
+    render_table,
+    section_title,
+    titled_diff,
+    upcoming_runs_table,
+)
+from tenuto.cli.work.executions import watch_execution
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import Conflict
 from tenuto.ids import new_id
+from tenuto.model.occurrences import Decision
 from tenuto.model.triggers.parsing import parse_instant
+from tenuto.presentation import definition_views, descriptions
+from tenuto.presentation.descriptions import format_in_zone
+from tenuto.presentation.formatting import format_local_time, format_relative
+from tenuto.presentation.work_views import EXECUTIONS
 from tenuto.store.schedules import Schedule
 
 schedules = group(
@@ -58,16 +54,18 @@ schedules = group(
     "add nightly --cron '0 2 * * *' --step import_hr --step sync --app tasks:app",
 )
 
-DecisionName = Literal["fired", "queued", "coalesced", "skipped", "missed"]
-ScheduleName = Annotated[str, argument("NAME", "Name of the schedule.")]
-ArgumentOverrides = Annotated[
-    list[str] | None,
-    option("STEP.ARGUMENT=VALUE", "New value for an argument of a step: JSON or text. May be repeated.", "--set"),
-]
+NAME = argument("NAME", "Name of the schedule.")
+_OVERRIDES = option(
+    "STEP.ARGUMENT=VALUE",
+    "New value for an argument of a step: JSON or text. May be repeated.",
+    "--set",
+    type=list[str],
+)
 _ANNOUNCED_RUN_COUNT = 3
 _NEXT_RUN_COUNT = 5
 _LAST_RUN_COUNT = 5
 _POLL_SECONDS = 0.3
+_LAST_RUN_COLUMNS = [replace(column, under="") for column in EXECUTIONS.columns if column.name != "schedule"]
 
 
 async def _print_next_runs(session: Session, schedule: Schedule) -> None:
@@ -80,103 +78,99 @@ async def _print_next_runs(session: Session, schedule: Schedule) -> None:
         session.print_message(f"  {label} {format_in_zone(instant)} ({format_relative(instant, now)})")
 
 
+async def _create(session: Session, name: str, options: dict[str, Any], **settings: Any) -> Schedule:
+    new = build_schedule(name, options)
+    with session.as_user() as app, translate_schedule_errors():
+        return await app.schedules.create(new, **settings)
+
+
+async def _change(session: Session, before: Schedule, options: dict[str, Any], **settings: Any) -> Schedule:
+    new = change_schedule(before.definition, options)
+    with session.as_user() as app, translate_schedule_errors(renamed=True, arguments=bool(options["arguments"])):
+        return await app.schedules.edit(before.name, new, **settings)
+
+
+async def _compare_runs(
+    session: Session, before: Schedule, after: Schedule
+) -> tuple[dict[str, Any], list[RenderableType]]:
+    now = await session.now()
+    old, new = preview_runs(before, now), preview_runs(after, now)
+    lines = ["unchanged"]
+    if old != new:
+        lines = descriptions.compare_runs(before.trigger, old, after.trigger, new, str(after.id))
+    disabled = [] if after.enabled else [Text("  (it is disabled)", style="dim")]
+    return {"next_runs_before": old, "next_runs": new}, [*titled_diff("next runs", lines, style="bold"), *disabled]
+
+
 SCHEDULES = DefinitionResource[Schedule](
-    "schedule", "name", lambda app: app.schedules, lambda definition: definition.trigger.describe(), _print_next_runs
+    group=schedules,
+    noun="schedule",
+    key=NAME,
+    key_field="name",
+    example="nightly",
+    operations=lambda app: app.schedules,
+    describe_trigger=lambda definition: definition.trigger.describe(),
+    print_next_runs=_print_next_runs,
+    create=_create,
+    change=_change,
+    compare_runs=_compare_runs,
+    options=SCHEDULE_OPTIONS,
+    add_options={},
+    edit_options={"arguments": _OVERRIDES, "rename": option("NAME", "New name of the schedule.")},
+    texts={
+        "add": """Create a schedule with a trigger and steps.
+
+Steps run one after the other; steps separated by a comma run in parallel. --app names the app that defines the
+jobs.""",
+        "edit": """Change the given options of a schedule.
+
+`none` removes the value of --between, --on, --start, --end or --exclude. --step replaces all steps. Prints the
+difference and its effect on the next runs. Active executions keep their definition.""",
+        "enable": "Enable a schedule from now on; runs missed while it was disabled are not made up.",
+        "disable": "Disable a schedule; active executions continue, and manual runs remain possible.",
+        "delete": """Delete a schedule that has no active execution; its executions, ledger and history remain.
+
+A schedule that is declared in code or in a file is created again, enabled, by the next start or apply. Disable it
+instead.""",
+        "history": ("Show all changes of a schedule with author, time, reason and difference, even if it was deleted."),
+    },
+    add_examples=(
+        "nightly --cron '0 2 * * *' --zone Europe/London --step import_hr --step sync",
+        "fetch --every 15m --between 22:00-06:00 --on mon-fri --step 'fetch:{\"pages\": 5}'",
+        "export --at 06:00,18:30 --on mon-fri --step 'to_ad, to_ldap continue_on_failure'",
+        "both --manual --step 'nightly kind=schedule' --step '\"Last one\" kind=schedule'",
+    ),
+    edit_examples=(
+        "nightly --cron '30 3 * * *' --reason 'the backup runs at two'",
+        "nightly --set import_hr.pages=10 --overlap queue_one --end none",
+    ),
 )
+SCHEDULES.add_commands()
 
 
-# --- list -------------------------------------------------------------------------------------------------------
-
-
-@command(schedules, "list", "", "--search hr --off -o json")
-async def list_schedules(
-    session: Session,
-    on: Annotated[bool | None, flag("Filter by enabled or disabled.", "--on/--off")] = None,
-    search: Annotated[str | None, option("TEXT", "Filter by text in the name.")] = None,
-    limit: LimitOption = 100,
-    after: Annotated[str | None, option("NAME", "Pagination cursor: the last name shown.")] = None,
-) -> None:
+@command(
+    schedules,
+    "list",
+    "",
+    "--search hr --off -o json",
+    is_list=True,
+    options={
+        "enabled": flag("Filter by enabled or disabled.", "--on/--off", default=None),
+        "search": option("TEXT", "Filter by text in the name."),
+        "limit": limit(100),
+        "after": option("NAME", "Pagination cursor: the last name shown."),
+    },
+)
+async def list_schedules(session: Session, **options: Any) -> None:
     """List schedules by name with their next run and the state of the last one."""
-    filters = build_filters(after=after, enabled=on, search=search, limit=limit)
+    filters = build_filters(options)
     found = await session.app.schedules.list(**filters)
-    await print_list(
-        session,
-        [{**row, "when": descriptions.describe_trigger(row["trigger"])} for row in found],
-        {
-            "name": "name",
-            "state": _enabled,
-            "when": "when",
-            "next run": _next_run,
-            "at": _next_run_time,
-            "last run": _last_run,
-            "ended": _last_run_age,
-        },
-        two_line_columns={
-            "schedule": lambda row, _: (row["name"], row["when"]),
-            "state": lambda row, now: (_enabled(row, now), None),
-            "next run": lambda row, now: (_next_run(row, now), _next_run_time(row, now)),
-            "last run": lambda row, now: (_last_run(row, now), _last_run_age(row, now)),
-        },
-        flexible=("schedule",),
-        noun="schedules",
-        hint=SCHEDULES.empty_list_hint(session.app),
-        filters=filters,
-        next_page="--after",
-        cursor="name",
-    )
-
-
-def _enabled(row: Record, _: datetime) -> Text:
-    return enabled_label(enabled=row["enabled"])
-
-
-def _next_run(row: Record, now: datetime) -> str:
-    if not row["enabled"]:
-        return "none"
-    if row["trigger"].get("kind") == "manual":
-        return "manual"
-    if row["next_run_at"] is None:
-        return "no further run" if row["planned"] else "being planned"
-    return "due" if row["next_run_at"] <= now else format_relative(row["next_run_at"], now)
-
-
-def _next_run_time(row: Record, _: datetime) -> str | None:
-    if row["next_run_at"] is None or not row["enabled"]:
-        return None
-    return str(row["next_run_at"].astimezone().strftime("%a %d %b %H:%M %Z"))
-
-
-def _last_run(row: Record, _: datetime) -> Text:
-    state = row["last_state"]
-    if state is None:
-        return Text("never ran", style="dim")
-    return Text(f"{state_symbol(state)} {describe_last_run(row)}", style=state_colour(state))
-
-
-def _last_run_age(row: Record, now: datetime) -> str | None:
-    if row["last_state"] is None:
-        return None
-    return format_relative(row["last_ended_at"] or row["last_started_at"], now)
-
-
-def describe_last_run(row: Record) -> str:
-    """Describe the state of the last execution, with its step group."""
-    place = f"{row['last_group'] + 1} of {row['last_groups']}"
-    match row["last_state"]:
-        case "in_progress":
-            return f"running {place}"
-        case "completed":
-            failed = row["last_failed_steps"]
-            return f"completed, {failed} step{'s' if failed > 1 else ''} failed" if failed else "completed"
-        case state:
-            return f"{state} at {place}"
-
-
-# --- one schedule ---------------------------------------------------------------------------------------------------
+    hint = SCHEDULES.empty_list_hint(session.app)
+    await print_page(session, definition_views.SCHEDULES, found, filters, hint=hint)
 
 
 @command(schedules, "show", "nightly", "'Nightly HR Sync' -o json")
-async def show_schedule(session: Session, name: ScheduleName) -> None:
+async def show_schedule(session: Session, name: Annotated[str, NAME]) -> None:
     """Show a schedule with its policies, next runs, steps, last executions and last change."""
     app = session.app
     found = await SCHEDULES.get(app, name)
@@ -200,21 +194,21 @@ async def show_schedule(session: Session, name: ScheduleName) -> None:
     if found.enabled and found.next_run_at is not None and found.next_run_at <= now:
         parts.append(f"  due since {format_local_time(found.next_run_at)}: {await _describe_firing(app)}")
     if runs:
-        parts.append(descriptions.upcoming_runs_table(runs, _time_zone(found), now))
+        parts.append(upcoming_runs_table(runs, _time_zone(found), now))
     else:
         parts.append("  manual runs only" if definition.trigger.kind == "manual" else "  none within eight years")
     if runs and not found.enabled:
         parts.append("  (if it were enabled)")
     parts += [*section_title("steps"), steps_table(found)]
     if last:
-        parts += [*section_title("last runs"), render_executions(last, now, with_schedule_name=False)]
+        parts += [*section_title("last runs"), render_table(_LAST_RUN_COLUMNS, last, now)]
     print_rich(*parts)
 
 
 async def _describe_firing(app: Tenuto) -> str:
     """Say whether a scheduler is alive that will fire the due schedule."""
     services = await app.workers()
-    if any(service["service"] == "scheduler" and service["state"] == "alive" for service in services):
+    if any(service.service == "scheduler" and service.state == "alive" for service in services):
         return "a scheduler will fire it"
     return "no scheduler is alive; start one with `tenuto scheduler` or `tenuto up`"
 
@@ -241,7 +235,7 @@ def _time_zone(found: Schedule) -> str:
 @command(schedules, "next", "nightly", "nightly 20 -o json")
 async def show_next_runs(
     session: Session,
-    name: ScheduleName,
+    name: Annotated[str, NAME],
     count: Annotated[int, argument("N", "Number of runs.", min=1, max=1000)] = _NEXT_RUN_COUNT,
 ) -> None:
     """Show the next runs of a schedule in its time zone and in local time, even if it is disabled."""
@@ -253,190 +247,49 @@ async def show_next_runs(
     if not found.enabled:
         session.print_message(f"schedule {name} is disabled; if it were enabled:")
     if runs:
-        print_rich(descriptions.upcoming_runs_table(runs, _time_zone(found), now))
+        print_rich(upcoming_runs_table(runs, _time_zone(found), now))
     else:
         session.print_message(
             "it has manual runs only" if found.definition.trigger.kind == "manual" else "it has no further run"
         )
 
 
-@command(schedules, "history", "nightly", "nightly --limit 5")
-async def show_history(session: Session, name: ScheduleName, limit: LimitOption = 20) -> None:
-    """Show all changes of a schedule with author, time, reason and difference, even if it was deleted."""
-    await SCHEDULES.print_history(session, name, limit)
-
-
-@command(schedules, "ledger", "nightly", "nightly --decision skipped", "--limit 200 -o json")
+@command(
+    schedules,
+    "ledger",
+    "nightly",
+    "nightly --decision skipped",
+    "--limit 200 -o json",
+    is_list=True,
+    options={
+        "decision": choice("Filter by decision.", Decision),
+        "before": option("INSTANT", "Filter by due time before this instant, e.g. 2031-05-17T12:00:00Z."),
+        "below": option("ID", "Pagination cursor: the id of the last row shown; use with --before."),
+        "limit": limit(50),
+    },
+)
 async def show_ledger(
     session: Session,
     name: Annotated[str | None, argument("[NAME]", "Name of the schedule. (default: all)")] = None,
-    decision: Annotated[DecisionName | None, choice("Filter by decision.")] = None,
-    before: Annotated[
-        str | None, option("INSTANT", "Filter by due time before this instant, e.g. 2031-05-17T12:00:00Z.")
-    ] = None,
-    below: Annotated[
-        str | None, option("ID", "Pagination cursor: the id of the last row shown; use with --before.")
-    ] = None,
-    limit: LimitOption = 50,
+    **options: Any,
 ) -> None:
     """Show the occurrence ledger, newest first: for each due instant the decision, its reason, time and author."""
-    if below is not None and before is None:
+    filters = build_filters(options)
+    if "below" in filters and "before" not in filters:
         remedy = "add --before with the due time of that row; the hint below a full page has both"
         raise missing_option("--below", "--before", remedy)
-    until = None if before is None else parse_instant(before, field="--before")
+    if "before" in filters:
+        filters["before"] = parse_instant(filters["before"], field="--before")
     async with SCHEDULES.suggesting_names(session.app, name or ""):
-        found = await session.app.schedules.ledger(
-            name, before=until, decision=decision, **build_filters(below=below, limit=limit)
-        )
-    await print_list(
-        session,
-        found,
-        {
-            "due": lambda row, _: format_local_time(row["due_at"]),
-            "until": lambda row, _: format_local_time(row["until"]),
-            "schedule": "schedule_name",
-            "decision": lambda row, _: styled_state(row["decision"]),
-            "reason": lambda row, _: _decision_reason(row),
-            "decided": lambda row, _: format_local_time(row["decided_at"]),
-            "by": "decided_by",
-            "execution": "execution_id",
-        },
-        two_line_columns={
-            "due": lambda row, _: (
-                format_local_time(row["due_at"]),
-                "" if row["until"] is None else f"up to {format_local_time(row['until'])}",
-            ),
-            "decision": lambda row, _: (styled_state(row["decision"]), _decision_reason(row)),
-            "execution": lambda row, _: (
-                row["execution_id"] or "no execution",
-                _decision_note(row, with_schedule=name is None),
-            ),
-        },
-        flexible=("decision",),
-        noun="occurrences",
-        filters={"decision": decision, "before": before},
-    )
-    if len(found) == limit and not session.as_json:
-        session.print_message(
-            f"there may be more: add --before {found[-1]['due_at'].isoformat()} --below {found[-1]['id']}"
-        )
-
-
-def _decision_reason(row: Record) -> str | None:
-    if row["origin"] == "manual":
-        return f"manual run: {row['reason']}" if row["reason"] else "manual run"
-    return row["reason"] or None
-
-
-def _decision_note(row: Record, *, with_schedule: bool) -> str:
-    late = row["decided_at"] - row["due_at"]
-    note = f"{format_duration(late)} later, " if row["origin"] == "trigger" and late.total_seconds() >= 1 else ""
-    schedule = f"{row['schedule_name']}, " if with_schedule else ""
-    return f"{schedule}{note}by {row['decided_by']}"
-
-
-# --- create and change --------------------------------------------------------------------------------------------
-
-
-@command(
-    schedules,
-    "add",
-    "nightly --cron '0 2 * * *' --zone Europe/London --step import_hr --step sync",
-    "fetch --every 15m --between 22:00-06:00 --on mon-fri --step 'fetch:{\"pages\": 5}'",
-    "export --at 06:00,18:30 --on mon-fri --step 'to_ad, to_ldap continue_on_failure'",
-    "both --manual --step 'nightly kind=schedule' --step '\"Last one\" kind=schedule'",
-    options=SCHEDULE_OPTIONS,
-)
-async def add_schedule(
-    session: Session,
-    name: ScheduleName,
-    disabled: Annotated[bool, flag("Create the schedule disabled.", "--disabled")] = False,
-    reason: ReasonOption = None,
-    **options: Any,
-) -> None:
-    """Create a schedule with a trigger and steps.
-
-    Steps run one after the other; steps separated by a comma run in parallel. --app names the app that defines the
-    jobs.
-    """
-    new = build_schedule(name, options)
-    with session.as_user() as app, translate_schedule_errors():
-        created = await app.schedules.create(new, enabled=not disabled, reason=reason)
-    await SCHEDULES.report_created(session, created)
-
-
-@command(
-    schedules,
-    "edit",
-    "nightly --cron '30 3 * * *' --reason 'the backup runs at two'",
-    "nightly --set import_hr.pages=10 --overlap queue_one --end none",
-    options=SCHEDULE_OPTIONS,
-)
-async def edit_schedule(
-    session: Session,
-    name: ScheduleName,
-    arguments: ArgumentOverrides = None,
-    rename: Annotated[str | None, option("NAME", "New name of the schedule.")] = None,
-    reason: ReasonOption = None,
-    **options: Any,
-) -> None:
-    """Change the given options of a schedule.
-
-    `none` removes the value of --between, --on, --start, --end or --exclude. --step replaces all steps. Prints the
-    difference and its effect on the next runs. Active executions keep their definition.
-    """
-    with session.as_user() as app:
-        before = await SCHEDULES.get(app, name)
-        new = change_schedule(before.definition, {**options, "arguments": arguments, "rename": rename})
-        with translate_schedule_errors(renamed=True, arguments=bool(arguments)):
-            after = await app.schedules.edit(name, new, reason=reason, version=before.version)
-    now = await session.now()
-    old_runs, new_runs = preview_runs(before, now), preview_runs(after, now)
-    document = {"next_runs_before": old_runs, "next_runs": new_runs}
-    SCHEDULES.report_edited(session, before, after, document, _run_changes(before, old_runs, after, new_runs))
-
-
-def _run_changes(
-    before: Schedule, old_runs: list[datetime], after: Schedule, new_runs: list[datetime]
-) -> list[RenderableType]:
-    """Return the effect of a change on the next runs as lines."""
-    lines = descriptions.compare_runs(before.trigger, old_runs, after.trigger, new_runs, str(after.id))
-    if old_runs == new_runs:
-        lines = ["unchanged"]
-    disabled = [] if after.enabled else [Text("  (it is disabled)", style="dim")]
-    return [*descriptions.titled_diff("next runs", lines, style="bold"), *disabled]
-
-
-@command(schedules, "enable", "nightly", "nightly --reason 'moved to the new server'")
-async def enable_schedule(session: Session, name: ScheduleName, reason: ReasonOption = None) -> None:
-    """Enable a schedule from now on; runs missed while it was disabled are not made up."""
-    await SCHEDULES.set_enabled(session, name, reason, enabled=True)
-
-
-@command(schedules, "disable", "nightly", "nightly --reason 'moved to the new server'")
-async def disable_schedule(session: Session, name: ScheduleName, reason: ReasonOption = None) -> None:
-    """Disable a schedule; active executions continue, and manual runs remain possible."""
-    await SCHEDULES.set_enabled(session, name, reason, enabled=False)
-
-
-@command(schedules, "delete", "nightly", "nightly --reason 'moved to the new server'")
-async def delete_schedule(session: Session, name: ScheduleName, reason: ReasonOption = None) -> None:
-    """Delete a schedule that has no active execution; its executions, ledger and history remain.
-
-    A schedule that is declared in code or in a file is created again, enabled, by the next start or apply. Disable it
-    instead.
-    """
-    await SCHEDULES.delete(session, name, reason)
-
-
-# --- run --------------------------------------------------------------------------------------------------------
+        found = await session.app.schedules.ledger(name, **filters)
+    await print_page(session, definition_views.LEDGER, found, filters)
 
 
 @command(schedules, "run", "nightly --wait", "nightly --set import_hr.pages=1 --app tasks:app")
 async def run_schedule(
     session: Session,
-    name: ScheduleName,
-    arguments: ArgumentOverrides = None,
+    name: Annotated[str, NAME],
+    arguments: Annotated[list[str] | None, _OVERRIDES] = None,
     wait: Annotated[bool, flag("Wait for the end; exit 1 unless the execution completed.", "--wait")] = False,
     timeout: Annotated[float | None, option("SECONDS", "With --wait: maximum time to wait.", min=0)] = None,
 ) -> int:

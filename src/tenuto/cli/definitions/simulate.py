@@ -14,16 +14,21 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from tenuto.cli.command import Session, command
-from tenuto.cli.definitions.plans import read_schedules
-from tenuto.cli.formatting import format_duration, one_line
+from tenuto.cli.lists import print_csv
 from tenuto.cli.option_parsing import invalid_value, parse_whole_number, translate_error_fields
-from tenuto.cli.output import fitted_table, print_json, print_rich
+from tenuto.cli.output import print_json
 from tenuto.cli.parameters import option
+from tenuto.cli.tables import print_rich, render_table
 from tenuto.clock import SystemClock
+from tenuto.definitions.definition_files import parse_schedules
+from tenuto.definitions.document_files import read_documents
 from tenuto.errors import Invalid
 from tenuto.model.schedules import ScheduleDefinition
 from tenuto.model.tasks import parse_duration_seconds
 from tenuto.model.triggers.zones import load_zone
+from tenuto.presentation.columns import Column, ResourceView
+from tenuto.presentation.definition_views import SIMULATED_SCHEDULES
+from tenuto.presentation.formatting import one_line
 from tenuto.simulation.input_loader import SimulationOptions
 from tenuto.simulation.simulator import Clash, SimulatedRun, Simulation
 
@@ -38,8 +43,6 @@ _COLUMN_MINUTES = (
 )  # fmt: skip
 _TICK_COLUMNS = 8
 """Columns between two labels of the scale."""
-_COUNTS = ("fired", "waited", "skipped", "coalesced", "missed", "cut")
-_DURATION_NOTES = {"history": "", "given": "(given)", "assumed": "(assumed)"}
 _MAX_SIMULATED_SECONDS = 10 * 366 * 86_400
 _MAX_RUN_SECONDS = 366 * 86_400
 
@@ -50,6 +53,7 @@ _MAX_RUN_SECONDS = 366 * 86_400
     "--to 7d",
     "--from 2031-03-29 --to 2031-03-31 --zone Europe/London --duration 'Nightly HR Sync=45m'",
     "--file schedules.yaml --slots mail=5 -o json",
+    is_list=True,
 )
 async def simulate(
     session: Session,
@@ -103,6 +107,9 @@ async def simulate(
         found = await app.schedules.simulate(begins, _parse_end(end, display_zone, now, begins), options)
     if session.as_json:
         print_json(found)
+        return
+    if session.output == "csv":
+        print_csv(_run_view(display_zone), found.runs)
         return
     _print_simulation(found, display_zone, limit)
     for note in found.notes:
@@ -186,7 +193,7 @@ def _parse_duration(text: str) -> float:
 
 def _definitions_in_files(session: Session, files: Sequence[str]) -> list[ScheduleDefinition]:
     """Return the schedules in files; with an app, steps take the defaults of their jobs."""
-    definitions = [schedule.definition for schedule in read_schedules(files)] if files else []
+    definitions = [schedule.definition for schedule in parse_schedules(read_documents(files))] if files else []
     if session.app_name is None:
         return definitions
     return [session.app.schedules.resolve_steps(definition) for definition in definitions]
@@ -204,30 +211,18 @@ def _print_simulation(found: Simulation, zone: tzinfo, limit: int) -> None:
     if names:
         drawing = timeline_lines(names, found.runs, found.start, found.end, zone)
         parts += [Text("\n".join(drawing)), Text(LEGEND, style="dim"), ""]
-    parts.append(
-        fitted_table(
-            ("schedule", "due", "fired", "waited", "skipped", "coalesced", "missed", "cut", "takes", "busy"),
-            [
-                (
-                    total.schedule,
-                    f"{total.due:,}",
-                    *(_count_or_blank(getattr(total, count)) for count in _COUNTS),
-                    f"{format_duration(total.seconds)} {_DURATION_NOTES[total.duration_is]}".strip(),
-                    format_duration(total.busy_seconds) if total.busy_seconds else "",
-                )
-                for total in found.totals
-            ],
-            optional=("cut", "missed", "coalesced", "busy"),
-            flexible=("schedule",),
-        )
-    )
+    parts.append(render_table(SIMULATED_SCHEDULES, found.totals, found.start))
     if found.clashes:
         parts += ["", *_conflict_lines(found.clashes, zone, limit)]
     if found.clock_changes:
         parts += ["", Text("daylight saving changes", style="bold")]
         parts += [Text(f"  {change.schedule}: {change.message}") for change in found.clock_changes[: limit or None]]
     if found.runs and limit:
-        parts += ["", _list_title("runs", len(found.runs), limit), _runs_table(found.runs[:limit], zone)]
+        parts += [
+            "",
+            _list_title("runs", len(found.runs), limit),
+            render_table(_run_view(zone), found.runs[:limit], found.start),
+        ]
     print_rich(*parts)
 
 
@@ -253,22 +248,25 @@ def _conflict_lines(clashes: Sequence[Clash], zone: tzinfo, limit: int) -> list[
     return lines
 
 
-def _runs_table(runs: Sequence[SimulatedRun], zone: tzinfo) -> RenderableType:
-    return fitted_table(
-        ("due", "schedule", "decision", "starts", "ends", "reason"),
-        [
-            (
-                _format_instant(run.due_at, zone),
-                run.schedule,
-                "cut" if run.cut else str(run.decision),
-                _format_time(run.starts_at, run.due_at, zone),
-                _format_time(run.ends_at, run.due_at, zone),
-                run.reason,
-            )
-            for run in runs
-        ],
-        optional=("ends", "starts"),
-        flexible=("schedule", "reason"),
+def _run_view(zone: tzinfo) -> ResourceView:
+    return ResourceView(
+        "runs",
+        (
+            Column("due", "due_at", "instant", text=lambda run, _: _format_instant(run.due_at, zone)),
+            Column("schedule", "schedule", flexible=True),
+            Column("decision", lambda run: "cut" if run.cut else str(run.decision)),
+            Column(
+                "starts",
+                "starts_at",
+                "instant",
+                text=lambda run, _: _format_time(run.starts_at, run.due_at, zone),
+                drop=1,
+            ),
+            Column(
+                "ends", "ends_at", "instant", text=lambda run, _: _format_time(run.ends_at, run.due_at, zone), drop=2
+            ),
+            Column("reason", "reason", flexible=True),
+        ),
     )
 
 
@@ -278,10 +276,6 @@ def _format_time(instant: datetime | None, due_at: datetime, zone: tzinfo) -> st
         return ""
     local = instant.astimezone(zone)
     return f"{local:%H:%M:%S}" if local.date() == due_at.astimezone(zone).date() else f"{local:%Y-%m-%d %H:%M:%S}"
-
-
-def _count_or_blank(number: int) -> str:
-    return f"{number:,}" if number else ""
 
 
 def _format_instant(instant: datetime, zone: tzinfo) -> str:

@@ -2,65 +2,42 @@
 
 from __future__ import annotations
 
-import csv
-import json
-import sys
-from collections.abc import Callable
-from datetime import datetime
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from tenuto.app import Tenuto
 from tenuto.cli import exit_codes
 from tenuto.cli.command import Session, command, group, login_name
 from tenuto.cli.definitions.manifests import MANIFESTS
-from tenuto.cli.formatting import (
-    escape_control_characters,
-    format_duration,
-    format_relative,
-    format_with_age,
-    one_line,
-    safe_text,
-)
-from tenuto.cli.option_parsing import BelowOption, LimitOption, build_filters
-from tenuto.cli.output import (
-    Column,
-    Record,
-    compact_json,
-    live_console,
-    name_value_table,
-    print_json,
-    print_list,
-    print_rich,
-    record_heading,
-    state_colour,
-    state_symbol,
-    styled_state,
-)
+from tenuto.cli.lists import BELOW, limit, list_command, print_page
+from tenuto.cli.option_parsing import missing_option
+from tenuto.cli.output import csv_writer, print_json
 from tenuto.cli.parameters import argument, choice, flag, option
-from tenuto.cli.work.batch_rows import RowFormat, RowReader, submit_rows
+from tenuto.cli.tables import name_value_table, print_rich, record_heading, section_title, terminal_width
+from tenuto.cli.work.batch_submission import submit_rows
 from tenuto.cli.work.jobs import suggest_job_list
-from tenuto.cli.work.live_view import LiveView, watch
-from tenuto.cli.work.task_report import error_summary, run_duration
+from tenuto.cli.work.live_view import watch
 from tenuto.clock import SystemClock
-from tenuto.errors import Invalid, NotFound
+from tenuto.errors import NotFound
 from tenuto.ids import new_id
+from tenuto.operations.batch_files import RowFormat, RowReader
+from tenuto.presentation.formatting import format_duration, format_with_age, one_line, safe_text
+from tenuto.presentation.states import state_colour, state_label
+from tenuto.presentation.work_views import BATCH_ITEMS, BATCHES, batch_key
 
-_MIN_PRINTED_SHARE = 0.05
-"""In a pipe: the share of the items that must finish before the next line."""
 Id = Annotated[str, argument("ID", "Id of the batch, the beginning of its id, or its key.")]
 ItemStatus = Literal[
     "waiting", "scheduled", "queued", "in_progress",
     "completed", "completed_with_warning", "completed_with_error", "failed", "cancelled",
 ]  # fmt: skip
-Format = Literal["table", "json", "jsonl", "csv"]
-_ITEM_FIELDS = ("key", "status", "reason", "attempt", "started_at", "ended_at", "input", "output", "error", "task_id")
+_POLL_SECONDS = 0.3
+_ITEMS_POLLED_PER_SECOND = 100_000
 _SHOWN_FAILURE_KINDS = 5
-_FORMULA_PREFIXES = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")
-"""Text that begins so is a formula to a spreadsheet; the last four are full-width forms of the first four."""
-
 batches = group(
     "batch",
     "Run a manifest for many rows, and control them as one batch.",
@@ -120,69 +97,19 @@ async def submit_batch(
     return session.report(found, submitted, f"  tenuto batch watch {batch.id}", result=batch.id)
 
 
-# --- list and show --------------------------------------------------------------------------------------------------
-
-
-@command(batches, "list", "", "--manifest replicate-users -o json")
-async def list_batches(
-    session: Session,
-    manifest: Annotated[str | None, option("EXTERNAL_ID", "Filter by manifest.")] = None,
-    limit: LimitOption = 50,
-    below: BelowOption = None,
-) -> None:
+@list_command(
+    batches,
+    "list",
+    BATCHES,
+    "",
+    "--manifest replicate-users -o json",
+    manifest=option("EXTERNAL_ID", "Filter by manifest."),
+    limit=limit(50),
+    below=BELOW,
+)
+async def list_batches(app: Tenuto, **filters: Any) -> Sequence[Any]:
     """List batches, newest first."""
-    filters = build_filters(manifest=manifest, limit=limit, below=below)
-    await print_list(
-        session,
-        await session.app.batches.list(**filters),
-        {
-            "id": "id",
-            "manifest": "external_id",
-            "name": "name",
-            "key": "key",
-            "state": lambda row, _: styled_state(_display_state(row)),
-            "items": "total",
-            "open": "open",
-            "failed": "failed",
-            "created": lambda row, now: format_relative(row["created_at"], now),
-            "by": "initiator_name",
-        },
-        noun="batches",
-        hint="create one with: tenuto batch submit --help",
-        filters=filters,
-        two_line_columns={
-            "batch": _batch_cell,
-            "state": lambda row, _: (
-                styled_state(_display_state(row)),
-                f"{row['failed']:,} failed" if row["failed"] else "",
-            ),
-            "items": lambda row, _: (f"{row['total']:,}", f"{row['open']:,} open" if row["open"] else None),
-            "created": lambda row, now: (format_relative(row["created_at"], now), f"by {row['initiator_name']}"),
-        },
-        flexible=("batch",),
-    )
-
-
-def _batch_cell(row: Record, _: datetime) -> tuple[Any, Any]:
-    name = row["name"] or _chosen_key(row)
-    return f"{row['external_id']}{f'  {name}' if name else ''}", row["id"]
-
-
-def _chosen_key(row: Record) -> str | None:
-    """Return the key unless `batch submit` generated it."""
-    return None if (row["key"] or "").startswith("cli-") else row["key"]
-
-
-def _display_state(row: Record) -> str:
-    if row["cancelled_at"] is not None:
-        return "cancelled"
-    if row["paused_at"] is not None:
-        return "paused"
-    if row["complete_at"] is None:
-        return "filling"
-    if row["open"]:
-        return "in_progress"
-    return "some_failed" if row["failed"] else "completed"
+    return await app.batches.list(**filters)
 
 
 @command(batches, "show", "019a8b3c-1d2e", "users-2031-05 -o json")
@@ -199,28 +126,23 @@ async def show_batch(session: Session, batch_id: Id) -> None:
     duplicates = f", {found['duplicates']:,} skipped as duplicates" if found["duplicates"] else ""
     facts = name_value_table(
         ("created", format_with_age(found["created_at"], now, by=found["initiator_name"])),
-        ("key", _chosen_key(found)),
+        ("key", batch_key(found)),
         ("items", f"{found['total']:,}{duplicates}"),
         ("retried", f"{found['retried']:,}" if found["retried"] else None),
         ("cancelled", format_with_age(found["cancelled_at"], now, by=found["cancelled_by"])),
         ("ended", format_with_age(found["ended_at"], now)),
     )
-    failures: list[Any] = []
+    failures: list[RenderableType] = []
     if failure_kinds:
-        failures = ["", Text("failures", style="bold")]
+        failures += section_title("failures")
         failures += [
-            Text(f"  {kind['dead_letter_count']:>6,} × {one_line(kind['reason'], 66)}", style="red")
-            for kind in failure_kinds
+            Text(f"  {kind.dead_letter_count:>6,} × {one_line(kind.reason, 66)}", style="red") for kind in failure_kinds
         ]
         failures.append(Text(f"  see: tenuto dead-letter list --batch {id}", style="dim"))
-    console = live_console()
-    print_rich(render_batch(found, 80 if console is None else console.width), "", facts, *failures)
+    print_rich(render_batch(found, width=terminal_width()), "", facts, *failures)
 
 
-# --- progress -------------------------------------------------------------------------------------------------------
-
-
-def progress_bar(batch: Record, width: int) -> Text:
+def progress_bar(batch: dict[str, Any], width: int) -> Text:
     """Draw a bar of the given width; every state that occurs has at least one cell."""
     parts = [
         (batch["done"], "━", "green"),
@@ -242,14 +164,14 @@ def progress_bar(batch: Record, width: int) -> Text:
     return bar
 
 
-def finished_share(batch: Record) -> float:
+def finished_share(batch: dict[str, Any]) -> float:
     """Return the finished share of the items, from 0 to 1."""
     finished = batch["done"] + batch["failed"] + batch["cancelled"]
     total = finished + batch["left"]
     return finished / total if total else float(batch["complete_at"] is not None)
 
 
-def count_summary(batch: Record) -> Text:
+def count_summary(batch: dict[str, Any]) -> Text:
     """Return the number of items by state."""
     waiting = batch["left"] - batch["running"]
     retrying = batch["open"].get("scheduled", 0)
@@ -263,12 +185,12 @@ def count_summary(batch: Record) -> Text:
     summary = Text()
     for state, count, label in counts:
         if count or state == "completed":
-            text = f"{state_symbol(state)} {count:,} {label}"
+            text = state_label(state, f"{count:,} {label}")
             summary.append(("  " if summary else "") + text, style=state_colour(state))
     return summary
 
 
-def rate_summary(batch: Record) -> str:
+def rate_summary(batch: dict[str, Any]) -> str:
     """Return the rate and the time left, or the total duration."""
     if batch["state"] == "paused":
         return f"paused by {batch['paused_by']}"
@@ -289,7 +211,7 @@ def _rate(rate: float) -> str:
     return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s"
 
 
-def render_batch(batch: Record, width: int) -> RenderableType:
+def render_batch(batch: dict[str, Any], why: Sequence[str] = (), *, width: int) -> RenderableType:
     """Draw a batch in four lines, and below them the reasons if nothing runs."""
     state = batch["state"]
     if state == "ended":
@@ -301,55 +223,69 @@ def render_batch(batch: Record, width: int) -> RenderableType:
         Text.assemble(progress_bar(batch, max(min(width, 100) - len(percent), 10)), percent),
         count_summary(batch),
         Text(safe_text(rate_summary(batch)), style="dim"),
-        *(Text(f"  {safe_text(reason)}", style="yellow") for reason in batch.get("why", [])),
+        *(Text(f"  {safe_text(reason)}", style="yellow") for reason in why),
     )
 
 
-class BatchView(LiveView):
-    """A batch while it is watched."""
+@dataclass(frozen=True, slots=True)
+class BatchProgress:
+    """A batch at one moment, for a live view; ``why`` are the reasons why nothing runs."""
 
-    noun = "batch"
-    poll_seconds = 0.3
-    size_field = "total"
-    polled_per_second = 100_000
+    record: dict[str, Any]
+    why: Sequence[str] = ()
+    min_printed_share: float = 0.05
+    """In a pipe: the share of the items that must finish before the next line."""
 
-    async def explain(self) -> list[str]:
-        """Return the reasons of one queued item."""
-        async for item in self.app.batches.items(self.id, status="queued"):
-            try:
-                return [reason.message for reason in (await self.app.why(item["task_id"])).reasons]
-            except NotFound:  # it ended between the two queries
-                break
-        return []
+    @property
+    def is_over(self) -> bool:
+        return self.record["complete_at"] is not None and not self.record["left"]
 
-    def is_over(self, snapshot: Record) -> bool:
-        return snapshot["complete_at"] is not None and not snapshot["left"]
+    @property
+    def is_idle(self) -> bool:
+        return not (self.record["running"] or self.record["rate"]) and self.record["state"] == "in_progress"
 
-    def is_idle(self, snapshot: Record) -> bool:
-        return not (snapshot["running"] or snapshot["rate"]) and snapshot["state"] == "in_progress"
+    def render(self, width: int, height: int | None = None) -> RenderableType:
+        return render_batch(self.record, self.why, width=width)
 
-    def draw(self, snapshot: Record, width: int, height: int) -> RenderableType:
-        return render_batch(snapshot, width)
-
-    def changes(self, printed: Record | None, current: Record) -> list[str]:
-        share = finished_share(current)
+    def changed_lines(self, before: BatchProgress | None) -> list[str]:
+        batch, share = self.record, finished_share(self.record)
         if (
-            printed is not None
-            and printed["state"] == current["state"]
-            and (printed.get("why") or not current.get("why"))
-            and share < finished_share(printed) + _MIN_PRINTED_SHARE
-            and not self.is_over(current)
+            before is not None
+            and before.record["state"] == batch["state"]
+            and (before.why or not self.why)
+            and share < finished_share(before.record) + self.min_printed_share
+            and not self.is_over
         ):
             return []
         time = SystemClock().now().astimezone().strftime("%H:%M:%S")
-        state = f"{current['state'].replace('_', ' ')} {share * 100:.0f} %"
-        line = f"{time} {state}  {count_summary(current).plain}  {rate_summary(current)}".rstrip()
-        return [line, *(f"  {reason}" for reason in current.get("why", []))]
+        state = f"{batch['state'].replace('_', ' ')} {share * 100:.0f} %"
+        line = f"{time} {state}  {count_summary(batch).plain}  {rate_summary(batch)}".rstrip()
+        return [line, *(f"  {reason}" for reason in self.why)]
 
 
 async def watch_batch(session: Session, id: UUID, timeout: float | None = None) -> int:
     """Watch a batch until all its items have ended and return the exit code."""
-    ended = await watch(session, BatchView(session.app, session.app.batches, id), timeout)
+    app = session.app
+
+    async def explain() -> list[str]:
+        """Return the reasons of one queued item."""
+        async for item in app.batches.items(id, status="queued"):
+            try:
+                return [reason.message for reason in (await app.why(item["task_id"])).reasons]
+            except NotFound:  # it ended between the two queries
+                break
+        return []
+
+    ended = await watch(
+        session,
+        "batch",
+        id,
+        make_view=BatchProgress,
+        operations=app.batches,
+        explain=explain,
+        poll_seconds=lambda batch: max(_POLL_SECONDS, batch["total"] / _ITEMS_POLLED_PER_SECOND),
+        timeout=timeout,
+    )
     if ended["failed"]:
         session.print_message(f"show the failures: tenuto dead-letter list --group --batch {id}")
         session.print_message(f"retry them:        tenuto batch retry-failed {id}")
@@ -368,9 +304,6 @@ async def watch_by_id(
     line; as JSON, the final record. Ctrl-C stops watching and leaves the batch running.
     """
     return await watch_batch(session, await session.app.batches.find(batch_id), timeout)
-
-
-# --- control --------------------------------------------------------------------------------------------------------
 
 
 @command(batches, "pause", "019a8b3c-1d2e", "users-2031-05 -o json")
@@ -423,24 +356,23 @@ async def retry_failed_items(
     return session.report({"id": id, "retried": count}, *hints)
 
 
-# --- items ----------------------------------------------------------------------------------------------------------
-
-
 @command(
     batches,
     "items",
-    "019a8b3c-1d2e --status failed",
+    "019a8b3c-1d2e --state failed",
     "019a8b3c-1d2e -o csv > outcomes.csv",
     shared=("app", "database", "home", "quiet"),
 )
 async def list_items(
     session: Session,
     batch_id: Id,
-    status: Annotated[ItemStatus | None, choice("Filter by status.")] = None,
+    state: Annotated[ItemStatus | None, choice("Filter by state.")] = None,
     limit: Annotated[
         int | None, option("N", "Maximum number of items. (default: 50 in a table, else all)", min=1)
     ] = None,
-    format: Annotated[Format, option("table|json|jsonl|csv", "Output format.", "--output", "-o")] = "table",
+    format: Annotated[
+        Literal["table", "json", "jsonl", "csv"], option("table|json|jsonl|csv", "Output format.", "--output", "-o")
+    ] = "table",
     raw: Annotated[bool, flag("With csv: no apostrophe before text that looks like a formula.", "--raw")] = False,
 ) -> None:
     """List the items of a batch with input, attempts, and result or error.
@@ -449,70 +381,28 @@ async def list_items(
     precedes text that a spreadsheet would run as a formula; --raw omits it, for programs.
     """
     if raw and format != "csv":
-        raise Invalid("--raw requires -o csv", code="cli.option.requires_other", field="--raw", remedy="omit --raw")
+        raise missing_option("--raw", "-o csv", "omit --raw")
     id = await session.app.batches.find(batch_id)
     max_count = limit or (50 if format == "table" else None)
-    rows: list[Record] = []
-    write_csv_row = _csv_writer(raw=raw) if format == "csv" else None
+    rows: list[Any] = []
+    print_record = csv_writer(BATCH_ITEMS, raw=raw) if format == "csv" else _print_json_line
     count, more = 0, False
-    async for item in session.app.batches.items(id, status=status):
+    async for item in session.app.batches.items(id, status=state):
         if count == max_count:
             more = True
             break
         count += 1
-        if format == "jsonl":
-            document = json.dumps(_item_document(item), ensure_ascii=False, default=str)
-            sys.stdout.write(escape_control_characters(document) + "\n")
-        elif write_csv_row is not None:
-            write_csv_row(_item_document(item))
+        if format in ("jsonl", "csv"):
+            print_record(item)
         else:
             rows.append(item)
     if format == "json":
-        print_json([_item_document(item) for item in rows])
+        print_json([BATCH_ITEMS.document(item) for item in rows])
     elif format == "table":
-        await _print_item_table(session, rows)
+        await print_page(session, BATCH_ITEMS, rows, {"state": state or ""})
     if more:
         session.print_message(f"there may be more: add --limit {count * 10}")
 
 
-def _item_document(item: Record) -> Record:
-    document = {**item, "key": item["item_key"]}
-    for name in ("started_at", "ended_at"):
-        document[name] = None if item[name] is None else item[name].isoformat()
-    return {name: document[name] for name in _ITEM_FIELDS}
-
-
-def _csv_writer(*, raw: bool) -> Callable[[Record], None]:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(_ITEM_FIELDS)
-
-    def write(item: Record) -> None:
-        cells = {**item, "error": error_summary(item["error"])}
-        writer.writerow([_csv_cell(cells[name], raw=raw) for name in _ITEM_FIELDS])
-
-    return write
-
-
-def _csv_cell(value: Any, *, raw: bool) -> Any:
-    if isinstance(value, str):
-        text = safe_text(value)
-        return f"'{text}" if text.startswith(_FORMULA_PREFIXES) and not raw else text
-    if isinstance(value, dict | list):
-        return escape_control_characters(json.dumps(value, ensure_ascii=False))
-    return value
-
-
-async def _print_item_table(session: Session, items: list[Record]) -> None:
-    columns: dict[str, Column] = {
-        "status": lambda item, _: styled_state(item["status"]),
-        "key": "item_key",
-        "attempt": "attempt",
-        "ran": lambda item, _: run_duration(item),
-        "result": lambda item, _: error_summary(item["error"]) or compact_json(item["output"]),
-        "input": lambda item, _: compact_json(item["input"]),
-        "task": "task_id",
-    }
-    if not any(item["item_key"] for item in items):
-        del columns["key"]
-    flexible = ("result", "input", "key")
-    await print_list(session, items, columns, noun="matching items", optional=("task", "ran"), flexible=flexible)
+def _print_json_line(item: Any) -> None:
+    print_json(BATCH_ITEMS.document(item), indent=None)

@@ -1,29 +1,25 @@
 """Drawing of an execution: its step groups one after the other, parallel steps below the number of their group.
 
-Every state has a symbol, a name and a colour; each of them identifies it. The functions draw the record they are given
-and query nothing.
+Every state has a symbol, a name and a colour; each of them identifies it. Nothing is queried here.
 """
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rich.console import Group
+from rich.console import Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tenuto.cli.formatting import format_duration, format_relative, one_line, safe_text
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    from rich.console import RenderableType
-
-Record = Any
+from tenuto.operations.executions import ExecutionDetails, StepDetails
+from tenuto.presentation.formatting import format_duration, format_relative, one_line, safe_text
+from tenuto.presentation.work_views import execution_display_state
 
 _STYLES = {
     "done": ("●", "green"),
@@ -49,8 +45,8 @@ _MIN_NAME_WIDTH = 20
 _MAX_REASONS = 2
 
 
-def step_state(step: Record, execution: Record) -> str:
-    match step["state"]:
+def step_state(step: StepDetails, execution: ExecutionDetails) -> str:
+    match step.state:
         case "completed":
             return "done"
         case "completed_with_warning":
@@ -60,23 +56,20 @@ def step_state(step: Record, execution: Record) -> str:
         case "in_progress":
             return "running"
         case "cancelled":
-            return "not run" if step["reason"] == "not_run" else "cancelled"
+            return "not run" if step.reason == "not_run" else "cancelled"
         case "queued" | "scheduled":
-            return "retrying" if step["attempt"] > 1 else "queued"
+            return "retrying" if step.attempt > 1 else "queued"
         case "waiting":
             # A schedule step releases its worker while the child execution runs.
-            started = step["kind"] == "schedule" and step["group"] == execution["current_group"]
-            return "running" if started and execution["paused_at"] is None else "waiting"
+            started = step.kind == "schedule" and step.group == execution.current_group
+            return "running" if started and execution.paused_at is None else "waiting"
         case status:
             return str(status).replace("_", " ")
 
 
-def execution_state(execution: Record) -> str:
-    if execution["state"] == "cancelled" and execution["ended_at"] is None:
-        return "stopping"
-    if execution["state"] == "in_progress":
-        return "running" if execution["paused_at"] is None else "paused"
-    return str(execution["state"])
+def execution_state(execution: ExecutionDetails) -> str:
+    state = execution_display_state(execution)
+    return "running" if state == "in_progress" else state
 
 
 def symbol(state: str) -> str:
@@ -95,9 +88,33 @@ def state_text(state: str) -> Text:
 # --- drawing --------------------------------------------------------------------------------------------------------
 
 
-def render_execution(execution: Record, *, width: int, height: int | None = None) -> RenderableType:
+@dataclass(frozen=True, slots=True)
+class ExecutionProgress:
+    """An execution at one moment, for a live view; ``why`` are the reasons why nothing runs."""
+
+    record: ExecutionDetails
+    why: Sequence[str] = ()
+
+    @property
+    def is_over(self) -> bool:
+        return self.record.ended_at is not None
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.is_over and "running" not in (step_state(each, self.record) for each in self.record.steps)
+
+    def render(self, width: int, height: int | None = None) -> RenderableType:
+        return render_execution(self.record, self.why, width=width, height=height)
+
+    def changed_lines(self, before: ExecutionProgress | None) -> list[str]:
+        return _describe_changes(before, self)
+
+
+def render_execution(
+    execution: ExecutionDetails, why: Sequence[str] = (), *, width: int, height: int | None = None
+) -> RenderableType:
     """Draw the execution within the width and, if given, the height of the terminal."""
-    groups = [list(steps) for _, steps in groupby(execution["steps"], key=lambda step: step["group"])]
+    groups = [list(steps) for _, steps in groupby(execution.steps, key=lambda step: step.group)]
     grid = Table.grid(padding=(0, 1), expand=True)
     grid.add_column(justify="right", style="dim", no_wrap=True)
     grid.add_column(no_wrap=True)
@@ -107,32 +124,29 @@ def render_execution(execution: Record, *, width: int, height: int | None = None
     line_count = None if height is None else max(height - _LINES_AROUND_STEPS, len(groups) and 4)
     for row in _rows(groups, execution, line_count):
         grid.add_row(*row)
-    reasons = [
-        Padding(Text(one_line(reason, 150), style="yellow"), (0, 0, 0, 2))
-        for reason in execution.get("why", [])[:_MAX_REASONS]
-    ]
+    reasons = [Padding(Text(one_line(reason, 150), style="yellow"), (0, 0, 0, 2)) for reason in why[:_MAX_REASONS]]
     return Group(_heading(execution, groups, width), Text(""), grid, *reasons)
 
 
-def _heading(execution: Record, groups: Sequence[Sequence[Record]], width: int) -> RenderableType:
+def _heading(execution: ExecutionDetails, groups: Sequence[Sequence[StepDetails]], width: int) -> RenderableType:
     title = Text.assemble(
         state_text(execution_state(execution)),
         "  ",
-        (safe_text(execution["schedule_name"]), "bold"),
+        (safe_text(execution.schedule_name), "bold"),
         "  ",
-        (str(execution["id"]), "dim"),
+        (str(execution.id), "dim"),
     )
     title.truncate(width, overflow="ellipsis")
     line = Text()
     for number, steps in enumerate(groups):
         state = group_state([step_state(step, execution) for step in steps])
         if number:
-            line.append("━━" if number <= execution["current_group"] else "──", style="dim")
+            line.append("━━" if number <= execution.current_group else "──", style="dim")
         line.append(symbol(state), style=colour(state))
-    place = f"group {execution['current_group'] + 1} of {execution['group_count']}"
-    facts = f"  {place}  {format_duration(execution['duration_seconds'])}"
-    if execution["paused_at"] is not None and execution["state"] == "in_progress":
-        facts += f"  paused by {safe_text(execution['paused_by'])}"
+    place = f"group {execution.current_group + 1} of {execution.group_count}"
+    facts = f"  {place}  {format_duration(execution.duration_seconds)}"
+    if execution.paused_at is not None and execution.state == "in_progress":
+        facts += f"  paused by {safe_text(execution.paused_by)}"
     if line.cell_len + len(facts) > width:  # too many groups for one symbol each
         line = Text()
     line.append(facts.strip() if not line else facts)
@@ -148,11 +162,11 @@ def group_state(states: Sequence[str]) -> str:
 
 
 def _rows(
-    groups: Sequence[Sequence[Record]], execution: Record, line_count: int | None
+    groups: Sequence[Sequence[StepDetails]], execution: ExecutionDetails, line_count: int | None
 ) -> Iterator[tuple[Text | str, ...]]:
     """Yield one line per step; if they do not fit, one line per group, and at last only the groups near the current."""
     total = sum(len(steps) for steps in groups)
-    current: int = execution["current_group"]
+    current: int = execution.current_group
     shown = range(len(groups))
     if line_count is not None and total > line_count and len(groups) > line_count:
         first = max(0, min(current - line_count // 2, len(groups) - line_count))
@@ -168,28 +182,28 @@ def _rows(
             yield _step_row(str(number + 1) if position == 0 else "", step, execution)
 
 
-def _step_row(label: str, step: Record, execution: Record) -> tuple[Text | str, ...]:
+def _step_row(label: str, step: StepDetails, execution: ExecutionDetails) -> tuple[Text | str, ...]:
     state = step_state(step, execution)
     style = colour(state)
     if state == "retrying":
-        now = execution["started_at"] + timedelta(seconds=execution["duration_seconds"])
-        text = Text(f"retry {format_relative(step['run_at'], now)}, attempt {step['attempt']}", style=style)
+        now = execution.started_at + timedelta(seconds=execution.duration_seconds)
+        text = Text(f"retry {format_relative(step.run_at, now)}, attempt {step.attempt}", style=style)
     else:
-        text = _progress(step["progress"]) if state == "running" and step["progress"] else Text(state, style=style)
-        if step["attempt"] > 1:
-            text.append(f"  attempt {step['attempt']}", style="dim")
-        if step["error"] and state in ("failed", "cancelled"):
+        text = _progress(step.progress) if state == "running" and step.progress else Text(state, style=style)
+        if step.attempt > 1:
+            text.append(f"  attempt {step.attempt}", style="dim")
+        if step.error and state in ("failed", "cancelled"):
             text.append(f": {_error(step)}")
-    duration = "" if step["duration_seconds"] is None else format_duration(step["duration_seconds"])
-    return label, Text(symbol(state), style=style), Text(one_line(step["name"])), text, duration
+    duration = "" if step.duration_seconds is None else format_duration(step.duration_seconds)
+    return label, Text(symbol(state), style=style), Text(one_line(step.name)), text, duration
 
 
-def _error(step: Record) -> str:
+def _error(step: StepDetails) -> str:
     """Return the error without repeating that the step was cancelled."""
-    return one_line(step["error"]).removeprefix("cancelled ")
+    return one_line(step.error).removeprefix("cancelled ")
 
 
-def _progress(progress: Record) -> Text:
+def _progress(progress: dict[str, Any]) -> Text:
     """Draw a bar if the total is known, then the numbers and the message."""
     done, total, message = progress.get("done"), progress.get("total"), progress.get("message")
     text = Text()
@@ -206,10 +220,10 @@ def _progress(progress: Record) -> Text:
     return text
 
 
-def _group_row(number: int, steps: Sequence[Record], execution: Record) -> tuple[Text | str, ...]:
+def _group_row(number: int, steps: Sequence[StepDetails], execution: ExecutionDetails) -> tuple[Text | str, ...]:
     counts = Counter(step_state(step, execution) for step in steps)
     state = group_state(list(counts))
-    longest = max((step["duration_seconds"] or 0.0 for step in steps), default=0.0)
+    longest = max((step.duration_seconds or 0.0 for step in steps), default=0.0)
     return (
         str(number + 1),
         Text(symbol(state), style=colour(state)),
@@ -222,31 +236,33 @@ def _group_row(number: int, steps: Sequence[Record], execution: Record) -> tuple
 # --- lines for a pipe -----------------------------------------------------------------------------------------------
 
 
-def describe_changes(before: Record | None, after: Record) -> list[str]:
+def _describe_changes(before: ExecutionProgress | None, current: ExecutionProgress) -> list[str]:
     """Return one line for each change between two snapshots."""
-    earlier = {step["number"]: _step_progress(step, before) for step in before["steps"]} if before is not None else {}
-    state_line = f"{symbol(execution_state(after))} {after['schedule_name']}: {execution_state(after)}"
+    execution = current.record
+    earlier = {each.number: _step_progress(each, before.record) for each in before.record.steps} if before else {}
+    state = execution_state(execution)
+    state_line = f"{symbol(state)} {execution.schedule_name}: {state}"
     lines = [state_line] if before is None else []
-    for step in after["steps"]:
-        progress = _step_progress(step, after)
-        if progress != earlier.get(step["number"], ("waiting", 0)):
-            lines.append(_step_line(step, progress[0], after))
-    if before is not None and execution_state(before) != execution_state(after):
+    for step in execution.steps:
+        progress = _step_progress(step, execution)
+        if progress != earlier.get(step.number, ("waiting", 0)):
+            lines.append(_step_line(step, progress[0], execution))
+    if before is not None and execution_state(before.record) != state:
         lines.append(state_line)
-    known = [] if before is None else before.get("why", [])
-    lines += [f"… {reason}" for reason in after.get("why", [])[:_MAX_REASONS] if reason not in known]
+    known = () if before is None else before.why
+    lines += [f"… {reason}" for reason in current.why[:_MAX_REASONS] if reason not in known]
     return [one_line(line, 500) for line in lines]
 
 
-def _step_progress(step: Record, execution: Record | None) -> tuple[str, int]:
-    state = step_state(step, execution or {})
-    return ("waiting", 0) if state in ("queued", "waiting") else (state, step["attempt"])
+def _step_progress(step: StepDetails, execution: ExecutionDetails) -> tuple[str, int]:
+    state = step_state(step, execution)
+    return ("waiting", 0) if state in ("queued", "waiting") else (state, step.attempt)
 
 
-def _step_line(step: Record, state: str, execution: Record) -> str:
-    attempt = f", attempt {step['attempt']}" if step["attempt"] > 1 else ""
-    ended = step["ended_at"] is not None and step["duration_seconds"] is not None
-    duration = f" after {format_duration(step['duration_seconds'])}" if ended else ""
-    error = f": {_error(step)}" if step["error"] and state in ("failed", "cancelled") else ""
-    place = f"{step['group'] + 1} of {execution['group_count']}"
-    return f"{symbol(state)} {place}  {step['name']}: {state}{attempt}{duration}{error}"
+def _step_line(step: StepDetails, state: str, execution: ExecutionDetails) -> str:
+    attempt = f", attempt {step.attempt}" if step.attempt > 1 else ""
+    seconds = None if step.ended_at is None else step.duration_seconds
+    duration = "" if seconds is None else f" after {format_duration(seconds)}"
+    error = f": {_error(step)}" if step.error and state in ("failed", "cancelled") else ""
+    place = f"{step.group + 1} of {execution.group_count}"
+    return f"{symbol(state)} {place}  {step.name}: {state}{attempt}{duration}{error}"

@@ -1,49 +1,32 @@
-"""``tenuto execution``: list, show, watch, cancel, pause, resume and retry the runs of schedules."""
+"""``tenuto execution``: list, show, watch, cancel, pause, resume and retry executions."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any
 from uuid import UUID
 
+from rich.console import RenderableType
 from rich.text import Text
 
+from tenuto.app import Tenuto
 from tenuto.cli import exit_codes
 from tenuto.cli.command import Session, command, group, login_name
-from tenuto.cli.formatting import (
-    format_duration,
-    format_local_time,
-    format_relative,
-    format_with_age,
-    one_line,
-    safe_text,
-)
-from tenuto.cli.option_parsing import BelowOption, LimitOption, build_filters, require_wait
-from tenuto.cli.output import (
-    Record,
-    TwoLineColumn,
-    fitted_table,
-    is_terminal,
-    name_value_table,
-    print_json,
-    print_list,
-    print_rich,
-    record_heading,
-    state_colour,
-    state_symbol,
-    styled_state,
-    two_line_table,
-)
+from tenuto.cli.lists import BELOW, limit, list_command
+from tenuto.cli.option_parsing import require_wait
+from tenuto.cli.output import print_json
 from tenuto.cli.parameters import argument, choice, flag, option
+from tenuto.cli.tables import name_value_table, print_rich, record_heading, render_table
 from tenuto.cli.work import execution_view, task_report
-from tenuto.cli.work.live_view import LiveView, watch
+from tenuto.cli.work.execution_view import ExecutionProgress
+from tenuto.cli.work.live_view import watch
 from tenuto.clock import monotonic_seconds
+from tenuto.model.executions import ExecutionState
+from tenuto.operations.executions import ExecutionDetails
+from tenuto.presentation.formatting import format_duration, format_local_time, format_with_age, safe_text
+from tenuto.presentation.work_views import EXECUTIONS, STEPS, execution_display_state, execution_outcome, step_error
 
-if TYPE_CHECKING:
-    from rich.console import RenderableType
-
-State = Literal["in_progress", "completed", "failed", "cancelled"]
 Id = Annotated[str, argument("ID", "Id of the execution, or its beginning.")]
 Timeout = Annotated[float | None, option("SECONDS", "Maximum time to wait.", min=0)]
 _ORIGINS = {
@@ -52,89 +35,28 @@ _ORIGINS = {
     "step": "as a step of another execution",
     "retry": "as a retry",
 }
-
+_POLL_SECONDS = 0.2
+_STEPS_POLLED_PER_SECOND = 5000
 
 executions = group(
     "execution", "List, watch, cancel, pause and retry runs of schedules.", "list --state failed", "watch 019a8b3c"
 )
 
 
-# --- list and show --------------------------------------------------------------------------------------------------
-
-
-@command(executions, "list", "", "--schedule nightly -o json")
-async def list_executions(
-    session: Session,
-    state: Annotated[State | None, choice("Filter by state.")] = None,
-    schedule: Annotated[str | None, option("NAME", "Filter by schedule.")] = None,
-    limit: LimitOption = 50,
-    below: BelowOption = None,
-) -> None:
+@list_command(
+    executions,
+    "list",
+    EXECUTIONS,
+    "",
+    "--schedule nightly -o json",
+    state=choice("Filter by state.", ExecutionState),
+    schedule=option("NAME", "Filter by schedule."),
+    limit=limit(50),
+    below=BELOW,
+)
+async def list_executions(app: Tenuto, **filters: Any) -> Sequence[Any]:
     """List executions, newest first."""
-    filters = build_filters(state=state, schedule=schedule, limit=limit, below=below)
-    await print_list(
-        session,
-        await session.app.executions.list(**filters),
-        {
-            "id": "id",
-            "state": lambda row, _: styled_state(display_state(row)),
-            "schedule": "schedule_name",
-            "group": lambda row, _: f"{row['current_group'] + 1} of {row['group_count']}",
-            "started": lambda row, now: format_relative(row["started_at"], now),
-            "duration": lambda row, now: format_duration((row["ended_at"] or now) - row["started_at"]),
-            "by": "initiator_name",
-            "outcome": lambda row, _: outcome_text(row),
-        },
-        noun="executions",
-        filters=filters,
-        two_line_columns=_two_line_columns(with_schedule_name=True),
-        flexible=("state",),
-    )
-
-
-def render_executions(records: Sequence[Record], now: datetime, *, with_schedule_name: bool = True) -> RenderableType:
-    """Return a table for a terminal with two lines per execution."""
-    columns = _two_line_columns(with_schedule_name=with_schedule_name)
-    rows = [[column(each, now) for column in columns.values()] for each in records]
-    return two_line_table(list(columns), rows, flexible="state")
-
-
-def _two_line_columns(*, with_schedule_name: bool) -> dict[str, TwoLineColumn]:
-    def name_cell(row: Record, _: datetime) -> tuple[Any, Any]:
-        return (row["schedule_name"], row["id"]) if with_schedule_name else (row["id"], f"by {row['initiator_name']}")
-
-    def state_cell(row: Record, _: datetime) -> tuple[Any, Any]:
-        state = display_state(row)
-        place = "" if state == "completed" else f" {row['current_group'] + 1} of {row['group_count']}"
-        name = {"in_progress": "running", "failed": "failed at", "cancelled": "cancelled at"}.get(state, state)
-        text = Text(f"{state_symbol(state)} {name}{place}", style=state_colour(state))
-        return text, one_line(outcome_text(row) or "", 120)
-
-    def time_cell(row: Record, now: datetime) -> tuple[Any, Any]:
-        duration = format_duration((row["ended_at"] or now) - row["started_at"])
-        return format_relative(row["started_at"], now), f"took {duration}" if row["ended_at"] else f"{duration} so far"
-
-    return {"execution": name_cell, "state": state_cell, "started": time_cell}
-
-
-def display_state(execution: Record) -> str:
-    """Return the stored state, or ``paused`` or ``stopping``, which the stored state does not distinguish."""
-    state = execution_view.execution_state(execution)
-    return "in_progress" if state == "running" else state
-
-
-def outcome_text(execution: Record) -> str | None:
-    """Return the error, the operator who cancelled or paused the execution, or the number of failed steps."""
-    if execution["error"]:
-        return str(execution["error"]).removeprefix("cancelled ")
-    if execution["cancelled_at"] is not None:
-        reason = f": {execution['cancel_reason']}" if execution.get("cancel_reason") else ""
-        return f"by {execution['cancel_name']}{reason}"
-    if execution["failed_step_count"]:
-        return f"{execution['failed_step_count']} of {execution['step_count']} steps failed"
-    if execution["paused_at"] is not None and execution["ended_at"] is None:
-        return f"by {execution['paused_by']}"
-    return None
+    return await app.executions.list(**filters)
 
 
 @command(executions, "show", "019a8b3c-1d2e", "019a8b3c-1d2e -o json")
@@ -145,124 +67,50 @@ async def show_execution(session: Session, execution_id: Id) -> None:
     """
     app = session.app
     found = await app.executions.get(await app.executions.find(execution_id))
-    why = await app.executions.why(found["id"])
+    why = await app.executions.why(found.id)
     if session.as_json:
-        print_json({**found, "why": task_report.reason_documents(why)})
+        print_json({**EXECUTIONS.document(found), "why": why.reasons})
         return
     now = await session.now()
     print_rich(
-        record_heading(display_state(found), found["schedule_name"], found["id"]),
+        record_heading(execution_display_state(found), found.schedule_name, found.id),
         "",
         name_value_table(*_facts(found, now)),
         *task_report.reasons_section(why, now),
         "",
-        _two_line_steps(found) if is_terminal() else _step_table(found),
+        _step_table(found, now),
         *_step_errors(found),
     )
 
 
-def _facts(found: Record, now: datetime) -> list[tuple[str, Any]]:
-    initiator = f"{safe_text(found['initiator_name'])} ({found['initiator_type'].replace('_', ' ')})"
-    running = found["ended_at"] is None
+def _facts(found: ExecutionDetails, now: datetime) -> list[tuple[str, Any]]:
+    initiator = f"{safe_text(found.initiator_name)} ({found.initiator_type.replace('_', ' ')})"
     return [
-        ("group", f"{found['current_group'] + 1} of {found['group_count']}"),
-        ("started", f"{format_with_age(found['started_at'], now)} {_ORIGINS[found['origin']]}, by {initiator}"),
-        ("due", format_local_time(found["due_at"]) if found["origin"] == "trigger" else None),
-        ("ended", format_with_age(found["ended_at"], now)),
-        ("duration", f"{format_duration(found['duration_seconds'])}{' so far' if running else ''}"),
-        ("version", f"{found['version']} of the schedule"),
-        ("retry of", found["retry_of"]),
-        ("step of task", found["parent_task_id"]),
-        ("outcome", outcome_text(found)),
+        ("group", f"{found.current_group + 1} of {found.group_count}"),
+        ("started", f"{format_with_age(found.started_at, now)} {_ORIGINS[found.origin]}, by {initiator}"),
+        ("due", format_local_time(found.due_at) if found.origin == "trigger" else None),
+        ("ended", format_with_age(found.ended_at, now)),
+        ("duration", f"{format_duration(found.duration_seconds)}{'' if found.ended_at else ' so far'}"),
+        ("version", f"{found.version} of the schedule"),
+        ("retry of", found.retry_of),
+        ("step of task", found.parent_task_id),
+        ("outcome", execution_outcome(found)),
     ]
 
 
-def _step_table(found: Record) -> RenderableType:
-    return fitted_table(
-        ("group", "step", "state", "attempt", "waited", "ran", "worker", "activity", "error"),
-        [
-            (
-                step["group"] + 1,
-                step["name"],
-                execution_view.state_text(execution_view.step_state(step, found)),
-                step["attempt"] or None,
-                "" if step["wait_seconds"] is None else format_duration(step["wait_seconds"]),
-                "" if step["duration_seconds"] is None else format_duration(step["duration_seconds"]),
-                step["worker"],
-                step["activity_id"],
-                (_last_error(step, found) or {}).get("message"),
-            )
-            for step in found["steps"]
-        ],
-    )
+def _step_table(found: ExecutionDetails, now: datetime) -> RenderableType:
+    states = [execution_view.state_text(execution_view.step_state(step, found)) for step in found.steps]
+    return render_table(STEPS, found.steps, now, {"state": states})
 
 
-def _two_line_steps(found: Record) -> RenderableType:
-    """For a terminal: the step above its activity, the state above the worker, the duration above the wait."""
-    width = len(str(found["group_count"]))
-    rows: list[list[tuple[Any, Any]]] = []
-    previous_group = None
-    for step in found["steps"]:
-        label = "" if step["group"] == previous_group else str(step["group"] + 1)
-        previous_group = step["group"]
-        state = execution_view.state_text(execution_view.step_state(step, found))
-        if step["attempt"] > 1:
-            state.append(f", attempt {step['attempt']}")
-        rows.append(
-            [
-                (Text(f"{label:>{width}} {one_line(step['name'])}"), Text(f"{'':{width}} {step['activity_id'] or ''}")),
-                (state, step["worker"]),
-                (
-                    None if step["duration_seconds"] is None else format_duration(step["duration_seconds"]),
-                    None if step["wait_seconds"] is None else f"waited {format_duration(step['wait_seconds'])}",
-                ),
-            ]
-        )
-    return two_line_table(("step", "state", "ran"), rows, flexible="state")
-
-
-def _last_error(step: Record, found: Record) -> Record | None:
-    """Return the last error of a step; a step that was not run repeats the error of the failed step, so it has none."""
-    return step["last_error"] if execution_view.step_state(step, found) != "not run" else None
-
-
-def _step_errors(found: Record) -> list[RenderableType]:
+def _step_errors(found: ExecutionDetails) -> list[RenderableType]:
     lines: list[RenderableType] = []
-    for step in found["steps"]:
-        if (error := _last_error(step, found)) is not None:
-            title = Text(f"error of {safe_text(step['name'])}, attempt {error['attempt']}", style="bold")
-            lines += [Text(""), title, Text(f"  {safe_text(error['message'])}", style="red")]
-            lines.append(Text(f"  see: tenuto activity show {error['activity_id']}", style="dim"))
+    for step in found.steps:
+        if (error := step_error(step)) is not None:
+            title = Text(f"error of {safe_text(step.name)}, attempt {error.attempt}", style="bold")
+            lines += [Text(""), title, Text(f"  {safe_text(error.message)}", style="red")]
+            lines.append(Text(f"  see: tenuto activity show {error.activity_id}", style="dim"))
     return lines
-
-
-# --- watch ----------------------------------------------------------------------------------------------------------
-
-
-class ExecutionView(LiveView):
-    """An execution while it is watched."""
-
-    noun = "execution"
-    poll_seconds = 0.2
-    size_field = "step_count"
-    polled_per_second = 5000
-
-    async def explain(self) -> list[str]:
-        reasons = (await self.app.executions.why(self.id)).reasons
-        return [f"{reason.step}: {reason.message}" if reason.step else reason.message for reason in reasons]
-
-    def is_over(self, snapshot: Record) -> bool:
-        return snapshot["ended_at"] is not None
-
-    def is_idle(self, snapshot: Record) -> bool:
-        running = any(execution_view.step_state(step, snapshot) == "running" for step in snapshot["steps"])
-        return not running and not self.is_over(snapshot)
-
-    def draw(self, snapshot: Record, width: int, height: int) -> RenderableType:
-        return execution_view.render_execution(snapshot, width=width, height=height)
-
-    def changes(self, printed: Record | None, current: Record) -> list[str]:
-        return execution_view.describe_changes(printed, current)
 
 
 @command(executions, "watch", "019a8b3c-1d2e", "019a8b3c-1d2e -o json")
@@ -279,21 +127,33 @@ async def watch_execution(
     session: Session, id: UUID, timeout: float | None = None, wait_started_at: float | None = None
 ) -> int:
     """Watch an execution until it ends and return the exit code; the timeout counts from the monotonic start time."""
-    waited = 0.0 if wait_started_at is None else monotonic_seconds() - wait_started_at
-    ended = await watch(session, ExecutionView(session.app, session.app.executions, id), timeout, waited_seconds=waited)
-    state, outcome = ended["state"], outcome_text(ended)
-    text = f"{execution_view.symbol(state)} {state}"
-    if state != "completed":
-        text += f" at group {ended['current_group'] + 1} of {ended['group_count']}"
-    text += f" after {format_duration(ended['duration_seconds'])}"
+    operations = session.app.executions
+
+    async def explain() -> list[str]:
+        reasons = (await operations.why(id)).reasons
+        return [f"{reason.step}: {reason.message}" if reason.step else reason.message for reason in reasons]
+
+    ended: ExecutionDetails = await watch(
+        session,
+        "execution",
+        id,
+        make_view=ExecutionProgress,
+        operations=operations,
+        explain=explain,
+        poll_seconds=lambda found: max(_POLL_SECONDS, found.step_count / _STEPS_POLLED_PER_SECOND),
+        timeout=timeout,
+        waited_seconds=0.0 if wait_started_at is None else monotonic_seconds() - wait_started_at,
+    )
+    outcome = execution_outcome(ended)
+    text = f"{execution_view.symbol(ended.state)} {ended.state}"
+    if ended.state != "completed":
+        text += f" at group {ended.current_group + 1} of {ended.group_count}"
+    text += f" after {format_duration(ended.duration_seconds)}"
     session.print_message(f"{text}: {outcome}" if outcome else text)
-    if state == "completed":
+    if ended.state == "completed":
         return exit_codes.OK
-    session.print_message(f"  retry it from that group: tenuto execution retry {ended['id']}")
+    session.print_message(f"  retry it from that group: tenuto execution retry {ended.id}")
     return exit_codes.FAILED
-
-
-# --- control --------------------------------------------------------------------------------------------------------
 
 
 @command(executions, "cancel", "019a8b3c-1d2e", "019a8b3c-1d2e --reason 'wrong file'")

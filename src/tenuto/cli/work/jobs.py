@@ -4,52 +4,34 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 from uuid import UUID
 
+from tenuto.app import Tenuto
 from tenuto.cli import exit_codes
 from tenuto.cli.command import Session, command, group
-from tenuto.cli.formatting import format_duration
+from tenuto.cli.lists import print_page
 from tenuto.cli.option_parsing import read_text_option, require_wait
-from tenuto.cli.output import compact_json, fitted_table, print_json, print_rich, print_text, styled_state
+from tenuto.cli.output import print_json, print_text
 from tenuto.cli.parameters import argument, flag, option
-from tenuto.cli.work.task_report import error_summary
+from tenuto.clock import SystemClock
 from tenuto.errors import Invalid, UnknownJob
+from tenuto.jobs.registry import Job
 from tenuto.model import validation
-
-if TYPE_CHECKING:
-    from tenuto.app import Tenuto
-    from tenuto.jobs.registry import Job
+from tenuto.presentation.formatting import compact_json, error_summary, format_duration
+from tenuto.presentation.states import state_label
+from tenuto.presentation.work_views import JOBS, run_duration
 
 _SUCCESSFUL = ("completed", "completed_with_warning")
 
 jobs = group("job", "List the jobs of an app.", "list --app tasks:app", "list --app tasks:app -o json")
 
 
-@command(jobs, "list", "--app tasks:app", "--app tasks:app -o json", shared=("app", "output", "quiet"))
-def list_jobs(session: Session) -> None:
+@command(jobs, "list", "--app tasks:app", "--app tasks:app -o json", shared=("app", "output", "quiet"), is_list=True)
+async def list_jobs(session: Session) -> None:
     """List the jobs of an app with their input; as JSON, with the schema of the input."""
     registered = [job for _, job in sorted(session.app_with_jobs.jobs.jobs_by_name.items())]
-    if session.as_json:
-        print_json([_job_document(job) for job in registered])
-        return
-    table = fitted_table(
-        ("name", "input", "queue", "attempts", "timeout", "description"),
-        [
-            (
-                job.name,
-                ", ".join(_parameters(job.input_schema())) or "none",
-                job.options.queue,
-                max(job.policy.retry.max_retries, 1),
-                format_duration(job.policy.timeout_seconds) if job.policy.timeout_seconds else "none",
-                (job.__doc__ or "").strip().partition("\n")[0],
-            )
-            for job in registered
-        ],
-        optional=("timeout", "attempts", "queue", "description"),
-        flexible=("input", "description"),
-    )
-    print_rich(table)
+    await print_page(session, JOBS, [_job_document(job) for job in registered], now=SystemClock().now())
 
 
 def _job_document(job: Job[..., Any]) -> dict[str, Any]:
@@ -67,23 +49,6 @@ def _job_document(job: Job[..., Any]) -> dict[str, Any]:
         "tags": list(job.options.tags),
         "input_schema": job.input_schema(),
     }
-
-
-def _parameters(schema: dict[str, Any]) -> list[str]:
-    """Return the input like a signature; optional parameters have a question mark."""
-    required = schema.get("required", [])
-    return [
-        f"{name}{'' if name in required else '?'}: {_type_name(parameter)}"
-        for name, parameter in schema.get("properties", {}).items()
-    ]
-
-
-def _type_name(schema: dict[str, Any]) -> str:
-    if "anyOf" in schema:
-        return " | ".join(_type_name(option) for option in schema["anyOf"])
-    if "$ref" in schema:
-        return str(schema["$ref"]).rpartition("/")[2]
-    return str(schema.get("format") or schema.get("type") or "any")
 
 
 @command(
@@ -137,24 +102,21 @@ def _job_list_remedy(session: Session) -> str:
 
 async def wait_for_task(session: Session, app: Tenuto, task_id: UUID, timeout: float | None) -> int:
     """Wait until a task has ended, print its result and return the exit code."""
-    queue = (await app.attempts(task_id))[0]["queue"]
-    if not any(
-        worker["service"] == "worker" and worker["state"] == "alive" and queue in worker["queues"]
-        for worker in await app.workers()
-    ):
+    queue = (await app.attempts(task_id))[0].queue
+    services = await app.workers()
+    if not any(each.service == "worker" and each.state == "alive" and queue in each.queues for each in services):
         session.print_message(f"no worker serves queue {queue}; start one: tenuto worker --app MODULE:OBJECT")
     session.print_message(f"task {task_id}")
     record = await app.wait(task_id, timeout)
     if session.as_json:
         print_json(record)
-    elif record["output"] is not None:
-        print_text(compact_json(record["output"]) or "")
-    duration = record["ended_at"] - record["started_at"] if record["started_at"] else 0.0
-    state = styled_state(record["state"]).plain
-    session.print_message(f"{state} at attempt {record['attempt']} after {format_duration(duration)}")
-    if record["error"] is not None:
-        session.print_message(f"  {error_summary(record['error'])}")
-    if record["state"] in _SUCCESSFUL:
+    elif record.output is not None:
+        print_text(compact_json(record.output) or "")
+    duration = format_duration(run_duration(record) or 0.0)
+    session.print_message(f"{state_label(record.state)} at attempt {record.attempt} after {duration}")
+    if record.error is not None:
+        session.print_message(f"  {error_summary(record.error)}")
+    if record.state in _SUCCESSFUL:
         return exit_codes.OK
     session.print_message(f"  see: tenuto task show {task_id}")
     return exit_codes.FAILED

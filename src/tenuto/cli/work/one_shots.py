@@ -4,31 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timedelta
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
+from tenuto.app import Tenuto
 from tenuto.cli import exit_codes
 from tenuto.cli.command import Session, command, group, login_name
-from tenuto.cli.formatting import format_duration, format_local_time, format_relative, format_with_age, one_line
+from tenuto.cli.lists import limit, list_command
 from tenuto.cli.option_parsing import confirm, invalid_value, read_json_option, translate_error_fields
-from tenuto.cli.output import (
-    Record,
-    compact_json,
-    fitted_table,
-    name_value_table,
-    print_json,
-    print_list,
-    print_rich,
-    record_heading,
-    styled_state,
-)
+from tenuto.cli.output import print_json
 from tenuto.cli.parameters import argument, choice, flag, option
-from tenuto.cli.work.task_report import error_summary
+from tenuto.cli.tables import name_value_table, print_rich, record_heading, render_table
 from tenuto.errors import Invalid
-from tenuto.model.one_shots import OneShotEvent, OneShotSummary
 from tenuto.model.policies import RetryPolicy
 from tenuto.model.tasks import parse_duration_seconds
+from tenuto.presentation.formatting import compact_json, error_summary, format_relative, format_with_age, one_line
+from tenuto.presentation.work_views import ONE_SHOT_EVENTS, ONE_SHOTS
 
-Status = Literal["pending", "running", "completed", "failed", "terminated"]
 Id = Annotated[str, argument("ID", "Id of the one-shot, or its beginning.")]
 _OPTIONS_BY_FIELD = {"prompt_type": "TYPE", "tags": "--tag", "payload": "--payload", "max_retries": "--retries"}
 _ENDED_STATUSES = ("completed", "failed", "terminated")
@@ -36,9 +27,6 @@ _ENDED_STATUSES = ("completed", "failed", "terminated")
 one_shots = group(
     "once", "Run something once, at a given time.", 'add log.append --in 2h --payload \'{"message": "Hello"}\'', "list"
 )
-
-
-# --- create ---------------------------------------------------------------------------------------------------------
 
 
 @command(
@@ -95,48 +83,29 @@ def _add_delay(now: datetime, text: str) -> datetime:
         ) from None
 
 
-# --- list and show --------------------------------------------------------------------------------------------------
-
-
-@command(one_shots, "list", "", "--tag order-7 --search picture -o json")
-async def list_one_shots(
-    session: Session,
-    status: Annotated[Status | None, choice("Filter by status; a final status implies --ended.")] = None,
-    ended: Annotated[bool, flag("Ended one-shots, newest first.", "--ended")] = False,
-    prompt_type: Annotated[str | None, option("TYPE", "Filter by type.", "--type")] = None,
-    tags: Annotated[list[str] | None, option("TAG", "Filter by tag; may be repeated.", "--tag")] = None,
-    search: Annotated[str | None, option("TEXT", "Filter by text in type, tags or payload.")] = None,
-    limit: Annotated[int, option("N", "Maximum number of rows.", min=1, max=1000)] = 50,
-    after: Annotated[str | None, option("ID", "Pagination cursor: id of the last row of the page before.")] = None,
-) -> None:
+@list_command(
+    one_shots,
+    "list",
+    ONE_SHOTS,
+    "",
+    "--tag order-7 --search picture -o json",
+    status=choice(
+        "Filter by status; a final status implies --ended.",
+        Literal["pending", "running", "completed", "failed", "terminated"],
+    ),
+    ended=flag("Ended one-shots, newest first.", "--ended"),
+    prompt_type=option("TYPE", "Filter by type.", "--type"),
+    tags=option("TAG", "Filter by tag; may be repeated.", "--tag", type=list[str]),
+    search=option("TEXT", "Filter by text in type, tags or payload."),
+    limit=limit(50, 1000),
+    after=option("ID", "Pagination cursor: id of the last row of the page before."),
+)
+async def list_one_shots(app: Tenuto, *, ended: bool, after: str | None = None, **filters: Any) -> Sequence[Any]:
     """List open one-shots, next one first; with --ended, the ended ones."""
-    operations = session.app.one_shots
-    filters: Record = {"status": status, "prompt_type": prompt_type, "tags": tags or (), "search": search}
-    cursor = None if after is None else (await session.app.attempts(await operations.find(after)))[-1]
-    if ended or status in _ENDED_STATUSES:
-        below = None if cursor is None else cursor["id"]
-        found: Sequence[OneShotSummary] = await operations.list_ended(**filters, below=below, limit=limit)
-    else:
-        position = None if cursor is None else (cursor["run_at"], cursor["task_id"])
-        found = await operations.list(**filters, after=position, limit=limit)
-    await print_list(
-        session,
-        found,
-        {
-            "id": "id",
-            "status": lambda row, _: styled_state(row.runtime_status.lower()),
-            "type": "prompt_type",
-            "due": lambda row, _: format_local_time(row.exec_at),
-            "when": lambda row, now: format_relative(getattr(row, "ended_at", row.run_at), now),
-            "tags": lambda row, _: ", ".join(row.tags),
-            "by": "created_by",
-        },
-        noun="one-shots",
-        filters={**filters, "limit": limit},
-        optional=("by", "due", "tags"),
-        flexible=("type", "tags"),
-        next_page="--after",
-    )
+    cursor = None if after is None else (await app.attempts(await app.one_shots.find(after)))[-1]
+    if ended or filters.get("status") in _ENDED_STATUSES:
+        return await app.one_shots.list_ended(**filters, below=None if cursor is None else cursor.id)
+    return await app.one_shots.list(**filters, after=None if cursor is None else (cursor.run_at, cursor.task_id))
 
 
 @command(one_shots, "show", "019a8b3c-1d2e", "019a8b3c-1d2e -o json")
@@ -156,30 +125,16 @@ async def show_one_shot(session: Session, id: Id) -> None:
         ("tags", ", ".join(found.tags)),
         ("payload", compact_json(found.input)),
         ("output", compact_json(found.output)),
-        ("error", found.error and one_line(f"{found.error.type}: {found.error.message}", 500)),
+        ("error", error_summary(found.error)),
         ("cancelled", stopping and f"{format_relative(stopping.at, now)} by {stopping.by}; stopping"),
     ]
-    rows = [
-        (format_local_time(event.at), event.event, event.attempt, _event_detail(event, found.exec_at))
-        for event in found.history
-    ]
-    heading = record_heading(found.runtime_status.lower(), one_line(found.prompt_type), found.id)
-    history = fitted_table(("when", "event", "attempt", ""), rows, flexible=("",))
-    print_rich(heading, "", name_value_table(*facts), "", history)
-
-
-def _event_detail(event: OneShotEvent, due_at: datetime) -> str | None:
-    if event.error is not None:
-        return error_summary({"type": event.error.type, "message": event.error.message})
-    if event.exec_at is not None:
-        return f"for {format_local_time(event.exec_at)}"
-    if event.event == "Started" and event.attempt == 1 and event.at >= due_at:
-        return f"{format_duration(event.at - due_at)} after it was due, by {event.worker or 'a worker'}"
-    actor = event.by or event.worker
-    return f"by {actor}" if actor else None
-
-
-# --- cancel ---------------------------------------------------------------------------------------------------------
+    print_rich(
+        record_heading(found.runtime_status.lower(), one_line(found.prompt_type), found.id),
+        "",
+        name_value_table(*facts),
+        "",
+        render_table(ONE_SHOT_EVENTS, found.history, now),
+    )
 
 
 @command(one_shots, "cancel", "019a8b3c-1d2e", "019a8b3c-1d2e -q")

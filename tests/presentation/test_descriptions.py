@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tenuto import Step, cron, every
-from tenuto.cli import descriptions
 from tenuto.model.policies import RetryPolicy, TaskPolicy
 from tenuto.model.schedules import Misfire, MisfirePolicy, OverlapPolicy, Plan, ScheduleDefinition
+from tenuto.presentation import descriptions
 
 
 def make_schedule(*steps: Any, **more: Any) -> ScheduleDefinition:

@@ -1,135 +1,27 @@
-"""Rows of a batch: read from a file or stdin, one at a time, and submitted while they are read.
+"""Rows of a batch in a file or on stdin: JSON lines, or CSV with a header.
 
 The reader knows the line of each row, so that errors name it. It holds one row in memory.
 """
 
 from __future__ import annotations
 
-import asyncio
 import csv
 import sys
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import Any, Literal, TextIO
 
-from tenuto.cli.command import Session
-from tenuto.clock import monotonic_seconds
 from tenuto.errors import Invalid
 from tenuto.model import validation
-from tenuto.operations.batch_inputs import CHUNK_SIZE, add_row_key
-
-if TYPE_CHECKING:
-    from tenuto.app import Tenuto
-    from tenuto.operations.batches import Batch
+from tenuto.operations.batch_inputs import add_row_key
 
 RowFormat = Literal["jsonl", "csv"]
-_STDIN = "-"
-_SOURCE_OPTION = "--from"
+STDIN = "-"
+SOURCE_FIELD = "--from"
+"""Field of errors about the file as a whole."""
 _MAX_CELL_LENGTH = 16 * 1024 * 1024
 _MAX_LINE_LENGTH = 32 * 1024 * 1024
-_COUNTER_REFRESH_SECONDS = 0.2
-
-
-async def submit_rows(
-    session: Session,
-    app: Tenuto,
-    manifest: str,
-    rows: RowReader,
-    batch_key: str,
-    *,
-    name: str | None,
-    atomic: bool,
-    keyed: bool,
-) -> Batch:
-    """Submit all rows. After an invalid row or an interruption, say what was submitted and how to continue."""
-    counter = _RowCounter(session, rows)
-    source = _STDIN if rows.name == "stdin" else rows.name
-    continuation = f"tenuto batch submit {manifest} --from {source} --batch-key {batch_key}"
-    started = False
-    try:
-        inputs = await _check_first_row(app, manifest, rows)
-        started = True
-        return await app.bulk_enqueue(
-            manifest,
-            counter.count(inputs),
-            key=(lambda row: row.key) if keyed else None,
-            batch_key=batch_key,
-            name=name,
-            atomic=atomic,
-        )
-    except Invalid as error:
-        counter.clear()
-        if not rows.line or error.field in (_SOURCE_OPTION, "batch_key", "name"):
-            raise
-        line = rows.line if error.item is None else counter.line_of(error.item)
-        error.message = f"{rows.name}, line {line}: {error.message}"
-        if started and not atomic:
-            id = await app.batches.find(batch_key)
-            total = (await app.batches.get(id))["total"]
-            session.print_message(f"{total:,} items before it submitted; the batch waits for the remaining rows")
-            session.print_message(f"  to abandon it: tenuto batch cancel {id}")
-            error.remedy = f"correct the row and continue with: {continuation}"
-        raise
-    except asyncio.CancelledError:
-        counter.clear()
-        if not atomic:
-            session.print_message(f"interrupted; continue with: {continuation}")
-        raise
-    finally:
-        counter.clear()
-
-
-async def _check_first_row(app: Tenuto, manifest: str, rows: RowReader) -> Iterator[Any]:
-    """Validate the first row before a batch is created, so that an unsuitable file leaves no batch behind."""
-    items = iter(rows)
-    try:
-        first = next(items)
-    except StopIteration:
-        remedy = "check the content of the file"
-        raise Invalid(
-            f"{rows.name} contains no rows", code="batch.source.empty", field=_SOURCE_OPTION, remedy=remedy
-        ) from None
-    app.manifests.item_serializer(await app.manifests.get(manifest))(first)
-    return chain([first], items)
-
-
-class _RowCounter:
-    """Count the rows read, show the count on a terminal, and remember the lines of the latest rows."""
-
-    def __init__(self, session: Session, rows: RowReader) -> None:
-        self._enabled = not session.quiet and sys.stderr.isatty()
-        self._visible = False
-        self._rows = rows
-        self._count = 0
-        self._lines: deque[int] = deque(maxlen=CHUNK_SIZE)  # a whole chunk is read before its first row is validated
-
-    def line_of(self, item: int) -> int:
-        """Return the line of one of the latest rows, by its number in the batch."""
-        return self._lines[item - self._count - 1]
-
-    def count(self, inputs: Iterator[Any]) -> Iterator[Any]:
-        shown_at = monotonic_seconds()
-        for number, item in enumerate(inputs, 1):
-            self._count = number
-            self._lines.append(self._rows.line)
-            if self._enabled and number % 500 == 0 and monotonic_seconds() - shown_at > _COUNTER_REFRESH_SECONDS:
-                shown_at = monotonic_seconds()
-                self._write(f"\r  {number:,} rows read …")
-            yield item
-
-    def clear(self) -> None:
-        """Erase the count from the terminal."""
-        if self._visible:
-            self._write("\r\x1b[K")
-            self._visible = False
-
-    def _write(self, text: str) -> None:
-        sys.stderr.write(text)
-        sys.stderr.flush()
-        self._visible = True
 
 
 class RowReader:
@@ -140,7 +32,7 @@ class RowReader:
         self._format: RowFormat = format or ("csv" if source.lower().endswith(".csv") else "jsonl")
         self._key = key
         self._drop_key = drop_key
-        self.name = "stdin" if source == _STDIN else source
+        self.name = "stdin" if source == STDIN else source
         self.line = 0
         """First line of the latest row."""
 
@@ -162,7 +54,7 @@ class RowReader:
 
     @contextmanager
     def _open(self) -> Iterator[TextIO]:
-        if self._source == _STDIN:
+        if self._source == STDIN:
             yield sys.stdin
             return
         with ExitStack() as stack:
@@ -176,7 +68,7 @@ class RowReader:
         return Invalid(
             f"cannot read {self._source}: {error.strerror}",
             code="batch.source.not_readable",
-            field=_SOURCE_OPTION,
+            field=SOURCE_FIELD,
             remedy="check the path and its permissions",
         )
 

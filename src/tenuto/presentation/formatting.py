@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import re
+from collections.abc import Mapping
 from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
 
 from tenuto.model.validation import INVISIBLE_CHARACTERS
 
@@ -64,3 +68,21 @@ def format_with_age(instant: datetime | None, now: datetime, by: str | None = No
     if instant is None:
         return None
     return f"{format_local_time(instant)} ({format_relative(instant, now)}){'' if by is None else f' by {by}'}"
+
+
+def compact_json(value: Any) -> str | None:
+    """Return a stored value as JSON on one line."""
+    return None if value is None else json.dumps(value, ensure_ascii=False)
+
+
+def error_summary(error: Any) -> str | None:
+    """Return the error of an attempt, an object with type and message, as one line."""
+    if error is None:
+        return None
+    read = error.get if isinstance(error, Mapping) else partial(getattr, error)
+    return one_line(f"{read('type', 'error')}: {read('message', '')}")
+
+
+def count_noun(count: int, noun: str) -> str:
+    """Return ``1 attempt`` or ``5 attempts``."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"

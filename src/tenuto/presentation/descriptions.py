@@ -12,17 +12,12 @@ from difflib import unified_diff
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from rich.console import RenderableType
-from rich.padding import Padding
-from rich.text import Text
-
-from tenuto.cli.formatting import format_duration, format_relative, one_line, safe_text
-from tenuto.cli.output import fitted_table
 from tenuto.errors import Invalid
 from tenuto.model.policies import policy_from_json
 from tenuto.model.schedules import changed_fields
 from tenuto.model.triggers import Trigger, trigger_from_fields
 from tenuto.model.triggers.zones import MICROSECOND
+from tenuto.presentation.formatting import count_noun, format_duration, one_line
 
 Fields = Mapping[str, Any]
 
@@ -81,7 +76,7 @@ def describe_step(fields: Fields) -> str:
     if policy.get("timeout_seconds"):
         parts.append(f"timeout {format_duration(policy['timeout_seconds'])}")
     if "max_retries" in policy and fields.get("kind", "job") != "schedule":
-        parts.append(_format_attempts(policy["max_retries"]))
+        parts.append(count_noun(max(policy["max_retries"], 1), "attempt"))
     if policy.get("on_lost", "retry") != "retry":
         parts.append(f"on lost: {policy['on_lost']}")
     if fields.get("queue", "default") != "default":
@@ -101,16 +96,12 @@ def describe_policy(policy: Fields) -> str:
     attempts, retry = max(parsed.retry.max_retries, 1), parsed.retry
     wait = f", first wait {format_duration(retry.base_seconds)}, each next × {retry.factor:g}" if attempts > 1 else ""
     up_to = f" up to {format_duration(retry.cap_seconds)}" if attempts > 2 and retry.factor > 1 else ""
-    parts = [f"{_format_attempts(attempts)}{wait.replace('.0 s', ' s')}{up_to}"]
+    parts = [f"{count_noun(attempts, 'attempt')}{wait.replace('.0 s', ' s')}{up_to}"]
     if parsed.timeout_seconds:
         parts.append(f"timeout {format_duration(parsed.timeout_seconds)} each".replace(".0 s", " s"))
     if parsed.on_lost != "retry":
         parts.append("fails if its worker is lost")
     return "; ".join(parts)
-
-
-def _format_attempts(max_retries: int) -> str:
-    return "1 attempt" if max_retries <= 1 else f"{max_retries} attempts"
 
 
 def describe_steps(groups: Sequence[Sequence[Fields]]) -> list[tuple[str, str]]:
@@ -215,19 +206,6 @@ def _has_run_at(trigger: Trigger, instant: datetime, seed: str) -> bool:
     return trigger.next_after(instant - MICROSECOND, seed) == instant
 
 
-def coloured_diff(lines: Sequence[str]) -> Text:
-    text = Text()
-    for line in lines:
-        style = {"-": "red", "+": "green"}.get(line[:1], "dim")
-        text.append(("\n" if text else "") + safe_text(line), style=style)
-    return text
-
-
-def titled_diff(title: str, lines: Sequence[str], *, indent: int = 0, style: str = "") -> list[RenderableType]:
-    """Return a title and, indented below it, diff lines in colours."""
-    return [Text(f"{'':{indent}}{title}", style=style), Padding(coloured_diff(lines), (0, 0, 0, indent + 2))]
-
-
 # --- instants -------------------------------------------------------------------------------------------------------
 
 
@@ -235,13 +213,3 @@ def format_in_zone(instant: datetime, zone: str | None = None) -> str:
     """Format an instant in a time zone, or in the local one; seconds only if they are not zero."""
     shown = instant.astimezone(ZoneInfo(zone) if zone else None)
     return shown.strftime("%a %d %b %Y %H:%M:%S %Z" if shown.second else "%a %d %b %Y %H:%M %Z")
-
-
-def upcoming_runs_table(instants: Sequence[datetime], zone: str, now: datetime) -> RenderableType:
-    """Return a table of runs: in the schedule's time zone, in local time if different, and relative to now."""
-    in_zone = [format_in_zone(instant, zone) for instant in instants]
-    local = [format_in_zone(instant) for instant in instants]
-    relative = [format_relative(instant, now) for instant in instants]
-    if local == in_zone:
-        return fitted_table((zone, "from now"), list(zip(in_zone, relative, strict=True)))
-    return fitted_table((zone, "local time", "from now"), list(zip(in_zone, local, relative, strict=True)))

@@ -1,0 +1,103 @@
+"""Tables of lists: one line per record, values below others on a narrow terminal, nothing omitted in a pipe; CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from tenuto.cli import tables
+from tenuto.presentation.columns import Column
+from tests.cli.conftest import Shell
+
+NOW = datetime(2031, 5, 17, 12, tzinfo=UTC)
+COLUMNS = (
+    Column("id", "id", "id", under="name"),
+    Column("name", "name", flexible=True),
+    Column("state", "state", "state"),
+    Column("failed", "failed", "count", under="state", label="{} failed"),
+    Column("host", "host", drop=1),
+    Column("version", "version", drop=2),
+)
+ID = "01a8c3f0-2b40-7d11-9c3e-5f0a7be1d2c4"
+RECORDS = [
+    {"id": ID, "name": "replicate", "state": "failed", "failed": 3, "host": "box-1", "version": "1.2"},
+    {"id": ID, "name": "n" * 60, "state": "completed", "failed": 0, "host": "box-2", "version": "1.3"},
+]
+
+
+def draw(width: int | None, monkeypatch: pytest.MonkeyPatch, records: list[dict[str, Any]] = RECORDS) -> list[str]:
+    """Return the lines of a table on a terminal of this width, or in a pipe."""
+    out = io.StringIO()
+    console = Console(file=out, width=width or 20_000, force_terminal=width is not None, color_system=None)
+    monkeypatch.setattr(tables, "_console", lambda: console)
+    console.print(tables.render_table(COLUMNS, records, NOW))
+    lines = [line.rstrip() for line in out.getvalue().splitlines()]
+    assert all(cell_len(line) <= (width or 20_000) for line in lines)
+    return lines
+
+
+def test_wide_terminal_has_one_line_per_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    header, _, first, second = draw(160, monkeypatch)
+    assert header.split() == ["id", "name", "state", "failed", "host", "version"]
+    assert first.split() == [ID, "replicate", "✕", "failed", "3", "box-1", "1.2"]
+    assert "n" * 60 in second
+
+
+def test_narrow_terminal_shows_values_below_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    header, _, *rows = draw(80, monkeypatch)
+    assert header.split() == ["name", "state", "host", "version"]
+    assert rows[0].split() == ["replicate", "✕", "failed", "box-1", "1.2"]
+    assert rows[1].split() == [ID, "3", "failed"]
+    assert rows[2].split()[0].endswith("…"), "the name is truncated"
+    assert rows[3].split() == [ID], "no failure is not mentioned"
+
+
+def test_very_narrow_terminal_omits_columns_in_their_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert draw(40, monkeypatch)[0].split() == ["name", "state", "host"]
+    assert draw(28, monkeypatch)[0].split() == ["name", "state"]
+
+
+def test_pipe_has_one_complete_line_per_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    header, first, second = draw(None, monkeypatch)
+    assert header.split() == ["id", "name", "state", "failed", "host", "version"]
+    assert first.split() == [ID, "replicate", "✕", "failed", "3", "box-1", "1.2"]
+    assert second.split()[1] == "n" * 60
+
+
+def test_list_as_csv_has_a_header_and_values_for_programs(shell: Shell) -> None:
+    task_id = shell("run", "last", "-q").out.strip()
+    (row,) = csv.DictReader(io.StringIO(shell("task", "list", "-o", "csv").out))
+    assert list(row) == ["id", "state", "name", "queue", "attempt", "when", "worker"]
+    assert (row["id"], row["state"], row["name"], row["queue"], row["worker"]) == (
+        task_id,
+        "queued",
+        "last",
+        "slow",
+        "",
+    )
+    assert datetime.fromisoformat(row["when"]).tzinfo is not None
+    empty = shell("activity", "list", "-o", "csv")
+    assert (empty.code, empty.err, len(empty.out.splitlines())) == (0, "", 1)
+
+
+@pytest.mark.parametrize("arguments", ["doctor", "log show x", "job list", "queue list", "audit list", "schedule list"])
+def test_findings_logs_and_other_lists_have_csv(shell: Shell, arguments: str) -> None:
+    shell("log", "append", "x", "=cmd|calc")
+    ended = shell(*arguments.split(), "-o", "csv")
+    assert (ended.code, ended.err) == (0, "")
+    header, *rows = csv.reader(io.StringIO(ended.out))
+    assert all(len(row) == len(header) for row in rows)
+    if arguments == "log show x":
+        assert rows[0][2] == "'=cmd|calc", "a spreadsheet does not run it"
+
+
+def test_csv_is_refused_where_there_is_no_list(shell: Shell) -> None:
+    ended = shell("queue", "pause", "mail", "-o", "csv")
+    assert ended.code == 2
+    assert "csv" in ended.err
