@@ -10,7 +10,6 @@ import asyncio
 import json
 from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
 
 from tenuto import secret_encryption
 from tenuto.diagnostics.checks import MAX_DETAILS, REPORT, list_details
@@ -26,7 +25,7 @@ from tenuto.service.quarantine import UNREADABLE_ROW_ERRORS
 from tenuto.settings import Settings
 from tenuto.store.access import secrets
 from tenuto.store.reports import doctor as store
-from tenuto.store.reports.doctor import ScheduleLedger
+from tenuto.store.reports.doctor import EnabledManifest, EnabledSchedule, QueuedRequest, ScheduleLedger
 
 _MAX_SCHEDULES, _MAX_OCCURRENCES, _MAX_SECRETS = 500, 50, 200
 _RETRY = "try again later; if it persists, run ANALYZE on the schema tenuto"
@@ -69,7 +68,7 @@ async def check_next_runs(database: Database) -> Finding:
     name, passed = "next_run_unknown", "schedules, manifests and queued requests are readable, and next runs are known"
     found, queued = (
         await store.load_enabled_definitions(database, _MAX_SCHEDULES),
-        await store.run_check_query(database, "queued_requests", _MAX_SCHEDULES),
+        await store.load_queued_requests(database, _MAX_SCHEDULES),
     )
     if found is None or queued is None:
         return _timed_out(name, passed)
@@ -91,43 +90,41 @@ async def check_next_runs(database: Database) -> Finding:
     )
 
 
-def _find_unplanned(found: dict[str, list[dict[str, Any]]], now: datetime) -> tuple[list[str], list[str]]:
+def _find_unplanned(found: Sequence[EnabledSchedule | EnabledManifest], now: datetime) -> tuple[list[str], list[str]]:
     """Describe unreadable definitions, and definitions without the next run that their trigger has."""
     unreadable, lost = list[str](), list[str]()
-    for kind, rows in found.items():
-        for row in rows:
-            try:
-                following = _read_trigger(kind, row).next_after(now, str(row["id"]))
-            except UNREADABLE_ROW_ERRORS as error:
-                unreadable.append(f"{kind} {row['name']} cannot be read by this version: {error}")
-                continue
-            if following is not None and row["planned"] and row["next_run_at"] is None:
-                lost.append(
-                    f"{kind} {row['name']} should run at {following:%Y-%m-%d %H:%M:%S} UTC, but has no next run"
-                )
+    for each in found:
+        subject = f"{'manifest' if isinstance(each, EnabledManifest) else 'schedule'} {each.name}"
+        try:
+            following = _read_trigger(each).next_after(now, str(each.id))
+        except UNREADABLE_ROW_ERRORS as error:
+            unreadable.append(f"{subject} cannot be read by this version: {error}")
+            continue
+        if following is not None and each.planned and each.next_run_at is None:
+            lost.append(f"{subject} should run at {following:%Y-%m-%d %H:%M:%S} UTC, but has no next run")
     return unreadable, lost
 
 
-def _find_unreadable_requests(queued: list[dict[str, Any]]) -> list[str]:
+def _find_unreadable_requests(queued: Sequence[QueuedRequest]) -> list[str]:
     """Describe queued manual runs that this version cannot read."""
     unreadable = list[str]()
-    for row in queued:
+    for each in queued:
         try:
-            parse_queued_request(json.loads(row["request"]))
+            parse_queued_request(json.loads(each.request))
         except UNREADABLE_ROW_ERRORS as error:
-            at = f"{row['due_at']:%Y-%m-%d %H:%M:%S} UTC"
-            unreadable.append(f"a run of {row['name']} queued at {at} cannot be read by this version: {error}")
+            at = f"{each.due_at:%Y-%m-%d %H:%M:%S} UTC"
+            unreadable.append(f"a run of {each.name} queued at {at} cannot be read by this version: {error}")
     return unreadable
 
 
-def _read_trigger(kind: str, row: dict[str, Any]) -> Trigger:
+def _read_trigger(stored: EnabledSchedule | EnabledManifest) -> Trigger:
     """Read everything that a scheduler reads, and return the trigger."""
-    if kind == "manifest":
-        return manifest_from_fields(json.loads(row["definition"])).trigger
-    plan_from_json(row["plan"])
-    misfire_from_json(row["misfire"])
-    OverlapPolicy(row["overlap"])
-    return trigger_from_json(row["trigger"])
+    if isinstance(stored, EnabledManifest):
+        return manifest_from_fields(json.loads(stored.definition)).trigger
+    plan_from_json(stored.plan)
+    misfire_from_json(stored.misfire)
+    OverlapPolicy(stored.overlap)
+    return trigger_from_json(stored.trigger)
 
 
 async def check_exposed_secrets(database: Database, settings: Settings, max_rows: int) -> Finding:

@@ -187,9 +187,9 @@ async def _check_server(database: Database) -> Finding:
     unsafe = [
         f"{setting} is off"
         for setting in ("fsync", "full_page_writes", "synchronous_commit")
-        if facts[setting] == "off"
+        if getattr(facts, setting) == "off"
     ]
-    details = [f"PostgreSQL {facts['version']}"]
+    details = [f"PostgreSQL {facts.version}"]
     if not unsafe:
         return Finding("server", "the server keeps committed data", Severity.OK, details)
     return Finding(
@@ -204,7 +204,7 @@ async def _check_server(database: Database) -> Finding:
 
 async def _check_machine_clock(database: Database, clock: Clock, limits: Limits) -> Finding:
     before = clock.now()
-    server_time: datetime = (await store.load_server_info(database))["now"]
+    server_time = (await store.load_server_info(database)).now
     machine_time = before + (clock.now() - before) / 2
     skew = (machine_time - server_time).total_seconds()
     if abs(skew) <= limits.clock_skew.total_seconds():

@@ -6,7 +6,7 @@ nothing. It takes no locks, so it may be outdated a moment later.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from enum import StrEnum
@@ -37,8 +37,6 @@ MAX_NAMED_IDS = 10
 """Maximum number of blocking tasks or workers that a reason lists."""
 MAX_STEPS = 20
 """Maximum number of open steps of an execution that are diagnosed."""
-
-Record = dict[str, Any]
 
 
 class ReasonCode(StrEnum):
@@ -374,7 +372,7 @@ def _ended(last: ActivityDetails) -> Reason:
     return Reason(ReasonCode.ENDED, f"{text}: {message}" if message else text, (last.id,))
 
 
-def _describe_progress(progress: Record | None) -> str:
+def _describe_progress(progress: Mapping[str, Any] | None) -> str:
     if not progress:
         return ""
     done, total, message = progress.get("done"), progress.get("total"), progress.get("message")

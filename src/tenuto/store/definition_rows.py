@@ -10,12 +10,13 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Annotated, Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
 from tenuto.model.actors import Actor, ActorType
 from tenuto.postgres.database import Connection, Database, Row
 from tenuto.postgres.sql_loader import SqlStatements
+from tenuto.store.records import FromJson, RowMapper
 
 
 class HasKey(Protocol):
@@ -41,8 +42,8 @@ class Version:
     at: datetime
     actor: Actor
     reason: str | None
-    before: dict[str, Any] | None
-    after: dict[str, Any] | None
+    before: Annotated[dict[str, Any] | None, FromJson]
+    after: Annotated[dict[str, Any] | None, FromJson]
 
 
 class DefinitionTable(Generic[D, S]):
@@ -52,6 +53,13 @@ class DefinitionTable(Generic[D, S]):
         self, statements: SqlStatements, read: Callable[[Row], S], columns: Callable[[D], Sequence[Any]]
     ) -> None:
         self._sql, self._read, self._columns = statements, read, columns
+        self._versions = RowMapper(
+            Version,
+            statements.list_versions_by_key,
+            statements.list_versions_by_id,
+            computed=("actor",),
+            unmapped=("actor_type", "actor_id", "actor_name"),
+        )
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -141,15 +149,10 @@ class DefinitionTable(Generic[D, S]):
         """Return the versions of all definitions that had this key, or of the one with this id, newest first, before
         (instant, version)."""
         sql = self._sql.list_versions_by_key if isinstance(which, str) else self._sql.list_versions_by_id
-        return [_version(row) for row in await database.fetch_all(sql, which, limit, *(before or (None, None)))]
-
-
-def _version(row: Row) -> Version:
-    return Version(
-        row["definition_id"], row["version"], row["key"], row["change"], row["at"],
-        Actor(ActorType(row["actor_type"]), row["actor_id"], row["actor_name"]), row["reason"],
-        from_json_text(row["before"]), from_json_text(row["after"]),
-    )  # fmt: skip
+        return [
+            self._versions.one(row, actor=Actor(ActorType(row["actor_type"]), row["actor_id"], row["actor_name"]))
+            for row in await database.fetch_all(sql, which, limit, *(before or (None, None)))
+        ]
 
 
 def to_json_text(value: dict[str, Any] | None) -> str | None:

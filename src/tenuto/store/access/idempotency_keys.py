@@ -5,14 +5,14 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 from tenuto.postgres.database import Database
 from tenuto.postgres.sql_loader import load_statements
+from tenuto.store.records import FromJson, RowMapper
 
 SQL = load_statements(__file__)
 
@@ -23,17 +23,15 @@ class StoredRequest:
 
     fingerprint: bytes
     subject: UUID
-    response: dict[str, Any] | None
+    response: Annotated[dict[str, Any] | None, FromJson]
+
+
+_REQUESTS = RowMapper(StoredRequest, SQL.find_request)
 
 
 async def find_request(database: Database, actor: str, key: str) -> StoredRequest | None:
     """Return the request that an actor made with this key."""
-    row = await database.fetch_one(SQL.find_request, actor, key)
-    if row is None:
-        return None
-    return StoredRequest(
-        row["fingerprint"], row["subject"], None if row["answer"] is None else json.loads(row["answer"])
-    )
+    return _REQUESTS.optional(await database.fetch_one(SQL.find_request, actor, key))
 
 
 async def store_response(database: Database, actor: str, key: str, response: str) -> None:

@@ -1,6 +1,6 @@
 -- name: find_request
 -- Return a request by its idempotency key.
-SELECT fingerprint, subject, answer
+SELECT fingerprint, subject, answer AS response
 FROM tenuto.requests
 WHERE actor = $1 AND key = $2;
 

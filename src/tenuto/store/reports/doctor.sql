@@ -840,7 +840,8 @@ LIMIT $1;
 
 -- name: ledgers
 -- The newest $2 ledger entries of $1 enabled schedules since their last change, to be compared with their triggers.
-SELECT schedule.id, schedule.name, schedule.trigger, schedule.next_run_at, ledger.instants, ledger.untils
+SELECT schedule.id AS schedule_id, schedule.name, schedule.trigger, schedule.next_run_at, ledger.instants,
+       ledger.untils
 FROM (
     SELECT id, name, trigger, next_run_at, updated_at
     FROM tenuto.schedules

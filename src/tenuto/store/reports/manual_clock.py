@@ -11,6 +11,7 @@ from datetime import datetime
 from tenuto.postgres.database import Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.bulk_copy import ExcludedVersions, split_ids_and_versions
+from tenuto.store.records import RowMapper
 
 SQL = load_statements(__file__)
 
@@ -30,6 +31,9 @@ class DueWork:
     """Whether a manifest has no next run yet."""
 
 
+_DUE_WORK = RowMapper(DueWork, SQL.load_due_work)
+
+
 @dataclass(frozen=True, slots=True)
 class ClaimableQueues:
     """The queues with claimable tasks."""
@@ -47,7 +51,7 @@ async def load_due_work(
         SQL.load_due_work, *split_ids_and_versions(schedules), *split_ids_and_versions(manifests)
     )
     assert row is not None
-    return DueWork(*row)
+    return _DUE_WORK.one(row)
 
 
 async def find_claimable_queues(database: Database, now: datetime) -> ClaimableQueues:

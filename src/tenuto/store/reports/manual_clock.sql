@@ -9,8 +9,8 @@ SELECT (
            WHERE enabled
              AND next_run_at IS NOT NULL
              AND (id, version) NOT IN (SELECT * FROM unnest($1::uuid[], $2::integer[]))
-       ) AS next_schedule,
-       (SELECT min(run_at) FROM tenuto.tasks WHERE state = 'scheduled') AS next_task,
+       ) AS next_schedule_at,
+       (SELECT min(run_at) FROM tenuto.tasks WHERE state = 'scheduled') AS next_task_at,
        (
            SELECT min(next_run_at)
            FROM tenuto.manifests AS manifest
@@ -36,10 +36,10 @@ SELECT (
                      )
                  )
              )
-       ) AS next_manifest,
-       EXISTS (SELECT FROM tenuto.occurrences WHERE decision = 'queued') AS turns,
-       EXISTS (SELECT FROM tenuto.schedules WHERE enabled AND NOT planned) AS unplanned,
-       EXISTS (SELECT FROM tenuto.manifests WHERE enabled AND NOT planned) AS unplanned_manifests;
+       ) AS next_manifest_at,
+       EXISTS (SELECT FROM tenuto.occurrences WHERE decision = 'queued') AS has_queued_run,
+       EXISTS (SELECT FROM tenuto.schedules WHERE enabled AND NOT planned) AS has_unplanned_schedule,
+       EXISTS (SELECT FROM tenuto.manifests WHERE enabled AND NOT planned) AS has_unplanned_manifest;
 
 -- name: find_claimable_queues
 -- Return the queues with claimable tasks, whether due tasks must be promoted, and whether a claim must check limits.
