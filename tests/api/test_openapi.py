@@ -5,6 +5,7 @@ Schemathesis generates valid and invalid requests until the time budget is used 
 
 from __future__ import annotations
 
+import fnmatch
 import re
 import time
 from collections.abc import Iterator
@@ -26,8 +27,10 @@ from tenuto import Tenuto
 from tenuto.api.application import create_api
 from tenuto.api.openapi import openapi_document
 from tenuto.model.actors import Role
+from tenuto.observability.event_sources import TOPICS
 from tests.api.conftest import HOST, ApiClient, running_api
 from tests.api.test_access import STREAMING_ROUTES, list_routes
+from tests.docs.error_reference import error_codes
 
 TIME_BUDGET_SECONDS = 22.0
 MODES = (
@@ -37,6 +40,22 @@ MODES = (
     (GenerationMode.NEGATIVE, 20),
 )
 REQUEST_OPTIONS = ("method", "url", "headers", "params", "json", "data", "files", "cookies")
+RESULTS_WITHOUT_JSON = {"service_health", "service_metrics", "activities_log", "events_stream", "audit_export"}
+FREE_RESULTS = {
+    "service_openapi", "manifests_bulk", "batches_list", "batches_get", "batches_items", "batches_retry_failed",
+}  # fmt: skip
+"""Results that have a schema of a standard."""
+OPERATIONS_WITHOUT_404 = {
+    "logs_read", "manifest_groups_change", "queues_limit", "queues_pause", "queues_resume", "secrets_set",
+}  # fmt: skip
+"""Operations on names that need not exist."""
+CODES_OF_REQUESTS = {
+    "auth.invalid", "auth.missing", "request.idempotency_key.already_done", "request.invalid", "request.path.nul",
+    "request.too_large",
+}  # fmt: skip
+"""Codes that no literal of an error in Python has."""
+OTHER_PROBLEMS = {("service_readiness", "503")}
+"""Responses that are not problems in the format of RFC 9457."""
 REFUSALS = (400, 401, 403, 404, 405, 409, 413, 415, 422, 429)
 
 
@@ -87,6 +106,75 @@ def test_openapi_document_contains_every_route(document: dict[str, Any]) -> None
         re.sub(r":\w+\}", "}", route.path) for route in list_routes(create_api(Tenuto())) if route.include_in_schema
     }
     assert created == documented
+
+
+def test_every_operation_has_a_readable_id(document: dict[str, Any]) -> None:
+    for method, path, operation in list_operations(document):
+        assert re.fullmatch(r"[a-z]+(_[a-z]+)+", operation["operationId"]), (method, path, operation["operationId"])
+
+
+def test_every_operation_describes_its_result_by_a_model_with_an_example(document: dict[str, Any]) -> None:
+    faults = []
+    for method, path, operation in list_operations(document):
+        status = next(each for each in operation["responses"] if each.startswith("2"))
+        contents = operation["responses"][status].get("content", {})
+        if status == "204":
+            assert contents == {}, operation["operationId"]
+            continue
+        content = contents.get("application/json")
+        if content is None:
+            assert operation["operationId"] in RESULTS_WITHOUT_JSON, (method, path)
+            continue
+        if not is_typed(content["schema"]) and operation["operationId"] not in FREE_RESULTS:
+            faults.append(f"{operation['operationId']} has no response model: {content['schema']}")
+        if "example" not in content:
+            faults.append(f"{operation['operationId']} has no example")
+            continue
+        validator = Draft202012Validator({**content["schema"], "components": document["components"]})
+        errors = [f"{list(error.instance_path)} {error.message}" for error in validator.iter_errors(content["example"])]
+        if errors:
+            faults.append(f"the example of {operation['operationId']} does not match its schema: {errors[:3]}")
+    assert faults == []
+
+
+def is_typed(schema: dict[str, Any]) -> bool:
+    """Return whether a schema refers to a named model, or is a mapping of values that do."""
+    if "$ref" in schema:
+        return not schema["$ref"].endswith(("/AnyPage", "/AnyList"))
+    return isinstance(schema.get("additionalProperties"), dict) and is_typed(schema["additionalProperties"])
+
+
+def test_every_request_body_is_described_by_a_model(document: dict[str, Any]) -> None:
+    for method, path, operation in list_operations(document):
+        for media_type, content in operation.get("requestBody", {}).get("content", {}).items():
+            if media_type == "application/json":
+                assert is_typed(content["schema"]), (method, path, content["schema"])
+
+
+def test_every_operation_lists_its_problems_with_their_codes(document: dict[str, Any]) -> None:
+    known = {each.code for each in error_codes()} | CODES_OF_REQUESTS
+    for _method, path, operation in list_operations(document):
+        name, responses = operation["operationId"], operation["responses"]
+        problems = {status: each for status, each in responses.items() if status.startswith(("4", "5"))}
+        expected = {"422"} | ({"400", "401", "403", "429", "503"} if "x-role" in operation else set())
+        if "{" in path and name not in OPERATIONS_WITHOUT_404:
+            expected.add("404")
+        if "application/json" in operation.get("requestBody", {}).get("content", {}):
+            expected |= {"400", "413", "415"}
+        assert set(problems) >= expected, f"{name} does not describe {sorted(expected - set(problems))}"
+        for status, problem in problems.items():
+            if (name, status) in OTHER_PROBLEMS:
+                continue
+            schema = problem["content"]["application/problem+json"]["schema"]
+            assert schema == {"$ref": "#/components/schemas/Problem"}, (name, status)
+            for code in problem["x-codes"]:
+                assert fnmatch.filter(known, code), f"{name} lists the unknown code {code}"
+
+
+def test_every_topic_of_events_is_described(document: dict[str, Any]) -> None:
+    schemas = document["components"]["schemas"]
+    described = set(schemas["ServerSentEvent"]["discriminator"]["mapping"])
+    assert described == {name for each in TOPICS for name in each.topics} | {"reset"}
 
 
 def test_openapi_examples_of_bodies_match_their_schemas(document: dict[str, Any]) -> None:

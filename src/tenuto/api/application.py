@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Request
 from fastapi.responses import JSONResponse, Response
@@ -19,7 +19,7 @@ from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, ReplayedResponse, requires
 from tenuto.api.extension_routes import include_extension_routers
 from tenuto.api.middleware import RequestMiddleware
-from tenuto.api.openapi import openapi_document
+from tenuto.api.openapi import describe, openapi_document
 from tenuto.api.problems import install_error_handlers
 from tenuto.api.rate_limit import RateLimiter
 from tenuto.api.routes import (
@@ -49,7 +49,9 @@ _UNBOUNDED_BODY_PATHS = (re.compile(r"/api/v1/manifests/[^/]+/bulk"),)
 _openapi_router = APIRouter(route_class=ApiRoute, tags=["about"])
 
 
-@_openapi_router.get("/api/v1/openapi.json", operation_id="service_openapi")
+@_openapi_router.get(
+    "/api/v1/openapi.json", operation_id="service_openapi", response_model=dict[str, Any], responses=describe({})
+)
 async def get_openapi_document(
     request: Request, _call: Annotated[ApiCall, requires(Role.VIEWER, "openapi.read")]
 ) -> JSONResponse:
@@ -95,6 +97,7 @@ def create_api(tenuto: Tenuto) -> FastAPI:
     api.router.route_class = ApiRoute
     api.state.tenuto = tenuto
     api.state.event_streams = Counter()
+    api.state.described_models = (events.ServerSentEvent,)
     api.state.rate_limiter = RateLimiter(tenuto.settings.api_rate_limit)
     install_error_handlers(api)
     api.add_exception_handler(ReplayedResponse, _replay_response)

@@ -133,8 +133,10 @@ def openapi_document(api: FastAPI) -> dict[str, Any]:
             servers=[{"url": "/"}],
         )
         components = document.setdefault("components", {})
-        problem = Problem.model_json_schema(ref_template="#/components/schemas/{model}")
-        components.setdefault("schemas", {}).update({**problem.pop("$defs", {}), "Problem": problem})
+        for model in (Problem, *api.state.described_models):
+            schema = model.model_json_schema(ref_template="#/components/schemas/{model}", mode="serialization")
+            nested = schema.pop("$defs", {})
+            components["schemas"] = {**nested, **components.get("schemas", {}), model.__name__: schema}
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"key": []}]
         tenuto: Tenuto = api.state.tenuto

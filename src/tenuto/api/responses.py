@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from typing import Literal
 from uuid import UUID
 
 from pydantic import BaseModel, Field
@@ -11,6 +12,12 @@ class Changed(BaseModel):
     """Whether a request changed something."""
 
     changed: bool = Field(description="False if the object was in this state already.")
+
+
+class Cancellation(BaseModel):
+    """Effect of a cancellation."""
+
+    state: Literal["cancelled", "stopping"] = Field(description="`stopping`: it ends when its code has stopped.")
 
 
 class StartedTask(BaseModel):

@@ -184,7 +184,12 @@ async def get_dead_letter(call: Viewer, id: Id) -> DeadLetterDetails:
         {"task_id": EXAMPLE["id"]},
         202,
         not_found=("dead_letter.not_found", "manifest.not_found"),
-        conflict=("dead_letter.already_resolved", "manifest.item.open"),
+        conflict=(
+            "dead_letter.already_resolved",
+            "dead_letter.manifest.deleted",
+            "dead_letter.batch.cancelled",
+            "manifest.run.already_open",
+        ),
         invalid=("job.input.invalid", "job.unknown"),
     ),
 )

@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, FastAPI, Header, Query, Request
 from fastapi.responses import StreamingResponse
+from pydantic import BaseModel, Field, RootModel
 from pydantic_core import to_json
 from starlette.types import Receive, Scope, Send
 
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, is_still_authorized, requires
+from tenuto.api.openapi import describe, merge_responses
 from tenuto.api.problems import Refused
 from tenuto.app import Tenuto
 from tenuto.errors import Invalid, StoreError, quoted
@@ -25,7 +27,8 @@ from tenuto.extension import Event
 from tenuto.logs import Log
 from tenuto.model.actors import Role
 from tenuto.observability.event_feed import EventBatch, EventFeed
-from tenuto.observability.event_sources import TOPICS
+from tenuto.observability.event_sources import TOPICS, EndedActivities, LiveWorkers, Reset
+from tenuto.store.reports.changes import DeadLetterChange, DefinitionChange, ExecutionChange
 
 router = APIRouter(prefix="/api/v1", tags=["events"], route_class=ApiRoute)
 
@@ -36,17 +39,103 @@ log = Log("tenuto.api")
 _CORE_TOPICS = ", ".join(name for each in TOPICS for name in each.topics)
 _TOPICS_HELP = f"Topics separated by commas: {_CORE_TOPICS}, and those of extensions. Default: all."
 
+EXAMPLE = 'id: 1935713162000000\nevent: workers\ndata: {"alive": []}\n\n'
 _AUTHORIZATION_CHECK_SECONDS = 1.0
 _EPOCH, _MICROSECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(microseconds=1)
 _KEEP_ALIVE_SECONDS = 15.0
 """Interval of comments on an idle stream, so that proxies keep the connection."""
 
 
+class _Event(BaseModel):
+    id: str = Field(description="Send the last one as `Last-Event-ID` to resume.")
+
+
+class ExecutionsEvent(_Event):
+    """An execution started, advanced, was paused or ended."""
+
+    event: Literal["executions"]
+    data: ExecutionChange
+
+
+class ActivitiesEvent(_Event):
+    """Attempts ended."""
+
+    event: Literal["activities"]
+    data: EndedActivities
+
+
+class DeadLettersEvent(_Event):
+    """A dead letter was written or resolved."""
+
+    event: Literal["dead_letters"]
+    data: DeadLetterChange
+
+
+class DefinitionsEvent(_Event):
+    """A schedule or manifest was changed."""
+
+    event: Literal["definitions"]
+    data: DefinitionChange
+
+
+class QueuesEvent(_Event):
+    """Numbers of tasks by queue and state changed."""
+
+    event: Literal["queues"]
+    data: dict[str, dict[str, int]]
+
+
+class WorkersEvent(_Event):
+    """The live workers changed."""
+
+    event: Literal["workers"]
+    data: LiveWorkers
+
+
+class ResetEvent(_Event):
+    """Too many changes: load the lists again."""
+
+    event: Literal["reset"]
+    data: Reset
+
+
+class ServerSentEvent(
+    RootModel[
+        Annotated[
+            ExecutionsEvent
+            | ActivitiesEvent
+            | DeadLettersEvent
+            | DefinitionsEvent
+            | QueuesEvent
+            | WorkersEvent
+            | ResetEvent,
+            Field(discriminator="event"),
+        ]
+    ]
+):
+    """One event of `GET /api/v1/events`: the fields of a server-sent event, with `data` parsed as JSON. Topics of
+    extensions begin with the name of the extension and a dot."""
+
+
 @router.get(
     "/events",
     operation_id="events_stream",
     response_class=StreamingResponse,
-    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
+    responses=merge_responses(
+        {
+            200: {
+                "description": "Server-sent events; `x-event-schema` describes each one.",
+                "content": {
+                    "text/event-stream": {
+                        "schema": {"type": "string"},
+                        "example": EXAMPLE,
+                        "x-event-schema": {"$ref": "#/components/schemas/ServerSentEvent"},
+                    }
+                },
+            }
+        },
+        describe(invalid=("events.topic.unknown", "events.last_event_id.invalid"), limited="events.streams.limit"),
+    ),
 )
 async def stream_events(
     call: Annotated[ApiCall, requires(Role.VIEWER, "events.read")],

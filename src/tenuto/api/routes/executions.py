@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Response
@@ -10,12 +10,15 @@ from fastapi import APIRouter, Response
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, requires
 from tenuto.api.openapi import describe, describe_page
-from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
+from tenuto.api.paging import After, Items, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import Id, TextFilter
 from tenuto.api.request_bodies import ReasonBody
+from tenuto.api.responses import Cancellation, StartedExecution
 from tenuto.diagnostics.task_diagnosis import Diagnosis
 from tenuto.model.actors import Role
 from tenuto.model.executions import ExecutionState
+from tenuto.operations.executions import ExecutionDetails, StepDetails
+from tenuto.store.executions import ExecutionRecord
 
 router = APIRouter(prefix="/api/v1/executions", tags=["executions"], route_class=ApiRoute)
 
@@ -47,7 +50,7 @@ async def list_executions(
     schedule: TextFilter = None,
     limit: Limit = 50,
     after: After = None,
-) -> Page[Any]:
+) -> Page[ExecutionRecord]:
     """List executions, newest first."""
     cursor = decode_cursor(after, UUID)
     found = await call.app.executions.list(
@@ -56,7 +59,7 @@ async def list_executions(
         schedule=schedule,
         limit=limit,
     )
-    return make_page([dict(each) for each in found], limit, lambda each: (each["id"],))
+    return make_page(found, limit, lambda each: (each.id,))
 
 
 @router.get(
@@ -64,9 +67,9 @@ async def list_executions(
     operation_id="executions_get",
     responses=describe({**EXAMPLE, "steps": [STEP]}, not_found="execution.not_found"),
 )
-async def get_execution(call: Viewer, id: Id) -> dict[str, Any]:
+async def get_execution(call: Viewer, id: Id) -> ExecutionDetails:
     """Get an execution with its steps: state, activity, waiting time, duration and error of each."""
-    return dict(await call.app.executions.get(id))
+    return await call.app.executions.get(id)
 
 
 @router.get(
@@ -74,21 +77,22 @@ async def get_execution(call: Viewer, id: Id) -> dict[str, Any]:
     operation_id="executions_steps",
     responses=describe({"items": [STEP]}, not_found="execution.not_found"),
 )
-async def execution_steps(call: Viewer, id: Id) -> dict[str, Any]:
+async def execution_steps(call: Viewer, id: Id) -> Items[StepDetails]:
     """List the steps of an execution in the order of its plan."""
-    return {"items": (await call.app.executions.get(id))["steps"]}
+    return Items(items=list((await call.app.executions.get(id)).steps))
 
 
 @router.get(
     "/{id}/why",
     operation_id="executions_why",
     responses=describe(
-        {"state": "in_progress", "reasons": [{"code": "queue_paused"}]}, not_found="execution.not_found"
+        {"state": "in_progress", "reasons": [{"code": "queue_paused", "message": "the queue mail is paused"}]},
+        not_found="execution.not_found",
     ),
 )
-async def why_execution(call: Viewer, id: Id) -> dict[str, Any]:
+async def why_execution(call: Viewer, id: Id) -> Diagnosis:
     """Explain why an execution does not advance. Returns the reasons for every open step of the current group."""
-    return why_to_wire(await call.app.executions.why(id))
+    return await call.app.executions.why(id)
 
 
 @router.post(
@@ -99,10 +103,10 @@ async def why_execution(call: Viewer, id: Id) -> dict[str, Any]:
 )
 async def cancel_execution(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "execution.cancel")], id: Id, body: ReasonBody | None = None
-) -> dict[str, str]:
+) -> Cancellation:
     """Cancel an execution. Waiting steps end immediately, running steps when their code has stopped."""
     reason = (body and body.reason) or call.reason
-    return {"state": await call.app.executions.cancel(id, reason=reason)}
+    return Cancellation(state=await call.app.executions.cancel(id, reason=reason))
 
 
 @router.post(
@@ -142,24 +146,8 @@ async def resume_execution(call: Annotated[ApiCall, requires(Role.OPERATOR, "exe
 )
 async def retry_execution(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "execution.retry")], id: Id, response: Response
-) -> dict[str, UUID]:
+) -> StartedExecution:
     """Retry a failed or cancelled execution. The new execution starts at the group that did not complete."""
     execution_id = await call.app.executions.retry(id, request_id=call.object_id)
     response.headers["Location"] = f"/api/v1/executions/{execution_id}"
-    return {"execution_id": execution_id}
-
-
-def why_to_wire(why: Diagnosis) -> dict[str, Any]:
-    """Return a diagnosis as a response."""
-    reasons = [
-        {
-            "code": reason.code,
-            "message": reason.message,
-            "ids": reason.ids,
-            "ends_at": reason.ends_at,
-            "task_id": reason.task_id,
-            "step": reason.step,
-        }
-        for reason in why.reasons
-    ]
-    return {"id": why.id, "state": why.state, "reasons": reasons}
+    return StartedExecution(execution_id=execution_id)

@@ -58,7 +58,7 @@ class FieldDifference(BaseModel):
     after: Any
 
 
-class DefinitionChange(BaseModel):
+class PlannedDefinition(BaseModel):
     """The effect of one definition."""
 
     what: Literal["schedule", "manifest", "group"]
@@ -70,7 +70,7 @@ class DefinitionChange(BaseModel):
 class PlannedChanges(BaseModel):
     """The changes that applying definitions makes."""
 
-    changes: list[DefinitionChange]
+    changes: list[PlannedDefinition]
     deleted: list[str]
     changes_something: bool
     plan: str = Field(description="Fingerprint of the changes, for `plan` of `POST /api/v1/plans/apply`.")
@@ -125,8 +125,8 @@ def _describe_plan(planned: ApplyPlan) -> PlannedChanges:
     return found.model_copy(update={"plan": hashlib.sha256(content.encode()).hexdigest()})
 
 
-def _describe_change(resource: Literal["schedule", "manifest", "group"], change: Any) -> DefinitionChange:
+def _describe_change(resource: Literal["schedule", "manifest", "group"], change: Any) -> PlannedDefinition:
     differences = {
         name: FieldDifference(before=before, after=after) for name, (before, after) in change.differences.items()
     }
-    return DefinitionChange(what=resource, name=change.key, effect=change.effect, changes=differences)
+    return PlannedDefinition(what=resource, name=change.key, effect=change.effect, changes=differences)

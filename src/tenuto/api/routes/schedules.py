@@ -59,7 +59,14 @@ EXAMPLE = {
 }
 
 RESPONSE = {**EXAMPLE, "enabled": True, "version": 3, "next_run_at": "2031-05-05T01:00:00Z"}
-LISTED = {"name": EXAMPLE["name"], "enabled": True, "total_steps": 3, "last_state": "completed"}
+LISTED = {
+    "name": EXAMPLE["name"],
+    "trigger": EXAMPLE["trigger"],
+    "misfire": {"policy": "once"},
+    "enabled": True,
+    "total_steps": 3,
+    "last_state": "completed",
+}
 EXECUTION_ID = "01a1e30e-df3e-7536-8f11-1c7c02f1d0a1"
 VERSION = {"version": 3, "change": "edited", "at": "2031-05-03T09:00:00Z", "reason": "an hour later"}
 ENTRY = {"schedule_name": EXAMPLE["name"], "due_at": "2031-05-04T01:00:00Z", "decision": "fired", "reason": None}

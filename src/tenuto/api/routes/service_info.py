@@ -144,7 +144,10 @@ async def check_health() -> PlainTextResponse:
     operation_id="service_readiness",
     openapi_extra=_NO_KEY_REQUIRED,
     response_model=Readiness,
-    responses={503: {"model": Readiness, "description": "The service is not ready; the checks say why."}},
+    responses={
+        **describe({"ready": True, "checks": [{"name": "database", "ok": True, "detail": "responds"}]}),
+        503: {"model": Readiness, "description": "The service is not ready; the checks say why."},
+    },
 )
 async def check_readiness(request: Request) -> JSONResponse:
     """Check that the service is ready: database, schema, claims of workers, and schedules on time."""

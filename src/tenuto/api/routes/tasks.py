@@ -9,18 +9,22 @@ from uuid import UUID
 
 from fastapi import APIRouter, Query, Response
 from fastapi.responses import PlainTextResponse
-from pydantic import ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, requires
 from tenuto.api.openapi import describe, describe_page
-from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
+from tenuto.api.paging import After, Items, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import Id, TextFilter
 from tenuto.api.request_bodies import Body
-from tenuto.api.routes.executions import why_to_wire
+from tenuto.api.responses import Cancellation
+from tenuto.diagnostics.task_diagnosis import Diagnosis
 from tenuto.errors import NotFound
-from tenuto.model.actors import Role
-from tenuto.model.tasks import OutcomeStatus, TaskState
+from tenuto.model.actors import ActorType, Role
+from tenuto.model.tasks import OutcomeReason, OutcomeStatus, TaskState
+from tenuto.operations.tasks import Enqueued
+from tenuto.store.activities import ActivityDetails, ActivityRecord, JobStatistics, TaskDetails, TaskRecord
+from tenuto.store.step_checkpoints import ChainStepRecord
 
 router = APIRouter(prefix="/api/v1/tasks", tags=["tasks"], route_class=ApiRoute)
 
@@ -36,7 +40,25 @@ EXAMPLE = {
     "initiator_type": "api_key",
     "initiator_name": "ci",
 }
+ACTIVITY_EXAMPLE = {
+    "id": "01a1e30e-df3e-7536-8f11-1c7c02f1d0a1",
+    "task_id": "01a1e30e-df3e-7536-8f11-1c7c02f1d0a1",
+    "attempt": 1,
+    "state": "failed",
+    "reason": "error",
+    "final": False,
+    "name": "send_mail",
+    "started_at": "2031-05-04T02:00:00Z",
+    "ended_at": "2031-05-04T02:00:04Z",
+    "error": {"type": "ConnectionError", "message": "the server does not respond"},
+}
 Viewer = Annotated[ApiCall, requires(Role.VIEWER, "task.read")]
+_SHARED_FIELDS = (
+    "kind", "name", "queue", "priority", "input", "progress", "attempt", "failure_count", "loss_count", "created_at",
+    "run_at", "claimed_at", "worker_id", "worker", "unique_key", "limit_key", "initiator_type", "initiator_id",
+    "initiator_name", "correlation_id", "parent_id",
+)  # fmt: skip
+"""Fields that open tasks and activities have in common."""
 
 
 class NewTask(Body):
@@ -71,13 +93,13 @@ class NewTask(Body):
 )
 async def enqueue_task(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "task.create")], new_task: NewTask, response: Response
-) -> dict[str, Any]:
+) -> Enqueued:
     """Enqueue a task. It survives crashes of all processes once the response is sent."""
     job = call.app.jobs.get_job(new_task.job)
     options = new_task.model_dump(exclude={"job", "input"}, exclude_defaults=True)
     task = await call.app.enqueue_json(job.using(**options), json.dumps(new_task.input), request_id=call.object_id)
     response.headers["Location"] = f"/api/v1/tasks/{task.id}"
-    return {"id": task.id, "created": task.created}
+    return task
 
 
 @router.get("", operation_id="tasks_list", responses=describe_page(EXAMPLE))
@@ -89,7 +111,7 @@ async def list_tasks(
     tag: TextFilter = None,
     limit: Limit = 50,
     after: After = None,
-) -> Page[Any]:
+) -> Page[TaskRecord]:
     """List open tasks, newest first. Finished tasks are found as activities."""
     cursor = decode_cursor(after, UUID)
     found = await call.app.tasks(
@@ -100,39 +122,129 @@ async def list_tasks(
         tag=tag,
         limit=limit,
     )
-    return make_page([dict(each) for each in found], limit, lambda each: (each["id"],))
+    return make_page(found, limit, lambda each: (each.id,))
+
+
+class TaskResource(BaseModel):
+    """A task, open or ended. Of an ended task, the fields describe its last attempt."""
+
+    id: UUID
+    state: TaskState | OutcomeStatus
+    is_ended: bool
+    kind: str
+    name: str
+    queue: str
+    priority: int
+    input: Any
+    output: Any
+    error: Any
+    reason: OutcomeReason | None = Field(description="Why the last attempt failed or was cancelled.")
+    progress: Any
+    attempt: int
+    activity_id: UUID = Field(description="The last attempt.")
+    failure_count: int
+    loss_count: int
+    created_at: datetime
+    run_at: datetime
+    claimed_at: datetime | None
+    lease_until: datetime | None = Field(description="Of a running task: until when its worker holds it.")
+    started_at: datetime | None = Field(description="Of an ended task: start of the last attempt.")
+    ended_at: datetime | None
+    worker_id: UUID | None
+    worker: str | None = Field(description="Name of the worker.")
+    unique_key: str | None
+    limit_key: str | None
+    tags: list[str]
+    cancel_at: datetime | None = Field(description="When the cancellation of a running task was requested.")
+    cancel_name: str | None
+    initiator_type: ActorType
+    initiator_id: str | None
+    initiator_name: str
+    correlation_id: str | None
+    parent_id: UUID | None = Field(description="The attempt that enqueued the task.")
 
 
 @router.get("/{id}", operation_id="tasks_get", responses=describe(EXAMPLE, not_found="task.not_found"))
-async def get_task(call: Viewer, id: Id) -> dict[str, Any]:
-    """Get a task. A finished task is shown by its last attempt."""
+async def get_task(call: Viewer, id: Id) -> TaskResource:
+    """Get a task, open or ended."""
     try:
-        return dict(await call.app.task(id))
+        return _describe_task(await call.app.task(id))
     except NotFound:
-        return dict((await call.app.attempts(id))[-1])
+        return _describe_ended_task((await call.app.attempts(id))[-1])
 
 
-@router.get("/{id}/attempts", operation_id="tasks_attempts", responses=describe(not_found="task.not_found"))
-async def task_attempts(call: Viewer, id: Id) -> dict[str, Any]:
+def _describe_task(task: TaskDetails) -> TaskResource:
+    return TaskResource(
+        **_shared_fields(task),
+        id=task.id,
+        state=task.state,
+        is_ended=False,
+        output=None,
+        error=None,
+        reason=None,
+        activity_id=task.activity_id,
+        lease_until=task.lease_until,
+        started_at=None,
+        ended_at=None,
+        cancel_at=task.cancel_at,
+        cancel_name=task.cancel_name,
+    )
+
+
+def _describe_ended_task(last: ActivityDetails) -> TaskResource:
+    return TaskResource(
+        **_shared_fields(last),
+        id=last.task_id,
+        state=OutcomeStatus(last.state),
+        is_ended=True,
+        output=last.output,
+        error=last.error,
+        reason=last.reason,
+        activity_id=last.id,
+        lease_until=None,
+        started_at=last.started_at,
+        ended_at=last.ended_at,
+        cancel_at=None,
+        cancel_name=None,
+    )
+
+
+def _shared_fields(record: TaskDetails | ActivityDetails) -> dict[str, Any]:
+    return {**{name: getattr(record, name) for name in _SHARED_FIELDS}, "tags": list(record.tags or ())}
+
+
+@router.get(
+    "/{id}/attempts",
+    operation_id="tasks_attempts",
+    responses=describe({"items": [ACTIVITY_EXAMPLE]}, not_found="task.not_found"),
+)
+async def task_attempts(call: Viewer, id: Id) -> Items[ActivityDetails]:
     """List the attempts of a task, oldest first. The last attempt may not have started."""
-    return {"items": [dict(each) for each in await call.app.attempts(id)]}
+    return Items(items=list(await call.app.attempts(id)))
 
 
-@router.get("/{id}/steps", operation_id="tasks_steps", responses=describe(not_found="task.not_found"))
-async def task_steps(call: Viewer, id: Id) -> dict[str, Any]:
+@router.get(
+    "/{id}/steps",
+    operation_id="tasks_steps",
+    responses=describe({"items": [{"name": "fetch"}]}, not_found="task.not_found"),
+)
+async def task_steps(call: Viewer, id: Id) -> Items[ChainStepRecord]:
     """List the step checkpoints of a chain in order. The list is empty for other jobs."""
     await call.app.attempts(id)
-    return {"items": [dict(each) for each in await call.app.chain_steps(id)]}
+    return Items(items=list(await call.app.chain_steps(id)))
 
 
 @router.get(
     "/{id}/why",
     operation_id="tasks_why",
-    responses=describe({"state": "queued", "reasons": [{"code": "no_worker"}]}, not_found="task.not_found"),
+    responses=describe(
+        {"state": "queued", "reasons": [{"code": "no_worker", "message": "no worker serves the queue mail"}]},
+        not_found="task.not_found",
+    ),
 )
-async def why_task(call: Viewer, id: Id) -> dict[str, Any]:
+async def why_task(call: Viewer, id: Id) -> Diagnosis:
     """Explain why a task is not running. Each reason has a code and a message."""
-    return why_to_wire(await call.app.why(id))
+    return await call.app.why(id)
 
 
 @router.post(
@@ -143,25 +255,13 @@ async def why_task(call: Viewer, id: Id) -> dict[str, Any]:
         {"state": "cancelled"}, 202, not_found="task.not_found", conflict=("task.already_ended", "task.busy")
     ),
 )
-async def cancel_task(call: Annotated[ApiCall, requires(Role.OPERATOR, "task.cancel")], id: Id) -> dict[str, Any]:
+async def cancel_task(call: Annotated[ApiCall, requires(Role.OPERATOR, "task.cancel")], id: Id) -> Cancellation:
     """Cancel a task. A running task ends when its code has stopped."""
-    return {"state": await call.app.cancel(id)}
+    return Cancellation(state=await call.app.cancel(id))
 
 
 activity_router = APIRouter(prefix="/api/v1/activities", tags=["activities"], route_class=ApiRoute)
 
-ACTIVITY_EXAMPLE = {
-    "id": "01a1e30e-df3e-7536-8f11-1c7c02f1d0a1",
-    "task_id": "01a1e30e-df3e-7536-8f11-1c7c02f1d0a1",
-    "attempt": 1,
-    "state": "failed",
-    "reason": "error",
-    "final": False,
-    "name": "send_mail",
-    "started_at": "2031-05-04T02:00:00Z",
-    "ended_at": "2031-05-04T02:00:04Z",
-    "error": {"type": "ConnectionError", "message": "the server does not respond"},
-}
 STATS_EXAMPLE = {"kind": "job", "name": "send_mail", "attempt_count": 120, "done_count": 117, "failed_count": 3}
 ActivityViewer = Annotated[ApiCall, requires(Role.VIEWER, "activity.read")]
 _STATS_PERIOD = timedelta(days=1)
@@ -176,7 +276,7 @@ async def list_activities(
     tag: TextFilter = None,
     limit: Limit = 50,
     after: After = None,
-) -> Page[Any]:
+) -> Page[ActivityRecord]:
     """List finished attempts, newest first."""
     cursor = decode_cursor(after, UUID)
     found = await call.app.activities(
@@ -187,7 +287,14 @@ async def list_activities(
         tag=tag,
         limit=limit,
     )
-    return make_page([dict(each) for each in found], limit, lambda each: (each["id"],))
+    return make_page(found, limit, lambda each: (each.id,))
+
+
+class ActivityStatistics(BaseModel):
+    """Statistics of finished attempts by name."""
+
+    since: datetime
+    items: list[JobStatistics]
 
 
 @activity_router.get(
@@ -202,18 +309,19 @@ async def activity_stats(
     since: Annotated[datetime | None, Query(description="Start of the period; default: one day ago.")] = None,
     name: TextFilter = None,
     limit: Limit = 100,
-) -> dict[str, Any]:
+) -> ActivityStatistics:
     """Get statistics of finished attempts by name: counts by outcome, waiting time and duration in seconds."""
     start = since or (await call.app.open()).clock.now() - _STATS_PERIOD
-    return {"since": start, "items": await call.app.stats(since=start, name=name, limit=limit)}
+    found = await call.app.stats(since=start, name=name, limit=limit)
+    return ActivityStatistics(since=start, items=list(found))
 
 
 @activity_router.get(
     "/{id}", operation_id="activities_get", responses=describe(ACTIVITY_EXAMPLE, not_found="activity.not_found")
 )
-async def get_activity(call: ActivityViewer, id: Id) -> dict[str, Any]:
-    """Get an attempt with input, output, error and progress, in any state."""
-    return {name: value for name, value in (await call.app.activity(id)).items() if name != "log"}
+async def get_activity(call: ActivityViewer, id: Id) -> ActivityDetails:
+    """Get an attempt with input, output, error, log and progress, in any state."""
+    return await call.app.activity(id)
 
 
 @activity_router.get(
@@ -224,7 +332,7 @@ async def get_activity(call: ActivityViewer, id: Id) -> dict[str, Any]:
 )
 async def activity_log(call: ActivityViewer, id: Id) -> str:
     """Get the log of an attempt as text. It is complete when the attempt has ended."""
-    return (await call.app.activity(id))["log"] or ""
+    return (await call.app.activity(id)).log or ""
 
 
 @activity_router.get(
@@ -232,8 +340,10 @@ async def activity_log(call: ActivityViewer, id: Id) -> str:
     operation_id="activities_children",
     responses=describe_page(ACTIVITY_EXAMPLE, not_found="activity.not_found"),
 )
-async def activity_children(call: ActivityViewer, id: Id, limit: Limit = 50, after: After = None) -> Page[Any]:
+async def activity_children(
+    call: ActivityViewer, id: Id, limit: Limit = 50, after: After = None
+) -> Page[ActivityRecord]:
     """List the attempts of tasks that this attempt enqueued, oldest first."""
     cursor = decode_cursor(after, UUID)
     found = await call.app.children(id, above=cursor[0] if cursor else None, limit=limit)
-    return make_page([dict(each) for each in found], limit, lambda each: (each["id"],))
+    return make_page(found, limit, lambda each: (each.id,))
