@@ -86,9 +86,9 @@ class _Watched:
     async def _send(self, statement: str, sending: Awaitable[Any]) -> Any:
         self._last_statement = _STATEMENT_NAMES.get(statement, statement)
         self._points.record_pass(f"before {self._last_statement}")
-        answer = await sending
+        result = await sending
         self._points.record_pass(f"after {self._last_statement}")
-        return answer
+        return result
 
 
 class CrashingTenuto(Tenuto):

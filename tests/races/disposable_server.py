@@ -55,7 +55,7 @@ class DisposableServer:
         await eventually(is_stopped, timeout=20, what="the server is stopped")
 
     async def start(self) -> None:
-        again = await asyncio.to_thread(
+        repeated = await asyncio.to_thread(
             embedded_server.acquire_server, self.home, linger_seconds=0.0, settings=self._settings
         )
-        again.release()  # the first handle keeps it running
+        repeated.release()  # the first handle keeps it running

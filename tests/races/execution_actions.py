@@ -70,12 +70,12 @@ async def run_to_end(database: Database, worker_id: UUID) -> None:
                 "UPDATE tenuto.tasks SET run_at = now() - interval '1 s' WHERE state = 'scheduled'"
             )
             await store.promote_due_tasks(database, database.clock.now(), ["default"])
-        taken = await claim(database, worker_id, 500)
-        if not taken:
-            taken = await store.claim_limited_tasks(database, worker_id, ["default"], 500, LEASE)
-        assert held or taken, [tuple(row.values()) for row in await _open_tasks(database)]
-        if taken:
-            await completion.finish(database, [complete(database, task) for task in taken])
+        claimed = await claim(database, worker_id, 500)
+        if not claimed:
+            claimed = await store.claim_limited_tasks(database, worker_id, ["default"], 500, LEASE)
+        assert held or claimed, [tuple(row.values()) for row in await _open_tasks(database)]
+        if claimed:
+            await completion.finish(database, [complete(database, task) for task in claimed])
 
 
 async def _open_tasks(database: Database) -> Sequence[Any]:

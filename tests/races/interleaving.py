@@ -109,11 +109,11 @@ class Interleaving:
 
         self._first.before = before
         try:
-            answer = await one(self._first)
+            result = await one(self._first)
         finally:
             self._first.before = self._first.nothing
             self.was_interleaved = begun is not None
-        return answer, await (begun if begun is not None else other(self._second))
+        return result, await (begun if begun is not None else other(self._second))
 
     async def _wait_until_done_or_blocked(self, begun: asyncio.Task[Any]) -> None:
         deadline = time.monotonic() + 8

@@ -99,7 +99,7 @@ class Proxy:
         """Stall the connections that have sent this statement; new connections work."""
         for connection in self._connections:
             connection.is_stalled = connection.is_stalled or any(
-                said.startswith(statement) for said in connection.sent_statements
+                sent.startswith(statement) for sent in connection.sent_statements
             )
 
     def resume(self) -> None:
@@ -114,7 +114,7 @@ class Proxy:
     def listener_count(self) -> int:
         """Number of working connections that have sent LISTEN."""
         return sum(
-            not connection.is_stalled and any(said.startswith("LISTEN") for said in connection.sent_statements)
+            not connection.is_stalled and any(sent.startswith("LISTEN") for sent in connection.sent_statements)
             for connection in self._connections
         )
 

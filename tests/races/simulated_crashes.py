@@ -122,12 +122,12 @@ class _Watched:
     async def _send(self, statement: str, send: Callable[[], Awaitable[Any]]) -> Any:
         name = _STATEMENT_NAMES.get(statement, statement)
         self._database.record_statement(name)
-        answer = await send()
+        result = await send()
         if self._sent is None:
             self._database.record_commit([name])
         else:
             self._sent.append(name)
-        return answer
+        return result
 
     def terminate(self) -> None:
         self._connection.terminate()

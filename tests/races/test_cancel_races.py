@@ -119,8 +119,8 @@ async def test_task_cancelled_at_the_moment_of_its_retry_is_not_retried(
 
         fails = partial(finish, databases[0], [fail(databases[0], task)])
         stops = partial(task_cancellation.cancel_task, databases[1], new.id, ACTOR)
-        answers = await run_at_once(*((fails, stops) if number % 2 else (stops, fails)))
-        cancelled = answers[number % 2]
+        results = await run_at_once(*((fails, stops) if number % 2 else (stops, fails)))
+        cancelled = results[number % 2]
 
         last = await last_activity(db, new.id)
         assert (last.state, last.final) == ("cancelled", True)
@@ -135,10 +135,10 @@ async def test_task_that_fails_after_its_cancel_request_ends_as_cancelled(
 ) -> None:
     worker_id = await register_worker()
     one, other = await enqueue(db, 2)
-    taken = await claim(db, worker_id, 2)
+    claimed = await claim(db, worker_id, 2)
     assert await app.cancel(one.id) == "stopping"
 
-    assert await finish(db, [fail(db, task) for task in taken]) == {one.id, other.id}
+    assert await finish(db, [fail(db, task) for task in claimed]) == {one.id, other.id}
 
     last = await last_activity(db, one.id)
     assert (last.state, last.reason, last.final) == ("cancelled", "requested", True)
@@ -153,10 +153,10 @@ async def test_job_that_fails_at_the_moment_of_its_cancellation_does_not_run_aga
     flag = tmp_path / "fail"
     tasks = [await app.enqueue(jobs.fail_after_signal, str(flag)) for _ in range(8)]
 
-    async def begun() -> bool:
+    async def started() -> bool:
         return ledger.begun_count() == 8
 
-    await eventually(begun, timeout=10, what="all attempts have begun")
+    await eventually(started, timeout=10, what="all attempts have begun")
     flag.touch()
     await asyncio.gather(*(app.cancel(task.id) for task in tasks))
 

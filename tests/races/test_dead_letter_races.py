@@ -56,7 +56,7 @@ class Scenario:
     """A batch with one failed item, one held, one waiting for its second attempt and one claimable."""
 
     batch: UUID
-    letter: UUID
+    dead_letter: UUID
     held: Task
     worker: UUID
     retried: list[dict[UUID, UUID]]
@@ -71,12 +71,12 @@ class Action(Protocol):
 
 
 async def retry(db: Database, scenario: Scenario) -> None:
-    scenario.retried.append(await dead_letters.retry_dead_letters(db, [scenario.letter], db.clock.now(), ANA))
+    scenario.retried.append(await dead_letters.retry_dead_letters(db, [scenario.dead_letter], db.clock.now(), ANA))
 
 
 async def acknowledge(db: Database, scenario: Scenario) -> None:
     scenario.acknowledged.append(
-        await dead_letters.acknowledge_dead_letters(db, [scenario.letter], db.clock.now(), ANA, note=None)
+        await dead_letters.acknowledge_dead_letters(db, [scenario.dead_letter], db.clock.now(), ANA, note=None)
     )
 
 
@@ -146,16 +146,16 @@ async def create_scenario(db: Database, worker: UUID) -> Scenario:
     again_held = await store.load_task_to_cancel(db, held[0].id)
     assert again_held is not None
     await finish_task(db, again_held, "failed")
-    (letter,) = await read_table(db, "dead_letters")
+    (dead_letter,) = await read_table(db, "dead_letters")
     assert await task_state_counts(db) == {"running": 1, "scheduled": 1, "queued": 1}
-    return Scenario(batch, letter["id"], held[2], worker, [], [])
+    return Scenario(batch, dead_letter["id"], held[2], worker, [], [])
 
 
 async def assert_consistent(db: Database, scenario: Scenario) -> None:
     """Assert that one operation decided, the sums are right, no item waits forever and no cancelled item goes on."""
-    done = sum(len(answer) for answer in scenario.retried) + sum(len(answer) for answer in scenario.acknowledged)
-    (letter,) = await read_table(db, "dead_letters", "id = $1", scenario.letter)
-    assert done == (letter["status"] != "awaiting_intervention")
+    done = sum(len(result) for result in scenario.retried) + sum(len(result) for result in scenario.acknowledged)
+    (dead_letter,) = await read_table(db, "dead_letters", "id = $1", scenario.dead_letter)
+    assert done == (dead_letter["status"] != "awaiting_intervention")
     await batch_counts(db, scenario.batch)
     (batch,) = await read_table(db, "batches")
     found = await task_state_counts(db)
@@ -251,12 +251,12 @@ async def test_dead_letter_retry_with_lost_reply_happens_once_and_is_reported(
     worker_id = await register_worker()
     await create_batch(db, await create_manifest(db), 1)
     await finish_all_runs(db, worker_id, "failed")
-    (letter,) = await read_table(db, "dead_letters")
+    (dead_letter,) = await read_table(db, "dead_letters")
     lose_commit_reply(proxy, dead_letter_rows.SQL.resolve_dead_letters)
-    done = await dead_letters.retry_dead_letters(proxied_db, [letter["id"]], db.clock.now(), ANA, strict=True)
+    done = await dead_letters.retry_dead_letters(proxied_db, [dead_letter["id"]], db.clock.now(), ANA, strict=True)
     assert proxy.lost == 1
     (task,) = await read_table(db, "tasks")
-    assert done == {letter["id"]: task["id"]}
+    assert done == {dead_letter["id"]: task["id"]}
 
 
 async def test_dead_letter_acknowledgement_with_lost_reply_happens_once_and_is_reported(
@@ -265,11 +265,11 @@ async def test_dead_letter_acknowledgement_with_lost_reply_happens_once_and_is_r
     worker_id = await register_worker()
     await create_batch(db, await create_manifest(db), 1)
     await finish_all_runs(db, worker_id, "failed")
-    (letter,) = await read_table(db, "dead_letters")
+    (dead_letter,) = await read_table(db, "dead_letters")
     lose_commit_reply(proxy, dead_letter_rows.SQL.resolve_dead_letters)
-    assert await dead_letters.acknowledge_dead_letters(proxied_db, [letter["id"]], db.clock.now(), ANA, note="n") == {
-        letter["id"]
-    }
+    assert await dead_letters.acknowledge_dead_letters(
+        proxied_db, [dead_letter["id"]], db.clock.now(), ANA, note="n"
+    ) == {dead_letter["id"]}
     assert proxy.lost == 1
 
 

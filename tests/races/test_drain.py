@@ -67,10 +67,10 @@ async def test_long_task_is_handed_back_after_the_grace_period_without_a_failure
             await app.enqueue(job, number, seconds=60.0)
     await app.enqueue(jobs.fail_once_then_last, 60.0)
 
-    async def begun() -> bool:
+    async def started() -> bool:
         return ledger.begun_count() == 11
 
-    await eventually(begun, timeout=20, what="all have begun, one for the second time")
+    await eventually(started, timeout=20, what="all have begun, one for the second time")
     # Not before the end of the grace period; the tasks and their leases would have lasted a minute.
     assert 1.0 <= await seconds_to_exit(leaving) < 30
 
@@ -98,13 +98,13 @@ async def test_worker_exits_at_once_after_a_second_signal(
         for number in range(3):
             await app.enqueue(job, number, seconds=60.0)
 
-    async def begun() -> bool:
+    async def started() -> bool:
         return ledger.begun_count() == 6
 
     async def draining() -> bool:
         return leaving.has_logged("drain started")
 
-    await eventually(begun, timeout=20, what="all have begun")
+    await eventually(started, timeout=20, what="all have begun")
     leaving.signal(signal.SIGTERM)
     await eventually(draining, timeout=10, what="it drains")
     assert not leaving.has_ended()
@@ -122,10 +122,10 @@ async def test_cancelled_code_may_clean_up_during_drain(
     leaving = await workers.start("leaving", grace_seconds=0.0).wait_until_ready()
     await app.enqueue(jobs.clean_up_slowly, 1.0)
 
-    async def begun() -> bool:
+    async def started() -> bool:
         return ledger.begun_count() == 1
 
-    await eventually(begun, timeout=10, what="the task has begun")
+    await eventually(started, timeout=10, what="the task has begun")
     await seconds_to_exit(leaving)
 
     (cleaning,) = [effect for effect in ledger.effects() if effect.group == "cleaning"]
@@ -141,10 +141,10 @@ async def test_draining_worker_with_unstoppable_code_exits_before_its_task_runs_
     stuck = await workers.start("stuck", grace_seconds=0.0, lease_seconds=6.0).wait_until_ready()
     await app.enqueue(jobs.sleep_in_c, 60.0)
 
-    async def begun() -> bool:
+    async def started() -> bool:
         return ledger.begun_count() == 1
 
-    await eventually(begun, timeout=10, what="the task has begun")
+    await eventually(started, timeout=10, what="the task has begun")
     await workers.start("healthy").wait_until_ready()
     stuck.signal(signal.SIGTERM)
     assert await stuck.wait_for_exit(within=20) == EXIT_LOST_CONTROL

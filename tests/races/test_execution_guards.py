@@ -248,10 +248,10 @@ async def test_resume_releases_no_step_that_waits_for_a_child_execution(db: Data
     scenario = await happens.create_waiting_scenario(db, worker_id, worker_id, paused=True)
 
     async with db.connection() as connection:
-        answer = await connection.fetchrow(executions.SQL.resume_execution, scenario.run, db.clock.now())
+        result = await connection.fetchrow(executions.SQL.resume_execution, scenario.run, db.clock.now())
 
-    assert answer is not None
-    assert answer["notified"] == 0, "no step can be claimed"
+    assert result is not None
+    assert result["notified"] == 0, "no step can be claimed"
     (step,) = await db.fetch_all("SELECT state, waits_for FROM tenuto.tasks WHERE id = $1", scenario.held_a.id)
     assert (step["state"], step["waits_for"]) == ("waiting", scenario.child)
 
@@ -356,11 +356,11 @@ async def test_step_that_repeats_the_start_of_an_ended_child_execution_starts_no
     scenario = await falls_due.create_scenario(db, worker_id, OverlapPolicy.ALLOW)
     for _ in range(2):
         await falls_due.start_call_step(db, scenario)
-        while taken := await claim(db, worker_id, 10):
-            await finish_all(db, taken)
+        while claimed := await claim(db, worker_id, 10):
+            await finish_all(db, claimed)
 
-    begun = await db.fetch_all("SELECT id, state FROM tenuto.executions WHERE parent_task_id = $1", scenario.step.id)
-    assert [tuple(row) for row in begun] == [(scenario.step.activity_id, "completed")]
+    started = await db.fetch_all("SELECT id, state FROM tenuto.executions WHERE parent_task_id = $1", scenario.step.id)
+    assert [tuple(row) for row in started] == [(scenario.step.activity_id, "completed")]
 
 
 async def test_call_step_reports_the_child_of_its_own_attempt_even_if_an_earlier_child_has_a_greater_id(
@@ -373,9 +373,9 @@ async def test_call_step_reports_the_child_of_its_own_attempt_even_if_an_earlier
     await db.transaction(lambda connection: executions.create_executions(connection, [own]))
     await finish_all(db, await claim(db, worker_id))
 
-    answer = await schedule_step._run_child(db, Context(scenario.step))
+    result = await schedule_step._run_child(db, Context(scenario.step))
 
-    assert answer == {"execution_id": str(own.id), "failed_steps": 0}
+    assert result == {"execution_id": str(own.id), "failed_steps": 0}
 
 
 async def test_call_cycle_that_another_process_is_breaking_is_left_alone(

@@ -168,10 +168,10 @@ async def test_run_request_made_twice_is_decided_once(db: Database) -> None:
     await create_due_schedule(db, OverlapPolicy.ALLOW)
     request = new_id()
 
-    answers = [await run_now(db, request) for _ in range(2)]
+    results = [await run_now(db, request) for _ in range(2)]
 
-    assert answers[0] == answers[1]
-    assert answers[0].execution_id == request
+    assert results[0] == results[1]
+    assert results[0].execution_id == request
     assert await db.fetch_value("SELECT count(*) FROM tenuto.executions") == 1
 
 

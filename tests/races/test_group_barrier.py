@@ -103,11 +103,11 @@ async def _deadlock_count(url: str) -> int:
 async def create_pairs(db: Database, worker_id: UUID, count: int) -> tuple[list[UUID], list[Task], list[Task]]:
     """Create executions of two steps, then one; the first two of each are claimed."""
     runs = await create_executions(db, *[create_plan(2, 1)] * count, alone=False)
-    taken: list[Task] = []
-    while len(taken) < 2 * count:
-        taken += await claim(db, worker_id, 500)
+    claimed: list[Task] = []
+    while len(claimed) < 2 * count:
+        claimed += await claim(db, worker_id, 500)
     by_run: dict[UUID | None, list[Task]] = {}
-    for task in taken:
+    for task in claimed:
         by_run.setdefault(task.execution_id, []).append(task)
     return runs, [by_run[run][0] for run in runs], [by_run[run][1] for run in runs]
 

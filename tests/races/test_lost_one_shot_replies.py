@@ -88,10 +88,10 @@ async def test_one_shot_ending_during_a_repeated_request_is_not_created_again(
     ending: list[asyncio.Task[None]] = []
 
     async def begin_to_finish() -> None:
-        taken = await claim(db, worker_id, count=1 + beside)
+        claimed = await claim(db, worker_id, count=1 + beside)
         transaction = other.transaction()
         await transaction.start()
-        await end_tasks(other, [complete(db, task) for task in taken])
+        await end_tasks(other, [complete(db, task) for task in claimed])
 
         async def commit_when_awaited() -> None:
             await eventually(lambda: db.fetch_value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
@@ -123,10 +123,10 @@ async def test_one_shot_requested_again_by_id_while_ending_is_not_created_again(
     (task,) = await claim(db, worker_id)
     async with other.transaction():
         await end_tasks(other, [complete(db, task)])
-        again = asyncio.create_task(proxied_app.one_shots.create(now, "bread.bake", {"loaves": 1}, id=id))
+        repeated = asyncio.create_task(proxied_app.one_shots.create(now, "bread.bake", {"loaves": 1}, id=id))
         await eventually(lambda: db.fetch_value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
 
-    assert not (await again).created
+    assert not (await repeated).created
     assert await row_counts(db) == (0, 0, 0)
 
 

@@ -127,8 +127,8 @@ async def test_many_tasks_that_ended_before_the_lost_reply_was_noticed_are_not_c
     worker_id = await register_worker()
 
     async def finish_some() -> None:
-        taken = await claim(db, worker_id, count=done)
-        assert len(await finish(db, [complete(db, task) for task in taken])) == done
+        claimed = await claim(db, worker_id, count=done)
+        assert len(await finish(db, [complete(db, task) for task in claimed])) == done
 
     proxy.lose_reply("COPY")
     proxy.after_loss = finish_some
@@ -178,21 +178,21 @@ async def test_tasks_of_a_lost_claim_return_when_their_lease_expires(
     take = store.claim_limited_tasks if limited else store.claim_tasks
     with pytest.raises(Unavailable):  # sent once: a lease counts from the moment of the request
         await take(proxied_db, *with_lease)
-    taken = await take(proxied_db, *with_lease)
+    claimed = await take(proxied_db, *with_lease)
     # The tasks of the lost claim are held, unknown to the worker: no other worker gets them, and limits count them.
     assert proxy.lost == 1
     assert await count_rows(db, where="state = 'running'") == (5 if limited else 10)
-    assert len(taken) == (0 if limited else 5)
+    assert len(claimed) == (0 if limited else 5)
 
     await db.fetch_all(
         "UPDATE tenuto.tasks SET lease_until = clock_timestamp() - interval '1 second'"
         " WHERE state = 'running' AND NOT id = ANY ($1)",
-        [task.id for task in taken],
+        [task.id for task in claimed],
     )
     assert await recover_lost_tasks(db, db.clock.now()) == 5
-    again = await take(db, *with_lease)
-    assert len(again) == 5
-    await finish(db, [complete(db, task) for task in [*taken, *again]])
+    repeated = await take(db, *with_lease)
+    assert len(repeated) == 5
+    await finish(db, [complete(db, task) for task in [*claimed, *repeated]])
     await assert_invariants_hold(db.url, 10)
 
 
@@ -218,10 +218,10 @@ async def test_finish_repeated_after_a_lost_reply_is_written_once(
 ) -> None:
     worker_id = await register_worker()
     await enqueue(db, 3)
-    taken = await claim(db, worker_id, 3)
+    claimed = await claim(db, worker_id, 3)
     proxy.lose_reply(SQL.finish_tasks)
 
-    await finish(proxied_db, [complete(proxied_db, task) for task in taken])
+    await finish(proxied_db, [complete(proxied_db, task) for task in claimed])
 
     assert proxy.lost == 1
     assert await count_rows(db) == 0
@@ -234,10 +234,10 @@ async def test_retry_repeated_after_a_lost_reply_is_written_once(
 ) -> None:
     worker_id = await register_worker()
     await enqueue(db, 4)
-    taken = await claim(db, worker_id, 4)
+    claimed = await claim(db, worker_id, 4)
     proxy.lose_reply("COMMIT", within=SQL.retry_tasks)
 
-    mixed = [fail(proxied_db, task) for task in taken[:2]] + [complete(proxied_db, task) for task in taken[2:]]
+    mixed = [fail(proxied_db, task) for task in claimed[:2]] + [complete(proxied_db, task) for task in claimed[2:]]
     await finish(proxied_db, mixed)
 
     assert proxy.lost == 1
@@ -273,14 +273,14 @@ async def test_return_to_queue_repeated_after_a_lost_reply_happens_once(
 ) -> None:
     first, second = await register_worker(), await register_worker()
     await enqueue(db)
-    taken = await claim(db, first)
+    claimed = await claim(db, first)
 
     async def claim_again() -> None:
         assert len(await claim(db, second)) == 1
 
     proxy.lose_reply(SQL.return_tasks_to_queue)
     proxy.after_loss = claim_again
-    await store.return_tasks_to_queue(proxied_db, first, taken)
+    await store.return_tasks_to_queue(proxied_db, first, claimed)
 
     assert proxy.lost == 1
     assert await count_rows(db, where=f"worker_id = '{second}' AND attempt = 1") == 1
@@ -322,10 +322,10 @@ async def test_recovery_with_lost_reply_counts_a_loss_once(
 async def test_worker_registration_repeated_after_a_lost_reply_exists_once(
     db: Database, proxied_db: Database, proxy: Proxy
 ) -> None:
-    me = workers.ProcessRegistration(new_id(), "me", "worker", "here", "boot", 1, "0", ["default"], 10)
+    registration = workers.ProcessRegistration(new_id(), "me", "worker", "here", "boot", 1, "0", ["default"], 10)
     proxy.lose_reply("COMMIT", within=workers.SQL.register_process)
 
-    await workers.register_process(proxied_db, me, holds_name_lock=True, silence_limit=LEASE)
+    await workers.register_process(proxied_db, registration, holds_name_lock=True, silence_limit=LEASE)
 
     assert proxy.lost == 1
     assert await count_rows(db, "workers", "ended_at IS NULL") == 1

@@ -166,11 +166,11 @@ async def test_manual_run_with_lost_reply_starts_once(
     if ended:
         proxy.after_loss = lambda: run_claimable_steps(db, worker_id)
     given: dict[str, Any] = {} if at_once else {"change": lambda plan: plan}
-    answer = await run_schedule_now(proxied_db, now=now, **given)
+    result = await run_schedule_now(proxied_db, now=now, **given)
     assert proxy.lost == 1
-    assert answer.decision == "fired"
+    assert result.decision == "fired"
     (run,) = await read_table(db, "executions")
-    assert (run["id"], run["state"]) == (answer.execution_id, "completed" if ended else "in_progress")
+    assert (run["id"], run["state"]) == (result.execution_id, "completed" if ended else "in_progress")
     assert len(await read_table(db, "occurrences")) == 1
 
 
@@ -194,9 +194,9 @@ async def test_retry_with_lost_reply_starts_once(
     lose_commit_reply(proxy, executions.SQL.create_executions)
     if ended:
         proxy.after_loss = lambda: run_claimable_steps(db, worker_id)
-    again = await execution_control.retry_execution(proxied_db, run, now, ANA)
+    repeated = await execution_control.retry_execution(proxied_db, run, now, ANA)
     assert proxy.lost == 1
-    assert [row["id"] for row in await read_table(db, "executions", "retry_of = $1", run)] == [again]
+    assert [row["id"] for row in await read_table(db, "executions", "retry_of = $1", run)] == [repeated]
 
 
 async def test_cancel_pause_and_resume_with_lost_reply_report_the_change(

@@ -141,8 +141,8 @@ async def test_limit_slots_of_a_dead_worker_are_reused_after_its_leases_expire(
     await workers.kill(first)
     ends = await observer.value("SELECT max(lease_until) FROM tenuto.tasks WHERE state = 'running'")
     await observer.until("SELECT count(*) >= 1 FROM tenuto.activities WHERE status = 'completed'", within=20)
-    taken = await observer.value("SELECT min(claimed_at) FROM tenuto.activities WHERE status = 'completed'")
-    assert taken >= ends
+    claimed = await observer.value("SELECT min(claimed_at) FROM tenuto.activities WHERE status = 'completed'")
+    assert claimed >= ends
 
 
 async def test_cancelled_batch_under_full_load_starts_no_further_item(

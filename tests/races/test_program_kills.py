@@ -34,11 +34,11 @@ async def test_programs_and_their_descendants_end_soon_after_their_worker(
     worker = await workers.start("host").wait_until_ready()
     await app.schedules.run("Programs")
 
-    async def begun() -> list[int]:
+    async def started() -> list[int]:
         pids = [int(pid) for file in files if file.exists() for pid in file.read_text().split()]
         return pids if len(pids) == 9 else []
 
-    pids = await eventually(begun, timeout=30, what="all of them run")
+    pids = await eventually(started, timeout=30, what="all of them run")
     family = {*pids, *worker.descendants()}
     assert len(family) >= 12, "three processes each, and their supervisor"
     assert all(is_running(pid) for pid in family)

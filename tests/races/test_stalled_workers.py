@@ -72,10 +72,10 @@ async def test_disconnected_worker_stops_its_code_before_its_lease_expires(
     cut_off = await workers.start("cut-off", url=proxy.url, lease_seconds=9.0).wait_until_ready()
     await app.enqueue(job, 1, seconds=60.0)
 
-    async def begun() -> bool:
+    async def started() -> bool:
         return ledger.begun_count() == 1
 
-    await eventually(begun, timeout=10, what="the code has begun")
+    await eventually(started, timeout=10, what="the code has begun")
     proxy.stall()
     await workers.start("healthy").wait_until_ready()
     await observer.until("SELECT EXISTS (SELECT FROM tenuto.activities WHERE reason = 'lost')", within=30)
@@ -111,10 +111,10 @@ async def test_late_outcome_of_a_task_claimed_elsewhere_is_rejected(
     for _ in range(5):
         await app.enqueue(jobs.hold_slot_until_signal, str(flag))
 
-    async def begun() -> bool:
+    async def started() -> bool:
         return ledger.begun_count() == 5
 
-    await eventually(begun, timeout=10, what="the code has begun")
+    await eventually(started, timeout=10, what="the code has begun")
     proxy.stall()
     flag.touch()
     await workers.start("healthy").wait_until_ready()
@@ -140,10 +140,10 @@ async def test_worker_whose_code_cannot_be_stopped_in_time_exits(
     stuck = await workers.start("stuck", url=proxy.url, lease_seconds=8.0).wait_until_ready()
     await app.enqueue(jobs.sleep_in_c, 60.0)
 
-    async def begun() -> bool:
+    async def started() -> bool:
         return ledger.begun_count() == 1
 
-    await eventually(begun, timeout=10, what="the code has begun")
+    await eventually(started, timeout=10, what="the code has begun")
     lease_ends = await observer.value("SELECT extract(epoch FROM lease_until - clock_timestamp()) FROM tenuto.tasks")
     proxy.stall()
     silent_at = time.monotonic_ns()
@@ -221,10 +221,10 @@ async def test_child_processes_of_a_killed_worker_end_soon(
     for number in range(3):
         await app.enqueue(jobs.touch_in_child, number, seconds=60.0)
 
-    async def begun() -> bool:
+    async def started() -> bool:
         return ledger.begun_count() == 3
 
-    await eventually(begun, timeout=20, what="the child processes are busy")
+    await eventually(started, timeout=20, what="the child processes are busy")
     children = [effect.pid for effect in ledger.effects()]
     assert set(children) <= set(worker.descendants())
 

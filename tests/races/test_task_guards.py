@@ -195,9 +195,9 @@ async def test_worker_returns_no_task_of_another_worker(
     db: Database, worker_id: UUID, register_worker: RegisterWorker
 ) -> None:
     await enqueue(db)
-    taken = await claim(db, worker_id)
+    claimed = await claim(db, worker_id)
 
-    assert await store.return_tasks_to_queue(db, await register_worker(), taken) == set()
+    assert await store.return_tasks_to_queue(db, await register_worker(), claimed) == set()
 
 
 async def test_task_with_cancel_request_is_not_returned_to_queue(db: Database, worker_id: UUID) -> None:
@@ -228,9 +228,9 @@ async def test_claim_skips_tasks_locked_by_another_claim(
     async with other.transaction():
         await other.execute("SELECT 1 FROM tenuto.tasks WHERE id = $1 FOR UPDATE", first.id)
 
-        (taken,) = await asyncio.wait_for(claim(db, worker_id, 2), timeout=5)
+        (claimed,) = await asyncio.wait_for(claim(db, worker_id, 2), timeout=5)
 
-    assert taken.id == second.id
+    assert claimed.id == second.id
 
 
 async def test_due_task_is_promoted_once_and_no_worker_waits_for_it(db: Database, other: asyncpg.Connection) -> None:
@@ -444,11 +444,11 @@ async def test_running_task_has_holder_lease_and_claim_time(db: Database, worker
 async def test_unreadable_policy_does_not_block_other_tasks(db: Database, worker_id: UUID) -> None:
     broken, *_ = await enqueue(db, 3)
     await db.fetch_all("UPDATE tenuto.tasks SET policy = $2 WHERE id = $1", broken.id, '{"max_retries": "many"}')
-    taken = await claim(db, worker_id, 3)
+    claimed = await claim(db, worker_id, 3)
     await expire_leases(db)
 
     assert await recover_lost_tasks(db, db.clock.now()) == 3
 
-    again = await claim(db, worker_id, 3, timedelta(seconds=30))
-    assert {task.id for task in again} == {task.id for task in taken}
-    assert await finish(db, [fail(db, task) for task in again]) == {task.id for task in taken}
+    repeated = await claim(db, worker_id, 3, timedelta(seconds=30))
+    assert {task.id for task in repeated} == {task.id for task in claimed}
+    assert await finish(db, [fail(db, task) for task in repeated]) == {task.id for task in claimed}

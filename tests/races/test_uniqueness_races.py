@@ -42,9 +42,9 @@ async def test_eight_concurrent_enqueues_with_one_key_create_one_task(
                 enqueued = await app.enqueue(job, 1)
                 return enqueued.id, enqueued.created
 
-            answers = await asyncio.gather(*map(ask, apps))
-            assert len({task_id for task_id, _ in answers}) == 1
-            assert sum(created for _, created in answers) == 1
+            results = await asyncio.gather(*map(ask, apps))
+            assert len({task_id for task_id, _ in results}) == 1
+            assert sum(created for _, created in results) == 1
     assert await observer.count("tasks") == ROUNDS
 
 
@@ -103,8 +103,8 @@ async def test_only_one_of_several_workers_registers_a_name(url: str, observer: 
         for database in databases:
             stack.push_async_callback(database.close)
         for number in range(ROUNDS):
-            answers = await asyncio.gather(*_register_at_once(databases, f"name-{number}"))
-            assert sorted(answers) == ["accepted", "refused", "refused", "refused"]
+            results = await asyncio.gather(*_register_at_once(databases, f"name-{number}"))
+            assert sorted(results) == ["accepted", "refused", "refused", "refused"]
     assert await observer.count("workers", "ended_at IS NULL") == ROUNDS
 
 
@@ -112,12 +112,14 @@ def _register_at_once(databases: list[Database], name: str) -> list[Awaitable[st
     gate = asyncio.Barrier(len(databases))
 
     async def register(database: Database, host: int) -> str:
-        me = register_of_workers.ProcessRegistration(
+        registration = register_of_workers.ProcessRegistration(
             new_id(), name, "worker", f"host-{host}", "boot", 1, "0", ["default"], 10
         )
         await gate.wait()
         try:
-            await register_of_workers.register_process(database, me, holds_name_lock=True, silence_limit=LEASE)
+            await register_of_workers.register_process(
+                database, registration, holds_name_lock=True, silence_limit=LEASE
+            )
         except Conflict:
             return "refused"
         return "accepted"

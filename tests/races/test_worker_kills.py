@@ -75,9 +75,9 @@ async def test_restarted_worker_recovers_its_own_tasks_at_once_while_others_wait
     await workers.kill(worker)
     # The bystander recovers expired tasks. Once it has recovered the second, the sweep that recovered the first is
     # over. It leaves the other tasks of the dead worker alone.
-    for taken, bait in enumerate(baits, start=1):
+    for claimed, bait in enumerate(baits, start=1):
         await observer.value("UPDATE tenuto.tasks SET lease_until = now() - interval '1 s' WHERE id = $1", bait.id)
-        await observer.until("SELECT sum(count) = $1 FROM tenuto.repairs", taken, within=20)
+        await observer.until("SELECT sum(count) = $1 FROM tenuto.repairs", claimed, within=20)
     held = "state = 'running' AND attempt = 1 AND worker_id = (SELECT id FROM tenuto.workers WHERE name = 'phoenix')"
     assert await observer.count("tasks", held) == 5
     workers.start("phoenix", lease_seconds=60.0)

@@ -96,8 +96,8 @@ async def fail_item(db: Database, scenario: Scenario) -> None:
 
 
 async def retry_dead_letter(db: Database, scenario: Scenario) -> None:
-    (letter,) = await scenario.db.fetch_all("SELECT id FROM tenuto.dead_letters")
-    await dead_letters.retry_dead_letters(db, [letter["id"]], db.clock.now(), ACTOR, task_id=scenario.id("again"))
+    (dead_letter,) = await scenario.db.fetch_all("SELECT id FROM tenuto.dead_letters")
+    await dead_letters.retry_dead_letters(db, [dead_letter["id"]], db.clock.now(), ACTOR, task_id=scenario.id("again"))
 
 
 async def fail_other_item(db: Database, scenario: Scenario) -> None:
@@ -129,8 +129,8 @@ async def finish_remaining_tasks(db: Database, scenario: Scenario) -> None:
     await db.fetch_all("UPDATE tenuto.tasks SET lease_until = now() - interval '1 s' WHERE state = 'running'")
     await recover_lost_tasks(db, db.clock.now())
     await db.fetch_all("UPDATE tenuto.tasks SET run_at = now(), state = 'queued' WHERE state = 'scheduled'")
-    while taken := await store.claim_limited_tasks(db, scenario.worker, ["default"], 50, LEASE):
-        await finish(db, [complete(db, task) for task in taken])
+    while claimed := await store.claim_limited_tasks(db, scenario.worker, ["default"], 50, LEASE):
+        await finish(db, [complete(db, task) for task in claimed])
 
 
 MAKE_MANIFEST_DUE = run_sql("UPDATE tenuto.manifests SET next_run_at = now() - interval '1 s'")

@@ -133,14 +133,16 @@ async def recover_own(db: Database, scenario: Scenario) -> None:
 
 async def register(db: Database, scenario: Scenario) -> None:
     for what in ("a first life", "a second life"):
-        me = ProcessRegistration(scenario.id(what), "ann", "worker", "here", "boot", 1, "0", ["default"], 1)
-        await workers.register_process(db, me, holds_name_lock=True, silence_limit=LEASE)
+        registration = ProcessRegistration(scenario.id(what), "ann", "worker", "here", "boot", 1, "0", ["default"], 1)
+        await workers.register_process(db, registration, holds_name_lock=True, silence_limit=LEASE)
 
 
 async def replace_silent_process(db: Database, scenario: Scenario) -> None:
     for what in ("there", "here"):
-        me = ProcessRegistration(scenario.id(f"bob {what}"), "bob", "worker", what, "boot", 1, "0", ["default"], 1)
-        await workers.register_process(db, me, holds_name_lock=True, silence_limit=timedelta())
+        registration = ProcessRegistration(
+            scenario.id(f"bob {what}"), "bob", "worker", what, "boot", 1, "0", ["default"], 1
+        )
+        await workers.register_process(db, registration, holds_name_lock=True, silence_limit=timedelta())
 
 
 async def heartbeat_and_leave(db: Database, scenario: Scenario) -> None:

@@ -137,7 +137,7 @@ CREATE TRIGGER activities_are_written_once BEFORE UPDATE OR DELETE ON tenuto.act
     FOR EACH ROW EXECUTE FUNCTION tenuto.refuse_to_change_the_past();
 CREATE TRIGGER activities_are_not_emptied BEFORE TRUNCATE ON tenuto.activities
     FOR EACH STATEMENT EXECUTE FUNCTION tenuto.refuse_to_change_the_past();
--- Unlike the other one, this guard is not handed down: each partition has its own.
+-- Partitions inherit the trigger on rows but not the one on TRUNCATE: each partition has its own.
 CREATE TRIGGER activities_are_not_emptied BEFORE TRUNCATE ON tenuto.activities_old
     FOR EACH STATEMENT EXECUTE FUNCTION tenuto.refuse_to_change_the_past();
 
