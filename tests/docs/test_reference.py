@@ -167,7 +167,7 @@ SECTIONS = {
 
 INTERNAL_OPERATIONS = {
     "Executions": {"close"},
-    "Manifests": {"check", "from_declaration", "item_serializer"},
+    "Manifests": {"check", "from_declaration", "item_serializer", "plan"},
     "Dead letters": {"retry_all_of_batch"},
     "One-shots": {"as_one_shot", "find_handler"},
     "Secrets": {"resolve_text"},

@@ -46,6 +46,8 @@ MAX_UNDECLARED = 10_000
 class DeclaredEntry(Protocol):
     """A definition of a file with its location."""
 
+    @property
+    def name(self) -> str: ...
     def locate_error(self, error: Invalid) -> Invalid: ...
 
 

@@ -96,7 +96,7 @@ class _ManifestDefinitions(VersionedDefinitions[Manifest, StoredManifest]):
             )
 
 
-MANIFESTS = _ManifestDefinitions()
+MANIFESTS: VersionedDefinitions[Manifest, StoredManifest] = _ManifestDefinitions()
 create = MANIFESTS.create
 edit = MANIFESTS.edit
 set_enabled = MANIFESTS.set_enabled

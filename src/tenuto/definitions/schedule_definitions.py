@@ -115,7 +115,7 @@ class _ScheduleDefinitions(VersionedDefinitions[ScheduleDefinition, Schedule]):
         )
 
 
-SCHEDULES = _ScheduleDefinitions()
+SCHEDULES: VersionedDefinitions[ScheduleDefinition, Schedule] = _ScheduleDefinitions()
 create = SCHEDULES.create
 edit = SCHEDULES.edit
 set_enabled = SCHEDULES.set_enabled

@@ -3,35 +3,33 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
-from typing import Any, Literal
+from datetime import timedelta
+from typing import Any, ClassVar, Literal
 from uuid import UUID
 
 from pydantic import BaseModel
 
 from tenuto.definitions import manifest_definitions
 from tenuto.definitions.definition_files import DeclaredManifest
-from tenuto.definitions.versioned_definitions import Effect
+from tenuto.definitions.manifest_definitions import MANIFESTS
 from tenuto.errors import Conflict, Invalid, NotFound, UnknownJob, quoted
 from tenuto.ids import new_id
-from tenuto.jobs.registry import Job, JobRegistry
+from tenuto.jobs.registry import Job
 from tenuto.model import validation
-from tenuto.model.dependency_order import sort_definitions
 from tenuto.model.manifests import Manifest, ScheduleType
-from tenuto.model.operation_context import OperationCaller
 from tenuto.model.policies import RetryPolicy, TaskPolicy, resolve_retry_policy
 from tenuto.model.steps import override_policy
 from tenuto.model.tasks import parse_duration_seconds
 from tenuto.model.triggers import ManualTrigger, Trigger
+from tenuto.operations.definition_operations import DefinitionOperations
 from tenuto.operations.listing import MAX_LIMIT, check_limit
-from tenuto.operations.operation import OpenDatabase, OperationGroup, change_context
+from tenuto.operations.operation import change_context
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling import manifest_manager
 from tenuto.scheduling.manifest_manager import PollResult
 from tenuto.store import manifests, tasks
-from tenuto.store.definition_rows import Version
 from tenuto.store.manifests import (
     GroupSettings,
     ManifestDetails,
@@ -44,54 +42,29 @@ from tenuto.store.manifests import (
 _POLICY_FIELDS = ("timeout", "retry", "max_retries", "on_lost")
 
 
-class Manifests(OperationGroup):
+class Manifests(DefinitionOperations[DeclaredManifest, Manifest, StoredManifest]):
     """Operations on manifests."""
 
-    def __init__(self, open: OpenDatabase, caller: OperationCaller, jobs: JobRegistry) -> None:
-        super().__init__(open, caller)
-        self._jobs = jobs
-        self.declared: dict[str, Manifest] = {}
-        """Manifests declared by this program, by external id."""
+    _definitions = MANIFESTS
+    _key_field = "external_id"
+    _notified_services: ClassVar[Sequence[str]] = ("manifests", "limits")
 
-    # --- declare ----------------------------------------------------------------------------------------------------
+    def _already_declared(self, key: str) -> Invalid:
+        return Invalid(
+            f"a manifest with the external_id {key!r} is already declared",
+            code="manifest.already_declared",
+            field="external_id",
+            remedy="change one external_id",
+        )
 
-    def declare(self, new: Manifest) -> Manifest:
-        """Declare a manifest in code; it is deployed when a service starts, or with `deploy`."""
-        if new.external_id in self.declared:
-            raise Invalid(
-                f"a manifest with the external_id {new.external_id!r} is already declared",
-                code="manifest.already_declared",
-                field="external_id",
-                remedy="change one external_id",
-            )
-        self.declared[new.external_id] = new
-        return new
+    def _read_declaration(self, entry: DeclaredManifest) -> Manifest:
+        return self.from_declaration(entry)
 
-    async def deploy(self, database: Database | None = None) -> dict[str, Effect]:
-        """Apply the manifests declared by this program; unchanged ones stay as they are."""
-        if not self.declared:
-            return {}
-        return await self.apply(self.declared.values(), origin="code", reason="declared in code", database=database)
+    async def _check(self, database: Database, new: Manifest) -> Manifest:
+        return self.check(new)
 
-    async def apply(
-        self,
-        definitions: Iterable[Manifest],
-        *,
-        origin: str = "file",
-        reason: str | None = None,
-        database: Database | None = None,
-    ) -> dict[str, Effect]:
-        """Create or change manifests, prerequisites first, and return the effect on each."""
-        effects: dict[str, Effect] = {}
-        for manifest in sort_definitions([self.check(manifest) for manifest in definitions]):
-            operation = await self._begin(
-                "manifest.apply", target=manifest.external_id, reason=reason, database=database
-            )
-            effects[manifest.external_id] = await manifest_definitions.declare(
-                operation.database, manifest, change_context(operation, origin)
-            )
-        await self._wake_services(database or await self._open())
-        return effects
+    def _must_be_checked(self, new: Manifest, present: Manifest) -> bool:
+        return _checked_parts(new) != _checked_parts(present)
 
     def check(self, manifest: Manifest) -> Manifest:
         """Return a manifest with checked properties; its job must be registered."""
@@ -124,61 +97,7 @@ class Manifests(OperationGroup):
         built = build_manifest(job, declared.external_id, **options)
         return self.check(replace(built, policy=override_policy(job.policy, **policy_options)))
 
-    # --- change -----------------------------------------------------------------------------------------------------
-
-    async def create(
-        self, new: Manifest, *, enabled: bool = True, reason: str | None = None, request_id: UUID | None = None
-    ) -> StoredManifest:
-        """Create a manifest. Calls with the same ``request_id`` create one manifest."""
-        operation = await self._begin("manifest.create", target=new.external_id, reason=reason)
-        created = await manifest_definitions.create(
-            operation.database, self.check(new), change_context(operation), enabled=enabled, id=request_id
-        )
-        await self._wake_services(operation.database)
-        return created
-
-    async def edit(
-        self, external_id: str, new: Manifest, *, reason: str | None = None, version: int | None = None
-    ) -> StoredManifest:
-        """Change a manifest; with ``version``, only if that is its current version."""
-        operation = await self._begin("manifest.change", target=external_id, reason=reason)
-        database = operation.database
-        present = (await manifest_definitions.get(database, external_id)).manifest
-        if _checked_parts(new) != _checked_parts(present):  # unchanged parts need no check, so the job may be unknown
-            new = self.check(new)
-        changed = await manifest_definitions.edit(
-            database, external_id, new, change_context(operation), version=version
-        )
-        await self._wake_services(database)
-        return changed
-
-    async def enable(self, external_id: str, *, reason: str | None = None) -> bool:
-        """Enable a manifest from now on; return False if it was enabled."""
-        return await self._set_enabled(external_id, reason, enabled=True)
-
-    async def disable(self, external_id: str, *, reason: str | None = None) -> bool:
-        """Disable automatic runs of a manifest; return False if it was disabled."""
-        return await self._set_enabled(external_id, reason, enabled=False)
-
-    async def _set_enabled(self, external_id: str, reason: str | None, *, enabled: bool) -> bool:
-        action = "manifest.enable" if enabled else "manifest.disable"
-        operation = await self._begin(action, target=external_id, reason=reason)
-        switched = await manifest_definitions.set_enabled(
-            operation.database, external_id, change_context(operation), enabled=enabled
-        )
-        await self._wake_services(operation.database)
-        return switched
-
-    async def delete(self, external_id: str, *, reason: str | None = None, version: int | None = None) -> None:
-        """Delete a manifest without open runs; its records remain. With ``version``, only if that is current."""
-        operation = await self._begin("manifest.delete", target=external_id, reason=reason)
-        await manifest_definitions.delete(operation.database, external_id, change_context(operation), version=version)
-
     # --- inspect ----------------------------------------------------------------------------------------------------
-
-    async def get(self, external_id: str) -> StoredManifest:
-        """Return the manifest with this external id."""
-        return await manifest_definitions.get(await self._open(), external_id)
 
     async def list(
         self,
@@ -194,22 +113,10 @@ class Manifests(OperationGroup):
             await self._open(), after=after, enabled=enabled, group=group, search=search, limit=check_limit(limit)
         )
 
-    async def versions(
-        self, external_id: str | UUID, *, before: tuple[datetime, int] | None = None, limit: int = 50
-    ) -> Sequence[Version]:
-        """List the versions of all manifests that have had this external id, or of the one with this id, newest first.
-
-        Deleted manifests are included. The next page is ``before`` the last (at, version).
-        """
-        found = await manifests.list_versions(await self._open(), external_id, check_limit(limit), before)
-        if not found and before is None:
-            raise manifest_definitions.not_found(str(external_id))
-        return found
-
     async def details(self, external_id: str, *, limit: int = 5) -> ManifestDetails:
         """Return a manifest with open runs, last runs, group, dependent manifests and dead letters."""
         database = await self._open()
-        stored = await manifest_definitions.get(database, external_id)
+        stored = await MANIFESTS.get(database, external_id)
         return await manifests.load_details(database, stored, check_limit(limit))
 
     async def polls(
@@ -311,7 +218,7 @@ class Manifests(OperationGroup):
                 return id  # only the reply was lost; the task may have ended since
             may_exist = True
             if stored is None:
-                raise manifest_definitions.not_found(external_id)
+                raise MANIFESTS.not_found(external_id)
             name = stored.manifest.group
             group = (None if name is None else await manifests.load_group(connection, name)) or GroupSettings()
             run = manifest_manager.new_run(
@@ -344,9 +251,6 @@ class Manifests(OperationGroup):
     def item_serializer(self, stored: StoredManifest) -> Callable[[Any], str]:
         """Return the function that serialises the input of one item."""
         return _item_serializer(self._job(stored), stored.manifest.properties)
-
-    async def _wake_services(self, database: Database) -> None:
-        await tasks.notify_services(database, ["manifests", "limits"])
 
 
 def _checked_parts(manifest: Manifest) -> tuple[Any, ...]:

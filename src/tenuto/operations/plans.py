@@ -19,7 +19,6 @@ from tenuto.definitions.document_parser import Document
 from tenuto.definitions.manifest_definitions import MANIFESTS
 from tenuto.definitions.schedule_definitions import SCHEDULES
 from tenuto.definitions.versioned_definitions import CHANGING_EFFECTS
-from tenuto.errors import Invalid
 from tenuto.ids import new_id
 from tenuto.model.operation_context import OperationCaller
 from tenuto.operations.manifests import Manifests
@@ -76,27 +75,10 @@ class Plans(OperationGroup):
 
         With ``prune``, schedules and manifests that were declared in a file and are no longer declared are deleted.
         """
-        for each in declarations.manifests:
-            if each.external_id in self._manifests.declared:
-                raise each.locate_error(
-                    Invalid(
-                        f"the manifest {each.external_id!r} is also declared in code",
-                        code="plan.declared_in_code",
-                        field="external_id",
-                        remedy="declare it in one place only",
-                    )
-                )
-        database = await self._open()
         schedules = await self._schedules.plan(declarations.schedules, prune=prune)
-        manifests = await definition_plan.plan_definitions(
-            MANIFESTS,
-            database,
-            declarations.manifests,
-            self._manifests.from_declaration,
-            database.clock.now(),
-            prune=prune,
-        )
-        return ApplyPlan(schedules, manifests, await definition_plan.plan_groups(database, declarations.groups))
+        manifests = await self._manifests.plan(declarations.manifests, prune=prune)
+        groups = await definition_plan.plan_groups(await self._open(), declarations.groups)
+        return ApplyPlan(schedules, manifests, groups)
 
     async def apply(self, planned: ApplyPlan, *, reason: str | None = None) -> None:
         """Make all planned changes in one transaction; an error if a definition has changed since the plan."""

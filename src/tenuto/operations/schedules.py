@@ -4,19 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
-from tenuto.definitions import definition_plan, schedule_definitions
 from tenuto.definitions.definition_files import DeclaredSchedule
-from tenuto.definitions.definition_plan import SchedulePlan
 from tenuto.definitions.schedule_definitions import SCHEDULES
-from tenuto.definitions.versioned_definitions import Effect
 from tenuto.errors import Invalid, quoted
 from tenuto.ids import new_id
 from tenuto.jobs.registry import JobRegistry
 from tenuto.model.actors import Actor
-from tenuto.model.dependency_order import sort_definitions
 from tenuto.model.occurrences import Decision
 from tenuto.model.operation_context import OperationCaller
 from tenuto.model.schedules import (
@@ -29,16 +25,16 @@ from tenuto.model.schedules import (
 )
 from tenuto.model.steps import Step
 from tenuto.model.triggers import Trigger
+from tenuto.operations.definition_operations import DefinitionOperations
 from tenuto.operations.listing import Record, check_limit
-from tenuto.operations.operation import OpenDatabase, OperationGroup, change_context
+from tenuto.operations.operation import OpenDatabase
 from tenuto.postgres.database import Database
 from tenuto.scheduling import firing
 from tenuto.scheduling.firing import RunResult
 from tenuto.simulation.input_loader import SimulationOptions, simulate_stored_schedules
 from tenuto.simulation.simulator import Simulation
 from tenuto.steps.step_kinds import check_steps, resolve_definition, resolve_plan
-from tenuto.store import schedules, tasks
-from tenuto.store.definition_rows import Version
+from tenuto.store import schedules
 from tenuto.store.schedules import Schedule
 
 _MAX_CACHED_SCHEDULES = 1000
@@ -59,150 +55,42 @@ def schedule_definition(
     )
 
 
-class Schedules(OperationGroup):
+class Schedules(DefinitionOperations[DeclaredSchedule, ScheduleDefinition, Schedule]):
     """Operations on schedules."""
 
+    _definitions = SCHEDULES
+    _key_field = "name"
+    _notified_services: ClassVar[Sequence[str]] = ("schedules",)
+
     def __init__(self, open: OpenDatabase, caller: OperationCaller, jobs: JobRegistry) -> None:
-        super().__init__(open, caller)
-        self._jobs = jobs
-        self.declared: dict[str, ScheduleDefinition] = {}
-        """Schedules declared by this program, by name."""
+        super().__init__(open, caller, jobs)
         self._last_run_schedules: dict[str, Schedule] = {}
         """Schedules as of their last manual run from this app."""
 
-    # --- declare ----------------------------------------------------------------------------------------------------
+    def _already_declared(self, key: str) -> Invalid:
+        return Invalid(
+            f"a schedule named {key!r} is already declared",
+            code="schedule.already_declared",
+            field="name",
+            remedy="rename one of them",
+        )
 
-    def declare(self, new: ScheduleDefinition) -> ScheduleDefinition:
-        """Declare a schedule in code; it is deployed when a service starts, or with `deploy`."""
-        if new.name in self.declared:
-            raise Invalid(
-                f"a schedule named {new.name!r} is already declared",
-                code="schedule.already_declared",
-                field="name",
-                remedy="rename one of them",
-            )
-        self.declared[new.name] = new
+    def _read_declaration(self, entry: DeclaredSchedule) -> ScheduleDefinition:
+        return self.resolve_steps(entry.definition)
+
+    async def _check(self, database: Database, new: ScheduleDefinition) -> ScheduleDefinition:
+        new = self.resolve_steps(new)
+        await check_steps(database, new.plan, self._jobs)
         return new
 
-    async def deploy(self, database: Database | None = None) -> dict[str, Effect]:
-        """Apply the schedules declared by this program; unchanged ones stay as they are."""
-        if not self.declared:
-            return {}
-        return await self.apply(self.declared.values(), origin="code", reason="declared in code", database=database)
-
-    async def apply(
-        self,
-        definitions: Iterable[ScheduleDefinition],
-        *,
-        origin: str = "file",
-        reason: str | None = None,
-        database: Database | None = None,
-    ) -> dict[str, Effect]:
-        """Create or change schedules, prerequisites first, and return the effect on each."""
-        effects: dict[str, Effect] = {}
-        for definition in sort_definitions(definitions):
-            operation = await self._begin("schedule.apply", target=definition.name, reason=reason, database=database)
-            new = self.resolve_steps(definition)
-            await check_steps(operation.database, new.plan, self._jobs)
-            effects[definition.name] = await schedule_definitions.declare(
-                operation.database, new, change_context(operation, origin)
-            )
-        if any(effect in ("created", "changed") for effect in effects.values()):
-            await self._wake_schedulers(database or await self._open())
-        return effects
-
-    # --- plan -------------------------------------------------------------------------------------------------------
-
-    async def plan(self, files: Sequence[DeclaredSchedule], *, prune: bool = False) -> SchedulePlan:
-        """Return the changes that applying the schedules of files would make, without making them.
-
-        With ``prune``, schedules that were declared in a file and are no longer declared are deleted.
-        """
-        for each in files:
-            if each.name in self.declared:
-                raise each.locate_error(
-                    Invalid(
-                        f"the schedule {each.name!r} is also declared in code",
-                        code="plan.declared_in_code",
-                        field="name",
-                        remedy="declare it in one place only",
-                    )
-                )
-        database = await self._open()
-        return await definition_plan.plan_definitions(
-            SCHEDULES,
-            database,
-            files,
-            lambda each: self.resolve_steps(each.definition),
-            database.clock.now(),
-            prune=prune,
-        )
+    def _must_be_checked(self, new: ScheduleDefinition, present: ScheduleDefinition) -> bool:
+        return new.plan != present.plan
 
     def resolve_steps(self, definition: ScheduleDefinition) -> ScheduleDefinition:
         """Return a definition with all steps checked and completed."""
         return resolve_definition(definition, self._jobs)
 
-    # --- change -----------------------------------------------------------------------------------------------------
-
-    async def create(
-        self,
-        new: ScheduleDefinition,
-        *,
-        enabled: bool = True,
-        reason: str | None = None,
-        request_id: UUID | None = None,
-    ) -> Schedule:
-        """Create a schedule. Calls with the same ``request_id`` create one schedule."""
-        operation = await self._begin("schedule.create", target=new.name, reason=reason)
-        new = self.resolve_steps(new)
-        await check_steps(operation.database, new.plan, self._jobs)
-        created = await schedule_definitions.create(
-            operation.database, new, change_context(operation), enabled=enabled, id=request_id
-        )
-        await self._wake_schedulers(operation.database)
-        return created
-
-    async def edit(
-        self, name: str, new: ScheduleDefinition, *, reason: str | None = None, version: int | None = None
-    ) -> Schedule:
-        """Change a schedule; with ``version``, only if that is its current version."""
-        operation = await self._begin("schedule.change", target=name, reason=reason)
-        database = operation.database
-        present = await schedule_definitions.get(database, name)
-        if new.plan != present.plan:  # an unchanged plan needs no check, so its jobs may be unknown here
-            new = self.resolve_steps(new)
-            await check_steps(database, new.plan, self._jobs)
-        changed = await schedule_definitions.edit(database, name, new, change_context(operation), version=version)
-        await self._wake_schedulers(database)
-        return changed
-
-    async def enable(self, name: str, *, reason: str | None = None) -> bool:
-        """Enable a schedule from now on; return False if it was enabled."""
-        return await self._set_enabled(name, reason, enabled=True)
-
-    async def disable(self, name: str, *, reason: str | None = None) -> bool:
-        """Disable a schedule, which can still be run manually; return False if it was disabled."""
-        return await self._set_enabled(name, reason, enabled=False)
-
-    async def _set_enabled(self, name: str, reason: str | None, *, enabled: bool) -> bool:
-        action = "schedule.enable" if enabled else "schedule.disable"
-        operation = await self._begin(action, target=name, reason=reason)
-        switched = await schedule_definitions.set_enabled(
-            operation.database, name, change_context(operation), enabled=enabled
-        )
-        await self._wake_schedulers(operation.database)
-        return switched
-
-    async def delete(self, name: str, *, reason: str | None = None, version: int | None = None) -> None:
-        """Delete a schedule that is not running; its records remain. With ``version``, only if that is current."""
-        operation = await self._begin("schedule.delete", target=name, reason=reason)
-        await schedule_definitions.delete(operation.database, name, change_context(operation), version=version)
-
     # --- inspect ----------------------------------------------------------------------------------------------------
-
-    async def get(self, name: str) -> Schedule:
-        """Return the schedule with this name."""
-        return await schedule_definitions.get(await self._open(), name)
 
     async def list(
         self, *, after: str | None = None, enabled: bool | None = None, search: str | None = None, limit: int = 100
@@ -215,24 +103,12 @@ class Schedules(OperationGroup):
     async def next(self, name: str, n: int = 5) -> Sequence[datetime]:
         """Return the next n due instants, whether the schedule is enabled or not."""
         database = await self._open()
-        found = await schedule_definitions.get(database, name)
+        found = await SCHEDULES.get(database, name)
         return found.definition.trigger.preview(database.clock.now(), n, str(found.id))
 
     async def simulate(self, start: datetime, end: datetime, inputs: SimulationOptions | None = None) -> Simulation:
         """Simulate all schedules between two instants with their overlap and misfire policies."""
         return await simulate_stored_schedules(await self._open(), start, end, inputs or SimulationOptions())
-
-    async def versions(
-        self, name: str | UUID, *, before: tuple[datetime, int] | None = None, limit: int = 50
-    ) -> Sequence[Version]:
-        """List the versions of all schedules that have had this name, or of the one with this id, newest first.
-
-        Deleted schedules are included. The next page is ``before`` the last (at, version).
-        """
-        found = await schedules.list_versions(await self._open(), name, check_limit(limit), before)
-        if not found and before is None:
-            raise schedule_definitions.not_found(str(name))
-        return found
 
     async def ledger(
         self,
@@ -302,7 +178,7 @@ class Schedules(OperationGroup):
             )
         )
         if started.decision is Decision.QUEUED:
-            await self._wake_schedulers(database)
+            await self._wake_services(database)
         return started
 
     # --- internals --------------------------------------------------------------------------------------------------
@@ -322,13 +198,10 @@ class Schedules(OperationGroup):
                 del self._last_run_schedules[next(iter(self._last_run_schedules))]  # least recently run
         return started
 
-    async def _wake_schedulers(self, database: Database) -> None:
-        await tasks.notify_services(database, ["schedules"])
-
 
 async def find_schedule_id(database: Database, name: str) -> UUID:
     """Return the id of the schedule with this name, or of the last one that had it."""
     id = await schedules.find_last_id_by_name(database, name)
     if id is None:
-        raise schedule_definitions.not_found(name)
+        raise SCHEDULES.not_found(name)
     return id
