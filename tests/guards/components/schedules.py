@@ -264,7 +264,7 @@ GUARDS = (
     guard(
         "executions.cycle_breaks_at_foreign_step",
         "A waiting cycle is broken at a step that waits for an execution it has not started.",
-        Replace('not step["started_it"] and', ""),
+        Replace("not step.started_it and", ""),
         "maintenance/test_stuck_executions.py::test_repair_breaks_every_wait_cycle_at_a_foreign_run",
     ),
     guard(
