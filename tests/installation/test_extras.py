@@ -49,7 +49,7 @@ async def add(a: int, b: int) -> int:
 async def main() -> None:
     async with app, app.worker():
         record = await app.wait(await app.enqueue(add, 19, b=23), timeout=30)
-        print("output", record["output"])
+        print("output", record.output)
         print("sound", (await app.audit.verify()).is_sound)
 
 asyncio.run(main())
@@ -65,7 +65,7 @@ async def main() -> None:
     async with app, app.worker():
         await app.schedules.deploy()
         run = await app.schedules.run("calls")
-        print((await app.executions.wait(run.execution_id, timeout=30))["state"])
+        print((await app.executions.wait(run.execution_id, timeout=30)).state)
 
 asyncio.run(main())
 """
@@ -81,7 +81,7 @@ async def reads() -> int:
 
 async def main() -> None:
     async with app, app.worker():
-        print((await app.wait(await app.enqueue(reads), timeout=30))["output"])
+        print((await app.wait(await app.enqueue(reads), timeout=30)).output)
 
 asyncio.run(main())
 """
@@ -133,7 +133,7 @@ class Environment:
 
     def variables(self, given: Mapping[str, str]) -> dict[str, str]:
         kept = {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}
-        return {**kept, "TENUTO_HOME": str(self.folder / "home"), "PYTHONDONTWRITEBYTECODE": "1", **given}
+        return {**kept, "TENUTO_HOME": str(self.folder / "home"), **given}
 
 
 def wait_for_line(process: subprocess.Popen[str], text: str) -> str:
