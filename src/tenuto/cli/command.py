@@ -6,27 +6,29 @@ A command is a function that takes a `Session` and its own options. `command` ad
 
 from __future__ import annotations
 
+import asyncio
+import getpass
 import inspect
+import os
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from datetime import datetime
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import click
 
+from tenuto import logs, paths
+from tenuto.app import Tenuto
 from tenuto.cli import exit_codes, output
+from tenuto.cli.app_loader import load_app
 from tenuto.cli.parameters import Declaration, declared_parameters, flag, option, parameter_label, table_parameters
 from tenuto.errors import Invalid
+from tenuto.model.actors import Actor
 from tenuto.model.validation import check_text
-
-if TYPE_CHECKING:
-    import asyncio
-    from datetime import datetime
-    from pathlib import Path
-
-    from tenuto.app import Tenuto
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -87,16 +89,11 @@ class Session:
     @property
     def home(self) -> Path:
         """Home folder of this machine, for commands without app and database."""
-        from tenuto import paths
-
         return paths.find_home(self._home)
 
     @cached_property
     def app(self) -> Tenuto:
         """The app named with --app, or an app without jobs."""
-        from tenuto import logs
-        from tenuto.cli.app_loader import load_app
-
         app = load_app(self.app_name, self._database, self._home)
         if not self.is_service and "connect_seconds" not in app.settings.model_fields_set:
             app.settings = app.settings.model_copy(update={"connect_seconds": _INTERACTIVE_CONNECT_SECONDS})
@@ -126,8 +123,6 @@ class Session:
     @contextmanager
     def as_user(self) -> Iterator[Tenuto]:
         """Yield the app acting as the user of the terminal."""
-        from tenuto.model.actors import Actor
-
         yield self.app.acting_as(Actor.user(login_name()), source="cli")
 
     def print_message(self, *lines: str) -> None:
@@ -237,8 +232,6 @@ def _callback(function: Callable[..., Any], shared: tuple[str, ...], *, service:
 
 def _run_to_completion(session: Session, answer: Any) -> int | None:
     """Return the exit code of a command; run it in an event loop if it is a coroutine."""
-    import asyncio
-
     if not inspect.iscoroutine(answer):
         code: int | None = answer
         return code
@@ -281,9 +274,6 @@ def _reject_invalid_text(context: click.Context) -> None:
 
 def login_name() -> str:
     """Return the name of the operating system user."""
-    import getpass
-    import os
-
     try:
         return getpass.getuser()
     except (KeyError, OSError):  # a user id without a name, as in some containers

@@ -9,94 +9,77 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
-from typing import Annotated, Literal
 
 import click
-from click.shell_completion import get_completion_class
 
 from tenuto.cli import exit_codes
-from tenuto.cli.command import Session, command
 from tenuto.cli.output import discard_stdout
-from tenuto.cli.parameters import argument, parameter_label
+from tenuto.cli.parameters import parameter_label
 from tenuto.command_entry import CommandEntry
 from tenuto.errors import Conflict
 from tenuto.version import __version__
 
-
-def _entries(section: str, commands: dict[str, tuple[str, str]]) -> list[CommandEntry]:
-    return [CommandEntry(name, section, help, f"tenuto.cli.{target}") for name, (target, help) in commands.items()]
-
-
+_COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
+    "Services": {
+        "up": (
+            "admin.services:run_all_services",
+            "Run all services in one process: scheduler, worker and web service",
+        ),
+        "worker": ("admin.services:workers", "Run a worker process"),
+        "scheduler": ("admin.services:run_scheduler", "Run a scheduler process"),
+        "web": ("admin.services:run_web", "Run the web service"),
+        "health": ("admin.services:check_health", "Check the health of services on this machine"),
+    },
+    "Schedules": {
+        "schedule": ("definitions.schedules:schedules", "Create, inspect, change and run schedules"),
+        "execution": ("work.executions:executions", "List, watch, cancel, pause and retry runs of schedules"),
+        "plan": (
+            "definitions.plans:plan_definitions",
+            "Show what applying definition files would change, without changing it",
+        ),
+        "apply": (
+            "definitions.plans:apply_definitions",
+            "Apply the schedules and manifests of definition files in one transaction",
+        ),
+        "simulate": (
+            "definitions.simulate:simulate",
+            "Simulate the schedules: which runs would fire when, and which conflicts would occur",
+        ),
+        "cron": ("definitions.cron:cron_commands", "Explain cron lines"),
+    },
+    "Manifests": {
+        "manifest": (
+            "definitions.manifests:manifests",
+            "Create, inspect, change and run manifests (job definitions)",
+        ),
+        "batch": ("work.batches:batches", "Run a manifest for many rows, and control them as one batch"),
+        "dead-letter": ("work.dead_letters:dead_letters", "List dead letters, retry or acknowledge them"),
+    },
+    "Work": {
+        "run": ("work.jobs:run_job", "Run a job: put a task into the job's queue"),
+        "once": ("work.one_shots:one_shots", "Run something once, at a given time"),
+        "job": ("work.jobs:jobs", "List the jobs of an app"),
+        "task": ("work.tasks:tasks", "List tasks, explain why they wait, cancel them"),
+        "activity": ("work.tasks:activities", "List and show past attempts"),
+        "log": ("admin.logs:logs", "Read named logs and append to them"),
+        "queue": ("work.tasks:queues", "List queues, limit and pause them"),
+    },
+    "Administration": {
+        "key": ("admin.credentials:api_keys", "Create, list and revoke API keys"),
+        "login": ("admin.credentials:create_login_link", "Print a link that logs a browser in to the web service"),
+        "audit": ("admin.audit_log:audit_log", "List, verify and export the audit log"),
+        "secret": ("admin.credentials:secrets", "Store secrets for steps and jobs"),
+        "doctor": ("admin.doctor:run_doctor", "Check the installation for problems"),
+        "migrate": ("admin.services:migrate_database", "Migrate the database schema to this version"),
+        "completion": ("admin.installation:print_completion", "Print the completion script of a shell"),
+        "version": ("admin.installation:print_version", "Print the version"),
+    },
+}
+"""By section of the help: name of the command, target below `tenuto.cli`, first line of its help."""
 CORE_COMMANDS = [
-    *_entries(
-        "Services",
-        {
-            "up": (
-                "admin.services:run_all_services",
-                "Run all services in one process: scheduler, worker and web service",
-            ),
-            "worker": ("admin.services:workers", "Run a worker process"),
-            "scheduler": ("admin.services:run_scheduler", "Run a scheduler process"),
-            "web": ("admin.services:run_web", "Run the web service"),
-            "health": ("admin.services:check_health", "Check the health of services on this machine"),
-        },
-    ),
-    *_entries(
-        "Schedules",
-        {
-            "schedule": ("definitions.schedules:schedules", "Create, inspect, change and run schedules"),
-            "execution": ("work.executions:executions", "List, watch, cancel, pause and retry runs of schedules"),
-            "plan": (
-                "definitions.plans:plan_definitions",
-                "Show what applying definition files would change, without changing it",
-            ),
-            "apply": (
-                "definitions.plans:apply_definitions",
-                "Apply the schedules and manifests of definition files in one transaction",
-            ),
-            "simulate": (
-                "definitions.simulate:simulate",
-                "Simulate the schedules: which runs would fire when, and which conflicts would occur",
-            ),
-            "cron": ("definitions.cron:cron_commands", "Explain cron lines"),
-        },
-    ),
-    *_entries(
-        "Manifests",
-        {
-            "manifest": (
-                "definitions.manifests:manifests",
-                "Create, inspect, change and run manifests (job definitions)",
-            ),
-            "batch": ("work.batches:batches", "Run a manifest for many rows, and control them as one batch"),
-            "dead-letter": ("work.dead_letters:dead_letters", "List dead letters, retry or acknowledge them"),
-        },
-    ),
-    *_entries(
-        "Work",
-        {
-            "run": ("work.jobs:run_job", "Run a job: put a task into the job's queue"),
-            "once": ("work.one_shots:one_shots", "Run something once, at a given time"),
-            "job": ("work.jobs:jobs", "List the jobs of an app"),
-            "task": ("work.tasks:tasks", "List tasks, explain why they wait, cancel them"),
-            "activity": ("work.tasks:activities", "List and show past attempts"),
-            "log": ("admin.logs:logs", "Read named logs and append to them"),
-            "queue": ("work.tasks:queues", "List queues, limit and pause them"),
-        },
-    ),
-    *_entries(
-        "Administration",
-        {
-            "key": ("admin.credentials:api_keys", "Create, list and revoke API keys"),
-            "login": ("admin.credentials:create_login_link", "Print a link that logs a browser in to the web service"),
-            "audit": ("admin.audit_log:audit_log", "List, verify and export the audit log"),
-            "secret": ("admin.credentials:secrets", "Store secrets for steps and jobs"),
-            "doctor": ("admin.doctor:run_doctor", "Check the installation for problems"),
-            "migrate": ("admin.services:migrate_database", "Migrate the database schema to this version"),
-            "completion": ("command_tree:print_completion", "Print the completion script of a shell"),
-            "version": ("command_tree:print_version", "Print the version"),
-        },
-    ),
+    CommandEntry(name, section, help, f"tenuto.cli.{target}")
+    for section, commands in _COMMANDS.items()
+    for name, (target, help) in commands.items()
 ]
 """The commands of Tenuto. A test compares their help lines with the commands."""
 
@@ -174,22 +157,6 @@ class LazyGroup(click.Group):
             formatter.write_dl([(str(code), meaning) for code, meaning in exit_codes.MEANINGS.items()])
         formatter.write_paragraph()
         formatter.write_text(_EPILOG)
-
-
-@command(None, "version", "", "> version.txt", shared=())
-def print_version(session: Session) -> None:
-    """Print the version."""
-    click.echo(f"tenuto {__version__}")
-
-
-@command(None, "completion", "bash > tenuto.bash", "fish", shared=())
-def print_completion(
-    session: Session, shell: Annotated[Literal["bash", "zsh", "fish"], argument("bash|zsh|fish", "Name of the shell.")]
-) -> None:
-    """Print the completion script of a shell."""
-    complete = get_completion_class(shell)
-    assert complete is not None
-    click.echo(complete(root, {}, "tenuto", "_TENUTO_COMPLETE").source())
 
 
 @click.pass_context

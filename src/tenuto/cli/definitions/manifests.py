@@ -92,9 +92,7 @@ MANIFESTS = DefinitionResource[StoredManifest](
     change=_change,
     compare_runs=_describe_change,
     options=MANIFEST_OPTIONS,
-    add_options={
-        "job": option("JOB", "Job to run, as listed by `tenuto job list`.", default=REQUIRED),
-    },
+    add_options={"job": option("JOB", "Job to run, as listed by `tenuto job list`.", default=REQUIRED)},
     edit_options={},
     texts={
         "add": """Create a manifest: a job with default arguments, a trigger and policies.

@@ -50,10 +50,7 @@ async def plan_definitions(session: Session, files: FilesArgument, prune: PruneO
 
 
 @command(
-    None,
-    "apply",
-    "schedules.yaml --app tasks:app --reason 'release 42'",
-    "schedules/ --app tasks:app --prune --yes",
+    None, "apply", "schedules.yaml --app tasks:app --reason 'release 42'", "schedules/ --app tasks:app --prune --yes"
 )
 async def apply_definitions(
     session: Session,
