@@ -92,7 +92,7 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         self.manifests = Manifests(self.open, caller, self.jobs)
         self.dead_letters = DeadLetters(self.open, caller, self.jobs, self._current_settings)
         self.batches = Batches(self.open, caller, self.manifests, self.dead_letters)
-        self.plans = Plans(self.open, caller, self.schedules, self.manifests)
+        self.plans = Plans(self.open, caller, self.schedules, self.manifests, self.jobs, self.extension_registry)
         self.one_shots = OneShots(self.open, caller, self.jobs, self._current_settings)
         self.api_keys = ApiKeys(self.open, caller)
         self.audit = AuditLog(self.open, self._current_settings)

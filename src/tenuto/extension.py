@@ -32,13 +32,10 @@ if TYPE_CHECKING:
 __all__ = [
     "AuditAction",
     "CallerOperations",
+    "ChangeAuthor",
     "ChangeLog",
     "CommandEntry",
-    "DefinitionAuthor",
-    "DefinitionChange",
-    "DefinitionEntry",
     "DefinitionList",
-    "DefinitionPlan",
     "DoctorCheck",
     "Event",
     "EventOptions",
@@ -47,6 +44,9 @@ __all__ = [
     "Extension",
     "ExtensionServices",
     "Finding",
+    "ListChange",
+    "ListEntry",
+    "ListPlan",
     "LoggedChange",
     "Metric",
     "MetricSource",
@@ -292,17 +292,17 @@ class AuditAction:
 
 
 @dataclass(frozen=True, slots=True)
-class DefinitionEntry:
+class ListEntry:
     """One entry of a list in a definition file."""
 
     value: Any
     """The entry as plain data."""
     location: str
-    """File, line and path, for error messages."""
+    """File, line and path."""
 
 
 @dataclass(frozen=True, slots=True)
-class DefinitionChange:
+class ListChange:
     """What applying files would do to one object."""
 
     key: str
@@ -310,12 +310,24 @@ class DefinitionChange:
     before: Any = None
     after: Any = None
 
+    @property
+    def differences(self) -> dict[str, tuple[Any, Any]]:
+        """The fields that differ, as (stored, declared)."""
+        if not isinstance(self.before or {}, Mapping) or not isinstance(self.after or {}, Mapping):
+            return {} if self.before == self.after else {"value": (self.before, self.after)}
+        before, after = self.before or {}, self.after or {}
+        return {
+            name: (before.get(name), after.get(name))
+            for name in {**before, **after}
+            if before.get(name) != after.get(name)
+        }
+
 
 @dataclass(frozen=True, slots=True)
-class DefinitionPlan:
+class ListPlan:
     """What applying files would change in one list."""
 
-    changes: Sequence[DefinitionChange] = ()
+    changes: Sequence[ListChange] = ()
 
     @property
     def has_changes(self) -> bool:
@@ -323,7 +335,7 @@ class DefinitionPlan:
 
 
 @dataclass(frozen=True, slots=True)
-class DefinitionAuthor:
+class ChangeAuthor:
     """The author of applied changes, the instant and the reason."""
 
     actor: Actor
@@ -337,15 +349,15 @@ class DefinitionList(Generic[D]):
 
     name: str
     """Name of the list in the file: ``systems``."""
-    parse: Callable[[DefinitionEntry], D]
+    parse: Callable[[ListEntry], D]
     """Returns the declaration; raises `Invalid` with the field at fault."""
     key: Callable[[D], str]
     """Returns the key of a declaration; keys are unique in all files."""
-    plan: Callable[[Connection, Sequence[D], bool], Awaitable[DefinitionPlan]]
+    plan: Callable[[Connection, Sequence[D], bool], Awaitable[ListPlan]]
     """Compares declarations with the database; with True, objects of files that are no longer declared are deleted."""
-    apply: Callable[[Connection, DefinitionPlan, DefinitionAuthor], Awaitable[None]]
+    apply: Callable[[Connection, ListPlan, ChangeAuthor], Awaitable[None]]
     """Makes the changes in the transaction of all lists; raises `Conflict` if the database has changed since the plan.
-    It runs again if the transaction is repeated."""
+    It runs again if the transaction is repeated. The audit entry contains ``before`` and ``after`` of the plan."""
 
 
 # --- the extension --------------------------------------------------------------------------------------------------

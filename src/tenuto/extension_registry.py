@@ -113,7 +113,7 @@ class ExtensionRegistry:
         try:
             yield
             self.clear_failure(extension.name, part)
-        except Exception as error:
+        except Exception as error:  # code of an extension: the others and the core go on
             # The extension is not to blame for the connection, but for a slow statement.
             if isinstance(error, Unavailable) and error.code not in _TIMEOUT_CODES:
                 raise

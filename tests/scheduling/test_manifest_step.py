@@ -71,7 +71,7 @@ async def test_manifest_step_ends_like_its_run(app: Tenuto, worker: WorkerFactor
         await eventually(lambda: (3, "people") in given)
     for arguments in ({}, {"manifest": "loads", "inputs": {}}, {"manifest": "loads", "input": 3}):
         with pytest.raises(Invalid):
-            await app.schedules.create(schedule_definition("bad", manual(), [Step.of_kind("manifest", arguments)]))
+            await app.schedules.create(schedule_definition("bad", manual(), [Step.of("manifest", arguments)]))
 
 
 async def test_time_limit_of_a_manifest_step_counts_from_its_start(app: Tenuto, worker: WorkerFactory) -> None:

@@ -111,7 +111,7 @@ async def start_step(app: Tenuto, step: Step) -> UUID:
 async def run_script(app: Tenuto, **arguments: Any) -> ActivityDetails:
     """Run one SQL step to its end; return the activity of its attempt."""
     rules = {name: arguments.pop(name) for name in ("step_timeout",) if name in arguments}
-    step = Step.of_kind("sql", arguments, name="script", timeout=rules.get("step_timeout"))
+    step = Step.of("sql", arguments, name="script", timeout=rules.get("step_timeout"))
     execution = await start_step(app, step)
 
     async def ended() -> bool:
@@ -277,7 +277,7 @@ async def test_sql_statement_is_stopped_by_timeouts_and_cancellation(
         assert (record.state, record.reason) == ("failed", "timed_out")
         await eventually(stopped)
 
-        execution = await start_step(app, Step.of_kind("sql", {"connection": "shop", "script": lifted}))
+        execution = await start_step(app, Step.of("sql", {"connection": "shop", "script": lifted}))
         await eventually(running)
         await app.executions.cancel(execution)
 
@@ -453,9 +453,7 @@ async def test_invalid_sql_steps_are_rejected(scripts: Tenuto, worker: WorkerFac
     ]
     for arguments, field in on_save:
         with pytest.raises(Invalid) as caught:
-            await app.schedules.create(
-                schedule_definition("refused", manual(), [Step.of_kind("sql", arguments, name="s")])
-            )
+            await app.schedules.create(schedule_definition("refused", manual(), [Step.of("sql", arguments, name="s")]))
         assert (caught.value.field or "").startswith(f"steps.s.{field}"), (arguments, caught.value)
 
     async def paper(script: Script) -> AsyncIterator[StatementResult]:

@@ -398,9 +398,10 @@ class GroupDeclaration(DefinitionModel):
 
 
 class DefinitionDocument(DefinitionModel):
-    """Content of a definition file."""
+    """Content of a definition file. Extensions add further lists."""
 
     model_config = ConfigDict(
+        extra="allow",
         json_schema_extra={
             "examples": [
                 {
@@ -408,7 +409,7 @@ class DefinitionDocument(DefinitionModel):
                     "groups": [{"name": "billing", "max_active": 10}],
                 }
             ]
-        }
+        },
     )
 
     schedules: list[ScheduleDeclaration] | None = None

@@ -194,6 +194,43 @@ def parse_groups(documents: Iterable[Document]) -> list[DeclaredGroup]:
     return _check_unique((each for document in documents for each in _ManifestReader(document).groups()), "name")
 
 
+@dataclass(frozen=True, slots=True)
+class DeclaredListEntry:
+    """An entry of a list that an extension reads, with its location."""
+
+    list_name: str
+    value: Any
+    document: Document
+    path: str
+
+    def locate_error(self, error: Invalid) -> Invalid:
+        """Return an error of the entry with its location in the file."""
+        return _locate(self.document, f"{self.path}.{error.field}" if error.field else self.path, error)
+
+
+def find_further_entries(documents: Iterable[Document]) -> list[DeclaredListEntry]:
+    """Return the entries of all lists that are not schedules, manifests or groups, in order."""
+    return [
+        DeclaredListEntry(name, value, document, f"{name}[{index}]")
+        for document in documents
+        if isinstance(document.value, Mapping)
+        for name in _further_lists(document.value)
+        for index, value in enumerate(document.value[name])
+    ]
+
+
+def _further_lists(whole: Mapping[str, Any]) -> list[str]:
+    """Return the names of lists that may belong to extensions; `check_list_names` checks them."""
+    return [name for name, value in whole.items() if name not in _SECTIONS and isinstance(value, list) and value]
+
+
+def check_list_names(entries: Iterable[DeclaredListEntry], known: Iterable[str]) -> None:
+    """Raise an error for a list that neither the core nor an extension reads."""
+    names = (*_SECTIONS, *known)
+    for each in entries:
+        _DefinitionReader(each.document)._check_known_fields({each.list_name: each.value}, "", names, "a file")
+
+
 def _check_unique(entries: Iterable[Entry], key_field: str) -> list[Entry]:
     found: dict[str, Entry] = {}
     for each in entries:
@@ -228,7 +265,7 @@ class _DefinitionReader:
         remedy = "begin the file with schedules: and a list of schedules"
         if not isinstance(whole, Mapping):
             raise self._error("the file declares nothing", "", remedy, code="definition.empty")
-        self._check_known_fields(whole, "", _SECTIONS, "a file")
+        self._check_known_fields(whole, "", (*_SECTIONS, *_further_lists(whole)), "a file")
         if not whole:
             raise self._error("the file declares nothing", "schedules", remedy, code="definition.empty")
         return self._list(whole[name], name) if name in whole else []
@@ -482,7 +519,7 @@ class _ScheduleReader(_DefinitionReader):
             self._check_known_fields(options["retry"], child_path(path, "retry"), _RETRY_FIELDS, "a retry policy")
         within_retry = isinstance(options.get("retry"), Mapping) and "max_retries" not in options
         renamed = {"target": target_field, "max_retries": "retry.max_retries" if within_retry else "max_retries"}
-        step = self._make(path, lambda: Step.of_kind(kind, arguments, target=target, **options), renamed)
+        step = self._make(path, lambda: Step.of(kind, arguments, target=target, **options), renamed)
         return _LocatedStep(path, step, input_field)
 
     def _check_step_input(self, given: Mapping[str, Any], path: str, target_field: str, input_field: str) -> None:

@@ -52,7 +52,7 @@ class DeclaredEntry(Protocol):
 
 
 @contextmanager
-def _locating_errors(declared: DeclaredEntry) -> Iterator[None]:
+def locating_errors(declared: DeclaredEntry) -> Iterator[None]:
     """Add the location of the entry to errors raised within the block."""
     try:
         yield
@@ -124,7 +124,7 @@ async def plan_definitions(
     """Check every definition and return what it would change."""
     wanted: dict[str, tuple[F, D]] = {}
     for entry in declared:
-        with _locating_errors(entry):
+        with locating_errors(entry):
             resolved = resolve(entry)
             wanted[resolved.key] = entry, resolved
     referenced = {key for _, new in wanted.values() for key in new.references}
@@ -144,7 +144,7 @@ async def plan_definitions(
     references |= {key: new.references for key, (_, new) in wanted.items() if effects[key] != "kept"}
     for key, (entry, new) in wanted.items():
         before, changes = current.get(key), effects[key] in CHANGING_EFFECTS
-        with _locating_errors(entry):
+        with locating_errors(entry):
             if missing := sorted(set(new.references) - known):
                 raise kind.missing_reference(new, missing[0], "declare it too, or correct the name")
             check_no_cycle(new, references)

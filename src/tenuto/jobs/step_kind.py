@@ -35,7 +35,7 @@ class StepCheck:
     """A step whose arguments are checked against the database before the schedule is saved."""
 
     connection: Connection
-    """Connection for queries, inside a read-only transaction."""
+    """Connection for queries; the check must not change anything."""
     arguments: Any
     """The typed arguments of the step."""
     declared: Mapping[str, Collection[str]] = field(default_factory=dict)

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from datetime import timedelta
-from typing import Any, Literal, Protocol, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Protocol, TypedDict, Unpack
+
+from pydantic import BaseModel
 
 from tenuto.errors import Invalid, quoted
 from tenuto.model import validation
 from tenuto.model.policies import RetryPolicy, TaskPolicy, policy_from_json
 from tenuto.model.secrets import SecretRef
 from tenuto.model.tasks import MAX_PRIORITY, parse_duration_seconds, priority_error
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 JOB = "job"
 SCHEDULE = "schedule"
@@ -219,14 +224,19 @@ class Step:
         """Make a step. Options that are not step options become arguments of the kind; None means not given."""
         own = {name: options.pop(name) for name in _STEP_OPTIONS if name in options}
         given = {name: value for name, value in {**arguments, **options}.items() if value is not None}
-        return cls.of_kind(kind, {name: _to_plain_argument(value) for name, value in given.items()}, **own)
+        return cls.of(kind, {name: _to_plain_argument(value) for name, value in given.items()}, **own)
 
     @classmethod
-    def of_kind(
-        cls, kind: str, arguments: Mapping[str, Any], *, target: str | None = None, **options: Unpack[StepOptions]
+    def of(
+        cls,
+        kind: str,
+        arguments: Mapping[str, Any] | BaseModel | DataclassInstance | None = None,
+        *,
+        target: str | None = None,
+        **options: Unpack[StepOptions],
     ) -> Step:
-        """A step of any kind that has a handler."""
-        return cls(kind, target or kind, arguments, **_step_options(dict(options)))
+        """A step of any kind that has a handler; a dataclass or a pydantic model may hold its arguments."""
+        return cls(kind, target or kind, _to_plain_arguments(arguments), **_step_options(dict(options)))
 
     def to_fields(self) -> dict[str, Any]:
         """Return plain data; optional fields that are not set are left out."""
@@ -261,6 +271,14 @@ def _step_options(options: dict[str, Any]) -> dict[str, Any]:
         )
     rules = {name: options.pop(name) for name in _RULES if options.get(name) is not None}
     return {**{name: value for name, value in options.items() if value is not None}, "rules": rules}
+
+
+def _to_plain_arguments(arguments: Mapping[str, Any] | BaseModel | DataclassInstance | None) -> Mapping[str, Any]:
+    if isinstance(arguments, BaseModel):
+        return arguments.model_dump(mode="json", exclude_none=True)
+    if is_dataclass(arguments) and not isinstance(arguments, type):
+        return {name: value for name, value in asdict(arguments).items() if value is not None}
+    return arguments or {}  # type: ignore[return-value]
 
 
 def _to_plain_argument(value: Any) -> Any:

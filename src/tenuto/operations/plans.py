@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tenuto.definitions import definition_plan
 from tenuto.definitions.definition_files import (
     DeclaredGroup,
+    DeclaredListEntry,
     DeclaredManifest,
     DeclaredSchedule,
+    check_list_names,
+    find_further_entries,
     parse_groups,
     parse_manifests,
     parse_schedules,
@@ -19,13 +23,18 @@ from tenuto.definitions.document_parser import Document
 from tenuto.definitions.manifest_definitions import MANIFESTS
 from tenuto.definitions.schedule_definitions import SCHEDULES
 from tenuto.definitions.versioned_definitions import CHANGING_EFFECTS
+from tenuto.errors import Invalid
+from tenuto.extension import ChangeAuthor, DefinitionList, ListEntry, ListPlan
+from tenuto.extension_registry import Contribution, ExtensionRegistry
 from tenuto.ids import new_id
+from tenuto.jobs.registry import JobRegistry
 from tenuto.model.operation_context import OperationCaller
 from tenuto.operations.manifests import Manifests
 from tenuto.operations.operation import OpenDatabase, OperationGroup, change_context
 from tenuto.operations.schedules import Schedules
-from tenuto.postgres.database import Connection
-from tenuto.store import tasks
+from tenuto.postgres.database import Connection, Database
+from tenuto.steps.step_kinds import check_steps, check_steps_in_tx
+from tenuto.store import read_transactions, tasks
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,12 +44,27 @@ class Declarations:
     schedules: Sequence[DeclaredSchedule] = ()
     manifests: Sequence[DeclaredManifest] = ()
     groups: Sequence[DeclaredGroup] = ()
+    further: Sequence[DeclaredListEntry] = ()
+    """Entries of the lists of extensions."""
 
 
 def read_declarations(documents: Iterable[Document]) -> Declarations:
     """Parse definition files; a duplicate declaration is an error."""
     parsed = list(documents)
-    return Declarations(parse_schedules(parsed), parse_manifests(parsed), parse_groups(parsed))
+    return Declarations(
+        parse_schedules(parsed), parse_manifests(parsed), parse_groups(parsed), find_further_entries(parsed)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedList:
+    """The changes in the list of an extension."""
+
+    extension: str
+    definition_list: DefinitionList[Any]
+    plan: ListPlan
+    keys: Sequence[str]
+    """The declared keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +74,37 @@ class ApplyPlan:
     schedules: SchedulePlan
     manifests: ManifestPlan = field(default_factory=DefinitionPlan)
     groups: Sequence[GroupChange] = ()
+    lists: Sequence[PlannedList] = ()
+    """Lists of extensions."""
 
     @property
     def has_changes(self) -> bool:
         changes_groups = any(each.effect in CHANGING_EFFECTS for each in self.groups)
-        return self.schedules.has_changes or self.manifests.has_changes or changes_groups
+        changes_lists = any(each.plan.has_changes for each in self.lists)
+        return self.schedules.has_changes or self.manifests.has_changes or changes_groups or changes_lists
 
     @property
     def deleted(self) -> Sequence[str]:
-        """Names of the schedules and manifests to delete."""
-        return [each.key for part in (self.schedules, self.manifests) for each in part.deleted]
+        """Names of the definitions to delete."""
+        core = [each.key for part in (self.schedules, self.manifests) for each in part.deleted]
+        return core + [change.key for each in self.lists for change in each.plan.changes if change.effect == "deleted"]
 
 
 class Plans(OperationGroup):
     """Operations on plans."""
 
-    def __init__(self, open: OpenDatabase, caller: OperationCaller, schedules: Schedules, manifests: Manifests) -> None:
+    def __init__(
+        self,
+        open: OpenDatabase,
+        caller: OperationCaller,
+        schedules: Schedules,
+        manifests: Manifests,
+        jobs: JobRegistry,
+        extensions: ExtensionRegistry,
+    ) -> None:
         super().__init__(open, caller)
+        self._jobs = jobs
+        self._extensions = extensions
         self._schedules = schedules
         self._manifests = manifests
 
@@ -75,10 +113,49 @@ class Plans(OperationGroup):
 
         With ``prune``, schedules and manifests that were declared in a file and are no longer declared are deleted.
         """
+        database = await self._open()
+        lists = await self._plan_lists(database, declarations.further, prune=prune)
+        declared = {each.definition_list.name: each.keys for each in lists}
         schedules = await self._schedules.plan(declarations.schedules, prune=prune)
+        for change in schedules.changes:
+            with definition_plan.locating_errors(change.entry):
+                await check_steps(self._open, change.definition.plan, self._jobs, declared)
         manifests = await self._manifests.plan(declarations.manifests, prune=prune)
-        groups = await definition_plan.plan_groups(await self._open(), declarations.groups)
-        return ApplyPlan(schedules, manifests, groups)
+        groups = await definition_plan.plan_groups(database, declarations.groups)
+        return ApplyPlan(schedules, manifests, groups, lists)
+
+    async def _plan_lists(
+        self, database: Database, entries: Sequence[DeclaredListEntry], *, prune: bool
+    ) -> list[PlannedList]:
+        if not entries and not prune:  # extensions are not needed, so they are not imported
+            return []
+        check_lists(self._extensions, entries)
+        planned = []
+        for contribution in _definition_lists(self._extensions):
+            definition_list = contribution.value
+            own = [each for each in entries if each.list_name == definition_list.name]
+            if own:
+                planned.append(await self._plan_list(database, contribution, own, prune=prune))
+            elif prune:
+                with self._extensions.isolate(contribution.extension, "definition lists"):
+                    planned.append(await self._plan_list(database, contribution, [], prune=True))
+        return planned
+
+    async def _plan_list(
+        self,
+        database: Database,
+        contribution: Contribution[DefinitionList[Any]],
+        entries: Sequence[DeclaredListEntry],
+        *,
+        prune: bool,
+    ) -> PlannedList:
+        definition_list = contribution.value
+        await self._extensions.create_services(contribution.extension).open_database()  # checks its schema
+        declared = dict(_parse_entries(definition_list, entries))
+        plan = await read_transactions.read(
+            database, lambda connection: definition_list.plan(connection, list(declared.values()), prune)
+        )
+        return PlannedList(contribution.extension.name, definition_list, plan, list(declared))
 
     async def apply(self, planned: ApplyPlan, *, reason: str | None = None) -> None:
         """Make all planned changes in one transaction; an error if a definition has changed since the plan."""
@@ -88,6 +165,16 @@ class Plans(OperationGroup):
         manifest_ids = {change.key: new_id() for change in planned.manifests.changes}
 
         async def act(connection: Connection) -> None:
+            for each in planned.lists:  # before the schedules, whose steps may refer to their objects
+                await each.definition_list.apply(
+                    connection, each.plan, ChangeAuthor(operation.actor, operation.now, operation.context.reason)
+                )
+                for change in each.plan.changes:
+                    if change.effect != "unchanged":
+                        context.add_change(f"{each.extension}:{change.key}", change.before, change.after)
+            for planned_schedule in planned.schedules.changes:
+                if planned_schedule.effect in CHANGING_EFFECTS:
+                    await check_steps_in_tx(connection, planned_schedule.definition.plan, self._jobs)
             await definition_plan.apply_plan_in_tx(SCHEDULES, connection, planned.schedules, context, schedule_ids)
             await definition_plan.apply_plan_in_tx(MANIFESTS, connection, planned.manifests, context, manifest_ids)
             await definition_plan.apply_groups_in_tx(connection, planned.groups, context)
@@ -97,3 +184,33 @@ class Plans(OperationGroup):
         await database.transaction(act)
         if planned.has_changes:
             await tasks.notify_services(database, ["schedules", "manifests", "limits"])
+
+
+def check_lists(extensions: ExtensionRegistry, entries: Sequence[DeclaredListEntry]) -> None:
+    """Raise an error if files have a list that no extension reads."""
+    if entries:
+        check_list_names(entries, [each.value.name for each in _definition_lists(extensions)])
+
+
+def _definition_lists(extensions: ExtensionRegistry) -> list[Contribution[DefinitionList[Any]]]:
+    return extensions.collect("definition lists", lambda extension: extension.definition_lists())
+
+
+def _parse_entries(
+    definition_list: DefinitionList[Any], entries: Iterable[DeclaredListEntry]
+) -> Iterator[tuple[str, Any]]:
+    first_entries: dict[str, DeclaredListEntry] = {}
+    for each in entries:
+        try:
+            declared = definition_list.parse(ListEntry(each.value, each.document.location(each.path)))
+            key = definition_list.key(declared)
+            if (other := first_entries.get(key)) is not None:
+                raise Invalid(
+                    f"{key!r} is declared already, at {other.document.location(other.path)}",
+                    code="definition.duplicate",
+                    remedy="rename or remove one of them",
+                )
+        except Invalid as error:
+            raise each.locate_error(error) from error
+        first_entries[key] = each
+        yield key, declared

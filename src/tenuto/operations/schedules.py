@@ -80,7 +80,7 @@ class Schedules(DefinitionOperations[DeclaredSchedule, ScheduleDefinition, Sched
 
     async def _check(self, database: Database, new: ScheduleDefinition) -> ScheduleDefinition:
         new = self.resolve_steps(new)
-        await check_steps(database, new.plan, self._jobs)
+        await check_steps(self._open, new.plan, self._jobs)
         return new
 
     def _must_be_checked(self, new: ScheduleDefinition, present: ScheduleDefinition) -> bool:

@@ -37,6 +37,7 @@ _STYLES = {
     "expired": ("○", "dim"),
     "revoked": ("⊘", "magenta"),
     "created": ("+", "green"),
+    "deleted": ("-", "red"),
     "changed": ("~", "yellow"),
     "unchanged": ("=", "dim"),
     "kept": ("!", "magenta"),

@@ -131,12 +131,15 @@ Declared = Mapping[str, Collection[str]]
 """Keys that definition files declare, by list."""
 
 
-async def check_steps(database: Database, plan: Plan, jobs: JobRegistry, declared: Declared | None = None) -> None:
+async def check_steps(
+    open_database: Callable[[], Awaitable[Database]], plan: Plan, jobs: JobRegistry, declared: Declared | None = None
+) -> None:
     """Check the arguments of resolved steps against the database, as far as their kinds demand it.
 
     ``declared`` are keys of the same definition files, which may not exist yet.
     """
     if any(_find_check(step, jobs) is not None for _, _, step in plan.enumerate_steps()):
+        database = await open_database()
         await read_transactions.read(database, lambda connection: check_steps_in_tx(connection, plan, jobs, declared))
 
 

@@ -61,9 +61,10 @@ class FieldDifference(BaseModel):
 class PlannedDefinition(BaseModel):
     """The effect of one definition."""
 
-    what: Literal["schedule", "manifest", "group"]
+    what: str
+    """``schedule``, ``manifest``, ``group``, or the name of an extension's list."""
     name: str
-    effect: Effect
+    effect: Effect | Literal["deleted"]
     changes: dict[str, FieldDifference]
 
 
@@ -117,6 +118,11 @@ def _describe_plan(planned: ApplyPlan) -> PlannedChanges:
         *(_describe_change("schedule", each) for each in planned.schedules.changes),
         *(_describe_change("manifest", each) for each in planned.manifests.changes),
         *(_describe_change("group", each) for each in planned.groups),
+        *(
+            _describe_change(each.definition_list.name, change)
+            for each in planned.lists
+            for change in each.plan.changes
+        ),
     ]
     found = PlannedChanges(
         changes=changes, deleted=list(planned.deleted), changes_something=planned.has_changes, plan=""
@@ -125,7 +131,7 @@ def _describe_plan(planned: ApplyPlan) -> PlannedChanges:
     return found.model_copy(update={"plan": hashlib.sha256(content.encode()).hexdigest()})
 
 
-def _describe_change(resource: Literal["schedule", "manifest", "group"], change: Any) -> PlannedDefinition:
+def _describe_change(resource: str, change: Any) -> PlannedDefinition:
     differences = {
         name: FieldDifference(before=before, after=after) for name, (before, after) in change.differences.items()
     }

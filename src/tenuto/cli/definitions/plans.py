@@ -20,7 +20,7 @@ from tenuto.definitions.definition_plan import GroupChange, ManifestChange, Plan
 from tenuto.definitions.document_files import read_documents
 from tenuto.definitions.versioned_definitions import CHANGING_EFFECTS
 from tenuto.model.triggers import Trigger
-from tenuto.operations.plans import ApplyPlan, read_declarations
+from tenuto.operations.plans import ApplyPlan, PlannedList, read_declarations
 from tenuto.presentation import descriptions
 from tenuto.presentation.definition_views import PLAN_CHANGES, describe_manifest_trigger
 from tenuto.presentation.descriptions import format_in_zone
@@ -94,6 +94,13 @@ def plan_document(planned: ApplyPlan) -> dict[str, Any]:
             }
             for change in planned.groups
         ],
+        "lists": {
+            each.definition_list.name: [
+                {"name": change.key, "effect": change.effect, "changes": before_and_after(change.differences)}
+                for change in each.plan.changes
+            ]
+            for each in planned.lists
+        },
         "not_declared": _undeclared_names(planned),
         "deleted": list(planned.deleted),
     }
@@ -124,6 +131,7 @@ def print_plan(session: Session, planned: ApplyPlan) -> None:
     parts = [line for change in schedules for line in _schedule_lines(change)]
     parts += [line for group in groups for line in _group_lines(group)]
     parts += [line for change in manifests for line in _manifest_lines(change)]
+    parts += [line for each in planned.lists for line in _list_lines(each)]
     others = _undeclared_names(planned)
     for name in others:
         if name in planned.deleted:
@@ -133,14 +141,15 @@ def print_plan(session: Session, planned: ApplyPlan) -> None:
     if parts:
         print_rich(*parts)
     changes: list[PlannedChange[Any, Any, Any] | GroupChange] = [*schedules, *manifests, *groups]
-    effects = [change.effect for change in changes]
+    effects: list[str] = [change.effect for change in changes]
+    effects += [change.effect for each in planned.lists for change in each.plan.changes]
     counts = {
         "to create": effects.count("created"),
         "to change": effects.count("changed"),
         "to delete": len(planned.deleted),
         "unchanged": effects.count("unchanged"),
         "kept with changes of operators": effects.count("kept"),
-        "no longer declared": len(others) - len(planned.deleted),
+        "no longer declared": len(set(others) - set(planned.deleted)),
     }
     totals = ", ".join(f"{count} {label}" for label, count in counts.items() if count)
     session.print_message(totals or "the files declare nothing")
@@ -174,6 +183,15 @@ def _manifest_lines(change: ManifestChange) -> list[RenderableType]:
         lines += _difference_lines(None, fields, omitted=_FIELDS_SHOWN_ABOVE)
     runs = _run_lines(change) if change.runs_before or change.runs_after else []
     return [*_title_lines(change, "manifest "), *lines, *runs]
+
+
+def _list_lines(planned: PlannedList) -> list[RenderableType]:
+    lines: list[RenderableType] = []
+    for change in planned.plan.changes:
+        lines.append(_change_title(change.key, change.effect, f"{planned.definition_list.name}: "))
+        for field, (before, after) in change.differences.items():
+            lines += titled_diff(field, [f"- {_format_value(before)}", f"+ {_format_value(after)}"], indent=4)
+    return lines
 
 
 def _group_lines(change: GroupChange) -> list[RenderableType]:

@@ -20,12 +20,13 @@ from tenuto.cli.output import print_json
 from tenuto.cli.parameters import option
 from tenuto.cli.tables import print_rich, render_table
 from tenuto.clock import SystemClock
-from tenuto.definitions.definition_files import parse_schedules
+from tenuto.definitions.definition_files import find_further_entries, parse_schedules
 from tenuto.definitions.document_files import read_documents
 from tenuto.errors import Invalid
 from tenuto.model.schedules import ScheduleDefinition
 from tenuto.model.tasks import parse_duration_seconds
 from tenuto.model.triggers.zones import load_zone
+from tenuto.operations.plans import check_lists
 from tenuto.presentation.columns import Column, ResourceView
 from tenuto.presentation.definition_views import SIMULATED_SCHEDULES
 from tenuto.presentation.formatting import one_line
@@ -193,7 +194,9 @@ def _parse_duration(text: str) -> float:
 
 def _definitions_in_files(session: Session, files: Sequence[str]) -> list[ScheduleDefinition]:
     """Return the schedules in files; with an app, steps take the defaults of their jobs."""
-    definitions = [schedule.definition for schedule in parse_schedules(read_documents(files))] if files else []
+    documents = list(read_documents(files)) if files else []
+    check_lists(session.app.extension_registry, find_further_entries(documents))
+    definitions = [schedule.definition for schedule in parse_schedules(documents)]
     if session.app_name is None:
         return definitions
     return [session.app.schedules.resolve_steps(definition) for definition in definitions]

@@ -53,7 +53,7 @@ class _StepReader:
         options = self._read_options()
         kind = str(options.pop("kind", "job"))
         with translate_error_fields({}, otherwise=f"{OPTION}, {{}}"):
-            return Step.of_kind(kind, arguments, target=target, **options)
+            return Step.of(kind, arguments, target=target, **options)
 
     def read_comma(self) -> None:
         if self._next_character != ",":
