@@ -93,7 +93,7 @@ async def fill(url: str, count: int, which: str) -> None:
         batch = await app.bulk_enqueue(made[which], slices(count))
         seconds = time.monotonic() - began
         grown = _megabytes() - before
-        total = (await batch.progress())["total"]
+        total = (await batch.progress()).item_count
     if total != count:
         raise SystemExit(f"{count} items were sent, {total} are stored")
     contender_protocol.print_answer(rate=count / seconds, grown=grown)
@@ -112,8 +112,8 @@ async def drain(url: str, count: int, which: str) -> None:
             async with app.worker():
                 ended = await batch.wait(timeout=600)
             seconds = time.monotonic() - began
-    if ended["done"] != count:
-        raise SystemExit(f"{count} items were sent, {ended['done']} were done")
+    if ended.done_count != count:
+        raise SystemExit(f"{count} items were sent, {ended.done_count} were done")
     contender_protocol.print_answer(rate=count / seconds)
 
 

@@ -27,6 +27,7 @@ from tenuto.clock import monotonic_seconds
 from tenuto.errors import Unavailable
 from tenuto.ids import new_id
 from tenuto.model.actors import Actor
+from tenuto.operations.batches import BatchDetails
 from tenuto.operations.executions import ExecutionDetails
 from tenuto.store.activities import ActivityDetails, OutcomeCounts, TaskRecord
 
@@ -167,16 +168,17 @@ class Tour:
         self._submitted_count += BATCH_SIZE
         self._presenter.message(f"{BATCH_SIZE:,} tasks committed in {monotonic_seconds() - submitted_at:.2f} s")
 
-        async def ended() -> dict[str, Any] | None:
+        async def ended() -> BatchDetails | None:
             progress = await batch.progress()
             self._presenter.show(BatchProgress(progress, min_printed_share=0.25))
-            return progress if progress["complete_at"] is not None and not progress["left"] else None
+            return progress if progress.complete_at is not None and not progress.open_count else None
 
-        progress = await self._until(ended)
-        rate = round(progress["total"] / (progress["ended_at"] - progress["created_at"]).total_seconds())
-        self._events |= {"batch_items": progress["total"], "batch_items_a_second": rate}
+        progress: BatchDetails = await self._until(ended)
+        assert progress.ended_at is not None
+        rate = round(progress.item_count / (progress.ended_at - progress.created_at).total_seconds())
+        self._events |= {"batch_items": progress.item_count, "batch_items_a_second": rate}
         await self._outcome(
-            f"{progress['done']:,} done, {progress['failed']} failed: {rate:,} a second, each with a record."
+            f"{progress.done_count:,} done, {progress.failed_count} failed: {rate:,} a second, each with a record."
         )
 
     async def _show_killed_worker(self) -> None:
@@ -339,7 +341,7 @@ class Tour:
 
 def _is_early(task: TaskRecord) -> bool:
     progress = task.progress
-    return progress is not None and progress["done"] <= progress["total"] * _MAX_PROGRESS_OF_VICTIM
+    return progress is not None and progress["done"] <= progress.item_count * _MAX_PROGRESS_OF_VICTIM
 
 
 def _reports(count: int) -> str:

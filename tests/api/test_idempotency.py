@@ -95,7 +95,7 @@ async def wait_for_open_dead_letters(service: ApiClient, batch: str, count: int)
 
     async def has_count() -> bool:
         response = await service.post("/api/v1/dead-letters/selections", json={"batch": batch})
-        return bool(response.json()["total"] == count)
+        return bool(response.json()["item_count"] == count)
 
     await eventually(has_count, timeout=30)
 
@@ -121,7 +121,7 @@ async def test_repeated_request_without_body_returns_no_content(
         again = await service.post(path, headers={"Idempotency-Key": path})
         assert again.status_code == 204, (path, again.text)
         assert (await service.post(path)).status_code == 409, "a new request must conflict"
-    assert (await other.progress())["state"] == "cancelled"
+    assert (await other.progress()).state == "cancelled"
 
 
 async def test_repeated_disable_reports_its_change_without_disabling_again(

@@ -58,7 +58,7 @@ async def test_schedule_routes_create_show_change_and_delete(service: ApiClient)
     assert (await service.post(f"{path}/disable", role=Role.OPERATOR)).json() == {"changed": True}
     assert len((await service.get_json(f"{path}/preview?count=3"))["runs"]) == 3
     listed = await service.get_json("/api/v1/schedules?search=nightly&limit=1")
-    assert (listed["items"][0]["name"], listed["items"][0]["total_steps"]) == ("HR / nightly", 3)
+    assert (listed["items"][0]["name"], listed["items"][0]["step_count"]) == ("HR / nightly", 3)
     assert (await service.get_json(f"/api/v1/schedules?after={listed['next']}"))["items"] == []
 
     assert_problem(await service.delete(path, headers={"If-Match": '"v1"'}), 409)
@@ -245,7 +245,7 @@ async def test_idempotency_key_of_a_batch_is_bound_to_caller_and_lines(service: 
     assert_problem(await service.post(path, content=others, headers=headers), 409)
     other_callers = (await service.post(path, role=Role.OPERATOR, content=others, headers=headers)).json()
     assert other_callers["id"] != first["id"]
-    assert (first["total"], other_callers["total"]) == (2, 2)
+    assert (first["item_count"], other_callers["item_count"]) == (2, 2)
 
 
 async def test_batch_upload_ends_when_its_key_is_revoked(service: ApiClient, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -265,9 +265,9 @@ async def test_batch_upload_ends_when_its_key_is_revoked(service: ApiClient, mon
     )
     assert "batch_key=may" in refused["remedy"]
     (batch,) = (await service.get_json("/api/v1/batches"))["items"]
-    assert (batch["total"], batch["complete_at"]) == (2000, None)
+    assert (batch["item_count"], batch["complete_at"]) == (2000, None)
     whole = (await service.post(path, content=b"".join(lines), headers=ndjson)).json()
-    assert (whole["id"], whole["total"]) == (batch["id"], 6000)
+    assert (whole["id"], whole["item_count"]) == (batch["id"], 6000)
 
 
 async def test_idle_batch_upload_ends_when_its_key_is_revoked(
@@ -293,7 +293,7 @@ async def test_idle_batch_upload_ends_when_its_key_is_revoked(
         )
         await body_closed.wait()
     (batch,) = (await service.get_json("/api/v1/batches"))["items"]
-    assert (batch["total"], batch["complete_at"]) == (2000, None)
+    assert (batch["item_count"], batch["complete_at"]) == (2000, None)
 
 
 async def test_batch_upload_with_pauses_loses_no_data(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -332,8 +332,13 @@ async def test_batch_upload_is_resumed_by_its_batch_key(service: ApiClient) -> N
     done = await service.post(f"{path}?batch_key=may&key=id", content=pieces(), headers=ndjson)
     assert done.status_code == 202, done.text
     batch = done.json()
-    assert (batch["total"], batch["duplicates"], batch["state"], batch["left"]) == (5000, 1, "in_progress", 5000)
-    assert batch["open"] == {"queued": 5000}
+    assert (batch["item_count"], batch["duplicate_count"], batch["state"], batch["open_count"]) == (
+        5000,
+        1,
+        "in_progress",
+        5000,
+    )
+    assert batch["open_counts"] == {"queued": 5000}
     again = await service.post(f"{path}?batch_key=may&key=id", content=pieces(), headers=ndjson)
     assert again.json()["id"] == batch["id"]
     for other in ("", "\n".join(lines), "\n".join([*lines, lines[0], lines[1]]), "\n".join(reversed(lines))):

@@ -46,13 +46,13 @@ async def test_web_server_accepts_streams_and_refuses_malformed_requests(url: st
         done = await http.post(f"{path}?batch_key=all", content=_json_lines(), headers=ndjson)
         _, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
-        assert (done.status_code, done.json()["total"]) == (202, LINE_COUNT), done.text
+        assert (done.status_code, done.json()["item_count"]) == (202, LINE_COUNT), done.text
         assert peak < 24_000_000, f"{peak:,} bytes for {LINE_COUNT:,} lines"
 
         await _send_partial_body(address, key, f"{path}?batch_key=cut")
         batch = await eventually(lambda: _find_incomplete_batch(app))
         again = await http.post(f"{path}?batch_key=cut", content=b'{"n": 1}\n' * 3000, headers=ndjson)
-        assert (again.json()["id"], again.json()["total"]) == (str(batch), 3000)
+        assert (again.json()["id"], again.json()["item_count"]) == (str(batch), 3000)
 
         host, _, port = address.removeprefix("http://").partition(":")
         assert b"400" in (await _send_raw(host, int(port), b"\x00\x01nonsense\r\n\r\n")).split(b"\r\n")[0]

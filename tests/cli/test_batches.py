@@ -48,14 +48,14 @@ def test_batch_submit_creates_a_batch_that_can_be_watched_to_its_end(shell: Shel
     assert watched.out.splitlines()[-1].split("  ")[0].endswith("ended 100 %")
     assert "✓ 3 done" in watched.out
     (listed,) = shell("batch", "list", "-o", "json").json
-    assert (listed["external_id"], listed["name"], listed["total"], listed["initiator_name"]) == (
+    assert (listed["external_id"], listed["name"], listed["item_count"], listed["initiator_name"]) == (
         "doubles",
         "three",
         3,
         "ana",
     )
     lines = [json.loads(line) for line in shell("batch", "items", id, "-o", "jsonl").out.splitlines()]
-    assert [(line["status"], line["input"], line["output"]) for line in lines] == [
+    assert [(line["state"], line["input"], line["output"]) for line in lines] == [
         ("completed", {"n": n}, 2 * n) for n in (1, 2, 3)
     ]
     table = list(csv.DictReader(io.StringIO(shell("batch", "items", id, "-o", "csv").out)))
@@ -75,10 +75,10 @@ def test_batch_submit_names_the_line_of_an_invalid_row_and_keeps_the_rows_before
     assert "error: rows.jsonl, line 4: " in rejected.err
     assert "tenuto batch submit doubles --from rows.jsonl --batch-key k" in rejected.err
     found = shell("batch", "show", "k", "-o", "json").json
-    assert (found["state"], found["total"]) == ("filling", 2)
+    assert (found["state"], found["item_count"]) == ("filling", 2)
     write_rows(shell, {"n": 1}, {"n": 2}, "", {"n": 3}, {"n": 4})
     corrected = shell("batch", "submit", "doubles", "--from", "rows.jsonl", "--batch-key", "k", "-o", "json").json
-    assert (corrected["id"], corrected["state"], corrected["total"]) == (found["id"], "in_progress", 4)
+    assert (corrected["id"], corrected["state"], corrected["item_count"]) == (found["id"], "in_progress", 4)
     inputs = [json.loads(line)["input"] for line in shell("batch", "items", "k", "-o", "jsonl").out.splitlines()]
     assert inputs == [{"n": n} for n in (1, 2, 3, 4)], "each row once"
 
@@ -116,7 +116,7 @@ def test_batch_submit_skips_items_whose_key_is_open(shell: Shell) -> None:
     shell(*ADD_MANIFEST)
     write_rows(shell, "id,n", "a,1", "b,2", name="rows.csv")
     first = shell("batch", "submit", "doubles", "--from", "rows.csv", "--key", "id", "-o", "json").json
-    assert (first["total"], first["duplicates"]) == (2, 0)
+    assert (first["item_count"], first["duplicate_count"]) == (2, 0)
     second = shell(
         "batch", "submit", "doubles", "--from", "-", "--key", "id", stdin='{"id": "b", "n": 2}\n{"id": "c", "n": 3}\n'
     )
@@ -139,7 +139,7 @@ def test_batch_pause_resume_and_cancel(shell: Shell) -> None:
     assert f"batch {id} resumed" in shell("batch", "resume", id).err
     assert "3 cancelled" in shell("batch", "cancel", id, LOGNAME="bo").err
     found = shell("batch", "show", id, "-o", "json").json
-    assert (found["state"], found["cancelled_by"], found["left"]) == ("cancelled", "bo", 0)
+    assert (found["state"], found["cancelled_by"], found["open_count"]) == ("cancelled", "bo", 0)
     assert shell("batch", "watch", id).code == 1
     assert shell("batch", "show", "nowhere").code == 2
     assert shell("batch", "show", "00000000").code == 3
@@ -158,7 +158,7 @@ def test_batch_retry_failed_retries_failures_and_watch_reports_them_by_exit_code
     again = shell("batch", "retry-failed", "b", "--watch", "--note", "once more")
     assert (again.code, "2 items retried" in again.err) == (1, True)
     found = shell("batch", "show", "b", "-o", "json").json
-    assert (found["total"], found["failed"], found["retried"]) == (2, 2, 2)
+    assert (found["item_count"], found["failed_count"], found["retried_count"]) == (2, 2, 2)
     assert len(shell("batch", "items", "b", "--state", "failed", "-o", "json").json) == 2
 
 
@@ -250,7 +250,7 @@ def test_row_reader_takes_csv_cells_as_text_and_drops_empty_ones(tmp_path: Path)
 
 
 def make_batches() -> Iterator[dict[str, Any]]:
-    whole = {"complete_at": 1, "open": {}, "state": "in_progress"}
+    whole = {"complete_at": 1, "open_counts": {}, "state": "in_progress"}
     for done, failed, cancelled, running, waiting in (
         (0, 0, 0, 0, 0),
         (1, 1, 1, 1, 1),
@@ -260,11 +260,11 @@ def make_batches() -> Iterator[dict[str, Any]]:
     ):
         yield {
             **whole,
-            "done": done,
-            "failed": failed,
-            "cancelled": cancelled,
-            "running": running,
-            "left": running + waiting,
+            "done_count": done,
+            "failed_count": failed,
+            "cancelled_count": cancelled,
+            "running_count": running,
+            "open_count": running + waiting,
         }
 
 
@@ -274,8 +274,9 @@ def test_progress_bar_fills_its_width_and_shows_every_state() -> None:
             bar = progress_bar(batch, width)
             assert len(bar.plain) == width
             styles = {str(span.style) for span in bar.spans}
-            assert ("red" in styles) == bool(batch["failed"]), "one failure in a million is visible"
-    assert finished_share({"done": 1, "failed": 1, "cancelled": 0, "left": 2, "complete_at": None}) == 0.5
+            assert ("red" in styles) == bool(batch["failed_count"]), "one failure in a million is visible"
+    half = {"done_count": 1, "failed_count": 1, "cancelled_count": 0, "open_count": 2, "complete_at": None}
+    assert finished_share(half) == 0.5
     assert (
         count_summary(list(make_batches())[1]).plain == "✓ 1 done  ✕ 1 failed  ⊘ 1 cancelled  ● 1 running  ◌ 1 waiting"
     )

@@ -354,7 +354,7 @@ async def test_undeclared_schedule_is_not_deleted(app: Tenuto) -> None:
     app.schedule("mine", manual(), [Step.job(bake)])
     await app.schedules.create(schedule_definition("theirs", manual(), [Step.job(bake)]))
     assert await app.schedules.deploy() == {"mine": "created"}
-    assert [row["name"] for row in await app.schedules.list()] == ["mine", "theirs"]
+    assert [row.name for row in await app.schedules.list()] == ["mine", "theirs"]
 
 
 async def test_declared_schedule_exists_after_service_start(app: Tenuto) -> None:

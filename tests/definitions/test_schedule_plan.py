@@ -56,7 +56,7 @@ async def database_now(app: Tenuto) -> datetime:
 
 
 async def list_names(app: Tenuto) -> list[str]:
-    return [row["name"] for row in await app.schedules.list()]
+    return [row.name for row in await app.schedules.list()]
 
 
 async def test_schedule_plan_changes_nothing(app: Tenuto, sql: Sql) -> None:

@@ -251,8 +251,8 @@ async def _check_schedule_and_execution(app: Tenuto) -> None:
     assert schedule.last_run_at == execution.started_at
     assert schedule.next_run_at == schedule.definition.trigger.next_after(execution.started_at)
     (entry,) = await app.schedules.ledger(NAME)
-    assert (entry["decision"], entry["execution_id"]) == ("fired", listed.id)
-    assert entry["due_at"] == execution.due_at
+    assert (entry.decision, entry.execution_id) == ("fired", listed.id)
+    assert entry.due_at == execution.due_at
     assert await app.tasks() == []
 
 

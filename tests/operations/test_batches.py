@@ -60,9 +60,9 @@ async def test_batch_runs_a_hundred_items_under_one_manifest(replicating: Tenuto
     async with worker(slots=20):
         batch = await replicating.bulk_enqueue("replicate", slices(*range(100)), name="users by slices")
         progress = await batch.wait(30)
-    assert (progress["total"], progress["done"], progress["left"], progress["failed"]) == (100, 100, 0, 0)
-    assert (progress["state"], progress["name"], progress["external_id"]) == ("ended", "users by slices", "replicate")
-    outputs = {item["output"] async for item in batch.items()}
+    assert (progress.item_count, progress.done_count, progress.open_count, progress.failed_count) == (100, 100, 0, 0)
+    assert (progress.state, progress.name, progress.external_id) == ("ended", "users by slices", "replicate")
+    outputs = {item.output async for item in batch.items()}
     assert outputs == {f"prod.users#{number}" for number in range(100)}
 
 
@@ -70,11 +70,11 @@ async def test_batch_retry_runs_only_failed_items(replicating: Tenuto, worker: W
     async with worker():
         batch = await replicating.bulk_enqueue("replicate", slices(1, -2, 3, -4))
         progress = await batch.wait(10)
-        assert (progress["done"], progress["failed"]) == (2, 2)
-        assert {item["input"]["slice"]["number"] async for item in batch.items(status="failed")} == {-2, -4}
+        assert (progress.done_count, progress.failed_count) == (2, 2)
+        assert {item.input["slice"]["number"] async for item in batch.items(state="failed")} == {-2, -4}
         assert await batch.retry_failed() == 2
         progress = await batch.wait(10)
-        assert (progress["total"], progress["done"], progress["failed"], progress["left"]) == (4, 2, 2, 0)
+        assert (progress.item_count, progress.done_count, progress.failed_count, progress.open_count) == (4, 2, 2, 0)
         assert await batch.retry_failed() == 2
         await batch.wait(10)
         assert await replicating.dead_letters.acknowledge_all(batch=batch.id) == 2
@@ -113,15 +113,15 @@ async def test_batch_counts_are_consistent_during_run_pause_resume_and_cancel(
     async with worker(slots=20):
 
         async def some_are_done() -> bool:
-            return int((await batch.progress())["done"]) > 30
+            return int((await batch.progress()).done_count) > 30
 
         await eventually(some_are_done)
         await batch.pause()
         paused.set()
-        assert (await batch.progress())["state"] == "paused"
+        assert (await batch.progress()).state == "paused"
 
         async def nothing_runs() -> bool:
-            return int((await batch.progress())["running"]) == 0
+            return int((await batch.progress()).running_count) == 0
 
         await eventually(nothing_runs)
         before = await batch.progress()
@@ -134,21 +134,21 @@ async def test_batch_counts_are_consistent_during_run_pause_resume_and_cancel(
         await replicating.wait(
             (await replicating.enqueue(unrelated.using(limit_key="unrelated", limit=1))).id, timeout=10
         )
-        assert (await batch.progress())["past"] == before["past"]
-        assert set((await batch.progress())["open"]) == {"waiting"}
+        assert (await batch.progress()).ended_counts == before.ended_counts
+        assert set((await batch.progress()).open_counts) == {"waiting"}
         await batch.resume()
-        await eventually(lambda: _moved_on(batch, before["done"]))
+        await eventually(lambda: _moved_on(batch, before.done_count))
         await batch.cancel()
         progress = await batch.wait(10)
     over.set()
     await watching
-    assert progress["state"] == "cancelled"
-    assert progress["total"] == 600 == progress["done"] + progress["failed"] + progress["cancelled"]
+    assert progress.state == "cancelled"
+    assert progress.item_count == 600 == progress.done_count + progress.failed_count + progress.cancelled_count
     assert seen > 10
 
 
 async def _moved_on(batch: Any, done: int) -> bool:
-    return int((await batch.progress())["done"]) > done
+    return int((await batch.progress()).done_count) > done
 
 
 @pytest.mark.slow
@@ -170,7 +170,7 @@ async def test_bulk_enqueue_streams_items_in_constant_memory(app: Tenuto) -> Non
         batch = await app.bulk_enqueue("note", texts(count))
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
-        assert (await batch.progress())["total"] == count
+        assert (await batch.progress()).item_count == count
     assert peaks[1] < peaks[0] * 1.5 + 1_000_000, peaks
     assert peaks[1] < 20_000_000, peaks
 
@@ -184,13 +184,13 @@ async def test_interrupted_submission_continues_after_last_stored_chunk(replicat
     with pytest.raises(RuntimeError, match="power failure"):
         await replicating.bulk_enqueue("replicate", failing_at(4500), batch_key="monday")
     (interrupted,) = await replicating.batches.list()
-    assert interrupted["complete_at"] is None
-    assert 0 < interrupted["total"] < 4500
+    assert interrupted.complete_at is None
+    assert 0 < interrupted.item_count < 4500
     batch = await replicating.bulk_enqueue("replicate", slices(*range(5000)), batch_key="monday")
-    assert batch.id == interrupted["id"]
+    assert batch.id == interrupted.id
     again = await replicating.bulk_enqueue("replicate", slices(*range(5000)), batch_key="monday")
     assert again.id == batch.id
-    numbers = [item["input"]["slice"]["number"] async for item in batch.items()]
+    numbers = [item.input["slice"]["number"] async for item in batch.items()]
     assert sorted(numbers) == list(range(5000))
 
 
@@ -207,7 +207,7 @@ async def test_batch_key_with_different_inputs_is_an_error_and_changes_nothing(
     if len(other) < 5001:
         with raises_code("batch.inputs.different", Conflict):
             await replicating.bulk_enqueue("replicate", slices(*other), batch_key="monday")
-    assert (await batch.progress())["total"] == await open_tasks(replicating) == 5000
+    assert (await batch.progress()).item_count == await open_tasks(replicating) == 5000
 
 
 class BlockingInputs:
@@ -344,7 +344,7 @@ async def test_atomic_batch_stores_all_items_or_none(replicating: Tenuto) -> Non
     assert again.id == batch.id
     with raises_code("batch.inputs.different", Conflict):
         await replicating.bulk_enqueue("replicate", slices(1), atomic=True, batch_key="k")
-    assert (await batch.progress())["total"] == await open_tasks(replicating) == 3000
+    assert (await batch.progress()).item_count == await open_tasks(replicating) == 3000
 
 
 async def test_atomic_batch_does_not_continue_a_batch_submitted_in_chunks(replicating: Tenuto) -> None:
@@ -361,25 +361,25 @@ async def test_batch_item_with_open_key_is_not_created_again(replicating: Tenuto
     first = await replicating.bulk_enqueue("replicate", slices(1, 2, 3), key=key)
     second = await replicating.bulk_enqueue("replicate", slices(2, 3, 4, 4), key=key)
     progress = [await first.progress(), await second.progress()]
-    assert [(each["total"], each["duplicates"]) for each in progress] == [(3, 0), (1, 3)]
+    assert [(each.item_count, each.duplicate_count) for each in progress] == [(3, 0), (1, 3)]
     assert await open_tasks(replicating) == 4
-    assert [item["item_key"] async for item in second.items()] == ["users/4"]
+    assert [item.item_key async for item in second.items()] == ["users/4"]
 
 
 async def test_empty_batch_has_ended(replicating: Tenuto) -> None:
     progress = await (await replicating.bulk_enqueue("replicate", [])).wait(1)
-    assert (progress["total"], progress["left"], progress["state"]) == (0, 0, "ended")
+    assert (progress.item_count, progress.open_count, progress.state) == (0, 0, "ended")
 
 
 async def test_batch_progress_has_rate_and_remaining_time(replicating: Tenuto, worker: WorkerFactory) -> None:
     batch = await replicating.bulk_enqueue("replicate", slices(*range(40)))
     fresh = await batch.progress()
-    assert (fresh["state"], fresh["rate"], fresh["seconds_left"]) == ("in_progress", 0, None)
+    assert (fresh.state, fresh.rate_per_second, fresh.remaining_seconds) == ("in_progress", 0, None)
     async with worker():
         progress = await batch.wait(10)
-        assert progress["rate"] > 0
-        assert progress["ended_at"] is not None
-    assert [each["id"] for each in await replicating.batches.list(manifest="replicate")] == [batch.id]
+        assert progress.rate_per_second > 0
+        assert progress.ended_at is not None
+    assert [each.id for each in await replicating.batches.list(manifest="replicate")] == [batch.id]
 
 
 async def test_urgent_task_overtakes_a_large_batch(app: Tenuto, worker: WorkerFactory) -> None:

@@ -17,6 +17,7 @@ from tenuto.model.manifests import Manifest
 from tenuto.postgres.database import Database
 from tenuto.store import tasks as store
 from tests.support.errors import raises_code
+from tests.support.known_values import known
 from tests.support.manifests import (
     claim_runs,
     create_batch,
@@ -143,7 +144,7 @@ async def test_rule_7_success_updates_last_successful_run_of_the_manifest(app: T
         async def moved() -> Any:
             return (await app.manifests.get("batch")).last_successful_run_at
 
-        last = max([each["ended_at"] async for each in batch.items()])
+        last = max([known(each.ended_at) async for each in batch.items()])
         assert await eventually(moved) <= last
 
 

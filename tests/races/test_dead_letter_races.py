@@ -275,7 +275,7 @@ async def test_dead_letter_acknowledgement_with_lost_reply_happens_once_and_is_r
 
 async def test_batch_part_with_lost_reply_is_added_once(db: Database, proxied_db: Database, proxy: Proxy) -> None:
     stored = await create_manifest(db)
-    batch = (await bulk.open_batch(db, stored, db.clock.now(), ANA, key=None, name=None))["id"]
+    batch = (await bulk.open_batch(db, stored, db.clock.now(), ANA, key=None, name=None)).id
     like = await bulk.item_template(db, stored, batch, db.clock.now(), ANA)
     lose_commit_reply(proxy, batches.SQL.add_batch_part)
     await bulk.add_items(proxied_db, batch, 0, like, ["{}"] * 5, None)

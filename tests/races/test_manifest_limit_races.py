@@ -44,7 +44,7 @@ SELECT EXISTS (
 
 async def add_items(db: Database, stored: StoredManifest, items: int, seconds: float) -> UUID:
     now = db.clock.now()
-    batch = (await batches.open_batch(db, stored, now, ANA, key=None, name=None))["id"]
+    batch = (await batches.open_batch(db, stored, now, ANA, key=None, name=None)).id
     like = await batches.item_template(db, stored, batch, now, ANA)
     texts = [
         f'{{"number": {n}, "seconds": {seconds}, "group": "{stored.external_id}"}}' for n in range(items)

@@ -261,7 +261,7 @@ async def test_scheduler_decides_missed_occurrences_at_its_start(app: Tenuto, ba
         (run,) = await eventually(lambda: list_runs(app, "s"))
     assert run["due_at"] == due_at
     (row,) = await app.schedules.ledger("s")
-    assert (row["decision"], row["execution_id"]) == ("fired", run["id"])
+    assert (row.decision, row.execution_id) == ("fired", run["id"])
 
 
 async def test_ledger_of_a_busy_week_is_complete(db: Database) -> None:

@@ -254,12 +254,12 @@ class Actions:
                 self.db, Manifest(name, job="bake", policy=POLICY), ChangeContext(ACTOR, now)
             )
             opened = await batches.open_batch(self.db, stored, now, ACTOR, key=None, name=None)
-            like = await batches.item_template(self.db, stored, opened["id"], now, ACTOR)
-            await batches.add_items(self.db, opened["id"], 0, like, ["{}"] * items, None)
-            await batches.complete_batch(self.db, opened["id"], now)
+            like = await batches.item_template(self.db, stored, opened.id, now, ACTOR)
+            await batches.add_items(self.db, opened.id, 0, like, ["{}"] * items, None)
+            await batches.complete_batch(self.db, opened.id, now)
             # Items are due immediately by the clock of the database; by the machine clock that is now.
-            await self.db.fetch_all("UPDATE tenuto.tasks SET run_at = $2 WHERE batch_id = $1", opened["id"], now)
-            return UUID(str(opened["id"]))
+            await self.db.fetch_all("UPDATE tenuto.tasks SET run_at = $2 WHERE batch_id = $1", opened.id, now)
+            return UUID(str(opened.id))
 
         return self.run(make())
 

@@ -77,8 +77,8 @@ async def test_retried_batch_item_is_represented_by_its_new_task(db: Database, m
     assert await batch_counts(db, batch) == {"left": 2, "done": 1, "failed": 0, "cancelled": 0}
     assert await finish_all_runs(db, me) == 2
     assert await batch_counts(db, batch) == {"left": 0, "done": 3, "failed": 0, "cancelled": 0}
-    items = await batches.list_batch_items(db, batch, after=None, status=None, limit=10)
-    assert [item["status"] for item in items] == ["completed"] * 3
+    items = await batches.list_batch_items(db, batch, after=None, state=None, limit=10)
+    assert [item.state for item in items] == ["completed"] * 3
 
 
 async def test_batch_items_are_paged_and_filtered_by_status(db: Database, me: UUID) -> None:
@@ -86,13 +86,13 @@ async def test_batch_items_are_paged_and_filtered_by_status(db: Database, me: UU
     held = await claim_runs(db, me, 3)
     await finish_task(db, held[0])
     await finish_task(db, held[1], "failed")
-    items = await batches.list_batch_items(db, batch, after=None, status=None, limit=10)
-    assert sorted(item["status"] for item in items) == ["completed", "failed", "in_progress", "queued", "queued"]
-    first = await batches.list_batch_items(db, batch, after=None, status=None, limit=2)
-    rest = await batches.list_batch_items(db, batch, after=first[-1]["task_id"], status=None, limit=10)
-    assert [item["task_id"] for item in first + rest] == sorted(item["task_id"] for item in items)
+    items = await batches.list_batch_items(db, batch, after=None, state=None, limit=10)
+    assert sorted(item.state for item in items) == ["completed", "failed", "in_progress", "queued", "queued"]
+    first = await batches.list_batch_items(db, batch, after=None, state=None, limit=2)
+    rest = await batches.list_batch_items(db, batch, after=first[-1].task_id, state=None, limit=10)
+    assert [item.task_id for item in first + rest] == sorted(item.task_id for item in items)
     for status, number in (("completed", 1), ("failed", 1), ("in_progress", 1), ("queued", 2), ("waiting", 0)):
-        assert len(await batches.list_batch_items(db, batch, after=None, status=status, limit=10)) == number, status
+        assert len(await batches.list_batch_items(db, batch, after=None, state=status, limit=10)) == number, status
 
 
 async def test_paused_batch_starts_no_item_and_running_items_continue(db: Database, me: UUID) -> None:
@@ -250,12 +250,12 @@ async def test_dead_letter_retry_in_a_paused_batch_waits(db: Database, me: UUID)
 async def test_batch_part_is_added_once_and_only_missing_items(db: Database) -> None:
     stored = await create_manifest(db)
     now = db.clock.now()
-    batch = (await bulk.open_batch(db, stored, now, ANA, key="k", name=None))["id"]
+    batch = (await bulk.open_batch(db, stored, now, ANA, key="k", name=None)).id
     template = await bulk.item_template(db, stored, batch, now, ANA)
     assert await bulk.add_items(db, batch, 0, template, ["{}"] * 3, None) == 3
     assert await bulk.add_items(db, batch, 0, template, ["{}"] * 3, None) == 0
     assert await bulk.add_items(db, batch, 0, template, ["{}"] * 5, None) == 2
-    assert (await bulk.open_batch(db, stored, now, ANA, key="k", name=None))["id"] == batch
+    assert (await bulk.open_batch(db, stored, now, ANA, key="k", name=None)).id == batch
     assert (await batch_counts(db, batch))["left"] == 5
 
 
@@ -270,7 +270,7 @@ async def test_item_added_to_a_paused_batch_waits(db: Database) -> None:
 
 async def test_batch_of_a_deleted_manifest_accepts_no_items(db: Database) -> None:
     stored = await create_manifest(db)
-    batch = (await bulk.open_batch(db, stored, db.clock.now(), ANA, key=None, name=None))["id"]
+    batch = (await bulk.open_batch(db, stored, db.clock.now(), ANA, key=None, name=None)).id
     template = await bulk.item_template(db, stored, batch, db.clock.now(), ANA)
     await db.fetch_all("DELETE FROM tenuto.manifests")
     with raises_code("batch.manifest.deleted", Conflict):

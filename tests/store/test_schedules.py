@@ -118,16 +118,16 @@ async def test_schedules_are_listed_by_name_with_their_last_run(db: Database) ->
     run = (await run_schedule_now(db, "beta")).execution_id
     everything: dict[str, Any] = {"after": None, "enabled": None, "search": None, "limit": 10}
 
-    async def list_entries(**given: Any) -> list[dict[str, Any]]:
+    async def list_entries(**given: Any) -> list[schedules.ScheduleRecord]:
         return await schedules.list_schedules(db, **{**everything, **given})
 
-    assert [row["name"] for row in await list_entries()] == ["alpha", "beta", "gamma"]
-    assert [row["name"] for row in await list_entries(after="alpha", limit=1)] == ["beta"]
-    assert [row["name"] for row in await list_entries(enabled=False)] == ["gamma"]
-    assert [row["name"] for row in await list_entries(search="ALPH")] == ["alpha"]
-    rows = {row["name"]: row for row in await list_entries()}
-    assert (rows["beta"]["last_execution_id"], rows["beta"]["last_state"]) == (run, "in_progress")
-    assert rows["alpha"]["last_execution_id"] is None
+    assert [row.name for row in await list_entries()] == ["alpha", "beta", "gamma"]
+    assert [row.name for row in await list_entries(after="alpha", limit=1)] == ["beta"]
+    assert [row.name for row in await list_entries(enabled=False)] == ["gamma"]
+    assert [row.name for row in await list_entries(search="ALPH")] == ["alpha"]
+    rows = {row.name: row for row in await list_entries()}
+    assert (rows["beta"].last_execution_id, rows["beta"].last_state) == (run, "in_progress")
+    assert rows["alpha"].last_execution_id is None
 
 
 async def test_schedules_using_another_as_a_step_are_found(db: Database) -> None:
@@ -148,7 +148,7 @@ async def test_ledger_is_paged_newest_first(db: Database) -> None:
 
     async def list_entries(**given: Any) -> list[int]:
         rows = await schedules.list_ledger_entries(db, **{**everything, **given})
-        return [int((row["due_at"] - NOON) / MINUTE) for row in rows]
+        return [int((row.due_at - NOON) / MINUTE) for row in rows]
 
     assert await list_entries() == [3, 2, 1, 0]
     assert await list_entries(limit=2) == [3, 2]

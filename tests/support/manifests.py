@@ -70,10 +70,10 @@ async def create_batch(db: Database, stored: StoredManifest, items: int, *, key:
     """Create a complete batch with this number of items."""
     now = db.clock.now()
     batch = await bulk.open_batch(db, stored, now, ANA, key=key, name=None)
-    like = await bulk.item_template(db, stored, batch["id"], now, ANA)
-    await bulk.add_items(db, batch["id"], 0, like, ["{}"] * items, None)
-    await bulk.complete_batch(db, batch["id"], now)
-    return UUID(str(batch["id"]))
+    like = await bulk.item_template(db, stored, batch.id, now, ANA)
+    await bulk.add_items(db, batch.id, 0, like, ["{}"] * items, None)
+    await bulk.complete_batch(db, batch.id, now)
+    return UUID(str(batch.id))
 
 
 async def claim_runs(db: Database, worker_id: UUID, limit: int = 1000) -> list[Task]:
@@ -97,11 +97,11 @@ async def batch_counts(db: Database, id: UUID) -> dict[str, int]:
     """Return the counts of batch items by result and check their sum."""
     found = await batches.load_batch(db, id)
     assert found is not None
-    left, past = sum(found["open"].values()), found["past"]
+    left, past = sum(found.open_counts.values()), found.ended_counts
     done = past.get("completed", 0) + past.get("completed_with_warning", 0)
     cancelled = past.get("cancelled", 0)
-    failed = sum(past.values()) - done - cancelled - found["retried"]
-    assert found["total"] == left + done + failed + cancelled, found
+    failed = sum(past.values()) - done - cancelled - found.retried_count
+    assert found.item_count == left + done + failed + cancelled, found
     return {"left": left, "done": done, "failed": failed, "cancelled": cancelled}
 
 

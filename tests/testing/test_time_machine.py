@@ -29,8 +29,8 @@ async def load_ledger(app: Tenuto, name: str) -> list[tuple[datetime, str]]:
     rows: list[tuple[datetime, str]] = []
     before = None
     while page := await app.schedules.ledger(name, before=before, limit=500):
-        rows += [(row["due_at"], row["decision"]) for row in page]
-        before = page[-1]["due_at"]
+        rows += [(row.due_at, row.decision) for row in page]
+        before = page[-1].due_at
     return rows[::-1]
 
 

@@ -8,9 +8,10 @@ resuming and cancelling change a limited number of tasks per transaction, so loc
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
+from enum import StrEnum
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -26,12 +27,13 @@ from tenuto.model.operation_context import OperationCaller
 from tenuto.model.tasks import Settlement, cancelled_outcome
 from tenuto.operations.batch_inputs import ChunkReader, KeyFunction, PipelinedWriter
 from tenuto.operations.dead_letters import DeadLetters
-from tenuto.operations.listing import MAX_LIMIT, Record, check_limit, require_single_match
+from tenuto.operations.listing import MAX_LIMIT, check_limit, require_single_match
 from tenuto.operations.manifests import Manifests
 from tenuto.operations.operation import OpenDatabase, Operation, OperationGroup
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling.manifest_manager import new_run
 from tenuto.store import activities, batches, manifests, task_outcomes
+from tenuto.store.batches import BatchItemRecord, BatchOutcomes, BatchRecord, StoredBatch
 from tenuto.store.manifests import NewRun, StoredManifest
 
 CHUNK_SIZE = 5000
@@ -41,6 +43,31 @@ _FIRST_POLL_SECONDS = 0.02
 _MAX_POLL_SECONDS = 1.0
 
 
+class BatchState(StrEnum):
+    FILLING = "filling"
+    """Items are still being submitted."""
+    IN_PROGRESS = "in_progress"
+    PAUSED = "paused"
+    CANCELLED = "cancelled"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDetails(BatchOutcomes):
+    """A batch with totals, rate and remaining time."""
+
+    open_count: int
+    done_count: int
+    failed_count: int
+    """Number of items that failed permanently and were not retried."""
+    cancelled_count: int
+    running_count: int
+    rate_per_second: float
+    """Items that ended per second, lately."""
+    remaining_seconds: float | None
+    state: BatchState
+
+
 @dataclass(frozen=True, slots=True)
 class Batch:
     """Handle of a batch."""
@@ -48,7 +75,7 @@ class Batch:
     id: UUID
     _batches: Batches
 
-    async def progress(self) -> Record:
+    async def progress(self) -> BatchDetails:
         """Return counts by state, rate and remaining time."""
         return await self._batches.get(self.id)
 
@@ -65,13 +92,13 @@ class Batch:
         """Retry the permanently failed items and return their number."""
         return await self._batches.retry_failed(self.id, note=note)
 
-    async def wait(self, timeout: float | None = None) -> Record:
+    async def wait(self, timeout: float | None = None) -> BatchDetails:
         """Wait until all items have ended and return the batch."""
         return await self._batches.wait(self.id, timeout)
 
-    def items(self, *, status: str | None = None) -> AsyncIterator[Record]:
+    def items(self, *, state: str | None = None) -> AsyncIterator[BatchItemRecord]:
         """Iterate over the items with their outcomes."""
-        return self._batches.items(self.id, status=status)
+        return self._batches.items(self.id, state=state)
 
 
 class Batches(OperationGroup):
@@ -124,21 +151,21 @@ class Batches(OperationGroup):
             dump,
             key,
             stored_count=received_count(batch),
-            stored_digest=batch["digest"],
+            stored_digest=batch.digest,
             with_digest=batch_key is not None,
             start_write=writer.start_pending,
         )
-        if batch["complete_at"] is None:
-            template = await item_template(database, stored, batch["id"], now, by)
+        if batch.complete_at is None:
+            template = await item_template(database, stored, batch.id, now, by)
             await self._store_in_chunks(database, batch, template, reader, writer)
         else:
             await reader.check_all_stored()
-        return Batch(batch["id"], self)
+        return Batch(batch.id, self)
 
     async def _store_in_chunks(
-        self, database: Database, batch: Record, template: NewRun, reader: ChunkReader, writer: PipelinedWriter
+        self, database: Database, batch: StoredBatch, template: NewRun, reader: ChunkReader, writer: PipelinedWriter
     ) -> None:
-        id, start = batch["id"], received_count(batch)
+        id, start = batch.id, received_count(batch)
         async with writer:
             async for chunk in reader:
                 run = replace(template, created_at=database.clock.now())  # queued since its own arrival
@@ -164,15 +191,15 @@ class Batches(OperationGroup):
 
         async def act(connection: Connection) -> UUID:
             batch = await open_batch_in_tx(connection, new, stored, now, by, key=key, name=name)
-            if batch["id"] != new and batch["complete_at"] is None:
+            if batch.id != new and batch.complete_at is None:
                 raise Conflict(
-                    f"batch {batch['id']} with the key {key!r} is being submitted without atomic",
+                    f"batch {batch.id} with the key {key!r} is being submitted without atomic",
                     code="batch.key.not_atomic",
                     field="batch_key",
                     remedy="finish it without atomic, or use another batch_key",
                 )
-            if batch["complete_at"] is not None:
-                reader.check_same_inputs(received_count(batch), batch["digest"])
+            if batch.complete_at is not None:
+                reader.check_same_inputs(received_count(batch), batch.digest)
             else:
                 start = 0
                 for chunk_ids, chunk in zip(ids, chunks, strict=True):
@@ -181,19 +208,19 @@ class Batches(OperationGroup):
                     )
                     start += len(chunk.inputs)
                 await batches.complete_submission(connection, new, now)
-            id: UUID = batch["id"]
+            id: UUID = batch.id
             return id
 
         return Batch(await database.transaction(act), self)
 
-    async def get(self, id: UUID) -> Record:
+    async def get(self, id: UUID) -> BatchDetails:
         """Return a batch with counts by state, rate and remaining time."""
         database = await self._open()
         found = await batches.load_batch(database, id)
         if found is None:
             raise _not_found(id)
         now = database.clock.now()
-        since = max(now - _RATE_WINDOW, found["created_at"])  # a new batch has a shorter window
+        since = max(now - _RATE_WINDOW, found.created_at)  # a new batch has a shorter window
         window_seconds = max((now - since).total_seconds(), 0.5)
         return _with_totals(found, await batches.count_ended_since(database, id, since) / window_seconds)
 
@@ -207,24 +234,24 @@ class Batches(OperationGroup):
 
     async def list(
         self, *, below: UUID | None = None, manifest: str | None = None, limit: int = 50
-    ) -> Sequence[Record]:
+    ) -> Sequence[BatchRecord]:
         """List batches, newest first."""
         return await batches.list_batches(await self._open(), below=below, manifest=manifest, limit=check_limit(limit))
 
-    async def items(self, id: UUID, *, status: str | None = None) -> AsyncIterator[Record]:
+    async def items(self, id: UUID, *, state: str | None = None) -> AsyncIterator[BatchItemRecord]:
         """Iterate over all items of a batch with their outcomes."""
         database, after = await self._open(), None
-        while page := await batches.list_batch_items(database, id, after=after, status=status, limit=MAX_LIMIT):
+        while page := await batches.list_batch_items(database, id, after=after, state=state, limit=MAX_LIMIT):
             for item in page:
                 yield item
-            after = page[-1]["task_id"]
+            after = page[-1].task_id
 
     async def list_items(
-        self, id: UUID, *, above: UUID | None = None, status: str | None = None, limit: int = 100
-    ) -> Sequence[Record]:
+        self, id: UUID, *, above: UUID | None = None, state: str | None = None, limit: int = 100
+    ) -> Sequence[BatchItemRecord]:
         """List one page of items of a batch; page with ``above``."""
         database = await self._open()
-        found = await batches.list_batch_items(database, id, after=above, status=status, limit=check_limit(limit))
+        found = await batches.list_batch_items(database, id, after=above, state=state, limit=check_limit(limit))
         if not found:
             await self.get(id)
         return found
@@ -249,12 +276,12 @@ class Batches(OperationGroup):
         await self.get(id)
         return await self._dead_letters.retry_all_of_batch(id, note=note, request_id=request_id)
 
-    async def wait(self, id: UUID, timeout: float | None = None) -> Record:
+    async def wait(self, id: UUID, timeout: float | None = None) -> BatchDetails:
         """Wait until all items of a batch have ended and return the batch."""
         deadline, pause = None if timeout is None else monotonic_seconds() + timeout, _FIRST_POLL_SECONDS
         while True:
             found = await self.get(id)
-            if found["ended_at"] is not None or (found["complete_at"] is not None and found["left"] == 0):
+            if found.ended_at is not None or (found.complete_at is not None and found.open_count == 0):
                 return found
             left = pause if deadline is None else deadline - monotonic_seconds()
             if left <= 0:
@@ -265,33 +292,34 @@ class Batches(OperationGroup):
             pause = min(pause * 1.5, _MAX_POLL_SECONDS)
 
 
-def _with_totals(batch: Record, rate: float) -> Record:
+def _with_totals(batch: BatchOutcomes, rate_per_second: float) -> BatchDetails:
     """Return a batch with its totals, rate and remaining time."""
-    left = sum(batch["open"].values())
-    past: Mapping[str, int] = batch["past"]
-    done = past.get("completed", 0) + past.get("completed_with_warning", 0)
-    return {
-        **batch,
-        "left": left,
-        "done": done,
+    open_count = sum(batch.open_counts.values())
+    ended = batch.ended_counts
+    done_count = ended.get("completed", 0) + ended.get("completed_with_warning", 0)
+    cancelled_count = ended.get("cancelled", 0)
+    return BatchDetails(
+        **{field.name: getattr(batch, field.name) for field in fields(batch)},
+        open_count=open_count,
+        done_count=done_count,
         # A retried item is counted by its new task; its old failure is subtracted.
-        "failed": sum(past.values()) - done - past.get("cancelled", 0) - batch["retried"],
-        "cancelled": past.get("cancelled", 0),
-        "running": batch["open"].get("running", 0),
-        "rate": rate,
-        "seconds_left": left / rate if rate and left else None,
-        "state": _state(batch, left),
-    }
+        failed_count=sum(ended.values()) - done_count - cancelled_count - batch.retried_count,
+        cancelled_count=cancelled_count,
+        running_count=batch.open_counts.get("running", 0),
+        rate_per_second=rate_per_second,
+        remaining_seconds=open_count / rate_per_second if rate_per_second and open_count else None,
+        state=_state(batch, open_count),
+    )
 
 
-def _state(batch: Record, left: int) -> str:
-    if batch["cancelled_at"] is not None:
-        return "cancelled"
-    if batch["paused_at"] is not None:
-        return "paused"
-    if batch["complete_at"] is None:
-        return "filling"
-    return "in_progress" if left else "ended"
+def _state(batch: BatchOutcomes, open_count: int) -> BatchState:
+    if batch.cancelled_at is not None:
+        return BatchState.CANCELLED
+    if batch.paused_at is not None:
+        return BatchState.PAUSED
+    if batch.complete_at is None:
+        return BatchState.FILLING
+    return BatchState.IN_PROGRESS if open_count else BatchState.ENDED
 
 
 # --- transactions ---------------------------------------------------------------------------------------------------
@@ -299,7 +327,7 @@ def _state(batch: Record, left: int) -> str:
 
 async def open_batch(
     database: Database, manifest: StoredManifest, now: datetime, by: Actor, *, key: str | None, name: str | None
-) -> dict[str, Any]:
+) -> StoredBatch:
     """Find the batch with this key, or create it."""
     id = new_id()
     return await database.transaction(
@@ -316,7 +344,7 @@ async def open_batch_in_tx(
     *,
     key: str | None,
     name: str | None,
-) -> dict[str, Any]:
+) -> StoredBatch:
     """Find or create a batch in an open transaction."""
     await batches.insert_batch(
         connection, id, key=key, manifest_id=manifest.id, external_id=manifest.external_id, name=name, now=now, by=by
@@ -327,9 +355,9 @@ async def open_batch_in_tx(
         else await batches.lock_batch(connection, id)
     )
     assert found is not None
-    if found["manifest_id"] != manifest.id:
+    if found.manifest_id != manifest.id:
         raise Conflict(
-            f"the key {key!r} belongs to a batch of the manifest {found['external_id']!r}",
+            f"the key {key!r} belongs to a batch of the manifest {found.external_id!r}",
             code="batch.key.in_use",
             field="batch_key",
             remedy="use another batch_key",
@@ -348,9 +376,9 @@ async def item_template(
     return new_run(manifest.id, manifest.manifest, now, by, group_priority=priority, batch_id=batch_id)
 
 
-def received_count(batch: dict[str, Any]) -> int:
+def received_count(batch: StoredBatch) -> int:
     """Return the number of inputs received, including skipped duplicates."""
-    return int(batch["total"] + batch["duplicates"])
+    return batch.item_count + batch.duplicate_count
 
 
 async def add_items(
@@ -390,7 +418,7 @@ async def add_items_in_tx(
     batch = await batches.lock_batch(connection, batch_id)
     if batch is None:
         raise _not_found(batch_id)
-    if batch["cancelled_at"] is not None:
+    if batch.cancelled_at is not None:
         raise _cancelled(batch)
     known = received_count(batch) - start  # stored already, by a lost reply or a concurrent caller
     if known >= len(inputs):  # guard: batches.part_is_added_once
@@ -398,11 +426,11 @@ async def add_items_in_tx(
     ids, inputs, keys = ids[known:], inputs[known:], None if keys is None else keys[known:]
     if not await manifests.prevent_deletion(connection, template.manifest_id):  # guard: batches.manifest_is_kept
         raise Conflict(
-            f"the manifest {batch['external_id']!r} of batch {batch_id} has been deleted",
+            f"the manifest {batch.external_id!r} of batch {batch_id} has been deleted",
             code="batch.manifest.deleted",
             remedy="cancel the batch",
         )
-    template.is_held = batch["paused_at"] is not None
+    template.is_held = batch.paused_at is not None
     created = await batches.add_batch_part(connection, batch_id, template, ids, inputs, keys, digest, sent)
     if not template.is_held:
         await manifests.notify_run_enqueued(connection, template)
@@ -425,7 +453,7 @@ async def pause_batch(database: Database, id: UUID, now: datetime, by: Actor) ->
     paused = await database.transaction(lambda connection: batches.pause_batch(connection, id, now, by))
     if not await _repeat_until_zero(database, hold_chunk) and not paused:
         found = await batches.load_batch(database, id)
-        if found is None or found["paused_at"] != now:  # otherwise this call paused it and lost the reply
+        if found is None or found.paused_at != now:  # otherwise this call paused it and lost the reply
             raise _change_refusal(id, found, Conflict(f"batch {id} is already paused", code="batch.already_paused"))
 
 
@@ -439,7 +467,7 @@ async def resume_batch(database: Database, id: UUID, now: datetime) -> None:
 
     async def release_chunk(connection: Connection) -> int:
         state = (await batches.lock_shared_with_state(connection, [id])).get(id)
-        if state is None or state["paused"] or state["cancelled"]:
+        if state is None or state.is_paused or state.is_cancelled:
             return 0
         return await batches.release_batch_items(connection, id, now, CHUNK_SIZE)
 
@@ -454,7 +482,7 @@ async def cancel_batch(database: Database, id: UUID, now: datetime, by: Actor) -
 
     async def end_chunk(connection: Connection) -> int:
         state = (await batches.lock_shared_with_state(connection, [id])).get(id)
-        if state is None or not state["cancelled"]:
+        if state is None or not state.is_cancelled:
             return 0
         tasks = await batches.lock_unclaimed_items(connection, id, CHUNK_SIZE)
         await task_outcomes.end_tasks(
@@ -467,7 +495,7 @@ async def cancel_batch(database: Database, id: UUID, now: datetime, by: Actor) -
         found = await batches.load_batch(database, id)
         if found is None:
             raise _not_found(id)
-        if found["cancelled_at"] != now:  # otherwise this call cancelled it and lost the reply
+        if found.cancelled_at != now:  # otherwise this call cancelled it and lost the reply
             raise _cancelled(found)
 
 
@@ -478,16 +506,16 @@ async def _repeat_until_zero(database: Database, change_chunk: Callable[[Connect
     return total
 
 
-def _change_refusal(id: UUID, batch: Record | None, otherwise: Conflict) -> NotFound | Conflict:
+def _change_refusal(id: UUID, batch: StoredBatch | None, otherwise: Conflict) -> NotFound | Conflict:
     """Return the reason why a batch could not be paused or resumed."""
     if batch is None:
         return _not_found(id)
-    return otherwise if batch["cancelled_at"] is None else _cancelled(batch)
+    return otherwise if batch.cancelled_at is None else _cancelled(batch)
 
 
 def _not_found(id: UUID) -> NotFound:
     return NotFound(f"there is no batch {id}", code="batch.not_found", remedy="see `tenuto batch list`")
 
 
-def _cancelled(batch: Record) -> Conflict:
-    return Conflict(f"batch {batch['id']} was cancelled by {batch['cancelled_by']}", code="batch.cancelled")
+def _cancelled(batch: StoredBatch) -> Conflict:
+    return Conflict(f"batch {batch.id} was cancelled by {batch.cancelled_by}", code="batch.cancelled")

@@ -27,6 +27,7 @@ from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling.manifest_manager import new_run
 from tenuto.settings import Settings
 from tenuto.store import activities, batches, dead_letters, manifests, step_checkpoints
+from tenuto.store.batches import BatchLock
 from tenuto.store.dead_letters import DeadLetterDetails, DeadLetterRecord, FailureGroup, OpenDeadLetter
 from tenuto.store.manifests import GroupSettings, NewRun, StoredManifest
 
@@ -292,7 +293,7 @@ async def retry_dead_letters(
 
 
 def _retry_refusal(
-    dead_letter: OpenDeadLetter, manifest: StoredManifest | None, batch: Mapping[str, Any] | None
+    dead_letter: OpenDeadLetter, manifest: StoredManifest | None, batch: BatchLock | None
 ) -> Conflict | None:
     """Return the reason why a dead letter cannot be retried."""
     if manifest is None or manifest.id != dead_letter.manifest_id:
@@ -301,7 +302,7 @@ def _retry_refusal(
             code="dead_letter.manifest.deleted",
             remedy="acknowledge the dead letter instead",
         )
-    if batch is not None and batch["cancelled"]:
+    if batch is not None and batch.is_cancelled:
         return Conflict(
             f"the batch {dead_letter.batch_id} of dead letter {dead_letter.id} was cancelled",
             code="dead_letter.batch.cancelled",
@@ -314,7 +315,7 @@ async def _new_run(
     connection: Connection,
     dead_letter: OpenDeadLetter,
     stored: StoredManifest,
-    batch: Mapping[str, Any] | None,
+    batch: BatchLock | None,
     now: datetime,
     by: Actor,
     id: UUID,
@@ -328,7 +329,7 @@ async def _new_run(
         item_key=_explicit_key(dead_letter.item, dead_letter.task_id),
         group_priority=group.priority,
     )  # fmt: skip
-    run.is_held = batch is not None and batch["paused"]
+    run.is_held = batch is not None and batch.is_paused
     return run
 
 

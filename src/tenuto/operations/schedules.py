@@ -26,7 +26,7 @@ from tenuto.model.schedules import (
 from tenuto.model.steps import Step
 from tenuto.model.triggers import Trigger
 from tenuto.operations.definition_operations import DefinitionOperations
-from tenuto.operations.listing import Record, check_limit
+from tenuto.operations.listing import check_limit
 from tenuto.operations.operation import OpenDatabase
 from tenuto.postgres.database import Database
 from tenuto.scheduling import firing
@@ -35,7 +35,7 @@ from tenuto.simulation.input_loader import SimulationOptions, simulate_stored_sc
 from tenuto.simulation.simulator import Simulation
 from tenuto.steps.step_kinds import check_steps, resolve_definition, resolve_plan
 from tenuto.store import schedules
-from tenuto.store.schedules import Schedule
+from tenuto.store.schedules import LedgerRecord, Schedule, ScheduleRecord
 
 _MAX_CACHED_SCHEDULES = 1000
 
@@ -94,7 +94,7 @@ class Schedules(DefinitionOperations[DeclaredSchedule, ScheduleDefinition, Sched
 
     async def list(
         self, *, after: str | None = None, enabled: bool | None = None, search: str | None = None, limit: int = 100
-    ) -> Sequence[Record]:
+    ) -> Sequence[ScheduleRecord]:
         """List schedules by name, each with its last run."""
         return await schedules.list_schedules(
             await self._open(), after=after, enabled=enabled, search=search, limit=check_limit(limit)
@@ -118,7 +118,7 @@ class Schedules(DefinitionOperations[DeclaredSchedule, ScheduleDefinition, Sched
         below: UUID | None = None,
         decision: str | None = None,
         limit: int = 100,
-    ) -> Sequence[Record]:
+    ) -> Sequence[LedgerRecord]:
         """List the occurrence ledger: every due instant and its decision, newest first.
 
         The next page is ``before`` the last instant and ``below`` its id, as schedules may share an instant.

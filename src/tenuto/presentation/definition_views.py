@@ -35,14 +35,14 @@ def _next_run_time(row: Any, _: datetime) -> str | None:
 
 
 def _last_run(row: Any, _: datetime) -> str:
-    place = f"{(row['last_group'] or 0) + 1} of {row['last_groups']}"
+    place = f"{(row['last_group'] or 0) + 1} of {row['last_group_count']}"
     match row["last_state"]:
         case None:
             return "never ran"
         case "in_progress":
             return f"running {place}"
         case "completed":
-            failed = row["last_failed_steps"]
+            failed = row["last_failed_step_count"]
             return f"completed, {count_noun(failed, 'step')} failed" if failed else "completed"
         case state:
             return f"{state} at {place}"
@@ -74,7 +74,7 @@ LEDGER = ResourceView(
     "occurrences",
     (
         Column("due", "due_at", "instant"),
-        Column("until", "until", "instant", under="due", label="up to {}"),
+        Column("until", "last_due_at", "instant", under="due", label="up to {}"),
         Column("schedule", "schedule_name", under="execution"),
         Column("decision", "decision", "state", flexible=True),
         Column("reason", _decision_reason, under="decision", flexible=True),

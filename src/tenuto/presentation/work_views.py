@@ -212,9 +212,9 @@ def batch_display_state(batch: Any) -> str:
         return "paused"
     if batch["complete_at"] is None:
         return "filling"
-    if batch["open"]:
+    if batch["open_count"]:
         return "in_progress"
-    return "some_failed" if batch["failed"] else "completed"
+    return "some_failed" if batch["failed_count"] else "completed"
 
 
 def batch_key(batch: Any) -> str | None:
@@ -230,9 +230,9 @@ BATCHES = ResourceView(
         Column("name", "name", under="manifest"),
         Column("key", batch_key, under="manifest"),
         Column("state", batch_display_state, "state"),
-        Column("items", "total", "count"),
-        Column("open", "open", "count", under="items", label="{} open"),
-        Column("failed", "failed", "count", under="state", label="{} failed"),
+        Column("items", "item_count", "count"),
+        Column("open", "open_count", "count", under="items", label="{} open"),
+        Column("failed", "failed_count", "count", under="state", label="{} failed"),
         Column("created", "created_at", "age"),
         Column("by", "initiator_name", under="created", label="by {}"),
     ),
@@ -243,7 +243,7 @@ BATCH_ITEMS = ResourceView(
     "items",
     (
         Column("key", "item_key", flexible=True),
-        Column("state", "status", "state"),
+        Column("state", "state", "state"),
         Column("reason", "reason", drop=4),
         Column("attempt", "attempt", "number", drop=1),
         Column("started at", "started_at", "instant", drop=6),

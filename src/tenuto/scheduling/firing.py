@@ -281,15 +281,15 @@ async def run_schedule(
         connection, None if schedule is None else schedule.id, request_id
     )
     if earlier is not None:
-        if schedule is not None and earlier["schedule_id"] != schedule.id:
+        if schedule is not None and earlier.schedule_id != schedule.id:
             raise Conflict(
-                f"request_id {request_id} was used before to run schedule {earlier['schedule_name']!r}",
+                f"request_id {request_id} was used before to run schedule {earlier.schedule_name!r}",
                 code="schedule.request_id.reused",
                 field="request_id",
                 remedy="use a new request id",
             )
         on_repeat()
-        return RunResult(Decision(earlier["decision"]), earlier["reason"], earlier["execution_id"])
+        return RunResult(Decision(earlier.decision), earlier.reason, earlier.execution_id)
     if schedule is None:
         raise NotFound(
             f"schedule {name!r} does not exist", code="schedule.not_found", remedy="see `tenuto schedule list`"

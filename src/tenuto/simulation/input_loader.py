@@ -5,7 +5,7 @@ Reads only. Given definitions, durations and slots take precedence over stored o
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -21,7 +21,7 @@ from tenuto.simulation.simulator import SimulatedSchedule, Simulation, TimeSpan,
 from tenuto.store import schedules
 from tenuto.store.reports import diagnosis
 from tenuto.store.reports.diagnosis import QueueCapacity
-from tenuto.store.schedules import Schedule
+from tenuto.store.schedules import Schedule, ScheduleRecord
 
 ASSUMED_SECONDS = 60.0
 """The assumed duration of a run without history."""
@@ -80,10 +80,10 @@ async def _select_schedules(
     stored: dict[str, _SelectedSchedule] = {}
     disabled: set[str] = set()
     async for record in _iterate_stored(database):
-        name, ended = record["name"], record["last_ended_at"]
-        running_since = record["last_started_at"] if ended is None else None
-        stored[name] = _SelectedSchedule(_load_definition(record), str(record["id"]), running_since)
-        if not record["enabled"] and name not in options.names:
+        name, ended = record.name, record.last_ended_at
+        running_since = record.last_started_at if ended is None else None
+        stored[name] = _SelectedSchedule(_load_definition(record), str(record.id), running_since)
+        if not record.enabled and name not in options.names:
             disabled.add(name)
     kept = await _find_kept(database, options.definitions)
     for definition in options.definitions:
@@ -147,7 +147,7 @@ def _is_covered_by(step: Mapping[str, Any], declared: Mapping[str, Any]) -> bool
     )
 
 
-async def _iterate_stored(database: Database) -> Any:
+async def _iterate_stored(database: Database) -> AsyncIterator[ScheduleRecord]:
     after: str | None = None
     for _ in range(MAX_SCHEDULES // _PAGE + 1):
         page = await schedules.list_schedules(database, after=after, enabled=None, search=None, limit=_PAGE)
@@ -155,7 +155,7 @@ async def _iterate_stored(database: Database) -> Any:
             yield record
         if len(page) < _PAGE:
             return
-        after = page[-1]["name"]
+        after = page[-1].name
     raise Invalid(
         f"there are more than {MAX_SCHEDULES:,} schedules",
         code="simulation.too_many_schedules",
@@ -164,14 +164,14 @@ async def _iterate_stored(database: Database) -> Any:
     )
 
 
-def _load_definition(record: Mapping[str, Any]) -> ScheduleDefinition:
+def _load_definition(record: ScheduleRecord) -> ScheduleDefinition:
     return ScheduleDefinition(
-        record["name"],
-        trigger_from_fields(record["trigger"]),
-        plan_from_fields(record["plan"]),
-        record["description"],
-        record["overlap"],
-        misfire_from_stored_fields(record["misfire"]),
+        record.name,
+        trigger_from_fields(record.trigger),
+        plan_from_fields(record.plan),
+        record.description,
+        record.overlap,
+        misfire_from_stored_fields(record.misfire),
     )
 
 

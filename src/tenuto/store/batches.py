@@ -5,27 +5,118 @@ Counts are computed from the tasks and activities of the items, so they cannot d
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
-from tenuto.model.actors import Actor
-from tenuto.model.tasks import Task
-from tenuto.postgres.database import Connection, Database, Row
+from tenuto.model.actors import Actor, ActorType
+from tenuto.model.tasks import ActivityState, OutcomeReason, Task
+from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.bulk_copy import copy_tasks
 from tenuto.store.manifests import NewRun, enqueue_runs
-from tenuto.store.records import PositionalMapper
+from tenuto.store.records import FromJson, PositionalMapper, RowMapper, TransitionalRecord
 from tenuto.tracing import add_traceparent, record_enqueue_span
 
 SQL = load_statements(__file__)
 
-_TASKS = PositionalMapper(Task, SQL.lock_unclaimed_items)
-_JSON = frozenset({"open", "past", "input", "output", "error"})
 
-Record = dict[str, Any]
+@dataclass(frozen=True, slots=True)
+class StoredBatch(TransitionalRecord):
+    """A batch without the outcomes of its items."""
+
+    id: UUID
+    key: str | None
+    """Idempotency key."""
+    manifest_id: UUID
+    external_id: str
+    """External id of the manifest."""
+    name: str | None
+    item_count: int
+    """Number of created items, without duplicates of an item key."""
+    duplicate_count: int
+    digest: str | None
+    """Digest of the inputs received so far."""
+    complete_at: datetime | None
+    """When the last part was added."""
+    created_at: datetime
+    paused_at: datetime | None
+    paused_by: str | None
+    cancelled_at: datetime | None
+    cancelled_by: str | None
+    initiator_type: ActorType
+    initiator_id: str | None
+    initiator_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class BatchOutcomes(StoredBatch):
+    """A batch with the outcomes of its items."""
+
+    open_counts: Annotated[dict[str, int], FromJson]
+    """Number of open items by state."""
+    ended_counts: Annotated[dict[str, int], FromJson]
+    """Number of ended items by state."""
+    retried_count: int
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRecord(TransitionalRecord):
+    """A batch, as in lists."""
+
+    id: UUID
+    key: str | None
+    manifest_id: UUID
+    external_id: str
+    name: str | None
+    item_count: int
+    duplicate_count: int
+    complete_at: datetime | None
+    created_at: datetime
+    paused_at: datetime | None
+    paused_by: str | None
+    cancelled_at: datetime | None
+    cancelled_by: str | None
+    initiator_name: str
+    open_count: int
+    failed_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class BatchItemRecord(TransitionalRecord):
+    """An item of a batch with the outcome of its last attempt."""
+
+    task_id: UUID
+    activity_id: UUID
+    item_key: str | None
+    state: ActivityState
+    reason: OutcomeReason | None
+    attempt: int
+    input: Annotated[Any, FromJson]
+    output: Annotated[Any, FromJson]
+    error: Annotated[Any, FromJson]
+    started_at: datetime | None
+    ended_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class BatchLock(TransitionalRecord):
+    """A batch that this transaction has locked."""
+
+    id: UUID
+    is_paused: bool
+    is_cancelled: bool
+
+
+_TASKS = PositionalMapper(Task, SQL.lock_unclaimed_items)
+_STORED_BATCHES = RowMapper(StoredBatch, SQL.load_batch_by_key, SQL.lock_batch)
+_OUTCOMES = RowMapper(BatchOutcomes, SQL.load_batch)
+_BATCHES = RowMapper(BatchRecord, SQL.list_batches)
+_ITEMS = RowMapper(BatchItemRecord, SQL.list_batch_items)
+_LOCKS = RowMapper(BatchLock, SQL.lock_shared)
 
 
 async def insert_batch(
@@ -46,9 +137,9 @@ async def insert_batch(
     return row is not None
 
 
-async def load_batch_by_key(connection: Connection, key: str) -> Record | None:
-    row = await connection.fetchrow(SQL.load_batch_by_key, key)
-    return None if row is None else dict(row)
+async def load_batch_by_key(connection: Connection, key: str) -> StoredBatch | None:
+    """Return the batch with a key."""
+    return _STORED_BATCHES.optional(await connection.fetchrow(SQL.load_batch_by_key, key))
 
 
 async def find_batch_id_by_key(database: Database, key: str) -> UUID | None:
@@ -57,10 +148,9 @@ async def find_batch_id_by_key(database: Database, key: str) -> UUID | None:
     return None if row is None else row["id"]
 
 
-async def lock_batch(connection: Connection, id: UUID) -> Record | None:
+async def lock_batch(connection: Connection, id: UUID) -> StoredBatch | None:
     """Return and lock a batch."""
-    row = await connection.fetchrow(SQL.lock_batch, id)
-    return None if row is None else dict(row)
+    return _STORED_BATCHES.optional(await connection.fetchrow(SQL.lock_batch, id))
 
 
 async def add_batch_part(
@@ -117,10 +207,9 @@ async def complete_submission(connection: Connection, id: UUID, now: datetime) -
     await connection.execute(SQL.complete_submission, id, now)
 
 
-async def load_batch(database: Database, id: UUID) -> Record | None:
+async def load_batch(database: Database, id: UUID) -> BatchOutcomes | None:
     """Return a batch with the outcomes of its items."""
-    row = await database.fetch_one(SQL.load_batch, id)
-    return None if row is None else _to_record(row)
+    return _OUTCOMES.optional(await database.fetch_one(SQL.load_batch, id))
 
 
 async def count_ended_since(database: Database, id: UUID, since: datetime) -> int:
@@ -128,16 +217,18 @@ async def count_ended_since(database: Database, id: UUID, since: datetime) -> in
     return int(await database.fetch_value(SQL.count_ended_since, id, since))
 
 
-async def list_batches(database: Database, *, below: UUID | None, manifest: str | None, limit: int) -> list[Record]:
+async def list_batches(
+    database: Database, *, below: UUID | None, manifest: str | None, limit: int
+) -> list[BatchRecord]:
     """Return batches, newest first."""
-    return [dict(row) for row in await database.fetch_all(SQL.list_batches, below, manifest, limit)]
+    return _BATCHES.all(await database.fetch_all(SQL.list_batches, below, manifest, limit))
 
 
 async def list_batch_items(
-    database: Database, id: UUID, *, after: UUID | None, status: str | None, limit: int
-) -> list[Record]:
+    database: Database, id: UUID, *, after: UUID | None, state: str | None, limit: int
+) -> list[BatchItemRecord]:
     """Return the items of a batch with their outcomes, by task id."""
-    return [_to_record(row) for row in await database.fetch_all(SQL.list_batch_items, id, after, status, limit)]
+    return _ITEMS.all(await database.fetch_all(SQL.list_batch_items, id, after, state, limit))
 
 
 async def pause_batch(connection: Connection, id: UUID, now: datetime, by: Actor) -> bool:
@@ -182,13 +273,13 @@ async def lock_unclaimed_items(connection: Connection, id: UUID, limit: int) -> 
 async def lock_shared(connection: Connection, ids: Iterable[UUID]) -> list[UUID]:
     """Prevent batches from being paused or resumed until the transaction ends; return the paused ones."""
     wanted = sorted(ids)
-    return [row["id"] for row in await connection.fetch(SQL.lock_shared, wanted) if row["paused"]] if wanted else []
+    return [row["id"] for row in await connection.fetch(SQL.lock_shared, wanted) if row["is_paused"]] if wanted else []
 
 
-async def lock_shared_with_state(connection: Connection, ids: Iterable[UUID]) -> dict[UUID, Record]:
+async def lock_shared_with_state(connection: Connection, ids: Iterable[UUID]) -> dict[UUID, BatchLock]:
     """Like `lock_shared`, but return for each batch whether it is paused or cancelled."""
     wanted = sorted(ids)
-    return {row["id"]: dict(row) for row in await connection.fetch(SQL.lock_shared, wanted)} if wanted else {}
+    return {row["id"]: _LOCKS.one(row) for row in await connection.fetch(SQL.lock_shared, wanted)} if wanted else {}
 
 
 async def hold_items_of_paused(connection: Connection, tasks: Sequence[UUID], paused: Sequence[UUID]) -> None:
@@ -205,7 +296,3 @@ async def delete_old_batches(database: Database, cutoff: datetime, limit: int) -
 async def find_batches(database: Database, low: UUID, high: UUID) -> list[UUID]:
     """Return up to three ids of batches in a range."""
     return [row["id"] for row in await database.fetch_all(SQL.find_batches, low, high)]
-
-
-def _to_record(row: Row) -> Record:
-    return {key: json.loads(value) if key in _JSON and value is not None else value for key, value in row.items()}

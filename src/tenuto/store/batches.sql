@@ -9,13 +9,15 @@ RETURNING id;
 
 -- name: load_batch_by_key
 -- Return a batch by key.
-SELECT *
+SELECT id, key, manifest_id, external_id, name, total AS item_count, duplicates AS duplicate_count, digest, complete_at,
+       created_at, paused_at, paused_by, cancelled_at, cancelled_by, initiator_type, initiator_id, initiator_name
 FROM tenuto.batches
 WHERE key = $1;
 
 -- name: lock_batch
 -- Lock a batch: parts are added one at a time, and none while the batch is being cancelled.
-SELECT *
+SELECT id, key, manifest_id, external_id, name, total AS item_count, duplicates AS duplicate_count, digest, complete_at,
+       created_at, paused_at, paused_by, cancelled_at, cancelled_by, initiator_type, initiator_id, initiator_name
 FROM tenuto.batches
 WHERE id = $1
 FOR UPDATE;
@@ -34,15 +36,16 @@ WHERE id = $1;
 
 -- name: load_batch
 -- Return a batch with the outcomes of its items.
-SELECT batch.*,
+SELECT id, key, manifest_id, external_id, name, total AS item_count, duplicates AS duplicate_count, digest, complete_at,
+       created_at, paused_at, paused_by, cancelled_at, cancelled_by, initiator_type, initiator_id, initiator_name,
        (SELECT coalesce(json_object_agg(state, number), '{}') FROM (
             SELECT state, count(*) AS number FROM tenuto.tasks WHERE batch_id = batch.id GROUP BY state
-        ) AS open) AS open,
+        ) AS open) AS open_counts,
        (SELECT coalesce(json_object_agg(status, number), '{}') FROM (
             SELECT status, count(*) AS number FROM tenuto.activities
             WHERE batch_id = batch.id AND final GROUP BY status
-        ) AS past) AS past,
-       (SELECT count(*) FROM tenuto.dead_letters WHERE batch_id = batch.id AND status = 'retried') AS retried,
+        ) AS past) AS ended_counts,
+       (SELECT count(*) FROM tenuto.dead_letters WHERE batch_id = batch.id AND status = 'retried') AS retried_count,
        (SELECT max(ended_at) FROM tenuto.activities
         WHERE batch_id = batch.id AND final AND batch.complete_at IS NOT NULL
           AND NOT EXISTS (SELECT FROM tenuto.tasks WHERE tasks.batch_id = batch.id)) AS ended_at
@@ -57,12 +60,12 @@ WHERE batch_id = $1 AND final AND ended_at > $2;
 
 -- name: list_batches
 -- Return batches, newest first, below a cursor.
-SELECT id, key, manifest_id, external_id, name, total, duplicates, complete_at, created_at, paused_at, paused_by,
-       cancelled_at, cancelled_by, initiator_name,
-       (SELECT count(*) FROM tenuto.tasks WHERE batch_id = batches.id) AS open,
+SELECT id, key, manifest_id, external_id, name, total AS item_count, duplicates AS duplicate_count, complete_at,
+       created_at, paused_at, paused_by, cancelled_at, cancelled_by, initiator_name,
+       (SELECT count(*) FROM tenuto.tasks WHERE batch_id = batches.id) AS open_count,
        (SELECT count(*) FROM tenuto.activities
         WHERE batch_id = batches.id AND final AND status IN ('failed', 'completed_with_error')) -
-       (SELECT count(*) FROM tenuto.dead_letters WHERE batch_id = batches.id AND status = 'retried') AS failed
+       (SELECT count(*) FROM tenuto.dead_letters WHERE batch_id = batches.id AND status = 'retried') AS failed_count
 FROM tenuto.batches
 WHERE ($1::uuid IS NULL OR id < $1)
   AND ($2::text IS NULL OR external_id = $2)
@@ -73,7 +76,7 @@ LIMIT $3;
 -- Return the items of a batch with their outcomes, by task id, after a cursor. One page of each kind is read in
 -- order.
 (
-    SELECT task_id, id AS activity_id, item_key, status, reason, attempt, input, output, error, started_at, ended_at
+    SELECT task_id, id AS activity_id, item_key, status AS state, reason, attempt, input, output, error, started_at, ended_at
     FROM tenuto.activities
     WHERE batch_id = $1
       AND final
@@ -200,7 +203,7 @@ FROM (SELECT DISTINCT worker_id FROM asked) AS holders;
 -- name: lock_shared
 -- Prevent these batches from being paused, resumed or cancelled until the transaction ends, and return whether each
 -- is paused or cancelled.
-SELECT id, paused_at IS NOT NULL AS paused, cancelled_at IS NOT NULL AS cancelled
+SELECT id, paused_at IS NOT NULL AS is_paused, cancelled_at IS NOT NULL AS is_cancelled
 FROM tenuto.batches
 WHERE id = ANY ($1::uuid[])
 ORDER BY id

@@ -10,10 +10,11 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 from uuid import UUID
 
 from tenuto.errors import TenutoError
+from tenuto.model.executions import ExecutionState
 from tenuto.model.occurrences import Decision
 from tenuto.model.schedules import OverlapPolicy, Plan, ScheduleDefinition, misfire_from_json, plan_from_json
 from tenuto.model.triggers import Trigger, trigger_from_json
@@ -21,10 +22,9 @@ from tenuto.postgres.database import Connection, Database, Row
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.bulk_copy import ExcludedVersions, split_ids_and_versions, to_columns
 from tenuto.store.definition_rows import DefinitionTable, from_json_text
+from tenuto.store.records import FromJson, PositionalMapper, RowMapper, TransitionalRecord
 
 SQL = load_statements(__file__)
-
-Record = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,40 @@ class Schedule:
 
     def next_after(self, instant: datetime) -> datetime | None:
         return self.definition.trigger.next_after(instant, str(self.id))
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRecord(TransitionalRecord):
+    """A schedule with its last execution, as in lists."""
+
+    id: UUID
+    name: str
+    description: str
+    enabled: bool
+    trigger: Annotated[dict[str, Any], FromJson]
+    """The trigger as plain data, which may be unreadable for this version."""
+    plan: Annotated[list[list[dict[str, Any]]], FromJson]
+    overlap: OverlapPolicy
+    misfire: Annotated[dict[str, Any], FromJson]
+    version: int
+    origin: str
+    created_at: datetime
+    updated_at: datetime
+    last_run_at: datetime | None
+    next_run_at: datetime | None
+    planned: bool
+    """Whether the next run was computed."""
+    last_execution_id: UUID | None
+    last_state: ExecutionState | None
+    last_started_at: datetime | None
+    last_ended_at: datetime | None
+    last_group: int | None
+    last_group_count: int | None
+    last_failed_step_count: int | None
+    last_error: str | None
+
+
+_SCHEDULES = RowMapper(ScheduleRecord, SQL.list_schedules)
 
 
 def _to_schedule(row: Row) -> Schedule:
@@ -111,13 +145,9 @@ async def lock_schedule_by_id(connection: Connection, id: UUID) -> Schedule | No
 
 async def list_schedules(
     database: Database, *, after: str | None, enabled: bool | None, search: str | None, limit: int
-) -> list[Record]:
+) -> list[ScheduleRecord]:
     """Return schedules by name, each with its last execution."""
-    rows = await database.fetch_all(SQL.list_schedules, after, enabled, search, limit)
-    return [
-        {key: json.loads(value) if key in ("trigger", "plan", "misfire") else value for key, value in row.items()}
-        for row in rows
-    ]
+    return _SCHEDULES.all(await database.fetch_all(SQL.list_schedules, after, enabled, search, limit))
 
 
 async def lock_cycle_check(connection: Connection) -> None:
@@ -180,12 +210,15 @@ class DueSchedule:
         return plan_from_json(self.plan_json)
 
 
+_DUE_SCHEDULES = PositionalMapper(DueSchedule, SQL.lock_due_schedules)
+
+
 async def lock_due_schedules(
     connection: Connection, now: datetime, limit: int, excluded: ExcludedVersions = ()
 ) -> list[DueSchedule]:
     """Return and lock due schedules that no other scheduler has locked."""
     rows = await connection.fetch(SQL.lock_due_schedules, now, limit, *split_ids_and_versions(excluded))
-    return [DueSchedule(*row) for row in rows]
+    return _DUE_SCHEDULES.all(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +269,41 @@ class LedgerEntry:
     request: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class LedgerRecord(TransitionalRecord):
+    """One decided entry of the occurrence ledger."""
+
+    id: UUID
+    schedule_id: UUID
+    schedule_name: str
+    due_at: datetime
+    last_due_at: datetime | None
+    """The last due instant of an entry that stands for several."""
+    origin: str
+    decision: Decision
+    turn: str | None
+    reason: str | None
+    execution_id: UUID | None
+    decided_at: datetime
+    decided_by: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class EarlierDecision(TransitionalRecord):
+    """The decision on a request that was made before."""
+
+    id: UUID
+    schedule_id: UUID
+    schedule_name: str
+    decision: Decision
+    reason: str | None
+    execution_id: UUID | None
+
+
+_LEDGER = RowMapper(LedgerRecord, SQL.list_ledger_entries)
+_EARLIER_DECISIONS = RowMapper(EarlierDecision, SQL.load_manual_run_state, unmapped=("active", "queued"))
+
+
 async def write_ledger_entries(
     connection: Connection, entries: Sequence[LedgerEntry], now: datetime, by: str, manually_run_id: UUID | None = None
 ) -> None:
@@ -260,12 +328,12 @@ async def write_ledger_entries(
 
 async def load_manual_run_state(
     connection: Connection, id: UUID | None, request: UUID
-) -> tuple[RunBlockers, Row | None]:
+) -> tuple[RunBlockers, EarlierDecision | None]:
     """Return the run blockers of a locked schedule and the earlier decision on this request, which may be repeated
     after a lost reply."""
     row = await connection.fetchrow(SQL.load_manual_run_state, id, request)
     assert row is not None
-    return RunBlockers(row["active"], row["queued"]), None if row["id"] is None else row
+    return RunBlockers(row["active"], row["queued"]), None if row["id"] is None else _EARLIER_DECISIONS.one(row)
 
 
 async def lock_unplanned_schedules(
@@ -288,7 +356,10 @@ class QueuedRun:
 
     id: UUID
     due_at: datetime
-    request: dict[str, Any] | None
+    request: Annotated[dict[str, Any] | None, FromJson]
+
+
+_QUEUED_RUNS = RowMapper(QueuedRun, SQL.load_first_queued_run)
 
 
 async def find_schedules_with_startable_run(
@@ -301,8 +372,7 @@ async def find_schedules_with_startable_run(
 
 async def load_first_queued_run(connection: Connection, schedule_id: UUID) -> QueuedRun | None:
     """Return the longest queued run of a schedule."""
-    row = await connection.fetchrow(SQL.load_first_queued_run, schedule_id)
-    return None if row is None else QueuedRun(row["id"], row["due_at"], from_json_text(row["request"]))
+    return _QUEUED_RUNS.optional(await connection.fetchrow(SQL.load_first_queued_run, schedule_id))
 
 
 async def mark_queued_run_started(
@@ -334,12 +404,9 @@ async def list_ledger_entries(
     decision: str | None,
     limit: int,
     below: UUID | None = None,
-) -> list[Record]:
+) -> list[LedgerRecord]:
     """Return ledger entries, newest first; entries at ``before`` itself only below an id."""
-    return [
-        dict(row)
-        for row in await database.fetch_all(SQL.list_ledger_entries, schedule_id, before, decision, limit, below)
-    ]
+    return _LEDGER.all(await database.fetch_all(SQL.list_ledger_entries, schedule_id, before, decision, limit, below))
 
 
 async def delete_old_ledger_entries(database: Database, cutoff: datetime, limit: int) -> int:

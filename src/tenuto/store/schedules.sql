@@ -51,8 +51,8 @@ SELECT schedule.id, schedule.name, schedule.description, schedule.enabled, sched
        schedule.overlap, schedule.misfire, schedule.version, schedule.origin, schedule.created_at,
        schedule.updated_at, schedule.last_run_at, schedule.next_run_at, schedule.planned,
        last.id AS last_execution_id, last.state AS last_state, last.started_at AS last_started_at,
-       last.ended_at AS last_ended_at, last.current_group AS last_group, last.total_groups AS last_groups,
-       last.failed_steps AS last_failed_steps, last.error AS last_error
+       last.ended_at AS last_ended_at, last.current_group AS last_group, last.total_groups AS last_group_count,
+       last.failed_steps AS last_failed_step_count, last.error AS last_error
 FROM (
     SELECT *
     FROM tenuto.schedules
@@ -169,7 +169,7 @@ LIMIT $2;
 -- name: lock_due_schedules
 -- Return and lock due schedules, longest overdue first, skipping those that another scheduler has locked and the
 -- schedules $3 while they have the versions $4.
-SELECT id, name, trigger, plan, overlap, misfire, version, next_run_at
+SELECT id, name, trigger AS trigger_json, plan AS plan_json, overlap, misfire AS misfire_json, version, next_run_at
 FROM tenuto.schedules
 WHERE enabled AND next_run_at <= $1 AND (id, version) NOT IN (SELECT * FROM unnest($3::uuid[], $4::integer[]))
 ORDER BY next_run_at, id
@@ -361,8 +361,8 @@ RETURNING id;
 -- name: list_ledger_entries
 -- Return ledger entries, newest first, below a cursor of instant and id (several schedules may be due at one
 -- instant); every filter is optional.
-SELECT id, schedule_id, schedule_name, due_at, until, origin, decision, turn, reason, execution_id, decided_at,
-       decided_by
+SELECT id, schedule_id, schedule_name, due_at, until AS last_due_at, origin, decision, turn, reason, execution_id,
+       decided_at, decided_by
 FROM tenuto.occurrences
 WHERE ($1::uuid IS NULL OR schedule_id = $1)
   AND (due_at, id) < (coalesce($2::timestamptz, 'infinity'), coalesce($5::uuid, '00000000-0000-0000-0000-000000000000'))

@@ -64,10 +64,10 @@ async def submit_batch(db: Database, scenario: Scenario) -> None:
     stored = await manifest_definitions.get(db, "bake")
     now = db.clock.now()
     batch = await bulk.open_batch(db, stored, now, ACTOR, key="the batch", name=None)
-    scenario.ids["batch"] = batch["id"]
-    like = await bulk.item_template(db, stored, batch["id"], now, ACTOR)
-    await bulk.add_items(db, batch["id"], 0, like, ["{}"] * 5, None)
-    await bulk.complete_batch(db, batch["id"], now)
+    scenario.ids["batch"] = batch.id
+    like = await bulk.item_template(db, stored, batch.id, now, ACTOR)
+    await bulk.add_items(db, batch.id, 0, like, ["{}"] * 5, None)
+    await bulk.complete_batch(db, batch.id, now)
 
 
 async def claim_items(db: Database, scenario: Scenario) -> None:

@@ -34,15 +34,15 @@ EXAMPLE = {
     "key": "invoices-2031-05",
     "external_id": "invoices",
     "state": "in_progress",
-    "total": 20000,
-    "duplicates": 12,
-    "left": 15400,
-    "done": 4590,
-    "failed": 10,
-    "rate": 412.5,
-    "seconds_left": 37.3,
+    "item_count": 20000,
+    "duplicate_count": 12,
+    "open_count": 15400,
+    "done_count": 4590,
+    "failed_count": 10,
+    "rate_per_second": 412.5,
+    "remaining_seconds": 37.3,
 }
-ITEM = {"task_id": EXAMPLE["id"], "item_key": "17", "status": "completed", "attempt": 1, "output": {"pages": 2}}
+ITEM = {"task_id": EXAMPLE["id"], "item_key": "17", "state": "completed", "attempt": 1, "output": {"pages": 2}}
 Viewer = Annotated[ApiCall, requires(Role.VIEWER, "batch.read")]
 
 
@@ -57,7 +57,7 @@ async def list_batches(call: Viewer, manifest: TextFilter = None, limit: Limit =
 @router.get("/{id}", operation_id="batches_get", responses=describe(EXAMPLE, not_found="batch.not_found"))
 async def get_batch(call: Viewer, id: Id) -> dict[str, Any]:
     """Get a batch with counts by state, rate and estimated time left."""
-    return await call.app.batches.get(id)
+    return dict(await call.app.batches.get(id))
 
 
 @router.get("/{id}/items", operation_id="batches_items", responses=describe_page(ITEM, not_found="batch.not_found"))
@@ -66,7 +66,7 @@ async def batch_items(
 ) -> Page[Any]:
     """List the items of a batch with their outcomes, in the order of submission."""
     cursor = decode_cursor(after, UUID)
-    found = await call.app.batches.list_items(id, above=cursor[0] if cursor else None, status=state, limit=limit)
+    found = await call.app.batches.list_items(id, above=cursor[0] if cursor else None, state=state, limit=limit)
     return make_page([dict(each) for each in found], limit, lambda each: (each["task_id"],))
 
 
@@ -203,7 +203,7 @@ async def submit_batch(
             error.remedy = f"correct it and send all lines again with ?batch_key={chosen_key}; earlier lines are stored"
         raise
     response.headers["Location"] = f"/api/v1/batches/{batch.id}"
-    return await batch.progress()
+    return dict(await batch.progress())
 
 
 def _derive_batch_key(call: ApiCall, key: str | None) -> str | None:

@@ -64,7 +64,7 @@ LISTED = {
     "trigger": EXAMPLE["trigger"],
     "misfire": {"policy": "once"},
     "enabled": True,
-    "total_steps": 3,
+    "step_count": 3,
     "last_state": "completed",
 }
 EXECUTION_ID = "01a1e30e-df3e-7536-8f11-1c7c02f1d0a1"
@@ -97,7 +97,7 @@ class ScheduleListItem(BaseModel):
     trigger: Annotated[dict[str, Any], DescribedBy(Trigger)]
     overlap: OverlapPolicy
     misfire: Annotated[dict[str, Any], DescribedBy(MisfireFields)]
-    total_steps: int
+    step_count: int
     version: int
     origin: str
     created_at: datetime
@@ -110,8 +110,8 @@ class ScheduleListItem(BaseModel):
     last_started_at: datetime | None
     last_ended_at: datetime | None
     last_group: int | None
-    last_groups: int | None
-    last_failed_steps: int | None
+    last_group_count: int | None
+    last_failed_step_count: int | None
     last_error: str | None
 
 
@@ -122,7 +122,7 @@ class LedgerEntry(BaseModel):
     schedule_id: UUID
     schedule_name: str
     due_at: datetime
-    until: datetime | None
+    last_due_at: datetime | None
     origin: str
     decision: Decision
     turn: int | None
@@ -358,7 +358,7 @@ def _parse(definition: dict[str, Any]) -> ScheduleDefinition:
 def _list_item(schedule: Mapping[str, Any]) -> ScheduleListItem:
     """Return a schedule with the number of its steps instead of its plan."""
     fields = {name: value for name, value in schedule.items() if name != "plan"}
-    return ScheduleListItem(**fields, total_steps=sum(len(group) for group in schedule["plan"]))
+    return ScheduleListItem(**fields, step_count=sum(len(group) for group in schedule["plan"]))
 
 
 def _schedule_resource(schedule: Schedule, response: Response) -> ScheduleResource:

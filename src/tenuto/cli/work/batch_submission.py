@@ -55,7 +55,7 @@ async def submit_rows(
         error.message = f"{rows.name}, line {line}: {error.message}"
         if started and not atomic:
             id = await app.batches.find(batch_key)
-            total = (await app.batches.get(id))["total"]
+            total = (await app.batches.get(id)).item_count
             session.print_message(f"{total:,} items before it submitted; the batch waits for the remaining rows")
             session.print_message(f"  to abandon it: tenuto batch cancel {id}")
             error.remedy = f"correct the row and continue with: {continuation}"

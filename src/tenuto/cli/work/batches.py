@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -92,8 +92,8 @@ async def submit_batch(
         session.print_message(f"batch {batch.id}")
         return await watch_batch(session, batch.id)
     found = await batch.progress()
-    skipped = f" ({found['duplicates']:,} skipped: already open)" if found["duplicates"] else ""
-    submitted = f"{found['total']:,} items of {manifest} submitted{skipped}; watch them with:"
+    skipped = f" ({found['duplicate_count']:,} skipped: already open)" if found["duplicate_count"] else ""
+    submitted = f"{found['item_count']:,} items of {manifest} submitted{skipped}; watch them with:"
     return session.report(found, submitted, f"  tenuto batch watch {batch.id}", result=batch.id)
 
 
@@ -123,12 +123,12 @@ async def show_batch(session: Session, batch_id: Id) -> None:
         return
     failure_kinds = await app.dead_letters.groups(batch=id, limit=_SHOWN_FAILURE_KINDS)
     now = await session.now()
-    duplicates = f", {found['duplicates']:,} skipped as duplicates" if found["duplicates"] else ""
+    duplicates = f", {found['duplicate_count']:,} skipped as duplicates" if found["duplicate_count"] else ""
     facts = name_value_table(
         ("created", format_with_age(found["created_at"], now, by=found["initiator_name"])),
         ("key", batch_key(found)),
-        ("items", f"{found['total']:,}{duplicates}"),
-        ("retried", f"{found['retried']:,}" if found["retried"] else None),
+        ("items", f"{found['item_count']:,}{duplicates}"),
+        ("retried", f"{found['retried_count']:,}" if found["retried_count"] else None),
         ("cancelled", format_with_age(found["cancelled_at"], now, by=found["cancelled_by"])),
         ("ended", format_with_age(found["ended_at"], now)),
     )
@@ -142,14 +142,14 @@ async def show_batch(session: Session, batch_id: Id) -> None:
     print_rich(render_batch(found, width=terminal_width()), "", facts, *failures)
 
 
-def progress_bar(batch: dict[str, Any], width: int) -> Text:
+def progress_bar(batch: Mapping[str, Any], width: int) -> Text:
     """Draw a bar of the given width; every state that occurs has at least one cell."""
     parts = [
-        (batch["done"], "━", "green"),
-        (batch["failed"], "━", "red"),
-        (batch["cancelled"], "━", "magenta"),
-        (batch["running"], "━", "yellow"),
-        (batch["left"] - batch["running"], "╌", "dim"),
+        (batch["done_count"], "━", "green"),
+        (batch["failed_count"], "━", "red"),
+        (batch["cancelled_count"], "━", "magenta"),
+        (batch["running_count"], "━", "yellow"),
+        (batch["open_count"] - batch["running_count"], "╌", "dim"),
     ]
     total = sum(count for count, _, _ in parts)
     if not total:
@@ -164,22 +164,22 @@ def progress_bar(batch: dict[str, Any], width: int) -> Text:
     return bar
 
 
-def finished_share(batch: dict[str, Any]) -> float:
+def finished_share(batch: Mapping[str, Any]) -> float:
     """Return the finished share of the items, from 0 to 1."""
-    finished = batch["done"] + batch["failed"] + batch["cancelled"]
-    total = finished + batch["left"]
+    finished = batch["done_count"] + batch["failed_count"] + batch["cancelled_count"]
+    total = finished + batch["open_count"]
     return finished / total if total else float(batch["complete_at"] is not None)
 
 
-def count_summary(batch: dict[str, Any]) -> Text:
+def count_summary(batch: Mapping[str, Any]) -> Text:
     """Return the number of items by state."""
-    waiting = batch["left"] - batch["running"]
-    retrying = batch["open"].get("scheduled", 0)
+    waiting = batch["open_count"] - batch["running_count"]
+    retrying = batch["open_counts"].get("scheduled", 0)
     counts = [
-        ("completed", batch["done"], "done"),
-        ("failed", batch["failed"], "failed"),
-        ("cancelled", batch["cancelled"], "cancelled"),
-        ("running", batch["running"], "running"),
+        ("completed", batch["done_count"], "done"),
+        ("failed", batch["failed_count"], "failed"),
+        ("cancelled", batch["cancelled_count"], "cancelled"),
+        ("running", batch["running_count"], "running"),
         ("queued", waiting, "waiting" + (f" ({retrying:,} to be retried)" if retrying else "")),
     ]
     summary = Text()
@@ -190,32 +190,32 @@ def count_summary(batch: dict[str, Any]) -> Text:
     return summary
 
 
-def rate_summary(batch: dict[str, Any]) -> str:
+def rate_summary(batch: Mapping[str, Any]) -> str:
     """Return the rate and the time left, or the total duration."""
     if batch["state"] == "paused":
         return f"paused by {batch['paused_by']}"
     if batch["state"] == "filling":
-        return f"{batch['total']:,} items so far; submission not complete"
-    if not batch["left"]:
+        return f"{batch['item_count']:,} items so far; submission not complete"
+    if not batch["open_count"]:
         if batch["ended_at"] is None:
             return ""
         duration = batch["ended_at"] - batch["created_at"]
-        return f"took {format_duration(duration)}, {_rate(batch['total'] / max(duration.total_seconds(), 0.001))}"
-    if batch["seconds_left"] is None:
+        return f"took {format_duration(duration)}, {_rate(batch['item_count'] / max(duration.total_seconds(), 0.001))}"
+    if batch["remaining_seconds"] is None:
         return "no item finished in the last seconds"
-    time_left = format_duration(float(max(round(batch["seconds_left"]), 1))).replace(".0 s", " s")
-    return f"{_rate(batch['rate'])}, about {time_left} left"
+    time_left = format_duration(float(max(round(batch["remaining_seconds"]), 1))).replace(".0 s", " s")
+    return f"{_rate(batch['rate_per_second'])}, about {time_left} left"
 
 
 def _rate(rate: float) -> str:
     return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s"
 
 
-def render_batch(batch: dict[str, Any], why: Sequence[str] = (), *, width: int) -> RenderableType:
+def render_batch(batch: Mapping[str, Any], why: Sequence[str] = (), *, width: int) -> RenderableType:
     """Draw a batch in four lines, and below them the reasons if nothing runs."""
     state = batch["state"]
     if state == "ended":
-        state = "some_failed" if batch["failed"] else "completed"
+        state = "some_failed" if batch["failed_count"] else "completed"
     name = f"  {one_line(batch['name'], 40)}" if batch["name"] else ""
     percent = f" {finished_share(batch) * 100:3.0f} %"
     return Group(
@@ -231,18 +231,19 @@ def render_batch(batch: dict[str, Any], why: Sequence[str] = (), *, width: int) 
 class BatchProgress:
     """A batch at one moment, for a live view; ``why`` are the reasons why nothing runs."""
 
-    record: dict[str, Any]
+    record: Mapping[str, Any]
     why: Sequence[str] = ()
     min_printed_share: float = 0.05
     """In a pipe: the share of the items that must finish before the next line."""
 
     @property
     def is_over(self) -> bool:
-        return self.record["complete_at"] is not None and not self.record["left"]
+        return self.record["complete_at"] is not None and not self.record["open_count"]
 
     @property
     def is_idle(self) -> bool:
-        return not (self.record["running"] or self.record["rate"]) and self.record["state"] == "in_progress"
+        batch = self.record
+        return not (batch["running_count"] or batch["rate_per_second"]) and batch["state"] == "in_progress"
 
     def render(self, width: int, height: int | None = None) -> RenderableType:
         return render_batch(self.record, self.why, width=width)
@@ -269,7 +270,7 @@ async def watch_batch(session: Session, id: UUID, timeout: float | None = None) 
 
     async def explain() -> list[str]:
         """Return the reasons of one queued item."""
-        async for item in app.batches.items(id, status="queued"):
+        async for item in app.batches.items(id, state="queued"):
             try:
                 return [reason.message for reason in (await app.why(item["task_id"])).reasons]
             except NotFound:  # it ended between the two queries
@@ -283,13 +284,13 @@ async def watch_batch(session: Session, id: UUID, timeout: float | None = None) 
         make_view=BatchProgress,
         operations=app.batches,
         explain=explain,
-        poll_seconds=lambda batch: max(_POLL_SECONDS, batch["total"] / _ITEMS_POLLED_PER_SECOND),
+        poll_seconds=lambda batch: max(_POLL_SECONDS, batch["item_count"] / _ITEMS_POLLED_PER_SECOND),
         timeout=timeout,
     )
-    if ended["failed"]:
+    if ended["failed_count"]:
         session.print_message(f"show the failures: tenuto dead-letter list --group --batch {id}")
         session.print_message(f"retry them:        tenuto batch retry-failed {id}")
-    return exit_codes.FAILED if ended["failed"] or ended["cancelled"] else exit_codes.OK
+    return exit_codes.FAILED if ended["failed_count"] or ended["cancelled_count"] else exit_codes.OK
 
 
 @command(batches, "watch", "019a8b3c-1d2e", "users-2031-05 --timeout 600")
@@ -387,7 +388,7 @@ async def list_items(
     rows: list[Any] = []
     print_record = csv_writer(BATCH_ITEMS, raw=raw) if format == "csv" else _print_json_line
     count, more = 0, False
-    async for item in session.app.batches.items(id, status=state):
+    async for item in session.app.batches.items(id, state=state):
         if count == max_count:
             more = True
             break
