@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import io
 import os
 import pty
 import subprocess
@@ -39,6 +41,8 @@ def test_plan_ends_with_2_if_there_are_changes_and_with_0_otherwise(shell: Shell
     assert first.out.startswith("+ nightly  created\n    Every day at 02:00, Europe/London\n    1 ─ double {")
     assert first.out.count("    + ") == 3, "the next three runs"
     assert shell("schedule", "list", "-o", "json").json == []
+    (row,) = csv.DictReader(io.StringIO(shell("plan", "schedules.yaml", "-o", "csv").out))
+    assert (row["list"], row["name"], row["effect"], row["path"]) == ("schedules", "nightly", "created", "schedules[0]")
 
     applied = shell("apply", "schedules.yaml", "--reason", "release 42", LOGNAME="ana")
     assert (applied.code, applied.out) == (0, first.out), "apply prints the plan first"

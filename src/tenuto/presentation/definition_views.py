@@ -212,11 +212,12 @@ OPEN_RUNS = ResourceView(
 PLAN_CHANGES = ResourceView(
     "changes",
     (
-        Column("name", "key"),
+        Column("list", "list"),
+        Column("name", "name"),
         Column("effect", "effect", "state"),
-        Column("file", lambda change: change.entry.document.name),
-        Column("path", lambda change: change.entry.path),
-        Column("changes", lambda change: dict(change.differences), "json", flexible=True),
+        Column("file", "file"),
+        Column("path", "path"),
+        Column("changes", "changes", "json", flexible=True),
     ),
 )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any
 
 from rich.console import RenderableType
@@ -43,7 +43,7 @@ async def plan_definitions(session: Session, files: FilesArgument, prune: PruneO
     if session.as_json:
         print_json(plan_document(planned))
     elif session.output == "csv":
-        print_csv(PLAN_CHANGES, [*planned.schedules.changes, *planned.manifests.changes, *planned.groups])
+        print_csv(PLAN_CHANGES, list(_change_rows(planned)))
     else:
         print_plan(session, planned)
     return exit_codes.WOULD_CHANGE if planned.has_changes else exit_codes.OK
@@ -104,6 +104,26 @@ def plan_document(planned: ApplyPlan) -> dict[str, Any]:
         "not_declared": _undeclared_names(planned),
         "deleted": list(planned.deleted),
     }
+
+
+def _change_rows(planned: ApplyPlan) -> Iterator[dict[str, Any]]:
+    """Yield a row for each change, with the name of its list in the files."""
+    own = {"schedules": planned.schedules.changes, "manifests": planned.manifests.changes, "groups": planned.groups}
+    lists: dict[str, Sequence[Any]] = {
+        **own,
+        **{each.definition_list.name: each.plan.changes for each in planned.lists},
+    }
+    for name, changes in lists.items():
+        for change in changes:
+            entry = getattr(change, "entry", None)  # changes in the lists of extensions have none
+            yield {
+                "list": name,
+                "name": change.key,
+                "effect": change.effect,
+                "file": entry and entry.document.name,
+                "path": entry and entry.path,
+                "changes": before_and_after(change.differences),
+            }
 
 
 def _undeclared_names(planned: ApplyPlan) -> list[str]:
