@@ -341,7 +341,7 @@ class Tour:
 
 def _is_early(task: TaskRecord) -> bool:
     progress = task.progress
-    return progress is not None and progress["done"] <= progress.item_count * _MAX_PROGRESS_OF_VICTIM
+    return progress is not None and progress["done"] <= progress["total"] * _MAX_PROGRESS_OF_VICTIM
 
 
 def _reports(count: int) -> str:

@@ -6,7 +6,8 @@ import asyncio
 import csv
 import io
 import json
-from collections.abc import Iterator
+from dataclasses import fields
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import pytest
 
 from tenuto.cli.work.batches import count_summary, finished_share, progress_bar
 from tenuto.operations.batch_files import RowReader
+from tenuto.operations.batches import BatchDetails, BatchState
 from tests.cli.conftest import Shell
 from tests.support.errors import raises_code
 
@@ -249,34 +251,36 @@ def test_row_reader_takes_csv_cells_as_text_and_drops_empty_ones(tmp_path: Path)
 # ---- drawing of progress
 
 
-def make_batches() -> Iterator[dict[str, Any]]:
-    whole = {"complete_at": 1, "open_counts": {}, "state": "in_progress"}
-    for done, failed, cancelled, running, waiting in (
-        (0, 0, 0, 0, 0),
-        (1, 1, 1, 1, 1),
-        (999_999, 1, 0, 0, 0),
-        (0, 0, 0, 1, 10**6),
-        (33, 33, 0, 33, 1),
-    ):
-        yield {
-            **whole,
-            "done_count": done,
-            "failed_count": failed,
-            "cancelled_count": cancelled,
-            "running_count": running,
-            "open_count": running + waiting,
-        }
+def make_batch(done: int, failed: int, cancelled: int, running: int, waiting: int) -> BatchDetails:
+    values: dict[str, Any] = {
+        **{field.name: None for field in fields(BatchDetails)},
+        "complete_at": datetime(2031, 5, 17, tzinfo=UTC),
+        "open_counts": {},
+        "state": BatchState.IN_PROGRESS,
+        "done_count": done,
+        "failed_count": failed,
+        "cancelled_count": cancelled,
+        "running_count": running,
+        "open_count": running + waiting,
+    }
+    return BatchDetails(**values)
+
+
+BATCHES = [
+    make_batch(0, 0, 0, 0, 0),
+    make_batch(1, 1, 1, 1, 1),
+    make_batch(999_999, 1, 0, 0, 0),
+    make_batch(0, 0, 0, 1, 10**6),
+    make_batch(33, 33, 0, 33, 1),
+]
 
 
 def test_progress_bar_fills_its_width_and_shows_every_state() -> None:
-    for batch in make_batches():
+    for batch in BATCHES:
         for width in (10, 33, 74):
             bar = progress_bar(batch, width)
             assert len(bar.plain) == width
             styles = {str(span.style) for span in bar.spans}
-            assert ("red" in styles) == bool(batch["failed_count"]), "one failure in a million is visible"
-    half = {"done_count": 1, "failed_count": 1, "cancelled_count": 0, "open_count": 2, "complete_at": None}
-    assert finished_share(half) == 0.5
-    assert (
-        count_summary(list(make_batches())[1]).plain == "✓ 1 done  ✕ 1 failed  ⊘ 1 cancelled  ● 1 running  ◌ 1 waiting"
-    )
+            assert ("red" in styles) == bool(batch.failed_count), "one failure in a million is visible"
+    assert finished_share(make_batch(1, 1, 0, 0, 2)) == 0.5
+    assert count_summary(BATCHES[1]).plain == "✓ 1 done  ✕ 1 failed  ⊘ 1 cancelled  ● 1 running  ◌ 1 waiting"

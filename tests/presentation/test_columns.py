@@ -11,16 +11,19 @@ from uuid import UUID
 import pytest
 
 from tenuto.model.one_shots import OneShotSummary
+from tenuto.operations.executions import StepDetails
 from tenuto.presentation import admin_views, definition_views, work_views
 from tenuto.presentation.columns import Column, Format, ResourceView, json_value
 from tenuto.store.access.api_keys import ApiKeyRecord
 from tenuto.store.access.audit_log import AuditEntryRecord
 from tenuto.store.access.secrets import SecretRecord
 from tenuto.store.activities import ActivityRecord, TaskRecord
+from tenuto.store.batches import BatchItemRecord, BatchRecord
 from tenuto.store.dead_letters import DeadLetterRecord, FailureGroup
 from tenuto.store.executions import ExecutionRecord
 from tenuto.store.manifests import ManifestGroupRecord, ManifestRecord, OpenRunRecord, PollRecord, RunAttemptRecord
 from tenuto.store.named_logs import LogEntryRecord, NamedLogRecord
+from tenuto.store.schedules import LedgerRecord, ScheduleRecord
 from tenuto.store.workers import QueueRecord, WorkerRecord
 
 NOW = datetime(2031, 5, 17, 12, tzinfo=UTC)
@@ -104,7 +107,12 @@ def test_csv_row_has_values_for_programs_and_no_formulas_unless_raw() -> None:
         (work_views.ACTIVITIES, ActivityRecord),
         (work_views.ATTEMPTS, RunAttemptRecord),
         (work_views.EXECUTIONS, ExecutionRecord),
+        (work_views.STEPS, StepDetails),
+        (work_views.BATCHES, BatchRecord),
+        (work_views.BATCH_ITEMS, BatchItemRecord),
         (work_views.DEAD_LETTERS, DeadLetterRecord),
+        (definition_views.SCHEDULES, ScheduleRecord),
+        (definition_views.LEDGER, LedgerRecord),
         (work_views.FAILURE_GROUPS, FailureGroup),
         (work_views.ONE_SHOTS, OneShotSummary),
         (work_views.QUEUES, QueueRecord),

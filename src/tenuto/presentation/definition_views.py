@@ -19,30 +19,30 @@ _OPEN_COUNT_LIMIT = 10_001
 
 
 def _next_schedule_run(row: Any, now: datetime) -> str:
-    if not row["enabled"]:
+    if not row.enabled:
         return "none"
-    if row["trigger"].get("kind") == "manual":
+    if row.trigger.get("kind") == "manual":
         return "manual"
-    if row["next_run_at"] is None:
-        return "no further run" if row["planned"] else "being planned"
-    return "due" if row["next_run_at"] <= now else format_relative(row["next_run_at"], now)
+    if row.next_run_at is None:
+        return "no further run" if row.planned else "being planned"
+    return "due" if row.next_run_at <= now else format_relative(row.next_run_at, now)
 
 
 def _next_run_time(row: Any, _: datetime) -> str | None:
-    if row["next_run_at"] is None or not row["enabled"]:
+    if row.next_run_at is None or not row.enabled:
         return None
-    return str(row["next_run_at"].astimezone().strftime("%a %d %b %H:%M %Z"))
+    return str(row.next_run_at.astimezone().strftime("%a %d %b %H:%M %Z"))
 
 
 def _last_run(row: Any, _: datetime) -> str:
-    place = f"{(row['last_group'] or 0) + 1} of {row['last_group_count']}"
-    match row["last_state"]:
+    place = f"{(row.last_group or 0) + 1} of {row.last_group_count}"
+    match row.last_state:
         case None:
             return "never ran"
         case "in_progress":
             return f"running {place}"
         case "completed":
-            failed = row["last_failed_step_count"]
+            failed = row.last_failed_step_count
             return f"completed, {count_noun(failed, 'step')} failed" if failed else "completed"
         case state:
             return f"{state} at {place}"
@@ -53,21 +53,21 @@ SCHEDULES = ResourceView(
     (
         Column("name", "name", flexible=True),
         Column("state", "enabled", "switch"),
-        Column("when", lambda row: describe_trigger(row["trigger"]), under="name", flexible=True),
+        Column("when", lambda row: describe_trigger(row.trigger), under="name", flexible=True),
         Column("next run", "next_run_at", text=_next_schedule_run),
         Column("at", "next_run_at", text=_next_run_time, under="next run"),
         Column("last run", "last_state", "state", text=_last_run),
-        Column("ended", lambda row: row["last_ended_at"] or row["last_started_at"], "age", under="last run"),
+        Column("ended", lambda row: row.last_ended_at or row.last_started_at, "age", under="last run"),
     ),
     next_page={"after": "name"},
-    derived={"when": lambda row: describe_trigger(row["trigger"])},
+    derived={"when": lambda row: describe_trigger(row.trigger)},
 )
 
 
 def _decision_reason(row: Any) -> str | None:
-    if row["origin"] == "manual":
-        return f"manual run: {row['reason']}" if row["reason"] else "manual run"
-    return row["reason"] or None
+    if row.origin == "manual":
+        return f"manual run: {row.reason}" if row.reason else "manual run"
+    return row.reason or None
 
 
 LEDGER = ResourceView(

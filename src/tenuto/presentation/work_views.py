@@ -200,26 +200,27 @@ STEPS = ResourceView(
         Column("activity", "activity_id", "id", under="step"),
         Column("error", lambda step: step_error(step) and step_error(step).message, "error", flexible=True, drop=1),
     ),
+    next_page={},
 )
 
 # --- batches and dead letters -----------------------------------------------------------------------------------------
 
 
 def batch_display_state(batch: Any) -> str:
-    if batch["cancelled_at"] is not None:
+    if batch.cancelled_at is not None:
         return "cancelled"
-    if batch["paused_at"] is not None:
+    if batch.paused_at is not None:
         return "paused"
-    if batch["complete_at"] is None:
+    if batch.complete_at is None:
         return "filling"
-    if batch["open_count"]:
+    if batch.open_count:
         return "in_progress"
-    return "some_failed" if batch["failed_count"] else "completed"
+    return "some_failed" if batch.failed_count else "completed"
 
 
 def batch_key(batch: Any) -> str | None:
     """Return the key of a batch unless `tenuto batch submit` generated it."""
-    return None if (batch["key"] or "").startswith("cli-") else batch["key"]
+    return None if (batch.key or "").startswith("cli-") else batch.key
 
 
 BATCHES = ResourceView(
@@ -250,9 +251,10 @@ BATCH_ITEMS = ResourceView(
         Column("ended at", "ended_at", "instant", drop=5),
         Column("input", "input", "json", flexible=True),
         Column("output", "output", "json", flexible=True),
-        Column("error", lambda item: error_summary(item["error"]), "error", flexible=True),
+        Column("error", lambda item: error_summary(item.error), "error", flexible=True),
         Column("task id", "task_id", "id", drop=3),
     ),
+    next_page={},
 )
 
 DEAD_LETTERS = ResourceView(

@@ -124,7 +124,7 @@ class DefinitionResource(Generic[S]):
             if key in self.operations(app).declared:
                 error.remedy = "it is declared in code and is created when a service starts, for example: tenuto up"
             else:
-                names = [each[self.key_field] for each in await self.operations(app).list(limit=500)]
+                names = [getattr(each, self.key_field) for each in await self.operations(app).list(limit=500)]
                 by_lower_name = {name.lower(): name for name in names}
                 if similar := get_close_matches(key.lower(), by_lower_name, 1):
                     name = by_lower_name[similar[0]]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -26,6 +26,7 @@ from tenuto.clock import SystemClock
 from tenuto.errors import NotFound
 from tenuto.ids import new_id
 from tenuto.operations.batch_files import RowFormat, RowReader
+from tenuto.operations.batches import BatchDetails
 from tenuto.presentation.formatting import format_duration, format_with_age, one_line, safe_text
 from tenuto.presentation.states import state_colour, state_label
 from tenuto.presentation.work_views import BATCH_ITEMS, BATCHES, batch_key
@@ -92,8 +93,8 @@ async def submit_batch(
         session.print_message(f"batch {batch.id}")
         return await watch_batch(session, batch.id)
     found = await batch.progress()
-    skipped = f" ({found['duplicate_count']:,} skipped: already open)" if found["duplicate_count"] else ""
-    submitted = f"{found['item_count']:,} items of {manifest} submitted{skipped}; watch them with:"
+    skipped = f" ({found.duplicate_count:,} skipped: already open)" if found.duplicate_count else ""
+    submitted = f"{found.item_count:,} items of {manifest} submitted{skipped}; watch them with:"
     return session.report(found, submitted, f"  tenuto batch watch {batch.id}", result=batch.id)
 
 
@@ -123,14 +124,14 @@ async def show_batch(session: Session, batch_id: Id) -> None:
         return
     failure_kinds = await app.dead_letters.groups(batch=id, limit=_SHOWN_FAILURE_KINDS)
     now = await session.now()
-    duplicates = f", {found['duplicate_count']:,} skipped as duplicates" if found["duplicate_count"] else ""
+    duplicates = f", {found.duplicate_count:,} skipped as duplicates" if found.duplicate_count else ""
     facts = name_value_table(
-        ("created", format_with_age(found["created_at"], now, by=found["initiator_name"])),
+        ("created", format_with_age(found.created_at, now, by=found.initiator_name)),
         ("key", batch_key(found)),
-        ("items", f"{found['item_count']:,}{duplicates}"),
-        ("retried", f"{found['retried_count']:,}" if found["retried_count"] else None),
-        ("cancelled", format_with_age(found["cancelled_at"], now, by=found["cancelled_by"])),
-        ("ended", format_with_age(found["ended_at"], now)),
+        ("items", f"{found.item_count:,}{duplicates}"),
+        ("retried", f"{found.retried_count:,}" if found.retried_count else None),
+        ("cancelled", format_with_age(found.cancelled_at, now, by=found.cancelled_by)),
+        ("ended", format_with_age(found.ended_at, now)),
     )
     failures: list[RenderableType] = []
     if failure_kinds:
@@ -142,14 +143,14 @@ async def show_batch(session: Session, batch_id: Id) -> None:
     print_rich(render_batch(found, width=terminal_width()), "", facts, *failures)
 
 
-def progress_bar(batch: Mapping[str, Any], width: int) -> Text:
+def progress_bar(batch: BatchDetails, width: int) -> Text:
     """Draw a bar of the given width; every state that occurs has at least one cell."""
     parts = [
-        (batch["done_count"], "━", "green"),
-        (batch["failed_count"], "━", "red"),
-        (batch["cancelled_count"], "━", "magenta"),
-        (batch["running_count"], "━", "yellow"),
-        (batch["open_count"] - batch["running_count"], "╌", "dim"),
+        (batch.done_count, "━", "green"),
+        (batch.failed_count, "━", "red"),
+        (batch.cancelled_count, "━", "magenta"),
+        (batch.running_count, "━", "yellow"),
+        (batch.open_count - batch.running_count, "╌", "dim"),
     ]
     total = sum(count for count, _, _ in parts)
     if not total:
@@ -164,22 +165,22 @@ def progress_bar(batch: Mapping[str, Any], width: int) -> Text:
     return bar
 
 
-def finished_share(batch: Mapping[str, Any]) -> float:
+def finished_share(batch: BatchDetails) -> float:
     """Return the finished share of the items, from 0 to 1."""
-    finished = batch["done_count"] + batch["failed_count"] + batch["cancelled_count"]
-    total = finished + batch["open_count"]
-    return finished / total if total else float(batch["complete_at"] is not None)
+    finished = batch.done_count + batch.failed_count + batch.cancelled_count
+    total = finished + batch.open_count
+    return finished / total if total else float(batch.complete_at is not None)
 
 
-def count_summary(batch: Mapping[str, Any]) -> Text:
+def count_summary(batch: BatchDetails) -> Text:
     """Return the number of items by state."""
-    waiting = batch["open_count"] - batch["running_count"]
-    retrying = batch["open_counts"].get("scheduled", 0)
+    waiting = batch.open_count - batch.running_count
+    retrying = batch.open_counts.get("scheduled", 0)
     counts = [
-        ("completed", batch["done_count"], "done"),
-        ("failed", batch["failed_count"], "failed"),
-        ("cancelled", batch["cancelled_count"], "cancelled"),
-        ("running", batch["running_count"], "running"),
+        ("completed", batch.done_count, "done"),
+        ("failed", batch.failed_count, "failed"),
+        ("cancelled", batch.cancelled_count, "cancelled"),
+        ("running", batch.running_count, "running"),
         ("queued", waiting, "waiting" + (f" ({retrying:,} to be retried)" if retrying else "")),
     ]
     summary = Text()
@@ -190,36 +191,36 @@ def count_summary(batch: Mapping[str, Any]) -> Text:
     return summary
 
 
-def rate_summary(batch: Mapping[str, Any]) -> str:
+def rate_summary(batch: BatchDetails) -> str:
     """Return the rate and the time left, or the total duration."""
-    if batch["state"] == "paused":
-        return f"paused by {batch['paused_by']}"
-    if batch["state"] == "filling":
-        return f"{batch['item_count']:,} items so far; submission not complete"
-    if not batch["open_count"]:
-        if batch["ended_at"] is None:
+    if batch.state == "paused":
+        return f"paused by {batch.paused_by}"
+    if batch.state == "filling":
+        return f"{batch.item_count:,} items so far; submission not complete"
+    if not batch.open_count:
+        if batch.ended_at is None:
             return ""
-        duration = batch["ended_at"] - batch["created_at"]
-        return f"took {format_duration(duration)}, {_rate(batch['item_count'] / max(duration.total_seconds(), 0.001))}"
-    if batch["remaining_seconds"] is None:
+        duration = batch.ended_at - batch.created_at
+        return f"took {format_duration(duration)}, {_rate(batch.item_count / max(duration.total_seconds(), 0.001))}"
+    if batch.remaining_seconds is None:
         return "no item finished in the last seconds"
-    time_left = format_duration(float(max(round(batch["remaining_seconds"]), 1))).replace(".0 s", " s")
-    return f"{_rate(batch['rate_per_second'])}, about {time_left} left"
+    time_left = format_duration(float(max(round(batch.remaining_seconds), 1))).replace(".0 s", " s")
+    return f"{_rate(batch.rate_per_second)}, about {time_left} left"
 
 
 def _rate(rate: float) -> str:
     return f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.1f}/s"
 
 
-def render_batch(batch: Mapping[str, Any], why: Sequence[str] = (), *, width: int) -> RenderableType:
+def render_batch(batch: BatchDetails, why: Sequence[str] = (), *, width: int) -> RenderableType:
     """Draw a batch in four lines, and below them the reasons if nothing runs."""
-    state = batch["state"]
+    state = str(batch.state)
     if state == "ended":
-        state = "some_failed" if batch["failed_count"] else "completed"
-    name = f"  {one_line(batch['name'], 40)}" if batch["name"] else ""
+        state = "some_failed" if batch.failed_count else "completed"
+    name = f"  {one_line(batch.name, 40)}" if batch.name else ""
     percent = f" {finished_share(batch) * 100:3.0f} %"
     return Group(
-        record_heading(state, batch["external_id"], batch["id"], name),
+        record_heading(state, batch.external_id, batch.id, name),
         Text.assemble(progress_bar(batch, max(min(width, 100) - len(percent), 10)), percent),
         count_summary(batch),
         Text(safe_text(rate_summary(batch)), style="dim"),
@@ -231,19 +232,19 @@ def render_batch(batch: Mapping[str, Any], why: Sequence[str] = (), *, width: in
 class BatchProgress:
     """A batch at one moment, for a live view; ``why`` are the reasons why nothing runs."""
 
-    record: Mapping[str, Any]
+    record: BatchDetails
     why: Sequence[str] = ()
     min_printed_share: float = 0.05
     """In a pipe: the share of the items that must finish before the next line."""
 
     @property
     def is_over(self) -> bool:
-        return self.record["complete_at"] is not None and not self.record["open_count"]
+        return self.record.complete_at is not None and not self.record.open_count
 
     @property
     def is_idle(self) -> bool:
         batch = self.record
-        return not (batch["running_count"] or batch["rate_per_second"]) and batch["state"] == "in_progress"
+        return not (batch.running_count or batch.rate_per_second) and batch.state == "in_progress"
 
     def render(self, width: int, height: int | None = None) -> RenderableType:
         return render_batch(self.record, self.why, width=width)
@@ -252,14 +253,14 @@ class BatchProgress:
         batch, share = self.record, finished_share(self.record)
         if (
             before is not None
-            and before.record["state"] == batch["state"]
+            and before.record.state == batch.state
             and (before.why or not self.why)
             and share < finished_share(before.record) + self.min_printed_share
             and not self.is_over
         ):
             return []
         time = SystemClock().now().astimezone().strftime("%H:%M:%S")
-        state = f"{batch['state'].replace('_', ' ')} {share * 100:.0f} %"
+        state = f"{batch.state.replace('_', ' ')} {share * 100:.0f} %"
         line = f"{time} {state}  {count_summary(batch).plain}  {rate_summary(batch)}".rstrip()
         return [line, *(f"  {reason}" for reason in self.why)]
 
@@ -272,7 +273,7 @@ async def watch_batch(session: Session, id: UUID, timeout: float | None = None) 
         """Return the reasons of one queued item."""
         async for item in app.batches.items(id, state="queued"):
             try:
-                return [reason.message for reason in (await app.why(item["task_id"])).reasons]
+                return [reason.message for reason in (await app.why(item.task_id)).reasons]
             except NotFound:  # it ended between the two queries
                 break
         return []
@@ -284,13 +285,13 @@ async def watch_batch(session: Session, id: UUID, timeout: float | None = None) 
         make_view=BatchProgress,
         operations=app.batches,
         explain=explain,
-        poll_seconds=lambda batch: max(_POLL_SECONDS, batch["item_count"] / _ITEMS_POLLED_PER_SECOND),
+        poll_seconds=lambda batch: max(_POLL_SECONDS, batch.item_count / _ITEMS_POLLED_PER_SECOND),
         timeout=timeout,
     )
-    if ended["failed_count"]:
+    if ended.failed_count:
         session.print_message(f"show the failures: tenuto dead-letter list --group --batch {id}")
         session.print_message(f"retry them:        tenuto batch retry-failed {id}")
-    return exit_codes.FAILED if ended["failed_count"] or ended["cancelled_count"] else exit_codes.OK
+    return exit_codes.FAILED if ended.failed_count or ended.cancelled_count else exit_codes.OK
 
 
 @command(batches, "watch", "019a8b3c-1d2e", "users-2031-05 --timeout 600")
