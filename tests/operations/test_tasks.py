@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncIterator
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +17,7 @@ import pytest
 from tenuto import Context, Enqueued, Step, Tenuto, manual
 from tenuto.errors import Conflict, Invalid, NotFound, SchemaMismatch
 from tenuto.ids import new_id
+from tenuto.operations import executions
 from tenuto.postgres.database import Database
 from tenuto.store import activities
 from tenuto.store.workers import QueueRecord
@@ -194,7 +195,8 @@ async def test_execution_wait_ends_at_its_timeout(app: Tenuto, monkeypatch: pyte
     await app.schedules.deploy()
     run = (await app.schedules.run("s")).execution_id
     assert run is not None
-    monkeypatch.setattr("tenuto.operations.executions._MAX_POLL_SECONDS", 600.0)
+    intervals = replace(executions.POLL_INTERVALS, max_seconds=600.0)
+    monkeypatch.setattr(executions, "POLL_INTERVALS", intervals)
     async with asyncio.timeout(60):
         for _ in range(2):  # the second call finds a connected listener
             with raises_code("execution.wait.timeout", Conflict):

@@ -7,7 +7,6 @@ resuming and cancelling change a limited number of tasks per transaction, so loc
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime, timedelta
@@ -16,7 +15,6 @@ from functools import partial
 from typing import Any
 from uuid import UUID
 
-from tenuto.clock import monotonic_seconds
 from tenuto.definitions import manifest_definitions
 from tenuto.errors import Conflict, NotFound
 from tenuto.ids import new_id, new_ids
@@ -27,6 +25,7 @@ from tenuto.model.operation_context import OperationCaller
 from tenuto.model.tasks import Settlement, cancelled_outcome
 from tenuto.operations.batch_inputs import ChunkReader, KeyFunction, PipelinedWriter
 from tenuto.operations.dead_letters import DeadLetters
+from tenuto.operations.end_waiter import EndSignal, PollIntervals, wait_until_ended
 from tenuto.operations.listing import MAX_LIMIT, check_limit, require_single_match
 from tenuto.operations.manifests import Manifests
 from tenuto.operations.operation import OpenDatabase, Operation, OperationGroup
@@ -39,8 +38,7 @@ from tenuto.store.manifests import NewRun, StoredManifest
 CHUNK_SIZE = 5000
 """Number of tasks that one transaction of a pause, resumption or cancellation changes."""
 _RATE_WINDOW = timedelta(seconds=10)
-_FIRST_POLL_SECONDS = 0.02
-_MAX_POLL_SECONDS = 1.0
+_POLL_INTERVALS = PollIntervals(first_seconds=0.02, growth=1.5, max_seconds=1.0)
 
 
 class BatchState(StrEnum):
@@ -278,18 +276,18 @@ class Batches(OperationGroup):
 
     async def wait(self, id: UUID, timeout: float | None = None) -> BatchDetails:
         """Wait until all items of a batch have ended and return the batch."""
-        deadline, pause = None if timeout is None else monotonic_seconds() + timeout, _FIRST_POLL_SECONDS
-        while True:
+
+        async def load_if_ended(_: bool) -> BatchDetails | None:
             found = await self.get(id)
-            if found.ended_at is not None or (found.complete_at is not None and found.open_count == 0):
-                return found
-            left = pause if deadline is None else deadline - monotonic_seconds()
-            if left <= 0:
-                raise Conflict(
-                    f"batch {id} has not ended after {timeout:g} s", code="batch.wait.timeout", remedy="wait longer"
-                )
-            await asyncio.sleep(min(pause, left))
-            pause = min(pause * 1.5, _MAX_POLL_SECONDS)
+            has_ended = found.ended_at is not None or (found.complete_at is not None and found.open_count == 0)
+            return found if has_ended else None
+
+        def timeout_error() -> Conflict:
+            return Conflict(
+                f"batch {id} has not ended after {timeout:g} s", code="batch.wait.timeout", remedy="wait longer"
+            )
+
+        return await wait_until_ended(load_if_ended, EndSignal(_POLL_INTERVALS), timeout, timeout_error)
 
 
 def _with_totals(batch: BatchOutcomes, rate_per_second: float) -> BatchDetails:

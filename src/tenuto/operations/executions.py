@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from datetime import datetime
 from typing import Any, Literal
 from uuid import UUID
 
-from tenuto.clock import monotonic_seconds
 from tenuto.diagnostics.task_diagnosis import Diagnosis, diagnose_execution
 from tenuto.errors import Conflict, NotFound
 from tenuto.ids import new_id
@@ -22,18 +19,16 @@ from tenuto.model.operation_context import OperationCaller
 from tenuto.model.schedules import plan_from_json
 from tenuto.model.steps import Step
 from tenuto.model.tasks import OutcomeReason
+from tenuto.operations.end_waiter import EndNotifications, PollIntervals, wait_until_ended
 from tenuto.operations.listing import check_limit, require_single_match
 from tenuto.operations.operation import OpenDatabase, OperationGroup
 from tenuto.operations.schedules import find_schedule_id
-from tenuto.postgres.database import Database
-from tenuto.postgres.listener import RECONNECTED, Listener
 from tenuto.store import activities, executions
 from tenuto.store.executions import ExecutionRecord, StepAttempt, StoredExecution
 from tenuto.store.records import TransitionalRecord
 
-ENDED_CHANNEL = "tenuto_ended"
-_FIRST_POLL_SECONDS = 0.002
-_MAX_POLL_SECONDS = 0.5
+POLL_INTERVALS = PollIntervals(first_seconds=0.002, growth=1.2)
+"""Intervals between polls for the end of an execution, while no notifications can be received."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,11 +166,11 @@ class Executions(OperationGroup):
 
     def __init__(self, open: OpenDatabase, caller: OperationCaller) -> None:
         super().__init__(open, caller)
-        self._waiter = _ExecutionWaiter()
+        self._notifications = EndNotifications()
 
     async def close(self) -> None:
         """Stop listening for ended executions; calls of `wait` continue by polling."""
-        await self._waiter.close()
+        await self._notifications.close()
 
     async def get(self, id: UUID) -> ExecutionDetails:
         """Return an execution with state, activity, wait, duration and error of every step."""
@@ -239,95 +234,24 @@ class Executions(OperationGroup):
 
     async def wait(self, id: UUID, timeout: float | None = None) -> ExecutionDetails:
         """Wait until an execution has ended and return it."""
-        deadline = None if timeout is None else monotonic_seconds() + timeout
         database = await self._open()
-        notified_end = False
-        with self._waiter.subscribe(database, id) as signal:
-            while True:
-                has_ended = notified_end or await executions.has_ended(database, id)
-                if has_ended is None:
-                    raise _not_found(id)
-                if has_ended:
-                    return await self.get(id)
-                left = None if deadline is None else deadline - monotonic_seconds()
-                if left is not None and left <= 0:
-                    raise Conflict(
-                        f"execution {id} has not ended after {timeout:g} s",
-                        code="execution.wait.timeout",
-                        remedy=f"see its steps with `tenuto execution show {id}`",
-                    )
-                notified_end = await signal.wait(left)
+
+        async def load_if_ended(known_to_have_ended: bool) -> ExecutionDetails | None:
+            has_ended = known_to_have_ended or await executions.has_ended(database, id)
+            if has_ended is None:
+                raise _not_found(id)
+            return await self.get(id) if has_ended else None
+
+        def timeout_error() -> Conflict:
+            return Conflict(
+                f"execution {id} has not ended after {timeout:g} s",
+                code="execution.wait.timeout",
+                remedy=f"see its steps with `tenuto execution show {id}`",
+            )
+
+        with self._notifications.subscribe(database, id, POLL_INTERVALS) as signal:
+            return await wait_until_ended(load_if_ended, signal, timeout, timeout_error)
 
 
 def _not_found(id: UUID) -> NotFound:
     return NotFound(f"there is no execution {id}", code="execution.not_found", remedy="see `tenuto execution list`")
-
-
-class _ExecutionWaiter:
-    """Distributes notifications about ended executions to the calls that wait for them, over one listener per app."""
-
-    def __init__(self) -> None:
-        self._listener: Listener | None = None
-        self._signals: defaultdict[str, set[_EndSignal]] = defaultdict(set)
-
-    @contextmanager
-    def subscribe(self, database: Database, id: UUID) -> Iterator[_EndSignal]:
-        """Receive notifications about an execution for the duration of the block."""
-        if database.is_on_other_loop() or database.behind_pooler:
-            yield _EndSignal(None)
-            return
-        if self._listener is None:
-            self._listener = Listener(database, self._handle_notification, ENDED_CHANNEL)
-            self._listener.start()
-        signal, key = _EndSignal(self._listener), str(id)
-        self._signals[key].add(signal)
-        try:
-            yield signal
-        finally:
-            self._signals[key].discard(signal)
-            if not self._signals[key]:
-                del self._signals[key]
-
-    async def close(self) -> None:
-        listener, self._listener = self._listener, None
-        if listener is not None:
-            await listener.stop()
-
-    def _handle_notification(self, payload: str) -> None:
-        if payload == RECONNECTED:  # notifications may have been lost
-            for signals in self._signals.values():
-                for signal in signals:
-                    signal.notify(ended=False)
-        for signal in self._signals.get(payload, ()):
-            signal.notify(ended=True)
-
-
-class _EndSignal:
-    """Wake-ups of one call that waits for the end of an execution."""
-
-    def __init__(self, listener: Listener | None) -> None:
-        self._notified = asyncio.Event()
-        self._has_ended = False
-        self._listener = listener
-        self._poll_seconds = _FIRST_POLL_SECONDS
-
-    def notify(self, *, ended: bool) -> None:
-        """Wake the waiting call; ``ended`` if the execution is known to have ended."""
-        self._has_ended = self._has_ended or ended
-        self._notified.set()
-
-    async def wait(self, max_seconds: float | None = None) -> bool:
-        """Wait for a notification or the next poll, and return whether the execution is known to have ended.
-
-        Without a listener, polls begin at short intervals, which grow with the time waited.
-        """
-        listening = self._listener is not None and self._listener.is_connected
-        self._poll_seconds = min(self._poll_seconds * 1.2, _MAX_POLL_SECONDS)
-        pause = _MAX_POLL_SECONDS if listening else self._poll_seconds
-        try:
-            async with asyncio.timeout(pause if max_seconds is None else min(pause, max_seconds)):
-                await self._notified.wait()
-        except TimeoutError:
-            return False
-        self._notified.clear()
-        return self._has_ended

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
-from typing import Any
 from uuid import UUID
 
 from tenuto.errors import Conflict, Invalid, NotFound, quoted
 from tenuto.postgres.database import Database
 
 OpenDatabase = Callable[[], Awaitable[Database]]
-Record = dict[str, Any]
 
 MAX_LIMIT = 500
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,7 +10,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
-from tenuto.clock import monotonic_seconds
 from tenuto.diagnostics.task_diagnosis import Diagnosis, diagnose_task
 from tenuto.errors import Conflict, Invalid, NotFound, quoted
 from tenuto.ids import new_id
@@ -21,6 +19,7 @@ from tenuto.lifecycle import task_cancellation
 from tenuto.model.actors import Actor
 from tenuto.model.tasks import NewTask
 from tenuto.operations.batch_inputs import PipelinedWriter
+from tenuto.operations.end_waiter import EndSignal, PollIntervals, wait_until_ended
 from tenuto.operations.listing import check_instant, check_limit, require_single_match
 from tenuto.operations.operation import OperationGroup
 from tenuto.postgres.database import Connection
@@ -41,8 +40,7 @@ if TYPE_CHECKING:
     from tenuto.operations.one_shots import OneShots
 
 _ENQUEUE_CHUNK_SIZE = 1000
-_FIRST_POLL_SECONDS = 0.01
-_MAX_POLL_SECONDS = 0.5
+_POLL_INTERVALS = PollIntervals(first_seconds=0.01, growth=1.5)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,20 +123,21 @@ class TaskOperations(OperationGroup):
     async def wait(self, task: Enqueued | UUID, timeout: float | None = None) -> ActivityDetails:
         """Wait until a task has ended and return the activity of its last attempt."""
         task_id = task.id if isinstance(task, Enqueued) else task
-        deadline = None if timeout is None else monotonic_seconds() + timeout
-        database, pause_seconds = await self._open(), _FIRST_POLL_SECONDS
-        while True:
-            if await activities.has_task_ended(database, task_id) is not False:
-                return (await self.attempts(task_id))[-1]
-            remaining_seconds = pause_seconds if deadline is None else deadline - monotonic_seconds()
-            if remaining_seconds <= 0:
-                raise Conflict(
-                    f"task {task_id} has not ended after {timeout:g} s",
-                    code="task.wait.timeout",
-                    remedy=f"see the reason with `tenuto task why {task_id}`",
-                )
-            await asyncio.sleep(min(pause_seconds, remaining_seconds))
-            pause_seconds = min(pause_seconds * 1.5, _MAX_POLL_SECONDS)
+        database = await self._open()
+
+        async def load_if_ended(_: bool) -> ActivityDetails | None:
+            if await activities.has_task_ended(database, task_id) is False:
+                return None
+            return (await self.attempts(task_id))[-1]
+
+        def timeout_error() -> Conflict:
+            return Conflict(
+                f"task {task_id} has not ended after {timeout:g} s",
+                code="task.wait.timeout",
+                remedy=f"see the reason with `tenuto task why {task_id}`",
+            )
+
+        return await wait_until_ended(load_if_ended, EndSignal(_POLL_INTERVALS), timeout, timeout_error)
 
     # --- inspect ----------------------------------------------------------------------------------------------------
 
