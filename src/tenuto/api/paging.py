@@ -27,7 +27,7 @@ class Page(BaseModel, Generic[T]):
     """A page of a list."""
 
     items: list[T]
-    next: str | None = Field(default=None, description="Cursor of the next page for `after`; null on the last page.")
+    next: str | None = Field(description="Cursor of the next page for `after`; null on the last page.")
 
 
 class Items(BaseModel, Generic[T]):

@@ -66,7 +66,7 @@ class AuditVerification(BaseModel):
     checkpoint_position: int = Field(description="Position of the latest checkpoint.")
     faults: list[Fault]
     has_more_faults: bool = Field(description="Whether there are faults beyond the reported ones.")
-    next: str | None = Field(default=None, description="Cursor for `after`; null at the end of the log.")
+    next: str | None = Field(description="Cursor for `after`; null at the end of the log.")
 
 
 Admin = Annotated[ApiCall, requires(Role.ADMIN, "audit.read")]

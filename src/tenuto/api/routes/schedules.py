@@ -137,8 +137,8 @@ class RunArguments(Body):
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"arguments": {"import": {"full": True}}}]})
 
-    arguments: dict[str, dict[str, Any]] | None = Field(
-        default=None,
+    arguments: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
         description="Arguments by step name, for this run only. Steps other than jobs require the role editor.",
     )
 
