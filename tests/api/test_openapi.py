@@ -41,9 +41,7 @@ MODES = (
 )
 REQUEST_OPTIONS = ("method", "url", "headers", "params", "json", "data", "files", "cookies")
 RESULTS_WITHOUT_JSON = {"service_health", "service_metrics", "activities_log", "events_stream", "audit_export"}
-FREE_RESULTS = {
-    "service_openapi", "manifests_bulk", "batches_list", "batches_get", "batches_items", "batches_retry_failed",
-}  # fmt: skip
+FREE_RESULTS = {"service_openapi"}
 """Results that have a schema of a standard."""
 OPERATIONS_WITHOUT_404 = {
     "logs_read", "manifest_groups_change", "queues_limit", "queues_pause", "queues_resume", "secrets_set",

@@ -157,6 +157,8 @@ class BoundedHttpProtocol(HttpToolsProtocol):
     """HTTP protocol with limits on the size and duration of a request head.
 
     Without them, unauthenticated clients could fill the memory with headers, or all connections with partial requests.
+    Uvicorn has no setting for them, but accepts a protocol class. `tests/api/test_http_protocol.py` fails if the
+    methods that this class overrides change.
     """
 
     head_timeout_seconds = 20.0

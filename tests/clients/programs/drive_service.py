@@ -1,11 +1,12 @@
 """Uses a service through the generated Python client, as a program of a user would: strict mypy checks this file too.
 
 Run as ``drive_service.py ADDRESS KEY``. It creates a schedule, runs it and follows the execution, reads a list page by
-page, cancels a task, retries a dead letter, and handles errors by their codes.
+page, submits a batch, cancels a task, retries a dead letter, and handles errors by their codes.
 """
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 from collections.abc import Callable
@@ -14,9 +15,10 @@ from uuid import UUID
 
 from tenuto_client import AuthenticatedClient
 from tenuto_client.api.activities import activities_list
+from tenuto_client.api.batches import batches_get
 from tenuto_client.api.dead_letters import dead_letters_get, dead_letters_list, dead_letters_retry
 from tenuto_client.api.executions import executions_get
-from tenuto_client.api.manifests import manifests_create, manifests_enqueue
+from tenuto_client.api.manifests import manifests_bulk, manifests_create, manifests_enqueue
 from tenuto_client.api.schedules import schedules_create, schedules_get, schedules_replace, schedules_run
 from tenuto_client.api.tasks import tasks_cancel, tasks_enqueue, tasks_get
 from tenuto_client.models import (
@@ -49,7 +51,7 @@ from tenuto_client.models import (
     ScheduleResource,
     TaskResource,
 )
-from tenuto_client.types import Response
+from tenuto_client.types import File, Response
 
 T = TypeVar("T")
 TIMEOUT_SECONDS = 60.0
@@ -138,6 +140,24 @@ def read_pages(client: AuthenticatedClient) -> None:
     assert [each.state for each in failed.items] == [ActivityState.FAILED] * 2
 
 
+def submit_batch(client: AuthenticatedClient) -> None:
+    manifest = NewManifest(external_id="client/doubles", job="double", on_demand=True)
+    manifests_create.sync_detailed(client=client, body=manifest)
+    lines = File(io.BytesIO(b'{"n": 1}\n{"n": 2}\n'))
+    submitted = manifests_bulk.sync(manifest.external_id, client=client, body=lines, batch_key="client")
+    assert submitted is not None
+    assert not isinstance(submitted, Problem), submitted
+    batch_id = submitted.id
+
+    def find_ended() -> bool | None:
+        batch = batches_get.sync(batch_id, client=client)
+        assert batch is not None
+        assert not isinstance(batch, Problem)
+        return True if batch.ended_at is not None else None
+
+    assert wait_for(find_ended)
+
+
 def cancel_task(client: AuthenticatedClient) -> None:
     task = NewTask(job="double", input_=NewTaskInput.from_dict({"n": 1}), delay="1h", tags=["client"])
     created = expect(Enqueued, tasks_enqueue.sync_detailed(client=client, body=task))
@@ -194,6 +214,7 @@ def main(address: str, key: str) -> None:
     with client:
         run_schedule(client)
         read_pages(client)
+        submit_batch(client)
         cancel_task(client)
         retry_dead_letter(client)
         handle_errors(client, address)

@@ -18,14 +18,17 @@ from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import ExternalId, Id, TextFilter
 from tenuto.api.problems import Refused
 from tenuto.api.request_bodies import NoteBody
+from tenuto.api.responses import RetriedCount
 from tenuto.api.strict_json import parse_strict_json
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import Invalid, quoted
 from tenuto.ids import new_id
 from tenuto.model.actors import Role
-from tenuto.model.tasks import OutcomeStatus, TaskState
+from tenuto.model.tasks import ActivityState
 from tenuto.model.validation import MAX_INPUT_BYTES
 from tenuto.operations.batch_inputs import add_row_key
+from tenuto.operations.batches import BatchDetails
+from tenuto.store.batches import BatchItemRecord, BatchRecord
 
 router = APIRouter(prefix="/api/v1/batches", tags=["batches"], route_class=ApiRoute)
 
@@ -42,32 +45,35 @@ EXAMPLE = {
     "rate_per_second": 412.5,
     "remaining_seconds": 37.3,
 }
+LISTED = {name: EXAMPLE[name] for name in ("id", "key", "external_id", "item_count", "open_count", "failed_count")}
 ITEM = {"task_id": EXAMPLE["id"], "item_key": "17", "state": "completed", "attempt": 1, "output": {"pages": 2}}
 Viewer = Annotated[ApiCall, requires(Role.VIEWER, "batch.read")]
 
 
-@router.get("", operation_id="batches_list", responses=describe_page(EXAMPLE))
-async def list_batches(call: Viewer, manifest: TextFilter = None, limit: Limit = 50, after: After = None) -> Page[Any]:
+@router.get("", operation_id="batches_list", responses=describe_page(LISTED))
+async def list_batches(
+    call: Viewer, manifest: TextFilter = None, limit: Limit = 50, after: After = None
+) -> Page[BatchRecord]:
     """List batches, newest first."""
     cursor = decode_cursor(after, UUID)
     found = await call.app.batches.list(below=cursor[0] if cursor else None, manifest=manifest, limit=limit)
-    return make_page([dict(each) for each in found], limit, lambda each: (each["id"],))
+    return make_page(found, limit, lambda each: (each.id,))
 
 
 @router.get("/{id}", operation_id="batches_get", responses=describe(EXAMPLE, not_found="batch.not_found"))
-async def get_batch(call: Viewer, id: Id) -> dict[str, Any]:
+async def get_batch(call: Viewer, id: Id) -> BatchDetails:
     """Get a batch with counts by state, rate and estimated time left."""
-    return dict(await call.app.batches.get(id))
+    return await call.app.batches.get(id)
 
 
 @router.get("/{id}/items", operation_id="batches_items", responses=describe_page(ITEM, not_found="batch.not_found"))
 async def batch_items(
-    call: Viewer, id: Id, state: TaskState | OutcomeStatus | None = None, limit: Limit = 100, after: After = None
-) -> Page[Any]:
+    call: Viewer, id: Id, state: ActivityState | None = None, limit: Limit = 100, after: After = None
+) -> Page[BatchItemRecord]:
     """List the items of a batch with their outcomes, in the order of submission."""
     cursor = decode_cursor(after, UUID)
     found = await call.app.batches.list_items(id, above=cursor[0] if cursor else None, state=state, limit=limit)
-    return make_page([dict(each) for each in found], limit, lambda each: (each["task_id"],))
+    return make_page(found, limit, lambda each: (each.task_id,))
 
 
 @router.post(
@@ -111,10 +117,11 @@ async def cancel_batch(call: Annotated[ApiCall, requires(Role.OPERATOR, "batch.c
 )
 async def retry_failed_items(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "batch.retry")], id: Id, note: NoteBody | None = None
-) -> dict[str, int]:
+) -> RetriedCount:
     """Retry the failed items of a batch, that is its open dead letters."""
     text = (note and note.note) or call.reason
-    return {"retried": await call.app.batches.retry_failed(id, note=text, request_id=call.object_id)}
+    retried = await call.app.batches.retry_failed(id, note=text, request_id=call.object_id)
+    return RetriedCount(retried=retried)
 
 
 submit_router = APIRouter(prefix="/api/v1", tags=["manifests"], route_class=ApiRoute)
@@ -174,7 +181,7 @@ async def submit_batch(
             description="Alternative to the batch key, unique per caller. Repeat it only with the same lines.",
         ),
     ] = None,
-) -> dict[str, Any]:
+) -> BatchDetails:
     """Submit a batch: run a manifest for every line of the body. Lines are stored as they arrive. An invalid line is
     reported by its number; earlier lines stay stored, and the batch stays incomplete until all lines are sent again.
     The upload ends with 401 when the API key is revoked, even while it is idle."""
@@ -203,7 +210,7 @@ async def submit_batch(
             error.remedy = f"correct it and send all lines again with ?batch_key={chosen_key}; earlier lines are stored"
         raise
     response.headers["Location"] = f"/api/v1/batches/{batch.id}"
-    return dict(await batch.progress())
+    return await batch.progress()
 
 
 def _derive_batch_key(call: ApiCall, key: str | None) -> str | None:

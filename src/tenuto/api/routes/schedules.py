@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import fields, replace
 from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
@@ -44,7 +44,7 @@ from tenuto.model.occurrences import Decision
 from tenuto.model.schedules import OverlapPolicy, ScheduleDefinition
 from tenuto.scheduling.firing import RunResult
 from tenuto.store.definition_rows import Version
-from tenuto.store.schedules import Schedule
+from tenuto.store.schedules import LedgerRecord, Schedule, ScheduleRecord
 
 router = APIRouter(prefix="/api/v1", tags=["schedules"], route_class=ApiRoute)
 
@@ -113,23 +113,6 @@ class ScheduleListItem(BaseModel):
     last_group_count: int | None
     last_failed_step_count: int | None
     last_error: str | None
-
-
-class LedgerEntry(BaseModel):
-    """A due instant and its decision."""
-
-    id: UUID
-    schedule_id: UUID
-    schedule_name: str
-    due_at: datetime
-    last_due_at: datetime | None
-    origin: str
-    decision: Decision
-    turn: int | None
-    reason: str | None
-    execution_id: UUID | None
-    decided_at: datetime
-    decided_by: str
 
 
 class RunArguments(Body):
@@ -334,7 +317,7 @@ async def list_ledger(
     decision: Decision | None = None,
     limit: Limit = 100,
     after: After = None,
-) -> Page[LedgerEntry]:
+) -> Page[LedgerRecord]:
     """List the occurrence ledger: every due instant and its decision, newest first."""
     cursor = decode_cursor(after, cursor_instant, UUID)
     found = await call.app.schedules.ledger(
@@ -344,8 +327,7 @@ async def list_ledger(
         decision=decision,
         limit=limit,
     )
-    items = [LedgerEntry(**each) for each in found]
-    return make_page(items, limit, lambda each: (each.due_at.isoformat(), each.id))
+    return make_page(found, limit, lambda each: (each.due_at.isoformat(), each.id))
 
 
 # --- conversion -------------------------------------------------------------------------------------------------------
@@ -355,10 +337,10 @@ def _parse(definition: dict[str, Any]) -> ScheduleDefinition:
     return parse_definition("schedules", definition, parse_schedules).definition
 
 
-def _list_item(schedule: Mapping[str, Any]) -> ScheduleListItem:
+def _list_item(schedule: ScheduleRecord) -> ScheduleListItem:
     """Return a schedule with the number of its steps instead of its plan."""
-    fields = {name: value for name, value in schedule.items() if name != "plan"}
-    return ScheduleListItem(**fields, step_count=sum(len(group) for group in schedule["plan"]))
+    shared = {field.name: getattr(schedule, field.name) for field in fields(schedule) if field.name != "plan"}
+    return ScheduleListItem(**shared, step_count=sum(len(group) for group in schedule.plan))
 
 
 def _schedule_resource(schedule: Schedule, response: Response) -> ScheduleResource:
