@@ -15,6 +15,7 @@ import pytest
 
 from tenuto import Step, Tenuto, manual
 from tenuto.api.routes import events as events_module
+from tenuto.api.routes.events import ServerSentEvent
 from tenuto.api.server import web_server
 from tenuto.model.actors import Role
 from tests.api.conftest import assert_problem
@@ -55,6 +56,7 @@ async def _parse_events(lines: AsyncIterator[str]) -> AsyncIterator[Event]:
     event: Event = {}
     async for line in lines:
         if line == "" and event:
+            ServerSentEvent.model_validate_json(json.dumps(event), extra="forbid")
             yield event
             event = {}
         elif line and not line.startswith(":"):

@@ -250,7 +250,7 @@ async def list_one_shots(
         query = [(name, value) for name, value in request.query_params.multi_items() if name != "after"]
         position = (last.activity_id,) if isinstance(last, EndedOneShot) else (last.run_at.isoformat(), last.id)
         headers["Link"] = f'</api/schedule?{urlencode([*query, ("after", encode_cursor(*position))])}>; rel="next"'
-    return _json_response({str(each.id): _listed_to_wire(each) for each in found}, 200, headers)
+    return _json_response({str(each.id): _describe_listed(each) for each in found}, 200, headers)
 
 
 @router.delete(
@@ -279,7 +279,7 @@ async def get_one_shot_status(
 ) -> Response:
     """Get the status of a one-shot, open or ended."""
     found = await call.app.one_shots.status(_parse_id(id), history=history)
-    return _json_response(_status_to_wire(found), 200)
+    return _json_response(_describe_status(found), 200)
 
 
 @router.delete(
@@ -309,7 +309,7 @@ def _parse_id(text: str) -> UUID:
         ) from None
 
 
-def _listed_to_wire(listed: OneShotSummary) -> dict[str, Any]:
+def _describe_listed(listed: OneShotSummary) -> dict[str, Any]:
     item = {
         "exec_at_utc": listed.exec_at,
         "prompt_type": listed.prompt_type,
@@ -325,12 +325,12 @@ def _listed_to_wire(listed: OneShotSummary) -> dict[str, Any]:
     return item
 
 
-def _status_to_wire(found: one_shots.OneShotStatus) -> dict[str, Any]:
+def _describe_status(found: one_shots.OneShotStatus) -> dict[str, Any]:
     """Return a status with the names of the API; fields without a value are omitted, except the output."""
-    wire_names = {
+    api_names = {
         "id": "transaction_id", "runtime_status": "runtimeStatus", "exec_at": "exec_at_utc", "attempt_count": "attempts"
     }  # fmt: skip
-    body = {wire_names.get(field.name, field.name): getattr(found, field.name) for field in dataclasses.fields(found)}
+    body = {api_names.get(field.name, field.name): getattr(found, field.name) for field in dataclasses.fields(found)}
     body["history"] = [
         {name: value for name, value in dataclasses.asdict(event).items() if value is not None}
         for event in found.history
