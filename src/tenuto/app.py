@@ -168,12 +168,12 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         return self.settings
 
     def _register_extension_kinds(self) -> None:
+        self.jobs.load_more_kinds = lambda: None  # once
         for contribution in self.extension_registry.collect(
             "step kinds", lambda extension: extension.step_kinds(self._extension_services(extension))
         ):
             try:
-                if contribution.value.name not in self.jobs.kinds:
-                    self.jobs.add_kind(contribution.value)
+                self.jobs.add_kind(contribution.value)
             except Invalid as error:
                 self.extension_registry.report_failure(contribution.extension.name, "step kinds", error)
 

@@ -310,6 +310,13 @@ class ListChange:
     before: Any = None
     after: Any = None
 
+    @classmethod
+    def compare(cls, key: str, before: Any, after: Any) -> ListChange:
+        """Compare what is stored with what is declared; None if there is nothing."""
+        if before == after:
+            return cls(key, "unchanged", before, after)
+        return cls(key, "created" if before is None else "deleted" if after is None else "changed", before, after)
+
     @property
     def differences(self) -> dict[str, tuple[Any, Any]]:
         """The fields that differ, as (stored, declared)."""

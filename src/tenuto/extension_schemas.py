@@ -5,8 +5,6 @@ A schema that does not fit stops the operations of its extension only.
 
 from __future__ import annotations
 
-import contextlib
-
 from tenuto.errors import TenutoError
 from tenuto.extension import Extension
 from tenuto.extension_registry import ExtensionRegistry
@@ -67,7 +65,7 @@ class ExtensionSchemas:
     async def prepare_all(self, database: Database, *, migrate: bool) -> None:
         """Prepare every extension; failures are reported and do not stop the caller."""
         for extension in self._registry.extensions:
-            with contextlib.suppress(TenutoError):
+            with self._registry.isolate(extension, _PART):
                 await self.prepare(database, extension, migrate=migrate)
 
 

@@ -1,0 +1,1 @@
+"""Stock levels and orders, as an extension of Tenuto."""
