@@ -40,18 +40,21 @@ def render_table(
     """Return records as a table that fits the terminal; ``drawings`` replace the cells of the named columns."""
     columns = columns.columns if isinstance(columns, ResourceView) else columns
     width = _console().width
-    cells = {
+    single_line = {
         column: list(drawings.get(column.name, ())) or [_text(column.cell(record, now)) for record in records]
         for column in columns
     }
-    widths = _natural_widths(cells)
-    if (
-        _total({each: min(widths[each], _COMFORTABLE_WIDTH) if each.flexible else widths[each] for each in cells})
-        > width
-    ):
-        cells = _stack(cells, records, now)
+    cells, widths = single_line, _natural_widths(single_line)
+    comfortable = {each: min(widths[each], _COMFORTABLE_WIDTH) if each.flexible else widths[each] for each in cells}
+    if _total(comfortable) > width:
+        cells = _stack(single_line, records, now)
         widths = _natural_widths(cells)
-    needed = {each: min(widths[each], _MIN_FLEXIBLE_WIDTH) if each.flexible else widths[each] for each in cells}
+    least = dict.fromkeys(cells, _MIN_FLEXIBLE_WIDTH)
+    for column, texts in single_line.items():
+        if column.under and column.format == "id" and column not in cells:  # an id is never truncated
+            host = next(each for each in cells if each.name == column.under)
+            least[host] = max([least[host], *(text.cell_len for text in texts)])
+    needed = {each: min(widths[each], least[each]) if each.flexible else widths[each] for each in cells}
     for column in sorted(cells, key=lambda each: -each.drop):
         if column.drop and _total(needed) > width:
             needed.pop(column)
