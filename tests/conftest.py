@@ -20,10 +20,10 @@ from hypothesis import HealthCheck, Phase, settings
 from tenuto import Tenuto
 from tenuto.ids import new_id
 from tenuto.lifecycle import completion
-from tenuto.postgres import embedded_server
+from tenuto.postgres import embedded_server, scratch_databases
 from tenuto.postgres.database import Database
-from tenuto.store import scratch_databases
-from tenuto.store.scratch_databases import database_url as database_url
+from tenuto.postgres.scratch_databases import database_url as database_url
+from tenuto.store import partitions
 from tests.support.proofs import THOROUGH
 from tests.support.temp_dirs import new_temp_dir, remove_stale_temp_dirs, stop_server_and_remove
 
@@ -109,7 +109,7 @@ def server() -> Iterator[str]:
 def template(server: str) -> Iterator[str]:
     """Name of a database with the schema, from which others are copied."""
     name = database_name("template")
-    asyncio.run(scratch_databases.create_template_database(server, name))
+    asyncio.run(scratch_databases.create_template_database(server, name, partitions.ensure_partitions))
     yield name
     asyncio.run(scratch_databases.drop_database(server, name))
 

@@ -18,7 +18,7 @@ from tenuto.model.actors import Actor
 from tenuto.model.tasks import NewTask, Outcome, OutcomeStatus, Settlement
 from tenuto.postgres.database import Database
 from tenuto.store import tasks
-from tenuto.store.claim_cursor import ClaimCursor
+from tenuto.store.tasks import ClaimCursor
 from tenuto.store.workers import ProcessRegistration, register_process
 
 WARM_UP = 3

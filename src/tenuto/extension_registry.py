@@ -22,7 +22,7 @@ from tenuto.logs import Log
 from tenuto.version import __version__
 
 if TYPE_CHECKING:
-    from tenuto.store.monthly_tables import MonthlyTable
+    from tenuto.store.partitions import MonthlyTable
 
 ENTRY_POINT_GROUP = "tenuto.extensions"
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
@@ -134,7 +134,7 @@ class ExtensionRegistry:
 
     def monthly_tables(self) -> list[MonthlyTable]:
         """Return the tables that are partitioned by month."""
-        from tenuto.store.monthly_tables import MonthlyTable  # not for `tenuto --help`: it imports the driver
+        from tenuto.store.partitions import MonthlyTable  # not for `tenuto --help`: it imports the driver
 
         return [
             each.value

@@ -25,7 +25,7 @@ from tenuto.postgres.database import Database
 from tenuto.settings import load_settings
 from tenuto.store import activities, workers
 from tenuto.store import tasks as store
-from tenuto.store.claim_cursor import QUEUE_START
+from tenuto.store.tasks import QUEUE_START
 from tests.store.test_partitions import RECORD
 from tests.support.errors import raises_code
 from tests.support.model_values import make_new_task

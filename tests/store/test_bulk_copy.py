@@ -9,8 +9,8 @@ from uuid import UUID
 import pytest
 
 from tenuto.ids import new_id
+from tenuto.postgres.bulk_copy import copy_tasks
 from tenuto.postgres.database import Database
-from tenuto.store.bulk_copy import copy_tasks
 
 PLAIN = {
     "state": "queued", "queue": "default", "rank": 0, "kind": "job", "name": "bake", "policy": "{}",

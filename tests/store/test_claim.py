@@ -14,7 +14,7 @@ from tenuto.ids import new_id
 from tenuto.postgres.database import Database
 from tenuto.store import tasks as store
 from tenuto.store import workers
-from tenuto.store.claim_cursor import ClaimCursor, LimitKeyCursor
+from tenuto.store.tasks import ClaimCursor, LimitKeyCursor
 from tests.support.model_values import NOON, make_held_task, make_new_task
 from tests.support.tasks import LEASE, Register, claim, create_and_claim, create_task, now, read_only_task, read_rows
 

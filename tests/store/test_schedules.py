@@ -11,9 +11,9 @@ from tenuto import Step
 from tenuto.ids import new_id
 from tenuto.model.occurrences import Decision
 from tenuto.model.triggers import manual
+from tenuto.postgres.bulk_copy import split_ids_and_versions
 from tenuto.postgres.database import Database, DatabaseError
 from tenuto.store import schedules
-from tenuto.store.bulk_copy import split_ids_and_versions
 from tenuto.store.schedules import LedgerEntry
 from tests.support.model_values import NOON
 from tests.support.schedules import (

@@ -13,7 +13,7 @@ from tenuto.postgres.sql_loader import SqlStatements, load_statements
 
 STORE = Path(tenuto.store.__file__).parent
 PACKAGE = STORE.parent
-FILES = sorted(STORE.rglob("*.sql"))
+FILES = sorted([*STORE.rglob("*.sql"), *(PACKAGE / "postgres").glob("*.sql")])
 STATEMENTS = [(file.stem, name) for file in FILES for name, _ in SqlStatements(file)]
 
 
@@ -40,7 +40,7 @@ def test_sql_statement_is_used(file: str, name: str) -> None:
         sources = [PACKAGE / "diagnostics" / "checks.toml", *PACKAGE.rglob("*.py")]
         pattern = rf'["\']{name}["\']|^\[{name}\]|SQL\.{name}\b'
     else:
-        sources = list(STORE.rglob("*.py"))
+        sources = [*STORE.rglob("*.py"), *(PACKAGE / "postgres").glob("*.py")]
         prefix = "SQL|_sql" if file in ("schedules", "manifests") else "SQL"  # definition_rows uses both files
         pattern = rf"\b({prefix})\.{name}\b"
     assert any(re.search(pattern, source.read_text(encoding="utf-8"), re.MULTILINE) for source in sources)

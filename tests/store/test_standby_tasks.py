@@ -15,8 +15,8 @@ from tenuto.lifecycle.completion import finish
 from tenuto.model.tasks import Deferral, Outcome, Settlement, Task, settle
 from tenuto.postgres.database import Database
 from tenuto.store import tasks as store
-from tenuto.store.claim_cursor import QUEUE_START
 from tenuto.store.reports import doctor
+from tenuto.store.tasks import QUEUE_START
 from tests.support.manifests import create_batch, create_manifest
 from tests.support.tasks import LEASE, Register, completed_outcome, create_task, failed_outcome, now
 from tests.support.waiting import eventually

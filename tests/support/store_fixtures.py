@@ -18,10 +18,10 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from tenuto.postgres import scratch_databases
 from tenuto.postgres.database import Database
 from tenuto.postgres.embedded_server import acquire_server, stop_server
 from tenuto.settings import Settings, load_settings
-from tenuto.store import scratch_databases
 from tests.conftest import database_name
 from tests.support.servers import HOLD_UNTIL_EOF, IMPORTS, end_processes_of
 from tests.support.temp_dirs import new_temp_dir

@@ -23,7 +23,6 @@ from tenuto.store import (
     dead_letters,
     executions,
     manifests,
-    monthly_tables,
     named_logs,
     partitions,
     schedules,
@@ -31,7 +30,7 @@ from tenuto.store import (
     workers,
 )
 from tenuto.store.access import api_keys, idempotency_keys
-from tenuto.store.monthly_tables import MonthlyTable
+from tenuto.store.partitions import MonthlyTable
 
 SILENT_WORKER_AFTER = timedelta(minutes=5)
 """A process without a heartbeat for this long that holds no task is ended."""
@@ -89,7 +88,7 @@ class Housekeeping:
         await partitions.ensure_partitions(self._database, now)  # guard: housekeeping.partitions
         for table in self._tables:
             with self._isolate(f"partitions of {table.name}", self._failures):
-                await monthly_tables.ensure_partitions(self._database, table, now)
+                await partitions.ensure_monthly_partitions(self._database, table, now)
         # Except the services of this process: after a suspension this cycle may run before their next heartbeats.
         # guard: housekeeping.own_services
         await workers.end_silent_processes(self._database, SILENT_WORKER_AFTER, [one.id for one in self._own])
@@ -122,7 +121,7 @@ class Housekeeping:
         for table in self._tables:
             with self._isolate(f"partitions of {table.name}", earlier_failures):
                 own_cutoff = cutoff if table.cutoff is None else table.cutoff(now, self._settings)
-                for name in await monthly_tables.drop_old_partitions(self._database, table, own_cutoff):
+                for name in await partitions.drop_old_monthly_partitions(self._database, table, own_cutoff):
                     log.info("partition dropped", partition=name)
         return all(completed)  # guard: housekeeping.next_round
 

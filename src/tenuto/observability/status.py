@@ -15,10 +15,9 @@ from tenuto.extension_registry import ExtensionRegistry
 from tenuto.observability import prometheus
 from tenuto.observability.cached_query import CachedQuery, QueryResult
 from tenuto.observability.process_metrics import ProcessMetrics, process_metrics
-from tenuto.postgres import migrator
+from tenuto.postgres import migrator, read_transactions
 from tenuto.postgres.database import Database
 from tenuto.settings import Settings
-from tenuto.store import read_transactions
 from tenuto.store.reports import metrics
 from tenuto.store.reports.metrics import LivenessSigns
 

@@ -32,9 +32,10 @@ from tenuto.model.operation_context import OperationCaller
 from tenuto.operations.manifests import Manifests
 from tenuto.operations.operation import OpenDatabase, OperationGroup, change_context
 from tenuto.operations.schedules import Schedules
+from tenuto.postgres import read_transactions
 from tenuto.postgres.database import Connection, Database
 from tenuto.steps.step_kinds import check_steps, check_steps_in_tx
-from tenuto.store import read_transactions, tasks
+from tenuto.store import tasks
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,9 +25,9 @@ from tenuto.model.schedules import Plan, ScheduleDefinition
 from tenuto.model.secrets import TextOrSecret
 from tenuto.model.sql_scripts import ScriptDriver
 from tenuto.model.steps import SCHEDULE, Step, override_policy
+from tenuto.postgres import read_transactions
 from tenuto.postgres.database import Connection, Database
 from tenuto.settings import Settings
-from tenuto.store import read_transactions
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,16 @@ JOIN pg_class AS child ON child.oid = pg_inherits.inhrelid
 WHERE pg_inherits.inhparent = 'tenuto.activities'::regclass
 ORDER BY child.relname;
 
+-- name: list_partitions_of_table
+-- Return the names of the partitions of table $2 in schema $1.
+SELECT child.relname AS name
+FROM pg_inherits
+JOIN pg_class AS child ON child.oid = inhrelid
+JOIN pg_class AS parent ON parent.oid = inhparent
+JOIN pg_namespace ON pg_namespace.oid = parent.relnamespace
+WHERE nspname = $1 AND parent.relname = $2
+ORDER BY child.relname;
+
 -- name: lock_partitions
 -- Serialise the creation and removal of partitions, with a short lock timeout: all other transactions would wait
 -- behind one that waits for a reader.

@@ -13,9 +13,9 @@ from uuid import UUID
 
 from tenuto.model.actors import Actor, ActorType
 from tenuto.model.tasks import ActivityState, OutcomeReason, Task
+from tenuto.postgres.bulk_copy import copy_tasks
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.bulk_copy import copy_tasks
 from tenuto.store.manifests import NewRun, enqueue_runs
 from tenuto.store.records import FromJson, PositionalMapper, RowMapper, TransitionalRecord
 from tenuto.tracing import add_traceparent, record_enqueue_span

@@ -12,10 +12,10 @@ from uuid import UUID
 from tenuto.ids import new_id
 from tenuto.model.actors import Actor
 from tenuto.model.dead_letters import DeadLetterState, error_fingerprint_from_json, error_summary
+from tenuto.postgres.bulk_copy import to_columns
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.activities import ActivityDetails
-from tenuto.store.bulk_copy import to_columns
 from tenuto.store.records import FromJson, RowMapper, TransitionalRecord
 
 SQL = load_statements(__file__)

@@ -19,9 +19,9 @@ from tenuto.model.actors import Actor, ActorType
 from tenuto.model.executions import ExecutionState
 from tenuto.model.schedules import Plan
 from tenuto.model.tasks import ActivityState, OutcomeReason, Task
+from tenuto.postgres.bulk_copy import to_columns
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.bulk_copy import to_columns
 from tenuto.store.records import FromJson, PositionalMapper, RowMapper, TransitionalRecord
 from tenuto.tracing import add_traceparent, record_enqueue_span
 

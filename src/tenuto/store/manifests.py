@@ -17,9 +17,9 @@ from tenuto.model.actors import Actor
 from tenuto.model.manifests import Manifest, ScheduleType, manifest_from_fields
 from tenuto.model.tasks import OutcomeStatus, Task, TaskState
 from tenuto.model.triggers import Trigger
+from tenuto.postgres.bulk_copy import ExcludedVersions, array_literal, split_ids_and_versions, to_columns
 from tenuto.postgres.database import Connection, Database, Row
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.bulk_copy import ExcludedVersions, array_literal, split_ids_and_versions, to_columns
 from tenuto.store.definition_rows import DefinitionTable, from_json_text, to_json_text
 from tenuto.store.records import FromColumn, FromJson, PositionalMapper, RowMapper, TransitionalRecord
 from tenuto.tracing import add_traceparent, record_enqueue_span

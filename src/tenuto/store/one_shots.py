@@ -21,12 +21,12 @@ from tenuto.model.one_shots import (
     runtime_status_of_task,
 )
 from tenuto.model.tasks import NewTask, Task
+from tenuto.postgres.bulk_copy import array_literals, to_columns
 from tenuto.postgres.database import Connection, Database, Row, StatementTimeout
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.access import audit_recorder
 from tenuto.store.access.audit_recorder import AuditEntry
 from tenuto.store.activities import id_range_of_prefix
-from tenuto.store.bulk_copy import array_literals, to_columns
 from tenuto.store.records import FromColumn, FromJson, PositionalMapper, RowMapper, TransitionalRecord
 from tenuto.store.tasks import TAGS_INDEX, task_row
 

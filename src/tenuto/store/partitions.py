@@ -1,4 +1,6 @@
-"""Monthly partitions of activities: created ahead of time, dropped when all their rows are older than the retention.
+"""Monthly partitions of activities and of the tables of extensions.
+
+They are created ahead of time and dropped when all their rows are older than the retention.
 
 An activity id contains the creation time of its task, so a partition is a range of ids. The activity of a task that ran
 after its month was dropped is stored in the default partition, whose old rows are deleted one by one.
@@ -6,14 +8,18 @@ after its month was dropped is stored in the default partition, whose old rows a
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from typing import Literal
 
-from tenuto.errors import Unavailable
+from tenuto.errors import Invalid, Unavailable
 from tenuto.ids import smallest_id_at
 from tenuto.postgres.database import Connection, Database
+from tenuto.settings import Settings
 from tenuto.store.activities import SQL
 
 MONTHS_AHEAD = 3
@@ -135,3 +141,93 @@ def month_start(instant: datetime, months: int) -> datetime:
     """Return the start of the month so many months after the month of an instant."""
     total = instant.year * 12 + instant.month - 1 + months
     return datetime(total // 12, total % 12 + 1, 1, tzinfo=UTC)
+
+
+# --- tables of extensions -------------------------------------------------------------------------------------------
+# Rows outside all months are in the default partition, which the extension created; a month with such rows gets no
+# partition.
+
+_IDENTIFIER = re.compile(r"[a-z_][a-z0-9_]{0,40}")
+_CREATE_MONTH = (
+    "CREATE TABLE IF NOT EXISTS {schema}.{name} PARTITION OF {schema}.{table} FOR VALUES FROM ('{low}') TO ('{high}')"
+)
+_DROP_MONTH = "DROP TABLE IF EXISTS {schema}.{name}"
+
+
+@dataclass(frozen=True, slots=True)
+class MonthlyTable:
+    """A table that is partitioned by month."""
+
+    schema: str
+    table: str
+    key: Literal["instant", "id"]
+    cutoff: Callable[[datetime, Settings], datetime] | None = None
+
+    def __post_init__(self) -> None:
+        for identifier in (self.schema, self.table):
+            if not _IDENTIFIER.fullmatch(identifier):
+                raise Invalid(
+                    f"{identifier!r} is not the name of a table",
+                    code="extension.table.invalid",
+                    field="table",
+                    remedy="use lower-case letters, digits and underscores",
+                )
+
+    @property
+    def name(self) -> str:
+        return f"{self.schema}.{self.table}"
+
+    def partition_name(self, month: datetime) -> str:
+        return f"{self.table}_{month:%Y_%m}"
+
+    def month_of(self, partition: str) -> datetime | None:
+        try:
+            return datetime.strptime(partition, f"{self.table}_%Y_%m").replace(tzinfo=UTC)
+        except ValueError:
+            return None
+
+    def bound(self, month: datetime) -> str:
+        """The first key of a month, as an SQL literal."""
+        return month.isoformat() if self.key == "instant" else str(smallest_id_at(month))
+
+
+async def ensure_monthly_partitions(database: Database, table: MonthlyTable, now: datetime) -> list[str]:
+    """Create the missing partitions of this month and the next ones; return their names."""
+    present = await _list_monthly_partitions(database, table)
+    wanted = [month_start(now, months) for months in range(MONTHS_AHEAD + 1)]
+    missing = [month for month in wanted if table.partition_name(month) not in present]
+    if not missing:
+        return []
+
+    async def create(connection: Connection) -> list[str]:
+        await connection.execute(SQL.lock_partitions)
+        for month in missing:
+            low, high = table.bound(month), table.bound(month_start(month, 1))
+            name = table.partition_name(month)
+            await connection.execute(
+                _CREATE_MONTH.format(schema=table.schema, table=table.table, name=name, low=low, high=high)
+            )
+        return [table.partition_name(month) for month in missing]
+
+    return await database.transaction(create)
+
+
+async def drop_old_monthly_partitions(database: Database, table: MonthlyTable, cutoff: datetime) -> list[str]:
+    """Drop the partitions of months that ended before the cut-off; return their names."""
+    old = [
+        name
+        for name in await _list_monthly_partitions(database, table)
+        if (month := table.month_of(name)) is not None and month_start(month, 1) <= cutoff
+    ]
+
+    async def drop(connection: Connection) -> list[str]:
+        await connection.execute(SQL.lock_partitions)
+        for name in old:
+            await connection.execute(_DROP_MONTH.format(schema=table.schema, name=name))
+        return old
+
+    return await database.transaction(drop) if old else []
+
+
+async def _list_monthly_partitions(database: Database, table: MonthlyTable) -> list[str]:
+    return [row["name"] for row in await database.fetch_all(SQL.list_partitions_of_table, table.schema, table.table)]

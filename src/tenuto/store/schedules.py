@@ -18,9 +18,9 @@ from tenuto.model.executions import ExecutionState
 from tenuto.model.occurrences import Decision
 from tenuto.model.schedules import OverlapPolicy, Plan, ScheduleDefinition, misfire_from_json, plan_from_json
 from tenuto.model.triggers import Trigger, trigger_from_json
+from tenuto.postgres.bulk_copy import ExcludedVersions, split_ids_and_versions, to_columns
 from tenuto.postgres.database import Connection, Database, Row
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.bulk_copy import ExcludedVersions, split_ids_and_versions, to_columns
 from tenuto.store.definition_rows import DefinitionTable, from_json_text
 from tenuto.store.records import FromJson, PositionalMapper, RowMapper, TransitionalRecord
 

@@ -13,8 +13,8 @@ from uuid import UUID
 
 from tenuto.model.actors import Actor
 from tenuto.model.tasks import OutcomeStatus, Settlement
+from tenuto.postgres.bulk_copy import to_columns
 from tenuto.postgres.database import Connection, Database, Row
-from tenuto.store.bulk_copy import to_columns
 from tenuto.store.tasks import SQL
 
 

@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 
 from tenuto.app import Tenuto
-from tenuto.postgres import embedded_server
-from tenuto.store import scratch_databases
+from tenuto.postgres import embedded_server, scratch_databases
+from tenuto.store import partitions
 
 _number = count(1)
 _TEMPLATE = f"tenuto_template_{os.getpid()}"
@@ -47,7 +47,7 @@ def tenuto_server() -> Iterator[str]:
 @pytest.fixture(scope="session")
 def tenuto_template(tenuto_server: str) -> Iterator[str]:
     """Name of a database with the schema, from which the databases of tests are copied."""
-    asyncio.run(scratch_databases.create_template_database(tenuto_server, _TEMPLATE))
+    asyncio.run(scratch_databases.create_template_database(tenuto_server, _TEMPLATE, partitions.ensure_partitions))
     yield _TEMPLATE
     asyncio.run(scratch_databases.drop_database(tenuto_server, _TEMPLATE))
 

@@ -12,8 +12,7 @@ from enum import Enum, auto
 
 from tenuto.clock import monotonic_seconds
 from tenuto.model.tasks import Task
-from tenuto.store.claim_cursor import ClaimCursor, LimitKeyCursor
-from tenuto.store.tasks import PromotionResult
+from tenuto.store.tasks import ClaimCursor, LimitKeyCursor, PromotionResult
 
 
 class ClaimState(Enum):

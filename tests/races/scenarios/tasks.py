@@ -14,7 +14,7 @@ from tenuto.model.tasks import Deferral, Outcome, OutcomeStatus, Settlement, Tas
 from tenuto.postgres.database import Connection, Database
 from tenuto.store import tasks as store
 from tenuto.store import workers
-from tenuto.store.claim_cursor import QUEUE_START
+from tenuto.store.tasks import QUEUE_START
 from tenuto.store.workers import ProcessRegistration
 from tests.races.scenarios.scenario import LATER, Action, Preparation, Scenario, in_transaction, run_sql
 from tests.races.task_actions import ACTOR, LEASE, claim, complete, fail

@@ -34,10 +34,10 @@ from tenuto.model.secrets import SecretRef, TextOrSecret
 from tenuto.model.sql_scripts import ParameterValue, Script, ScriptDriver, StatementResult
 from tenuto.model.steps import SQL
 from tenuto.model.tasks import parse_duration_seconds
+from tenuto.postgres import script_runner
 from tenuto.settings import ConnectionSettings, Settings
 from tenuto.steps.sql import sqlite
 from tenuto.steps.step_kinds import StepServices
-from tenuto.store import postgres_scripts
 
 KIND = SQL
 POSTGRESQL_SCHEMES = ("postgresql", "postgres")
@@ -48,7 +48,7 @@ _LOG_LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.
 _url_type = TypeAdapter[TextOrSecret](TextOrSecret)
 
 BUILT_IN_DRIVERS: dict[str, ScriptDriver] = {
-    **dict.fromkeys(POSTGRESQL_SCHEMES, postgres_scripts.run_script),
+    **dict.fromkeys(POSTGRESQL_SCHEMES, script_runner.run_script),
     sqlite.SCHEME: sqlite.run_script,
 }
 
@@ -222,9 +222,7 @@ async def _find_connection(
         )
     url = await services.reveal_secret(ctx, _parse_url(found, connection))
     _redact_password(ctx, url)
-    login = (
-        None if found.allow_privileged_login else await postgres_scripts.load_own_login(await services.open_database())
-    )
+    login = None if found.allow_privileged_login else await script_runner.load_own_login(await services.open_database())
     return url, _find_driver(found, url, connection, services), login
 
 

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from tenuto.model.audit_chain import GENESIS_SEAL, SEALED_FIELDS, SealedEntry
+from tenuto.postgres.bulk_copy import to_columns
 from tenuto.postgres.database import Connection, Database, Row
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.bulk_copy import to_columns
 from tenuto.store.records import FromJson, RowMapper, TransitionalRecord
 
 SQL = load_statements(__file__)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from tenuto.postgres.bulk_copy import ExcludedVersions, split_ids_and_versions
 from tenuto.postgres.database import Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.bulk_copy import ExcludedVersions, split_ids_and_versions
 from tenuto.store.records import RowMapper
 
 SQL = load_statements(__file__)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
+from datetime import datetime
 
 import asyncpg
 
 from tenuto.errors import Invalid, quoted
 from tenuto.postgres import migrator
 from tenuto.postgres.database import Database
-from tenuto.store import partitions
 
 _NAME_PATTERN = re.compile(r"[a-z][a-z0-9_]{0,62}")
 
@@ -26,12 +27,14 @@ async def create_empty_database(server: str, name: str) -> str:
     return database_url(server, name)
 
 
-async def create_template_database(server: str, name: str) -> None:
-    """Create an empty database with the schema, to be copied."""
+async def create_template_database(
+    server: str, name: str, create_partitions: Callable[[Database, datetime], Awaitable[object]]
+) -> None:
+    """Create an empty database with the schema and the partitions of this month, to be copied."""
     database = await Database.open(await create_empty_database(server, name))
     try:
         await migrator.migrate(database)
-        await partitions.ensure_partitions(database, database.clock.now())
+        await create_partitions(database, database.clock.now())
     finally:
         await database.close()
 
