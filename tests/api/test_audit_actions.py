@@ -14,11 +14,11 @@ OPERATIONS = Path(tenuto.__file__).parent / "operations"
 
 
 def test_every_changing_route_documents_an_action_of_an_operation() -> None:
-    actions = {
-        action
-        for module in OPERATIONS.glob("*.py")
-        for action in re.findall(r'"([a-z_]+\.[a-z_]+)"', module.read_text(encoding="utf-8"))
-    }
+    sources = [module.read_text(encoding="utf-8") for module in OPERATIONS.glob("*.py")]
+    actions = {action for source in sources for action in re.findall(r'"([a-z_]+\.[a-z_]+)"', source)}
+    shared = {verb for source in sources for verb in re.findall(r'f"\{self\._definitions\.kind\}\.([a-z_]+)"', source)}
+    verbs = shared | {"enable", "disable"}  # the operation chooses between these two
+    actions |= {f"{kind}.{verb}" for kind in ("schedule", "manifest") for verb in verbs}
     documented = {
         (method, path): operation["x-action"]
         for path, methods in openapi_document(create_api(Tenuto("postgresql://nowhere")))["paths"].items()
