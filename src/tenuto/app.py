@@ -14,6 +14,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from tenuto import processes
+from tenuto.built_in_extensions import BUILT_IN
 from tenuto.clock import SystemClock
 from tenuto.connections import Connections
 from tenuto.diagnostics.doctor import ReportProgress, examine
@@ -38,7 +39,6 @@ from tenuto.operations.executions import Executions
 from tenuto.operations.extension_operations import ExtensionOperations
 from tenuto.operations.logs import Logs
 from tenuto.operations.manifests import Manifests
-from tenuto.operations.one_shots import OneShots
 from tenuto.operations.operation import OperationGroup
 from tenuto.operations.plans import Plans
 from tenuto.operations.queues import QueueOperations
@@ -62,6 +62,8 @@ from tenuto.worker.worker import Worker
 class Tenuto(Registration, TaskOperations, QueueOperations):
     """One application: its jobs, its database and its operations."""
 
+    logs: Logs
+
     def __init__(
         self,
         database: str | None = None,
@@ -76,6 +78,7 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         self.extension_registry = ExtensionRegistry(
             extensions,
             disabled=lambda: self.settings.disabled_extensions,
+            built_in=BUILT_IN,
             create_services=self._extension_services,
         )
         check_sections(self.extension_registry.names)
@@ -93,12 +96,14 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         self.dead_letters = DeadLetters(self.open, caller, self.jobs, self._current_settings)
         self.batches = Batches(self.open, caller, self.manifests, self.dead_letters)
         self.plans = Plans(self.open, caller, self.schedules, self.manifests, self.jobs, self.extension_registry)
-        self.one_shots = OneShots(self.open, caller, self.jobs, self._current_settings)
         self.api_keys = ApiKeys(self.open, caller)
         self.audit = AuditLog(self.open, self._current_settings)
         self.status = InstallationStatus(self.open, self._current_settings, self.extension_registry)
-        self.logs = Logs(self.open, caller)
         self.secrets = Secrets(self.open, caller, self._current_settings)
+        for extension in BUILT_IN:
+            operations = extension.operations(self._extension_services(extension))
+            if operations is not None:
+                setattr(self, extension.name, operations)
         self.jobs.add_kind(StepKind(SCHEDULE, lambda: schedule_step.schedule_step_job(self.open)))
         self.jobs.add_kind(StepKind(MANIFEST, lambda: manifest_step.manifest_step_job(self.open, self.manifests.run)))
         self.jobs.load_more_kinds = self._register_extension_kinds
@@ -188,7 +193,7 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
             return None if model is None else load_section(extension.name, model)
 
         return ExtensionServices(
-            open_database,
+            self.open if extension.migrations() is None else open_database,
             self._current_settings,
             get_section,
             self.jobs,

@@ -109,6 +109,8 @@ class RouterEntry:
 
     target: str
     """``module:attribute`` of the router; imported when the web service starts."""
+    prefix: str | None = None
+    """Path before those of the routes; ``/api/v1/NAME`` if None. Only extensions of Tenuto itself have another one."""
 
 
 @dataclass(frozen=True, slots=True)

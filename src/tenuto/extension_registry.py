@@ -65,10 +65,13 @@ class ExtensionRegistry:
         self,
         given: Iterable[Extension] = (),
         *,
+        built_in: Sequence[Extension] = (),
         disabled: Callable[[], Sequence[str]] = lambda: (),
         create_services: Callable[[Extension], ExtensionServices] = _no_services,
     ) -> None:
-        """``given`` have priority over installed ones; ``disabled`` returns the names of those that are not loaded."""
+        """``given`` have priority over installed ones; ``disabled`` returns the names of those that are not loaded.
+        ``built_in`` are those of Tenuto itself."""
+        self._built_in = tuple(built_in)
         self.create_services = create_services
         self._given = tuple(given)
         self._disabled = disabled
@@ -78,7 +81,7 @@ class ExtensionRegistry:
 
     @property
     def extensions(self) -> tuple[Extension, ...]:
-        """The usable extensions; the first access imports them."""
+        """The usable extensions besides those of Tenuto itself; the first access imports them."""
         with self._lock:
             if self._extensions is None:
                 self._extensions = tuple(self._load())
@@ -95,12 +98,17 @@ class ExtensionRegistry:
 
     def find(self, name: str) -> Extension | None:
         """Return the extension with this name, if it is usable."""
-        return next((each for each in self.extensions if each.name == name), None)
+        own = next((each for each in self._built_in if each.name == name), None)
+        return own or next((each for each in self.extensions if each.name == name), None)
+
+    def is_built_in(self, extension: Extension) -> bool:
+        """Return whether the extension is part of Tenuto."""
+        return extension in self._built_in
 
     def collect(self, part: str, contribute: Callable[[Extension], Iterable[T]]) -> list[Contribution[T]]:
         """Return what the extensions contribute; an extension whose code fails contributes nothing to this part."""
         found: list[Contribution[T]] = []
-        for extension in self.extensions:
+        for extension in (*self._built_in, *self.extensions):
             try:
                 found += [Contribution(extension, value) for value in contribute(extension)]
             except Exception as error:  # noqa: BLE001 — code of an extension: the others and the core go on
@@ -186,7 +194,7 @@ class ExtensionRegistry:
     # --- loading ----------------------------------------------------------------------------------------------------
 
     def _load(self) -> Iterator[Extension]:
-        names: set[str] = set()
+        names = {each.name for each in self._built_in}
         installed = find_entry_points()
         disabled = set(self._disabled()) if installed or self._given else set()
         for label, create in self._candidates(installed, disabled):

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tenuto import Tenuto
+from tenuto.built_in_extensions import NamedLogsExtension
 from tenuto.clock import ManualClock
 from tenuto.errors import Invalid
 from tenuto.ids import new_id
@@ -109,7 +110,12 @@ async def test_old_log_entries_are_deleted_except_those_of_open_tasks(db: Databa
     await named_logs.append_entry(db, "a", old, "of a task that has ended", None, key=new_id(), task_id=new_id())
     kept = await named_logs.append_entry(db, "a", old, "of an open task", None, key=held.id, task_id=held.id)
     young = await named_logs.append_entry(db, "a", NOW - timedelta(days=89), "young", None, key=new_id())
-    house = Housekeeping(db, ManualClock(NOW), load_settings(database=db.url, retention_days=90))
+    house = Housekeeping(
+        db,
+        ManualClock(NOW),
+        load_settings(database=db.url, retention_days=90),
+        retention=NamedLogsExtension().retention(),
+    )
     assert await house.apply_retention(NOW)
     assert [entry.id for entry in await named_logs.list_newest_entries(db, "a", None, 10)] == [
         young.id,

@@ -29,9 +29,7 @@ from tenuto.api.routes import (
     dead_letters,
     events,
     executions,
-    logs,
     manifests,
-    one_shots,
     plans,
     schedules,
     secrets,
@@ -61,8 +59,6 @@ async def get_openapi_document(
 
 ROUTERS = (
     service_info.probe_router,
-    one_shots.router,
-    logs.router,
     schedules.router,
     executions.router,
     tasks.router,

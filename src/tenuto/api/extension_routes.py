@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import Enum
 
 from fastapi import APIRouter, FastAPI
 from fastapi.routing import APIRoute, iter_route_contexts
@@ -19,15 +20,16 @@ def include_extension_routers(api: FastAPI, registry: ExtensionRegistry, core: S
     core_paths = {getattr(route, "path", "") for router in core for route in router.routes}
     for contribution in registry.collect("routers", lambda extension: extension.routers()):
         with registry.isolate(contribution.extension, "routers"):
-            router = _load_router(contribution.extension, contribution.value, core_paths)
-            api.include_router(router, prefix=_prefix(contribution.extension), tags=[contribution.extension.name])
+            router = _load_router(contribution.extension, contribution.value)
+            tags: list[str | Enum] = [] if router.tags else [contribution.extension.name]
+            prefix = contribution.value.prefix
+            if prefix is None or not registry.is_built_in(contribution.extension):
+                prefix = f"/api/v1/{contribution.extension.name}"
+                _check_path_is_free(prefix, core_paths)
+            api.include_router(router, prefix=prefix, tags=tags)
 
 
-def _prefix(extension: Extension) -> str:
-    return f"/api/v1/{extension.name}"
-
-
-def _load_router(extension: Extension, entry: RouterEntry, core_paths: set[str]) -> APIRouter:
+def _load_router(extension: Extension, entry: RouterEntry) -> APIRouter:
     router = resolve_target(entry.target)
     if not isinstance(router, APIRouter):
         raise Invalid(
@@ -37,14 +39,16 @@ def _load_router(extension: Extension, entry: RouterEntry, core_paths: set[str])
         )
     for context in iter_route_contexts(router.routes):
         _check_route(context.route)
-    prefix = _prefix(extension)
+    return router
+
+
+def _check_path_is_free(prefix: str, core_paths: set[str]) -> None:
     if taken := [path for path in core_paths if path == prefix or path.startswith(f"{prefix}/")]:
         raise Invalid(
             f"the path {prefix} belongs to Tenuto: {min(taken)}",
             code="extension.router.path_taken",
             remedy="rename the extension",
         )
-    return router
 
 
 def _check_route(route: BaseRoute) -> None:

@@ -12,6 +12,7 @@ from importlib import import_module
 
 import click
 
+from tenuto.built_in_extensions import BUILT_IN
 from tenuto.cli import exit_codes
 from tenuto.cli.output import discard_stdout
 from tenuto.cli.parameters import parameter_label
@@ -57,11 +58,9 @@ _COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Work": {
         "run": ("work.jobs:run_job", "Run a job: put a task into the job's queue"),
-        "once": ("work.one_shots:one_shots", "Run something once, at a given time"),
         "job": ("work.jobs:jobs", "List the jobs of an app"),
         "task": ("work.tasks:tasks", "List tasks, explain why they wait, cancel them"),
         "activity": ("work.tasks:activities", "List and show past attempts"),
-        "log": ("admin.logs:logs", "Read named logs and append to them"),
         "queue": ("work.tasks:queues", "List queues, limit and pause them"),
     },
     "Administration": {
@@ -69,7 +68,6 @@ _COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "login": ("admin.credentials:create_login_link", "Print a link that logs a browser in to the web service"),
         "audit": ("admin.audit_log:audit_log", "List, verify and export the audit log"),
         "secret": ("admin.credentials:secrets", "Store secrets for steps and jobs"),
-        "doctor": ("admin.doctor:run_doctor", "Check the installation for problems"),
         "migrate": ("admin.services:migrate_database", "Migrate the database schema to this version"),
         "completion": ("admin.installation:print_completion", "Print the completion script of a shell"),
         "version": ("admin.installation:print_version", "Print the version"),
@@ -81,6 +79,7 @@ CORE_COMMANDS = [
     for section, commands in _COMMANDS.items()
     for name, (target, help) in commands.items()
 ]
+CORE_COMMANDS += [entry for extension in BUILT_IN for entry in extension.commands()]
 """The commands of Tenuto. A test compares their help lines with the commands."""
 
 _HELP = """Examples:

@@ -23,7 +23,6 @@ from tenuto.store import (
     dead_letters,
     executions,
     manifests,
-    named_logs,
     partitions,
     schedules,
     step_checkpoints,
@@ -44,7 +43,6 @@ RETENTION = (
     Retention("dead letters", dead_letters.delete_resolved_dead_letters),
     Retention("batches", batches.delete_old_batches),
     Retention("polls", manifests.delete_old_polls),
-    Retention("log entries", named_logs.delete_old_entries),
     Retention("sessions", api_keys.delete_old_sessions),
     Retention("requests", idempotency_keys.delete_old_requests),
 )

@@ -1,0 +1,78 @@
+"""Optional parts of Tenuto that use the contract for extensions: one-shots, named logs, the doctor.
+
+Every app has them. Their operations are also attributes of the app: ``app.one_shots``, ``app.logs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tenuto.extension import AuditAction, CommandEntry, Extension, ExtensionServices, Retention, RouterEntry
+
+if TYPE_CHECKING:
+    from tenuto.operations.logs import Logs
+    from tenuto.operations.one_shots import OneShots
+
+
+class OneShotsExtension(Extension):
+    """Tasks that run once, at a given instant."""
+
+    name = "one_shots"
+
+    def operations(self, services: ExtensionServices) -> OneShots:
+        from tenuto.operations.one_shots import OneShots
+
+        return OneShots(services.open_database, services.caller, services.jobs, services.get_settings)
+
+    def routers(self) -> Sequence[RouterEntry]:
+        return [RouterEntry("tenuto.api.routes.one_shots:router", prefix="")]
+
+    def commands(self) -> Sequence[CommandEntry]:
+        help = "Run something once, at a given time"
+        return [CommandEntry("once", "Work", help, "tenuto.cli.work.one_shots:one_shots")]
+
+    def audit_actions(self) -> Sequence[AuditAction]:
+        return [
+            AuditAction("one_shot.create", "A one-shot was created."),
+            AuditAction("one_shot.cancel", "A one-shot was cancelled."),
+            AuditAction("one_shot.wipe", "All one-shots were cancelled."),
+        ]
+
+
+class NamedLogsExtension(Extension):
+    """Logs to which steps and operators append."""
+
+    name = "logs"
+
+    def operations(self, services: ExtensionServices) -> Logs:
+        from tenuto.operations.logs import Logs
+
+        return Logs(services.open_database, services.caller)
+
+    def routers(self) -> Sequence[RouterEntry]:
+        return [RouterEntry("tenuto.api.routes.logs:router", prefix="")]
+
+    def commands(self) -> Sequence[CommandEntry]:
+        return [CommandEntry("log", "Work", "Read named logs and append to them", "tenuto.cli.admin.logs:logs")]
+
+    def retention(self) -> Sequence[Retention]:
+        from tenuto.store.named_logs import delete_old_entries
+
+        return [Retention("entries", delete_old_entries)]
+
+    def audit_actions(self) -> Sequence[AuditAction]:
+        return [AuditAction("log.append", "An entry was appended to a log.")]
+
+
+class DoctorExtension(Extension):
+    """Checks of the installation."""
+
+    name = "doctor"
+
+    def commands(self) -> Sequence[CommandEntry]:
+        help = "Check the installation for problems"
+        return [CommandEntry("doctor", "Administration", help, "tenuto.cli.admin.doctor:run_doctor")]
+
+
+BUILT_IN: tuple[Extension, ...] = (OneShotsExtension(), NamedLogsExtension(), DoctorExtension())
