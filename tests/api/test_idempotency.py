@@ -95,7 +95,7 @@ async def wait_for_open_dead_letters(service: ApiClient, batch: str, count: int)
 
     async def has_count() -> bool:
         response = await service.post("/api/v1/dead-letters/selections", json={"batch": batch})
-        return bool(response.json()["item_count"] == count)
+        return bool(response.json()["total"] == count)
 
     await eventually(has_count, timeout=30)
 
