@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -12,7 +14,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tenuto.cli import tables
-from tenuto.presentation.columns import Column
+from tenuto.presentation import admin_views, definition_views, work_views
+from tenuto.presentation.columns import Column, ResourceView
 from tests.cli.conftest import Shell
 
 NOW = datetime(2031, 5, 17, 12, tzinfo=UTC)
@@ -31,12 +34,17 @@ RECORDS = [
 ]
 
 
-def draw(width: int | None, monkeypatch: pytest.MonkeyPatch, records: list[dict[str, Any]] = RECORDS) -> list[str]:
+def draw(
+    width: int | None,
+    monkeypatch: pytest.MonkeyPatch,
+    records: list[dict[str, Any]] = RECORDS,
+    columns: Sequence[Column] = COLUMNS,
+) -> list[str]:
     """Return the lines of a table on a terminal of this width, or in a pipe."""
     out = io.StringIO()
     console = Console(file=out, width=width or 20_000, force_terminal=width is not None, color_system=None)
     monkeypatch.setattr(tables, "_console", lambda: console)
-    console.print(tables.render_table(COLUMNS, records, NOW))
+    console.print(tables.render_table(columns, records, NOW))
     lines = [line.rstrip() for line in out.getvalue().splitlines()]
     assert all(cell_len(line) <= (width or 20_000) for line in lines)
     return lines
@@ -65,6 +73,50 @@ def test_very_narrow_terminal_omits_columns_in_their_order_and_never_truncates_a
         header, _, *rows = draw(width, monkeypatch)
         assert header.split() == names
         assert rows[1].split()[0] == ID
+
+
+@pytest.mark.parametrize("width", [36, 40, 48])
+def test_terminal_too_narrow_for_a_table_has_a_line_per_value(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = draw(width, monkeypatch)
+    assert lines[0] == ID
+    assert [line.split() for line in lines[1:6]] == [
+        ["name", "replicate"],
+        ["state", "✕", "failed"],
+        ["failed", "3"],
+        ["host", "box-1"],
+        ["version", "1.2"],
+    ]
+    assert (lines[6], lines[7]) == ("", ID)
+    assert "".join(line.removeprefix("  name").strip() for line in lines[8:11]).startswith("n" * 60), "it is wrapped"
+
+
+VIEWS = {
+    f"{module.__name__}.{name}": view
+    for module in (work_views, definition_views, admin_views)
+    for name, view in vars(module).items()
+    if isinstance(view, ResourceView)
+}
+
+
+def _sample_column(column: Column) -> Column:
+    """Return the column with a sample value of its format."""
+    if column.format in ("state", "switch"):
+        return replace(column, value=lambda _: "completed", text=None)
+    sample = ID if column.format == "id" else "some text"
+    return replace(column, value=lambda _: sample, text=lambda *_: sample)
+
+
+@pytest.mark.parametrize("width", [40, 50])
+@pytest.mark.parametrize("name", VIEWS)
+def test_every_list_on_a_narrow_terminal_shows_ids_and_states_completely(
+    name: str, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    columns = [_sample_column(column) for column in VIEWS[name].columns]
+    lines = draw(width, monkeypatch, [{}], columns)
+    never_omitted = [column for column in columns if not column.drop and not column.under]
+    text = "\n".join(lines)
+    assert all(ID in text for column in never_omitted if column.format == "id")
+    assert all("completed" in text for column in never_omitted if column.format == "state" and not column.flexible)
 
 
 def test_pipe_has_one_complete_line_per_record(monkeypatch: pytest.MonkeyPatch) -> None:

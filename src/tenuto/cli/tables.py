@@ -1,7 +1,8 @@
 """Tables and other structured output for people.
 
 A table has one line per record where it fits. On a narrower terminal, values move below other columns, columns are
-omitted and texts truncated, as the columns say. In a pipe or a file, nothing is omitted, truncated or wrapped.
+omitted and texts truncated, as the columns say. On a terminal that is too narrow for that, each value has its own line.
+In a pipe or a file, nothing is omitted, truncated or wrapped.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from types import MappingProxyType
 from typing import Any
 
 from rich import box
-from rich.console import Console, RenderableType
+from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
@@ -36,7 +37,7 @@ def render_table(
     records: Sequence[Any],
     now: datetime,
     drawings: Mapping[str, Sequence[Text]] = MappingProxyType({}),
-) -> Table:
+) -> RenderableType:
     """Return records as a table that fits the terminal; ``drawings`` replace the cells of the named columns."""
     columns = columns.columns if isinstance(columns, ResourceView) else columns
     width = _console().width
@@ -58,6 +59,8 @@ def render_table(
     for column in sorted(cells, key=lambda each: -each.drop):
         if column.drop and _total(needed) > width:
             needed.pop(column)
+    if _total(needed) > width:
+        return _value_lines(single_line)
     shown = _distribute_width(needed, widths, width)
     lines = box.SIMPLE_HEAD if is_terminal() else None
     table = _table(lines)
@@ -70,6 +73,17 @@ def render_table(
     for row in zip(*(cells[column] for column in needed), strict=True):
         table.add_row(*row)
     return table
+
+
+def _value_lines(cells: dict[Column, list[Text]]) -> RenderableType:
+    """Return every record as its id and, indented below it, a line for each value with the name of the column."""
+    id_column = next((column for column in cells if column.format == "id"), None)
+    parts: list[RenderableType] = []
+    for number in range(len(next(iter(cells.values())))):
+        facts = [(column.name, texts[number]) for column, texts in cells.items() if column is not id_column]
+        heading = [] if id_column is None else [cells[id_column][number]]
+        parts += [*([""] if parts else []), *heading, Padding(name_value_table(*facts), (0, 0, 0, len(heading) * 2))]
+    return Group(*parts)
 
 
 def _stack(cells: dict[Column, list[Text]], records: Sequence[Any], now: datetime) -> dict[Column, list[Text]]:
@@ -131,8 +145,9 @@ def name_value_table(*rows: tuple[str, Any]) -> RenderableType:
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in rows:
-        if value is not None and value != "":
-            grid.add_row(name, value if isinstance(value, Text) else Text(safe_text(value)))
+        text = value if isinstance(value, Text) else Text("" if value is None else safe_text(value))
+        if text:
+            grid.add_row(name, text)
     return grid
 
 

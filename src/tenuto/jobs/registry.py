@@ -51,6 +51,24 @@ class TaskOptions:
         object.__setattr__(self, "tags", tuple(validation.check_tags(self.tags)))
 
 
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """Description of a job for lists."""
+
+    name: str
+    doc: str | None
+    queue: str
+    priority: int
+    max_retries: int
+    timeout_seconds: float | None
+    on_lost: str
+    isolated: bool
+    limit_key: str | None
+    limit: int | None
+    tags: tuple[str, ...]
+    input_schema: Mapping[str, Any]
+
+
 class Job(Generic[P, R]):
     """A callable that can be enqueued. A direct call runs the function in the calling process."""
 
@@ -154,6 +172,23 @@ class Job(Generic[P, R]):
     def input_schema(self) -> dict[str, Any]:
         """Return the JSON schema of the input."""
         return self._input.json_schema()
+
+    def describe(self) -> JobRecord:
+        """Return the description of the job."""
+        return JobRecord(
+            name=self.name,
+            doc=(self.__doc__ or "").strip() or None,
+            queue=self.options.queue,
+            priority=self.options.priority,
+            max_retries=self.policy.retry.max_retries,
+            timeout_seconds=self.policy.timeout_seconds,
+            on_lost=self.policy.on_lost,
+            isolated=self.isolated,
+            limit_key=self.options.limit_key,
+            limit=self.options.limit,
+            tags=self.options.tags,
+            input_schema=self.input_schema(),
+        )
 
     def dump_output(self, value: Any) -> str | None:
         """Return a result as JSON; None stays None."""

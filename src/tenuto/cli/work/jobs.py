@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
 from tenuto.app import Tenuto
@@ -16,7 +16,6 @@ from tenuto.cli.output import print_json, print_text
 from tenuto.cli.parameters import argument, flag, option
 from tenuto.clock import SystemClock
 from tenuto.errors import Invalid, UnknownJob
-from tenuto.jobs.registry import Job
 from tenuto.model import validation
 from tenuto.presentation.formatting import compact_json, error_summary, format_duration
 from tenuto.presentation.states import state_label
@@ -30,25 +29,8 @@ jobs = group("job", "List the jobs of an app.", "list --app tasks:app", "list --
 @command(jobs, "list", "--app tasks:app", "--app tasks:app -o json", shared=("app", "output", "quiet"), is_list=True)
 async def list_jobs(session: Session) -> None:
     """List the jobs of an app with their input; as JSON, with the schema of the input."""
-    registered = [job for _, job in sorted(session.app_with_jobs.jobs.jobs_by_name.items())]
-    await print_page(session, JOBS, [_job_document(job) for job in registered], now=SystemClock().now())
-
-
-def _job_document(job: Job[..., Any]) -> dict[str, Any]:
-    return {
-        "name": job.name,
-        "doc": (job.__doc__ or "").strip() or None,
-        "queue": job.options.queue,
-        "priority": job.options.priority,
-        "max_retries": job.policy.retry.max_retries,
-        "timeout_seconds": job.policy.timeout_seconds,
-        "on_lost": job.policy.on_lost,
-        "isolated": job.isolated,
-        "limit_key": job.options.limit_key,
-        "limit": job.options.limit,
-        "tags": list(job.options.tags),
-        "input_schema": job.input_schema(),
-    }
+    found = [job.describe() for _, job in sorted(session.app_with_jobs.jobs.jobs_by_name.items())]
+    await print_page(session, JOBS, found, now=SystemClock().now())
 
 
 @command(
