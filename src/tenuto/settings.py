@@ -317,6 +317,13 @@ def check_sections(find_extensions: Callable[[], Collection[str]]) -> None:
 
 def load_section(name: str, model: type[M]) -> M:
     """Load the settings section of an extension: variables ``TENUTO_NAME_…``, then the table of the settings file."""
+    if taken := [field for field in Settings.model_fields if field == name or field.startswith(f"{name}_")]:
+        raise Invalid(
+            f"an extension named {name!r} cannot have settings: TENUTO_{taken[0].upper()} is a setting of Tenuto",
+            code="settings.section.reserved",
+            field=name,
+            remedy="rename the extension",
+        )
     table = _find_sections(read_settings_file()).get(name, {})
 
     class SectionSettings(BaseSettings, model):  # type: ignore[misc, valid-type]

@@ -15,6 +15,7 @@ from tenuto.extension import Extension, ExtensionServices, Retention
 from tenuto.extension_registry import ExtensionRegistry, is_compatible
 from tenuto.operations.operation import OperationGroup
 from tenuto.postgres.database import Database
+from tenuto.settings import load_section
 from tenuto.version import __version__
 from tests.support.errors import raises_code
 
@@ -204,6 +205,12 @@ def test_settings_section_with_an_invalid_value_is_rejected(
     with raises_code("settings.value.invalid", Invalid) as error:
         app.extensions.inventory.services.section(InventorySettings)
     assert error.value.field == f"inventory.{line.split()[0]}"
+
+
+@pytest.mark.parametrize("name", ["web", "connections"])
+def test_settings_section_with_the_prefix_of_core_settings_is_rejected(name: str) -> None:
+    with raises_code("settings.section.reserved", Invalid):
+        load_section(name, InventorySettings)
 
 
 def test_unknown_settings_section_names_the_known_ones(
