@@ -58,7 +58,7 @@ async def test_login_link_opens_a_session_once_by_its_button(service: ApiClient)
     docs = assert_page(await client.get("/docs"))
     assert "/api/v1/schedules/{name}/preview" in docs
     assert "/login" not in docs
-    assert "session.open" in [entry["action"] for entry in await service.app.audit.list()]
+    assert "session.open" in [entry.action for entry in await service.app.audit.list()]
 
     assert_problem(await client.post("/logout", headers=cross_site), 403)
     left = await client.post("/logout", headers=OWN_ORIGIN)

@@ -174,7 +174,7 @@ async def test_concurrently_used_idempotency_key_prevents_the_change(service: Ap
         await acting(first).limit_queue("mail", 3)
     with raises_code("request.idempotency_key.in_use"):
         await acting(new_id()).limit_queue("mail", 5)
-    assert [queue["max_running"] for queue in await service.app.queues()] == [3]
+    assert [queue.max_running for queue in await service.app.queues()] == [3]
 
 
 async def test_repeated_one_shot_request_reads_the_existing_one_without_insert(

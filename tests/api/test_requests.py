@@ -141,7 +141,7 @@ async def test_request_repeated_after_a_crash_before_its_response_changes_nothin
         bodies.append(again.json())
     assert len(await service.app.tasks(name="double")) == 2
     assert len(await service.app.executions.list()) == 1
-    trail = [entry["action"] for entry in await service.app.audit.list()]
+    trail = [entry.action for entry in await service.app.audit.list()]
     assert sorted(trail) == sorted(set(trail)), "a repeated request wrote an audit entry"
     run = bodies[-1]["execution_id"]
     cancel = f"/api/v1/executions/{run}/cancel"

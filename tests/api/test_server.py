@@ -87,8 +87,8 @@ async def _send_partial_body(address: str, key: str, path: str) -> None:
 
 
 async def _find_incomplete_batch(app: Tenuto) -> object:
-    found = [batch for batch in await app.batches.list() if batch["key"] == "cut"]
-    return found[0]["id"] if found else None
+    found = [batch for batch in await app.batches.list() if batch.key == "cut"]
+    return found[0].id if found else None
 
 
 async def _send_raw(host: str, port: int, request: bytes) -> bytes:

@@ -71,10 +71,8 @@ def list_audit_entries(url: str, home: Path) -> list[tuple[str, str | None]]:
     async def ask() -> list[tuple[str, str | None]]:
         async with Tenuto(url, home=home) as app:
             found = await app.audit.list(limit=200)
-            assert {(entry["actor_type"], entry["actor_id"], entry["source"]) for entry in found} <= {
-                ("user", "eve", "cli")
-            }
-            return [(entry["action"], entry["target"]) for entry in reversed(found)]
+            assert {(entry.actor_type, entry.actor_id, entry.source) for entry in found} <= {("user", "eve", "cli")}
+            return [(entry.action, entry.target) for entry in reversed(found)]
 
     return asyncio.run(ask())
 

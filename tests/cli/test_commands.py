@@ -78,7 +78,7 @@ async def test_run_with_wait_prints_the_result(shell: Shell, app: Tenuto) -> Non
     assert (ended.code, ended.out) == (0, "42\n")
     assert "✓ completed at attempt 1" in ended.err
     (record,) = await app.activities()
-    assert (record["initiator_type"], record["name"]) == ("user", "double")
+    assert (record.initiator_type, record.name) == ("user", "double")
 
 
 def test_run_reads_input_from_a_file_or_from_stdin(shell: Shell) -> None:

@@ -331,9 +331,9 @@ async def test_time_in_the_queue_counts_towards_the_timeout_of_a_run(app: Tenuto
         await asyncio.wait_for(waiting, 60)
     assert monotonic_seconds() - dequeued_at < 5, "the timeout started again when the run started"
     (second, _) = await app.executions.list(schedule="one")
-    assert second["initiator_name"] == login_name()
+    assert second.initiator_name == login_name()
     (entry,) = await app.audit.list()
-    assert (entry["target"], entry["actor_name"]) == ("one", login_name()), "a repeated request is not audited again"
+    assert (entry.target, entry.actor_name) == ("one", login_name()), "a repeated request is not audited again"
 
 
 async def test_ledger_pages_may_end_among_occurrences_of_one_instant(app: Tenuto) -> None:
@@ -346,8 +346,8 @@ async def test_ledger_pages_may_end_among_occurrences_of_one_instant(app: Tenuto
     seen: list[str] = []
     page = await app.schedules.ledger(limit=2)
     while page:
-        seen += [row["schedule_name"] for row in page]
-        page = await app.schedules.ledger(before=page[-1]["due_at"], below=page[-1]["id"], limit=2)
+        seen += [row.schedule_name for row in page]
+        page = await app.schedules.ledger(before=page[-1].due_at, below=page[-1].id, limit=2)
     assert sorted(seen) == ["s0", "s1", "s2", "s3", "s4"]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import json
 import pkgutil
 from dataclasses import dataclass
 from datetime import timedelta
@@ -15,7 +14,7 @@ import pytest
 import tenuto.store
 from tenuto.postgres.database import Database
 from tenuto.store import records
-from tenuto.store.records import FromInterval, FromJson, PositionalMapper, RowMapper, TransitionalRecord
+from tenuto.store.records import FromInterval, FromJson, PositionalMapper, RowMapper
 
 for module in pkgutil.walk_packages(tenuto.store.__path__, "tenuto.store."):
     importlib.import_module(module.name)
@@ -27,7 +26,7 @@ class Colour(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Cake(TransitionalRecord):
+class Cake:
     name: str
     colour: Colour | None
     toppings: Annotated[Any, FromJson] = None
@@ -105,16 +104,6 @@ def test_positional_mapper_skips_leading_and_trailing_columns() -> None:
 )
 def test_positional_mapper_finds_different_columns(columns: list[str], mismatch: str | None) -> None:
     assert PositionalMapper(Cake, skip=1, trailing=("total",)).describe_mismatch(columns) == mismatch
-
-
-def test_transitional_record_is_read_like_a_mapping() -> None:
-    cake = Cake("tart", Colour.RED)
-    assert cake["name"] == cake.get("name") == {**cake}["name"] == dict(cake)["name"] == "tart"
-    assert "name" in cake
-    assert cake.get("size", 3) == 3
-    with pytest.raises(KeyError):
-        cake["size"]
-    assert json.dumps(dict(cake))
 
 
 def test_mappers_are_registered_with_statements() -> None:

@@ -25,14 +25,13 @@ from tenuto.operations.operation import OpenDatabase, OperationGroup
 from tenuto.operations.schedules import find_schedule_id
 from tenuto.store import activities, executions
 from tenuto.store.executions import ExecutionRecord, StepAttempt, StoredExecution
-from tenuto.store.records import TransitionalRecord
 
 POLL_INTERVALS = PollIntervals(first_seconds=0.002, growth=1.2)
 """Intervals between polls for the end of an execution, while no notifications can be received."""
 
 
 @dataclass(frozen=True, slots=True)
-class StepError(TransitionalRecord):
+class StepError:
     """The error of an attempt at a step."""
 
     attempt: int
@@ -41,7 +40,7 @@ class StepError(TransitionalRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class StepDetails(TransitionalRecord):
+class StepDetails:
     """A step of an execution with its last attempt."""
 
     group: int

@@ -13,13 +13,13 @@ from tenuto.model.actors import ActorType
 from tenuto.model.tasks import ActivityState, OutcomeReason, TaskState
 from tenuto.postgres.database import Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import FromJson, RowMapper, TransitionalRecord
+from tenuto.store.records import FromJson, RowMapper
 
 SQL = load_statements(__file__)
 
 
 @dataclass(frozen=True, slots=True)
-class TaskRecord(TransitionalRecord):
+class TaskRecord:
     """An open task, as in lists."""
 
     id: UUID
@@ -64,7 +64,7 @@ class TaskDetails(TaskRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class ActivityRecord(TransitionalRecord):
+class ActivityRecord:
     """One attempt at a task, as in lists."""
 
     id: UUID
@@ -120,7 +120,7 @@ class ActivityDetails(ActivityRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class JobStatistics(TransitionalRecord):
+class JobStatistics:
     """Outcomes, waiting times and durations of the attempts at tasks of one name."""
 
     kind: str
@@ -139,7 +139,7 @@ class JobStatistics(TransitionalRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class OutcomeCounts(TransitionalRecord):
+class OutcomeCounts:
     """Outcomes of tasks."""
 
     attempt_count: int

@@ -17,14 +17,14 @@ from tenuto.postgres.bulk_copy import copy_tasks
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.manifests import NewRun, enqueue_runs
-from tenuto.store.records import FromJson, PositionalMapper, RowMapper, TransitionalRecord
+from tenuto.store.records import FromJson, PositionalMapper, RowMapper
 from tenuto.tracing import add_traceparent, record_enqueue_span
 
 SQL = load_statements(__file__)
 
 
 @dataclass(frozen=True, slots=True)
-class StoredBatch(TransitionalRecord):
+class StoredBatch:
     """A batch without the outcomes of its items."""
 
     id: UUID
@@ -64,7 +64,7 @@ class BatchOutcomes(StoredBatch):
 
 
 @dataclass(frozen=True, slots=True)
-class BatchRecord(TransitionalRecord):
+class BatchRecord:
     """A batch, as in lists."""
 
     id: UUID
@@ -86,7 +86,7 @@ class BatchRecord(TransitionalRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class BatchItemRecord(TransitionalRecord):
+class BatchItemRecord:
     """An item of a batch with the outcome of its last attempt."""
 
     task_id: UUID
@@ -103,7 +103,7 @@ class BatchItemRecord(TransitionalRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class BatchLock(TransitionalRecord):
+class BatchLock:
     """A batch that this transaction has locked."""
 
     id: UUID

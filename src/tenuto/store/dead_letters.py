@@ -16,13 +16,13 @@ from tenuto.postgres.bulk_copy import to_columns
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.activities import ActivityDetails
-from tenuto.store.records import FromJson, RowMapper, TransitionalRecord
+from tenuto.store.records import FromJson, RowMapper
 
 SQL = load_statements(__file__)
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetterRecord(TransitionalRecord):
+class DeadLetterRecord:
     """One dead letter."""
 
     id: UUID
@@ -72,7 +72,7 @@ class OpenDeadLetter:
 
 
 @dataclass(frozen=True, slots=True)
-class FailureGroup(TransitionalRecord):
+class FailureGroup:
     """Dead letters of the same kind of failure."""
 
     fingerprint: str

@@ -22,7 +22,7 @@ from tenuto.model.tasks import ActivityState, OutcomeReason, Task
 from tenuto.postgres.bulk_copy import to_columns
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import FromJson, PositionalMapper, RowMapper, TransitionalRecord
+from tenuto.store.records import FromJson, PositionalMapper, RowMapper
 from tenuto.tracing import add_traceparent, record_enqueue_span
 
 SQL = load_statements(__file__)
@@ -31,7 +31,7 @@ MAX_LISTED_STEPS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
-class ExecutionRecord(TransitionalRecord):
+class ExecutionRecord:
     """An execution, as in lists."""
 
     id: UUID
@@ -76,7 +76,7 @@ class StoredExecution(ExecutionRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class StepAttempt(TransitionalRecord):
+class StepAttempt:
     """An attempt at a step of an execution, ended or open."""
 
     step_index: int
@@ -101,7 +101,7 @@ class StepAttempt(TransitionalRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class OpenExecution(TransitionalRecord):
+class OpenExecution:
     """An execution that has not ended."""
 
     id: UUID
@@ -110,7 +110,7 @@ class OpenExecution(TransitionalRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class WaitCycleStep(TransitionalRecord):
+class WaitCycleStep:
     """A step whose execution cannot end because the step waits, through other executions, for that end."""
 
     id: UUID

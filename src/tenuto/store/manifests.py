@@ -21,7 +21,7 @@ from tenuto.postgres.bulk_copy import ExcludedVersions, array_literal, split_ids
 from tenuto.postgres.database import Connection, Database, Row
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.definition_rows import DefinitionTable, from_json_text, to_json_text
-from tenuto.store.records import FromColumn, FromJson, PositionalMapper, RowMapper, TransitionalRecord
+from tenuto.store.records import FromColumn, FromJson, PositionalMapper, RowMapper
 from tenuto.tracing import add_traceparent, record_enqueue_span
 
 SQL = load_statements(__file__)
@@ -85,7 +85,7 @@ def _to_stored_manifest(row: Row) -> StoredManifest:
 
 
 @dataclass(frozen=True, slots=True)
-class ManifestRecord(TransitionalRecord):
+class ManifestRecord:
     """A manifest in a list."""
 
     id: UUID
@@ -305,7 +305,7 @@ async def find_overrun_runs(database: Database, limit: int) -> list[Task]:
 
 
 @dataclass(frozen=True, slots=True)
-class OpenRunRecord(TransitionalRecord):
+class OpenRunRecord:
     """An open run or item of a manifest."""
 
     id: UUID
@@ -324,7 +324,7 @@ class OpenRunRecord(TransitionalRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class RunAttemptRecord(TransitionalRecord):
+class RunAttemptRecord:
     """An ended attempt at a run of a manifest."""
 
     id: UUID
@@ -340,7 +340,7 @@ class RunAttemptRecord(TransitionalRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class ManifestDetails(TransitionalRecord):
+class ManifestDetails:
     """A manifest with its runs, limits, dependents and dead letters."""
 
     manifest: StoredManifest
@@ -398,7 +398,7 @@ class GroupSettings:
 
 
 @dataclass(frozen=True, slots=True)
-class ManifestGroupRecord(TransitionalRecord):
+class ManifestGroupRecord:
     """A manifest group with the number of its manifests and active runs."""
 
     name: str
@@ -425,7 +425,7 @@ def _parse_skipped(text: str) -> dict[str, SkippedManifests]:
 
 
 @dataclass(frozen=True, slots=True)
-class PollRecord(TransitionalRecord):
+class PollRecord:
     """One poll of the manifest manager."""
 
     id: UUID

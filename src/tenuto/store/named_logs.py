@@ -10,7 +10,7 @@ from uuid import UUID
 
 from tenuto.postgres.database import Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import FromJson, RowMapper, TransitionalRecord
+from tenuto.store.records import FromJson, RowMapper
 
 SQL = load_statements(__file__)
 
@@ -19,7 +19,7 @@ _HIGHEST_NUMBER = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class LogEntryRecord(TransitionalRecord):
+class LogEntryRecord:
     """One entry of a named log."""
 
     id: int
@@ -32,7 +32,7 @@ class LogEntryRecord(TransitionalRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class NamedLogRecord(TransitionalRecord):
+class NamedLogRecord:
     """A named log with its newest entry."""
 
     log: str

@@ -27,7 +27,7 @@ from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.access import audit_recorder
 from tenuto.store.access.audit_recorder import AuditEntry
 from tenuto.store.activities import id_range_of_prefix
-from tenuto.store.records import FromColumn, FromJson, PositionalMapper, RowMapper, TransitionalRecord
+from tenuto.store.records import FromColumn, FromJson, PositionalMapper, RowMapper
 from tenuto.store.tasks import TAGS_INDEX, task_row
 
 SQL = load_statements(__file__)
@@ -62,14 +62,14 @@ class OneShotAttemptRecord(OneShotAttempt):
 
 
 @dataclass(frozen=True, slots=True)
-class OpenOneShotRecord(OneShotSummary, TransitionalRecord):
+class OpenOneShotRecord(OneShotSummary):
     """An open one-shot."""
 
     runtime_status: Annotated[RuntimeStatus, FromColumn(runtime_status_of_task)]
 
 
 @dataclass(frozen=True, slots=True)
-class EndedOneShotRecord(EndedOneShot, TransitionalRecord):
+class EndedOneShotRecord(EndedOneShot):
     """An ended one-shot."""
 
     runtime_status: Annotated[RuntimeStatus, FromColumn(runtime_status_of_outcome)]

@@ -7,7 +7,7 @@ mappers on the database and compares their columns with the fields of the record
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from enum import Enum
@@ -149,20 +149,3 @@ def _find_decoder(annotation: Any) -> Decode | None:
     if get_origin(annotation) in (list, tuple, dict):
         return None
     return next((found for part in get_args(annotation) if (found := _find_decoder(part)) is not None), None)
-
-
-class TransitionalRecord(Mapping[str, Any]):
-    """Access to the fields of a record by ``record["field"]``, for callers that do not use attributes yet."""
-
-    __slots__ = ()
-
-    def __getitem__(self, name: str) -> Any:
-        if name not in self.__dataclass_fields__:  # type: ignore[attr-defined]
-            raise KeyError(name)
-        return getattr(self, name)
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self.__dataclass_fields__)  # type: ignore[attr-defined]
-
-    def __len__(self) -> int:
-        return len(self.__dataclass_fields__)  # type: ignore[attr-defined]

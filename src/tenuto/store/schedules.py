@@ -22,7 +22,7 @@ from tenuto.postgres.bulk_copy import ExcludedVersions, split_ids_and_versions, 
 from tenuto.postgres.database import Connection, Database, Row
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.definition_rows import DefinitionTable, from_json_text
-from tenuto.store.records import FromJson, PositionalMapper, RowMapper, TransitionalRecord
+from tenuto.store.records import FromJson, PositionalMapper, RowMapper
 
 SQL = load_statements(__file__)
 
@@ -68,7 +68,7 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class ScheduleRecord(TransitionalRecord):
+class ScheduleRecord:
     """A schedule with its last execution, as in lists."""
 
     id: UUID
@@ -270,7 +270,7 @@ class LedgerEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class LedgerRecord(TransitionalRecord):
+class LedgerRecord:
     """One decided entry of the occurrence ledger."""
 
     id: UUID
@@ -289,7 +289,7 @@ class LedgerRecord(TransitionalRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class EarlierDecision(TransitionalRecord):
+class EarlierDecision:
     """The decision on a request that was made before."""
 
     id: UUID

@@ -12,13 +12,13 @@ from tenuto.errors import StaleLease
 from tenuto.model.tasks import Task
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import FromJson, RowMapper, TransitionalRecord
+from tenuto.store.records import FromJson, RowMapper
 
 SQL = load_statements(__file__)
 
 
 @dataclass(frozen=True, slots=True)
-class ChainStepRecord(TransitionalRecord):
+class ChainStepRecord:
     """A finished step of a chain, or a sleep in one."""
 
     name: str

@@ -12,7 +12,7 @@ from tenuto.errors import Conflict
 from tenuto.model.worker_states import WorkerState, worker_state
 from tenuto.postgres.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError, Row
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import FromInterval, RowMapper, TransitionalRecord
+from tenuto.store.records import FromInterval, RowMapper
 
 SQL = load_statements(__file__)
 
@@ -33,7 +33,7 @@ class ProcessRegistration:
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerRecord(TransitionalRecord):
+class WorkerRecord:
     """A registered process and the number of tasks that it holds."""
 
     id: UUID
@@ -56,7 +56,7 @@ class WorkerRecord(TransitionalRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class QueueRecord(TransitionalRecord):
+class QueueRecord:
     """A queue that has settings or open tasks."""
 
     name: str
@@ -73,7 +73,7 @@ class QueueRecord(TransitionalRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class RepairRecord(TransitionalRecord):
+class RepairRecord:
     """How often a repair was made."""
 
     repair: str

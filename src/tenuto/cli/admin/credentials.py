@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from getpass import getpass
 from typing import Annotated, Any, Literal
 
@@ -44,7 +45,7 @@ async def create_key(
         created, text = await app.api_keys.create(name, Role.from_key(role), expires_at=expires_at)
     until = "it is revoked" if expires_at is None else format_local_time(expires_at)
     message = f"key {name} ({role}) is valid until {until}; store it now, it is not shown again"
-    session.report({**created, "key": text}, message, result=text)
+    session.report({**asdict(created), "key": text}, message, result=text)
 
 
 @list_command(api_keys, "list", API_KEYS, "", "-o json | jq '.[] | select(.revoked_at == null)'")

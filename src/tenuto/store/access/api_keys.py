@@ -11,7 +11,7 @@ from tenuto.errors import Conflict
 from tenuto.model.actors import Role
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import FromColumn, RowMapper, TransitionalRecord
+from tenuto.store.records import FromColumn, RowMapper
 
 SQL = load_statements(__file__)
 
@@ -20,7 +20,7 @@ KeyPosition = tuple[bool, str, UUID]
 
 
 @dataclass(frozen=True, slots=True)
-class ApiKeyRecord(TransitionalRecord):
+class ApiKeyRecord:
     """An API key without the digest of its secret."""
 
     id: UUID

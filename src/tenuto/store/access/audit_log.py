@@ -12,13 +12,13 @@ from tenuto.model.audit_chain import GENESIS_SEAL, SEALED_FIELDS, SealedEntry
 from tenuto.postgres.bulk_copy import to_columns
 from tenuto.postgres.database import Connection, Database, Row
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import FromJson, RowMapper, TransitionalRecord
+from tenuto.store.records import FromJson, RowMapper
 
 SQL = load_statements(__file__)
 
 
 @dataclass(frozen=True, slots=True)
-class AuditEntryRecord(TransitionalRecord):
+class AuditEntryRecord:
     """One audit entry; position, ``sealed_at`` and seal are None until it is sealed."""
 
     id: UUID

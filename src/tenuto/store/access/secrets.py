@@ -8,13 +8,13 @@ from datetime import datetime
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.secret_encryption import EncryptedSecret
-from tenuto.store.records import RowMapper, TransitionalRecord
+from tenuto.store.records import RowMapper
 
 SQL = load_statements(__file__)
 
 
 @dataclass(frozen=True, slots=True)
-class SecretRecord(TransitionalRecord):
+class SecretRecord:
     """A secret without its value."""
 
     name: str
