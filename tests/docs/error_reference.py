@@ -65,6 +65,8 @@ def _errors_of(path: Path, tree: ast.Module, base_classes: Mapping[str, list[str
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef) and node.returns
     }
+    factories |= {"invalid_value": "Invalid", "invalid": "Invalid"}
+    problems = dict(_assigned_problems(tree))
     enclosing_class = {
         call: node.name for node in ast.walk(tree) if isinstance(node, ast.ClassDef) for call in ast.walk(node)
     }
@@ -74,9 +76,29 @@ def _errors_of(path: Path, tree: ast.Module, base_classes: Mapping[str, list[str
             if isinstance(code, ast.Constant) and isinstance(code.value, str) and CODE.match(code.value):
                 name = ast.unparse(node.func).rpartition(".")[2]
                 name = enclosing_class[node] if name == "__init__" else factories.get(name, name)
-                message = next(filter(None, map(_template, node.args)), "")
+                arguments = [_value_before(each, problems) for each in node.args]
+                texts = list(filter(None, map(_template, arguments)))
+                message = " … ".join(texts) if "invalid_value" in ast.unparse(node.func) else "".join(texts[:1])
                 kind = _public_class(name, base_classes) or ("HTTP API only" if path.is_relative_to(API) else "")
                 yield ErrorCode(code.value, kind, message)
+
+
+def _assigned_problems(tree: ast.Module) -> Iterator[tuple[int, ast.expr]]:
+    """Yield line and value of every assignment to a variable named ``problem``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign):
+            target, value = node.targets[0], node.value
+            if isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+                target, value = target.elts[0], value.elts[0]
+            if isinstance(target, ast.Name) and target.id == "problem":
+                yield node.lineno, value
+
+
+def _value_before(argument: ast.expr, problems: Mapping[int, ast.expr]) -> ast.expr:
+    """Return the last value of the variable ``problem`` before its use; other arguments unchanged."""
+    if isinstance(argument, ast.Name) and argument.id == "problem" and problems:
+        return problems[max((line for line in problems if line <= argument.lineno), default=min(problems))]
+    return argument
 
 
 def _public_class(name: str, base_classes: Mapping[str, list[str]]) -> str:

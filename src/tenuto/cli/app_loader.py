@@ -31,29 +31,22 @@ def load_app(name: str | None, database: str | None, home: str | None) -> Tenuto
 def _resolve_app(name: str) -> Tenuto:
     module_name, colon, object_name = name.partition(":")
     if not (module_name and colon and object_name):
-        remedy = f"write it as {module_name or 'tasks'}:app"
-        raise Invalid(
-            f"--app {name!r} is not of the form MODULE:OBJECT", code="cli.app.invalid_name", field=_FIELD, remedy=remedy
+        problem, remedy = (
+            f"--app {name!r} is not of the form MODULE:OBJECT",
+            f"write it as {module_name or 'tasks'}:app",
         )
+        raise Invalid(problem, code="cli.app.invalid_name", field=_FIELD, remedy=remedy)
     module = _import_module(module_name)
     found: Any = module
     for part in object_name.split("."):
         try:
             found = getattr(found, part)
         except AttributeError:
-            raise Invalid(
-                f"module {module_name} has no object {object_name!r}",
-                code="cli.app.object_not_found",
-                field=_FIELD,
-                remedy=_suggest_apps(module),
-            ) from None
+            problem, remedy = f"module {module_name} has no object {object_name!r}", _suggest_apps(module)
+            raise Invalid(problem, code="cli.app.object_not_found", field=_FIELD, remedy=remedy) from None
     if not isinstance(found, Tenuto):
-        raise Invalid(
-            f"{name} is of type {type(found).__name__}, not a Tenuto app",
-            code="cli.app.not_an_app",
-            field=_FIELD,
-            remedy=_suggest_apps(module),
-        )
+        problem, remedy = f"{name} is of type {type(found).__name__}, not a Tenuto app", _suggest_apps(module)
+        raise Invalid(problem, code="cli.app.not_an_app", field=_FIELD, remedy=remedy)
     return found
 
 
@@ -69,9 +62,8 @@ def _import_module(name: str) -> ModuleType:
         if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
             raise _import_failure(name, error) from error
         remedy = f"run the command in the folder of the module; the current folder is {here}"
-        raise Invalid(
-            f"there is no module named {name}", code="cli.app.module_not_found", field=_FIELD, remedy=remedy
-        ) from None
+        problem = f"there is no module named {name}"
+        raise Invalid(problem, code="cli.app.module_not_found", field=_FIELD, remedy=remedy) from None
     except Exception as error:  # the imported code may raise anything
         raise _import_failure(name, error) from error
 

@@ -12,7 +12,7 @@ import inspect
 import os
 from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
@@ -55,6 +55,7 @@ _OUTPUT_WITHOUT_CSV = replace(
     type=Literal["table", "json"],
 )
 ALL_SHARED = tuple(SHARED_OPTIONS)
+_SESSION_FIELDS = {"app": "app_name", "home": "home_folder"}
 SERVICE_SHARED = ("app", "database", "home", "quiet")
 _NON_EMPTY_OPTIONS = ("app", "database", "home", "queues", "queue", "name", "host")
 _MAX_TEXT_LENGTH = 16 * 1024 * 1024
@@ -63,24 +64,16 @@ _INTERACTIVE_CONNECT_SECONDS = 1.0
 """An operator waits for the answer, so an unreachable database is reported soon. Services wait longer."""
 
 
+@dataclass(kw_only=True)
 class Session:
     """Values of the shared options, and the app that they select."""
 
-    def __init__(
-        self,
-        *,
-        app: str | None = None,
-        database: str | None = None,
-        home: str | None = None,
-        output: str = "table",
-        quiet: bool = False,
-    ) -> None:
-        self.output = output
-        self.quiet = quiet
-        self.is_service = False
-        self.app_name = app
-        self._database = database
-        self._home = home
+    app_name: str | None = None
+    database: str | None = None
+    home_folder: str | None = None
+    output: str = "table"
+    quiet: bool = False
+    is_service: bool = False
 
     @property
     def as_json(self) -> bool:
@@ -89,12 +82,12 @@ class Session:
     @property
     def home(self) -> Path:
         """Home folder of this machine, for commands without app and database."""
-        return paths.find_home(self._home)
+        return paths.find_home(self.home_folder)
 
     @cached_property
     def app(self) -> Tenuto:
         """The app named with --app, or an app without jobs."""
-        app = load_app(self.app_name, self._database, self._home)
+        app = load_app(self.app_name, self.database, self.home_folder)
         if not self.is_service and "connect_seconds" not in app.settings.model_fields_set:
             app.settings = app.settings.model_copy(update={"connect_seconds": _INTERACTIVE_CONNECT_SECONDS})
         if app.settings.database is None and not (app.settings.home / "postgres").exists():
@@ -109,12 +102,9 @@ class Session:
     def app_with_jobs(self) -> Tenuto:
         """The app named with --app. Raise Invalid if there is none or if it has no jobs."""
         if self.app_name is None:
-            raise Invalid(
-                "--app is required: it names the app that defines the jobs",
-                code="cli.app.missing",
-                field="--app",
-                remedy="add --app MODULE:OBJECT, such as --app tasks:app for `app = Tenuto()` in tasks.py",
-            )
+            problem = "--app is required: it names the app that defines the jobs"
+            remedy = "add --app MODULE:OBJECT, such as --app tasks:app for `app = Tenuto()` in tasks.py"
+            raise Invalid(problem, code="cli.app.missing", field="--app", remedy=remedy)
         if not self.app.jobs.jobs_by_name:
             remedy = "register functions with @app.job, and import their modules where the app is defined"
             raise Invalid(f"app {self.app_name} has no jobs", code="cli.app.no_jobs", field="--app", remedy=remedy)
@@ -216,8 +206,8 @@ def _callback(function: Callable[..., Any], shared: tuple[str, ...], *, service:
         options: dict[str, Any] = {
             name: (list(value) or None) if isinstance(value, tuple) else value for name, value in given.items()
         }
-        session = Session(**{name: options.pop(name) for name in shared})
-        session.is_service = service
+        values = {_SESSION_FIELDS.get(name, name): options.pop(name) for name in shared}
+        session = Session(**values, is_service=service)
 
         def work() -> int | None:
             _reject_invalid_text(context)

@@ -22,10 +22,7 @@ from tenuto.version import __version__
 
 _COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Services": {
-        "up": (
-            "admin.services:run_all_services",
-            "Run all services in one process: scheduler, worker and web service",
-        ),
+        "up": ("admin.services:run_all_services", "Run scheduler, worker and web service in one process"),
         "worker": ("admin.services:workers", "Run a worker process"),
         "scheduler": ("admin.services:run_scheduler", "Run a scheduler process"),
         "web": ("admin.services:run_web", "Run the web service"),
@@ -34,25 +31,13 @@ _COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Schedules": {
         "schedule": ("definitions.schedules:schedules", "Create, inspect, change and run schedules"),
         "execution": ("work.executions:executions", "List, watch, cancel, pause and retry runs of schedules"),
-        "plan": (
-            "definitions.plans:plan_definitions",
-            "Show what applying definition files would change, without changing it",
-        ),
-        "apply": (
-            "definitions.plans:apply_definitions",
-            "Apply the schedules and manifests of definition files in one transaction",
-        ),
-        "simulate": (
-            "definitions.simulate:simulate",
-            "Simulate the schedules: which runs would fire when, and which conflicts would occur",
-        ),
+        "plan": ("definitions.plans:plan_definitions", "Show what applying definition files would change"),
+        "apply": ("definitions.plans:apply_definitions", "Apply definition files in one transaction"),
+        "simulate": ("definitions.simulate:simulate", "Simulate the schedules: runs, conflicts and skipped runs"),
         "cron": ("definitions.cron:cron_commands", "Explain cron lines"),
     },
     "Manifests": {
-        "manifest": (
-            "definitions.manifests:manifests",
-            "Create, inspect, change and run manifests (job definitions)",
-        ),
+        "manifest": ("definitions.manifests:manifests", "Create, inspect, change and run manifests (job definitions)"),
         "batch": ("work.batches:batches", "Run a manifest for many rows, and control them as one batch"),
         "dead-letter": ("work.dead_letters:dead_letters", "List dead letters, retry or acknowledge them"),
     },
@@ -181,11 +166,8 @@ def register_commands(entries: Iterable[CommandEntry]) -> None:
     """Add commands of an extension to `tenuto`. They come after the others of their section."""
     for entry in entries:
         if entry.name in root.entries:
-            raise Conflict(
-                f"command {entry.name!r} of {entry.target} exists already",
-                code="cli.command.duplicate",
-                remedy="rename the command of the extension",
-            )
+            problem, remedy = f"command {entry.name!r} of {entry.target} exists already", "rename the command"
+            raise Conflict(problem, code="cli.command.duplicate", remedy=remedy)
         root.entries[entry.name] = entry
 
 

@@ -62,10 +62,8 @@ def build_filters(options: Mapping[str, Any]) -> dict[str, Any]:
         try:
             filters["below"] = UUID(filters["below"])
         except ValueError:
-            remedy = "copy the last id of the previous page"
-            raise invalid_value(
-                "--below", filters["below"], "is not a complete id", code="cli.below.invalid", remedy=remedy
-            ) from None
+            problem, remedy = "is not a complete id", "copy the last id of the previous page"
+            raise invalid_value("--below", filters["below"], problem, code="cli.below.invalid", remedy=remedy) from None
     return filters
 
 

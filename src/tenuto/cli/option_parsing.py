@@ -38,12 +38,8 @@ def invalid_value(option: str, text: str, problem: str, *, code: str, remedy: st
 def confirm(action: str, field: str) -> bool:
     """Ask for confirmation of an action."""
     if not sys.stdin.isatty():
-        raise Invalid(
-            f"cannot ask for confirmation to {action}: stdin is not a terminal",
-            code="cli.confirmation.unavailable",
-            field=field,
-            remedy="add --yes",
-        )
+        problem = f"cannot ask for confirmation to {action}: stdin is not a terminal"
+        raise Invalid(problem, code="cli.confirmation.unavailable", field=field, remedy="add --yes")
     return click.confirm(f"{action}?", err=True)
 
 
@@ -112,19 +108,11 @@ def read_text_option(value: str, option: str) -> str:
         with nullcontext(sys.stdin) if value == "-" else Path(value[1:]).open(encoding="utf-8") as file:
             text = file.read(_MAX_TEXT_LENGTH + 1)  # bounded: a device may be endless
     except (OSError, UnicodeDecodeError) as error:
-        raise Invalid(
-            f"cannot read {safe_text(value)} for {option}: {error}",
-            code="cli.file.not_readable",
-            field=option,
-            remedy="name a UTF-8 text file after the @",
-        ) from error
+        problem, remedy = f"cannot read {safe_text(value)} for {option}: {error}", "name a UTF-8 text file after the @"
+        raise Invalid(problem, code="cli.file.not_readable", field=option, remedy=remedy) from error
     if len(text) > _MAX_TEXT_LENGTH:
-        raise Invalid(
-            f"the value of {option} is longer than {_MAX_TEXT_LENGTH:,} characters",
-            code="cli.text.too_long",
-            field=option,
-            remedy="pass a reference instead",
-        )
+        problem = f"the value of {option} is longer than {_MAX_TEXT_LENGTH:,} characters"
+        raise Invalid(problem, code="cli.text.too_long", field=option, remedy="pass a reference instead")
     return text
 
 
@@ -134,11 +122,9 @@ def read_json_option(value: str, option: str) -> dict[str, Any]:
     try:
         found = validation.parse_strict_json(read_text_option(value, option))
     except (ValueError, RecursionError) as error:
-        raise Invalid(
-            f"the value of {option} is not JSON: {error}", code="cli.json.invalid", field=option, remedy=remedy
-        ) from None
+        problem = f"the value of {option} is not JSON: {error}"
+        raise Invalid(problem, code="cli.json.invalid", field=option, remedy=remedy) from None
     if not isinstance(found, dict):
-        raise Invalid(
-            f"the value of {option} is not a JSON object", code="cli.json.not_an_object", field=option, remedy=remedy
-        )
+        problem = f"the value of {option} is not a JSON object"
+        raise Invalid(problem, code="cli.json.not_an_object", field=option, remedy=remedy)
     return found

@@ -95,7 +95,7 @@ ATTEMPTS = ResourceView(
 )
 
 
-def _wait_text(attempt: Any, now: datetime) -> str:
+def wait_text(attempt: Any, now: datetime) -> str:
     wait_end = attempt.started_at or attempt.ended_at or now
     return format_duration(wait_end - attempt.run_at) if attempt.run_at <= wait_end else ""
 
@@ -111,7 +111,7 @@ TASK_ATTEMPTS = (
     Column("attempt", "attempt", "number"),
     Column("state", "state", "state"),
     Column("reason", lambda attempt: (attempt.reason or "").replace("_", " ")),
-    Column("waited", "run_at", "duration", text=_wait_text),
+    Column("waited", "run_at", "duration", text=wait_text),
     Column("ran", run_duration, "duration", text=_run_text),
     Column("worker", lambda attempt: attempt.worker or attempt.worker_id, drop=2),
     Column("timeline", "started_at", drop=1),

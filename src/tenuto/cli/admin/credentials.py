@@ -25,6 +25,7 @@ from tenuto.settings import Settings
 
 RoleName = Literal["viewer", "operator", "editor", "admin"]
 Key = Annotated[str, argument("KEY", "Name or prefix of the key.")]
+_ROLE_HELP = "Role: viewer reads; operator also runs and stops; editor also changes definitions; admin may do all."
 
 api_keys = group("key", "Create, list and revoke API keys.", "list", "add deploy --role editor")
 
@@ -33,10 +34,7 @@ api_keys = group("key", "Create, list and revoke API keys.", "list", "add deploy
 async def create_key(
     session: Session,
     name: Annotated[str, argument("NAME", "Name of the key.")],
-    role: Annotated[
-        RoleName,
-        choice("Role: viewer reads; operator also runs and stops; editor also changes definitions; admin may do all."),
-    ] = "viewer",
+    role: Annotated[RoleName, choice(_ROLE_HELP)] = "viewer",
     expires: Annotated[str | None, option("INSTANT", "Expiry time. (default: valid until revoked)")] = None,
 ) -> None:
     """Create an API key and print it. It is never shown again."""
@@ -72,9 +70,7 @@ async def create_login_link(
     session: Session,
     key: Annotated[str, option("KEY", "Name or prefix of the API key to log in with.")] = "admin",
     host: Annotated[str | None, option("ADDRESS", "Address of the web service. (default: setting web_host)")] = None,
-    port: Annotated[
-        int | None, option("NUMBER", "Port of the web service. (default: setting web_port)", min=1, max=65535)
-    ] = None,
+    port: Annotated[int | None, option("NUMBER", "Its port. (default: setting web_port)", min=1, max=65535)] = None,
 ) -> None:
     """Print a link that logs a browser in to the web service.
 
@@ -84,20 +80,16 @@ async def create_login_link(
     with session.as_user() as app:
         link = await app.api_keys.create_link(key)
     url = f"{address}/login?link={link}"
-    session.report(
-        {"url": url, "link": link}, "the link works once, within ten minutes, for any browser that opens it", result=url
-    )
+    message = "the link works once, within ten minutes, for any browser that opens it"
+    session.report({"url": url, "link": link}, message, result=url)
 
 
 def _web_address(settings: Settings, host: str | None, port: int | None) -> str:
     host, port = host or settings.web_host, port or settings.web_port
     if not port:
-        raise Invalid(
-            "the port of the web service is unknown: web_port is 0, so it chose a free port",
-            code="cli.port.unknown",
-            field="web_port",
-            remedy="give the port that the web service printed at its start: --port NUMBER",
-        )
+        problem = "the port of the web service is unknown: web_port is 0, so it chose a free port"
+        remedy = "give the port that the web service printed at its start: --port NUMBER"
+        raise Invalid(problem, code="cli.port.unknown", field="web_port", remedy=remedy)
     scheme = "https" if settings.web_tls_certificate else "http"
     host = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
@@ -114,9 +106,8 @@ async def set_secret(session: Session, name: SecretName) -> None:
     value = _prompt_for_value(name) if sys.stdin.isatty() else _read_value()
     with session.as_user() as app:
         version = await app.secrets.set(name, value)
-    session.report(
-        {"name": name, "version": version}, f"secret {name} set" + (f", now version {version}" if version > 1 else "")
-    )
+    now = f", now version {version}" if version > 1 else ""
+    session.report({"name": name, "version": version}, f"secret {name} set{now}")
 
 
 def _prompt_for_value(name: str) -> str:
@@ -132,22 +123,15 @@ def _read_value() -> str:
     try:
         text = raw.decode("utf-8")
     except UnicodeDecodeError:
-        remedy = "encode binary values as base64"
-        raise Invalid(
-            "the value of the secret is not UTF-8 text", code="secret.value.not_utf8", field="value", remedy=remedy
-        ) from None
+        problem, remedy = "the value of the secret is not UTF-8 text", "encode binary values as base64"
+        raise Invalid(problem, code="secret.value.not_utf8", field="value", remedy=remedy) from None
     return text.removesuffix("\n").removesuffix("\r")
 
 
-@list_command(
-    secrets,
-    "list",
-    SECRETS,
-    "",
-    "-o json",
-    after=option("NAME", "Pagination cursor: last name of the page before."),
-    limit=limit(100),
-)
+_AFTER = option("NAME", "Pagination cursor: last name of the page before.")
+
+
+@list_command(secrets, "list", SECRETS, "", "-o json", after=_AFTER, limit=limit(100))
 async def list_secrets(app: Tenuto, **filters: Any) -> Sequence[Any]:
     """List secrets: names, versions and times, never values."""
     return await app.secrets.list(**filters)

@@ -55,7 +55,7 @@ async def run_all_services(
     no_web: Annotated[bool, flag("No web service.", "--no-web")] = False,
     **options: Any,
 ) -> None:
-    """Run all services in one process: scheduler, worker and web service.
+    """Run scheduler, worker and web service in one process.
 
     Without --database they use an embedded database in the home folder. The first start creates an API key for the web
     service and prints where it is stored. Ctrl-C lets running tasks finish within the grace time; a second Ctrl-C hands

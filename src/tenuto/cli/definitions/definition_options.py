@@ -55,9 +55,7 @@ SCHEDULE_OPTIONS: dict[str, Declaration] = {
     "zone": option("ZONE", "Time zone of the trigger, e.g. Europe/London. (default: UTC)"),
     "start": option("DATE", "First date, e.g. 2031-12-25."),
     "end": option("DATE", "Last date."),
-    "excluded": option(
-        "DATES", "Dates without runs, separated by commas; may be repeated.", "--exclude", type=list[str]
-    ),
+    "excluded": option("DATES", "Dates without runs, separated by commas; repeatable.", "--exclude", type=list[str]),
     "jitter": option("DURATION", "Maximum random delay of a run, to spread the load."),
     "steps": option(
         "STEP",
@@ -98,14 +96,10 @@ MANIFEST_OPTIONS: dict[str, Declaration] = {
     "after": option("MANIFEST", "Dependency: run after each success of this manifest."),
     "on_demand": flag("Run only for submitted input, e.g. with `tenuto batch submit`."),
     "properties": option("JSON|@FILE|-", "Default arguments of every run, as a JSON object."),
-    "settings": option(
-        "ARGUMENT=VALUE", "One default argument: JSON or text. May be repeated.", "--set", type=list[str]
-    ),
+    "settings": option("ARGUMENT=VALUE", "Default argument: JSON or text; repeatable.", "--set", type=list[str]),
     "title": option("TEXT", "Display name. (default: the external id)", "--name"),
     "description": option("TEXT", "Description."),
-    "max_retries": option(
-        "N", "Failed attempts before the dead letter. (default: as in the job)", "--max-retries", type=int
-    ),
+    "max_retries": option("N", "Failed attempts before the dead letter. (default: as in the job)", type=int),
     "retry_wait": option("DURATION", "Wait after the first failure, e.g. 30s; later waits are longer."),
     "timeout": option("DURATION", "Maximum duration of an attempt, e.g. 5m."),
     "queue": option("QUEUE", "Queue of the runs."),
@@ -176,12 +170,9 @@ def _trigger_fields(present: dict[str, Any] | None, options: Options) -> dict[st
     if len(chosen) > 1:
         raise option_conflict(f"--{chosen[0]}", f"--{chosen[1]}", "give one trigger, or create two schedules")
     if not chosen and present is None:
-        raise Invalid(
-            "one of --cron, --every, --at, --manual is required",
-            code="schedule.trigger.missing",
-            field="--cron",
-            remedy="add a trigger, such as --cron '0 2 * * *', or --manual",
-        )
+        problem = "one of --cron, --every, --at, --manual is required"
+        remedy = "add a trigger, such as --cron '0 2 * * *', or --manual"
+        raise Invalid(problem, code="schedule.trigger.missing", field="--cron", remedy=remedy)
     fields = _retained_fields(present or {}, _KINDS[chosen[0]] if chosen else None)
     if chosen and chosen[0] != "manual":
         value = options[chosen[0]]
@@ -291,13 +282,11 @@ def change_manifest(present: Manifest, options: Options) -> Manifest:
             new |= {"trigger": when["trigger"], "on_demand": when["on_demand"], "depends_on": when["after"]}
         if options["properties"] is not None or options["settings"]:
             new["properties"] = _build_properties(present.properties, options)
-        for option, field in (("title", "name"), ("description", "description"), ("queue", "queue")):
+        for option in ("title", "description", "queue", "priority", "group"):
             if options[option] is not None:
-                new[field] = options[option]
-        if options["priority"] is not None:
-            new["priority"] = options["priority"]
-        if options["group"] is not None:
-            new["group"] = None if options["group"] == NONE else options["group"]
+                new["name" if option == "title" else option] = options[option]
+        if options["group"] == NONE:
+            new["group"] = None
         if options["max_active"] is not None:
             new["max_active"] = _parse_limit(options["max_active"])
         new["policy"] = _build_policy(present.policy, options)
@@ -337,17 +326,14 @@ def parse_arguments(texts: list[str] | None) -> dict[str, Any]:
     for text in texts or []:
         name, equals, value = text.partition("=")
         if not (equals and name):
-            raise invalid_value(
-                "--set", text, "names no argument", code="cli.set.invalid", remedy="write it as --set argument=value"
-            )
+            remedy = "write it as --set argument=value"
+            raise invalid_value("--set", text, "names no argument", code="cli.set.invalid", remedy=remedy)
         arguments[name] = parse_json_or_text(value, f"--set {name}")
     return arguments
 
 
 def _build_retry_policy(present: RetryPolicy, options: Options) -> RetryPolicy | None:
-    new: dict[str, Any] = {}
-    if options["max_retries"] is not None:
-        new["max_retries"] = options["max_retries"]
+    new = {} if options["max_retries"] is None else {"max_retries": options["max_retries"]}
     if options["retry_wait"] is not None:
         wait = parse_whole_seconds(options["retry_wait"], field="--retry-wait", least=1, most=30 * 86_400)
         new["base_seconds"] = float(wait)
@@ -360,9 +346,8 @@ def _build_policy(present: TaskPolicy, options: Options) -> TaskPolicy:
     if (retry := _build_retry_policy(present.retry, options)) is not None:
         new["retry"] = retry
     if options["timeout"] is not None:
-        new["timeout_seconds"] = (
-            None if options["timeout"] == NONE else parse_duration_seconds(options["timeout"], field="timeout")
-        )
+        text = options["timeout"]
+        new["timeout_seconds"] = None if text == NONE else parse_duration_seconds(text, field="timeout")
     return replace(present, **new)
 
 

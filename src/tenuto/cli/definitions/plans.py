@@ -16,13 +16,14 @@ from tenuto.cli.option_parsing import confirm
 from tenuto.cli.output import print_json
 from tenuto.cli.parameters import argument, flag
 from tenuto.cli.tables import print_rich, titled_diff
-from tenuto.definitions.definition_plan import GroupChange, ManifestChange, PlannedChange, ScheduleChange
+from tenuto.definitions.definition_plan import ManifestChange, PlannedChange, ScheduleChange
 from tenuto.definitions.document_files import read_documents
 from tenuto.definitions.versioned_definitions import CHANGING_EFFECTS
+from tenuto.model.manifests import Manifest
 from tenuto.model.triggers import Trigger
-from tenuto.operations.plans import ApplyPlan, PlannedList, read_declarations
+from tenuto.operations.plans import ApplyPlan, read_declarations
 from tenuto.presentation import descriptions
-from tenuto.presentation.definition_views import PLAN_CHANGES, describe_manifest_trigger
+from tenuto.presentation.definition_views import ALL_MANIFESTS, PLAN_CHANGES, describe_manifest_trigger
 from tenuto.presentation.descriptions import format_in_zone
 from tenuto.presentation.formatting import safe_text
 from tenuto.presentation.states import state_colour, state_symbol
@@ -35,9 +36,9 @@ _FIELDS_SHOWN_ABOVE = ("name", "when", "after", "schedule_type")
 
 @command(None, "plan", "schedules.yaml --app tasks:app", "schedules/ --app tasks:app --prune -o json", is_list=True)
 async def plan_definitions(session: Session, files: FilesArgument, prune: PruneOption = False) -> int:
-    """Show what applying definition files would change, without changing it.
+    """Show what applying definition files would change.
 
-    Exit code 0 without changes, 2 with changes; errors end with 1, so that 2 is unambiguous.
+    Nothing is changed. Exit code 0 without changes, 2 with changes; errors end with 1, so that 2 is unambiguous.
     """
     planned = await session.app.plans.plan(read_declarations(read_documents(files)), prune=prune)
     if session.as_json:
@@ -59,7 +60,7 @@ async def apply_definitions(
     yes: Annotated[bool, flag("Delete without confirmation.", "--yes")] = False,
     reason: Annotated[str | None, REASON] = None,
 ) -> int:
-    """Apply the schedules and manifests of definition files in one transaction.
+    """Apply definition files in one transaction.
 
     Prints the plan first. Applying the same files again changes nothing. The enabled state and changes made by
     operators are kept. Definitions that the files do not declare are kept too; --prune deletes them after confirmation.
@@ -82,76 +83,58 @@ async def apply_definitions(
 def plan_document(planned: ApplyPlan) -> dict[str, Any]:
     return {
         "changes_something": planned.has_changes,
-        "schedules": [change_document(change, "name") for change in planned.schedules.changes],
-        "manifests": [change_document(change, "external_id") for change in planned.manifests.changes],
-        "groups": [
-            {
-                "name": change.key,
-                "effect": change.effect,
-                "file": change.entry.document.name,
-                "path": change.entry.path,
-                "changes": before_and_after(change.differences),
-            }
-            for change in planned.groups
-        ],
+        **{name: [change_document(change) for change in changes] for name, changes in _own_changes(planned).items()},
         "lists": {
-            each.definition_list.name: [
-                {"name": change.key, "effect": change.effect, "changes": before_and_after(change.differences)}
-                for change in each.plan.changes
-            ]
-            for each in planned.lists
+            name: [change_document(change) for change in changes]
+            for name, changes in _extension_changes(planned).items()
         },
         "not_declared": _undeclared_names(planned),
         "deleted": list(planned.deleted),
     }
 
 
+def _own_changes(planned: ApplyPlan) -> dict[str, Sequence[Any]]:
+    return {"schedules": planned.schedules.changes, "manifests": planned.manifests.changes, "groups": planned.groups}
+
+
+def _extension_changes(planned: ApplyPlan) -> dict[str, Sequence[Any]]:
+    return {each.definition_list.name: each.plan.changes for each in planned.lists}
+
+
 def _change_rows(planned: ApplyPlan) -> Iterator[dict[str, Any]]:
     """Yield a row for each change, with the name of its list in the files."""
-    own = {"schedules": planned.schedules.changes, "manifests": planned.manifests.changes, "groups": planned.groups}
-    lists: dict[str, Sequence[Any]] = {
-        **own,
-        **{each.definition_list.name: each.plan.changes for each in planned.lists},
-    }
-    for name, changes in lists.items():
+    for name, changes in {**_own_changes(planned), **_extension_changes(planned)}.items():
         for change in changes:
-            entry = getattr(change, "entry", None)  # changes in the lists of extensions have none
-            yield {
-                "list": name,
-                "name": change.key,
-                "effect": change.effect,
-                "file": entry and entry.document.name,
-                "path": entry and entry.path,
-                "changes": before_and_after(change.differences),
-            }
+            yield {"list": name, "name": change.key, "file": None, "path": None, **change_document(change)}
 
 
 def _undeclared_names(planned: ApplyPlan) -> list[str]:
     return [each.key for part in (planned.schedules, planned.manifests) for each in part.undeclared]
 
 
-def change_document(change: PlannedChange[Any, Any, Any], known_by: str) -> dict[str, Any]:
-    """Return the planned change of one definition as a JSON document."""
-    return {
-        known_by: change.key,
-        "effect": change.effect,
-        "file": change.entry.document.name,
-        "path": change.entry.path,
-        "version": None if change.current is None else change.current.version,
-        "changes": before_and_after(change.differences),
-        "definition": change.definition.to_fields(),
-        "notes": list(change.notes),
-        "next_runs": {"before": list(change.runs_before), "after": list(change.runs_after)},
-    }
+def change_document(change: Any) -> dict[str, Any]:
+    """Return a planned change as a JSON document; only schedules and manifests have versions and runs."""
+    key_field = "external_id" if isinstance(getattr(change, "definition", None), Manifest) else "name"
+    document = {key_field: change.key, "effect": change.effect, "changes": before_and_after(change.differences)}
+    if entry := getattr(change, "entry", None):  # changes in the lists of extensions have none
+        document |= {"file": entry.document.name, "path": entry.path}
+    if isinstance(change, PlannedChange):
+        document |= {
+            "version": None if change.current is None else change.current.version,
+            "definition": change.definition.to_fields(),
+            "notes": list(change.notes),
+            "next_runs": {"before": list(change.runs_before), "after": list(change.runs_after)},
+        }
+    return document
 
 
 def print_plan(session: Session, planned: ApplyPlan) -> None:
     """Print a plan for people: the changes on stdout, the totals on stderr."""
-    schedules, manifests, groups = planned.schedules.changes, planned.manifests.changes, planned.groups
-    parts = [line for change in schedules for line in _schedule_lines(change)]
-    parts += [line for group in groups for line in _group_lines(group)]
-    parts += [line for change in manifests for line in _manifest_lines(change)]
-    parts += [line for each in planned.lists for line in _list_lines(each)]
+    parts = [line for change in planned.schedules.changes for line in _schedule_lines(change)]
+    parts += [line for group in planned.groups for line in _field_lines(group, "group ")]
+    parts += [line for change in planned.manifests.changes for line in _manifest_lines(change)]
+    for name, changes in _extension_changes(planned).items():
+        parts += [line for change in changes for line in _field_lines(change, f"{name}: ")]
     others = _undeclared_names(planned)
     for name in others:
         if name in planned.deleted:
@@ -160,9 +143,7 @@ def print_plan(session: Session, planned: ApplyPlan) -> None:
             parts.append(Text(f"? {safe_text(name)}  no longer declared; kept", style="dim"))
     if parts:
         print_rich(*parts)
-    changes: list[PlannedChange[Any, Any, Any] | GroupChange] = [*schedules, *manifests, *groups]
-    effects: list[str] = [change.effect for change in changes]
-    effects += [change.effect for each in planned.lists for change in each.plan.changes]
+    effects = [row["effect"] for row in _change_rows(planned)]
     counts = {
         "to create": effects.count("created"),
         "to change": effects.count("changed"),
@@ -181,15 +162,11 @@ def _schedule_lines(change: ScheduleChange) -> list[RenderableType]:
         lines = _difference_lines(change.current.fields, fields)
     else:
         steps = descriptions.describe_steps(fields["steps"])
-        overlap, misfire = (
-            descriptions.describe_overlap(fields["overlap"]),
-            descriptions.describe_misfire(fields["misfire"]),
-        )
         lines = [
             Text(f"    {safe_text(change.definition.trigger.describe())}"),
             *(Text(f"    {bracket} {safe_text(step)}") for bracket, step in steps),
-            Text(f"    overlap  {safe_text(overlap)}", style="dim"),
-            Text(f"    misfire  {safe_text(misfire)}", style="dim"),
+            Text(f"    overlap  {descriptions.describe_overlap(fields['overlap'])}", style="dim"),
+            Text(f"    misfire  {descriptions.describe_misfire(fields['misfire'])}", style="dim"),
         ]
     return [*_title_lines(change), *lines, *_run_lines(change)]
 
@@ -205,20 +182,12 @@ def _manifest_lines(change: ManifestChange) -> list[RenderableType]:
     return [*_title_lines(change, "manifest "), *lines, *runs]
 
 
-def _list_lines(planned: PlannedList) -> list[RenderableType]:
-    lines: list[RenderableType] = []
-    for change in planned.plan.changes:
-        lines.append(_change_title(change.key, change.effect, f"{planned.definition_list.name}: "))
-        for field, (before, after) in change.differences.items():
-            lines += titled_diff(field, [f"- {_format_value(before)}", f"+ {_format_value(after)}"], indent=4)
-    return lines
-
-
-def _group_lines(change: GroupChange) -> list[RenderableType]:
-    name = "* (all manifests)" if change.key == "*" else change.key
-    lines: list[RenderableType] = [_change_title(name, change.effect, "group ")]
+def _field_lines(change: Any, kind: str) -> list[RenderableType]:
+    """Return the change of a group or of an entry in the list of an extension, with all its fields."""
+    name = "* (all manifests)" if change.key == ALL_MANIFESTS else change.key
+    lines: list[RenderableType] = [_change_title(name, change.effect, kind)]
     for field, (before, after) in change.differences.items():
-        title = {"max_active": "maximum active"}.get(field, field)
+        title = "maximum active" if field == "max_active" else field
         lines += titled_diff(title, [f"- {_format_value(before)}", f"+ {_format_value(after)}"], indent=4)
     return lines
 
@@ -248,9 +217,7 @@ def _difference_lines(
 
 def _run_lines(change: PlannedChange[Any, Any, Any]) -> list[RenderableType]:
     """Return the next runs in time order: removed, kept and added ones."""
-    if change.effect not in CHANGING_EFFECTS:
-        return []
-    return titled_diff("next runs", _run_differences(change), indent=4)
+    return titled_diff("next runs", _run_differences(change), indent=4) if change.effect in CHANGING_EFFECTS else []
 
 
 def _run_differences(change: PlannedChange[Any, Any, Any]) -> list[str]:

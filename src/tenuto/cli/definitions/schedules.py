@@ -55,12 +55,7 @@ schedules = group(
 )
 
 NAME = argument("NAME", "Name of the schedule.")
-_OVERRIDES = option(
-    "STEP.ARGUMENT=VALUE",
-    "New value for an argument of a step: JSON or text. May be repeated.",
-    "--set",
-    type=list[str],
-)
+_OVERRIDES = option("STEP.ARGUMENT=VALUE", "Argument of a step: JSON or text; repeatable.", "--set", type=list[str])
 _ANNOUNCED_RUN_COUNT = 3
 _NEXT_RUN_COUNT = 5
 _LAST_RUN_COUNT = 5
@@ -306,11 +301,7 @@ async def run_schedule(
             async with SCHEDULES.suggesting_names(app, name):
                 started = await app.schedules.run(name, arguments=overrides, request_id=request_id)
         if started.decision in ("skipped", "coalesced", "missed"):
-            raise Conflict(
-                f"schedule {name!r} was not run: {started.reason}",
-                code="schedule.run.rejected",
-                remedy=f"list active executions: tenuto execution list --schedule {quote(name)} --state in_progress",
-            )
+            raise _rejection(name, started.reason)
         execution_id, began = started.execution_id, monotonic_seconds()
         if wait and execution_id is None:
             session.print_message(f"queued: {started.reason}")
@@ -333,15 +324,14 @@ async def _wait_until_started(app: Tenuto, name: str, request_id: UUID, timeout:
         if asked.execution_id is not None:
             return asked.execution_id
         if asked.decision != "queued":
-            raise Conflict(
-                f"schedule {name!r} was not run: {asked.reason}",
-                code="schedule.run.rejected",
-                remedy=f"tenuto schedule ledger {quote(name)}",
-            )
+            raise _rejection(name, asked.reason)
         if timeout is not None and monotonic_seconds() > began + timeout:
-            raise Conflict(
-                f"the queued run of schedule {name!r} has not started after {timeout:g} s",
-                code="schedule.run.wait_timeout",
-                remedy="wait longer; the run stays queued",
-            )
+            problem = f"the queued run of schedule {name!r} has not started after {timeout:g} s"
+            remedy = "wait longer; the run stays queued"
+            raise Conflict(problem, code="schedule.run.wait_timeout", remedy=remedy)
         await asyncio.sleep(_POLL_SECONDS)
+
+
+def _rejection(name: str, reason: str | None) -> Conflict:
+    remedy = f"list active executions: tenuto execution list --schedule {quote(name)} --state in_progress"
+    return Conflict(f"schedule {name!r} was not run: {reason}", code="schedule.run.rejected", remedy=remedy)

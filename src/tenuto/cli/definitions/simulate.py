@@ -5,7 +5,7 @@ The timeline has one line per schedule and one column per time interval, and is 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Annotated
 
@@ -22,7 +22,6 @@ from tenuto.cli.tables import print_rich, render_table
 from tenuto.clock import SystemClock
 from tenuto.definitions.definition_files import find_further_entries, parse_schedules
 from tenuto.definitions.document_files import read_documents
-from tenuto.errors import Invalid
 from tenuto.model.schedules import ScheduleDefinition
 from tenuto.model.tasks import parse_duration_seconds
 from tenuto.model.triggers.zones import load_zone
@@ -46,6 +45,8 @@ _TICK_COLUMNS = 8
 """Columns between two labels of the scale."""
 _MAX_SIMULATED_SECONDS = 10 * 366 * 86_400
 _MAX_RUN_SECONDS = 366 * 86_400
+Texts = list[str] | None
+_DURATION_HELP = "Assumed run duration, e.g. 'Nightly=45m'. Without a name: the default for schedules without history."
 
 
 @command(
@@ -58,33 +59,17 @@ _MAX_RUN_SECONDS = 366 * 86_400
 )
 async def simulate(
     session: Session,
-    start: Annotated[
-        str, option("WHEN", "Start: now, a date, or an instant such as 2031-03-29T02:00.", "--from")
-    ] = "now",
+    start: Annotated[str, option("WHEN", "Start: now, a date, or an instant: 2031-03-29T02:00.", "--from")] = "now",
     end: Annotated[str, option("WHEN", "End (exclusive): like --from, or a duration such as 7d.", "--to")] = "1d",
-    schedule: Annotated[
-        list[str] | None, option("NAME", "Filter by name, also disabled ones; may be repeated.")
-    ] = None,
-    file: Annotated[
-        list[str] | None, option("FILE", "Definition file; its schedules replace those of the same name.")
-    ] = None,
-    duration: Annotated[
-        list[str] | None,
-        option(
-            "[NAME=]DURATION",
-            "Assumed run duration, e.g. 'Nightly=45m'. Without a name: the default for schedules without history.",
-        ),
-    ] = None,
-    slots: Annotated[
-        list[str] | None, option("[QUEUE=]N", "Assumed slots of a queue. (default: those of the live workers)")
-    ] = None,
-    outage: Annotated[
-        list[str] | None, option("FROM/TO", "Assumed downtime of all schedulers; may be repeated.")
-    ] = None,
+    schedule: Annotated[Texts, option("NAME", "Filter by name, also disabled ones; may be repeated.")] = None,
+    file: Annotated[Texts, option("FILE", "Definition file; its schedules replace those of the same name.")] = None,
+    duration: Annotated[Texts, option("[NAME=]DURATION", _DURATION_HELP)] = None,
+    slots: Annotated[Texts, option("[QUEUE=]N", "Assumed slots of a queue. (default: as live workers have)")] = None,
+    outage: Annotated[Texts, option("FROM/TO", "Assumed downtime of all schedulers; may be repeated.")] = None,
     zone: Annotated[str | None, option("ZONE", "Time zone of input and output. (default: local time zone)")] = None,
     limit: Annotated[int, option("N", "Maximum number of rows in the lists; -o json has all.", min=0)] = 40,
 ) -> None:
-    """Simulate the schedules: which runs would fire when, and which conflicts would occur.
+    """Simulate the schedules: runs, conflicts and skipped runs.
 
     Applies the overlap and misfire policies, with run durations from the recent history. Reports skipped runs, queues
     without free slots, and the effect of daylight saving changes. Nothing runs and nothing is changed.
@@ -99,8 +84,8 @@ async def simulate(
         _definitions_in_files(session, file or ()),
         {name: _parse_duration(text) for name, text in _split_named(duration or (), "--duration")},
         {
-            queue: parse_whole_number(text, "--slots", "write it as mail=5")
-            for queue, text in _split_named(slots or (), "--slots")
+            name: parse_whole_number(text, "--slots", "write it as mail=5")
+            for name, text in _split_named(slots or (), "--slots")
         },
         [_parse_outage(text, display_zone, now) for text in outage or ()],
     )
@@ -138,11 +123,8 @@ def _parse_instant(text: str, zone: tzinfo, now: datetime, option: str) -> datet
         raise invalid_value(option, text, "is not an instant", code="value.instant.invalid", remedy=remedy) from None
     aware = found.replace(tzinfo=zone) if found.tzinfo is None else found
     if not 1970 <= aware.year < 9000:
-        raise Invalid(
-            f"the year {aware.year} in {option} is not between 1970 and 8999",
-            code="simulation.instant.out_of_range",
-            field=option,
-        )
+        problem = "is not between 1970 and 8999"
+        raise invalid_value(option, text, problem, code="simulation.instant.out_of_range")
     return aware.astimezone(UTC)
 
 
@@ -150,9 +132,8 @@ def _parse_end(text: str, zone: tzinfo, now: datetime, start: datetime) -> datet
     if text[-1:] in ("s", "m", "h", "d"):
         seconds = parse_duration_seconds(text, field="--to")
         if seconds is None or not 0 < seconds <= _MAX_SIMULATED_SECONDS:
-            raise invalid_value(
-                "--to", text, "is not between one second and ten years", code="simulation.duration.out_of_range"
-            )
+            problem = "is not between one second and ten years"
+            raise invalid_value("--to", text, problem, code="simulation.duration.out_of_range")
         return start + timedelta(seconds=seconds)
     return _parse_instant(text, zone, now, "--to")
 
@@ -161,9 +142,7 @@ def _parse_outage(text: str, zone: tzinfo, now: datetime) -> tuple[datetime, dat
     start_text, slash, end_text = text.partition("/")
     if not slash:
         remedy = "write it as 2031-03-29T01:00/2031-03-29T05:00"
-        raise invalid_value(
-            "--outage", text, "does not consist of two instants", code="simulation.outage.invalid", remedy=remedy
-        )
+        raise invalid_value("--outage", text, "has no end", code="simulation.outage.invalid", remedy=remedy)
     start, end = (_parse_instant(part, zone, now, "--outage") for part in (start_text, end_text))
     if end <= start:
         raise invalid_value("--outage", text, "ends before it starts", code="simulation.outage.empty")
@@ -182,13 +161,8 @@ def _split_named(texts: Iterable[str], option: str) -> Iterable[tuple[str, str]]
 def _parse_duration(text: str) -> float:
     seconds = parse_duration_seconds(text, field="--duration")
     if seconds is None or not 0 <= seconds <= _MAX_RUN_SECONDS:
-        raise invalid_value(
-            "--duration",
-            text,
-            "is not between 0 s and one year",
-            code="simulation.duration.out_of_range",
-            remedy="write it as 'Nightly=45m'",
-        )
+        problem, remedy = "is not between 0 s and one year", "write it as 'Nightly=45m'"
+        raise invalid_value("--duration", text, problem, code="simulation.duration.out_of_range", remedy=remedy)
     return seconds
 
 
@@ -221,17 +195,11 @@ def _print_simulation(found: Simulation, zone: tzinfo, limit: int) -> None:
         parts += ["", Text("daylight saving changes", style="bold")]
         parts += [Text(f"  {change.schedule}: {change.message}") for change in found.clock_changes[: limit or None]]
     if found.runs and limit:
-        parts += [
-            "",
-            _list_title("runs", len(found.runs), limit),
-            render_table(_run_view(zone), found.runs[:limit], found.start),
-        ]
+        count = len(found.runs)
+        shown = f"the first {limit:,} of {count:,}; --limit for more" if count > limit else f"{count:,}"
+        parts += ["", Text(f"runs ({shown})", style="bold")]
+        parts.append(render_table(_run_view(zone), found.runs[:limit], found.start))
     print_rich(*parts)
-
-
-def _list_title(title: str, count: int, limit: int) -> RenderableType:
-    shown = f" (the first {limit:,} of {count:,}; --limit for more)" if count > limit else f" ({count:,})"
-    return Text(f"{title}{shown}", style="bold")
 
 
 def _conflict_lines(clashes: Sequence[Clash], zone: tzinfo, limit: int) -> list[RenderableType]:
@@ -252,22 +220,17 @@ def _conflict_lines(clashes: Sequence[Clash], zone: tzinfo, limit: int) -> list[
 
 
 def _run_view(zone: tzinfo) -> ResourceView:
+    def time_text(field: str) -> Callable[[SimulatedRun, datetime], str]:
+        return lambda run, _: _format_time(getattr(run, field), run.due_at, zone)
+
     return ResourceView(
         "runs",
         (
             Column("due", "due_at", "instant", text=lambda run, _: _format_instant(run.due_at, zone)),
             Column("schedule", "schedule", flexible=True),
             Column("decision", lambda run: "cut" if run.cut else str(run.decision)),
-            Column(
-                "starts",
-                "starts_at",
-                "instant",
-                text=lambda run, _: _format_time(run.starts_at, run.due_at, zone),
-                drop=1,
-            ),
-            Column(
-                "ends", "ends_at", "instant", text=lambda run, _: _format_time(run.ends_at, run.due_at, zone), drop=2
-            ),
+            Column("starts", "starts_at", "instant", text=time_text("starts_at"), drop=1),
+            Column("ends", "ends_at", "instant", text=time_text("ends_at"), drop=2),
             Column("reason", "reason", flexible=True),
         ),
     )

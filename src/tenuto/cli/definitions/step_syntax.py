@@ -103,12 +103,8 @@ class _StepReader:
         while self._next_character not in ("", ","):
             name = self._read(_OPTION, "an option").removesuffix("=")
             if name not in _OPTIONS:
-                raise Invalid(
-                    f"unknown option {name!r:.40} of a step in {OPTION}",
-                    code="step.option.unknown",
-                    field=OPTION,
-                    remedy=f"use one of {', '.join(_OPTIONS)}",
-                )
+                problem, remedy = f"unknown option {name!r:.40} of a step", f"use one of {', '.join(_OPTIONS)}"
+                raise Invalid(problem, code="step.option.unknown", field=OPTION, remedy=remedy)
             options[name] = self._read_value(name)
             self._skip_blanks()
         return options
@@ -143,9 +139,7 @@ def parse_overrides(texts: list[str] | None) -> dict[str, dict[str, Any]]:
         place, equals, value = text.partition("=")
         step, dot, argument = place.rpartition(".")
         if not (equals and dot and step and argument):
-            remedy = "write it as --set step.argument=value"
-            raise invalid_value(
-                "--set", text, "does not name a step and an argument", code="cli.set.invalid", remedy=remedy
-            )
+            problem, remedy = "does not name a step and an argument", "write it as --set step.argument=value"
+            raise invalid_value("--set", text, problem, code="cli.set.invalid", remedy=remedy)
         overrides.setdefault(step, {})[argument] = parse_json_or_text(value, f"--set {place}")
     return overrides

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from datetime import datetime
+from functools import partial
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
@@ -17,7 +18,7 @@ from tenuto.app import Tenuto
 from tenuto.cli import exit_codes
 from tenuto.cli.command import Session, command, group, login_name
 from tenuto.cli.lists import BELOW, build_filters, limit, print_page
-from tenuto.cli.option_parsing import confirm, invalid_value, missing_option, read_json_option
+from tenuto.cli.option_parsing import confirm, invalid_value, missing_option, option_conflict, read_json_option
 from tenuto.cli.output import print_json, print_message, print_text
 from tenuto.cli.parameters import Declaration, argument, choice, flag, option
 from tenuto.cli.tables import (
@@ -48,6 +49,7 @@ from tenuto.presentation.work_views import (
     SELECTED_FAILURES,
     dead_letter_item,
     run_duration,
+    wait_text,
 )
 from tenuto.store.activities import ActivityDetails
 from tenuto.store.dead_letters import DeadLetterDetails
@@ -200,11 +202,7 @@ def _attempt_facts(attempt: ActivityDetails) -> dict[str, str]:
 
 
 def _attempt_diff_table(
-    attempts: Sequence[ActivityDetails],
-    facts: Sequence[dict[str, str]],
-    places: Sequence[int],
-    names: Sequence[str],
-    width: int,
+    attempts: Sequence[ActivityDetails], facts: Sequence[dict[str, str]], places: range, names: list[str], width: int
 ) -> RenderableType:
     column_width = max((min(width, 160) - _LABEL_WIDTH) // len(places) - 2, _MIN_ATTEMPT_WIDTH)
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold", padding=(0, 1, 0, 0))
@@ -212,9 +210,9 @@ def _attempt_diff_table(
     for place in places:
         table.add_column(f"attempt {attempts[place].attempt}", overflow="fold", max_width=column_width)
     table.add_row("", *(styled_state(attempts[place].state) for place in places))
-    table.add_row("started", *(_start_text(attempts, place) for place in places))
-    table.add_row("waited", *(_wait_text(attempts[place]) for place in places))
-    table.add_row("ran", *(_duration_text(attempts, place) for place in places))
+    table.add_row("started", *(_start_text(attempts[place], attempts[0]) for place in places))
+    table.add_row("waited", *(wait_text(attempts[place], attempts[place].run_at) for place in places))
+    table.add_row("ran", *(_duration_text(attempts[place], attempts[max(place - 1, 0)]) for place in places))
     for name in names:
         if any(facts[place][name] for place in places):
             table.add_row(name, *(_diff_cell(facts, place, name) for place in places))
@@ -228,30 +226,22 @@ def _diff_cell(facts: Sequence[dict[str, str]], place: int, name: str) -> Text:
     return Text(one_line(safe_text(value), 240), style="red" if name in ("error", "message") else "")
 
 
-def _start_text(attempts: Sequence[ActivityDetails], place: int) -> str:
-    started: datetime | None = attempts[place].started_at
-    if started is None:
+def _start_text(attempt: ActivityDetails, first: ActivityDetails) -> str:
+    if attempt.started_at is None:
         return "never"
-    first = attempts[0].started_at
-    if place == 0 or first is None:
-        return format_local_time(started)
-    return f"{format_duration(started - first)} after the first"
+    if attempt is first or first.started_at is None:
+        return format_local_time(attempt.started_at)
+    return f"{format_duration(attempt.started_at - first.started_at)} after the first"
 
 
-def _wait_text(attempt: ActivityDetails) -> str:
-    wait_end = attempt.started_at or attempt.ended_at
-    return format_duration(wait_end - attempt.run_at) if wait_end and wait_end >= attempt.run_at else ""
-
-
-def _duration_text(attempts: Sequence[ActivityDetails], place: int) -> str:
-    duration = run_duration(attempts[place])
+def _duration_text(attempt: ActivityDetails, before: ActivityDetails) -> str:
+    duration, duration_before = run_duration(attempt), run_duration(before)
     if duration is None:
         return ""
-    before = run_duration(attempts[place - 1]) if place else None
-    longest, shortest = max(duration, before or duration), min(duration, before or duration)
-    if before is None or longest.total_seconds() < 0.1 or longest < 2 * shortest:
+    shortest, longest = sorted((duration, duration_before or duration))
+    if longest.total_seconds() < 0.1 or longest < 2 * shortest:
         return format_duration(duration)
-    return f"{format_duration(duration)} ({'longer' if duration > before else 'shorter'})"
+    return f"{format_duration(duration)} ({'longer' if duration == longest else 'shorter'})"
 
 
 @command(
@@ -276,12 +266,7 @@ async def retry_dead_letters(
     """
     selects = options["all"] or options["where"]
     if input is not None and (selects or len(options["ids"] or ()) > 1):
-        raise Invalid(
-            "--input applies to exactly one dead letter",
-            code="cli.option.conflict",
-            field="--input",
-            remedy="name one dead letter, or omit --input",
-        )
+        raise option_conflict("--input", "several dead letters", "name one dead letter, or omit --input")
     if selects:
         return await _resolve_all(session, "retried", **options)
     new_input = None if input is None else read_json_option(input, "--input")
@@ -367,30 +352,18 @@ async def _parse_conditions(app: Tenuto, texts: list[str]) -> dict[str, Any]:
     filters: dict[str, Any] = {}
     for text in (part for each in texts for part in _CONDITION_SEPARATOR.split(each.strip(", \t\n"))):
         name, equals, value = text.partition("=")
+        invalid = partial(invalid_value, "--where", text)
         if not equals:
             remedy = "write name=value, in quotes if the value contains blanks"
-            raise invalid_value(
-                "--where", text, "is not a condition", code="dead_letter.condition.invalid", remedy=remedy
-            )
+            raise invalid("is not a condition", code="dead_letter.condition.invalid", remedy=remedy)
         if name not in _CONDITIONS:
-            raise Invalid(
-                f"unknown filter {name!r:.60}; expected one of: {', '.join(_CONDITIONS)}",
-                code="dead_letter.condition.unknown",
-                field="--where",
-                remedy="correct the name of the filter",
-            )
+            remedy = f"use one of these filters: {', '.join(_CONDITIONS)}"
+            raise invalid("has an unknown filter", code="dead_letter.condition.unknown", remedy=remedy)
         if not value:
-            remedy = f"write {name}=…, or omit it"
-            raise Invalid(
-                f"the filter {name} has no value", code="dead_letter.condition.empty", field="--where", remedy=remedy
-            )
+            raise invalid("has no value", code="dead_letter.condition.empty", remedy=f"write {name}=…, or omit it")
         if name in filters:
-            raise Invalid(
-                f"the filter {name} is given twice",
-                code="dead_letter.condition.duplicate",
-                field="--where",
-                remedy="give each filter once",
-            )
+            remedy = "give each filter once"
+            raise invalid("repeats a filter", code="dead_letter.condition.duplicate", remedy=remedy)
         filters[name] = value
     if "until" in filters:
         filters["until"] = parse_instant(filters["until"], field="--where until")

@@ -109,9 +109,7 @@ def _reject_duplicate_names(text: str) -> None:
     try:
         validation.parse_strict_json(text)
     except validation.DuplicateKey as error:
-        remedy = "give each name once"
-        raise Invalid(
-            f"the value of --input is ambiguous: {error}", code="cli.json.duplicate_key", field="--input", remedy=remedy
-        ) from None
+        problem, remedy = f"the value of --input is ambiguous: {error}", "give each name once"
+        raise Invalid(problem, code="cli.json.duplicate_key", field="--input", remedy=remedy) from None
     except (ValueError, RecursionError):
         return

@@ -72,11 +72,8 @@ async def watch(
         async with asyncio.timeout(None if timeout is None else timeout - waited_seconds):
             ended = await (operations.wait(id) if session.as_json else _show_until_over(poll()))
     except TimeoutError:
-        raise Conflict(
-            f"{noun} {id} has not ended after {timeout:g} s",
-            code=f"{noun}.wait.timeout",
-            remedy=f"continue to watch it: tenuto {noun} watch {id}",
-        ) from None
+        problem, remedy = f"{noun} {id} has not ended after {timeout:g} s", f"continue: tenuto {noun} watch {id}"
+        raise Conflict(problem, code=f"{noun}.wait.timeout", remedy=remedy) from None
     if session.as_json:
         print_json(ended)
     return ended

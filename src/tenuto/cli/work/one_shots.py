@@ -72,15 +72,13 @@ async def create_one_shot(
 def _add_delay(now: datetime, text: str) -> datetime:
     seconds = parse_duration_seconds(text, field="--in")
     if seconds is None or not seconds >= 0:
-        raise invalid_value(
-            "--in", text, "is negative", code="one_shot.delay.negative", remedy="write it as 90s, 15m, 2h or 3d"
-        )
+        remedy = "write it as 90s, 15m, 2h or 3d"
+        raise invalid_value("--in", text, "is negative", code="one_shot.delay.negative", remedy=remedy)
     try:
         return now + timedelta(seconds=seconds)
     except (OverflowError, ValueError):
-        raise invalid_value(
-            "--in", text, "is too long", code="one_shot.delay.too_long", remedy="give the time with --at"
-        ) from None
+        remedy = "give the time with --at"
+        raise invalid_value("--in", text, "is too long", code="one_shot.delay.too_long", remedy=remedy) from None
 
 
 @list_command(
