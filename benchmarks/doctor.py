@@ -9,7 +9,6 @@ that finds something is wrong, and the figure does not count; nor does it if a c
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from benchmarks import databases
@@ -17,11 +16,10 @@ from benchmarks.contender import Contender
 from benchmarks.measure import Case, alternate, progress
 from benchmarks.processes import ContenderFailed
 from benchmarks.queue_benchmarks import Size
+from tenuto import Tenuto
 from tenuto.clock import monotonic_seconds
-from tenuto.diagnostics.doctor import examine
 from tenuto.model.findings import Finding, Severity
 from tenuto.postgres.database import Database
-from tenuto.settings import load_settings
 from tenuto.store import partitions
 
 # An id that carries an instant, as the product makes them: twenty per millisecond, in the order of their numbers.
@@ -171,17 +169,14 @@ async def time_checks(url: str) -> dict[str, float]:
     """Return the duration of each check; fail if one timed out or found something."""
     took: dict[str, float] = {}
     with TemporaryDirectory() as home:
-        database = await Database.open(url)
+        app = Tenuto(url, home=home)
         at = monotonic_seconds()
 
         def answered(finding: Finding, _done: int, _of: int) -> None:
             nonlocal at
             took[finding.name], at = monotonic_seconds() - at, monotonic_seconds()
 
-        try:
-            findings = await examine(database, load_settings(database=url, home=Path(home)), report=answered)
-        finally:
-            await database.close()
+        findings = await app.doctor(answered)
     bad = [finding for finding in findings if finding.severity not in (Severity.OK, Severity.NOTE)]
     if bad:
         raise ContenderFailed("; ".join(f"{each.name}: {each.title} {each.details[:1]}" for each in bad))

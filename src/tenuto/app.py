@@ -17,7 +17,7 @@ from tenuto import processes
 from tenuto.built_in_extensions import BUILT_IN
 from tenuto.clock import SystemClock
 from tenuto.connections import Connections
-from tenuto.diagnostics.doctor import ReportProgress, examine
+from tenuto.diagnostics.doctor import ReportProgress
 from tenuto.errors import Invalid
 from tenuto.extension import Extension, ExtensionServices
 from tenuto.extension_registry import ExtensionRegistry
@@ -102,7 +102,7 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         self.secrets = Secrets(self.open, caller, self._current_settings)
         for extension in BUILT_IN:
             operations = extension.operations(self._extension_services(extension))
-            if operations is not None:
+            if operations is not None and not hasattr(type(self), extension.name):  # `doctor` is a method
                 setattr(self, extension.name, operations)
         self.jobs.add_kind(StepKind(SCHEDULE, lambda: schedule_step.schedule_step_job(self.open)))
         self.jobs.add_kind(StepKind(MANIFEST, lambda: manifest_step.manifest_step_job(self.open, self.manifests.run)))
@@ -199,7 +199,20 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
             self.jobs,
             self._caller,
             self.secrets.resolve_text,
+            self._connect_for_examination,
+            self.extension_registry,
         )
+
+    async def _connect_for_examination(self) -> Database:
+        """Open a separate database whose schemas may not fit; those of the embedded database are migrated."""
+        is_embedded = self.settings.database is None
+        database = await self.connect(check_schema=is_embedded)
+        try:
+            await self._extension_schemas.prepare_all(database, migrate=is_embedded)
+        except BaseException:
+            await database.close()
+            raise
+        return database
 
     async def bulk_enqueue(
         self,
@@ -236,12 +249,8 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
 
         ``on_finding`` is called with each finding, its number and the number of all checks.
         """
-        database = await self.connect(check_schema=self.settings.database is None)
-        try:
-            await self._extension_schemas.prepare_all(database, migrate=self.settings.database is None)
-            return await examine(database, self.settings, extensions=self.extension_registry, report=on_finding)
-        finally:
-            await database.close()
+        findings: list[Finding] = await self.extensions.doctor.examine(on_finding)
+        return findings
 
     def health(self, service: str, name: str | None = None) -> list[health_file.Health]:
         """Read the health files of a service on this machine, without using the database."""

@@ -8,9 +8,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from tenuto.extension import AuditAction, CommandEntry, Extension, ExtensionServices, Retention, RouterEntry
+from tenuto.extension import (
+    AuditAction,
+    CommandEntry,
+    DoctorCheck,
+    Extension,
+    ExtensionServices,
+    Retention,
+    RouterEntry,
+)
 
 if TYPE_CHECKING:
+    from tenuto.operations.doctor import Doctor
     from tenuto.operations.logs import Logs
     from tenuto.operations.one_shots import OneShots
 
@@ -69,6 +78,16 @@ class DoctorExtension(Extension):
     """Checks of the installation."""
 
     name = "doctor"
+
+    def operations(self, services: ExtensionServices) -> Doctor:
+        from tenuto.operations.doctor import Doctor
+
+        return Doctor(services)
+
+    def doctor_checks(self) -> Sequence[DoctorCheck]:
+        from tenuto.diagnostics.core_checks import core_checks
+
+        return core_checks()
 
     def commands(self) -> Sequence[CommandEntry]:
         help = "Check the installation for problems"

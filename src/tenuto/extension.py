@@ -7,7 +7,7 @@ ask all installed extensions for their commands.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -35,14 +35,18 @@ __all__ = [
     "ChangeAuthor",
     "ChangeLog",
     "CommandEntry",
+    "Contribution",
     "DefinitionList",
     "DoctorCheck",
     "Event",
     "EventOptions",
     "EventSource",
     "EventTopics",
+    "Examination",
     "Extension",
+    "ExtensionFailure",
     "ExtensionServices",
+    "ExtensionSet",
     "Finding",
     "ListChange",
     "ListEntry",
@@ -66,6 +70,7 @@ __all__ = [
 
 S = TypeVar("S", bound="BaseModel")
 D = TypeVar("D")
+T = TypeVar("T")
 
 
 # --- services for extensions ----------------------------------------------------------------------------------------
@@ -85,12 +90,60 @@ class ExtensionServices:
     """On whose behalf the operations run; `app.acting_as` binds them to another caller."""
     reveal_secret: Callable[[Context, TextOrSecret], Awaitable[str]]
     """Returns the text of a secret; it is redacted from then on in everything the attempt leaves behind."""
+    connect: Callable[[], Awaitable[Database]]
+    """Opens a separate database, which the caller closes. The schema may not fit: no version is checked."""
+    extensions: ExtensionSet
+    """All extensions of the app, for an extension that uses what others contribute."""
 
     def section(self, kind: type[S]) -> S:
         """Return the settings section of the extension."""
         found = self.get_section()
         assert isinstance(found, kind), f"the settings of the extension are {type(found).__name__}"
         return found
+
+
+@dataclass(frozen=True, slots=True)
+class Contribution(Generic[T]):
+    """A value that an extension contributes."""
+
+    extension: Extension
+    value: T
+
+
+@dataclass(frozen=True, slots=True)
+class ExtensionFailure:
+    """Why an extension, or one of its contributions, is not used."""
+
+    extension: str
+    part: str
+    """``loading``, or the contribution that failed, such as ``routers``."""
+    problem: str
+    remedy: str
+
+
+class ExtensionSet(Protocol):
+    """The extensions of an app."""
+
+    @property
+    def extensions(self) -> Sequence[Extension]:
+        """The usable extensions besides those of Tenuto itself."""
+
+    @property
+    def failures(self) -> Sequence[ExtensionFailure]:
+        """What could not be used so far."""
+
+    def is_built_in(self, extension: Extension) -> bool:
+        """Return whether the extension is part of Tenuto."""
+
+    def create_services(self, extension: Extension) -> ExtensionServices:
+        """Return what Tenuto gives to an extension."""
+
+    def collect(self, part: str, contribute: Callable[[Extension], Iterable[T]]) -> list[Contribution[T]]:
+        """Return what the extensions contribute, those of Tenuto first. An extension whose code fails contributes
+        nothing to this part."""
+
+    def try_all_parts(self) -> None:
+        """Ask every extension for all that it contributes, so that `failures` is complete."""
 
 
 class CallerOperations(Protocol):
@@ -182,11 +235,24 @@ class PartitionedTable:
 
 
 @dataclass(frozen=True, slots=True)
+class Examination:
+    """What the doctor gives to a check."""
+
+    database: Database
+    """Opened for this examination. The schema may not fit: `services.open_database` raises an error in that case."""
+    services: ExtensionServices
+
+
+@dataclass(frozen=True, slots=True)
 class DoctorCheck:
     """A check of ``tenuto doctor``. It changes nothing."""
 
     name: str
-    run: Callable[[ExtensionServices], Awaitable[Finding]]
+    run: Callable[[Examination], Awaitable[Finding]]
+    is_prerequisite: bool = False
+    """The other checks of the extension rely on it: they run after it, and not at all if it finds a problem."""
+    applies_to: Callable[[Settings], bool] | None = None
+    """Returns whether the check is useful with these settings; None for a check that always is."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,14 +10,23 @@ import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from tenuto.errors import Invalid, TenutoError, Unavailable
-from tenuto.extension import EventOptions, Extension, ExtensionServices, ProcessRole, Retention, Service
+from tenuto.extension import (
+    Contribution,
+    EventOptions,
+    Extension,
+    ExtensionFailure,
+    ExtensionServices,
+    ProcessRole,
+    Retention,
+    Service,
+)
 from tenuto.logs import Log
 from tenuto.version import __version__
 
@@ -37,25 +46,6 @@ log = Log("tenuto.extensions")
 
 def _no_services(extension: Extension) -> ExtensionServices:
     raise Invalid(f"the extension {extension.name!r} is used without an app", code="extension.no_app")
-
-
-@dataclass(frozen=True, slots=True)
-class ExtensionFailure:
-    """Why an extension, or one of its contributions, is not used."""
-
-    extension: str
-    part: str
-    """``loading``, or the contribution that failed, such as ``routers``."""
-    problem: str
-    remedy: str
-
-
-@dataclass(frozen=True, slots=True)
-class Contribution(Generic[T]):
-    """A value that an extension contributes."""
-
-    extension: Extension
-    value: T
 
 
 class ExtensionRegistry:

@@ -17,12 +17,13 @@ import pytest
 from tenuto import PermanentFailure, RetryPolicy, Tenuto
 from tenuto.clock import SystemClock
 from tenuto.diagnostics.checks import CHECKS
-from tenuto.diagnostics.doctor import Limits, examine
+from tenuto.diagnostics.core_checks import Limits
 from tenuto.ids import new_id, smallest_id_at
 from tenuto.model.findings import Finding, Severity
 from tenuto.postgres.database import Database
 from tenuto.settings import Settings, load_settings
 from tenuto.store.reports import doctor as store
+from tests.support.doctor import examine
 from tests.support.waiting import eventually
 
 RegisterWorker = Callable[..., Awaitable[UUID]]

@@ -16,7 +16,6 @@ from tenuto.definitions import schedule_definitions
 from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.diagnostics import deep_checks
 from tenuto.diagnostics.checks import CHECKS
-from tenuto.diagnostics.doctor import examine
 from tenuto.model.findings import Finding, Severity
 from tenuto.model.schedules import ScheduleDefinition
 from tenuto.model.triggers import every
@@ -26,6 +25,7 @@ from tenuto.settings import Settings, load_settings
 from tests.diagnostics.test_doctor import execute_without_triggers, fail_task_three_times, insert_task, run_doctor
 from tests.races.execution_actions import create_plan, run_to_end
 from tests.races.task_actions import ACTOR
+from tests.support.doctor import examine
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "guarantees.md"

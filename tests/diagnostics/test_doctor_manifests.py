@@ -8,7 +8,7 @@ from uuid import UUID
 
 import pytest
 
-from tenuto.diagnostics.doctor import Limits
+from tenuto.diagnostics.core_checks import Limits
 from tenuto.model.findings import Finding, Severity
 from tenuto.model.triggers import every
 from tenuto.operations import batches

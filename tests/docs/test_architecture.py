@@ -26,7 +26,7 @@ CONTRIBUTOR_PAGES = [
 MODULES_WITH_BROAD_EXCEPT = {
     "api/problems.py",
     "cli/app_loader.py",
-    "diagnostics/extension_checks.py",
+    "diagnostics/doctor.py",
     "extension_registry.py",
     "jobs/attempt_log.py",
     "jobs/child_entry_point.py",

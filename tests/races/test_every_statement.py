@@ -14,7 +14,6 @@ from uuid import UUID
 
 import pytest
 
-from tenuto.diagnostics.doctor import examine
 from tenuto.errors import Conflict, NotFound, StaleLease
 from tenuto.model.findings import Severity
 from tenuto.postgres.database import Database
@@ -24,6 +23,7 @@ from tests.races.scenarios.all_scenarios import SCENARIOS
 from tests.races.scenarios.scenario import Action, Preparation, Scenario
 from tests.races.scenarios.tasks import CLAIMS, recover_unknown_claims
 from tests.races.simulated_crashes import CrashableDatabase, dump_rows, truncate_tables, writing_statements
+from tests.support.doctor import examine
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 Interrupt = Callable[[Callable[[Database], Awaitable[object]], int], Awaitable[bool]]

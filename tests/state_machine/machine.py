@@ -12,13 +12,13 @@ from datetime import datetime, timedelta
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
 
-from tenuto.diagnostics.doctor import examine
 from tenuto.model.findings import Severity
 from tenuto.model.triggers import every
 from tests.state_machine.comparison import differences
 from tests.state_machine.task_rules import NAMES, TaskRules, pick, rejected
 from tests.state_machine.timetables import ScheduleModel
 from tests.state_machine.world import BatchModel, ExecutionModel, TaskModel
+from tests.support.doctor import examine
 
 minutes = st.sampled_from([1, 2])
 overlap = st.sampled_from(["skip", "queue_one", "allow", "cancel_previous"])

@@ -1,259 +1,117 @@
-"""The doctor: runs all checks, examines server, schema, clock and disk, and returns its findings. It changes nothing.
+"""The doctor: runs the checks of all extensions, those of Tenuto first, and returns the findings. It changes nothing.
 
-Beside live work it costs about as much as a few list pages: histories are followed for the newest tasks only, and every
-check lists a few offending rows. Checks that need more than one statement are in `deep_checks`.
+The checks of Tenuto itself are in `core_checks`. A check of another extension cannot stop the doctor.
 """
 
 from __future__ import annotations
 
 import asyncio
-import shutil
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
-from datetime import datetime, timedelta
-from functools import partial
-from typing import Any
+from collections.abc import Callable
 
-from tenuto.audit import checkpoints, verifier
-from tenuto.audit.keys import load_audit_keys
-from tenuto.clock import Clock, SystemClock
-from tenuto.diagnostics import deep_checks
-from tenuto.diagnostics.checks import CHECKS, MAX_DETAILS, Check, list_details
-from tenuto.diagnostics.extension_checks import examine_extensions
-from tenuto.errors import SchemaMismatch, UserError
-from tenuto.extension_registry import ExtensionRegistry
-from tenuto.ids import smallest_id_at
-from tenuto.model.findings import Finding, Severity
-from tenuto.model.policies import MAX_WORKER_LOSSES
-from tenuto.model.worker_states import STALE_AFTER
-from tenuto.postgres import migrator
-from tenuto.postgres.database import Database, StatementTimeout
-from tenuto.settings import Settings
-from tenuto.store import partitions
-from tenuto.store.access import audit_log
-from tenuto.store.reports import doctor as store
+from tenuto.errors import TenutoError
+from tenuto.extension import (
+    Contribution,
+    DoctorCheck,
+    Examination,
+    Extension,
+    ExtensionFailure,
+    ExtensionSet,
+    Finding,
+    Severity,
+)
+from tenuto.postgres.database import Database
+
+CHECK_TIMEOUT_SECONDS = 30.0
 
 ReportProgress = Callable[[Finding, int, int], None]
 """Receives each finding, its number and the total."""
-_Examination = Callable[[], Awaitable[Finding]]
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Thresholds of the checks, and bounds of their cost."""
-
-    lease_delay: timedelta
-    recovery_delay: timedelta
-    schedule_delay: timedelta
-    retention: timedelta
-    worker_silence: timedelta = STALE_AFTER["worker"]
-    scheduler_silence: timedelta = STALE_AFTER["scheduler"]
-    claim_delay: timedelta = timedelta(minutes=1)
-    promotion_delay: timedelta = timedelta(minutes=1)
-    transaction_age: timedelta = timedelta(minutes=5)
-    clock_skew: timedelta = timedelta(seconds=1)
-    free_disk_bytes: int = 1024**3
-    max_rows: int = 50_000
-    max_histories: int = 5_000
-    max_audit_links: int = 5_000
-    max_losses: int = MAX_WORKER_LOSSES
-    recheck_delay: timedelta = timedelta(seconds=5)
-
-    @classmethod
-    def from_settings(cls, settings: Settings) -> Limits:
-        """Allow two intervals of the service that is responsible."""
-        sweeps = timedelta(seconds=2 * settings.sweep_seconds)
-        return cls(
-            lease_delay=sweeps,
-            recovery_delay=sweeps + timedelta(seconds=10),
-            schedule_delay=timedelta(seconds=2 * settings.scheduler_poll_seconds),
-            retention=timedelta(days=settings.retention_days),
-        )
 
 
 async def examine(
     database: Database,
-    settings: Settings,
-    *,
-    extensions: ExtensionRegistry | None = None,
-    clock: Clock | None = None,
-    limits: Limits | None = None,
+    extensions: ExtensionSet,
     report: ReportProgress = lambda finding, number, total: None,
-    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> list[Finding]:
-    """Run all checks. If server or schema have a problem, the other checks are omitted."""
-    limits = limits or Limits.from_settings(settings)
-    foundation: list[_Examination] = [
-        lambda: _check_server(database),
-        lambda: _check_machine_clock(database, clock or SystemClock(), limits),
-        lambda: _check_schema(database),
-    ]
-    if settings.database is None:
-        foundation.insert(2, lambda: _check_disk(settings, limits))
-    examinations: list[_Examination] = [
-        lambda: _check_partitions(database, database.clock.now()),
-        lambda: _check_audit_chain(database, settings, limits),
-        lambda: deep_checks.check_ledger(database),
-        lambda: deep_checks.check_next_runs(database),
-        lambda: deep_checks.check_exposed_secrets(database, settings, limits.max_histories),
-    ]
+    """Run all checks, then examine the extensions themselves.
+
+    If a check that others rely on finds a problem, the other checks of its extension are omitted. If it is a check of
+    Tenuto itself, those of all extensions are.
+    """
+    checks = _applicable_checks(extensions)
+    failed: set[Extension] = set()
     findings: list[Finding] = []
-    total = len(foundation) + len(examinations) + len(CHECKS)
 
-    async def examine_one(examination: _Examination) -> None:
-        findings.append(await examination())
-        report(findings[-1], len(findings), total)
+    def add(finding: Finding) -> None:
+        findings.append(finding)
+        report(finding, len(findings), max(len(checks) + 1, len(findings)))
 
-    for examination in foundation:
-        await examine_one(examination)
-    if any(finding.severity is Severity.PROBLEM for finding in findings):
+    for contribution in checks:
+        extension, check = contribution.extension, contribution.value
+        if not check.is_prerequisite and _is_omitted(extension, failed, extensions):
+            continue
+        finding = await _run_check(database, extensions, contribution)
+        add(finding)
+        if check.is_prerequisite and finding.severity is Severity.PROBLEM:
+            failed.add(extension)
+    if any(extensions.is_built_in(extension) for extension in failed):
         return findings
-    for examination in examinations:
-        await examine_one(examination)
-    values: dict[str, Any] = {name: getattr(limits, name) for name in Limits.__dataclass_fields__}
-    values["horizon"] = smallest_id_at(await partitions.find_retained_since(database, database.clock.now()))
-    values["history"] = await store.find_history_start(database, values["horizon"], limits.max_rows)
-    for check in CHECKS:
-        await examine_one(partial(_run_check, database, check, values, sleep))
-    if extensions is not None:
-        async for finding in examine_extensions(extensions):
-            findings.append(finding)
-            report(finding, len(findings), max(total, len(findings)))
+    extensions.try_all_parts()
+    for failure in extensions.failures:
+        add(_describe_failure(failure))
+    if not extensions.failures:
+        add(Finding("extensions", "all extensions work", Severity.OK, [each.name for each in extensions.extensions]))
     return findings
 
 
-async def _run_check(
-    database: Database, check: Check, values: dict[str, Any], sleep: Callable[[float], Awaitable[None]]
-) -> Finding:
-    parameters = [values[name] for name in check.limits]
-    rows = await store.run_check_query(database, check.name, *parameters, MAX_DETAILS + 1)
-    if rows and check.recheck is not None:
-        before = {row[check.recheck] for row in rows}
-        await sleep(values["recheck_delay"].total_seconds())
-        rows = await store.run_check_query(database, check.name, *parameters, MAX_DETAILS + 1)
-        rows = rows and [row for row in rows if row[check.recheck] in before]
-    if rows is None:
-        return Finding(
-            check.name,
-            f"unknown whether {check.passed}",
-            Severity.WARNING,
-            ["the query timed out"],
-            "The database is very busy, or its statistics are out of date.",
-            "try again later; if it persists, run ANALYZE on the schema tenuto",
-        )
-    if not rows:
-        return Finding(check.name, check.passed, Severity.OK)
-    details = list_details([check.row.format(**row) for row in rows])
-    return Finding(check.name, check.failed, check.severity, details, check.meaning, check.remedy)
+def _applicable_checks(extensions: ExtensionSet) -> list[Contribution[DoctorCheck]]:
+    """Return the checks that apply to the settings; of each extension, those that others rely on are first."""
+
+    def contribute(extension: Extension) -> list[DoctorCheck]:
+        checks = extension.doctor_checks()
+        if any(check.applies_to is not None for check in checks):
+            settings = extensions.create_services(extension).get_settings()
+            checks = [check for check in checks if check.applies_to is None or check.applies_to(settings)]
+        return sorted(checks, key=lambda check: not check.is_prerequisite)
+
+    return extensions.collect("doctor checks", contribute)
 
 
-async def _check_audit_chain(database: Database, settings: Settings, limits: Limits) -> Finding:
-    """Verify the newest part of the audit chain; `tenuto audit verify` verifies all of it."""
-    title = "unknown whether the audit chain is unchanged"
+def _is_omitted(extension: Extension, failed: set[Extension], extensions: ExtensionSet) -> bool:
+    return extension in failed or any(extensions.is_built_in(each) for each in failed)
+
+
+async def _run_check(database: Database, extensions: ExtensionSet, contribution: Contribution[DoctorCheck]) -> Finding:
+    check, extension = contribution.value, contribution.extension
+    if extensions.is_built_in(extension):  # an error means that the database is not available: no check can succeed
+        return await check.run(Examination(database, extensions.create_services(extension)))
     try:
-        keys = await asyncio.to_thread(load_audit_keys, settings)
-        known = await asyncio.to_thread(
-            checkpoints.read_checkpoints, settings.home, await audit_log.load_database_identity(database)
-        )
-        result = await verifier.verify_chain(database, keys, known, newest=limits.max_audit_links)
-    except UserError as error:
-        return Finding("audit", title, Severity.WARNING, [error.message], None, error.remedy)
-    except StatementTimeout as error:
-        return Finding("audit", title, Severity.WARNING, [error.message], None, "try again later")
-    if result.is_sound:
-        return Finding(
-            "audit", "the audit chain is unchanged", Severity.OK, [f"{result.checked_link_count} links verified"]
-        )
-    details = list_details([fault.description for fault in result.faults])
-    kinds = {fault.kind for fault in result.faults}
-    if kinds <= {"unsealed", "unknown_key"}:
-        remedy = "check that a scheduler runs, and that each has the master key (TENUTO_MASTER_KEY_FILE)"
-        meaning = "Entries that are not sealed, or cannot be verified, could have been changed without being noticed."
-        return Finding(
-            "audit", "part of the audit chain cannot be verified", Severity.WARNING, details, meaning, remedy
-        )
-    return Finding(
-        "audit",
-        "the audit chain was changed",
-        Severity.PROBLEM,
-        details,
-        "A database user changed it, or part of it was lost.",
-        "verify all of it with `tenuto audit verify`; compare with an export or a backup",
-    )
+        async with asyncio.timeout(CHECK_TIMEOUT_SECONDS):
+            return await check.run(Examination(database, extensions.create_services(extension)))
+    except Exception as error:  # noqa: BLE001 — code of an extension: the other checks must run
+        return _failed_check(extension, check, error)
 
 
-async def _check_server(database: Database) -> Finding:
-    facts = await store.load_server_info(database)
-    unsafe = [
-        f"{setting} is off"
-        for setting in ("fsync", "full_page_writes", "synchronous_commit")
-        if getattr(facts, setting) == "off"
-    ]
-    details = [f"PostgreSQL {facts.version}"]
-    if not unsafe:
-        return Finding("server", "the server keeps committed data", Severity.OK, details)
+def _failed_check(extension: Extension, check: DoctorCheck, error: Exception) -> Finding:
+    reason = str(error) if isinstance(error, TenutoError) else f"{type(error).__name__}: {error}"
     return Finding(
-        "server",
-        "the server may lose committed data",
+        check.name,
+        f"the check {check.name} of the extension {extension.name} failed",
         Severity.WARNING,
-        details + unsafe,
-        "A power failure may lose accepted tasks and recorded outcomes, or damage the database.",
-        "set it to on in the configuration of the server",
+        [reason],
+        "It is unknown whether this part of the extension works.",
+        (error.remedy if isinstance(error, TenutoError) else None) or f"report it to the author of {extension.name}",
     )
 
 
-async def _check_machine_clock(database: Database, clock: Clock, limits: Limits) -> Finding:
-    before = clock.now()
-    server_time = (await store.load_server_info(database)).now
-    machine_time = before + (clock.now() - before) / 2
-    skew = (machine_time - server_time).total_seconds()
-    if abs(skew) <= limits.clock_skew.total_seconds():
-        return Finding("clock", "the clocks of this machine and the database agree", Severity.OK)
+def _describe_failure(failure: ExtensionFailure) -> Finding:
+    is_loaded = failure.part != "loading"
     return Finding(
-        "clock",
-        "the clocks of this machine and the database disagree",
+        f"extension {failure.extension}",
+        f"{failure.part} of the extension {failure.extension} failed"
+        if is_loaded
+        else f"the extension {failure.extension} is not loaded",
         Severity.WARNING,
-        [f"this machine is {abs(skew):.1f} s {'ahead' if skew > 0 else 'behind'}"],
-        "Leases are safe, because the database clock decides; other times that this machine records are wrong.",
-        "synchronise the clock with NTP",
-    )
-
-
-async def _check_disk(settings: Settings, limits: Limits) -> Finding:
-    usage = await asyncio.to_thread(shutil.disk_usage, settings.home)
-    free = f"{usage.free / 1024**3:.1f} GiB free of {usage.total / 1024**3:.1f} GiB at {settings.home}"
-    if usage.free >= limits.free_disk_bytes:
-        return Finding("disk", "the embedded database has free disk space", Severity.OK, [free])
-    return Finding(
-        "disk",
-        "the embedded database is running out of disk space",
-        Severity.WARNING,
-        [free],
-        "When the disk is full, no task is accepted and no outcome can be recorded.",
-        "free disk space, shorten the retention (TENUTO_RETENTION_DAYS), or move TENUTO_HOME",
-    )
-
-
-async def _check_schema(database: Database) -> Finding:
-    try:
-        await migrator.check_schema(database)
-    except SchemaMismatch as error:
-        title = "the schema does not fit this version"
-        return Finding("schema", title, Severity.PROBLEM, [error.message], "No service can run.", error.remedy)
-    return Finding(
-        "schema", "the schema fits this version", Severity.OK, [f"at migration {migrator.load_migrations()[-1].number}"]
-    )
-
-
-async def _check_partitions(database: Database, now: datetime) -> Finding:
-    missing = await partitions.find_missing_partitions(database, now, months_ahead=1)
-    if not missing:
-        return Finding("partitions", "partitions exist for this month and the next", Severity.OK)
-    return Finding(
-        "partitions",
-        "partitions are missing",
-        Severity.WARNING,
-        [f"{name} is missing" for name in missing],
-        "Records go into the default partition, where retention deletes them row by row.",
-        "check that a worker or a scheduler runs: each of them creates partitions in advance",
+        [failure.problem],
+        "This part of the extension is not available." if is_loaded else "Nothing of the extension is available.",
+        failure.remedy,
     )

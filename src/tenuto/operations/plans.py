@@ -24,8 +24,8 @@ from tenuto.definitions.manifest_definitions import MANIFESTS
 from tenuto.definitions.schedule_definitions import SCHEDULES
 from tenuto.definitions.versioned_definitions import CHANGING_EFFECTS
 from tenuto.errors import Invalid
-from tenuto.extension import ChangeAuthor, DefinitionList, ListEntry, ListPlan
-from tenuto.extension_registry import Contribution, ExtensionRegistry
+from tenuto.extension import ChangeAuthor, Contribution, DefinitionList, ListEntry, ListPlan
+from tenuto.extension_registry import ExtensionRegistry
 from tenuto.ids import new_id
 from tenuto.jobs.registry import JobRegistry
 from tenuto.model.operation_context import OperationCaller

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 
-from tenuto.extension import ExtensionServices, Finding, LabelledValue, LoggedChange, Service, Severity
+from tenuto.extension import Examination, ExtensionServices, Finding, LabelledValue, LoggedChange, Service, Severity
 from tenuto.logs import Log
 from tenuto.postgres.database import Connection, Database
 from tenuto.service.polling_loop import PollingLoop
@@ -15,8 +15,8 @@ from tenuto_inventory.settings import InventorySettings
 log = Log("tenuto.inventory")
 
 
-async def check_stock(services: ExtensionServices) -> Finding:
-    low = await store.list_low_items(await services.open_database())
+async def check_stock(examination: Examination) -> Finding:
+    low = await store.list_low_items(await examination.services.open_database())
     if not low:
         return Finding("inventory_stock", "the stock of all items is sufficient", Severity.OK)
     return Finding(

@@ -1,0 +1,57 @@
+"""The doctor with its own checks only, on a database of the test."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from tenuto.built_in_extensions import DoctorExtension
+from tenuto.clock import Clock
+from tenuto.diagnostics import doctor
+from tenuto.diagnostics.core_checks import Limits, Sleep, core_checks
+from tenuto.extension import DoctorCheck, Extension, ExtensionServices
+from tenuto.extension_registry import ExtensionRegistry
+from tenuto.jobs.registry import JobRegistry
+from tenuto.model.actors import Actor
+from tenuto.model.findings import Finding
+from tenuto.model.operation_context import OperationCaller
+from tenuto.postgres.database import Database
+from tenuto.settings import Settings
+
+
+async def examine(
+    database: Database,
+    settings: Settings,
+    *,
+    limits: Limits | None = None,
+    clock: Clock | None = None,
+    sleep: Sleep = asyncio.sleep,
+    report: doctor.ReportProgress = lambda finding, number, total: None,
+) -> list[Finding]:
+    """Run the checks of Tenuto itself."""
+
+    class CoreChecks(DoctorExtension):
+        def doctor_checks(self) -> Sequence[DoctorCheck]:
+            return core_checks(limits=limits, clock=clock, sleep=sleep)
+
+    async def open_database() -> Database:
+        return database
+
+    async def reveal_secret(*_: object) -> Any:
+        raise NotImplementedError
+
+    def create_services(extension: Extension) -> ExtensionServices:
+        return ExtensionServices(
+            open_database,
+            lambda: settings,
+            lambda: None,
+            JobRegistry(),
+            OperationCaller(lambda: Actor.system("test")),
+            reveal_secret,
+            open_database,
+            registry,
+        )
+
+    registry = ExtensionRegistry(built_in=[CoreChecks()], create_services=create_services)
+    return await doctor.examine(database, registry, report)
