@@ -60,6 +60,7 @@ MODULES_WITH_OWN_DATABASE = {
     "test_housekeeping.py",
     "test_query_plans_of_manifests.py",
     "test_migrator.py",
+    "test_operation_records.py",
     "test_partitions.py",
     "test_query_plans.py",
     "test_query_plans_of_executions.py",
