@@ -102,7 +102,7 @@ def test_execution_watch_ends_after_its_timeout(shell: Shell, slow_execution: st
 
 def test_execution_pause_resume_cancel_and_retry(shell: Shell, slow_execution: str) -> None:
     paused = shell("execution", "pause", slow_execution, LOGNAME="ana")
-    assert f"paused by ana; resume with: tenuto execution resume {slow_execution}" in paused.err
+    assert f"paused by ana\n  resume with: tenuto execution resume {slow_execution}" in paused.err
     assert shell("execution", "pause", slow_execution).code == 7
     assert "‖ paused" in shell("execution", "list").out
     assert shell("execution", "resume", slow_execution, "-o", "json").json["paused_at"] is None

@@ -41,7 +41,9 @@ def test_schedule_is_created_shown_and_listed(shell: Shell) -> None:
     assert "last change  created" in shown
     assert "by ana: asked for" in shown
     assert shown.count("GMT") + shown.count("BST") == 5
-    assert '  1 ─ first {"n": 1} (runs double)\n  2 ┬ third_time\n    └ double {"n": 2} (continues on failure)' in shown
+    assert (
+        '  1 ─  first {"n": 1} (runs double)\n  2 ┬  third_time\n    └  double {"n": 2} (continues on failure)' in shown
+    )
     document = shell("schedule", "show", "nightly", "-o", "json").json
     assert document["trigger"] == {"kind": "cron", "cron": "0 2 * * *", "zone": "Europe/London"}
     assert len(document["next_runs"]) == 5

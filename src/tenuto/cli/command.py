@@ -56,7 +56,7 @@ _OUTPUT_WITHOUT_CSV = replace(
 )
 ALL_SHARED = tuple(SHARED_OPTIONS)
 _SESSION_FIELDS = {"app": "app_name", "home": "home_folder"}
-SERVICE_SHARED = ("app", "database", "home", "quiet")
+WITHOUT_OUTPUT = ("app", "database", "home", "quiet")
 _NON_EMPTY_OPTIONS = ("app", "database", "home", "queues", "queue", "name", "host")
 _MAX_TEXT_LENGTH = 16 * 1024 * 1024
 """Longer than any command line; the operation that receives the text enforces its own limit."""
@@ -91,9 +91,8 @@ class Session:
         if not self.is_service and "connect_seconds" not in app.settings.model_fields_set:
             app.settings = app.settings.model_copy(update={"connect_seconds": _INTERACTIVE_CONNECT_SECONDS})
         if app.settings.database is None and not (app.settings.home / "postgres").exists():
-            self.print_message(
-                f"creating an embedded PostgreSQL in {app.settings.home}; set TENUTO_DATABASE to use another server"
-            )
+            remedy = "set TENUTO_DATABASE to use another server"
+            self.print_message(f"creating an embedded PostgreSQL in {app.settings.home}; {remedy}")
         level = app.settings.log_level if self.is_service else "warning"
         logs.configure(app.settings.log_format, "warning" if self.quiet and level in ("debug", "info") else level)
         return app
@@ -168,9 +167,12 @@ def command(
     """Make a command of the decorated function.
 
     Without a group it is a command directly under `tenuto`; without a name it runs when the group is called alone.
-    ``examples`` are the arguments after the name of the command, ``options`` the ``**options`` of the function.
+    ``examples`` are the arguments after the name of the command, ``options`` the ``**options`` of the function. A
+    service has no option for the format of its output.
     """
     path = " ".join(part for part in ("tenuto", group and group.name, name) if part)
+
+    shared = WITHOUT_OUTPUT if service else shared
 
     def register(function: F) -> F:
         common = {each: SHARED_OPTIONS[each] for each in shared}
@@ -252,9 +254,8 @@ def _reject_invalid_text(context: click.Context) -> None:
     for parameter in context.command.params:
         value, label = context.params.get(parameter.name or ""), parameter_label(parameter)
         if value == "" and isinstance(parameter, click.Option) and parameter.name in _NON_EMPTY_OPTIONS:
-            raise Invalid(
-                f"{label} is empty", code="cli.option.empty", field=label, remedy="omit the option, or give a value"
-            )
+            remedy = "omit the option, or give a value"
+            raise Invalid(f"{label} is empty", code="cli.option.empty", field=label, remedy=remedy)
         if any(kind in (parameter.metavar or "") for kind in ("FILE", "FOLDER")):
             continue  # a file name may contain any bytes
         for text in value if isinstance(value, tuple) else (value,):

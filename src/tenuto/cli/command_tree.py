@@ -75,10 +75,7 @@ _HELP = """Examples:
 
 A durable scheduler for Python on PostgreSQL.
 """
-_EPILOG = (
-    "Results go to stdout, messages and errors to stderr. TENUTO_DEBUG=1 prints a traceback instead of an error"
-    " message."
-)
+_EPILOG = "Results go to stdout, messages and errors to stderr. TENUTO_DEBUG=1 prints tracebacks of errors."
 
 
 def _disabled_extensions() -> Sequence[str]:

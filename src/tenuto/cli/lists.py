@@ -12,7 +12,7 @@ from uuid import UUID
 import click
 
 from tenuto.cli import output
-from tenuto.cli.command import ALL_SHARED, Session, command
+from tenuto.cli.command import Session, command
 from tenuto.cli.option_parsing import invalid_value
 from tenuto.cli.parameters import Declaration, option
 from tenuto.cli.tables import print_rich, render_table
@@ -21,6 +21,7 @@ from tenuto.presentation.columns import ResourceView, read_field
 JOB = option("JOB", "Filter by job.")
 QUEUE = option("QUEUE", "Filter by queue.")
 TAG = option("TAG", "Filter by tag.")
+MANIFEST = option("EXTERNAL_ID", "Filter by manifest.")
 BELOW = option("ID", "Pagination cursor: the id of the last row shown.")
 Fetch = Callable[..., Awaitable[Sequence[Any]]]
 
@@ -30,13 +31,16 @@ def limit(default: int, most: int = 500) -> Declaration:
     return option("N", "Maximum number of rows.", type=int, default=default, min=1, max=most)
 
 
+PAGE = {"limit": limit(50), "below": BELOW}
+TASK_FILTERS = {"name": JOB, "queue": QUEUE, "tag": TAG, **PAGE}
+
+
 def list_command(
     group: click.Group,
     name: str,
     view: ResourceView,
     /,
     *examples: str,
-    shared: tuple[str, ...] = ALL_SHARED,
     **options: Declaration,
 ) -> Callable[[Fetch], Fetch]:
     """Make a list command of a function that returns the records; it receives the app and the given options."""
@@ -49,7 +53,7 @@ def list_command(
             await print_page(session, view, found, narrowing)  # a flag such as --all includes more rows
 
         run.__doc__ = fetch.__doc__
-        command(group, name, *examples, shared=shared, options=options, is_list=True)(run)
+        command(group, name, *examples, options=options, is_list=True)(run)
         return fetch
 
     return register
@@ -87,15 +91,13 @@ async def print_page(
     elif not records:
         filtered = any(value not in ("", False) for name, value in filters.items() if name != "limit")
         hint = hint or view.hint
-        session.print_message(
-            f"no matching {view.noun}" if filtered else f"no {view.noun}{f'; {hint}' if hint else ''}"
-        )
+        advice = f"; {hint}" if hint else ""
+        session.print_message(f"no matching {view.noun}" if filtered else f"no {view.noun}{advice}")
     else:
         print_rich(render_table(view, records, now or await session.now()))
         if len(records) == filters.get("limit"):
-            print_next_page(
-                session, {f"--{name}": read_field(records[-1], key) for name, key in view.next_page.items()}
-            )
+            last = records[-1]
+            print_next_page(session, {f"--{name}": read_field(last, key) for name, key in view.next_page.items()})
 
 
 def print_csv(view: ResourceView, records: Sequence[Any]) -> None:
@@ -108,6 +110,5 @@ def print_csv(view: ResourceView, records: Sequence[Any]) -> None:
 def print_next_page(session: Session, options: Mapping[str, Any]) -> None:
     """Say how to get the next page."""
     values = {name: value.isoformat() if hasattr(value, "isoformat") else value for name, value in options.items()}
-    session.print_message(
-        f"there may be more: add {' '.join(f'{name} {quote(str(value))}' for name, value in values.items())}"
-    )
+    text = " ".join(f"{name} {quote(str(value))}" for name, value in values.items())
+    session.print_message(f"there may be more: add {text}")

@@ -54,9 +54,8 @@ def parse_json_or_text(text: str, option: str) -> Any:
     try:
         return validation.parse_strict_json(text)
     except validation.DuplicateKey as error:
-        raise Invalid(
-            f"{option}: {error}", code="cli.json.duplicate_key", field=option, remedy="give each key once"
-        ) from None
+        remedy = "give each key once"
+        raise Invalid(f"{option}: {error}", code="cli.json.duplicate_key", field=option, remedy=remedy) from None
     except (ValueError, RecursionError):
         return text
 
@@ -64,10 +63,8 @@ def parse_json_or_text(text: str, option: str) -> Any:
 def parse_whole_number(text: str, option: str, remedy: str) -> int:
     """Parse a whole number that is not negative."""
     if not _WHOLE_NUMBER.fullmatch(text):
-        most = " of at most 18 digits" if len(text) > 18 else ""
-        raise invalid_value(
-            option, text, f"is not a whole number{most}", code="cli.option.not_a_whole_number", remedy=remedy
-        )
+        problem = f"is not a whole number{' of at most 18 digits' if len(text) > 18 else ''}"
+        raise invalid_value(option, text, problem, code="cli.option.not_a_whole_number", remedy=remedy)
     return int(text)
 
 

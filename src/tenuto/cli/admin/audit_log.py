@@ -11,7 +11,7 @@ from tenuto.app import Tenuto
 from tenuto.audit.verifier import Verification
 from tenuto.cli import exit_codes
 from tenuto.cli.command import Session, command, group
-from tenuto.cli.lists import BELOW, limit, list_command
+from tenuto.cli.lists import PAGE, list_command
 from tenuto.cli.output import print_json
 from tenuto.cli.parameters import argument, option
 from tenuto.cli.tables import print_rich, render_table
@@ -33,8 +33,7 @@ audit_log = group("audit", "List, verify and export the audit log.", "list", "ve
     target=option("NAME|ID", "Filter by the changed object."),
     since=option("INSTANT", "Start of the period."),
     until=option("INSTANT", "End of the period, exclusive."),
-    limit=limit(50),
-    below=BELOW,
+    **PAGE,
 )
 async def list_entries(app: Tenuto, **filters: Any) -> Sequence[Any]:
     """List audit entries, newest first: actor, source, action, target and reason."""

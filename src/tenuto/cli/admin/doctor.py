@@ -34,9 +34,8 @@ async def run_doctor(session: Session) -> int:
         )
     finally:
         progress.clear()
-    counts = {
-        severity: sum(finding.severity == severity for finding in findings) for severity in ("problem", "warning")
-    }
+    severities = [str(finding.severity) for finding in findings]
+    counts = {name: severities.count(name) for name in ("problem", "warning")}
     if session.as_json:
         print_json({"healthy": counts["problem"] == 0, "checks": findings})
     elif session.output == "csv":

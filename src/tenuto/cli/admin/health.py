@@ -70,12 +70,8 @@ def report_health(home: Path, service: str, name: str | None, *, as_json: bool) 
     if not as_json:
         for each in found:
             state = "alive" if each.healthy else "stale"
-            seen = (
-                f"last seen {format_duration(now - each.written_at)} ago"
-                if each.written_at
-                else "health file unreadable"
-            )
-            print_text(f"{state_label(state)}  {each.name}  {seen}")
+            age = each.written_at and f"last seen {format_duration(now - each.written_at)} ago"
+            print_text(f"{state_label(state)}  {each.name}  {age or 'health file unreadable'}")
     stale = [each.name for each in found if not each.healthy]
     if stale:
         exit_codes.print_error(

@@ -26,15 +26,10 @@ LogName = Annotated[str, argument("LOG", "Name of the log.")]
 logs = group("log", "Read named logs and append to them.", "list", "show orders --limit 20")
 
 
-@list_command(
-    logs,
-    "list",
-    LOGS,
-    "",
-    "-o json",
-    limit=limit(100),
-    after=option("LOG", "Pagination cursor: last name of the page before."),
-)
+_AFTER = option("LOG", "Pagination cursor: last name of the page before.")
+
+
+@list_command(logs, "list", LOGS, "", "-o json", limit=limit(100), after=_AFTER)
 async def list_logs(app: Tenuto, **filters: Any) -> Sequence[Any]:
     """List logs by name, each with its newest entry."""
     return await app.logs.names(**filters)
@@ -48,7 +43,7 @@ async def show_log(
     oldest_first: Annotated[bool, flag("Oldest entry first.", "--oldest-first")] = False,
     below: Annotated[int | None, option("ENTRY", "Pagination cursor: only entries older than this one.", min=0)] = None,
     above: Annotated[
-        int | None, option("ENTRY", "Pagination cursor with --oldest-first: only newer entries.", min=0)
+        int | None, option("ENTRY", "With --oldest-first: only entries newer than this one.", min=0)
     ] = None,
 ) -> None:
     """Show the entries of a log, newest first."""

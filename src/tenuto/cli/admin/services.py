@@ -11,7 +11,7 @@ import click
 
 from tenuto.app import Tenuto
 from tenuto.cli.admin.health import report_health
-from tenuto.cli.command import SERVICE_SHARED, Session, command, group
+from tenuto.cli.command import Session, command, group
 from tenuto.cli.lists import list_command
 from tenuto.cli.parameters import Declaration, argument, flag, option
 from tenuto.extras import install_command, is_installed
@@ -22,16 +22,13 @@ from tenuto.worker.worker import Worker
 
 NAME = option("NAME", "Name of the process, kept over restarts. (default: HOST-1, -2 …)")
 LEASE_HELP = "Time after which tasks of a silent worker are recovered. (default: 30)"
+GRACE_HELP = "Time for running tasks after SIGTERM. (default: 25)"
 WORKER_OPTIONS: dict[str, Declaration] = {
     "queues": option("A,B", "Queues to serve. (default: default) [TENUTO_WORKER_QUEUES]"),
-    "slots": option(
-        "N", "Number of concurrent attempts. (default: 100) [TENUTO_WORKER_SLOTS]", type=int, min=1, max=10_000
-    ),
+    "slots": option("N", "Concurrent attempts. (default: 100) [TENUTO_WORKER_SLOTS]", type=int, min=1, max=10_000),
     "name": NAME,
     "lease_seconds": option("SECONDS", LEASE_HELP, "--lease", type=float, min=1, max=3600),
-    "grace_seconds": option(
-        "SECONDS", "Time for running tasks after SIGTERM. (default: 25)", "--grace", type=float, min=0, max=86_400
-    ),
+    "grace_seconds": option("SECONDS", GRACE_HELP, "--grace", type=float, min=0, max=86_400),
 }
 Host = Annotated[str | None, option("ADDRESS", "Listen address of the web service.")]
 Port = Annotated[int | None, option("NUMBER", "Port of the web service; 0 chooses a free one.", min=0, max=65535)]
@@ -39,15 +36,12 @@ Port = Annotated[int | None, option("NUMBER", "Port of the web service; 0 choose
 workers = group("worker", "Run a worker process.")
 
 
-@command(
-    None,
-    "up",
-    "--app tasks:app",
-    "--app tasks:app --queues default,mail --slots 20",
-    shared=SERVICE_SHARED,
-    options=WORKER_OPTIONS,
-    service=True,
-)
+_UP_EXAMPLES = ("--app tasks:app", "--app tasks:app --queues default,mail --slots 20")
+_WORKER_EXAMPLES = ("--app tasks:app", "--app tasks:app --queues mail,reports --slots 20 --name mail-1")
+_SCHEDULER_EXAMPLES = ("", "--database postgresql://tenuto@db/tenuto --name scheduler-1")
+
+
+@command(None, "up", *_UP_EXAMPLES, options=WORKER_OPTIONS, service=True)
 async def run_all_services(
     session: Session,
     host: Host = None,
@@ -72,13 +66,13 @@ async def run_all_services(
 
     def print_summary(worker: Worker) -> None:
         settings = worker.settings
-        session.print_message(f"database   {_database_text(app)}")
+        queues, jobs = ", ".join(settings.queues), ", ".join(sorted(app.jobs.jobs_by_name))
         session.print_message(
-            f"worker     {worker.identity.name}: {settings.slots} slots, queues {', '.join(settings.queues)}"
+            f"database   {_database_text(app)}",
+            f"worker     {worker.identity.name}: {settings.slots} slots, queues {queues}",
+            *([f"jobs       {jobs}"] if jobs else []),
+            "stop with Ctrl-C",
         )
-        if app.jobs.jobs_by_name:
-            session.print_message(f"jobs       {', '.join(sorted(app.jobs.jobs_by_name))}")
-        session.print_message("stop with Ctrl-C")
 
     def web_service() -> AbstractAsyncContextManager[object]:
         return _serve_web(session, host, port) if has_web else nullcontext()
@@ -103,15 +97,7 @@ def _print_web_summary(session: Session, address: str, key_file: Path | None) ->
         session.print_message(f"key        administrator key in {safe_text(key_file)}")
 
 
-@command(
-    workers,
-    None,
-    "--app tasks:app",
-    "--app tasks:app --queues mail,reports --slots 20 --name mail-1",
-    shared=SERVICE_SHARED,
-    options=WORKER_OPTIONS,
-    service=True,
-)
+@command(workers, None, *_WORKER_EXAMPLES, options=WORKER_OPTIONS, service=True)
 async def run_worker(session: Session, **options: Any) -> None:
     """Run a worker process.
 
@@ -130,10 +116,8 @@ def _warn_without_jobs(session: Session) -> None:
     if session.app_name is None:
         session.print_message("no app is named, so only built-in steps run; name one with --app MODULE:OBJECT")
     else:
-        session.print_message(
-            f"{session.app_name} has no jobs; register functions with @app.job, and import their modules where the app"
-            " is defined"
-        )
+        remedy = "register functions with @app.job, and import their modules where the app is defined"
+        session.print_message(f"{session.app_name} has no jobs; {remedy}")
 
 
 @list_command(
@@ -147,14 +131,7 @@ async def list_workers(app: Tenuto, all: bool) -> Sequence[Any]:
     return await app.workers(ended=all)
 
 
-@command(
-    None,
-    "scheduler",
-    "",
-    "--database postgresql://tenuto@db/tenuto --name scheduler-1",
-    shared=SERVICE_SHARED,
-    service=True,
-)
+@command(None, "scheduler", *_SCHEDULER_EXAMPLES, service=True)
 async def run_scheduler(session: Session, name: Annotated[str | None, NAME] = None) -> None:
     """Run a scheduler process.
 
@@ -163,7 +140,7 @@ async def run_scheduler(session: Session, name: Annotated[str | None, NAME] = No
     await session.app.run_scheduler(name=name)
 
 
-@command(None, "web", "--app tasks:app", "--host 0.0.0.0 --port 8443", shared=SERVICE_SHARED, service=True)
+@command(None, "web", "--app tasks:app", "--host 0.0.0.0 --port 8443", service=True)
 async def run_web(
     session: Session, host: Host = None, port: Port = None, name: Annotated[str | None, NAME] = None
 ) -> None:

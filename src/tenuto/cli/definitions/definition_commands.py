@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
+from functools import partial
 from shlex import quote
 from typing import Any, Generic, TypeVar
 
@@ -16,7 +17,7 @@ from rich.text import Text
 
 from tenuto.app import Tenuto
 from tenuto.cli.command import Session, command, login_name
-from tenuto.cli.lists import limit
+from tenuto.cli.lists import build_filters, limit, print_page
 from tenuto.cli.output import print_json
 from tenuto.cli.parameters import Declaration, flag, option
 from tenuto.cli.tables import print_rich, styled_state, titled_diff
@@ -24,12 +25,23 @@ from tenuto.definitions.versioned_definitions import StoredDefinition
 from tenuto.errors import NotFound
 from tenuto.model.schedules import changed_fields
 from tenuto.presentation import descriptions
+from tenuto.presentation.columns import ResourceView
 from tenuto.presentation.formatting import format_relative, format_with_age, safe_text
 from tenuto.store.definition_rows import Version
 
 S = TypeVar("S", bound=StoredDefinition)
 REASON = option("TEXT", "Reason, stored in the change history.")
 _EXAMPLES_WITH_REASON = ("{}", "{} --reason 'moved to the new server'")
+_COMMON_TEXTS = {
+    "enable": "Enable a {noun} from now on; runs missed while it was disabled are not made up.",
+    "disable": "Disable a {noun}; active runs continue, and manual runs remain possible.",
+    "delete": """{own}
+
+A {noun} that is declared in code or in a file is created again, enabled, by the next start or apply. Disable it
+instead.""",
+    "history": "Show all changes of a {noun} with author, time, reason and difference, even if it was deleted.",
+}
+_VERSION_FIELDS = ("version", "change", "at", "actor", "reason", "before", "after")
 _RECREATED_BY = {
     "code": "declared in code: the next start of a service of that app creates it again",
     "file": "declared in a file: the next `tenuto apply` of that file creates it again",
@@ -60,7 +72,10 @@ class DefinitionResource(Generic[S]):
     add_options: Mapping[str, Declaration]
     edit_options: Mapping[str, Declaration]
     texts: Mapping[str, str]
-    """Help of the commands."""
+    """Help of list, add and edit, and the first sentence of delete."""
+    view: ResourceView
+    list_filters: Mapping[str, Declaration]
+    list_example: str
     add_examples: Sequence[str]
     edit_examples: Sequence[str]
     recorded_fields: tuple[str, ...] = ("version", "origin", "created_at", "updated_at", "last_run_at", "next_run_at")
@@ -70,10 +85,11 @@ class DefinitionResource(Generic[S]):
         """Add the commands to the group."""
         reason, disabled = {"reason": REASON}, {"disabled": flag(f"Create the {self.noun} disabled.", "--disabled")}
         examples = tuple(each.format(self.example) for each in _EXAMPLES_WITH_REASON)
+        self._add_list()
         self._add("add", self._create, self.add_examples, {**self.add_options, **self.options, **disabled, **reason})
         self._add("edit", self._edit, self.edit_examples, {**self.edit_options, **self.options, **reason})
-        self._add("enable", self._enable, examples, reason)
-        self._add("disable", self._disable, examples, reason)
+        self._add("enable", partial(self._set_enabled, enabled=True), examples, reason)
+        self._add("disable", partial(self._set_enabled, enabled=False), examples, reason)
         self._add("delete", self._delete, examples, reason)
         self._add("history", self._print_history, (self.example, f"{self.example} --limit 5"), {"limit": limit(20)})
 
@@ -83,8 +99,25 @@ class DefinitionResource(Generic[S]):
         def call(session: Session, **options: Any) -> Any:
             return run(session, options.pop("key"), **options)
 
-        call.__doc__ = self.texts[name]
+        call.__doc__ = _COMMON_TEXTS.get(name, "{own}").format(noun=self.noun, own=self.texts.get(name))
         command(self.group, name, *examples, options={"key": self.key, **options})(call)
+
+    def _add_list(self) -> None:
+        name = self.key_field.replace("_", " ")
+        options = {
+            "enabled": flag("Filter by enabled or disabled.", "--on/--off", default=None),
+            **self.list_filters,
+            "limit": limit(100),
+            "after": option(self.key_field.upper(), f"Pagination cursor: the last {name} shown."),
+        }
+
+        async def print_list(session: Session, **options: Any) -> None:
+            filters = build_filters(options)
+            found = await self.operations(session.app).list(**filters)
+            await print_page(session, self.view, found, filters, hint=self._empty_list_hint(session.app))
+
+        print_list.__doc__ = self.texts["list"]
+        command(self.group, "list", "", self.list_example, options=options, is_list=True)(print_list)
 
     def document(self, found: S) -> dict[str, Any]:
         """Return a definition as a JSON document."""
@@ -97,18 +130,10 @@ class DefinitionResource(Generic[S]):
         }
 
     def version_document(self, version: Version) -> dict[str, Any]:
-        return {
-            "version": version.version,
-            self.key_field: version.key,
-            "change": version.change,
-            "at": version.at,
-            "actor": {"type": version.actor.type, "id": version.actor.id, "name": version.actor.name},
-            "reason": version.reason,
-            "before": version.before,
-            "after": version.after,
-        }
+        recorded = {name: getattr(version, name) for name in _VERSION_FIELDS}
+        return {self.key_field: version.key, **recorded}
 
-    def empty_list_hint(self, app: Tenuto) -> str:
+    def _empty_list_hint(self, app: Tenuto) -> str:
         """Say how to create the first definition."""
         hint = f"create one: tenuto {self.noun} add --help"
         if declared := len(self.operations(app).declared):
@@ -165,13 +190,7 @@ class DefinitionResource(Generic[S]):
             print_rich(*fields, *lines)
             session.print_message(f"{self.noun} {after.key} changed to version {after.version} by {login_name()}")
 
-    async def _enable(self, session: Session, key: str, *, reason: str | None) -> None:
-        await self._set_enabled(session, key, reason, enabled=True)
-
-    async def _disable(self, session: Session, key: str, *, reason: str | None) -> None:
-        await self._set_enabled(session, key, reason, enabled=False)
-
-    async def _set_enabled(self, session: Session, key: str, reason: str | None, *, enabled: bool) -> None:
+    async def _set_enabled(self, session: Session, key: str, *, reason: str | None, enabled: bool) -> None:
         with session.as_user() as app:
             operations = self.operations(app)
             async with self.suggesting_names(app, key):

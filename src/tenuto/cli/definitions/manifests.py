@@ -19,7 +19,7 @@ from tenuto.cli.definitions.definition_options import (
     parse_arguments,
     translate_manifest_errors,
 )
-from tenuto.cli.lists import BELOW, build_filters, limit, list_command, print_page
+from tenuto.cli.lists import BELOW, limit, list_command, print_page
 from tenuto.cli.option_parsing import option_conflict, require_wait, translate_error_fields
 from tenuto.cli.output import print_json
 from tenuto.cli.parameters import REQUIRED, argument, flag, option
@@ -34,12 +34,8 @@ from tenuto.presentation.work_views import ATTEMPTS, BATCHES
 from tenuto.store.definition_rows import Version
 from tenuto.store.manifests import ManifestDetails, ManifestGroupRecord, StoredManifest
 
-manifests = group(
-    "manifest",
-    "Create, inspect, change and run manifests (job definitions).",
-    "list",
-    "add nightly-report --job report --cron '0 6 * * mon-fri' --app tasks:app",
-)
+_GROUP_EXAMPLES = ("list", "add nightly-report --job report --cron '0 6 * * mon-fri' --app tasks:app")
+manifests = group("manifest", "Create, inspect, change and run manifests (job definitions).", *_GROUP_EXAMPLES)
 
 EXTERNAL_ID = argument("EXTERNAL_ID", "External id of the manifest.")
 _JOB_AND_INPUT = ("--job", "--set", "--properties")
@@ -102,14 +98,15 @@ MANIFESTS = DefinitionResource[StoredManifest](
 
 `none` removes the value of --after, --group, --max-active, --timeout, --between, --on, --start, --end or --exclude.
 Open runs keep their policies. Prints the difference.""",
-        "enable": "Enable a manifest from now on; runs missed while it was disabled are not made up.",
-        "disable": "Disable a manifest; queued and running tasks continue, and manual runs remain possible.",
-        "delete": """Delete a manifest that has no open runs and no dependents; its past runs and its history remain.
-
-A manifest that is declared in code or in a file is created again, enabled, by the next start or apply. Disable it
-instead.""",
-        "history": ("Show all changes of a manifest with author, time, reason and difference, even if it was deleted."),
+        "delete": "Delete a manifest that has no open runs and no dependents; its past runs and its history remain.",
+        "list": "List manifests by external id with next run, last success and open tasks.",
     },
+    view=definition_views.MANIFESTS,
+    list_filters={
+        "group": option("GROUP", "Filter by group."),
+        "search": option("TEXT", "Filter by text in the external id or name."),
+    },
+    list_example="--group reports --off -o json",
     add_examples=(
         "nightly-report --job report --cron '0 6 * * *' --set days=7 --app tasks:app",
         "replicate-users --job replicate --on-demand --set source=prod --max-active 5",
@@ -125,28 +122,6 @@ instead.""",
     ),
 )
 MANIFESTS.add_commands()
-
-
-@command(
-    manifests,
-    "list",
-    "",
-    "--group reports --off -o json",
-    is_list=True,
-    options={
-        "enabled": flag("Filter by enabled or disabled.", "--on/--off", default=None),
-        "group": option("GROUP", "Filter by group."),
-        "search": option("TEXT", "Filter by text in the external id or name."),
-        "limit": limit(100),
-        "after": option("EXTERNAL_ID", "Pagination cursor: the last external id shown."),
-    },
-)
-async def list_manifests(session: Session, **options: Any) -> None:
-    """List manifests by external id with next run, last success and open tasks."""
-    filters = build_filters(options)
-    found = await session.app.manifests.list(**filters)
-    hint = MANIFESTS.empty_list_hint(session.app)
-    await print_page(session, definition_views.MANIFESTS, found, filters, hint=hint)
 
 
 @command(manifests, "show", "nightly-report", "nightly-report -o json")
@@ -215,9 +190,7 @@ def _describe_limits(found: ManifestDetails) -> str:
     """Describe the limits that apply to the manifest, with the number of active runs."""
     manifest = found.manifest.manifest
     active = found.open_counts.get("running", 0)
-    parts = [
-        f"manifest {active} of {manifest.max_active} active" if manifest.max_active else f"manifest {active} active"
-    ]
+    parts = [f"manifest {active}{f' of {manifest.max_active}' if manifest.max_active else ''} active"]
     for cap, label in ((found.group, f"group {manifest.group}"), (found.all_manifests, "all manifests")):
         if cap is not None and not cap.enabled:
             parts.append(f"{label} is disabled")
@@ -229,20 +202,15 @@ def _describe_limits(found: ManifestDetails) -> str:
 
 
 def _describe_open_runs(counts: Mapping[str, int]) -> str:
-    return ", ".join(
-        f"{counts[state]:,} {state}" for state in ("running", "queued", "scheduled", "waiting") if state in counts
-    )
+    states = ("running", "queued", "scheduled", "waiting")
+    return ", ".join(f"{counts[state]:,} {state}" for state in states if state in counts)
+
+
+_ALL_POLLS = flag("Include polls without work.", "--all")
 
 
 @list_command(
-    manifests,
-    "polls",
-    POLLS,
-    "",
-    "--all --limit 10 -o json",
-    everything=flag("Include polls without work.", "--all"),
-    limit=limit(20),
-    below=BELOW,
+    manifests, "polls", POLLS, "", "--all --limit 10 -o json", everything=_ALL_POLLS, limit=limit(20), below=BELOW
 )
 async def list_polls(app: Tenuto, *, everything: bool, **filters: Any) -> Sequence[Any]:
     """List polls of the manifest manager, newest first, with runs enqueued, dead-lettered, timed out and skipped."""
@@ -253,9 +221,7 @@ async def list_polls(app: Tenuto, *, everything: bool, **filters: Any) -> Sequen
 async def run_manifest(
     session: Session,
     external_id: Annotated[str, EXTERNAL_ID],
-    settings: Annotated[
-        list[str] | None, option("ARGUMENT=VALUE", "Argument for this run only: JSON or text.", "--set")
-    ] = None,
+    settings: Annotated[list[str] | None, option("ARGUMENT=VALUE", "Argument for this run only.", "--set")] = None,
     wait: Annotated[bool, flag("Wait for the end; exit 1 unless the task completed.", "--wait")] = False,
     timeout: Annotated[float | None, option("SECONDS", "With --wait: maximum time to wait.", min=0)] = None,
 ) -> int:
@@ -297,9 +263,7 @@ async def show_or_change_group(
     """
     if max_active is not None and no_limit:
         raise option_conflict("--max-active", "--no-limit", "give one of the two")
-    limit: int | Literal["keep"] | None = "keep" if max_active is None else max_active
-    if no_limit:
-        limit = None
+    limit: int | Literal["keep"] | None = max_active if max_active is not None or no_limit else "keep"
     changes = limit != "keep" or priority is not None or enabled is not None
     with session.as_user() as app, translate_error_fields({"group": "NAME", "name": "NAME"}):
         if changes:

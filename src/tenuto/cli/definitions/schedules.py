@@ -10,7 +10,6 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from rich.console import RenderableType
-from rich.table import Table
 from rich.text import Text
 
 from tenuto.app import Tenuto
@@ -47,12 +46,8 @@ from tenuto.presentation.formatting import format_local_time, format_relative
 from tenuto.presentation.work_views import EXECUTIONS
 from tenuto.store.schedules import Schedule
 
-schedules = group(
-    "schedule",
-    "Create, inspect, change and run schedules.",
-    "list",
-    "add nightly --cron '0 2 * * *' --step import_hr --step sync --app tasks:app",
-)
+_GROUP_EXAMPLES = ("list", "add nightly --cron '0 2 * * *' --step import_hr --step sync --app tasks:app")
+schedules = group("schedule", "Create, inspect, change and run schedules.", *_GROUP_EXAMPLES)
 
 NAME = argument("NAME", "Name of the schedule.")
 _OVERRIDES = option("STEP.ARGUMENT=VALUE", "Argument of a step: JSON or text; repeatable.", "--set", type=list[str])
@@ -121,14 +116,12 @@ jobs.""",
 
 `none` removes the value of --between, --on, --start, --end or --exclude. --step replaces all steps. Prints the
 difference and its effect on the next runs. Active executions keep their definition.""",
-        "enable": "Enable a schedule from now on; runs missed while it was disabled are not made up.",
-        "disable": "Disable a schedule; active executions continue, and manual runs remain possible.",
-        "delete": """Delete a schedule that has no active execution; its executions, ledger and history remain.
-
-A schedule that is declared in code or in a file is created again, enabled, by the next start or apply. Disable it
-instead.""",
-        "history": ("Show all changes of a schedule with author, time, reason and difference, even if it was deleted."),
+        "delete": "Delete a schedule that has no active execution; its executions, ledger and history remain.",
+        "list": "List schedules by name with their next run and the state of the last one.",
     },
+    view=definition_views.SCHEDULES,
+    list_filters={"search": option("TEXT", "Filter by text in the name.")},
+    list_example="--search hr --off -o json",
     add_examples=(
         "nightly --cron '0 2 * * *' --zone Europe/London --step import_hr --step sync",
         "fetch --every 15m --between 22:00-06:00 --on mon-fri --step 'fetch:{\"pages\": 5}'",
@@ -143,27 +136,6 @@ instead.""",
 SCHEDULES.add_commands()
 
 
-@command(
-    schedules,
-    "list",
-    "",
-    "--search hr --off -o json",
-    is_list=True,
-    options={
-        "enabled": flag("Filter by enabled or disabled.", "--on/--off", default=None),
-        "search": option("TEXT", "Filter by text in the name."),
-        "limit": limit(100),
-        "after": option("NAME", "Pagination cursor: the last name shown."),
-    },
-)
-async def list_schedules(session: Session, **options: Any) -> None:
-    """List schedules by name with their next run and the state of the last one."""
-    filters = build_filters(options)
-    found = await session.app.schedules.list(**filters)
-    hint = SCHEDULES.empty_list_hint(session.app)
-    await print_page(session, definition_views.SCHEDULES, found, filters, hint=hint)
-
-
 @command(schedules, "show", "nightly", "'Nightly HR Sync' -o json")
 async def show_schedule(session: Session, name: Annotated[str, NAME]) -> None:
     """Show a schedule with its policies, next runs, steps, last executions and last change."""
@@ -173,10 +145,8 @@ async def show_schedule(session: Session, name: Annotated[str, NAME]) -> None:
     change, now = await SCHEDULES.last_change(app, found), await session.now()
     runs = preview_runs(found, now)
     if session.as_json:
-        change_document = SCHEDULES.version_document(change)
-        print_json(
-            {**SCHEDULES.document(found), "next_runs": runs, "last_executions": last, "last_change": change_document}
-        )
+        details = {"next_runs": runs, "last_executions": last, "last_change": SCHEDULES.version_document(change)}
+        print_json({**SCHEDULES.document(found), **details})
         return
     definition = found.definition
     facts = [
@@ -194,7 +164,8 @@ async def show_schedule(session: Session, name: Annotated[str, NAME]) -> None:
         parts.append("  manual runs only" if definition.trigger.kind == "manual" else "  none within eight years")
     if runs and not found.enabled:
         parts.append("  (if it were enabled)")
-    parts += [*section_title("steps"), steps_table(found)]
+    steps = [(f"  {label}", step) for label, step in descriptions.describe_steps(found.plan.to_fields())]
+    parts += [*section_title("steps"), name_value_table(*steps)]
     if last:
         parts += [*section_title("last runs"), render_table(_LAST_RUN_COLUMNS, last, now)]
     print_rich(*parts)
@@ -206,16 +177,6 @@ async def _describe_firing(app: Tenuto) -> str:
     if any(service.service == "scheduler" and service.state == "alive" for service in services):
         return "a scheduler will fire it"
     return "no scheduler is alive; start one with `tenuto scheduler` or `tenuto up`"
-
-
-def steps_table(found: Schedule) -> RenderableType:
-    """Return a table of the steps; a bracket joins the steps of a group."""
-    grid = Table.grid(padding=(0, 1))
-    grid.add_column(style="dim", no_wrap=True)
-    grid.add_column(overflow="fold")
-    for label, step in descriptions.describe_steps(found.plan.to_fields()):
-        grid.add_row(Text(f"  {label}"), Text(step))
-    return grid
 
 
 def preview_runs(found: Schedule, now: datetime, count: int = _NEXT_RUN_COUNT) -> list[datetime]:
@@ -244,15 +205,13 @@ async def show_next_runs(
     if runs:
         print_rich(upcoming_runs_table(runs, _time_zone(found), now))
     else:
-        session.print_message(
-            "it has manual runs only" if found.definition.trigger.kind == "manual" else "it has no further run"
-        )
+        is_manual = found.definition.trigger.kind == "manual"
+        session.print_message("it has manual runs only" if is_manual else "it has no further run")
 
 
 @command(
     schedules,
     "ledger",
-    "nightly",
     "nightly --decision skipped",
     "--limit 200 -o json",
     is_list=True,

@@ -277,9 +277,9 @@ def timeline_lines(
 def _fit_name(name: str) -> str:
     """Pad or truncate the name to its width in terminal cells; some characters take two cells, some none."""
     line = one_line(name)
-    return set_cell_size(
-        line if cell_len(line) <= NAME_WIDTH else f"{set_cell_size(line, NAME_WIDTH - 1).rstrip()}…", NAME_WIDTH
-    )
+    if cell_len(line) > NAME_WIDTH:
+        line = f"{set_cell_size(line, NAME_WIDTH - 1).rstrip()}…"
+    return set_cell_size(line, NAME_WIDTH)
 
 
 def _scale_lines(start: datetime, duration: timedelta, columns: int, zone: tzinfo) -> list[str]:

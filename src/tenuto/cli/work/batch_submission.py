@@ -75,10 +75,8 @@ async def _check_first_row(app: Tenuto, manifest: str, rows: RowReader) -> Itera
     try:
         first = next(items)
     except StopIteration:
-        remedy = "check the content of the file"
-        raise Invalid(
-            f"{rows.name} contains no rows", code="batch.source.empty", field=SOURCE_FIELD, remedy=remedy
-        ) from None
+        problem, remedy = f"{rows.name} contains no rows", "check the content of the file"
+        raise Invalid(problem, code="batch.source.empty", field=SOURCE_FIELD, remedy=remedy) from None
     app.manifests.item_serializer(await app.manifests.get(manifest))(first)
     return chain([first], items)
 

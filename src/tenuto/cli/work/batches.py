@@ -12,9 +12,9 @@ from rich.text import Text
 
 from tenuto.app import Tenuto
 from tenuto.cli import exit_codes
-from tenuto.cli.command import Session, command, group, login_name
+from tenuto.cli.command import WITHOUT_OUTPUT, Session, command, group, login_name
 from tenuto.cli.definitions.manifests import MANIFESTS
-from tenuto.cli.lists import BELOW, limit, list_command, print_page
+from tenuto.cli.lists import MANIFEST, PAGE, list_command, print_page
 from tenuto.cli.option_parsing import missing_option
 from tenuto.cli.output import csv_writer, print_json
 from tenuto.cli.parameters import argument, choice, flag, option
@@ -22,6 +22,7 @@ from tenuto.cli.tables import name_value_table, print_rich, record_heading, sect
 from tenuto.cli.work.batch_submission import submit_rows
 from tenuto.cli.work.jobs import suggest_job_list
 from tenuto.cli.work.live_view import watch
+from tenuto.cli.work.state_changes import add_state_change
 from tenuto.clock import SystemClock
 from tenuto.errors import NotFound
 from tenuto.ids import new_id
@@ -31,20 +32,19 @@ from tenuto.presentation.formatting import format_duration, format_with_age, one
 from tenuto.presentation.states import state_colour, state_label
 from tenuto.presentation.work_views import BATCH_ITEMS, BATCHES, batch_key
 
-Id = Annotated[str, argument("ID", "Id of the batch, the beginning of its id, or its key.")]
+ID = argument("ID", "Id of the batch, the beginning of its id, or its key.")
+Id = Annotated[str, ID]
 ItemStatus = Literal[
     "waiting", "scheduled", "queued", "in_progress",
     "completed", "completed_with_warning", "completed_with_error", "failed", "cancelled",
 ]  # fmt: skip
+OutputFormat = Literal["table", "json", "jsonl", "csv"]
+Watch = Annotated[bool, flag("Watch until the end; exit code 1 unless all items completed.", "--watch")]
 _POLL_SECONDS = 0.3
 _ITEMS_POLLED_PER_SECOND = 100_000
 _SHOWN_FAILURE_KINDS = 5
-batches = group(
-    "batch",
-    "Run a manifest for many rows, and control them as one batch.",
-    "submit replicate-users --from rows.jsonl --app tasks:app --watch",
-    "list",
-)
+_GROUP_EXAMPLES = ("submit replicate-users --from rows.jsonl --app tasks:app --watch", "list")
+batches = group("batch", "Run a manifest for many rows, and control them as one batch.", *_GROUP_EXAMPLES)
 
 
 @command(
@@ -60,14 +60,12 @@ async def submit_batch(
     source: Annotated[str, option("FILE|-", "Rows: JSON lines, or CSV with a header; - reads stdin.", "--from")],
     format: Annotated[RowFormat | None, choice("Format of the rows. (default: by the file name, else jsonl)")] = None,
     key: Annotated[
-        str | None, option("FIELD", "Field with the key of an item; items whose key is open are skipped.")
+        str | None, option("FIELD", "Field with the item's key; items with an open key are skipped.")
     ] = None,
-    batch_key: Annotated[
-        str | None, option("KEY", "Idempotency key: submitting again with it continues, without duplicates.")
-    ] = None,
+    batch_key: Annotated[str | None, option("KEY", "Idempotency key: submitting again with it continues.")] = None,
     name: Annotated[str | None, option("TEXT", "Name of the batch.")] = None,
     atomic: Annotated[bool, flag("All rows or none, in one transaction; rows are held in memory.", "--atomic")] = False,
-    watch: Annotated[bool, flag("Watch until the end; exit code 1 unless all items completed.", "--watch")] = False,
+    watch: Watch = False,
 ) -> int:
     """Submit the rows of a file as a batch of a manifest. Prints the id of the batch.
 
@@ -98,16 +96,7 @@ async def submit_batch(
     return session.report(found, submitted, f"  tenuto batch watch {batch.id}", result=batch.id)
 
 
-@list_command(
-    batches,
-    "list",
-    BATCHES,
-    "",
-    "--manifest replicate-users -o json",
-    manifest=option("EXTERNAL_ID", "Filter by manifest."),
-    limit=limit(50),
-    below=BELOW,
-)
+@list_command(batches, "list", BATCHES, "", "--manifest replicate-users -o json", manifest=MANIFEST, **PAGE)
 async def list_batches(app: Tenuto, **filters: Any) -> Sequence[Any]:
     """List batches, newest first."""
     return await app.batches.list(**filters)
@@ -136,9 +125,8 @@ async def show_batch(session: Session, batch_id: Id) -> None:
     failures: list[RenderableType] = []
     if failure_kinds:
         failures += section_title("failures")
-        failures += [
-            Text(f"  {kind.dead_letter_count:>6,} × {one_line(kind.reason, 66)}", style="red") for kind in failure_kinds
-        ]
+        for kind in failure_kinds:
+            failures.append(Text(f"  {kind.dead_letter_count:>6,} × {one_line(kind.reason, 66)}", style="red"))
         failures.append(Text(f"  see: tenuto dead-letter list --batch {id}", style="dim"))
     print_rich(render_batch(found, width=terminal_width()), "", facts, *failures)
 
@@ -308,36 +296,12 @@ async def watch_by_id(
     return await watch_batch(session, await session.app.batches.find(batch_id), timeout)
 
 
-@command(batches, "pause", "019a8b3c-1d2e", "users-2031-05 -o json")
-async def pause_batch(session: Session, batch_id: Id) -> None:
-    """Pause a batch: start no more of its items. Running items continue."""
-    with session.as_user() as app:
-        id = await app.batches.find(batch_id)
-        await app.batches.pause(id)
-    await _report_change(session, id, "paused", f"  resume with: tenuto batch resume {id}")
-
-
-@command(batches, "resume", "019a8b3c-1d2e", "users-2031-05 -o json")
-async def resume_batch(session: Session, batch_id: Id) -> None:
-    """Resume a paused batch."""
-    with session.as_user() as app:
-        id = await app.batches.find(batch_id)
-        await app.batches.resume(id)
-    await _report_change(session, id, "resumed", f"  watch it with: tenuto batch watch {id}")
-
-
-@command(batches, "cancel", "019a8b3c-1d2e", "users-2031-05 -o json")
-async def cancel_batch(session: Session, batch_id: Id) -> None:
-    """Cancel a batch: remove the items that have not started and stop the running ones."""
-    with session.as_user() as app:
-        id = await app.batches.find(batch_id)
-        await app.batches.cancel(id)
-    await _report_change(session, id, "cancelled")
-
-
-async def _report_change(session: Session, id: UUID, change: str, *hints: str) -> None:
-    found = await session.app.batches.get(id)
-    session.report(found, f"batch {id} {change} by {login_name()}", f"  {count_summary(found).plain}", *hints)
+for _name, _help in {
+    "pause": "Pause a batch: start no more of its items. Running items continue.",
+    "resume": "Resume a paused batch.",
+    "cancel": "Cancel a batch: remove the items that have not started and stop the running ones.",
+}.items():
+    add_state_change(batches, _name, _help, ID, lambda app: app.batches, lambda batch: count_summary(batch).plain)
 
 
 @command(batches, "retry-failed", "019a8b3c-1d2e --watch", "019a8b3c-1d2e --note 'the server is back'")
@@ -345,7 +309,7 @@ async def retry_failed_items(
     session: Session,
     batch_id: Id,
     note: Annotated[str | None, option("TEXT", "Note, stored with the dead letters.")] = None,
-    watch: Annotated[bool, flag("Watch until the end; exit code 1 unless all items completed.", "--watch")] = False,
+    watch: Watch = False,
 ) -> int:
     """Retry the items of a batch that have open dead letters. Their attempts are counted from one."""
     with session.as_user() as app:
@@ -358,23 +322,13 @@ async def retry_failed_items(
     return session.report({"id": id, "retried": count}, *hints)
 
 
-@command(
-    batches,
-    "items",
-    "019a8b3c-1d2e --state failed",
-    "019a8b3c-1d2e -o csv > outcomes.csv",
-    shared=("app", "database", "home", "quiet"),
-)
+@command(batches, "items", "019a8b3c-1d2e --state failed", "019a8b3c-1d2e -o csv > outcomes.csv", shared=WITHOUT_OUTPUT)
 async def list_items(
     session: Session,
     batch_id: Id,
     state: Annotated[ItemStatus | None, choice("Filter by state.")] = None,
-    limit: Annotated[
-        int | None, option("N", "Maximum number of items. (default: 50 in a table, else all)", min=1)
-    ] = None,
-    format: Annotated[
-        Literal["table", "json", "jsonl", "csv"], option("table|json|jsonl|csv", "Output format.", "--output", "-o")
-    ] = "table",
+    limit: Annotated[int | None, option("N", "Maximum number. (default: 50 in a table, else all)", min=1)] = None,
+    format: Annotated[OutputFormat, option("table|json|jsonl|csv", "Output format.", "--output", "-o")] = "table",
     raw: Annotated[bool, flag("With csv: no apostrophe before text that looks like a formula.", "--raw")] = False,
 ) -> None:
     """List the items of a batch with input, attempts, and result or error.
@@ -389,15 +343,13 @@ async def list_items(
     rows: list[Any] = []
     print_record = csv_writer(BATCH_ITEMS, raw=raw) if format == "csv" else _print_json_line
     count, more = 0, False
+    use = print_record if format in ("jsonl", "csv") else rows.append
     async for item in session.app.batches.items(id, state=state):
         if count == max_count:
             more = True
             break
         count += 1
-        if format in ("jsonl", "csv"):
-            print_record(item)
-        else:
-            rows.append(item)
+        use(item)
     if format == "json":
         print_json([BATCH_ITEMS.document(item) for item in rows])
     elif format == "table":

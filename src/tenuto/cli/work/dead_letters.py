@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from datetime import datetime
 from functools import partial
 from typing import Annotated, Any, Literal
-from uuid import UUID
 
 from rich import box
 from rich.console import RenderableType
@@ -17,7 +16,7 @@ from rich.text import Text
 from tenuto.app import Tenuto
 from tenuto.cli import exit_codes
 from tenuto.cli.command import Session, command, group, login_name
-from tenuto.cli.lists import BELOW, build_filters, limit, print_page
+from tenuto.cli.lists import MANIFEST, PAGE, build_filters, print_page
 from tenuto.cli.option_parsing import confirm, invalid_value, missing_option, option_conflict, read_json_option
 from tenuto.cli.output import print_json, print_message, print_text
 from tenuto.cli.parameters import Declaration, argument, choice, flag, option
@@ -55,6 +54,7 @@ from tenuto.store.activities import ActivityDetails
 from tenuto.store.dead_letters import DeadLetterDetails
 
 Id = Annotated[str, argument("ID", "Id of the dead letter, or its beginning.")]
+State = Literal["awaiting_intervention", "retried", "acknowledged", "all"]
 RESOLVE_OPTIONS: dict[str, Declaration] = {
     "ids": argument("[ID…]", "Ids of dead letters, or their beginnings.", default=None, type=list[str]),
     "note": option("TEXT", "Note, stored with the dead letter."),
@@ -85,19 +85,16 @@ dead_letters = group(
     "--manifest replicate-users --fingerprint f83b834f17bb -o json",
     is_list=True,
     options={
-        "manifest": option("EXTERNAL_ID", "Filter by manifest."),
+        "manifest": MANIFEST,
         "batch": option("ID", "Filter by batch."),
         "fingerprint": option("TEXT", "Filter by kind of failure."),
-        "limit": limit(50),
-        "below": BELOW,
+        **PAGE,
     },
 )
 async def list_dead_letters(
     session: Session,
     grouped: Annotated[bool, flag("Counts of open dead letters by kind of failure.", "--group")] = False,
-    state: Annotated[
-        Literal["awaiting_intervention", "retried", "acknowledged", "all"], choice("Filter by state.")
-    ] = "awaiting_intervention",
+    state: Annotated[State, choice("Filter by state.")] = "awaiting_intervention",
     **options: Any,
 ) -> None:
     """List dead letters, newest first; without --state, the open ones.
@@ -254,9 +251,7 @@ def _duration_text(attempt: ActivityDetails, before: ActivityDetails) -> str:
 )
 async def retry_dead_letters(
     session: Session,
-    input: Annotated[
-        str | None, option("JSON|@FILE|-", "Corrected input for one dead letter; requires --app.", "--input")
-    ] = None,
+    input: Annotated[str | None, option("JSON|@FILE|-", "Corrected input for one dead letter; requires --app.")] = None,
     **options: Any,
 ) -> int:
     """Retry dead letters, with attempts counted from one. Prints the ids of the new tasks.
@@ -268,7 +263,7 @@ async def retry_dead_letters(
     if input is not None and (selects or len(options["ids"] or ()) > 1):
         raise option_conflict("--input", "several dead letters", "name one dead letter, or omit --input")
     if selects:
-        return await _resolve_all(session, "retried", **options)
+        return await _resolve_all(session, "retried", options)
     new_input = None if input is None else read_json_option(input, "--input")
     retried: list[dict[str, Any]] = []
     with session.as_user() as app, suggest_job_list(session):
@@ -291,15 +286,15 @@ async def retry_dead_letters(
 async def acknowledge_dead_letters(session: Session, **options: Any) -> int:
     """Acknowledge dead letters: resolve them without a retry. Their manifests may run again."""
     if options["all"] or options["where"]:
-        return await _resolve_all(session, "acknowledged", **options)
-    acknowledged: list[UUID] = []
+        return await _resolve_all(session, "acknowledged", options)
+    acknowledged: list[dict[str, Any]] = []
     with session.as_user() as app:
         for prefix in _require_ids(options["ids"]):
             id = await app.dead_letters.find(prefix)
             await app.dead_letters.acknowledge(id, note=options["note"])
-            acknowledged.append(id)
+            acknowledged.append({"id": id, "state": "acknowledged"})
             session.print_message(f"dead letter {id} acknowledged by {login_name()}")
-    return session.report([{"id": id, "state": "acknowledged"} for id in acknowledged])
+    return session.report(acknowledged)
 
 
 def _require_ids(ids: list[str] | None) -> list[str]:
@@ -309,24 +304,15 @@ def _require_ids(ids: list[str] | None) -> list[str]:
     return ids
 
 
-async def _resolve_all(
-    session: Session,
-    outcome: Literal["retried", "acknowledged"],
-    *,
-    ids: list[str] | None,
-    where: list[str] | None,
-    note: str | None,
-    all: bool,
-    yes: bool,
-) -> int:
+async def _resolve_all(session: Session, outcome: Literal["retried", "acknowledged"], options: dict[str, Any]) -> int:
     """Select dead letters, show the selection, ask for confirmation and resolve exactly the selected ones.
 
-    ``ids`` are the conditions that follow the first after --where; the parser takes them for ids.
+    The ids in the options are the conditions that follow the first after --where; the parser takes them for ids.
     """
-    if not all:
+    if not options["all"]:
         raise missing_option("--where", "--all", "add --all")
     with session.as_user() as app:
-        filters = await _parse_conditions(app, [*(where or []), *(ids or [])])
+        filters = await _parse_conditions(app, [*(options["where"] or []), *(options["ids"] or [])])
         selected = await app.dead_letters.select(**filters)
         if not selected:
             session.print_message("no matching open dead letters" if filters else "no open dead letters")
@@ -337,15 +323,14 @@ async def _resolve_all(
             if others := len(selected) - sum(kind.dead_letter_count for kind in kinds):
                 print_message(f"and {others:,} of other kinds")
         action = "retry" if outcome == "retried" else "acknowledge"
-        if not yes and not confirm(f"{action} {count_noun(len(selected), 'dead letter')}", "--all"):
+        if not options["yes"] and not confirm(f"{action} {count_noun(len(selected), 'dead letter')}", "--all"):
             session.print_message("nothing was changed")
             return exit_codes.FAILED
         resolve = app.dead_letters.retry_selected if outcome == "retried" else app.dead_letters.acknowledge_selected
-        count = await resolve(selected, note=note)
+        count = await resolve(selected, note=options["note"])
     skipped = len(selected) - count
-    hint = f"  {skipped:,} skipped: already resolved, already open, or their manifest was deleted"
-    messages = [f"{count:,} {outcome} by {login_name()}", *([hint] if skipped else [])]
-    return session.report({"selected": len(selected), outcome: count}, *messages)
+    hints = [f"  {skipped:,} skipped: already resolved, already open, or their manifest was deleted"] if skipped else []
+    return session.report({"selected": len(selected), outcome: count}, f"{count:,} {outcome} by {login_name()}", *hints)
 
 
 async def _parse_conditions(app: Tenuto, texts: list[str]) -> dict[str, Any]:

@@ -129,13 +129,8 @@ def render_execution(
 
 
 def _heading(execution: ExecutionDetails, groups: Sequence[Sequence[StepDetails]], width: int) -> RenderableType:
-    title = Text.assemble(
-        state_text(execution_state(execution)),
-        "  ",
-        (safe_text(execution.schedule_name), "bold"),
-        "  ",
-        (str(execution.id), "dim"),
-    )
+    name, id = (safe_text(execution.schedule_name), "bold"), (str(execution.id), "dim")
+    title = Text.assemble(state_text(execution_state(execution)), "  ", name, "  ", id)
     title.truncate(width, overflow="ellipsis")
     line = Text()
     for number, steps in enumerate(groups):

@@ -13,7 +13,7 @@ from rich.text import Text
 from tenuto.app import Tenuto
 from tenuto.cli import exit_codes
 from tenuto.cli.command import Session, command, group, login_name
-from tenuto.cli.lists import BELOW, limit, list_command
+from tenuto.cli.lists import PAGE, list_command
 from tenuto.cli.option_parsing import require_wait
 from tenuto.cli.output import print_json
 from tenuto.cli.parameters import argument, choice, flag, option
@@ -21,13 +21,15 @@ from tenuto.cli.tables import name_value_table, print_rich, record_heading, rend
 from tenuto.cli.work import execution_view, task_report
 from tenuto.cli.work.execution_view import ExecutionProgress
 from tenuto.cli.work.live_view import watch
+from tenuto.cli.work.state_changes import add_state_change
 from tenuto.clock import monotonic_seconds
 from tenuto.model.executions import ExecutionState
 from tenuto.operations.executions import ExecutionDetails
 from tenuto.presentation.formatting import format_duration, format_local_time, format_with_age, safe_text
 from tenuto.presentation.work_views import EXECUTIONS, STEPS, execution_display_state, execution_outcome, step_error
 
-Id = Annotated[str, argument("ID", "Id of the execution, or its beginning.")]
+ID = argument("ID", "Id of the execution, or its beginning.")
+Id = Annotated[str, ID]
 Timeout = Annotated[float | None, option("SECONDS", "Maximum time to wait.", min=0)]
 _ORIGINS = {
     "trigger": "when due",
@@ -43,16 +45,12 @@ executions = group(
 )
 
 
+_STATE = choice("Filter by state.", ExecutionState)
+_SCHEDULE = option("NAME", "Filter by schedule.")
+
+
 @list_command(
-    executions,
-    "list",
-    EXECUTIONS,
-    "",
-    "--schedule nightly -o json",
-    state=choice("Filter by state.", ExecutionState),
-    schedule=option("NAME", "Filter by schedule."),
-    limit=limit(50),
-    below=BELOW,
+    executions, "list", EXECUTIONS, "", "--schedule nightly -o json", state=_STATE, schedule=_SCHEDULE, **PAGE
 )
 async def list_executions(app: Tenuto, **filters: Any) -> Sequence[Any]:
     """List executions, newest first."""
@@ -171,26 +169,11 @@ async def cancel_execution(
     session.report(document, f"execution {id} cancelled by {login_name()}", *hints)
 
 
-@command(executions, "pause", "019a8b3c-1d2e", "019a8b3c-1d2e -o json")
-async def pause_execution(session: Session, execution_id: Id) -> None:
-    """Pause an execution: start no more of its steps.
+_PAUSE_HELP = """Pause an execution: start no more of its steps.
 
-    Running steps continue, including child executions that run as a step.
-    """
-    with session.as_user() as app:
-        id = await app.executions.find(execution_id)
-        await app.executions.pause(id)
-    message = f"execution {id} paused by {login_name()}; resume with: tenuto execution resume {id}"
-    session.report(await app.executions.get(id), message)
-
-
-@command(executions, "resume", "019a8b3c-1d2e", "019a8b3c-1d2e -o json")
-async def resume_execution(session: Session, execution_id: Id) -> None:
-    """Resume a paused execution."""
-    with session.as_user() as app:
-        id = await app.executions.find(execution_id)
-        await app.executions.resume(id)
-    session.report(await app.executions.get(id), f"execution {id} resumed by {login_name()}")
+Running steps continue, including child executions that run as a step."""
+add_state_change(executions, "pause", _PAUSE_HELP, ID, lambda app: app.executions)
+add_state_change(executions, "resume", "Resume a paused execution.", ID, lambda app: app.executions)
 
 
 @command(executions, "retry", "019a8b3c-1d2e", "019a8b3c-1d2e --wait")
@@ -210,6 +193,5 @@ async def retry_execution(
         new_id = await app.executions.retry(id)
     if wait:
         return await watch_execution(session, new_id, timeout)
-    return session.report(
-        {"id": new_id, "retry_of": id}, f"watch it with: tenuto execution watch {new_id}", result=new_id
-    )
+    hint = f"watch it with: tenuto execution watch {new_id}"
+    return session.report({"id": new_id, "retry_of": id}, hint, result=new_id)

@@ -21,6 +21,7 @@ from tenuto.presentation.formatting import compact_json, error_summary, format_r
 from tenuto.presentation.work_views import ONE_SHOT_EVENTS, ONE_SHOTS
 
 Id = Annotated[str, argument("ID", "Id of the one-shot, or its beginning.")]
+Status = Literal["pending", "running", "completed", "failed", "terminated"]
 _OPTIONS_BY_FIELD = {"prompt_type": "TYPE", "tags": "--tag", "payload": "--payload", "max_retries": "--retries"}
 _ENDED_STATUSES = ("completed", "failed", "terminated")
 
@@ -87,10 +88,7 @@ def _add_delay(now: datetime, text: str) -> datetime:
     ONE_SHOTS,
     "",
     "--tag order-7 --search picture -o json",
-    status=choice(
-        "Filter by status; a final status implies --ended.",
-        Literal["pending", "running", "completed", "failed", "terminated"],
-    ),
+    status=choice("Filter by status; a final status implies --ended.", Status),
     ended=flag("Ended one-shots, newest first.", "--ended"),
     prompt_type=option("TYPE", "Filter by type.", "--type"),
     tags=option("TAG", "Filter by tag; may be repeated.", "--tag", type=list[str]),
@@ -165,7 +163,6 @@ async def cancel_all_one_shots(
             return exit_codes.FAILED
         cancelled = await app.one_shots.cancel_all()
     terminated, stopping = cancelled.terminated, cancelled.stopping
-    hint = f"  {len(stopping):,} of them are running and have been asked to stop"
+    hints = [f"  {len(stopping):,} of them are running and have been asked to stop"] if stopping else []
     document = {"terminated": terminated, "total": len(terminated), "stopping": stopping}
-    messages = [f"{len(terminated):,} one-shots cancelled by {login_name()}", *([hint] if stopping else [])]
-    return session.report(document, *messages)
+    return session.report(document, f"{len(terminated):,} one-shots cancelled by {login_name()}", *hints)

@@ -9,7 +9,7 @@ from rich.console import RenderableType
 
 from tenuto.app import Tenuto
 from tenuto.cli.command import Session, command, group, login_name
-from tenuto.cli.lists import BELOW, JOB, QUEUE, TAG, limit, list_command
+from tenuto.cli.lists import TASK_FILTERS, list_command
 from tenuto.cli.option_parsing import parse_whole_number, translate_error_fields
 from tenuto.cli.output import print_json
 from tenuto.cli.parameters import argument, choice, flag, option
@@ -28,19 +28,11 @@ tasks = group("task", "List tasks, explain why they wait, cancel them.", "list -
 activities = group("activity", "List and show past attempts.", "list --state failed", "show 019a8b3c --log")
 
 
-@list_command(
-    tasks,
-    "list",
-    TASKS,
-    "",
-    "--queue mail --state queued -o json",
-    state=choice("Filter by state.", TaskState),
-    name=JOB,
-    queue=QUEUE,
-    tag=TAG,
-    limit=limit(50),
-    below=BELOW,
-)
+_STATE = choice("Filter by state.", TaskState)
+_OUTCOME = choice("Filter by state.", OutcomeStatus)
+
+
+@list_command(tasks, "list", TASKS, "", "--queue mail --state queued -o json", state=_STATE, **TASK_FILTERS)
 async def list_tasks(app: Tenuto, **filters: Any) -> Sequence[Any]:
     """List open tasks, newest first.
 
@@ -118,19 +110,7 @@ async def cancel_task(session: Session, task_id: Id) -> None:
     session.report({"id": id, "outcome": outcome, "by": user}, *messages)
 
 
-@list_command(
-    activities,
-    "list",
-    ACTIVITIES,
-    "--state failed",
-    "--name resize --limit 10 -o json",
-    state=choice("Filter by state.", OutcomeStatus),
-    name=JOB,
-    queue=QUEUE,
-    tag=TAG,
-    limit=limit(50),
-    below=BELOW,
-)
+@list_command(activities, "list", ACTIVITIES, "--state failed", "--name resize -o json", state=_OUTCOME, **TASK_FILTERS)
 async def list_activities(app: Tenuto, **filters: Any) -> Sequence[Any]:
     """List past attempts, newest first.
 
