@@ -3,6 +3,8 @@ and returns its complete result."""
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -10,7 +12,9 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+from fastapi.routing import iter_route_contexts
 
+from tenuto.api.api_route import ApiRoute
 from tenuto.app import Tenuto
 from tenuto.ids import new_id
 from tenuto.model.actors import Actor
@@ -18,7 +22,7 @@ from tenuto.model.operation_context import IdempotencyKey
 from tenuto.operations import batches, dead_letters
 from tenuto.store import one_shots
 from tenuto.store.access import idempotency_keys
-from tests.api.conftest import ApiClient, running_api
+from tests.api.conftest import ApiClient, assert_problem, running_api
 from tests.support.errors import raises_code
 from tests.support.waiting import eventually
 
@@ -122,6 +126,53 @@ async def test_repeated_request_without_body_returns_no_content(
         assert again.status_code == 204, (path, again.text)
         assert (await service.post(path)).status_code == 409, "a new request must conflict"
     assert (await other.progress()).state == "cancelled"
+
+
+async def test_repeated_request_runs_only_routes_that_handle_repeats(
+    service: ApiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    link: dict[str, Any] = {"path": "/api/v1/keys/viewer/link", "headers": {"Idempotency-Key": "link"}}
+    assert (await service.post(**link)).status_code == 201
+    assert_problem(await service.post(**link), 409, "request.idempotency_key.already_done")
+    pause: dict[str, Any] = {"path": "/api/v1/queues/mail/pause", "headers": {"Idempotency-Key": "pause"}}
+    with monkeypatch.context() as patched:
+        patched.setattr(idempotency_keys, "store_response", crash)
+        with pytest.raises(ConnectionError):
+            await service.post(**pause)
+    await service.post("/api/v1/queues/mail/resume")
+    assert (await service.post(**pause)).status_code == 204, "the first request succeeded"
+    (queue,) = [each for each in await service.app.queues() if each.name == "mail"]
+    assert queue.paused_at is None, "the repeated request paused the queue again"
+    actions = sorted(entry.action for entry in await service.app.audit.list())
+    assert actions == ["key.link", "queue.pause", "queue.resume"]
+
+
+async def test_repeated_cancel_of_a_batch_completes_an_interrupted_one(
+    service: ApiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await service.post("/api/v1/manifests", json={"external_id": "m", "job": "boom", "on_demand": True})
+    batch = await service.app.bulk_enqueue("m", [{"why": str(each)} for each in range(5)])
+    cancel: dict[str, Any] = {"path": f"/api/v1/batches/{batch.id}/cancel", "headers": {"Idempotency-Key": "stop"}}
+    with monkeypatch.context() as patched:
+        patched.setattr(batches, "_repeat_until_zero", crash)
+        with pytest.raises(ConnectionError):
+            await service.post(**cancel)
+    assert (await batch.progress()).open_count == 5
+    assert (await service.post(**cancel)).status_code == 204
+    assert (await batch.progress()).open_count == 0
+
+
+async def test_routes_that_use_the_id_of_the_first_request_declare_that_they_handle_repeats(service: ApiClient) -> None:
+    routes = [context.route for context in iter_route_contexts(service.api.routes)]
+    posts = [route for route in routes if isinstance(route, ApiRoute) and "POST" in (route.methods or ())]
+    differing = []
+    for route in posts:
+        uses_id = re.search(r"call\.(object_id|is_repeat)", inspect.getsource(route.endpoint)) is not None
+        declared = route.required_role is not None and route.required_role.handles_repeats
+        if uses_id != declared and route.operation_id != "batches_cancel":
+            differing.append(route.path)
+    assert len(posts) > 25
+    assert differing == []
 
 
 async def test_repeated_disable_reports_its_change_without_disabling_again(

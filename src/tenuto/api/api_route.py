@@ -18,13 +18,17 @@ from tenuto.api.openapi import general_problems, merge_responses
 from tenuto.api.strict_json import StrictRequest, check_json_body
 from tenuto.errors import Conflict, Invalid, quoted
 
+_QUERY_RESULT = "the operation was done before with the same Idempotency-Key: query its result"
+
 
 class ApiRoute(APIRoute):
     """Route that authorizes the caller, then reads the body, then stores the response for repeated requests.
 
     FastAPI reads the body before it resolves dependencies, so the route authorizes the caller itself, and the
-    dependency `RequiredRole` returns the result. The first sentence of the endpoint's docstring is the OpenAPI summary,
-    the rest is the description.
+    dependency `RequiredRole` returns the result. A request that was committed before with the same idempotency key, but
+    whose response was not stored, reaches the endpoint again only if the route declares ``handles_repeats``.
+
+    The first sentence of the endpoint's docstring is the OpenAPI summary, the rest is the description.
     """
 
     def __init__(self, path: str, endpoint: Callable[..., Any], **options: Any) -> None:
@@ -59,6 +63,12 @@ class ApiRoute(APIRoute):
             try:
                 if required_role is not None:
                     call = strict.state.api_call = await required_role.authorize(strict)
+                    if call is not None and call.is_repeat and not required_role.handles_repeats:
+                        raise Conflict(
+                            "the request was done before, and its response is not stored",
+                            code="request.idempotency_key.already_done",
+                            remedy=_QUERY_RESULT,
+                        )
                 if self.include_in_schema:
                     self._refuse_unknown_parameters(strict)
                 if self.body_field is not None:
@@ -72,7 +82,7 @@ class ApiRoute(APIRoute):
                     if self.status_code == 204:
                         return Response(status_code=204)  # the first request succeeded; its response had no body
                     error.code = "request.idempotency_key.already_done"
-                    error.remedy = "the operation was done before with the same Idempotency-Key: query its result"
+                    error.remedy = _QUERY_RESULT
                 raise
             except ClientDisconnect:
                 return Response(status_code=400)  # is not sent

@@ -48,13 +48,24 @@ class ApiCall:
 class RequiredRole:
     """Dependency of a route: the role that it requires and the action name of its audit entry."""
 
-    def __init__(self, role: Role, action: str, *, streams_body: bool = False, stores_response: bool = True) -> None:
+    def __init__(
+        self,
+        role: Role,
+        action: str,
+        *,
+        streams_body: bool = False,
+        stores_response: bool = True,
+        handles_repeats: bool = False,
+    ) -> None:
         """``streams_body``: the route reads the body itself and handles the idempotency key.
-        ``stores_response``: False if the response contains a secret."""
+        ``stores_response``: False if the response contains a secret.
+        ``handles_repeats``: the route recognises by `ApiCall.object_id` or `ApiCall.is_repeat` what the first request
+        did, and returns its result. The other routes are not called again: see `ApiRoute`."""
         self.role = role
         self.action = action
         self.streams_body = streams_body
         self.stores_response = stores_response
+        self.handles_repeats = handles_repeats
 
     async def __call__(self, request: Request) -> ApiCall:
         """Return the call, which `ApiRoute` has authorized before it read the body."""
@@ -86,9 +97,15 @@ class RequiredRole:
         return call
 
 
-def requires(role: Role, action: str, *, streams_body: bool = False, stores_response: bool = True) -> Any:
+def requires(
+    role: Role, action: str, *, streams_body: bool = False, stores_response: bool = True, handles_repeats: bool = False
+) -> Any:
     """Return the dependency of a route on a role, see `RequiredRole`."""
-    return Depends(RequiredRole(role, action, streams_body=streams_body, stores_response=stores_response))
+    return Depends(
+        RequiredRole(
+            role, action, streams_body=streams_body, stores_response=stores_response, handles_repeats=handles_repeats
+        )
+    )
 
 
 # --- authentication and rate limits -----------------------------------------------------------------------------------

@@ -104,8 +104,11 @@ async def resume_batch(call: Annotated[ApiCall, requires(Role.OPERATOR, "batch.r
     status_code=204,
     responses=describe(not_found="batch.not_found", conflict="batch.cancelled"),
 )
-async def cancel_batch(call: Annotated[ApiCall, requires(Role.OPERATOR, "batch.cancel")], id: Id) -> None:
+async def cancel_batch(
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "batch.cancel", handles_repeats=True)], id: Id
+) -> None:
     """Cancel a batch. Waiting items end, running items end when their code has stopped."""
+    # A repeated request completes an interrupted cancellation.
     await call.app.batches.cancel(id)
 
 
@@ -116,7 +119,9 @@ async def cancel_batch(call: Annotated[ApiCall, requires(Role.OPERATOR, "batch.c
     responses=describe({"retried": 10}, 202, not_found="batch.not_found", conflict="batch.cancelled"),
 )
 async def retry_failed_items(
-    call: Annotated[ApiCall, requires(Role.OPERATOR, "batch.retry")], id: Id, note: NoteBody | None = None
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "batch.retry", handles_repeats=True)],
+    id: Id,
+    note: NoteBody | None = None,
 ) -> RetriedCount:
     """Retry the failed items of a batch, that is its open dead letters."""
     text = (note and note.note) or call.reason

@@ -148,7 +148,7 @@ async def select_dead_letters(call: Viewer, filter: DeadLetterFilter) -> Summary
     "/retry", operation_id="dead_letters_retry_selected", status_code=202, responses=describe({"retried": 41}, 202)
 )
 async def retry_dead_letters(
-    call: Annotated[ApiCall, requires(Role.OPERATOR, "dead_letter.retry")], selection: Selection
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "dead_letter.retry", handles_repeats=True)], selection: Selection
 ) -> RetriedCount:
     """Retry selected dead letters. Those resolved in the meantime are skipped."""
     note = selection.note or call.reason
@@ -158,7 +158,8 @@ async def retry_dead_letters(
 
 @router.post("/acknowledge", operation_id="dead_letters_acknowledge_selected", responses=describe({"acknowledged": 41}))
 async def acknowledge_dead_letters(
-    call: Annotated[ApiCall, requires(Role.OPERATOR, "dead_letter.acknowledge")], selection: Selection
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "dead_letter.acknowledge", handles_repeats=True)],
+    selection: Selection,
 ) -> AcknowledgedCount:
     """Acknowledge selected dead letters. Those resolved in the meantime are skipped."""
     note = selection.note or call.reason
@@ -194,7 +195,7 @@ async def get_dead_letter(call: Viewer, id: Id) -> DeadLetterDetails:
     ),
 )
 async def retry_dead_letter(
-    call: Annotated[ApiCall, requires(Role.OPERATOR, "dead_letter.retry")],
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "dead_letter.retry", handles_repeats=True)],
     id: Id,
     response: Response,
     body: RetryBody | None = None,
@@ -215,7 +216,9 @@ async def retry_dead_letter(
     responses=describe(not_found="dead_letter.not_found", conflict="dead_letter.already_resolved"),
 )
 async def acknowledge_dead_letter(
-    call: Annotated[ApiCall, requires(Role.OPERATOR, "dead_letter.acknowledge")], id: Id, note: NoteBody | None = None
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "dead_letter.acknowledge", handles_repeats=True)],
+    id: Id,
+    note: NoteBody | None = None,
 ) -> None:
     """Acknowledge a dead letter without a retry."""
     await call.app.dead_letters.acknowledge(id, note=(note and note.note) or call.reason, request_id=call.object_id)

@@ -145,7 +145,9 @@ async def resume_execution(call: Annotated[ApiCall, requires(Role.OPERATOR, "exe
     ),
 )
 async def retry_execution(
-    call: Annotated[ApiCall, requires(Role.OPERATOR, "execution.retry")], id: Id, response: Response
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "execution.retry", handles_repeats=True)],
+    id: Id,
+    response: Response,
 ) -> StartedExecution:
     """Retry a failed or cancelled execution. The new execution starts at the group that did not complete."""
     execution_id = await call.app.executions.retry(id, request_id=call.object_id)

@@ -98,7 +98,7 @@ async def list_manifests(
     responses=describe(RESPONSE, 201, conflict="manifest.already_exists", invalid=INVALID_DEFINITION),
 )
 async def create_manifest(
-    call: Annotated[ApiCall, requires(Role.EDITOR, "manifest.create")],
+    call: Annotated[ApiCall, requires(Role.EDITOR, "manifest.create", handles_repeats=True)],
     definition: Annotated[dict[str, Any], DescribedBy(NewManifest)],
     response: Response,
 ) -> ManifestResource:
@@ -176,7 +176,7 @@ async def delete_manifest(
     responses=describe({"changed": True}, not_found=NOT_FOUND),
 )
 async def enable_manifest(
-    call: Annotated[ApiCall, requires(Role.OPERATOR, "manifest.enable")], external_id: ExternalId
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "manifest.enable", handles_repeats=True)], external_id: ExternalId
 ) -> Changed:
     """Enable a manifest from now on."""
     # Only a request that changed something is stored, so a repetition has changed it before.
@@ -189,7 +189,7 @@ async def enable_manifest(
     responses=describe({"changed": True}, not_found=NOT_FOUND),
 )
 async def disable_manifest(
-    call: Annotated[ApiCall, requires(Role.OPERATOR, "manifest.disable")], external_id: ExternalId
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "manifest.disable", handles_repeats=True)], external_id: ExternalId
 ) -> Changed:
     """Disable a manifest. Its trigger does not fire."""
     # Only a request that changed something is stored, so a repetition has changed it before.
@@ -227,7 +227,7 @@ class RunBody(Body):
     ),
 )
 async def enqueue_manifest(
-    call: Annotated[ApiCall, requires(Role.OPERATOR, "manifest.enqueue")],
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "manifest.enqueue", handles_repeats=True)],
     external_id: ExternalId,
     response: Response,
     body: RunBody | None = None,

@@ -189,7 +189,7 @@ class CancelledOneShots(BaseModel):
     ),
 )
 async def create_one_shot(
-    call: Annotated[ApiCall, requires(Role.OPERATOR, "one_shot.create")], one_shot: NewOneShot
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "one_shot.create", handles_repeats=True)], one_shot: NewOneShot
 ) -> Response:
     """Create a one-shot. Repetitions with the same `Idempotency-Key` create one."""
     created = await call.app.one_shots.create(

@@ -151,7 +151,7 @@ async def list_schedules(
     responses=describe(RESPONSE, 201, conflict="schedule.already_exists", invalid=INVALID_DEFINITION),
 )
 async def create_schedule(
-    call: Annotated[ApiCall, requires(Role.EDITOR, "schedule.create")],
+    call: Annotated[ApiCall, requires(Role.EDITOR, "schedule.create", handles_repeats=True)],
     definition: Annotated[dict[str, Any], DescribedBy(NewSchedule)],
     response: Response,
 ) -> ScheduleResource:
@@ -230,7 +230,9 @@ async def delete_schedule(
     operation_id="schedules_enable",
     responses=describe({"changed": True}, not_found="schedule.not_found"),
 )
-async def enable_schedule(call: Annotated[ApiCall, requires(Role.OPERATOR, "schedule.enable")], name: Name) -> Changed:
+async def enable_schedule(
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "schedule.enable", handles_repeats=True)], name: Name
+) -> Changed:
     """Enable a schedule from now on."""
     # The idempotency key is stored only with a change, so a repeated request changed the schedule the first time.
     return Changed(changed=call.is_repeat or await call.app.schedules.enable(name, reason=call.reason))
@@ -242,7 +244,7 @@ async def enable_schedule(call: Annotated[ApiCall, requires(Role.OPERATOR, "sche
     responses=describe({"changed": True}, not_found="schedule.not_found"),
 )
 async def disable_schedule(
-    call: Annotated[ApiCall, requires(Role.OPERATOR, "schedule.disable")], name: Name
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "schedule.disable", handles_repeats=True)], name: Name
 ) -> Changed:
     """Disable a schedule. Manual runs remain possible."""
     # Only a request that changed something is stored, so a repetition has changed it before.
@@ -263,7 +265,7 @@ async def disable_schedule(
     ),
 )
 async def run_schedule(
-    call: Annotated[ApiCall, requires(Role.OPERATOR, "schedule.run")],
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "schedule.run", handles_repeats=True)],
     name: Name,
     response: Response,
     body: RunArguments | None = None,

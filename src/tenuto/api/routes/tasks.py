@@ -92,7 +92,9 @@ class NewTask(Body):
     responses=describe({"id": EXAMPLE["id"], "created": True}, 202, invalid=("job.*", "task.*", "value.*")),
 )
 async def enqueue_task(
-    call: Annotated[ApiCall, requires(Role.OPERATOR, "task.create")], new_task: NewTask, response: Response
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "task.create", handles_repeats=True)],
+    new_task: NewTask,
+    response: Response,
 ) -> Enqueued:
     """Enqueue a task. It survives crashes of all processes once the response is sent."""
     job = call.app.jobs.get_job(new_task.job)
