@@ -95,15 +95,24 @@ def test_positional_mapper_skips_leading_and_trailing_columns() -> None:
 @pytest.mark.parametrize(
     ("columns", "mismatch"),
     [
-        (["first", "name", "colour", "total"], None),
+        (["first", "name", "colour", "toppings", "total"], None),
+        (["first", "name", "colour", "total"], "without column: toppings"),
         (["first", "colour", "name", "total"], "column 1 is colour, but the field there is name"),
         (["name", "colour", "total"], "column 1 is colour, but the field there is name"),
         (["first", "name", "colour"], "the last columns are colour, not total"),
-        (["first", "name", "colour", "toppings", "baked_seconds", "tags", "size", "total"], "without field: size"),
+        (["first", "name", "colour", "toppings", "baked_seconds", "total"], "without field: baked_seconds"),
     ],
 )
 def test_positional_mapper_finds_different_columns(columns: list[str], mismatch: str | None) -> None:
-    assert PositionalMapper(Cake, skip=1, trailing=("total",)).describe_mismatch(columns) == mismatch
+    mapper = PositionalMapper(Cake, skip=1, trailing=("total",), defaults=("baked_seconds", "tags"))
+    assert mapper.describe_mismatch(columns) == mismatch
+
+
+def test_positional_mapper_finds_defaults_that_are_not_the_last_fields() -> None:
+    mapper = PositionalMapper(Cake, defaults=("toppings",))
+    assert mapper.describe_mismatch(["name", "colour", "baked_seconds", "tags"]) == (
+        "the last fields are tags, not toppings"
+    )
 
 
 def test_mappers_are_registered_with_statements() -> None:

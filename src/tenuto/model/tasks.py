@@ -236,6 +236,10 @@ class Task:
         return ids
 
 
+CLAIM_DEFAULTS = ("claimed_at", "cancel_name", "cancel_type", "cancel_id", "limit_slot", "overran_time_limit")
+"""The last fields of `Task`, which keep their defaults where the caller becomes the holder of the task."""
+
+
 @dataclass(frozen=True, slots=True)
 class Deferral:
     """A task gives up its slot until an instant or until an execution has ended."""

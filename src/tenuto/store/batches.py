@@ -12,7 +12,7 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from tenuto.model.actors import Actor, ActorType
-from tenuto.model.tasks import ActivityState, OutcomeReason, Task
+from tenuto.model.tasks import CLAIM_DEFAULTS, ActivityState, OutcomeReason, Task
 from tenuto.postgres.bulk_copy import copy_tasks
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
@@ -111,7 +111,7 @@ class BatchLock:
     is_cancelled: bool
 
 
-_TASKS = PositionalMapper(Task, SQL.lock_unclaimed_items)
+_TASKS = PositionalMapper(Task, SQL.lock_unclaimed_items, defaults=CLAIM_DEFAULTS)
 _STORED_BATCHES = RowMapper(StoredBatch, SQL.load_batch_by_key, SQL.lock_batch)
 _OUTCOMES = RowMapper(BatchOutcomes, SQL.load_batch)
 _BATCHES = RowMapper(BatchRecord, SQL.list_batches)

@@ -18,7 +18,7 @@ from tenuto.ids import new_ids
 from tenuto.model.actors import Actor, ActorType
 from tenuto.model.executions import ExecutionState
 from tenuto.model.schedules import Plan
-from tenuto.model.tasks import ActivityState, OutcomeReason, Task
+from tenuto.model.tasks import CLAIM_DEFAULTS, ActivityState, OutcomeReason, Task
 from tenuto.postgres.bulk_copy import to_columns
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
@@ -147,9 +147,9 @@ _STEP_ATTEMPTS = RowMapper(StepAttempt, SQL.list_step_attempts)
 _OPEN_EXECUTIONS = RowMapper(OpenExecution, SQL.load_oldest_open_execution)
 _WAIT_CYCLE_STEPS = RowMapper(WaitCycleStep, SQL.find_wait_cycles)
 # By position: a measured optimisation (benchmark executions); test_records.py checks the columns.
-_TASKS = PositionalMapper(Task, SQL.lock_unclaimed_steps)
-_STARTED_TASKS = PositionalMapper(Task, SQL.start_groups, skip=2)
-_FAST_STARTED_TASKS = PositionalMapper(Task, SQL.finish_group, skip=3)
+_TASKS = PositionalMapper(Task, SQL.lock_unclaimed_steps, defaults=CLAIM_DEFAULTS)
+_STARTED_TASKS = PositionalMapper(Task, SQL.start_groups, skip=2, defaults=CLAIM_DEFAULTS)
+_FAST_STARTED_TASKS = PositionalMapper(Task, SQL.finish_group, skip=3, defaults=CLAIM_DEFAULTS)
 
 
 # --- creating -------------------------------------------------------------------------------------------------------

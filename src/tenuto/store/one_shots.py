@@ -20,7 +20,7 @@ from tenuto.model.one_shots import (
     runtime_status_of_outcome,
     runtime_status_of_task,
 )
-from tenuto.model.tasks import NewTask, Task
+from tenuto.model.tasks import CLAIM_DEFAULTS, NewTask, Task
 from tenuto.postgres.bulk_copy import array_literals, to_columns
 from tenuto.postgres.database import Connection, Database, Row, StatementTimeout
 from tenuto.postgres.sql_loader import load_statements
@@ -35,7 +35,7 @@ SQL = load_statements(__file__)
 OneShotState = Literal["open", "ended"]
 TaskRow: TypeAlias = tuple[Any, ...]
 
-_TASKS = PositionalMapper(Task, SQL.lock_unclaimed, SQL.lock_open)
+_TASKS = PositionalMapper(Task, SQL.lock_unclaimed, SQL.lock_open, defaults=CLAIM_DEFAULTS)
 _LOWEST_ID = UUID(int=0)
 _LIST_START = (datetime(1970, 1, 1, tzinfo=UTC), _LOWEST_ID)
 

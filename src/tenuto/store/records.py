@@ -91,15 +91,24 @@ class RowMapper(Generic[R]):
 class PositionalMapper(Generic[R]):
     """Maps rows to records by position: the fastest way, for statements that claim and end tasks.
 
-    The columns after the first ``skip`` must be the first fields of the record, in order; fields that follow keep their
-    defaults. Columns named in ``trailing`` come last; the caller reads them. No value is decoded.
+    The columns after the first ``skip`` must be the fields of the record, in order. The last fields, named in
+    ``defaults``, have no columns and keep their defaults. Columns named in ``trailing`` come last; the caller reads
+    them. No value is decoded.
     """
 
-    def __init__(self, record_type: type[R], *statements: str, skip: int = 0, trailing: Collection[str] = ()) -> None:
+    def __init__(
+        self,
+        record_type: type[R],
+        *statements: str,
+        skip: int = 0,
+        trailing: Collection[str] = (),
+        defaults: Collection[str] = (),
+    ) -> None:
         self.record_type = record_type
         self.statements = statements
         self._skip = skip
         self._trailing = tuple(trailing)
+        self._defaults = tuple(defaults)
         _registered.append(self)
 
     def one(self, row: Any) -> R:
@@ -123,13 +132,19 @@ class PositionalMapper(Generic[R]):
         """Return how the columns of a statement differ from the fields; None if they do not."""
         end = len(columns) - len(self._trailing)
         mapped, last = list(columns)[self._skip : end], tuple(columns)[end:]
-        expected = [field.name for field in fields(self.record_type)]  # type: ignore[arg-type]
+        names = [field.name for field in fields(self.record_type)]  # type: ignore[arg-type]
+        column_count = len(names) - len(self._defaults)
+        expected, defaulted = names[:column_count], tuple(names[column_count:])
+        if defaulted != self._defaults:
+            return f"the last fields are {', '.join(defaulted)}, not {', '.join(self._defaults)}"
         if last != self._trailing:
             return f"the last columns are {', '.join(last)}, not {', '.join(self._trailing)}"
         for place, (column, name) in enumerate(zip(mapped, expected, strict=False)):
             if column != name:
                 return f"column {place + self._skip} is {column}, but the field there is {name}"
-        return f"without field: {', '.join(mapped[len(expected) :])}" if len(mapped) > len(expected) else None
+        missing, surplus = expected[len(mapped) :], mapped[len(expected) :]
+        problems = {"without column": missing, "without field": surplus}
+        return "; ".join(f"{text}: {', '.join(names)}" for text, names in problems.items() if names) or None
 
 
 AnyMapper = RowMapper[Any] | PositionalMapper[Any]

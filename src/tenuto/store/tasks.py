@@ -15,7 +15,7 @@ from uuid import UUID
 from tenuto.errors import StoreError, Unavailable
 from tenuto.ids import new_ids
 from tenuto.model.actors import Actor
-from tenuto.model.tasks import NewTask, Task, TaskState
+from tenuto.model.tasks import CLAIM_DEFAULTS, NewTask, Task, TaskState
 from tenuto.postgres.bulk_copy import array_literals, copy_tasks, to_columns
 from tenuto.postgres.database import Connection, Database, Row
 from tenuto.postgres.sql_loader import load_statements
@@ -33,11 +33,13 @@ _COLUMNS = (
 TAGS_INDEX = 13
 """Index of the tags in `task_row`."""
 # Claims map rows by position: a measured optimisation (benchmark drain); test_records.py checks the columns.
-_TASKS = PositionalMapper(
-    Task, SQL.claim_tasks, SQL.lock_expired_tasks, SQL.lock_tasks_of_worker, SQL.load_task_to_cancel
+_CLAIMED_TASKS = PositionalMapper(Task, SQL.claim_tasks, defaults=CLAIM_DEFAULTS)
+_LOST_TASKS = PositionalMapper(Task, SQL.lock_expired_tasks, SQL.lock_tasks_of_worker)
+_TASKS_TO_CANCEL = PositionalMapper(Task, SQL.load_task_to_cancel, defaults=("limit_slot", "overran_time_limit"))
+_LIMITED_TASKS = PositionalMapper(
+    Task, SQL.claim_limited_tasks, skip=1, trailing=("limit_slot",), defaults=CLAIM_DEFAULTS
 )
-_LIMITED_TASKS = PositionalMapper(Task, SQL.claim_limited_tasks, skip=1, trailing=("limit_slot",))
-_STANDBY_TASKS = PositionalMapper(Task, SQL.claim_standby_tasks, trailing=("limit_slot",))
+_STANDBY_TASKS = PositionalMapper(Task, SQL.claim_standby_tasks, trailing=("limit_slot",), defaults=CLAIM_DEFAULTS)
 QueuePosition: TypeAlias = tuple[int, datetime, UUID]
 QUEUE_START: QueuePosition = (-32768, datetime(1, 1, 1, tzinfo=UTC), UUID(int=0))
 _LOWEST_RANK = -32769
@@ -283,7 +285,7 @@ async def claim_tasks(
     rows = await database.write_once(
         SQL.claim_tasks, worker_id, lease, list(queues), limit, ranks, instants, ids, list(excluded_ids)
     )
-    return _sort_by_urgency(_TASKS.all(rows))
+    return _sort_by_urgency(_CLAIMED_TASKS.all(rows))
 
 
 async def claim_limited_tasks(
@@ -403,7 +405,7 @@ async def has_recoverable_tasks(database: Database) -> bool:
 async def lock_expired_tasks(connection: Connection, limit: int, excluded_ids: Sequence[UUID] = ()) -> list[Task]:
     """Lock the executions, batches and manifests of tasks with an expired lease, then lock and return the tasks."""
     owners = await _lock_owners(connection, SQL.list_owners_of_expired_tasks, limit, list(excluded_ids))
-    return _TASKS.all(await connection.fetch(SQL.lock_expired_tasks, limit, list(excluded_ids), *owners))
+    return _LOST_TASKS.all(await connection.fetch(SQL.lock_expired_tasks, limit, list(excluded_ids), *owners))
 
 
 async def lock_tasks_of_worker(
@@ -411,7 +413,9 @@ async def lock_tasks_of_worker(
 ) -> list[Task]:
     """Lock the executions, batches and manifests of tasks of an ended worker, then lock and return the tasks."""
     owners = await _lock_owners(connection, SQL.list_owners_of_worker_tasks, limit, list(excluded_ids), worker_id)
-    return _TASKS.all(await connection.fetch(SQL.lock_tasks_of_worker, limit, list(excluded_ids), *owners, worker_id))
+    return _LOST_TASKS.all(
+        await connection.fetch(SQL.lock_tasks_of_worker, limit, list(excluded_ids), *owners, worker_id)
+    )
 
 
 async def _lock_owners(connection: Connection, statement: str, *values: Any) -> tuple[list[UUID], ...]:
@@ -426,7 +430,7 @@ async def _lock_owners(connection: Connection, statement: str, *values: Any) -> 
 
 async def load_task_to_cancel(database: Database, task_id: UUID) -> Task | None:
     """Return a task with the columns that a cancellation needs."""
-    return _TASKS.optional(await database.fetch_one(SQL.load_task_to_cancel, task_id))
+    return _TASKS_TO_CANCEL.optional(await database.fetch_one(SQL.load_task_to_cancel, task_id))
 
 
 async def load_attempt_began_at(database: Database, task_id: UUID) -> datetime | None:
