@@ -444,7 +444,7 @@ class Extension:
     name: str = ""
     """Prefix of settings, schema, routes, topics and audit actions: lower-case letters, digits and underscores."""
     requires_tenuto: str = ""
-    """Versions of Tenuto that the extension works with: ``>=0.1,<0.2``."""
+    """Versions of Tenuto that the extension works with: ``>=0.1,<0.2``. An installed extension must declare them."""
 
     def settings(self) -> type[BaseModel] | None:
         """The settings section: the table ``[NAME]`` of ``tenuto.toml`` and variables ``TENUTO_NAME_…``."""

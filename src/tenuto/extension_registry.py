@@ -261,6 +261,13 @@ def load_extension(entry_point: EntryPoint) -> Extension:
             code="extension.name.conflict",
             remedy="give both the same name",
         )
+    if not extension.requires_tenuto.strip():
+        raise Invalid(
+            "it does not declare which versions of Tenuto it works with",
+            code="extension.version.missing",
+            field="requires_tenuto",
+            remedy=f'set `requires_tenuto = ">=X,<Y"` in the extension {extension.name}; this is Tenuto {__version__}',
+        )
     return extension
 
 

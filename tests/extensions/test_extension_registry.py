@@ -75,8 +75,13 @@ class Misnamed(Extension):
     name = "Not A Name"
 
 
+class Undeclared(Extension):
+    name = "undeclared"
+
+
 class BrokenRetention(Extension):
     name = "broken"
+    requires_tenuto = ">=0.1"
 
     def retention(self) -> Sequence[Retention]:
         raise KeyError("no such key")
@@ -141,6 +146,7 @@ def test_registry_loads_installed_extensions(installed: list[EntryPoint]) -> Non
         ("gone", "no_such_module:Extension", "ModuleNotFoundError: No module named 'no_such_module'"),
         ("empty", f"{__name__}:NOTHING", f"AttributeError: module '{__name__}' has no attribute 'NOTHING'"),
         ("path", "pathlib:Path", "pathlib:Path is of type PosixPath, not an extension"),
+        ("undeclared", f"{__name__}:Undeclared", "it does not declare which versions of Tenuto it works with"),
         ("other", f"{__name__}:Inventory", "the extension is named 'inventory', but its entry point 'other'"),
     ],
 )
@@ -151,6 +157,10 @@ def test_registry_names_an_extension_that_cannot_be_imported(
     registry = ExtensionRegistry()
     assert [extension.name for extension in registry.extensions] == ["broken"]
     assert [(failure.extension, failure.problem) for failure in registry.failures] == [(name, problem)]
+
+
+def test_registry_loads_a_given_extension_without_versions() -> None:
+    assert [extension.name for extension in ExtensionRegistry([Undeclared()]).extensions] == ["undeclared"]
 
 
 def test_registry_does_not_import_disabled_extensions(installed: list[EntryPoint]) -> None:

@@ -95,6 +95,7 @@ def count_items() -> None:
 
 class CountCommand(Extension):
     name = "inventory"
+    requires_tenuto = ">=0.1"
 
     def commands(self) -> Sequence[CommandEntry]:
         return [CommandEntry("count", "Work", "Count items", f"{__name__}:count_items")]
@@ -102,6 +103,7 @@ class CountCommand(Extension):
 
 class SameCommand(Extension):
     name = "inventory"
+    requires_tenuto = ">=0.1"
 
     def commands(self) -> Sequence[CommandEntry]:
         return [CommandEntry("task", "Work", "Count items", "no_such_module:command")]
@@ -109,6 +111,7 @@ class SameCommand(Extension):
 
 class LazyCommand(Extension):
     name = "inventory"
+    requires_tenuto = ">=0.1"
 
     def commands(self) -> Sequence[CommandEntry]:
         return [CommandEntry("lazy", "Work", "Count items lazily", "no_such_module:command")]
