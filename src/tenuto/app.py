@@ -174,9 +174,7 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
 
     def _register_extension_kinds(self) -> None:
         self.jobs.load_more_kinds = lambda: None  # once
-        for contribution in self.extension_registry.collect(
-            "step kinds", lambda extension: extension.step_kinds(self._extension_services(extension))
-        ):
+        for contribution in self.extension_registry.step_kinds():
             try:
                 self.jobs.add_kind(contribution.value)
             except Invalid as error:

@@ -418,12 +418,16 @@ class ChangeAuthor:
     reason: str | None = None
 
 
+CORE_LISTS = ("schedules", "manifests", "groups")
+"""The lists of definition files that belong to Tenuto."""
+
+
 @dataclass(frozen=True, slots=True)
 class DefinitionList(Generic[D]):
     """A top-level list of definition files, planned and applied with the schedules and manifests of the same files."""
 
     name: str
-    """Name of the list in the file: ``systems``."""
+    """Name of the list in the file: ``systems``. No two extensions have a list of the same name."""
     parse: Callable[[ListEntry], D]
     """Returns the declaration; raises `Invalid` with the field at fault."""
     key: Callable[[D], str]

@@ -16,16 +16,25 @@ from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from tenuto.contribution_checks import check_service, check_values
 from tenuto.errors import Invalid, TenutoError, Unavailable
 from tenuto.extension import (
+    AuditAction,
     Contribution,
+    DefinitionList,
     EventOptions,
+    EventSource,
+    EventTopics,
     Extension,
     ExtensionFailure,
     ExtensionServices,
+    MetricSource,
+    PartitionedTable,
     ProcessRole,
     Retention,
+    RouterEntry,
     Service,
+    StepKind,
 )
 from tenuto.logs import Log
 from tenuto.version import __version__
@@ -38,6 +47,9 @@ _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _RESERVED_NAMES = ("tenuto", "worker", "extensions")
 _TIMEOUT_CODES = ("database.statement_timeout", "database.lock_timeout")
 _CONDITION = re.compile(r"\s*(>=|<=|==|!=|<|>)\s*(\d+(?:\.\d+)*)\s*")
+
+_EXTENSION_ERRORS = (Exception, SystemExit)
+"""What the code of an extension may raise; a module that calls `sys.exit` must not end the process."""
 
 T = TypeVar("T")
 
@@ -101,9 +113,14 @@ class ExtensionRegistry:
         for extension in (*self._built_in, *self.extensions):
             try:
                 found += [Contribution(extension, value) for value in contribute(extension)]
-            except Exception as error:  # noqa: BLE001 — code of an extension: the others and the core go on
+            except _EXTENSION_ERRORS as error:
                 self.report_failure(extension.name, part, error)
         return found
+
+    def check(self, extension: Extension, values: Iterable[object], kind: type[T]) -> list[T]:
+        """Return what an extension contributes; raise an error if a value has another type, or a name that does not
+        belong to the extension."""
+        return check_values(extension, values, kind, owns_names=not self.is_built_in(extension))
 
     @contextmanager
     def isolate(self, extension: Extension, part: str) -> Iterator[None]:
@@ -111,7 +128,7 @@ class ExtensionRegistry:
         try:
             yield
             self.clear_failure(extension.name, part)
-        except Exception as error:  # code of an extension: the others and the core go on
+        except _EXTENSION_ERRORS as error:
             # The extension is not to blame for the connection, but for a slow statement.
             if isinstance(error, Unavailable) and error.code not in _TIMEOUT_CODES:
                 raise
@@ -121,14 +138,61 @@ class ExtensionRegistry:
         """Return the background services of a process with this role. Their errors do not stop the process."""
         found = self.collect(
             "background services",
-            lambda extension: extension.background_services(role, self.create_services(extension)),
+            lambda extension: [
+                _IsolatedService(self, extension, check_service(service))
+                for service in extension.background_services(role, self.create_services(extension))
+            ],
         )
-        return [_IsolatedService(self, each.extension, each.value) for each in found]
+        return [each.value for each in found]
 
     def retention(self) -> list[Retention]:
         """Return the records that housekeeping deletes."""
-        found = self.collect("retention", lambda extension: extension.retention())
+        found = self.collect("retention", lambda extension: self.check(extension, extension.retention(), Retention))
         return [replace(each.value, name=f"{each.extension.name}: {each.value.name}") for each in found]
+
+    def step_kinds(self) -> list[Contribution[StepKind]]:
+        """Return the kinds of steps."""
+        return self.collect(
+            "step kinds",
+            lambda extension: self.check(extension, extension.step_kinds(self.create_services(extension)), StepKind),
+        )
+
+    def event_topics(self) -> list[Contribution[EventTopics]]:
+        """Return the topics of the event feed."""
+        return self.collect(
+            "event topics", lambda extension: self.check(extension, extension.event_topics(), EventTopics)
+        )
+
+    def event_sources(self, options: EventOptions) -> list[Contribution[EventSource]]:
+        """Create the sources of the event feed."""
+        return self.collect(
+            "event topics",
+            lambda extension: [
+                topics.create_source(options) for topics in self.check(extension, extension.event_topics(), EventTopics)
+            ],
+        )
+
+    def metrics(self) -> list[Contribution[MetricSource]]:
+        """Return the sources of metrics."""
+        return self.collect("metrics", lambda extension: self.check(extension, extension.metrics(), MetricSource))
+
+    def definition_lists(self) -> list[Contribution[DefinitionList[Any]]]:
+        """Return the lists of definition files. If two extensions have the same list, the first is used."""
+        owners: dict[str, str] = {}
+
+        def contribute(extension: Extension) -> list[DefinitionList[Any]]:
+            found: list[DefinitionList[Any]] = self.check(extension, extension.definition_lists(), DefinitionList)
+            for each in found:
+                if each.name in owners:
+                    raise Invalid(
+                        f"the list {each.name!r} of definition files belongs to the extension {owners[each.name]!r}",
+                        code="extension.list.duplicate",
+                        remedy="disable one of the extensions",
+                    )
+            owners.update({each.name: extension.name for each in found})
+            return found
+
+        return self.collect("definition lists", contribute)
 
     def monthly_tables(self) -> list[MonthlyTable]:
         """Return the tables that are partitioned by month."""
@@ -140,7 +204,7 @@ class ExtensionRegistry:
                 "partitioned tables",
                 lambda extension: [
                     MonthlyTable(f"tenuto_{extension.name}", table.table, table.key, table.cutoff)
-                    for table in extension.partitioned_tables()
+                    for table in self.check(extension, extension.partitioned_tables(), PartitionedTable)
                 ],
             )
         ]
@@ -149,24 +213,29 @@ class ExtensionRegistry:
         """Ask every extension for all that it contributes, so that `failures` is complete."""
         parts: dict[str, Callable[[Extension], Iterable[object]]] = {
             "settings": lambda each: [self.create_services(each).get_section()],
-            "partitioned tables": lambda each: each.partitioned_tables(),
-            "step kinds": lambda each: [kind.create_job() for kind in each.step_kinds(self.create_services(each))],
+            "partitioned tables": lambda each: self.check(each, each.partitioned_tables(), PartitionedTable),
+            "step kinds": lambda each: [
+                kind.create_job().input_schema()
+                for kind in self.check(each, each.step_kinds(self.create_services(each)), StepKind)
+            ],
             "operations": lambda each: [each.operations(self.create_services(each))],
-            "routers": lambda each: [resolve_target(router.target) for router in each.routers()],
+            "routers": lambda each: [
+                resolve_target(router.target) for router in self.check(each, each.routers(), RouterEntry)
+            ],
             "commands": lambda each: [resolve_target(command.target) for command in each.commands()],
             "pages": lambda each: [resolve_target(page.load) for page in each.pages()],
             "panels": lambda each: [resolve_target(panel.load) for panel in each.panels()],
             "page assets": lambda each: [each.page_assets()],
-            "retention": lambda each: each.retention(),
-            "event topics": lambda each: [topics.create_source(EventOptions()) for topics in each.event_topics()],
-            "metrics": lambda each: each.metrics(),
-            "audit actions": lambda each: each.audit_actions(),
-            "definition lists": lambda each: each.definition_lists(),
+            "retention": lambda each: self.check(each, each.retention(), Retention),
+            "audit actions": lambda each: self.check(each, each.audit_actions(), AuditAction),
         }
+        self.event_sources(EventOptions())
+        self.metrics()
+        self.definition_lists()
         for part, contribute in parts.items():
             self.collect(part, contribute)
 
-    def report_failure(self, extension: str, part: str, error: Exception, remedy: str | None = None) -> None:
+    def report_failure(self, extension: str, part: str, error: BaseException, remedy: str | None = None) -> None:
         """Log a failure once and keep it for the doctor."""
         problem = error.message if isinstance(error, TenutoError) else f"{type(error).__name__}: {error}"
         known_remedy = error.remedy if isinstance(error, TenutoError) else None
@@ -197,7 +266,7 @@ class ExtensionRegistry:
                         code="extension.name.duplicate",
                         remedy="uninstall one of them",
                     )
-            except Exception as error:  # noqa: BLE001 — importing the code of an extension may raise anything
+            except _EXTENSION_ERRORS as error:
                 self.report_failure(label, "loading", error)
                 continue
             if extension.name not in disabled:
@@ -225,19 +294,26 @@ class _IsolatedService:
 
     @property
     def is_ready(self) -> bool:
-        return self._service.is_ready
+        try:
+            return bool(self._service.is_ready)
+        except _EXTENSION_ERRORS as error:
+            self._report(error)
+            return False
 
     async def start(self) -> None:
         try:
             await self._service.start()
-        except Exception as error:  # noqa: BLE001 — code of an extension: the process starts without it
-            self._registry.report_failure(self._extension.name, f"background service {self.name}", error)
+        except _EXTENSION_ERRORS as error:  # the process starts without it
+            self._report(error)
 
     async def stop(self) -> None:
         try:
             await self._service.stop()
-        except Exception as error:  # noqa: BLE001 — code of an extension: the other services must stop too
-            self._registry.report_failure(self._extension.name, f"background service {self.name}", error)
+        except _EXTENSION_ERRORS as error:  # the other services must stop too
+            self._report(error)
+
+    def _report(self, error: BaseException) -> None:
+        self._registry.report_failure(self._extension.name, f"background service {self.name}", error)
 
 
 def find_entry_points() -> list[EntryPoint]:

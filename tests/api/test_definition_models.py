@@ -13,6 +13,7 @@ from tenuto.api import definition_bodies, definition_models
 from tenuto.api.application import create_api
 from tenuto.api.openapi import openapi_document
 from tenuto.definitions import definition_files
+from tenuto.extension import CORE_LISTS
 from tenuto.model.triggers import serialization
 
 SCHEDULE_FIELDS = set(definition_files._SCHEDULE_FIELDS)
@@ -44,7 +45,7 @@ TRIGGER_MODELS: dict[str, type[BaseModel]] = {
         (definition_models.GroupDeclaration, set(definition_files._GROUP_FIELDS)),
         (definition_models.RetryPolicyFields, set(definition_files._RETRY_FIELDS)),
         (definition_models.MisfireFields, set(definition_files._MISFIRE_FIELDS)),
-        (definition_models.DefinitionDocument, set(definition_files._SECTIONS)),
+        (definition_models.DefinitionDocument, set(CORE_LISTS)),
     ],
 )
 def test_definition_model_has_the_fields_of_the_parser(model: type[BaseModel], accepted: set[str]) -> None:

@@ -18,7 +18,9 @@ from tenuto.extension_registry import ExtensionRegistry, resolve_target
 def include_extension_routers(api: FastAPI, registry: ExtensionRegistry, core: Sequence[APIRouter]) -> None:
     """Mount the routers of all extensions. A router that cannot be used is reported and left out."""
     core_paths = {getattr(route, "path", "") for router in core for route in router.routes}
-    for contribution in registry.collect("routers", lambda extension: extension.routers()):
+    for contribution in registry.collect(
+        "routers", lambda extension: registry.check(extension, extension.routers(), RouterEntry)
+    ):
         with registry.isolate(contribution.extension, "routers"):
             router = _load_router(contribution.extension, contribution.value)
             tags: list[str | Enum] = [] if router.tags else [contribution.extension.name]

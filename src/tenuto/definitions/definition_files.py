@@ -15,6 +15,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from tenuto.definitions.document_parser import Document, child_path
 from tenuto.errors import Invalid, quoted
+from tenuto.extension import CORE_LISTS
 from tenuto.model import validation
 from tenuto.model.manifests import MAX_ACTIVE
 from tenuto.model.policies import RetryPolicy
@@ -38,7 +39,6 @@ ALL_MANIFESTS = "*"
 """The name of the group of all manifests."""
 NO_LIMIT = "none"
 
-_SECTIONS = ("schedules", "manifests", "groups")
 _TRIGGER_KIND_BY_FIELD = {"cron": "cron", "times": "times", "every": "interval"}
 _TRIGGER_FIELDS = (
     *_TRIGGER_KIND_BY_FIELD, "zone", "days", "between", "anchor", "start", "end", "excluded", "jitter",
@@ -221,12 +221,12 @@ def find_further_entries(documents: Iterable[Document]) -> list[DeclaredListEntr
 
 def _further_lists(whole: Mapping[str, Any]) -> list[str]:
     """Return the names of lists that may belong to extensions; `check_list_names` checks them."""
-    return [name for name, value in whole.items() if name not in _SECTIONS and isinstance(value, list) and value]
+    return [name for name, value in whole.items() if name not in CORE_LISTS and isinstance(value, list) and value]
 
 
 def check_list_names(entries: Iterable[DeclaredListEntry], known: Iterable[str]) -> None:
     """Raise an error for a list that neither the core nor an extension reads."""
-    names = (*_SECTIONS, *known)
+    names = (*CORE_LISTS, *known)
     for each in entries:
         _DefinitionReader(each.document)._check_known_fields({each.list_name: each.value}, "", names, "a file")
 
@@ -265,7 +265,7 @@ class _DefinitionReader:
         remedy = "begin the file with schedules: and a list of schedules"
         if not isinstance(whole, Mapping):
             raise self._error("the file declares nothing", "", remedy, code="definition.empty")
-        self._check_known_fields(whole, "", (*_SECTIONS, *_further_lists(whole)), "a file")
+        self._check_known_fields(whole, "", (*CORE_LISTS, *_further_lists(whole)), "a file")
         if not whole:
             raise self._error("the file declares nothing", "schedules", remedy, code="definition.empty")
         return self._list(whole[name], name) if name in whole else []

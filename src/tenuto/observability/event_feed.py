@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import StoreError, Unavailable
-from tenuto.extension import Event, EventOptions, EventSource, EventTopics, Extension
+from tenuto.extension import Event, EventOptions, EventTopics
 from tenuto.extension_registry import ExtensionRegistry
 from tenuto.logs import Log
 from tenuto.observability.event_sources import RESET, TOPICS, Reset
@@ -44,7 +44,7 @@ class ChangeDetector:
         options = EventOptions(is_catch_up, max_changes)
         self._sources = [each.create_source(options) for each in topics]
         self._extensions = extensions
-        self._extension_sources = [] if extensions is None else _create_sources(extensions, options)
+        self._extension_sources = [] if extensions is None else extensions.event_sources(options)
 
     async def detect_changes(self, database: Database, since: datetime) -> list[Event]:
         """Return the changes since an instant and since the previous call."""
@@ -52,24 +52,15 @@ class ChangeDetector:
         # Everything is read before any of it counts as reported: a failed poll is repeated.
         loaded = [(source, await source.load(database, since_commit)) for source in self._sources]
         found: list[Event] = []
-        for extension, source in self._extension_sources:
+        for each in self._extension_sources:
             assert self._extensions is not None
-            with self._extensions.isolate(extension, "event topics"):
-                found += source.detect_changes(await source.load(database, since_commit))
+            with self._extensions.isolate(each.extension, "event topics"):
+                changes = each.value.detect_changes(await each.value.load(database, since_commit))
+                found += self._extensions.check(each.extension, changes, Event)
         for source, changes in loaded:
             found += source.detect_changes(changes)
         resets = [event for event in found if event.topic == RESET]
         return resets[:1] or found
-
-
-def _create_sources(extensions: ExtensionRegistry, options: EventOptions) -> list[tuple[Extension, EventSource]]:
-    return [
-        (contribution.extension, contribution.value)
-        for contribution in extensions.collect(
-            "event topics",
-            lambda extension: [each.create_source(options) for each in extension.event_topics()],
-        )
-    ]
 
 
 MAX_ABSENCE = timedelta(hours=1)
@@ -180,8 +171,7 @@ class EventFeed:
         """The topics of the core and of all extensions."""
         found = [topic for each in TOPICS for topic in each.topics]
         if self._extensions is not None:
-            further = self._extensions.collect("event topics", lambda extension: extension.event_topics())
-            found += [topic for each in further for topic in each.value.topics]
+            found += [topic for each in self._extensions.event_topics() for topic in each.value.topics]
         return found
 
     @contextlib.asynccontextmanager

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from tenuto.clock import monotonic_seconds
+from tenuto.contribution_checks import check_metric_values
 from tenuto.errors import SchemaMismatch
 from tenuto.extension import LabelledValue, Metric
 from tenuto.extension_registry import ExtensionRegistry
@@ -69,10 +70,10 @@ class InstallationStatus:
     async def _load_extension_metrics(self, database: Database) -> dict[Metric, Sequence[LabelledValue]]:
         found: dict[Metric, Sequence[LabelledValue]] = {}
         assert self._extensions is not None
-        for contribution in self._extensions.collect("metrics", lambda extension: extension.metrics()):
+        for contribution in self._extensions.metrics():
             with self._extensions.isolate(contribution.extension, "metrics"):
                 values = await read_transactions.read_quickly(database, contribution.value.load)
-                found |= {metric: values.get(metric.name, ()) for metric in contribution.value.metrics}
+                found |= check_metric_values(contribution.value, values)
         return found
 
     async def readiness(self) -> Readiness:

@@ -132,7 +132,7 @@ class Plans(OperationGroup):
             return []
         check_lists(self._extensions, entries)
         planned = []
-        for contribution in _definition_lists(self._extensions):
+        for contribution in self._extensions.definition_lists():
             definition_list = contribution.value
             own = [each for each in entries if each.list_name == definition_list.name]
             if own:
@@ -190,11 +190,7 @@ class Plans(OperationGroup):
 def check_lists(extensions: ExtensionRegistry, entries: Sequence[DeclaredListEntry]) -> None:
     """Raise an error if files have a list that no extension reads."""
     if entries:
-        check_list_names(entries, [each.value.name for each in _definition_lists(extensions)])
-
-
-def _definition_lists(extensions: ExtensionRegistry) -> list[Contribution[DefinitionList[Any]]]:
-    return extensions.collect("definition lists", lambda extension: extension.definition_lists())
+        check_list_names(entries, [each.value.name for each in extensions.definition_lists()])
 
 
 def _parse_entries(

@@ -1,0 +1,213 @@
+"""A value of the wrong type, or with a name that is not the extension's, is a failure of its extension only."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from importlib.metadata import EntryPoint
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from tenuto import Tenuto
+from tenuto.extension import (
+    AuditAction,
+    DefinitionList,
+    Event,
+    EventTopics,
+    Extension,
+    ExtensionServices,
+    LabelledValue,
+    Metric,
+    MetricSource,
+    ProcessRole,
+    Retention,
+    Service,
+)
+from tenuto.extension_registry import ExtensionRegistry
+from tenuto.observability.event_feed import ChangeDetector, EventFeed
+from tenuto.postgres.database import Connection, Database
+
+
+class Faulty(Extension):
+    """Contributes the given values."""
+
+    name = "faulty"
+
+    def __init__(self, **values: Any) -> None:
+        self._values = values
+
+    def background_services(self, role: ProcessRole, services: ExtensionServices) -> Sequence[Service]:
+        return cast("Sequence[Service]", self._values.get("services", ()))
+
+    def retention(self) -> Sequence[Retention]:
+        return cast("Sequence[Retention]", self._values.get("retention", ()))
+
+    def event_topics(self) -> Sequence[EventTopics]:
+        return cast("Sequence[EventTopics]", self._values.get("topics", ()))
+
+    def metrics(self) -> Sequence[MetricSource]:
+        return cast("Sequence[MetricSource]", self._values.get("metrics", ()))
+
+    def audit_actions(self) -> Sequence[AuditAction]:
+        return cast("Sequence[AuditAction]", self._values.get("actions", ()))
+
+    def definition_lists(self) -> Sequence[DefinitionList[Any]]:
+        return cast("Sequence[DefinitionList[Any]]", self._values.get("lists", ()))
+
+
+class Source:
+    """Reports the given events."""
+
+    def __init__(self, *events: object) -> None:
+        self._events = events
+
+    async def load(self, database: Database, since: datetime) -> None: ...
+
+    def detect_changes(self, loaded: object) -> Any:
+        return self._events
+
+
+class Nameless:
+    is_ready = True
+
+    async def start(self) -> None: ...
+
+    async def stop(self) -> None: ...
+
+
+class Unsure(Nameless):
+    name = "unsure"
+
+    @property
+    def is_ready(self) -> bool:  # type: ignore[override]
+        raise OSError("no such device")
+
+
+async def _nothing(*_: object) -> Any: ...
+
+
+def _app(extension: Extension, home: Path, url: str = "postgresql://nowhere/x") -> Tenuto:
+    return Tenuto(url, home=home, extensions=[extension])
+
+
+def _parts(app: Tenuto) -> list[tuple[str, str]]:
+    return [(failure.extension, failure.part) for failure in app.extension_registry.failures]
+
+
+@pytest.mark.parametrize("service", [Nameless(), None, "service"])
+def test_registry_leaves_out_an_invalid_background_service(tmp_path: Path, service: object) -> None:
+    app = _app(Faulty(services=[service]), tmp_path)
+    assert app.extension_registry.background_services(ProcessRole.WORKER) == []
+    assert _parts(app) == [("faulty", "background services")]
+
+
+def test_service_whose_readiness_fails_is_not_ready(tmp_path: Path) -> None:
+    app = _app(Faulty(services=[Unsure()]), tmp_path)
+    (service,) = app.extension_registry.background_services(ProcessRole.WORKER)
+    assert not service.is_ready
+    assert _parts(app) == [("faulty", "background service unsure")]
+
+
+@pytest.mark.parametrize(
+    "retention", ["rows", Retention("rows", cast("Any", None)), Retention(cast("Any", 1), _nothing)]
+)
+def test_registry_leaves_out_an_invalid_retention(tmp_path: Path, retention: object) -> None:
+    app = _app(Faulty(retention=[retention]), tmp_path)
+    assert [each.name for each in app.extension_registry.retention()] == ["logs: entries"]
+    assert _parts(app) == [("faulty", "retention")]
+
+
+@pytest.mark.parametrize(
+    "topics",
+    [
+        "faulty.rows",
+        EventTopics(cast("Any", None), lambda options: Source()),
+        EventTopics(cast("Any", "faulty.rows"), lambda options: Source()),
+        EventTopics(("tasks",), lambda options: Source()),
+        EventTopics(("other.rows",), lambda options: Source()),
+    ],
+)
+def test_event_feed_leaves_out_invalid_topics(tmp_path: Path, topics: object) -> None:
+    app = _app(Faulty(topics=[topics]), tmp_path)
+    core = EventFeed(app.open).topics
+    assert EventFeed(app.open, app.extension_registry).topics == core
+    assert ChangeDetector(extensions=app.extension_registry)._extension_sources == []
+    assert _parts(app) == [("faulty", "event topics")]
+
+
+@pytest.mark.parametrize("event", [Event("reset", None), Event("tasks", None), "faulty.rows"])
+async def test_event_feed_leaves_out_invalid_events(url: str, tmp_path: Path, event: object) -> None:
+    topics = EventTopics(("faulty.rows",), lambda options: Source(event))
+    async with _app(Faulty(topics=[topics]), tmp_path, url) as app:
+        database = await app.open()
+        detector = ChangeDetector(extensions=app.extension_registry)
+        assert event not in await detector.detect_changes(database, database.clock.now())
+        assert _parts(app) == [("faulty", "event topics")]
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        Metric("rows", "gauge", "Rows."),
+        Metric("tenuto_tasks", "gauge", "Rows."),
+        Metric("tenuto_faulty_rows", "histogram", "Rows."),
+        Metric("tenuto_faulty_rows", "gauge", "Rows.", ("kind",)),
+        "tenuto_faulty_rows",
+    ],
+)
+async def test_metrics_leave_out_invalid_ones(url: str, tmp_path: Path, metric: Any) -> None:
+    async def load(connection: Connection) -> dict[str, Sequence[LabelledValue]]:
+        return {getattr(metric, "name", ""): [((), 1.0)]}
+
+    async with _app(Faulty(metrics=[MetricSource((metric,), load)]), tmp_path, url) as app:
+        text = await app.status.metrics()
+        assert "tenuto_database_up 1.0" in text
+        assert "Rows." not in text
+        assert _parts(app) == [("faulty", "metrics")]
+
+
+def _list(name: Any) -> DefinitionList[Any]:
+    return DefinitionList(name, lambda entry: entry, str, _nothing, _nothing)
+
+
+@pytest.mark.parametrize("name", ["schedules", "Not A Name", None])
+def test_registry_leaves_out_a_definition_list_with_an_invalid_name(tmp_path: Path, name: object) -> None:
+    app = _app(Faulty(lists=[_list(name)]), tmp_path)
+    assert app.extension_registry.definition_lists() == []
+    assert _parts(app) == [("faulty", "definition lists")]
+
+
+def test_registry_uses_the_first_of_two_definition_lists_with_the_same_name() -> None:
+    class Second(Faulty):
+        name = "second"
+
+    registry = ExtensionRegistry([Faulty(lists=[_list("items")]), Second(lists=[_list("items")])])
+    assert [each.extension.name for each in registry.definition_lists()] == ["faulty"]
+    (failure,) = registry.failures
+    assert (failure.extension, failure.part) == ("second", "definition lists")
+
+
+def test_registry_reports_an_audit_action_without_the_prefix(tmp_path: Path) -> None:
+    app = _app(Faulty(actions=[AuditAction("task.cancel", "A task was cancelled.")]), tmp_path)
+    app.extension_registry.try_all_parts()
+    assert _parts(app) == [("faulty", "audit actions")]
+
+
+def test_registry_names_an_extension_whose_module_exits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "exiting_extension.py").write_text("import sys\nsys.exit(3)\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    entry_points = [EntryPoint("exiting", "exiting_extension:Extension", "tenuto.extensions")]
+    monkeypatch.setattr("tenuto.extension_registry.find_entry_points", lambda: entry_points)
+    registry = ExtensionRegistry()
+    assert registry.extensions == ()
+    assert [(failure.extension, failure.problem) for failure in registry.failures] == [("exiting", "SystemExit: 3")]
+
+
+def test_registry_names_an_extension_whose_method_exits() -> None:
+    registry = ExtensionRegistry([Faulty()])
+    assert registry.collect("retention", lambda extension: sys.exit("no licence")) == []
+    (failure,) = registry.failures
+    assert failure.problem == "SystemExit: no licence"
