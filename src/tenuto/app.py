@@ -53,6 +53,7 @@ from tenuto.service import health_file
 from tenuto.settings import Settings, check_sections, load_section, load_settings, load_worker_settings
 from tenuto.steps.step_kinds import StepServices, register_step_kinds
 from tenuto.store import partitions
+from tenuto.store.access.audit_recorder import AuditedDatabase
 from tenuto.worker.executors import ExecutorFactory
 from tenuto.worker.executors.native import NativeExecutor
 from tenuto.worker.watchdog import DEFAULT_TIMING, WorkerTiming
@@ -114,8 +115,9 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
     # --- database and caller ----------------------------------------------------------------------------------------
 
     async def open(self) -> Database:
-        """Return the database of the app; the first call opens it."""
-        return await self._connections.open()
+        """Return the database of the app; the first call opens it. For the app of an audited caller it is read-only."""
+        database = await self._connections.open()
+        return AuditedDatabase(database) if self._caller.is_audited else database
 
     @property
     def is_open(self) -> bool:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import hashlib
 import hmac
+import itertools
 import json
 import stat
 from collections.abc import AsyncIterator
@@ -37,6 +38,8 @@ from tests.support.errors import raises_code
 from tests.support.waiting import eventually
 
 EVE = Actor.user("eve")
+NEW_LIMITS = itertools.count(10)
+"""Each limit differs from the one before, because only a change leaves an entry."""
 ENTRY = SealedEntry(
     "x", "2031-05-17T12:00:00", "user", "eve", "eve", "test", None, "queue.limit", None, None, None, None
 )
@@ -62,7 +65,7 @@ def acting_as_eve(app: Tenuto, **fields: Any) -> Tenuto:
 async def write_sealed_entries(app: Tenuto, count: int = 5) -> None:
     """Write entries, seal them and record a checkpoint."""
     for number in range(1, count + 1):
-        await acting_as_eve(app).limit_queue(f"queue-{number}", number)
+        await acting_as_eve(app).limit_queue(f"queue-{number}", next(NEW_LIMITS))
     await seal_waiting_entries(app)
     await checkpoints.record_checkpoint(await app.open(), app.settings.home)
 

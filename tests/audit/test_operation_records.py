@@ -9,10 +9,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 
 from tenuto import Actor, RetryPolicy, Step, Tenuto, every, manual
-from tenuto.errors import StoreError, UserError
+from tenuto.errors import Conflict, StoreError, UserError
+from tenuto.ids import new_id
 from tenuto.model.actors import Role
 from tenuto.model.operation_context import OperationContext
 from tenuto.operations.manifests import build_manifest
@@ -22,6 +24,7 @@ from tenuto.operations.schedules import schedule_definition
 from tenuto.postgres.database import Connection, Database
 from tenuto.settings import load_settings
 from tenuto.store.access.audit_recorder import AuditedDatabase, AuditEntry
+from tenuto_inventory.extension import Inventory
 from tests.support.errors import raises_code
 
 EVE = Actor.user("eve")
@@ -39,7 +42,7 @@ QUERIES = {
     "dead_letters.summary", "batches.find", "batches.get", "batches.items", "batches.list", "batches.list_items",
     "batches.wait", "plans.plan", "one_shots.find", "one_shots.list", "one_shots.list_ended", "one_shots.status",
     "api_keys.authenticate", "api_keys.authenticate_session", "api_keys.get", "api_keys.list", "logs.names",
-    "logs.read", "secrets.list", "secrets.resolve_text", "secrets.reveal",
+    "logs.read", "secrets.list", "secrets.resolve_text", "secrets.reveal", "extensions.inventory.items",
 }  # fmt: skip
 """Operations that only read. `api_keys.authenticate` also stores the last use of a key, which is no act of a person."""
 NOT_OPERATIONS = {
@@ -106,8 +109,10 @@ async def table_digest(database: Database, table: str) -> str:
 
 
 @pytest.fixture
-async def app(url: str, tmp_path: Path) -> AsyncIterator[Tenuto]:
-    app = Tenuto(settings=load_settings(database=url, home=tmp_path, master_key="A" * 43 + "="))
+async def app(new_url: str, tmp_path: Path) -> AsyncIterator[Tenuto]:
+    settings = load_settings(database=new_url, home=tmp_path, master_key="A" * 43 + "=")
+    app = Tenuto(settings=settings, extensions=[Inventory()])
+    await app.migrate()
 
     @app.job(name="bake", retry=RetryPolicy(max_retries=1))
     async def bake(loaves: int = 1) -> int:
@@ -127,9 +132,7 @@ async def make_every_change(app: Tenuto) -> set[str]:
     await change("enqueue_json", "task.create", acting.enqueue_json(bake, "{}"))
     await change("enqueue_many", "task.create", acting.enqueue_many(bake, [{}, {}]))
     await change("once", "one_shot.create", acting.once(bake, at="2131-01-01T00:00:00Z"))
-    async with (await app.open()).connection() as connection, connection.transaction():
-        await acting.enqueue_within(connection, bake)
-    await change("enqueue_within", "task.create", _enqueue_within(acting, bake))
+    await change("enqueue_within", "task.create", _enqueue_within(app, acting, bake))
     await change("cancel", "task.cancel", acting.cancel(task.id))
     await change("limit_queue", "queue.limit", acting.limit_queue("default", 7))
     await change("pause_queue", "queue.pause", acting.pause_queue("default"))
@@ -217,12 +220,15 @@ async def make_every_change(app: Tenuto) -> set[str]:
     opened = await change("api_keys.redeem_link", "session.open", acting.api_keys.redeem_link(link))
     await change("api_keys.end_session", "session.close", acting.api_keys.end_session(opened[0]))
     await change("api_keys.revoke", "key.revoke", acting.api_keys.revoke("ci"))
+
+    inventory = acting.extensions.inventory
+    await change("extensions.inventory.add", "inventory.item.add", inventory.add("flour", level=3))
     return recorder.recorded
 
 
-async def _enqueue_within(app: Tenuto, job: Any) -> None:
+async def _enqueue_within(app: Tenuto, acting: Tenuto, job: Any) -> None:
     async with (await app.open()).connection() as connection, connection.transaction():
-        await app.enqueue_within(connection, job)
+        await acting.enqueue_within(connection, job)
 
 
 def _document(text: str) -> Any:
@@ -305,3 +311,60 @@ async def _copy_rows(operation: AuditedDatabase, table: str) -> None:
         await connection.copy_to_table(name, schema_name=schema, source=rows)
 
     await operation.copy(load)
+
+
+async def test_database_and_connections_of_an_audited_app_are_read_only(app: Tenuto) -> None:
+    acting = app.acting_as(EVE)
+    with raises_code("audit.change_by_query", StoreError):
+        await (await acting.open()).write_all("INSERT INTO tenuto.queues (name) VALUES ('x')")
+    async with (await acting.open()).connection() as connection:
+        with pytest.raises(asyncpg.ReadOnlySQLTransactionError):
+            await connection.execute("INSERT INTO tenuto.queues (name) VALUES ('x')")
+    assert await app.queues() == []
+
+
+async def test_refused_or_repeated_operation_leaves_no_entry(app: Tenuto) -> None:
+    acting, bake = app.acting_as(EVE), app.jobs.get_job("bake")
+    for change in (acting.limit_queue("default", 3), acting.pause_queue("default"), acting.pause_queue("mail")):
+        await change
+    await acting.resume_queue("mail")
+    await app.manifests.create(build_manifest(bake, "oven", on_demand=True))
+    await app.resume_queue("default")
+    batch = await app.batches.enqueue("oven", [{"loaves": 1}, {"loaves": 2}])
+    async with app.worker(poll_seconds=0.1):
+        await app.batches.wait(batch.id, 30)
+    paused = await app.batches.enqueue("oven", [{"loaves": 3}])
+    letters = [letter.id for letter in await app.dead_letters.list()]
+    await acting.dead_letters.acknowledge_selected(letters)
+    await acting.batches.pause(paused.id)
+    await acting.pause_queue("default")
+    line = new_id()
+    await acting.logs.append("orders", "counted", key=line)
+    known = [entry.id for entry in await app.audit.list()]
+
+    await acting.limit_queue("default", 3)
+    await acting.pause_queue("default")
+    await acting.resume_queue("mail")
+    await acting.logs.append("orders", "counted", key=line)
+    with raises_code("batch.already_paused", Conflict):
+        await acting.batches.pause(paused.id)
+    with raises_code("batch.not_paused", Conflict):
+        await acting.batches.resume(batch.id)
+    assert await acting.dead_letters.retry_selected(letters) == 0
+    assert await acting.dead_letters.acknowledge_selected(letters) == 0
+    with raises_code("dead_letter.already_resolved", Conflict):
+        await acting.dead_letters.retry(letters[0])
+
+    assert [entry.id for entry in await app.audit.list()] == known
+
+
+async def test_declaration_that_adopts_a_definition_leaves_an_entry(app: Tenuto) -> None:
+    bake = app.jobs.get_job("bake")
+    definition = schedule_definition("by hand", manual(), [Step.job(bake)])
+    await app.schedules.create(definition)
+    acting = app.acting_as(EVE)
+    assert await acting.schedules.apply([definition]) == {"by hand": "unchanged"}
+    [entry] = await app.audit.list()
+    assert (entry.target, entry.before, entry.after) == ("by hand", {"origin": "hand"}, {"origin": "file"})
+    assert await acting.schedules.apply([definition]) == {"by hand": "unchanged"}
+    assert len(await app.audit.list()) == 1

@@ -97,9 +97,9 @@ async def test_step_of_a_paused_or_limited_queue_is_queued(how: str, db: Databas
     await start_execution(db, "a", "b")
     held = await claim_steps(db, worker_id)
     if how == "paused":
-        await workers.pause_queue(db, "default", by="Ana", reason=None)
+        await db.transaction(lambda connection: workers.pause_queue(connection, "default", by="Ana", reason=None))
     else:
-        await workers.limit_queue(db, "default", 1)
+        await db.transaction(lambda connection: workers.limit_queue(connection, "default", 1))
     next_claim = NextGroupClaim(worker_id, LEASE, ("default",), 5)
     await completion.finish(db, [make_settlement(held["a"], db.clock.now())], next_claim)
     assert next_claim.claimed == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -27,7 +28,8 @@ class SimulatedCrash(Exception):
 async def write_entries(database: Database, count: int = 1) -> None:
     for number in range(1, count + 1):
         entry = AuditEntry(OperationContext(Actor.user("eve"), "queue.limit", "test"), target="mail")
-        await workers.limit_queue(AuditedDatabase(database, entry), "mail", number)
+        limit = partial(workers.limit_queue, name="mail", max_running=number)
+        await AuditedDatabase(database, entry).transaction(limit)
 
 
 async def seal(database: Database) -> int:

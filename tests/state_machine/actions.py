@@ -188,13 +188,15 @@ class Actions:
     # --- queues -----------------------------------------------------------------------------------------------------
 
     def pause_queue(self, name: str) -> None:
-        self.run(workers.pause_queue(self.db, name, by="the machine", reason=None))
+        self.run(
+            self.db.transaction(lambda connection: workers.pause_queue(connection, name, by="the machine", reason=None))
+        )
 
     def resume_queue(self, name: str) -> None:
-        self.run(workers.resume_queue(self.db, name))
+        self.run(self.db.transaction(lambda connection: workers.resume_queue(connection, name)))
 
     def limit_queue(self, name: str, most: int | None) -> None:
-        self.run(workers.limit_queue(self.db, name, most))
+        self.run(self.db.transaction(lambda connection: workers.limit_queue(connection, name, most)))
 
     # --- schedules and executions -----------------------------------------------------------------------------------
 

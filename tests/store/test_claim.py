@@ -214,11 +214,11 @@ async def claim_names_under_limits(db: Database, worker_id: object, *queues: str
 
 
 async def set_queue(db: Database, name: str, max_running: int | None = None, *, paused: bool = False) -> None:
-    await workers.limit_queue(db, name, max_running)
+    await db.transaction(lambda connection: workers.limit_queue(connection, name, max_running))
     if paused:
-        await workers.pause_queue(db, name, by="ana", reason="test")
+        await db.transaction(lambda connection: workers.pause_queue(connection, name, by="ana", reason="test"))
     else:
-        await workers.resume_queue(db, name)
+        await db.transaction(lambda connection: workers.resume_queue(connection, name))
 
 
 async def test_queue_limit_is_never_exceeded(db: Database, register_worker: Register) -> None:

@@ -75,7 +75,7 @@ class ApiRoute(APIRoute):
                     await check_json_body(strict)
                 response = await handle(strict)
                 if call is not None and required_role is not None and required_role.stores_response:
-                    await store_response(call, response)
+                    await store_response(strict.app.state.tenuto, call, response)
                 return response
             except Conflict as error:
                 if call is not None and call.is_repeat:

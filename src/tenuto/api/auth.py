@@ -246,7 +246,7 @@ async def _check_idempotency_key(request: Request, call: ApiCall) -> None:
     call.is_repeat, call.object_id = True, earlier.subject
 
 
-async def store_response(call: ApiCall, response: Response) -> None:
+async def store_response(app: Tenuto, call: ApiCall, response: Response) -> None:
     """Store the response for repetitions of the request."""
     key, body = call.idempotency_key, getattr(response, "body", None)
     if key is None or body is None or response.status_code >= 500 or len(body) > _MAX_STORED_RESPONSE_BYTES:
@@ -256,4 +256,4 @@ async def store_response(call: ApiCall, response: Response) -> None:
         "headers": {name: value for name, value in response.headers.items() if name in _STORED_HEADERS},
         "body": bytes(body).decode("utf-8"),
     }
-    await idempotency_keys.store_response(await call.app.open(), key.actor, key.key, json.dumps(stored))
+    await idempotency_keys.store_response(await app.open(), key.actor, key.key, json.dumps(stored))

@@ -97,6 +97,11 @@ class ChangeContext:
         if self.entry is not None:
             self.entry.mark_unchanged()
 
+    def mark_unchanged_if_nothing_changed(self) -> None:
+        """Leave no audit entry, unless a change was added."""
+        if self.entry is not None and not self.entry.changes:
+            self.entry.mark_unchanged()
+
 
 D = TypeVar("D", bound=Definition)
 D_co = TypeVar("D_co", bound=Definition, covariant=True)
@@ -290,8 +295,7 @@ class VersionedDefinitions(ABC, Generic[D, S]):
             effect = await self.declare_in_tx(connection, new, context, id)
             if reported is None or effect != "unchanged":
                 reported = effect
-            if reported not in CHANGING_EFFECTS:
-                context.mark_unchanged()
+            context.mark_unchanged_if_nothing_changed()
             return reported
 
         return await database.transaction(act)
@@ -310,8 +314,9 @@ class VersionedDefinitions(ABC, Generic[D, S]):
         effect = declaration_effect(current, fields)
         if effect == "changed":
             await self._change(connection, current, new, context, declared=fields)
-        elif effect == "unchanged" and current.declared != fields:
+        elif effect == "unchanged" and current.declared != fields:  # from now on, the declaration owns it
             await self.rows.store_declaration(connection, current.id, fields, context.origin)
+            context.add_change(new.key, {"origin": current.origin}, {"origin": context.origin})
         return effect
 
     # --- implementation ---------------------------------------------------------------------------------------------

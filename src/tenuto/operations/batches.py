@@ -109,11 +109,6 @@ class Batches(OperationGroup):
         self._manifests = manifests
         self._dead_letters = dead_letters
 
-    def for_caller(self, caller: OperationCaller) -> Batches:
-        bound = super().for_caller(caller)
-        bound._dead_letters = self._dead_letters.for_caller(caller)
-        return bound
-
     async def enqueue(
         self,
         manifest: Manifest | str,
@@ -257,17 +252,21 @@ class Batches(OperationGroup):
     async def pause(self, id: UUID) -> None:
         """Pause a batch: no more items start; running items continue."""
         operation = await self._begin("batch.pause", target=str(id))
-        await pause_batch(operation.database, id, operation.now, operation.actor)
+        await pause_batch(
+            operation.database, id, operation.now, operation.actor, on_unchanged=operation.entry.mark_unchanged
+        )
 
     async def resume(self, id: UUID) -> None:
         """Resume a paused batch."""
         operation = await self._begin("batch.resume", target=str(id))
-        await resume_batch(operation.database, id, operation.now)
+        await resume_batch(operation.database, id, operation.now, on_unchanged=operation.entry.mark_unchanged)
 
     async def cancel(self, id: UUID) -> None:
         """Cancel a batch: remove items that have not started, and ask running ones to stop."""
         operation = await self._begin("batch.cancel", target=str(id))
-        await cancel_batch(operation.database, id, operation.now, operation.actor)
+        await cancel_batch(
+            operation.database, id, operation.now, operation.actor, on_unchanged=operation.entry.mark_unchanged
+        )
 
     async def retry_failed(self, id: UUID, *, note: str | None = None, request_id: UUID | None = None) -> int:
         """Retry the permanently failed items and return their number; see `DeadLetters.retry_selected`."""
@@ -440,28 +439,44 @@ async def complete_batch(database: Database, batch_id: UUID, now: datetime) -> N
     await database.transaction(lambda connection: batches.complete_submission(connection, batch_id, now))
 
 
-async def pause_batch(database: Database, id: UUID, now: datetime, by: Actor) -> None:
-    """Pause a batch. A repeated call completes an interrupted pause."""
+async def pause_batch(
+    database: Database, id: UUID, now: datetime, by: Actor, *, on_unchanged: Callable[[], None] = lambda: None
+) -> None:
+    """Pause a batch. A repeated call completes an interrupted pause.
+
+    ``on_unchanged`` is called in each transaction that changes nothing.
+    """
 
     async def hold_chunk(connection: Connection) -> int:
         if id not in await batches.lock_shared(connection, [id]):  # guard: batches.no_pause_after_resume
             return 0  # resumed meanwhile: held items would never be released
         return await batches.hold_batch_items(connection, id, CHUNK_SIZE)
 
-    paused = await database.transaction(lambda connection: batches.pause_batch(connection, id, now, by))
-    if not await _repeat_until_zero(database, hold_chunk) and not paused:
+    async def pause(connection: Connection) -> bool:
+        is_paused = await batches.pause_batch(connection, id, now, by)
+        if not is_paused:
+            on_unchanged()
+        return is_paused
+
+    paused = await database.transaction(pause)
+    if not await _repeat_until_zero(database, hold_chunk, on_unchanged) and not paused:
         found = await batches.load_batch(database, id)
         if found is None or found.paused_at != now:  # otherwise this call paused it and lost the reply
             raise _change_refusal(id, found, Conflict(f"batch {id} is already paused", code="batch.already_paused"))
 
 
-async def resume_batch(database: Database, id: UUID, now: datetime) -> None:
-    """Resume a paused batch. A repeated call completes an interrupted resumption."""
+async def resume_batch(
+    database: Database, id: UUID, now: datetime, *, on_unchanged: Callable[[], None] = lambda: None
+) -> None:
+    """Resume a paused batch; see `pause_batch`. A repeated call completes an interrupted resumption."""
     resumed = False
 
     async def act(connection: Connection) -> None:
         nonlocal resumed
-        resumed = await batches.resume_batch(connection, id) or resumed  # True if an earlier try lost its reply
+        is_resumed = await batches.resume_batch(connection, id)
+        if not is_resumed:
+            on_unchanged()
+        resumed = is_resumed or resumed  # True if an earlier try lost its reply
 
     async def release_chunk(connection: Connection) -> int:
         state = (await batches.lock_shared_with_state(connection, [id])).get(id)
@@ -470,13 +485,15 @@ async def resume_batch(database: Database, id: UUID, now: datetime) -> None:
         return await batches.release_batch_items(connection, id, now, CHUNK_SIZE)
 
     await database.transaction(act)
-    if not await _repeat_until_zero(database, release_chunk) and not resumed:
+    if not await _repeat_until_zero(database, release_chunk, on_unchanged) and not resumed:
         found = await batches.load_batch(database, id)
         raise _change_refusal(id, found, Conflict(f"batch {id} is not paused", code="batch.not_paused"))
 
 
-async def cancel_batch(database: Database, id: UUID, now: datetime, by: Actor) -> None:
-    """Cancel a batch. A repeated call completes an interrupted cancellation."""
+async def cancel_batch(
+    database: Database, id: UUID, now: datetime, by: Actor, *, on_unchanged: Callable[[], None] = lambda: None
+) -> None:
+    """Cancel a batch; see `pause_batch`. A repeated call completes an interrupted cancellation."""
 
     async def end_chunk(connection: Connection) -> int:
         state = (await batches.lock_shared_with_state(connection, [id])).get(id)
@@ -488,8 +505,14 @@ async def cancel_batch(database: Database, id: UUID, now: datetime, by: Actor) -
         )
         return len(tasks)
 
-    cancelled = await database.transaction(lambda connection: batches.cancel_batch(connection, id, now, by))
-    if not await _repeat_until_zero(database, end_chunk) and not cancelled:
+    async def cancel(connection: Connection) -> bool:
+        is_cancelled = await batches.cancel_batch(connection, id, now, by)
+        if not is_cancelled:
+            on_unchanged()
+        return is_cancelled
+
+    cancelled = await database.transaction(cancel)
+    if not await _repeat_until_zero(database, end_chunk, on_unchanged) and not cancelled:
         found = await batches.load_batch(database, id)
         if found is None:
             raise _not_found(id)
@@ -497,9 +520,17 @@ async def cancel_batch(database: Database, id: UUID, now: datetime, by: Actor) -
             raise _cancelled(found)
 
 
-async def _repeat_until_zero(database: Database, change_chunk: Callable[[Connection], Awaitable[int]]) -> int:
+async def _repeat_until_zero(
+    database: Database, change_chunk: Callable[[Connection], Awaitable[int]], on_unchanged: Callable[[], None]
+) -> int:
+    async def change(connection: Connection) -> int:
+        count = await change_chunk(connection)
+        if not count:
+            on_unchanged()
+        return count
+
     total = 0
-    while count := await database.transaction(change_chunk):
+    while count := await database.transaction(change):
         total += count
     return total
 

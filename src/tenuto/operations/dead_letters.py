@@ -124,6 +124,7 @@ class DeadLetters(OperationGroup):
             make_input=make_input,
             strict=True,
             task_id=request_id,
+            on_unchanged=operation.entry.mark_unchanged,
         )
         if id not in retried:
             raise await _resolution_refusal(database, id)
@@ -134,7 +135,13 @@ class DeadLetters(OperationGroup):
         self._check_note(note)
         operation = await self._begin("dead_letter.acknowledge", target=str(id), reason=note)
         if not await acknowledge_dead_letters(
-            operation.database, [id], operation.now, operation.actor, note=note, request_id=request_id
+            operation.database,
+            [id],
+            operation.now,
+            operation.actor,
+            note=note,
+            request_id=request_id,
+            on_unchanged=operation.entry.mark_unchanged,
         ):
             raise await _resolution_refusal(operation.database, id)
 
@@ -192,7 +199,13 @@ class DeadLetters(OperationGroup):
         for chunk in _transaction_chunks(ids):
             count += len(
                 await acknowledge_dead_letters(
-                    database, chunk, database.clock.now(), operation.actor, note=note, request_id=request
+                    database,
+                    chunk,
+                    database.clock.now(),
+                    operation.actor,
+                    note=note,
+                    request_id=request,
+                    on_unchanged=operation.entry.mark_unchanged,
                 )
             )
         return count
@@ -230,7 +243,13 @@ async def _retry_in_chunks(operation: Operation, ids: Sequence[UUID], note: str 
     for chunk in _transaction_chunks(ids):
         count += len(
             await retry_dead_letters(
-                database, chunk, database.clock.now(), operation.actor, note=note, request_id=request
+                database,
+                chunk,
+                database.clock.now(),
+                operation.actor,
+                note=note,
+                request_id=request,
+                on_unchanged=operation.entry.mark_unchanged,
             )
         )
     return count
@@ -247,13 +266,15 @@ async def retry_dead_letters(
     strict: bool = False,
     task_id: UUID | None = None,
     request_id: UUID | None = None,
+    on_unchanged: Callable[[], None] = lambda: None,
 ) -> dict[UUID, UUID]:
     """Retry dead letters with a new failure count, and return the new task id of each dead letter.
 
     Dead letters that are already resolved are skipped; so are those that cannot be retried, unless ``strict`` is set,
     which raises the reason. ``task_id`` is the id of the new task of a single dead letter. ``make_input`` makes the
     input from the current manifest. Dead letters retried earlier under the same ``request_id`` are included in the
-    result. Batches and manifests are locked before dead letters, in the lock order of finishing a task.
+    result. ``on_unchanged`` is called in a transaction that retries nothing. Batches and manifests are locked before
+    dead letters, in the lock order of finishing a task.
     """
     task_ids = {id: task_id or new_id() for id in ids}
     request = request_id or task_id or new_id()  # guard: idempotency.own_resolution
@@ -286,7 +307,10 @@ async def retry_dead_letters(
             tasks = [(dead_letter.task_id, task_ids[dead_letter.id]) for dead_letter in retried]
             await step_checkpoints.copy_checkpoints(connection, tasks)
         resolved = [(dead_letter.id, task_ids[dead_letter.id]) for dead_letter in retried]
-        await dead_letters.resolve_dead_letters(connection, resolved, now, by, note, request)
+        if resolved:
+            await dead_letters.resolve_dead_letters(connection, resolved, now, by, note, request)
+        else:
+            on_unchanged()
         return await dead_letters.find_resolved_by_request(connection, ids, request)
 
     return await database.transaction(act)
@@ -346,15 +370,19 @@ async def acknowledge_dead_letters(
     *,
     note: str | None,
     request_id: UUID | None = None,
+    on_unchanged: Callable[[], None] = lambda: None,
 ) -> set[UUID]:
     """Resolve open dead letters and return their ids, including those resolved earlier under this ``request_id``."""
     request = request_id or new_id()
 
     async def act(connection: Connection) -> set[UUID]:
         found = await dead_letters.lock_open_dead_letters(connection, ids)
-        await dead_letters.resolve_dead_letters(
-            connection, [(dead_letter.id, None) for dead_letter in found], now, by, note, request
-        )
+        if found:
+            await dead_letters.resolve_dead_letters(
+                connection, [(dead_letter.id, None) for dead_letter in found], now, by, note, request
+            )
+        else:
+            on_unchanged()
         return set(await dead_letters.find_resolved_by_request(connection, ids, request))
 
     return await database.transaction(act)

@@ -11,6 +11,7 @@ from tenuto.ids import new_id
 from tenuto.model import validation
 from tenuto.operations.listing import check_limit
 from tenuto.operations.operation import OperationGroup
+from tenuto.postgres.database import Connection
 from tenuto.store import named_logs
 from tenuto.store.named_logs import LogEntryRecord, NamedLogRecord
 
@@ -63,6 +64,14 @@ class Logs(OperationGroup):
         validation.check_log_message(message)
         validation.check_log_fields(given)
         operation = await self._begin("log.append", target=log, after={"message": message, "fields": given})
-        return await named_logs.append_entry(
-            operation.database, log, operation.now, message, given, key=key or new_id()
-        )
+        entry_key = key or new_id()
+
+        async def append(connection: Connection) -> LogEntryRecord:
+            entry, is_new = await named_logs.append_entry_in_tx(
+                connection, log, operation.now, message, given, key=entry_key
+            )
+            if not is_new:
+                operation.entry.mark_unchanged()
+            return entry
+
+        return await operation.database.transaction(append)

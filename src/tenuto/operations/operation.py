@@ -46,7 +46,8 @@ class OperationGroup:
     def for_caller(self: G, caller: OperationCaller) -> G:
         """Return the same operations for another caller; caches and declarations are shared."""
         bound = object.__new__(type(self))
-        vars(bound).update(vars(self))
+        for name, value in vars(self).items():
+            setattr(bound, name, value.for_caller(caller) if isinstance(value, OperationGroup) else value)
         bound._caller = caller
         return bound
 

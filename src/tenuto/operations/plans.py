@@ -167,6 +167,8 @@ class Plans(OperationGroup):
 
         async def act(connection: Connection) -> None:
             for each in planned.lists:  # before the schedules, whose steps may refer to their objects
+                if not each.plan.has_changes:
+                    continue
                 await each.definition_list.apply(
                     connection, each.plan, ChangeAuthor(operation.actor, operation.now, operation.context.reason)
                 )
@@ -179,8 +181,7 @@ class Plans(OperationGroup):
             await definition_plan.apply_plan_in_tx(SCHEDULES, connection, planned.schedules, context, schedule_ids)
             await definition_plan.apply_plan_in_tx(MANIFESTS, connection, planned.manifests, context, manifest_ids)
             await definition_plan.apply_groups_in_tx(connection, planned.groups, context)
-            if not planned.has_changes:  # at most the recorded origin of definitions changes
-                context.mark_unchanged()
+            context.mark_unchanged_if_nothing_changed()
 
         await database.transaction(act)
         if planned.has_changes:

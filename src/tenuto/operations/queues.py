@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from tenuto.errors import Invalid, quoted
 from tenuto.model import validation
 from tenuto.operations.operation import Operation, OperationGroup
-from tenuto.postgres.database import Database
+from tenuto.postgres.database import Connection
 from tenuto.store import tasks, workers
 from tenuto.store.workers import QueueRecord, WorkerRecord
 
@@ -36,7 +36,7 @@ class QueueOperations(OperationGroup):
             )
         _check_queue_name(name)
         operation = await self._begin("queue.limit", target=name, after={"max_running": max_running})
-        await _change_queue(operation, name, lambda database: workers.limit_queue(database, name, max_running))
+        await _change_queue(operation, name, lambda connection: workers.limit_queue(connection, name, max_running))
 
     async def pause_queue(self, name: str, reason: str | None = None) -> None:
         """Pause a queue: workers claim no more of its tasks; running tasks continue."""
@@ -45,17 +45,23 @@ class QueueOperations(OperationGroup):
         _check_queue_name(name)
         operation = await self._begin("queue.pause", target=name, reason=reason)
         by = operation.actor.name
-        await _change_queue(operation, name, lambda database: workers.pause_queue(database, name, by=by, reason=reason))
+        await _change_queue(
+            operation, name, lambda connection: workers.pause_queue(connection, name, by=by, reason=reason)
+        )
 
     async def resume_queue(self, name: str) -> None:
         """Resume a paused queue."""
         _check_queue_name(name)
         operation = await self._begin("queue.resume", target=name)
-        await _change_queue(operation, name, lambda database: workers.resume_queue(database, name))
+        await _change_queue(operation, name, lambda connection: workers.resume_queue(connection, name))
 
 
-async def _change_queue(operation: Operation, name: str, change: Callable[[Database], Awaitable[None]]) -> None:
-    await change(operation.database)
+async def _change_queue(operation: Operation, name: str, change: Callable[[Connection], Awaitable[bool]]) -> None:
+    async def act(connection: Connection) -> None:
+        if not await change(connection):
+            operation.entry.mark_unchanged()
+
+    await operation.database.transaction(act)
     await tasks.notify_services(operation.database, ["limits", f"queued {name}"])
 
 

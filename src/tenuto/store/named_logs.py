@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from tenuto.postgres.database import Database
+from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.records import FromJson, RowMapper
 
@@ -41,7 +41,8 @@ class NamedLogRecord:
     last_message: str
 
 
-_ENTRIES = RowMapper(LogEntryRecord, SQL.append_entry, SQL.list_newest_entries, SQL.list_oldest_entries)
+_ENTRIES = RowMapper(LogEntryRecord, SQL.list_newest_entries, SQL.list_oldest_entries)
+_APPENDED = RowMapper(LogEntryRecord, SQL.append_entry, unmapped=("is_new",))
 _LOGS = RowMapper(NamedLogRecord, SQL.list_logs)
 
 
@@ -56,10 +57,22 @@ async def append_entry(
     task_id: UUID | None = None,
 ) -> LogEntryRecord:
     """Append an entry, once for each key; return the stored one."""
-    text = None if fields is None else json.dumps(fields, ensure_ascii=False)
-    row = await database.write_one(SQL.append_entry, log, at, message, text, key, task_id)
+    row = await database.write_one(SQL.append_entry, log, at, message, _fields_text(fields), key, task_id)
     assert row is not None
-    return _ENTRIES.one(row)
+    return _APPENDED.one(row)
+
+
+async def append_entry_in_tx(
+    connection: Connection, log: str, at: datetime, message: str, fields: dict[str, Any] | None, *, key: UUID
+) -> tuple[LogEntryRecord, bool]:
+    """Like `append_entry`, within a transaction; also return whether the entry is new."""
+    row = await connection.fetchrow(SQL.append_entry, log, at, message, _fields_text(fields), key, None)
+    assert row is not None
+    return _APPENDED.one(row), row["is_new"]
+
+
+def _fields_text(fields: dict[str, Any] | None) -> str | None:
+    return None if fields is None else json.dumps(fields, ensure_ascii=False)
 
 
 async def list_logs(database: Database, after: str, limit: int) -> list[NamedLogRecord]:

@@ -4,7 +4,7 @@ INSERT INTO tenuto.log_entries (log, at, message, fields, key, task_id)
 VALUES ($1, $2, $3, $4, $5, $6)
 ON CONFLICT (key) DO UPDATE -- guard: logs.one_entry_per_task
 SET key = excluded.key -- guard: logs.one_entry_per_task
-RETURNING id, log, at, message, fields, task_id;
+RETURNING id, log, at, message, fields, task_id, xmax = 0 AS is_new;
 
 -- name: list_logs
 -- Return the logs by name, after a cursor, each with its newest entry. A loose index scan from name to name, because

@@ -194,16 +194,19 @@ async def list_repairs(database: Database) -> list[RepairRecord]:
     return _REPAIRS.all(await database.fetch_all(SQL.list_repairs))
 
 
-async def limit_queue(database: Database, name: str, max_running: int | None) -> None:
-    await database.write_all(SQL.limit_queue, name, max_running)
+async def limit_queue(connection: Connection, name: str, max_running: int | None) -> bool:
+    """Set the limit of a queue; return False if that changes nothing."""
+    return await connection.fetchrow(SQL.limit_queue, name, max_running) is not None
 
 
-async def pause_queue(database: Database, name: str, *, by: str, reason: str | None) -> None:
-    await database.write_all(SQL.pause_queue, name, by, reason)
+async def pause_queue(connection: Connection, name: str, *, by: str, reason: str | None) -> bool:
+    """Pause a queue; return False if it is paused."""
+    return await connection.fetchrow(SQL.pause_queue, name, by, reason) is not None
 
 
-async def resume_queue(database: Database, name: str) -> None:
-    await database.write_all(SQL.resume_queue, name)
+async def resume_queue(connection: Connection, name: str) -> bool:
+    """Resume a queue; return False if it is not paused."""
+    return await connection.fetchrow(SQL.resume_queue, name) is not None
 
 
 async def list_queues(database: Database, limit: int = 200) -> list[QueueRecord]:

@@ -95,7 +95,9 @@ LIMIT 100;
 -- Limit how many tasks of a queue run at once; null removes the limit. A pause stays.
 INSERT INTO tenuto.queues (name, max_running)
 VALUES ($1, $2)
-ON CONFLICT (name) DO UPDATE SET max_running = excluded.max_running;
+ON CONFLICT (name) DO UPDATE SET max_running = excluded.max_running
+WHERE queues.max_running IS DISTINCT FROM excluded.max_running
+RETURNING name;
 
 -- name: pause_queue
 -- Pause a queue. The first actor and reason stay.
@@ -105,7 +107,8 @@ ON CONFLICT (name) DO UPDATE
 SET paused_at = excluded.paused_at,
     paused_by = excluded.paused_by,
     reason = excluded.reason
-WHERE queues.paused_at IS NULL;
+WHERE queues.paused_at IS NULL
+RETURNING name;
 
 -- name: resume_queue
 -- Resume a queue. Its limit stays.
@@ -113,7 +116,9 @@ UPDATE tenuto.queues
 SET paused_at = NULL,
     paused_by = NULL,
     reason = NULL
-WHERE name = $1;
+WHERE name = $1
+  AND paused_at IS NOT NULL
+RETURNING name;
 
 -- name: list_queues
 -- Return all queues that have settings or open tasks, with task counts.

@@ -86,7 +86,9 @@ async def create_one_shots(db: Database, scenario: Scenario) -> None:
 
 
 async def change_with_audit_entry(db: Database, scenario: Scenario) -> None:
-    await workers.limit_queue(AuditedDatabase(db, _audit_entry(scenario, "asked for a limit")), "mail", 3)
+    await AuditedDatabase(db, _audit_entry(scenario, "asked for a limit")).transaction(
+        lambda connection: workers.limit_queue(connection, "mail", 3)
+    )
 
 
 async def store_response(db: Database, scenario: Scenario) -> None:

@@ -153,9 +153,9 @@ async def heartbeat_and_leave(db: Database, scenario: Scenario) -> None:
 
 
 async def limit_and_pause_queue(db: Database, scenario: Scenario) -> None:
-    await workers.limit_queue(db, "default", 5)
-    await workers.pause_queue(db, "default", by="tester", reason=None)
-    await workers.resume_queue(db, "default")
+    await db.transaction(lambda connection: workers.limit_queue(connection, "default", 5))
+    await db.transaction(lambda connection: workers.pause_queue(connection, "default", by="tester", reason=None))
+    await db.transaction(lambda connection: workers.resume_queue(connection, "default"))
 
 
 async def end_silent_processes(db: Database, scenario: Scenario) -> None:

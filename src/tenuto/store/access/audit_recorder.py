@@ -9,7 +9,8 @@ afterwards (`audit_log`), because a chain in the transaction would serialise all
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -97,6 +98,12 @@ class AuditedDatabase(Database):
 
     async def copy(self, load: Callable[[Connection], Awaitable[None]]) -> None:
         await self.transaction(load, tries=1)
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Connection]:
+        """Borrow a connection with an open read-only transaction."""
+        async with self._database.connection() as connection, connection.transaction(readonly=True):
+            yield connection
 
     async def _read(self, statement: str, values: Sequence[Any], tries: int) -> list[Row]:
         async def read(connection: Connection) -> list[Row]:
