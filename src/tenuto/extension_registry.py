@@ -209,6 +209,11 @@ class ExtensionRegistry:
             )
         ]
 
+    def audit_actions(self) -> list[AuditAction]:
+        """Return the actions that the operations of extensions record in the audit log."""
+        found = self.collect("audit actions", lambda each: self.check(each, each.audit_actions(), AuditAction))
+        return [each.value for each in found]
+
     def try_all_parts(self) -> None:
         """Ask every extension for all that it contributes, so that `failures` is complete."""
         parts: dict[str, Callable[[Extension], Iterable[object]]] = {

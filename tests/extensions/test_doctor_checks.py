@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -106,6 +107,18 @@ async def test_check_that_takes_too_long_is_a_warning(
         "the check slow of the extension stock failed",
     )
     assert found["extensions"].severity is Severity.OK
+
+
+async def test_check_that_returns_no_finding_is_a_warning(url: str, tmp_path: Path) -> None:
+    async def run(examination: Examination) -> Any:
+        return None
+
+    async with Tenuto(url, home=tmp_path, extensions=[Stock(DoctorCheck("empty", run))]) as app:
+        found = {finding.name: finding for finding in await app.doctor()}
+    assert (found["empty"].severity, found["empty"].details) == (
+        Severity.WARNING,
+        ["TypeError: expected Finding, not None"],
+    )
 
 
 async def test_error_of_a_core_check_ends_the_examination(

@@ -86,7 +86,10 @@ async def _run_check(database: Database, extensions: ExtensionSet, contribution:
         return await check.run(Examination(database, extensions.create_services(extension)))
     try:
         async with asyncio.timeout(CHECK_TIMEOUT_SECONDS):
-            return await check.run(Examination(database, extensions.create_services(extension)))
+            finding: object = await check.run(Examination(database, extensions.create_services(extension)))
+        if not isinstance(finding, Finding):
+            raise TypeError(f"expected Finding, not {finding!r:.80}")
+        return finding
     except Exception as error:  # noqa: BLE001 — code of an extension: the other checks must run
         return _failed_check(extension, check, error)
 
