@@ -6,10 +6,11 @@ Extensions are imported at first use, so a program that needs none of them does 
 
 from __future__ import annotations
 
+import asyncio
 import re
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -17,7 +18,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tenuto.contribution_checks import check_service, check_values
-from tenuto.errors import Invalid, TenutoError, Unavailable
+from tenuto.errors import EngineError, Invalid, TenutoError, Unavailable
 from tenuto.extension import (
     AuditAction,
     Contribution,
@@ -40,9 +41,14 @@ from tenuto.logs import Log
 from tenuto.version import __version__
 
 if TYPE_CHECKING:
+    from datetime import datetime
+
+    from tenuto.postgres.database import Database
     from tenuto.store.partitions import MonthlyTable
 
 ENTRY_POINT_GROUP = "tenuto.extensions"
+ISOLATION_TIMEOUT_SECONDS = 8.0
+"""How long the core waits for the code of an extension: less than a subscriber waits for the event feed to start."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _RESERVED_NAMES = ("tenuto", "worker", "extensions")
 _TIMEOUT_CODES = ("database.statement_timeout", "database.lock_timeout")
@@ -70,11 +76,13 @@ class ExtensionRegistry:
         built_in: Sequence[Extension] = (),
         disabled: Callable[[], Sequence[str]] = lambda: (),
         create_services: Callable[[Extension], ExtensionServices] = _no_services,
+        timeout_seconds: float = ISOLATION_TIMEOUT_SECONDS,
     ) -> None:
         """``given`` have priority over installed ones; ``disabled`` returns the names of those that are not loaded.
         ``built_in`` are those of Tenuto itself."""
         self._built_in = tuple(built_in)
         self.create_services = create_services
+        self.timeout_seconds = timeout_seconds
         self._given = tuple(given)
         self._disabled = disabled
         self._lock = threading.RLock()
@@ -134,6 +142,29 @@ class ExtensionRegistry:
                 raise
             self.report_failure(extension.name, part, error)
 
+    @asynccontextmanager
+    async def isolate_async(self, extension: Extension, part: str) -> AsyncIterator[None]:
+        """Isolate a block that awaits code of an extension: as `isolate`, with a time limit."""
+        with self.isolate(extension, part):
+            async with self.limit_time():
+                yield
+
+    @asynccontextmanager
+    async def limit_time(self) -> AsyncIterator[None]:
+        """Cancel the block, and raise an error, if it takes longer than the core waits for an extension."""
+        limit = asyncio.timeout(self.timeout_seconds)
+        try:
+            async with limit:
+                yield
+        except TimeoutError:
+            if not limit.expired():  # the extension's own
+                raise
+            raise EngineError(
+                f"no answer within {self.timeout_seconds:g} seconds",
+                code="extension.timeout",
+                remedy="report it to the author of the extension, or disable the extension",
+            ) from None
+
     def background_services(self, role: ProcessRole) -> list[Service]:
         """Return the background services of a process with this role. Their errors do not stop the process."""
         found = self.collect(
@@ -148,7 +179,20 @@ class ExtensionRegistry:
     def retention(self) -> list[Retention]:
         """Return the records that housekeeping deletes."""
         found = self.collect("retention", lambda extension: self.check(extension, extension.retention(), Retention))
-        return [replace(each.value, name=f"{each.extension.name}: {each.value.name}") for each in found]
+        return [self._isolate_retention(each.extension, each.value) for each in found]
+
+    def _isolate_retention(self, extension: Extension, retention: Retention) -> Retention:
+        """Name the extension, and limit the time of a batch; housekeeping isolates the errors."""
+
+        async def delete_batch(database: Database, cutoff: datetime, limit: int) -> int:
+            async with self.limit_time():
+                return await retention.delete_batch(database, cutoff, limit)
+
+        return replace(
+            retention,
+            name=f"{extension.name}: {retention.name}",
+            delete_batch=retention.delete_batch if self.is_built_in(extension) else delete_batch,
+        )
 
     def step_kinds(self) -> list[Contribution[StepKind]]:
         """Return the kinds of steps."""
@@ -307,13 +351,15 @@ class _IsolatedService:
 
     async def start(self) -> None:
         try:
-            await self._service.start()
+            async with self._registry.limit_time():
+                await self._service.start()
         except _EXTENSION_ERRORS as error:  # the process starts without it
             self._report(error)
 
     async def stop(self) -> None:
         try:
-            await self._service.stop()
+            async with self._registry.limit_time():
+                await self._service.stop()
         except _EXTENSION_ERRORS as error:  # the other services must stop too
             self._report(error)
 

@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import StoreError, Unavailable
-from tenuto.extension import Event, EventOptions, EventTopics
+from tenuto.extension import Contribution, Event, EventOptions, EventSource, EventTopics
 from tenuto.extension_registry import ExtensionRegistry
 from tenuto.logs import Log
 from tenuto.observability.event_sources import RESET, TOPICS, Reset
@@ -27,6 +27,8 @@ COMMIT_DELAY = timedelta(seconds=5)
 """A change is dated before it is committed: recent ones are queried again, and reported once."""
 MAX_CHANGES = 5_000
 """Limit per topic and poll; beyond it, subscribers must reload everything."""
+HANGING_SOURCE_PAUSE_SECONDS = 60.0
+"""How long the source of an extension is skipped after it has not answered in time."""
 
 
 class ChangeDetector:
@@ -44,6 +46,8 @@ class ChangeDetector:
         options = EventOptions(is_catch_up, max_changes)
         self._sources = [each.create_source(options) for each in topics]
         self._extensions = extensions
+        self._skipped_until: dict[int, float] = {}
+        """Extension sources that did not answer in time, by index: the other topics must not wait for them again."""
         self._extension_sources = [] if extensions is None else extensions.event_sources(options)
 
     async def detect_changes(self, database: Database, since: datetime) -> list[Event]:
@@ -52,15 +56,27 @@ class ChangeDetector:
         # Everything is read before any of it counts as reported: a failed poll is repeated.
         loaded = [(source, await source.load(database, since_commit)) for source in self._sources]
         found: list[Event] = []
-        for each in self._extension_sources:
-            assert self._extensions is not None
-            with self._extensions.isolate(each.extension, "event topics"):
-                changes = each.value.detect_changes(await each.value.load(database, since_commit))
-                found += self._extensions.check(each.extension, changes, Event)
+        for index, each in enumerate(self._extension_sources):
+            found += await self._detect_extension_changes(index, each, database, since_commit)
         for source, changes in loaded:
             found += source.detect_changes(changes)
         resets = [event for event in found if event.topic == RESET]
         return resets[:1] or found
+
+    async def _detect_extension_changes(
+        self, index: int, source: Contribution[EventSource], database: Database, since: datetime
+    ) -> list[Event]:
+        assert self._extensions is not None
+        started_at = monotonic_seconds()
+        if started_at < self._skipped_until.get(index, started_at):
+            return []
+        found: list[Event] = []
+        async with self._extensions.isolate_async(source.extension, "event topics"):
+            changes = source.value.detect_changes(await source.value.load(database, since))
+            found = self._extensions.check(source.extension, changes, Event)
+        if monotonic_seconds() - started_at >= self._extensions.timeout_seconds:
+            self._skipped_until[index] = monotonic_seconds() + HANGING_SOURCE_PAUSE_SECONDS
+        return found
 
 
 MAX_ABSENCE = timedelta(hours=1)

@@ -71,7 +71,7 @@ class InstallationStatus:
         found: dict[Metric, Sequence[LabelledValue]] = {}
         assert self._extensions is not None
         for contribution in self._extensions.metrics():
-            with self._extensions.isolate(contribution.extension, "metrics"):
+            async with self._extensions.isolate_async(contribution.extension, "metrics"):
                 values = await read_transactions.read_quickly(database, contribution.value.load)
                 found |= check_metric_values(contribution.value, values)
         return found
