@@ -108,6 +108,7 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         self.jobs.add_kind(StepKind(SCHEDULE, lambda: schedule_step.schedule_step_job(self.open)))
         self.jobs.add_kind(StepKind(MANIFEST, lambda: manifest_step.manifest_step_job(self.open, self.manifests.run)))
         self.jobs.load_more_kinds = self._register_extension_kinds
+        self.jobs.explain_missing_kind = self.extension_registry.explain_missing_kind
         register_step_kinds(
             self.jobs, StepServices(self.open, self._current_settings, self.secrets.resolve_text, self._drivers)
         )

@@ -18,7 +18,7 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tenuto.contribution_checks import check_service, check_values
-from tenuto.errors import EngineError, Invalid, TenutoError, Unavailable
+from tenuto.errors import EngineError, Invalid, MissingExtra, TenutoError, Unavailable
 from tenuto.extension import (
     AuditAction,
     Contribution,
@@ -285,7 +285,9 @@ class ExtensionRegistry:
             self.collect(part, contribute)
 
     def report_failure(self, extension: str, part: str, error: BaseException, remedy: str | None = None) -> None:
-        """Log a failure once and keep it for the doctor."""
+        """Log a failure once and keep it for the doctor. Without its extra, a contribution has not failed."""
+        if isinstance(error, MissingExtra):
+            return
         problem = error.message if isinstance(error, TenutoError) else f"{type(error).__name__}: {error}"
         known_remedy = error.remedy if isinstance(error, TenutoError) else None
         failure = ExtensionFailure(
@@ -294,6 +296,12 @@ class ExtensionRegistry:
         if self._failures.get((extension, part)) != failure:
             self._failures[extension, part] = failure
             log.error("extension failed", extension=extension, part=part, error=problem, remedy=failure.remedy)
+
+    def explain_missing_kind(self, kind: str) -> str | None:
+        """Return why the extension whose name begins this step kind cannot be used; None if it can, or is unknown."""
+        found = (each for each in self._failures.values() if kind.startswith(f"{each.extension}."))
+        failure = next((each for each in found if each.part in ("loading", "step kinds")), None)
+        return None if failure is None else f"the extension {failure.extension!r} failed: {failure.problem}"
 
     def clear_failure(self, extension: str, part: str) -> None:
         """Forget a failure whose cause has been removed."""

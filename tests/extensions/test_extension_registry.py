@@ -9,11 +9,12 @@ from pathlib import Path
 import pytest
 from pydantic import BaseModel, Field
 
-from tenuto import Actor, Tenuto
+from tenuto import Actor, Step, Tenuto, manual
 from tenuto.errors import Invalid, NotFound, SchemaBehind
-from tenuto.extension import Extension, ExtensionServices, Retention
+from tenuto.extension import Extension, ExtensionServices, Retention, StepKind
 from tenuto.extension_registry import ExtensionRegistry, is_compatible
 from tenuto.operations.operation import OperationGroup
+from tenuto.operations.schedules import schedule_definition
 from tenuto.postgres.database import Database
 from tenuto.settings import load_section
 from tenuto.version import __version__
@@ -293,3 +294,24 @@ def test_missing_extension_is_named(inventory: Inventory) -> None:
 def test_migration_script_contains_the_schemas_of_extensions(inventory: Inventory) -> None:
     script = Tenuto("postgresql://nowhere/x", extensions=[inventory]).migration_script()
     assert "CREATE SCHEMA IF NOT EXISTS tenuto_inventory;" in script
+
+
+async def test_schedule_of_a_broken_extension_is_left_out_and_the_others_are_deployed(url: str) -> None:
+    class Broken(Extension):
+        name = "notes"
+        requires_tenuto = ">=0.1,<0.2"
+
+        def step_kinds(self, services: ExtensionServices) -> Sequence[StepKind]:
+            raise KeyError("no such table")
+
+    async with Tenuto(url, extensions=[Broken()]) as app:
+
+        @app.job
+        async def bake() -> None: ...
+
+        app.schedule("notes", manual(), [Step.of("notes.write")])
+        app.schedule("bread", manual(), [Step.job(bake)])
+        async with app.scheduler():
+            assert [schedule.name for schedule in await app.schedules.list()] == ["bread"]
+        with raises_code("step.kind.not_available", Invalid):
+            await app.schedules.create(schedule_definition("other", manual(), [Step.of("notes.write")]))

@@ -448,6 +448,8 @@ class JobRegistry:
     """The registered step kinds."""
     load_more_kinds: Callable[[], None] = lambda: None
     """Registers the step kinds of extensions; called when a kind is not known."""
+    explain_missing_kind: Callable[[str], str | None] = lambda _kind: None
+    """Returns why the extension of a kind cannot be used, if that is why the kind is not known."""
 
     def get_handler(self, kind: str, name: str) -> Job[..., Any]:
         """Return the job or step handler that runs a task of this kind and name."""
@@ -457,6 +459,13 @@ class JobRegistry:
         if handler is None:
             self.load_more_kinds()
             handler = self.handlers_by_kind.get(kind)
+        if handler is None and (problem := self.explain_missing_kind(kind)) is not None:
+            raise Invalid(
+                f"the kind {kind!r} is not available: {problem}",
+                code="step.kind.not_available",
+                field="kind",
+                remedy="see `tenuto doctor`",
+            )
         if handler is None:
             known = ", ".join(["job", *sorted(self.handlers_by_kind)])
             raise UnknownJob(

@@ -18,6 +18,7 @@ from tenuto.definitions.versioned_definitions import (
 )
 from tenuto.errors import Invalid
 from tenuto.jobs.registry import JobRegistry
+from tenuto.logs import Log
 from tenuto.model.dependency_order import sort_definitions
 from tenuto.model.operation_context import OperationCaller
 from tenuto.operations.listing import check_limit
@@ -25,6 +26,8 @@ from tenuto.operations.operation import OpenDatabase, OperationGroup, change_con
 from tenuto.postgres.database import Database
 from tenuto.store import tasks
 from tenuto.store.definition_rows import Version
+
+log = Log("tenuto.definitions")
 
 F = TypeVar("F", bound=DeclaredEntry)
 D = TypeVar("D", bound=Definition)
@@ -71,10 +74,20 @@ class DefinitionOperations(OperationGroup, ABC, Generic[F, D, S]):
         return new
 
     async def deploy(self, database: Database | None = None) -> dict[str, Effect]:
-        """Apply the definitions declared by this program; unchanged ones stay as they are."""
-        if not self.declared:
-            return {}
-        return await self.apply(self.declared.values(), origin="code", reason="declared in code", database=database)
+        """Apply the definitions declared by this program; unchanged ones stay as they are.
+
+        A definition that needs a broken extension is left out, so that a service runs everything else.
+        """
+        usable = []
+        for each in self.declared.values():
+            try:
+                await self._check(database or await self._open(), each)
+                usable.append(each)
+            except Invalid as error:
+                if error.code != "step.kind.not_available":
+                    raise
+                log.error("definition not deployed", kind=self._definitions.kind, key=each.key, error=error.message)
+        return await self.apply(usable, origin="code", reason="declared in code", database=database) if usable else {}
 
     async def apply(
         self,
