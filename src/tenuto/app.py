@@ -18,7 +18,6 @@ from tenuto.built_in_extensions import BUILT_IN
 from tenuto.clock import SystemClock
 from tenuto.connections import Connections
 from tenuto.diagnostics.doctor import ReportProgress
-from tenuto.errors import Invalid
 from tenuto.extension import Extension, ExtensionServices
 from tenuto.extension_registry import ExtensionRegistry
 from tenuto.extension_schemas import ExtensionSchemas
@@ -84,6 +83,8 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         )
         check_sections(self.extension_registry.names)
         self._extension_schemas = ExtensionSchemas(self.extension_registry)
+        self._sections: dict[str, BaseModel | None] = {}
+        """The settings sections of extensions that have been read."""
         self.extensions = ExtensionOperations(self.extension_registry, self._extension_services)
         self.jobs = JobRegistry()
         self._drivers = {}
@@ -177,11 +178,7 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
 
     def _register_extension_kinds(self) -> None:
         self.jobs.load_more_kinds = lambda: None  # once
-        for contribution in self.extension_registry.step_kinds():
-            try:
-                self.jobs.add_kind(contribution.value)
-            except Invalid as error:
-                self.extension_registry.report_failure(contribution.extension.name, "step kinds", error)
+        self.extension_registry.register_step_kinds(self.jobs)
 
     def _extension_services(self, extension: Extension) -> ExtensionServices:
         async def open_database() -> Database:
@@ -190,8 +187,10 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
             return database
 
         def get_section() -> BaseModel | None:
-            model = extension.settings()
-            return None if model is None else load_section(extension.name, model)
+            if extension.name not in self._sections:
+                model = extension.settings()
+                self._sections[extension.name] = None if model is None else load_section(extension.name, model)
+            return self._sections[extension.name]
 
         return ExtensionServices(
             self.open if extension.migrations() is None else open_database,
@@ -232,7 +231,7 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
 
     def migration_script(self) -> str:
         """Return the SQL that `migrate` runs on an empty database."""
-        return migrator.render_script(self._extension_schemas.components())
+        return migrator.render_script(self._extension_schemas.readable_components())
 
     async def migrate(self) -> list[migrator.Migration]:
         """Migrate the schemas of the core and of all extensions, create the partitions of the coming months, and return

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 from tenuto.command_entry import CommandEntry
+from tenuto.errors import Invalid
 from tenuto.jobs.step_kind import StepCheck, StepDefaults, StepKind
 from tenuto.model.findings import Finding, Severity
 from tenuto.service.service import ProcessRole, Service
@@ -98,7 +99,12 @@ class ExtensionServices:
     def section(self, kind: type[S]) -> S:
         """Return the settings section of the extension."""
         found = self.get_section()
-        assert isinstance(found, kind), f"the settings of the extension are {type(found).__name__}"
+        if not isinstance(found, kind):
+            raise Invalid(
+                f"the settings section of the extension is not of type {kind.__name__}",
+                code="extension.settings.type",
+                remedy=f"return {kind.__name__} from Extension.settings()",
+            )
         return found
 
 

@@ -10,7 +10,7 @@ import asyncio
 import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
@@ -43,6 +43,7 @@ from tenuto.version import __version__
 if TYPE_CHECKING:
     from datetime import datetime
 
+    from tenuto.jobs.registry import Job, JobRegistry
     from tenuto.postgres.database import Database
     from tenuto.store.partitions import MonthlyTable
 
@@ -51,7 +52,7 @@ ISOLATION_TIMEOUT_SECONDS = 8.0
 """How long the core waits for the code of an extension: less than a subscriber waits for the event feed to start."""
 _NAME = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _RESERVED_NAMES = ("tenuto", "worker", "extensions")
-_TIMEOUT_CODES = ("database.statement_timeout", "database.lock_timeout")
+_TIMEOUT_CODES = ("database.statement_timeout", "database.lock_timeout", "schema.tables.locked")
 _CONDITION = re.compile(r"\s*(>=|<=|==|!=|<|>)\s*(\d+(?:\.\d+)*)\s*")
 
 _EXTENSION_ERRORS = (Exception, SystemExit)
@@ -88,6 +89,7 @@ class ExtensionRegistry:
         self._lock = threading.RLock()
         self._extensions: tuple[Extension, ...] | None = None
         self._failures: dict[tuple[str, str], ExtensionFailure] = {}
+        self._owners_by_kind: dict[str, Extension] = {}
 
     @property
     def extensions(self) -> tuple[Extension, ...]:
@@ -194,12 +196,28 @@ class ExtensionRegistry:
             delete_batch=retention.delete_batch if self.is_built_in(extension) else delete_batch,
         )
 
-    def step_kinds(self) -> list[Contribution[StepKind]]:
-        """Return the kinds of steps."""
-        return self.collect(
+    def register_step_kinds(self, jobs: JobRegistry) -> None:
+        """Register the kinds of steps."""
+        for each in self.collect(
             "step kinds",
             lambda extension: self.check(extension, extension.step_kinds(self.create_services(extension)), StepKind),
-        )
+        ):
+            try:
+                jobs.add_kind(each.value)
+                self._owners_by_kind[each.value.name] = each.extension
+            except Invalid as error:
+                self.report_failure(each.extension.name, "step kinds", error)
+
+    def describe_step_kinds(self, jobs: JobRegistry, describe: Callable[[str, Job[..., Any]], T]) -> dict[str, T]:
+        """Return a description of each step kind, of the core and of extensions, by name. A kind of an extension that
+        fails is left out."""
+        jobs.load_more_kinds()
+        found: dict[str, T] = {}
+        for kind in sorted(jobs.handlers_by_kind):
+            owner = self._owners_by_kind.get(kind)
+            with nullcontext() if owner is None else self.isolate(owner, f"step kind {kind}"):
+                found[kind] = describe(kind, jobs.handlers_by_kind[kind])
+        return found
 
     def event_topics(self) -> list[Contribution[EventTopics]]:
         """Return the topics of the event feed."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from typing import cast
 
 import pytest
 from pydantic import BaseModel, Field
@@ -234,6 +235,29 @@ def test_unknown_settings_section_names_the_known_ones(
     assert "[connections], [inventory], [worker]" in (error.value.remedy or "")
 
 
+def test_settings_section_is_read_once_per_app(monkeypatch: pytest.MonkeyPatch, inventory: Inventory) -> None:
+    read: list[str] = []
+
+    def load(name: str, model: type[BaseModel]) -> BaseModel:
+        read.append(name)
+        return load_section(name, model)
+
+    monkeypatch.setattr("tenuto.app.load_section", load)
+    app = Tenuto("postgresql://nowhere/x", extensions=[inventory])
+    services = app.extensions.inventory.services
+    acting = app.acting_as(Actor.user("eve")).extension_registry.create_services(inventory)
+    assert services.section(InventorySettings) is acting.section(InventorySettings)
+    assert read == ["inventory"]
+
+
+def test_settings_section_of_another_type_is_rejected(inventory: Inventory) -> None:
+    class OtherSettings(BaseModel): ...
+
+    app = Tenuto("postgresql://nowhere/x", extensions=[inventory])
+    with raises_code("extension.settings.type", Invalid):
+        app.extensions.inventory.services.section(OtherSettings)
+
+
 # --- operations and schemas ----------------------------------------------------------------------------------------
 
 
@@ -274,10 +298,54 @@ async def test_failed_migration_of_an_extension_is_raised_after_all_others(
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "0001_first.sql").write_text("CREATE TABEL x ()")
     async with Tenuto(url, extensions=[Broken(), inventory]) as app:
-        with pytest.raises(Exception, match="syntax error"):
+        with pytest.raises(Invalid, match=r"the extension 'broken' was not migrated: .*syntax error"):
             await app.migrate()
         assert [failure.extension for failure in app.extension_registry.failures] == ["broken"]
         assert await app.extensions.inventory.count() == 0
+
+
+class FaultyMigrations(Extension):
+    name = "faulty"
+    directory: object = None
+
+    def migrations(self) -> Path | None:
+        if isinstance(self.directory, BaseException):
+            raise self.directory
+        return cast("Path | None", self.directory)
+
+
+@pytest.fixture(params=["text", "not UTF-8", "misnamed", "failing", "exiting"])
+def faulty_migrations(request: pytest.FixtureRequest, tmp_path: Path) -> FaultyMigrations:
+    folder = tmp_path / "faulty"
+    folder.mkdir()
+    if request.param == "not UTF-8":
+        (folder / "0001_first.sql").write_bytes(b"SELECT '\xff'")
+    if request.param == "misnamed":
+        (folder / "first.sql").write_text("SELECT 1")
+    extension = FaultyMigrations()
+    values = {"text": str(folder), "failing": KeyError("folder"), "exiting": SystemExit(3)}
+    extension.directory = values.get(request.param, folder)
+    return extension
+
+
+async def test_migrate_names_the_extension_whose_migrations_cannot_be_read(
+    url: str, db: Database, inventory: Inventory, faulty_migrations: FaultyMigrations
+) -> None:
+    async with Tenuto(url, extensions=[faulty_migrations, inventory]) as app:
+        with pytest.raises(Invalid, match="the extension 'faulty' was not migrated"):
+            await app.migrate()
+        assert [(each.extension, each.part) for each in app.extension_registry.failures] == [("faulty", "migrations")]
+        assert await app.extensions.inventory.count() == 0
+
+
+def test_migration_script_leaves_out_migrations_that_cannot_be_read(
+    inventory: Inventory, faulty_migrations: FaultyMigrations
+) -> None:
+    app = Tenuto("postgresql://nowhere/x", extensions=[faulty_migrations, inventory])
+    script = app.migration_script()
+    assert "CREATE SCHEMA IF NOT EXISTS tenuto_inventory;" in script
+    assert "tenuto_faulty" not in script
+    assert [(each.extension, each.part) for each in app.extension_registry.failures] == [("faulty", "migrations")]
 
 
 def test_missing_extension_is_named(inventory: Inventory) -> None:

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
 from tenuto import Tenuto
+from tenuto.api.application import create_api
+from tenuto.api.openapi import openapi_document
+from tenuto.api.routes.service_info import list_step_kinds
 from tenuto.extension import (
     AuditAction,
     DefinitionList,
@@ -25,8 +30,11 @@ from tenuto.extension import (
     ProcessRole,
     Retention,
     Service,
+    StepKind,
 )
 from tenuto.extension_registry import ExtensionRegistry
+from tenuto.jobs.context import Context
+from tenuto.jobs.registry import Job
 from tenuto.observability.event_feed import ChangeDetector, EventFeed
 from tenuto.postgres.database import Connection, Database
 
@@ -211,3 +219,49 @@ def test_registry_names_an_extension_whose_method_exits() -> None:
     assert registry.collect("retention", lambda extension: sys.exit("no licence")) == []
     (failure,) = registry.failures
     assert failure.problem == "SystemExit: no licence"
+
+
+def _create_nothing() -> Job[..., Any]:
+    raise ImportError("no module")
+
+
+@dataclass
+class Arguments:
+    """Arguments without a JSON schema."""
+
+    on_done: Callable[[], None]
+
+
+@dataclass
+class GoodArguments:
+    item: str
+
+
+async def _run(arguments: object, ctx: Context) -> None: ...
+
+
+class StepKinds(Extension):
+    name = "kinds"
+
+    def step_kinds(self, services: ExtensionServices) -> Sequence[StepKind]:
+        return [
+            StepKind("kinds.import", _create_nothing),
+            StepKind.of("kinds.schema", Arguments, _run),
+            StepKind.of("kinds.good", GoodArguments, _run),
+        ]
+
+
+def test_openapi_document_describes_the_step_kinds_of_extensions_that_work(tmp_path: Path) -> None:
+    app = _app(StepKinds(), tmp_path)
+    schemas = openapi_document(create_api(app))["components"]["schemas"]
+    assert {"KindsGoodStep", "KindsGoodArguments", "SqlStep"} <= schemas.keys()
+    assert not {"KindsImportStep", "KindsSchemaStep"} & schemas.keys()
+    assert _parts(app) == [("kinds", "step kind kinds.import"), ("kinds", "step kind kinds.schema")]
+
+
+async def test_step_kinds_route_lists_the_kinds_of_extensions_that_work(tmp_path: Path) -> None:
+    app = _app(StepKinds(), tmp_path)
+    listed = await list_step_kinds(cast("Any", SimpleNamespace(app=app)))
+    names = [kind.name for kind in listed.items]
+    assert "kinds.good" in names
+    assert not {"kinds.import", "kinds.schema"} & set(names)

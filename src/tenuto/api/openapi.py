@@ -140,7 +140,7 @@ def openapi_document(api: FastAPI) -> dict[str, Any]:
         components["securitySchemes"] = {"key": {"type": "http", "scheme": "bearer"}}
         document["security"] = [{"key": []}]
         tenuto: Tenuto = api.state.tenuto
-        schemas = {kind: job.input_schema() for kind, job in sorted(tenuto.jobs.handlers_by_kind.items())}
+        schemas = tenuto.extension_registry.describe_step_kinds(tenuto.jobs, lambda _, job: job.input_schema())
         add_step_kinds(components["schemas"], schemas)
         document = _rename_lists(document)
         for operation in _operations(document):

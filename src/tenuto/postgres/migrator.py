@@ -95,7 +95,7 @@ class Component:
                     code="schema.migration.name_invalid",
                     remedy="number the migrations of a component from 0001 without gaps",
                 )
-            found.append(Migration(int(match[1]), match[2], file.read_text(encoding="utf-8"), self.name))
+            found.append(Migration(int(match[1]), match[2], _read_file(file), self.name))
         if not found:
             raise Invalid(
                 f"there are no migrations in {self.directory}",
@@ -103,6 +103,17 @@ class Component:
                 remedy="include the .sql files in the package",
             )
         return found
+
+
+def _read_file(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Invalid(
+            f"the migration {file} cannot be read: {error}",
+            code="schema.migration.unreadable",
+            remedy="save the file as UTF-8, readable for this user",
+        ) from error
 
 
 def core_component() -> Component:

@@ -76,7 +76,8 @@ async def get_job(call: Viewer, name: Name) -> JobDescription:
 )
 async def list_step_kinds(call: Viewer) -> Items[JobDescription]:
     """List step kinds other than jobs, with the JSON schema of their arguments."""
-    return Items(items=[_describe_job(name, job) for name, job in sorted(call.app.jobs.handlers_by_kind.items())])
+    described = call.app.extension_registry.describe_step_kinds(call.app.jobs, _describe_job)
+    return Items(items=list(described.values()))
 
 
 @router.get(
