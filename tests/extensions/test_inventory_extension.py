@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -10,21 +11,26 @@ import textwrap
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
+import httpx2
 import pytest
 
 from tenuto import Actor, Step, Tenuto, manual
-from tenuto.api.application import create_api
+from tenuto.api.application import add_middleware, create_api
 from tenuto.api.openapi import openapi_document
 from tenuto.definitions.document_parser import parse_document
 from tenuto.errors import Conflict, Invalid
 from tenuto.maintenance.housekeeping import Housekeeping
+from tenuto.model.actors import Role
 from tenuto.model.findings import Severity
 from tenuto.observability.event_feed import ChangeDetector, EventFeed
 from tenuto.operations.plans import Declarations, read_declarations
 from tenuto.operations.schedules import schedule_definition
+from tenuto.store.access import idempotency_keys
 from tenuto_inventory.extension import Inventory
 from tenuto_inventory.steps import OrderArguments
+from tests.api.conftest import HOST, ApiClient, assert_problem
 from tests.support.errors import raises_code
 from tests.support.waiting import eventually
 
@@ -169,9 +175,39 @@ async def test_background_service_runs_in_a_scheduler(app: Tenuto) -> None:
 
 def test_routes_are_documented(tmp_path: Path) -> None:
     app = Tenuto("postgresql://nowhere/x", home=tmp_path, extensions=[Inventory()])
-    document = openapi_document(create_api(app))
-    assert document["paths"]["/api/v1/inventory/items"]["post"]["x-role"] == "editor"
+    described = openapi_document(create_api(app))["paths"]["/api/v1/inventory/items"]
+    assert described["post"]["x-role"] == "editor"
+    for method, status in (("get", "200"), ("post", "201")):
+        assert "example" in described[method]["responses"][status]["content"]["application/json"], method
     assert app.extension_registry.failures == []
+
+
+async def test_routes_page_items_and_add_one_for_a_repeated_request(
+    app: Tenuto, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, key = await app.api_keys.create("admin", Role.ADMIN)
+    api = create_api(app)
+    transport = httpx2.ASGITransport(app=add_middleware(app, api), client=("127.0.0.1", 50000))
+    client = ApiClient(app, api, {Role.ADMIN: key}, httpx2.AsyncClient(transport=transport, base_url=HOST))
+    add: dict[str, Any] = {"path": "/api/v1/inventory/items", "headers": {"Idempotency-Key": "one"}}
+    bolt = {"name": "bolt", "level": 100}
+
+    async def crash(*_: object) -> None:
+        raise ConnectionError("process crashed")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(idempotency_keys, "store_response", crash)
+        with pytest.raises(ConnectionError):
+            await client.post(**add, json=bolt)
+    again = await client.post(**add, json=bolt)
+    assert (again.status_code, again.json()) == (201, {**bolt, "stock": 0}), again.text
+    assert [entry.action for entry in await app.audit.list()].count("inventory.item.add") == 1
+    assert_problem(await client.post(add["path"], json=bolt), 409, "inventory.item.exists")
+    await client.post(add["path"], json={"name": "nut", "level": 1})
+    page = await client.get_json("/api/v1/inventory/items?limit=1")
+    assert [item["name"] for item in page["items"]] == ["bolt"]
+    rest = await client.get_json(f"/api/v1/inventory/items?limit=100&after={page['next']}")
+    assert ([item["name"] for item in rest["items"]], rest["next"]) == (["nut"], None)
 
 
 def test_code_on_the_page_is_taken_from_the_sample() -> None:
@@ -186,6 +222,32 @@ def test_code_on_the_page_is_taken_from_the_sample() -> None:
 
 
 # --- installation --------------------------------------------------------------------------------------------------
+
+
+USE_INSTALLED = """
+import asyncio
+import httpx2
+import tenuto_inventory
+from tenuto import Step, Tenuto, manual
+from tenuto.api.server import web_server
+from tenuto.model.actors import Role
+
+async def main() -> None:
+    print(tenuto_inventory.__file__)
+    app = Tenuto()
+    app.schedule("restock", manual(), [Step.of("inventory.order", {"item": "bolt", "quantity": 150})])
+    async with app, app.worker():
+        _, key = await app.api_keys.create("viewer", Role.VIEWER)
+        async with web_server(app, port=0) as address, httpx2.AsyncClient() as client:
+            headers = {"Authorization": f"Bearer {key}"}
+            print((await client.get(f"{address}/api/v1/inventory/items", headers=headers)).text)
+        await app.schedules.deploy()
+        run = await app.schedules.run("restock")
+        print((await app.executions.wait(run.execution_id, timeout=30)).state)
+        print((await app.extensions.inventory.items())[0].stock)
+
+asyncio.run(main())
+"""
 
 
 @pytest.mark.slow
@@ -216,3 +278,16 @@ def test_extension_works_when_it_is_installed(url: str, tmp_path: Path) -> None:
     tenuto("inventory", "add", "bolt", "--level", "100")
     assert "bolt  0 of 100" in tenuto("inventory", "list")
     assert "the stock of some items is low" in tenuto("doctor")
+    done = subprocess.run(
+        [sys.executable, "-c", USE_INSTALLED],
+        env=environment,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    module, items, state, stock = done.stdout.splitlines()
+    assert Path(module).is_relative_to(tmp_path / "site"), "the module is not that of the wheel"
+    assert json.loads(items) == {"items": [{"name": "bolt", "stock": 0, "level": 100}], "next": None}
+    assert (state, stock) == ("completed", "150")

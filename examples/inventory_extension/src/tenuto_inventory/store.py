@@ -24,10 +24,18 @@ async def list_items(database: Database, after: str, limit: int) -> list[Item]:
     return [Item(**row) for row in rows]
 
 
-async def insert_item(connection: Connection, item: Item) -> bool:
-    """Insert an item; return False if there is one with this name."""
-    statement = "INSERT INTO tenuto_inventory.items (name, stock, level) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING"
-    return (await connection.execute(statement, item.name, item.stock, item.level)).endswith("1")
+async def insert_item(connection: Connection, item: Item, request_id: UUID) -> bool:
+    """Insert an item; return False if another request has added one with this name."""
+    await connection.execute(
+        "INSERT INTO tenuto_inventory.items (name, stock, level, request_id) VALUES ($1, $2, $3, $4)"
+        " ON CONFLICT DO NOTHING",
+        item.name,
+        item.stock,
+        item.level,
+        request_id,
+    )
+    found = await connection.fetchval("SELECT request_id FROM tenuto_inventory.items WHERE name = $1", item.name)
+    return bool(found == request_id)
 
 
 async def item_exists(connection: Connection, name: str) -> bool:

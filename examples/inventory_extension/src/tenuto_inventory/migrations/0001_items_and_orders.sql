@@ -3,6 +3,7 @@ CREATE TABLE tenuto_inventory.items (
     stock      integer NOT NULL DEFAULT 0,
     level      integer NOT NULL,
     from_file  boolean NOT NULL DEFAULT false,
+    request_id uuid,                                  -- the request that added the item
     updated_at timestamptz NOT NULL DEFAULT clock_timestamp()
 );
 
