@@ -151,9 +151,17 @@ def pip(*arguments: str) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pip", *arguments], capture_output=True, text=True, env=environment, check=False
     )
-    if done.returncode and any(sign in done.stderr for sign in UNREACHABLE):
-        pytest.skip("the package index cannot be reached, and the cache of pip lacks a locked package")
+    skip_if_unreachable(done)
     assert done.returncode == 0, done.stderr
+
+
+def skip_if_unreachable(done: subprocess.CompletedProcess[str]) -> None:
+    """Skip the test if the package index cannot be reached; with ``CI=true`` that is an error."""
+    if done.returncode and any(sign in done.stderr for sign in UNREACHABLE):
+        problem = "the package index cannot be reached, and the cache of pip lacks a locked package"
+        if os.environ.get("CI") == "true":
+            pytest.fail(f"{problem}: {done.stderr}")
+        pytest.skip(problem)
 
 
 @contextmanager
@@ -315,6 +323,15 @@ def test_extra_all_installs_every_extra(install_extra: Callable[[str], Environme
 
 
 # --- without an installation ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("ci", "outcome"), [("true", pytest.fail.Exception), ("", pytest.skip.Exception)])
+def test_unreachable_package_index_is_an_error_in_continuous_integration(
+    monkeypatch: pytest.MonkeyPatch, ci: str, outcome: type[BaseException]
+) -> None:
+    monkeypatch.setenv("CI", ci)
+    with pytest.raises(outcome, match="the package index cannot be reached"):
+        skip_if_unreachable(subprocess.CompletedProcess([], 1, "", "NewConnectionError: refused"))
 
 
 def test_extras_are_those_of_the_package_metadata() -> None:
