@@ -21,6 +21,7 @@ from jsonschema_rs import Draft202012Validator
 from tenuto import Context, PermanentFailure, Tenuto
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.application import add_middleware, create_api
+from tenuto.api.auth import SAFE_METHODS
 from tenuto.api.openapi import openapi_document
 from tenuto.model.actors import Role
 from tenuto.settings import load_settings
@@ -44,6 +45,7 @@ class ApiClient:
             headers.setdefault("Authorization", f"Bearer {self.keys[role]}")
         response = await self.client.request(method, path, headers=headers, **options)
         check_response_is_documented(self.api, response)
+        await check_audited_action_is_documented(self.app, self.api, response)
         return response
 
     async def get(self, path: str, role: Role | None = Role.ADMIN, **options: Any) -> httpx2.Response:
@@ -134,6 +136,20 @@ def check_response_is_documented(api: FastAPI, response: httpx2.Response) -> Non
             f"{list(error.instance_path)}: {error.message[:300]}" for error in validator.iter_errors(response.json())
         ]
         assert errors == [], f"the response of {route.operation_id} does not match its schema: {errors[:3]}"
+
+
+async def check_audited_action_is_documented(app: Tenuto, api: FastAPI, response: httpx2.Response) -> None:
+    """Check that the audit entries of a request have the action that its route documents."""
+    route = find_route(api, response.request)
+    if route is None or route.required_role is None or response.request.method in SAFE_METHODS:
+        return
+    statement = "SELECT DISTINCT action FROM tenuto.audit WHERE request_id = $1"
+    rows = await (await app.open()).fetch_all(statement, response.headers["x-request-id"])
+    recorded = {row["action"] for row in rows}
+    documented = (route.required_role.action, *route.required_role.other_actions)
+    assert recorded <= set(documented), (
+        f"{route.operation_id} documents the action {' or '.join(documented)}, but wrote {recorded}"
+    )
 
 
 def find_route(api: FastAPI, request: httpx2.Request) -> ApiRoute | None:

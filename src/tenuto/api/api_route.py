@@ -41,7 +41,13 @@ class ApiRoute(APIRoute):
         )
         role = self.required_role
         if role is not None:
-            self.openapi_extra = {"x-role": role.role.key, "x-action": role.action, **(self.openapi_extra or {})}
+            others = {"x-other-actions": list(role.other_actions)} if role.other_actions else {}
+            self.openapi_extra = {
+                "x-role": role.role.key,
+                "x-action": role.action,
+                **others,
+                **(self.openapi_extra or {}),
+            }
         general = general_problems(
             has_role=role is not None,
             has_body=self.body_field is not None or "requestBody" in (self.openapi_extra or {}),

@@ -56,16 +56,19 @@ class RequiredRole:
         streams_body: bool = False,
         stores_response: bool = True,
         handles_repeats: bool = False,
+        other_actions: tuple[str, ...] = (),
     ) -> None:
         """``streams_body``: the route reads the body itself and handles the idempotency key.
         ``stores_response``: False if the response contains a secret.
         ``handles_repeats``: the route recognises by `ApiCall.object_id` or `ApiCall.is_repeat` what the first request
-        did, and returns its result. The other routes are not called again: see `ApiRoute`."""
+        did, and returns its result. The other routes are not called again: see `ApiRoute`.
+        ``other_actions``: the body decides whether the audit entry has one of these action names instead."""
         self.role = role
         self.action = action
         self.streams_body = streams_body
         self.stores_response = stores_response
         self.handles_repeats = handles_repeats
+        self.other_actions = other_actions
 
     async def __call__(self, request: Request) -> ApiCall:
         """Return the call, which `ApiRoute` has authorized before it read the body."""
@@ -98,12 +101,23 @@ class RequiredRole:
 
 
 def requires(
-    role: Role, action: str, *, streams_body: bool = False, stores_response: bool = True, handles_repeats: bool = False
+    role: Role,
+    action: str,
+    *,
+    streams_body: bool = False,
+    stores_response: bool = True,
+    handles_repeats: bool = False,
+    other_actions: tuple[str, ...] = (),
 ) -> Any:
     """Return the dependency of a route on a role, see `RequiredRole`."""
     return Depends(
         RequiredRole(
-            role, action, streams_body=streams_body, stores_response=stores_response, handles_repeats=handles_repeats
+            role,
+            action,
+            streams_body=streams_body,
+            stores_response=stores_response,
+            handles_repeats=handles_repeats,
+            other_actions=other_actions,
         )
     )
 

@@ -227,7 +227,10 @@ class RunBody(Body):
     ),
 )
 async def enqueue_manifest(
-    call: Annotated[ApiCall, requires(Role.OPERATOR, "manifest.enqueue", handles_repeats=True)],
+    call: Annotated[
+        ApiCall,
+        requires(Role.OPERATOR, "manifest.run", other_actions=("manifest.enqueue",), handles_repeats=True),
+    ],
     external_id: ExternalId,
     response: Response,
     body: RunBody | None = None,
