@@ -18,6 +18,7 @@ from tenuto.built_in_extensions import BUILT_IN
 from tenuto.clock import SystemClock
 from tenuto.connections import Connections
 from tenuto.diagnostics.doctor import ReportProgress
+from tenuto.errors import Invalid
 from tenuto.extension import Extension, ExtensionServices
 from tenuto.extension_registry import ExtensionRegistry
 from tenuto.extension_schemas import ExtensionSchemas
@@ -72,8 +73,10 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         settings: Settings | None = None,
         actor: Actor | None = None,
         extensions: Iterable[Extension] = (),
+        allow_unknown_sections: bool = False,
     ) -> None:
-        """``extensions`` are used besides the installed ones."""
+        """``extensions`` are used besides the installed ones. With ``allow_unknown_sections``, a table of the settings
+        file that belongs to no known extension is logged and reported by the doctor; otherwise it is an error."""
         self.settings = settings or load_settings(database=database, home=home)
         self.extension_registry = ExtensionRegistry(
             extensions,
@@ -81,7 +84,7 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
             built_in=BUILT_IN,
             create_services=self._extension_services,
         )
-        check_sections(self.extension_registry.names)
+        self._check_sections(allow_unknown=allow_unknown_sections)
         self._extension_schemas = ExtensionSchemas(self.extension_registry)
         self._sections: dict[str, BaseModel | None] = {}
         """The settings sections of extensions that have been read."""
@@ -175,6 +178,15 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
     def _current_settings(self) -> Settings:
         """Return the settings; tests replace them while the app exists."""
         return self.settings
+
+    def _check_sections(self, *, allow_unknown: bool) -> None:
+        try:
+            check_sections(self.extension_registry.names)
+        except Invalid as error:
+            if not allow_unknown or error.code != "settings.section.unknown":
+                raise
+            remedy = "name the app that uses the extension with --app, install the extension, or correct the table"
+            self.extension_registry.report_failure(error.field or "", "settings", error, remedy)
 
     def _register_extension_kinds(self) -> None:
         self.jobs.load_more_kinds = lambda: None  # once

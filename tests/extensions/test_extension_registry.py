@@ -11,6 +11,7 @@ import pytest
 from pydantic import BaseModel, Field
 
 from tenuto import Actor, Step, Tenuto, manual
+from tenuto.cli.app_loader import load_app
 from tenuto.errors import Invalid, NotFound, SchemaBehind
 from tenuto.extension import Extension, ExtensionServices, Retention, StepKind
 from tenuto.extension_registry import ExtensionRegistry, is_compatible
@@ -233,6 +234,27 @@ def test_unknown_settings_section_names_the_known_ones(
     with raises_code("settings.section.unknown", Invalid) as error:
         Tenuto("postgresql://nowhere/x", extensions=[inventory])
     assert "[connections], [inventory], [worker]" in (error.value.remedy or "")
+
+
+def test_command_without_app_reports_the_section_of_an_unknown_extension(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tenuto.toml").write_text("[inventory]\npage_size = 5\n")
+    monkeypatch.setenv("TENUTO_CONFIG", str(tmp_path / "tenuto.toml"))
+    app = load_app(None, "postgresql://nowhere/x", str(tmp_path), is_service=False)
+    (failure,) = app.extension_registry.failures
+    assert (failure.extension, failure.part) == ("inventory", "settings")
+    assert "unknown table [inventory]" in failure.problem
+    assert "--app" in failure.remedy
+
+
+def test_service_without_app_rejects_the_section_of_an_unknown_extension(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tenuto.toml").write_text("[inventory]\npage_size = 5\n")
+    monkeypatch.setenv("TENUTO_CONFIG", str(tmp_path / "tenuto.toml"))
+    with raises_code("settings.section.unknown", Invalid):
+        load_app(None, "postgresql://nowhere/x", str(tmp_path), is_service=True)
 
 
 def test_settings_section_is_read_once_per_app(monkeypatch: pytest.MonkeyPatch, inventory: Inventory) -> None:

@@ -15,10 +15,14 @@ from tenuto.settings import load_settings as load_settings
 _FIELD = "--app"
 
 
-def load_app(name: str | None, database: str | None, home: str | None) -> Tenuto:
-    """Return the named app, or one without jobs. Command line options override the settings of the app."""
+def load_app(name: str | None, database: str | None, home: str | None, *, is_service: bool) -> Tenuto:
+    """Return the named app, or one without jobs. Command line options override the settings of the app.
+
+    An app without jobs does not know the extensions that another app gives in code, so their sections in the settings
+    file are an error for services only.
+    """
     if name is None:
-        return Tenuto(database, home=home)
+        return Tenuto(database, home=home, allow_unknown_sections=not is_service)
     app = _resolve_app(name)
     if database is not None or home is not None:
         options = {"database": database, "home": home}

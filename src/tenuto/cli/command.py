@@ -87,7 +87,7 @@ class Session:
     @cached_property
     def app(self) -> Tenuto:
         """The app named with --app, or an app without jobs."""
-        app = load_app(self.app_name, self.database, self.home_folder)
+        app = load_app(self.app_name, self.database, self.home_folder, is_service=self.is_service)
         if not self.is_service and "connect_seconds" not in app.settings.model_fields_set:
             app.settings = app.settings.model_copy(update={"connect_seconds": _INTERACTIVE_CONNECT_SECONDS})
         if app.settings.database is None and not (app.settings.home / "postgres").exists():
