@@ -52,7 +52,7 @@ def test_instant_on_time_fires_under_every_misfire_policy(misfire: str) -> None:
 def test_misfire_once_fires_the_newest_missed_instant_and_coalesces_the_others() -> None:
     found = decide_due_occurrences(MINUTELY, NOON, NOON + 3.5 * MINUTE, Misfire(), "")
     assert [each.decision for each in found.decided] == ["coalesced", "coalesced", "coalesced", "fired"]
-    assert found.decided[0].reason == "the run due at 2031-05-17 12:03:00 UTC stands for it"
+    assert found.decided[0].reason == "covered by the run due at 2031-05-17 12:03:00 UTC"
     assert found.next_run_at == NOON + 4 * MINUTE
 
 

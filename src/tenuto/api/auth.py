@@ -76,7 +76,7 @@ class RequiredRole:
         return call
 
     async def authorize(self, request: Request) -> ApiCall | None:
-        """Authorize a request, or refuse it; None if the route is open to everyone."""
+        """Authorize a request and return the call, or raise `Refused`. Subclasses return None for an open route."""
         app: Tenuto = request.app.state.tenuto
         caller = await _authenticate(request, app)
         if not caller.has_role(self.role):

@@ -1,7 +1,7 @@
 """Occurrences: the decision for each due instant of a schedule.
 
 Each due instant gets one row in the occurrence ledger: fired, queued (fires when the previous run has ended),
-coalesced (another run stands for it), skipped (by the overlap policy) or missed (too late, or the schedule changed).
+coalesced (covered by a later run), skipped (by the overlap policy) or missed (too late, or the schedule changed).
 The functions are pure, so that the scheduler and a simulation decide alike.
 """
 
@@ -131,8 +131,8 @@ def _apply_misfire_policy(instants: list[datetime], now: datetime, misfire: Misf
             return DecidedOccurrence(instant, Decision.MISSED, late)
         if instant == last:
             return DecidedOccurrence(instant, Decision.FIRED)
-        stand_in = f"the run due at {last:%Y-%m-%d %H:%M:%S} UTC stands for it"
-        return DecidedOccurrence(instant, Decision.COALESCED, stand_in)
+        covered = f"covered by the run due at {last:%Y-%m-%d %H:%M:%S} UTC"
+        return DecidedOccurrence(instant, Decision.COALESCED, covered)
 
     return [decide(instant) for instant in instants]
 

@@ -283,7 +283,9 @@ class Batches(OperationGroup):
 
         def timeout_error() -> Conflict:
             return Conflict(
-                f"batch {id} has not ended after {timeout:g} s", code="batch.wait.timeout", remedy="wait longer"
+                f"batch {id} has not ended after {timeout:g} s",
+                code="batch.wait.timeout",
+                remedy=f"raise the timeout, or see `tenuto batch show {id}`",
             )
 
         return await wait_until_ended(load_if_ended, EndSignal(_POLL_INTERVALS), timeout, timeout_error)
