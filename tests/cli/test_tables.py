@@ -7,6 +7,7 @@ import io
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,15 +30,15 @@ COLUMNS = (
 )
 ID = "01a8c3f0-2b40-7d11-9c3e-5f0a7be1d2c4"
 RECORDS = [
-    {"id": ID, "name": "replicate", "state": "failed", "failed": 3, "host": "box-1", "version": "1.2"},
-    {"id": ID, "name": "n" * 60, "state": "completed", "failed": 0, "host": "box-2", "version": "1.3"},
+    SimpleNamespace(id=ID, name="replicate", state="failed", failed=3, host="box-1", version="1.2"),
+    SimpleNamespace(id=ID, name="n" * 60, state="completed", failed=0, host="box-2", version="1.3"),
 ]
 
 
 def draw(
     width: int | None,
     monkeypatch: pytest.MonkeyPatch,
-    records: list[dict[str, Any]] = RECORDS,
+    records: Sequence[Any] = RECORDS,
     columns: Sequence[Column] = COLUMNS,
 ) -> list[str]:
     """Return the lines of a table on a terminal of this width, or in a pipe."""
@@ -112,7 +113,7 @@ def test_every_list_on_a_narrow_terminal_shows_ids_and_states_completely(
     name: str, width: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     columns = [_sample_column(column) for column in VIEWS[name].columns]
-    lines = draw(width, monkeypatch, [{}], columns)
+    lines = draw(width, monkeypatch, [SimpleNamespace()], columns)
     never_omitted = [column for column in columns if not column.drop and not column.under]
     text = "\n".join(lines)
     assert all(ID in text for column in never_omitted if column.format == "id")

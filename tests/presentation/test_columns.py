@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 from uuid import UUID
 
@@ -70,12 +71,12 @@ NOTE = Note(UUID("01a8c3f0-2b40-7d11-9c3e-5f0a7be1d2c4"), "=1+1 \x1b[31mred", NO
     ],
 )
 def test_cell_formats_the_value(value: Any, format: Format, text: str) -> None:
-    assert Column("x", "x", format).cell({"x": value}, NOW).text == text
+    assert Column("x", "x", format).cell(SimpleNamespace(x=value), NOW).text == text
 
 
 def test_cell_of_a_state_has_its_colour_and_may_have_another_name() -> None:
-    column = Column("x", "x", "state", text=lambda record, now: f"failed at {record['place']}")
-    cell = column.cell({"x": "failed", "place": 2}, NOW)
+    column = Column("x", "x", "state", text=lambda record, now: f"failed at {record.place}")
+    cell = column.cell(SimpleNamespace(x="failed", place=2), NOW)
     assert (cell.text, cell.colour) == ("✕ failed at 2", "red")
 
 
@@ -96,7 +97,7 @@ def test_csv_row_has_values_for_programs_and_no_formulas_unless_raw() -> None:
     assert NOTES.csv_row(NOTE) == expected
     assert NOTES.csv_row(NOTE, raw=True)[1] == "=1+1 red"
     values = ResourceView("x", tuple(Column(name, name) for name in ("none", "number", "flag", "duration")))
-    record = {"none": None, "number": -1.5, "flag": True, "duration": timedelta(seconds=90)}
+    record = SimpleNamespace(none=None, number=-1.5, flag=True, duration=timedelta(seconds=90))
     assert values.csv_row(record) == ["", "-1.5", "true", "90.0"]
 
 

@@ -16,7 +16,7 @@ from tenuto.cli.command import Session, command
 from tenuto.cli.option_parsing import invalid_value
 from tenuto.cli.parameters import Declaration, option
 from tenuto.cli.tables import print_rich, render_table
-from tenuto.presentation.columns import ResourceView, read_field
+from tenuto.presentation.columns import ResourceView
 
 JOB = option("JOB", "Filter by job.")
 QUEUE = option("QUEUE", "Filter by queue.")
@@ -97,7 +97,7 @@ async def print_page(
         print_rich(render_table(view, records, now or await session.now()))
         if len(records) == filters.get("limit"):
             last = records[-1]
-            print_next_page(session, {f"--{name}": read_field(last, key) for name, key in view.next_page.items()})
+            print_next_page(session, {f"--{name}": getattr(last, key) for name, key in view.next_page.items()})
 
 
 def print_csv(view: ResourceView, records: Sequence[Any]) -> None:

@@ -70,7 +70,7 @@ class Column:
 
     def read(self, record: Any) -> Any:
         """Return the value for programs."""
-        return self.value(record) if callable(self.value) else read_field(record, self.value)
+        return self.value(record) if callable(self.value) else getattr(record, self.value)
 
     def cell(self, record: Any, now: datetime) -> Cell:
         """Return the value for people, as one safe line."""
@@ -83,11 +83,6 @@ class Column:
             return Cell(state_label(state), state_colour(state))
         shown = _format(value, self.format, now) if self.text is None else text
         return Cell("" if shown is None else one_line(shown), "red" if self.format == "error" else "")
-
-
-def read_field(record: Any, name: str) -> Any:
-    """Return a field of a record."""
-    return record[name] if isinstance(record, Mapping) else getattr(record, name)
 
 
 def _format(value: Any, format: Format, now: datetime) -> object:
@@ -130,8 +125,7 @@ class ResourceView:
 
     def document(self, record: Any) -> dict[str, Any]:
         """Return a record as a JSON document: its fields and the derived ones."""
-        own = record if isinstance(record, Mapping) else _fields(record)
-        return {**own, **{name: derive(record) for name, derive in self.derived.items()}}
+        return {**_fields(record), **{name: derive(record) for name, derive in self.derived.items()}}
 
     def csv_header(self) -> list[str]:
         return [column.key for column in self.columns]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 from rich.console import RenderableType
@@ -101,11 +102,25 @@ def _extension_changes(planned: ApplyPlan) -> dict[str, Sequence[Any]]:
     return {each.definition_list.name: each.plan.changes for each in planned.lists}
 
 
-def _change_rows(planned: ApplyPlan) -> Iterator[dict[str, Any]]:
+@dataclass(frozen=True, slots=True)
+class _ChangeRow:
+    """A planned change in a CSV file."""
+
+    list: str
+    name: str
+    effect: str
+    file: str | None
+    path: str | None
+    changes: Any
+
+
+def _change_rows(planned: ApplyPlan) -> Iterator[_ChangeRow]:
     """Yield a row for each change, with the name of its list in the files."""
     for name, changes in {**_own_changes(planned), **_extension_changes(planned)}.items():
         for change in changes:
-            yield {"list": name, "name": change.key, "file": None, "path": None, **change_document(change)}
+            document = change_document(change)
+            file, path = document.get("file"), document.get("path")
+            yield _ChangeRow(name, change.key, document["effect"], file, path, document["changes"])
 
 
 def _undeclared_names(planned: ApplyPlan) -> list[str]:
@@ -143,7 +158,7 @@ def print_plan(session: Session, planned: ApplyPlan) -> None:
             parts.append(Text(f"? {safe_text(name)}  no longer declared; kept", style="dim"))
     if parts:
         print_rich(*parts)
-    effects = [row["effect"] for row in _change_rows(planned)]
+    effects = [row.effect for row in _change_rows(planned)]
     counts = {
         "to create": effects.count("created"),
         "to change": effects.count("changed"),
