@@ -24,7 +24,7 @@ def default_home() -> Path:
     """Return the default directory for data, locks and health files; for root, one that all accounts can traverse."""
     if hasattr(os, "geteuid") and os.geteuid() == 0:
         return Path("/var/lib/tenuto")
-    import platformdirs
+    import platformdirs  # here, because health checks must start fast and seldom need it
 
     return platformdirs.user_data_path("tenuto")
 
@@ -36,7 +36,7 @@ def settings_file_path() -> Path:
 
 def read_settings_file() -> dict[str, Any]:
     """Return the contents of the settings file, or {} if there is none. A file named by TENUTO_CONFIG must exist."""
-    import tomllib
+    import tomllib  # here, because health checks must start fast and seldom need it
 
     file = settings_file_path()
     try:

@@ -23,6 +23,7 @@ from typing import Any
 from tenuto.errors import Invalid
 from tenuto.jobs.attempt_log import AttemptLog
 from tenuto.jobs.context import Context, PermanentFailure, current_context
+from tenuto.jobs.outcomes import error_to_json, reject_unfinished_result, retry_delay, unprintable_error_json
 from tenuto.jobs.output_capture import OutputCapture
 from tenuto.jobs.registry import Job
 from tenuto.model.tasks import OutcomeReason, Task
@@ -118,8 +119,6 @@ def _exit_with_worker(worker_pid: int) -> None:
 
 
 def _run_request(request: RunRequest, pipe: _Pipe) -> RunResponse:
-    from tenuto.jobs.outcomes import error_to_json, reject_unfinished_result
-
     context = _ReportingContext(request.task, pipe)
     token = current_context.set(context)
     try:
@@ -153,8 +152,6 @@ def _run_request(request: RunRequest, pipe: _Pipe) -> RunResponse:
 
 def _error_response(error: BaseException, job: str, context: Context) -> RunResponse:
     """Return the response to an error. Never raises, even if the methods of the error do."""
-    from tenuto.jobs.outcomes import error_to_json, retry_delay, unprintable_error_json
-
     try:
         return RunResponse(
             error=error_to_json(error, job, context.redact_text),

@@ -75,6 +75,7 @@ class StepKind:
 def _create_job(
     name: str, arguments: type[Any], run: Callable[..., Any], policy: TaskPolicy | None, queue: str
 ) -> Job[..., Any]:
+    # Here, because `registry` imports this module, and `tenuto --help` imports it for the commands of extensions.
     from tenuto.jobs.registry import Job, TaskOptions
     from tenuto.model.policies import TaskPolicy as Policy
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from tenuto.errors import Conflict, Forbidden, Invalid, Unavailable, Unsupported
 
-if sys.platform != "win32":
+if sys.platform != "win32":  # Windows lacks `pwd`, and `fcntl`, which the supervisor uses
     import pwd
 
     from tenuto.postgres import embedded_supervisor

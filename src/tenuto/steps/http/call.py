@@ -8,10 +8,12 @@ with a retry if the status may change, else permanently. Time and memory stay li
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -86,19 +88,23 @@ def _invalid_url(problem: str, remedy: str) -> Invalid:
     return Invalid(problem, code="step.http.url.invalid", field="url", remedy=remedy)
 
 
+def _import_client() -> ModuleType:
+    """Import the HTTP client where it is used: it belongs to an extra, and this module must load without it."""
+    require_extra("http", "the step kind http.call")
+    return importlib.import_module("httpx2")
+
+
 def parse_url(text: str) -> httpx2.URL:
     """Return a valid URL as the HTTP client reads it."""
-    require_extra("http", "the step kind http.call")
-    import httpx2
-
+    client = _import_client()
     if len(text) > MAX_URL_CHARACTERS or _FORBIDDEN_IN_URL.search(text):
         raise _invalid_url(
             "the URL is too long, or contains a space, a control character or a backslash",
             f"use at most {MAX_URL_CHARACTERS:,} characters and encode special ones with %",
         )
     try:
-        url = httpx2.URL(text)
-    except (httpx2.InvalidURL, ValueError):
+        url: httpx2.URL = client.URL(text)
+    except (client.InvalidURL, ValueError):
         raise _invalid_url("the URL is not valid", "write it as https://host/path") from None
     if url.scheme not in ("http", "https"):
         raise _invalid_url(f"the URL has the scheme {quoted(url.scheme, 20)}", "use http or https")
@@ -255,11 +261,9 @@ class HttpRequest:
 
 
 def _join(url: httpx2.URL, location: str) -> str:
-    import httpx2
-
     try:
         return str(url.join(location))
-    except (httpx2.InvalidURL, ValueError):
+    except (_import_client().InvalidURL, ValueError):
         raise Invalid("the redirect leads to an invalid URL", code="step.http.redirect.invalid", field="url") from None
 
 
@@ -349,9 +353,7 @@ async def _send(
     request: HttpRequest, services: StepServices, resolve: Resolve | None, body_limit: int, redirects: int
 ) -> HttpResponse:
     """Send a request and follow up to ``redirects`` redirects; the target of each redirect is checked."""
-    import httpx2
-
-    from tenuto.steps.http import transport as http_transport
+    from tenuto.steps.http import transport as http_transport  # its classes derive from those of the client
 
     allow_list = AllowList.parse(services.get_settings().http_allowed_hosts)
     backend = http_transport.CheckedNetworkBackend(allow_list, resolve or http_transport.resolve)
@@ -371,7 +373,7 @@ async def _send(
             request = request.redirect(response.status, location)
     except (Forbidden, Invalid) as error:
         raise PermanentFailure(f"{request}: {error}", code=error.code) from None
-    except httpx2.HTTPError as error:
+    except _import_client().HTTPError as error:
         raise CallFailed(
             f"{request} failed: {str(error)[:500] or type(error).__name__}", code="step.http.connection_failed"
         ) from None
@@ -379,9 +381,7 @@ async def _send(
 
 async def _exchange(transport: httpx2.AsyncHTTPTransport, request: HttpRequest, body_limit: int) -> HttpResponse:
     """Send one request through the transport itself: no cookies, no netrc, no log of URLs."""
-    import httpx2
-
-    message = httpx2.Request(request.method, request.url, headers=list(request.headers), content=request.body)
+    message = _import_client().Request(request.method, request.url, headers=list(request.headers), content=request.body)
     message.extensions["timeout"] = {}
     response = await transport.handle_async_request(message)
     try:

@@ -162,7 +162,7 @@ def _size(value: Any) -> int:
 
 async def read_response(response: httpx2.Response, body_limit: int) -> HttpResponse:
     """Read a response and keep up to ``body_limit`` bytes of its body."""
-    import httpx2
+    import httpx2  # belongs to an extra, without which this module must load
 
     encodings = response.headers.get("content-encoding", "")
     if encodings.count(",") >= _MAX_ENCODINGS:
