@@ -5,6 +5,7 @@ The features themselves import their packages where they use them, so that every
 
 from __future__ import annotations
 
+import sys
 from importlib.util import find_spec
 from typing import Literal
 
@@ -18,11 +19,18 @@ _MODULES: dict[Extra, tuple[str, ...]] = {
     "http": ("httpx2",),
     "secrets": ("cryptography",),
 }
+_CPYTHON_MODULES = ("httptools",)
+"""Modules that other implementations of Python do not install, by a marker in ``pyproject.toml``, and do not need."""
 
 
 def is_installed(extra: Extra) -> bool:
     """Return whether the packages of an extra can be imported."""
-    return all(find_spec(module) is not None for module in _MODULES[extra])
+    required = [module for module in _MODULES[extra] if _is_cpython() or module not in _CPYTHON_MODULES]
+    return all(find_spec(module) is not None for module in required)
+
+
+def _is_cpython() -> bool:
+    return sys.implementation.name == "cpython"
 
 
 def install_command(extra: Extra) -> str:

@@ -338,6 +338,15 @@ def test_extras_are_those_of_the_package_metadata() -> None:
     assert set(metadata.metadata("tenuto").get_all("Provides-Extra") or ()) == {*extras._MODULES, "all"}
 
 
+@pytest.mark.parametrize(("is_cpython", "expected"), [(True, False), (False, True)])
+def test_extra_web_needs_httptools_on_cpython_only(
+    monkeypatch: pytest.MonkeyPatch, is_cpython: bool, expected: bool
+) -> None:
+    monkeypatch.setattr(extras, "_is_cpython", lambda: is_cpython)
+    monkeypatch.setattr(extras, "find_spec", lambda module: None if module == "httptools" else object())
+    assert extras.is_installed("web") is expected
+
+
 @pytest.mark.parametrize("extra", extras._MODULES)
 def test_missing_extra_has_code_and_command(extra: extras.Extra, monkeypatch: pytest.MonkeyPatch) -> None:
     extras.require_extra(extra, "the feature")

@@ -12,13 +12,12 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from ipaddress import ip_address
 from pathlib import Path
-from typing import Any
 
 import uvicorn
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from tenuto import processes
 from tenuto.api.application import add_middleware, create_api
+from tenuto.api.http_protocol import MAX_HEAD_BYTES, select_protocol
 from tenuto.api.problems import SuppressLoggedErrors
 from tenuto.api.routes.events import close_event_streams
 from tenuto.app import Tenuto
@@ -29,7 +28,6 @@ from tenuto.service.process_identity import ProcessIdentity
 from tenuto.service.service import ProcessRole, run_services
 from tenuto.settings import Settings
 
-MAX_HEAD_BYTES = 64 * 1024
 _SOCKET_BACKLOG = 2048
 _HEARTBEAT_SECONDS = 5.0
 
@@ -61,7 +59,8 @@ async def web_server(app: Tenuto, host: str | None = None, port: int | None = No
         ssl_keyfile=settings.web_tls_key,
         timeout_keep_alive=30,
         timeout_graceful_shutdown=5,
-        http=BoundedHttpProtocol,
+        http=select_protocol(),
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         limit_concurrency=5000,
     )
     server = _Server(config)
@@ -151,63 +150,6 @@ def _listen(host: str, port: int) -> socket.socket:
         ) from error
     listener.setblocking(False)
     return listener
-
-
-class BoundedHttpProtocol(HttpToolsProtocol):
-    """HTTP protocol with limits on the size and duration of a request head.
-
-    Without them, unauthenticated clients could fill the memory with headers, or all connections with partial requests.
-    Uvicorn has no setting for them, but accepts a protocol class. `tests/api/test_http_protocol.py` fails if the
-    methods that this class overrides change.
-    """
-
-    head_timeout_seconds = 20.0
-    _head_bytes = 0
-    _head_timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._start_head_timer()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_head_timer()
-        super().connection_lost(exc)
-
-    def on_message_begin(self) -> None:
-        self._head_bytes = 0
-        self._start_head_timer()
-        super().on_message_begin()
-
-    def on_url(self, url: bytes) -> None:
-        self._count_head_bytes(url)
-        super().on_url(url)
-
-    def on_header(self, name: bytes, value: bytes) -> None:
-        self._count_head_bytes(name, value)
-        super().on_header(name, value)
-
-    def on_headers_complete(self) -> None:
-        self._stop_head_timer()
-        super().on_headers_complete()
-
-    def _count_head_bytes(self, *parts: bytes) -> None:
-        self._head_bytes += sum(len(part) for part in parts)
-        if self._head_bytes > MAX_HEAD_BYTES:
-            raise ValueError(f"the request head has more than {MAX_HEAD_BYTES:,} bytes")  # uvicorn answers with 400
-
-    def _start_head_timer(self) -> None:
-        self._stop_head_timer()
-        self._head_timer = self.loop.call_later(self.head_timeout_seconds, self._close_connection)
-
-    def _stop_head_timer(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-    def _close_connection(self) -> None:
-        transport: Any = self.transport
-        if transport is not None and not transport.is_closing():
-            transport.close()
 
 
 # --- checks of the settings -------------------------------------------------------------------------------------------
