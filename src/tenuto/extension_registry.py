@@ -123,7 +123,7 @@ class ExtensionRegistry:
         for extension in (*self._built_in, *self.extensions):
             try:
                 found += [Contribution(extension, value) for value in contribute(extension)]
-            except _EXTENSION_ERRORS as error:
+            except _EXTENSION_ERRORS as error:  # the core and other extensions go on
                 self.report_failure(extension.name, part, error)
         return found
 
@@ -138,7 +138,7 @@ class ExtensionRegistry:
         try:
             yield
             self.clear_failure(extension.name, part)
-        except _EXTENSION_ERRORS as error:
+        except _EXTENSION_ERRORS as error:  # the core and other extensions go on
             # The extension is not to blame for the connection, but for a slow statement.
             if isinstance(error, Unavailable) and error.code not in _TIMEOUT_CODES:
                 raise
@@ -341,7 +341,7 @@ class ExtensionRegistry:
                         code="extension.name.duplicate",
                         remedy="uninstall one of them",
                     )
-            except _EXTENSION_ERRORS as error:
+            except _EXTENSION_ERRORS as error:  # the core and other extensions go on
                 self.report_failure(label, "loading", error)
                 continue
             if extension.name not in disabled:
@@ -371,7 +371,7 @@ class _IsolatedService:
     def is_ready(self) -> bool:
         try:
             return bool(self._service.is_ready)
-        except _EXTENSION_ERRORS as error:
+        except _EXTENSION_ERRORS as error:  # the core and other extensions go on
             self._report(error)
             return False
 

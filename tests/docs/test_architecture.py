@@ -60,14 +60,14 @@ def split_layer(line: str) -> set[str]:
 
 
 def broad_excepts() -> Iterator[tuple[str, str]]:
-    """Yield module and source line of every `except Exception` in the package."""
+    """Yield module and source line of every `except Exception` in the package, also by the name of a tuple."""
     for module in sorted(PACKAGE.rglob("*.py")):
         text = module.read_text(encoding="utf-8")
         for node in ast.walk(ast.parse(text)):
             if (
                 isinstance(node, ast.ExceptHandler)
                 and node.type
-                and re.search(r"\bException\b", ast.unparse(node.type))
+                and re.search(r"\b(Exception|_EXTENSION_ERRORS)\b", ast.unparse(node.type))
             ):
                 yield module.relative_to(PACKAGE).as_posix(), text.splitlines()[node.lineno - 1]
 
