@@ -90,7 +90,7 @@ def _collect_error(extension: Extension, errors: list[TenutoError]) -> Iterator[
         message = f"the extension {extension.name!r} was not migrated: {error.message}"
         errors.append(Invalid(message, code=error.code, remedy=error.remedy))
         raise
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit) as error:  # code of an extension: the others are migrated all the same
         errors.append(
             Invalid(
                 f"the extension {extension.name!r} was not migrated: {type(error).__name__}: {error}",

@@ -28,6 +28,7 @@ MODULES_WITH_BROAD_EXCEPT = {
     "cli/app_loader.py",
     "diagnostics/doctor.py",
     "extension_registry.py",
+    "extension_schemas.py",
     "jobs/attempt_log.py",
     "jobs/child_entry_point.py",
     "jobs/outcomes.py",
