@@ -27,6 +27,8 @@ from tests.support.errors import raises_code
 from tests.support.waiting import eventually
 
 DEAD_LETTERS_PER_TRANSACTION = 2
+COMPLETED_BY_REPEATS = ("batches_pause", "batches_resume", "batches_cancel")
+"""Operations of several transactions: a repeated call completes an interrupted one."""
 
 
 async def crash(*_: object, **__: object) -> None:
@@ -147,19 +149,21 @@ async def test_repeated_request_runs_only_routes_that_handle_repeats(
     assert actions == ["key.link", "queue.pause", "queue.resume"]
 
 
-async def test_repeated_cancel_of_a_batch_completes_an_interrupted_one(
+async def test_repeated_change_of_a_batch_completes_an_interrupted_one(
     service: ApiClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await service.post("/api/v1/manifests", json={"external_id": "m", "job": "boom", "on_demand": True})
     batch = await service.app.bulk_enqueue("m", [{"why": str(each)} for each in range(5)])
-    cancel: dict[str, Any] = {"path": f"/api/v1/batches/{batch.id}/cancel", "headers": {"Idempotency-Key": "stop"}}
-    with monkeypatch.context() as patched:
-        patched.setattr(batches, "_repeat_until_zero", crash)
-        with pytest.raises(ConnectionError):
-            await service.post(**cancel)
-    assert (await batch.progress()).open_count == 5
-    assert (await service.post(**cancel)).status_code == 204
-    assert (await batch.progress()).open_count == 0
+    database = await service.app.open()
+    for verb, waiting_count, open_count in (("pause", 5, 5), ("resume", 0, 5), ("cancel", 0, 0)):
+        change: dict[str, Any] = {"path": f"/api/v1/batches/{batch.id}/{verb}", "headers": {"Idempotency-Key": verb}}
+        with monkeypatch.context() as patched:
+            patched.setattr(batches, "_repeat_until_zero", crash)
+            with pytest.raises(ConnectionError):
+                await service.post(**change)
+        assert (await service.post(**change)).status_code == 204, verb
+        waiting = await database.fetch_value("SELECT count(*) FROM tenuto.tasks WHERE state = 'waiting'")
+        assert (waiting, (await batch.progress()).open_count) == (waiting_count, open_count), verb
 
 
 async def test_routes_that_use_the_id_of_the_first_request_declare_that_they_handle_repeats(service: ApiClient) -> None:
@@ -169,7 +173,7 @@ async def test_routes_that_use_the_id_of_the_first_request_declare_that_they_han
     for route in posts:
         uses_id = re.search(r"call\.(object_id|is_repeat)", inspect.getsource(route.endpoint)) is not None
         declared = route.required_role is not None and route.required_role.handles_repeats
-        if uses_id != declared and route.operation_id != "batches_cancel":
+        if uses_id != declared and route.operation_id not in COMPLETED_BY_REPEATS:
             differing.append(route.path)
     assert len(posts) > 25
     assert differing == []

@@ -82,8 +82,11 @@ async def batch_items(
     status_code=204,
     responses=describe(not_found="batch.not_found", conflict=("batch.already_paused", "batch.cancelled")),
 )
-async def pause_batch(call: Annotated[ApiCall, requires(Role.OPERATOR, "batch.pause")], id: Id) -> None:
+async def pause_batch(
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "batch.pause", handles_repeats=True)], id: Id
+) -> None:
     """Pause a batch. No further item starts; running items finish."""
+    # A repeated request completes an interrupted one.
     await call.app.batches.pause(id)
 
 
@@ -93,8 +96,11 @@ async def pause_batch(call: Annotated[ApiCall, requires(Role.OPERATOR, "batch.pa
     status_code=204,
     responses=describe(not_found="batch.not_found", conflict=("batch.not_paused", "batch.cancelled")),
 )
-async def resume_batch(call: Annotated[ApiCall, requires(Role.OPERATOR, "batch.resume")], id: Id) -> None:
+async def resume_batch(
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "batch.resume", handles_repeats=True)], id: Id
+) -> None:
     """Resume a paused batch."""
+    # A repeated request completes an interrupted one.
     await call.app.batches.resume(id)
 
 
