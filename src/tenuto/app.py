@@ -18,7 +18,7 @@ from tenuto.built_in_extensions import BUILT_IN
 from tenuto.clock import SystemClock
 from tenuto.connections import Connections
 from tenuto.diagnostics.doctor import ReportProgress
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, quoted
 from tenuto.extension import Extension, ExtensionServices
 from tenuto.extension_registry import ExtensionRegistry
 from tenuto.extension_schemas import ExtensionSchemas
@@ -164,6 +164,13 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
 
         ``source`` is where the actor is, such as an IP address. Both apps share database, jobs and services.
         """
+        if not isinstance(actor, Actor):
+            raise Invalid(
+                f"the actor must be an Actor, not {quoted(actor, 60)}",
+                code="actor.type.invalid",
+                field="actor",
+                remedy='write it like Actor.user("ana")',
+            )
         caller = OperationCaller(lambda: actor, True, source, reason, idempotency_key, correlation_id)
         bound = self.for_caller(caller)
         for name, group in vars(self).items():

@@ -9,7 +9,9 @@ import pytest
 
 from tenuto import Actor, Context, RetryLater, Tenuto
 from tenuto.blocking import Portal
+from tenuto.errors import Invalid
 from tenuto.store.activities import ActivityRecord, TaskRecord
+from tests.support.errors import raises_code
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
@@ -160,3 +162,9 @@ async def test_many_child_tasks_are_completed(app: Tenuto, worker: WorkerFactory
         await app.enqueue_many(spread, range(10))
         await eventually(lambda: one.finished_count == 110, timeout=30)
     assert sorted(ran) == list(range(100))
+
+
+async def test_acting_as_refuses_a_name_instead_of_an_actor(app: Tenuto) -> None:
+    with raises_code("actor.type.invalid", Invalid) as refused:
+        app.acting_as("ana")  # type: ignore[arg-type]
+    assert refused.value.field == "actor"
