@@ -6,7 +6,6 @@ Extensions are imported at first use, so a program that needs none of them does 
 
 from __future__ import annotations
 
-import asyncio
 import re
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
@@ -154,6 +153,8 @@ class ExtensionRegistry:
     @asynccontextmanager
     async def limit_time(self) -> AsyncIterator[None]:
         """Cancel the block, and raise an error, if it takes longer than the core waits for an extension."""
+        import asyncio  # not at the top: `tenuto --help` uses this module, and asyncio would double its time
+
         limit = asyncio.timeout(self.timeout_seconds)
         try:
             async with limit:

@@ -18,6 +18,7 @@ from tenuto.model.schedules import ScheduleDefinition
 from tenuto.model.tasks import Deferral, Outcome, OutcomeStatus, Settlement
 from tenuto.operations.schedules import schedule_definition
 from tenuto.postgres.database import Database
+from tenuto.store.executions import ExecutionRecord
 from tests.support.known_values import known
 from tests.support.schedules import (
     ANA,
@@ -84,12 +85,12 @@ async def start_run(app: Tenuto, name: str) -> UUID:
     return answer.execution_id
 
 
-async def wait_for_child(app: Tenuto, name: str) -> dict[str, Any]:
+async def wait_for_child(app: Tenuto, name: str) -> ExecutionRecord:
     async def found() -> Any:
         listed = await app.executions.list(schedule=name)
         return listed[0] if listed else None
 
-    child: dict[str, Any] = await eventually(found)
+    child: ExecutionRecord = await eventually(found)
     return child
 
 
@@ -133,9 +134,9 @@ async def test_waiting_schedule_step_holds_no_slot(app: Tenuto, worker: WorkerFa
     (step,) = ended.steps
     child = await wait_for_child(app, "inner")
     assert (ended.state, step.state, step.attempt) == ("completed", "completed", 1)
-    assert (child["parent_task_id"], child["initiator_name"]) == (step.task_id, ended.initiator_name)
+    assert (child.parent_task_id, child.initiator_name) == (step.task_id, ended.initiator_name)
     record = await app.activity(known(step.activity_id))
-    assert record.output == {"execution_id": str(child["id"]), "failed_steps": 0}
+    assert record.output == {"execution_id": str(child.id), "failed_steps": 0}
 
 
 @pytest.mark.usefixtures("gate")
@@ -211,9 +212,9 @@ async def test_cancelling_the_parent_execution_stops_the_code_of_its_child(app: 
         await eventually(began.is_set)
         await app.acting_as(ANA).executions.cancel(outer, reason="enough")
         ended = await app.executions.wait(outer, timeout=10)
-        inner = await app.executions.wait((await wait_for_child(app, "inner"))["id"], timeout=10)
+        inner = await app.executions.wait((await wait_for_child(app, "inner")).id, timeout=10)
         assert stopped.is_set()
-        middle = await app.executions.get((await wait_for_child(app, "middle"))["id"])
+        middle = await app.executions.get((await wait_for_child(app, "middle")).id)
     for each in (ended, middle, inner):
         assert (each.state, each.cancel_name, each.cancel_reason) == ("cancelled", "Ana", "enough")
     assert await read_repairs(await app.open()) == {}
@@ -234,7 +235,7 @@ async def test_cancelling_a_schedule_step_cancels_its_child(app: Tenuto, worker:
         assert await app.cancel(known(step.task_id)) == "cancelled"
         assert (await app.executions.get(outer)).state == "failed"
         gate.go.release()
-        inner = await app.executions.wait((await wait_for_child(app, "inner"))["id"], timeout=10)
+        inner = await app.executions.wait((await wait_for_child(app, "inner")).id, timeout=10)
     assert inner.state == "cancelled"
 
 
@@ -254,7 +255,7 @@ async def test_cancelling_the_child_execution_fails_the_schedule_step(
     async with worker():
         outer = await start_run(app, "outer")
         await gate.has_begun()
-        await app.acting_as(ANA).executions.cancel((await wait_for_child(app, "inner"))["id"])
+        await app.acting_as(ANA).executions.cancel((await wait_for_child(app, "inner")).id)
         gate.go.release()
         ended = await app.executions.wait(outer, timeout=10)
     assert ended.state == "failed"
@@ -338,7 +339,7 @@ async def test_schedule_step_of_a_paused_execution_waits_after_its_child_ended(
         await eventually(lambda: is_waiting(app, known(step.task_id)))
         await app.executions.pause(outer)
         gate.go.release()
-        await app.executions.wait((await wait_for_child(app, "inner"))["id"], timeout=10)
+        await app.executions.wait((await wait_for_child(app, "inner")).id, timeout=10)
         assert await is_waiting(app, known(step.task_id))
         await app.executions.resume(outer)
         assert (await app.executions.wait(outer, timeout=10)).state == "completed"

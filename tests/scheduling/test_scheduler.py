@@ -203,9 +203,9 @@ async def test_due_schedule_starts_within_a_second_of_its_instant(
     late = []
     for run in await list_runs(app, "ticks", state="completed"):
         begun = await (await app.open()).fetch_value(
-            "SELECT min(claimed_at) FROM tenuto.activities WHERE execution_id = $1", run["id"]
+            "SELECT min(claimed_at) FROM tenuto.activities WHERE execution_id = $1", run.id
         )
-        late.append(begun - run["due_at"])
+        late.append(begun - run.due_at)
     assert min(late) > timedelta(milliseconds=-5)
     assert sorted(late)[1] < timedelta(seconds=1)  # a short stall of the machine may delay one
     assert await read_repairs(await app.open()) == {}
@@ -259,9 +259,9 @@ async def test_scheduler_decides_missed_occurrences_at_its_start(app: Tenuto, ba
     due_at = await make_due(database, "s", timedelta(minutes=30))
     async with app.scheduler():
         (run,) = await eventually(lambda: list_runs(app, "s"))
-    assert run["due_at"] == due_at
+    assert run.due_at == due_at
     (row,) = await app.schedules.ledger("s")
-    assert (row.decision, row.execution_id) == ("fired", run["id"])
+    assert (row.decision, row.execution_id) == ("fired", run.id)
 
 
 async def test_ledger_of_a_busy_week_is_complete(db: Database) -> None:

@@ -254,7 +254,7 @@ async def test_scheduler_registers_again_after_its_registration_was_ended(app: T
         (first,) = await eventually(app.workers)
         await sql("UPDATE tenuto.workers SET ended_at = now()")
         (second,) = await eventually(app.workers)
-        assert (second["name"], second["id"] != first["id"]) == ("keeper", True)
+        assert (second.name, second.id != first.id) == ("keeper", True)
 
 
 async def test_scheduler_whose_name_was_taken_raises(app: Tenuto, url: str, sql: Any) -> None:
