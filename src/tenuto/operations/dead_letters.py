@@ -7,7 +7,7 @@ concurrent resolutions one takes effect.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -175,14 +175,14 @@ class DeadLetters(OperationGroup):
         """
         self._check_note(note)
         operation = await self._begin("dead_letter.retry", reason=note, after=_audited_selection(ids))
-        return await _retry_in_chunks(operation, ids, note, request_id)
+        return await _resolve_in_chunks(retry_dead_letters, operation, ids, note, request_id)
 
     async def retry_all_of_batch(self, batch: UUID, *, note: str | None, request_id: UUID | None) -> int:
         """Retry all open dead letters of a batch and return their number; see `retry_selected`."""
         self._check_note(note)
         ids = await self._select_for_request(request_id, batch=batch)
         operation = await self._begin("batch.retry", target=str(batch), reason=note, after=_audited_selection(ids))
-        return await _retry_in_chunks(operation, ids, note, request_id)
+        return await _resolve_in_chunks(retry_dead_letters, operation, ids, note, request_id)
 
     async def acknowledge_all(self, *, note: str | None = None, request_id: UUID | None = None, **where: Any) -> int:
         """Acknowledge all open dead letters that match a filter and return their number; see `retry_selected`."""
@@ -195,20 +195,7 @@ class DeadLetters(OperationGroup):
         """Acknowledge the selected dead letters that are still open and return their number; see `retry_selected`."""
         self._check_note(note)
         operation = await self._begin("dead_letter.acknowledge", reason=note, after=_audited_selection(ids))
-        database, request, count = operation.database, request_id or new_id(), 0
-        for chunk in _transaction_chunks(ids):
-            count += len(
-                await acknowledge_dead_letters(
-                    database,
-                    chunk,
-                    database.clock.now(),
-                    operation.actor,
-                    note=note,
-                    request_id=request,
-                    on_unchanged=operation.entry.mark_unchanged,
-                )
-            )
-        return count
+        return await _resolve_in_chunks(acknowledge_dead_letters, operation, ids, note, request_id)
 
     async def _select_for_request(self, request: UUID | None, **where: Any) -> Sequence[UUID]:
         """Return the dead letters that match a filter; for a repeated request, those that matched at the first call.
@@ -238,20 +225,26 @@ class DeadLetters(OperationGroup):
             )
 
 
-async def _retry_in_chunks(operation: Operation, ids: Sequence[UUID], note: str | None, request_id: UUID | None) -> int:
+async def _resolve_in_chunks(
+    resolve: Callable[..., Awaitable[Collection[UUID]]],
+    operation: Operation,
+    ids: Sequence[UUID],
+    note: str | None,
+    request_id: UUID | None,
+) -> int:
+    """Retry or acknowledge dead letters, some in each transaction, and return their number."""
     database, request, count = operation.database, request_id or new_id(), 0
     for chunk in _transaction_chunks(ids):
-        count += len(
-            await retry_dead_letters(
-                database,
-                chunk,
-                database.clock.now(),
-                operation.actor,
-                note=note,
-                request_id=request,
-                on_unchanged=operation.entry.mark_unchanged,
-            )
+        resolved = await resolve(
+            database,
+            chunk,
+            database.clock.now(),
+            operation.actor,
+            note=note,
+            request_id=request,
+            on_unchanged=operation.entry.mark_unchanged,
         )
+        count += len(resolved)
     return count
 
 
