@@ -489,3 +489,15 @@ async def test_session_routes_open_and_close_a_browser_session(service: ApiClien
     service.client.cookies.clear()
     assert (await service.delete("/api/v1/session", role=None, headers=same_origin)).status_code == 204
     assert_problem(await service.get("/api/v1/session", role=None, headers=browser), 401)
+
+
+async def test_timeline_route_returns_attempts_and_refuses_a_wrong_window(service: ApiClient) -> None:
+    await service.post("/api/v1/schedules", json=NIGHTLY_SCHEDULE)
+    started = await service.post("/api/v1/schedules/HR%20%2F%20nightly/run")
+    path = f"/api/v1/executions/{started.json()['execution_id']}/timeline"
+    found = await service.get_json(path)
+    assert [[step["name"] for step in group["steps"]] for group in found["groups"]] == [["one"], ["two", "three"]]
+    assert found["groups"][0]["steps"][0]["attempts"][0]["state"] == "queued"
+    assert_problem(await service.get(f"{path}?groups=one"), 422, "execution.groups.invalid")
+    unknown = "/api/v1/executions/01a1e30e-df3e-7536-8f11-1c7c02f1d0a1/timeline"
+    assert_problem(await service.get(unknown), 404, "execution.not_found")

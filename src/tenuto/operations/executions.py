@@ -20,6 +20,7 @@ from tenuto.model.schedules import plan_from_json
 from tenuto.model.steps import Step
 from tenuto.model.tasks import OutcomeReason
 from tenuto.operations.end_waiter import EndNotifications, PollIntervals, wait_until_ended
+from tenuto.operations.execution_timeline import ExecutionTimeline, GroupWindow, load_timeline
 from tenuto.operations.listing import check_limit, require_single_match
 from tenuto.operations.operation import OpenDatabase, OperationGroup
 from tenuto.operations.schedules import find_schedule_id
@@ -180,6 +181,19 @@ class Executions(OperationGroup):
         if found is None:
             raise _not_found(id)
         return describe_execution(found, steps, database.clock.now())
+
+    async def timeline(
+        self, id: UUID, *, windows: Sequence[GroupWindow] = (), find: str | None = None
+    ) -> ExecutionTimeline:
+        """Return every attempt at the steps of an execution, by group, with the usual duration of each step.
+
+        A group of more than 50 steps lists only the steps in ``windows`` and those whose name contains ``find``.
+        """
+        database = await self._open()
+        found = await executions.load_execution(database, id)
+        if found is None:
+            raise _not_found(id)
+        return await load_timeline(database, found, windows, find)
 
     async def find(self, prefix: str) -> UUID:
         """Return the only execution id that begins with this prefix."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, requires
@@ -17,6 +17,7 @@ from tenuto.api.responses import Cancellation, StartedExecution
 from tenuto.diagnostics.task_diagnosis import Diagnosis
 from tenuto.model.actors import Role
 from tenuto.model.executions import ExecutionState
+from tenuto.operations.execution_timeline import ExecutionTimeline, parse_group_windows
 from tenuto.operations.executions import ExecutionDetails, StepDetails
 from tenuto.store.executions import ExecutionRecord
 
@@ -40,6 +41,43 @@ STEP = {
     "state": "completed",
     "duration_seconds": 4.2,
 }
+TIMELINE = {
+    "execution_id": EXAMPLE["id"],
+    "schedule_name": "Nightly HR Sync",
+    "state": "in_progress",
+    "current_group": 1,
+    "usual_seconds": 190.0,
+    "groups": [
+        {
+            "index": 0,
+            "step_count": 1,
+            "states": [{"state": "completed", "count": 1}],
+            "steps": [
+                {
+                    "name": "import",
+                    "kind": "job",
+                    "target": "hr_import",
+                    "state": "completed",
+                    "max_attempts": 3,
+                    "usual_seconds": 61.0,
+                    "attempts": [
+                        {
+                            "attempt": 1,
+                            "state": "completed",
+                            "worker": "box-1",
+                            "wait_seconds": 0.2,
+                            "duration_seconds": 58.4,
+                        }
+                    ],
+                }
+            ],
+        }
+    ],
+}
+_GROUPS_HELP = (
+    "Windows of 100 steps in groups of more than 50: `2` is the start of group 2, `2:100` its steps from 100."
+)
+_FIND_HELP = "In groups of more than 50 steps, also return the first 100 steps whose name contains this text."
 Viewer = Annotated[ApiCall, requires(Role.VIEWER, "execution.read")]
 
 
@@ -80,6 +118,22 @@ async def get_execution(call: Viewer, id: Id) -> ExecutionDetails:
 async def execution_steps(call: Viewer, id: Id) -> Items[StepDetails]:
     """List the steps of an execution in the order of its plan."""
     return Items(items=list((await call.app.executions.get(id)).steps))
+
+
+@router.get(
+    "/{id}/timeline",
+    operation_id="executions_timeline",
+    responses=describe(TIMELINE, not_found="execution.not_found", invalid="execution.groups.invalid"),
+)
+async def execution_timeline(
+    call: Viewer,
+    id: Id,
+    groups: Annotated[str | None, Query(max_length=200, description=_GROUPS_HELP, examples=["2:100"])] = None,
+    find: Annotated[str | None, Query(max_length=200, description=_FIND_HELP)] = None,
+) -> ExecutionTimeline:
+    """Get every attempt at the steps of an execution, by group, with the usual duration of each step. A group of more
+    than 50 steps returns a summary and the steps that `groups` or `find` select."""
+    return await call.app.executions.timeline(id, windows=parse_group_windows(groups), find=find)
 
 
 @router.get(
