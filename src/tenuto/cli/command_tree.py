@@ -6,6 +6,7 @@ extensions are added when an unknown command is called, and for the help.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from importlib import import_module
@@ -18,6 +19,7 @@ from tenuto.cli.output import discard_stdout
 from tenuto.cli.parameters import parameter_label
 from tenuto.command_entry import CommandEntry
 from tenuto.errors import Conflict
+from tenuto.paths import read_settings_file
 from tenuto.version import __version__
 
 _COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
@@ -79,9 +81,9 @@ _EPILOG = "Results go to stdout, messages and errors to stderr. TENUTO_DEBUG=1 p
 
 
 def _disabled_extensions() -> Sequence[str]:
-    from tenuto.settings import load_settings  # only if an extension is installed
-
-    return load_settings().disabled_extensions
+    """Return the setting. It is read here, because the main help must not import all settings."""
+    found = os.environ.get("TENUTO_DISABLED_EXTENSIONS", read_settings_file().get("disabled_extensions", ()))
+    return [name.strip() for name in (found.split(",") if isinstance(found, str) else found)]
 
 
 class LazyGroup(click.Group):

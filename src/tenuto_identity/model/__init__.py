@@ -1,0 +1,1 @@
+"""Pure values and decisions of identity synchronisation: no input, output or clock."""
