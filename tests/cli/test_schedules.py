@@ -237,8 +237,9 @@ def test_schedule_is_disabled_enabled_and_deleted(shell: Shell) -> None:
 def test_schedule_declared_in_code_is_mentioned_before_it_exists(shell: Shell) -> None:
     with (shell.folder / "tasks.py").open("a") as file:
         file.write("\nfrom tenuto import Step, manual\napp.schedule('of code', manual(), [Step.job(hopeless)])\n")
-    assert "is created when a service starts" in shell("schedule", "run", "of code").err
-    assert "1 declared in code are created when a service starts" in shell("schedule", "list").err
+    named = ("--app", "tasks:app")
+    assert "is created when a service starts" in shell("schedule", "run", "of code", *named).err
+    assert "1 declared in code are created when a service starts" in shell("schedule", "list", *named).err
 
 
 # ---- run

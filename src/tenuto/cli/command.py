@@ -20,20 +20,26 @@ from types import MappingProxyType
 from typing import Any, Literal, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from tenuto import logs, paths
 from tenuto.app import Tenuto
 from tenuto.cli import exit_codes, output
 from tenuto.cli.app_loader import load_app
 from tenuto.cli.parameters import Declaration, declared_parameters, flag, option, parameter_label, table_parameters
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, TenutoError
 from tenuto.model.actors import Actor
 from tenuto.model.validation import check_text
 
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-_APP_HELP = "Tenuto app to load; the working folder is on the import path. [TENUTO_APP]"
+AppUse = Literal["database", "checks", "needed"]
+"""What a command uses the app for that TENUTO_APP names. ``needed``: it runs or checks code of the app, and fails if
+the app cannot be imported. ``checks``: it also covers the extensions of the app, and continues without them.
+``database``: it imports the app only if no other setting names a database, because the app may name one in code. An app
+named with --app is always imported."""
+_APP_HELP = "Tenuto app to load; the working folder is on the import path. [TENUTO_APP, if code of the app is needed]"
 _DATABASE_HELP = "PostgreSQL URL; without it, an embedded server in the home folder. [TENUTO_DATABASE]"
 SHARED_OPTIONS: dict[str, Declaration] = {
     "app": option("MODULE:OBJECT", _APP_HELP, envvar="TENUTO_APP"),
@@ -74,6 +80,9 @@ class Session:
     output: str = "table"
     quiet: bool = False
     is_service: bool = False
+    app_use: AppUse = "database"
+    is_app_from_environment: bool = False
+    command_path: str = "tenuto"
 
     @property
     def as_json(self) -> bool:
@@ -86,8 +95,11 @@ class Session:
 
     @cached_property
     def app(self) -> Tenuto:
-        """The app named with --app, or an app without jobs."""
-        app = load_app(self.app_name, self.database, self.home_folder, is_service=self.is_service)
+        """The app named with --app, or an app without jobs.
+
+        See `AppUse` for the commands that import the app.
+        """
+        app = self._load_app()
         if not self.is_service and "connect_seconds" not in app.settings.model_fields_set:
             app.settings = app.settings.model_copy(update={"connect_seconds": _INTERACTIVE_CONNECT_SECONDS})
         if app.settings.database is None and not (app.settings.home / "postgres").exists():
@@ -97,6 +109,35 @@ class Session:
         logs.configure(app.settings.log_format, "warning" if self.quiet and level in ("debug", "info") else level)
         return app
 
+    def _load_app(self) -> Tenuto:
+        needed = self.app_use == "needed"
+        if self.app_name is None or needed or not self.is_app_from_environment:
+            try:
+                return load_app(self.app_name, self.database, self.home_folder, is_service=self.is_service)
+            except Invalid as error:
+                if needed and (error.code or "").startswith("cli.app."):
+                    error.message = f"`{self.command_path}` needs the app {self.app_name}: {error.message}"
+                raise
+        without_app = load_app(None, self.database, self.home_folder, is_service=False)
+        if without_app.settings.database is not None and self.app_use == "database":
+            return without_app
+        try:
+            return load_app(self.app_name, self.database, self.home_folder, is_service=False)
+        except TenutoError as error:
+            settings = without_app.settings
+            if (
+                settings.database is None and not (settings.home / "postgres").exists()
+            ):  # never create a database by mistake
+                remedy = "name the database with --database or TENUTO_DATABASE, or its folder with --home"
+                problem = f"{error.message}; the app is needed here because no other setting names the database"
+                raise Invalid(problem, code=error.code, field=error.field, remedy=remedy) from error
+            self.print_message(f"continuing without the app {self.app_name}: {error.message}")
+            return without_app
+
+    def require_app(self) -> None:
+        """Declare before the first use of the app that the command needs code of it."""
+        self.app_use = "needed"
+
     @property
     def app_with_jobs(self) -> Tenuto:
         """The app named with --app. Raise Invalid if there is none or if it has no jobs."""
@@ -104,6 +145,7 @@ class Session:
             problem = "--app is required: it names the app that defines the jobs"
             remedy = "add --app MODULE:OBJECT, such as --app tasks:app for `app = Tenuto()` in tasks.py"
             raise Invalid(problem, code="cli.app.missing", field="--app", remedy=remedy)
+        self.require_app()
         if not self.app.jobs.jobs_by_name:
             remedy = "register functions with @app.job, and import their modules where the app is defined"
             raise Invalid(f"app {self.app_name} has no jobs", code="cli.app.no_jobs", field="--app", remedy=remedy)
@@ -163,6 +205,7 @@ def command(
     options: Mapping[str, Declaration] = MappingProxyType({}),
     is_list: bool = False,
     service: bool = False,
+    app_use: AppUse = "database",
 ) -> Callable[[F], F]:
     """Make a command of the decorated function.
 
@@ -179,7 +222,7 @@ def command(
         if "output" in common and not is_list:
             common["output"] = _OUTPUT_WITHOUT_CSV
         parameters = [*declared_parameters(function, options), *table_parameters(common)]
-        callback = _callback(function, shared, service=service)
+        callback = _callback(function, shared, service=service, app_use="needed" if service else app_use)
         texts = _help_texts(path, examples, inspect.getdoc(function) or "")
         if group is not None and name is None:
             group.callback, group.params, group.help, group.short_help = callback, parameters, *texts.values()
@@ -200,7 +243,9 @@ def _help_texts(path: str, examples: Sequence[str], description: str) -> dict[st
     return {"help": f"Examples:\n\n\b\n{lines}\n\n{description}", "short_help": summary}
 
 
-def _callback(function: Callable[..., Any], shared: tuple[str, ...], *, service: bool) -> Callable[..., None]:
+def _callback(
+    function: Callable[..., Any], shared: tuple[str, ...], *, service: bool, app_use: AppUse
+) -> Callable[..., None]:
     def run(**given: Any) -> None:
         context = click.get_current_context()
         if context.invoked_subcommand is not None:
@@ -209,7 +254,13 @@ def _callback(function: Callable[..., Any], shared: tuple[str, ...], *, service:
             name: (list(value) or None) if isinstance(value, tuple) else value for name, value in given.items()
         }
         values = {_SESSION_FIELDS.get(name, name): options.pop(name) for name in shared}
-        session = Session(**values, is_service=service)
+        session = Session(
+            **values,
+            is_service=service,
+            app_use=app_use,
+            is_app_from_environment=context.get_parameter_source("app") is ParameterSource.ENVIRONMENT,
+            command_path=context.command_path,
+        )
 
         def work() -> int | None:
             _reject_invalid_text(context)

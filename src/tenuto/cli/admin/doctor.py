@@ -17,7 +17,7 @@ from tenuto.presentation.admin_views import FINDINGS
 from tenuto.presentation.formatting import count_noun, format_duration, safe_text
 
 
-@command(None, "doctor", "", "-o json | jq '.checks[] | select(.severity != \"ok\")'", is_list=True)
+@command(None, "doctor", "", "-o json | jq '.checks[] | select(.severity != \"ok\")'", is_list=True, app_use="checks")
 async def run_doctor(session: Session) -> int:
     """Check the installation for problems.
 

@@ -177,7 +177,7 @@ def check_health(
     return report_health(session.home, service, name, as_json=session.as_json)
 
 
-@command(None, "migrate", "--database postgresql://tenuto@db/tenuto", "--print > tenuto.sql")
+@command(None, "migrate", "--database postgresql://tenuto@db/tenuto", "--print > tenuto.sql", app_use="checks")
 async def migrate_database(
     session: Session,
     print_only: Annotated[bool, flag("SQL for an empty database on stdout; nothing is changed.", "--print")] = False,

@@ -100,7 +100,13 @@ class DefinitionResource(Generic[S]):
             return run(session, options.pop("key"), **options)
 
         call.__doc__ = _COMMON_TEXTS.get(name, "{own}").format(noun=self.noun, own=self.texts.get(name))
-        command(self.group, name, *examples, options={"key": self.key, **options})(call)
+        command(
+            self.group,
+            name,
+            *examples,
+            options={"key": self.key, **options},
+            app_use="needed" if name in ("add", "edit") else "database",
+        )(call)
 
     def _add_list(self) -> None:
         name = self.key_field.replace("_", " ")

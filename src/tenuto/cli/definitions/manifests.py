@@ -217,7 +217,13 @@ async def list_polls(app: Tenuto, *, everything: bool, **filters: Any) -> Sequen
     return await app.manifests.polls(only_busy=not everything, **filters)
 
 
-@command(manifests, "run", "nightly-report --app tasks:app --wait", "nightly-report --app tasks:app --set days=30")
+@command(
+    manifests,
+    "run",
+    "nightly-report --app tasks:app --wait",
+    "nightly-report --app tasks:app --set days=30",
+    app_use="needed",
+)
 async def run_manifest(
     session: Session,
     external_id: Annotated[str, EXTERNAL_ID],

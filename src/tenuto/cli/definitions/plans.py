@@ -35,7 +35,14 @@ _FIELDS_SHOWN_ABOVE = ("name", "when", "after", "schedule_type")
 """Fields of a new manifest that the title lines show already."""
 
 
-@command(None, "plan", "schedules.yaml --app tasks:app", "schedules/ --app tasks:app --prune -o json", is_list=True)
+@command(
+    None,
+    "plan",
+    "schedules.yaml --app tasks:app",
+    "schedules/ --app tasks:app --prune -o json",
+    is_list=True,
+    app_use="needed",
+)
 async def plan_definitions(session: Session, files: FilesArgument, prune: PruneOption = False) -> int:
     """Show what applying definition files would change.
 
@@ -52,7 +59,11 @@ async def plan_definitions(session: Session, files: FilesArgument, prune: PruneO
 
 
 @command(
-    None, "apply", "schedules.yaml --app tasks:app --reason 'release 42'", "schedules/ --app tasks:app --prune --yes"
+    None,
+    "apply",
+    "schedules.yaml --app tasks:app --reason 'release 42'",
+    "schedules/ --app tasks:app --prune --yes",
+    app_use="needed",
 )
 async def apply_definitions(
     session: Session,

@@ -253,9 +253,10 @@ async def run_schedule(
     run is reported. --set applies to this run only, and needs --app to name the app that defines the jobs.
     """
     require_wait(timeout, wait=wait)
-    request_id = new_id()
+    request_id, overrides = new_id(), parse_overrides(arguments)
+    if overrides:
+        session.require_app()  # the arguments are checked by the jobs
     with session.as_user() as app:
-        overrides = parse_overrides(arguments)
         with translate_error_fields({"steps.": "--set {}"}, otherwise="--set {}"):
             async with SCHEDULES.suggesting_names(app, name):
                 started = await app.schedules.run(name, arguments=overrides, request_id=request_id)

@@ -74,6 +74,8 @@ async def simulate(
     Applies the overlap and misfire policies, with run durations from the recent history. Reports skipped runs, queues
     without free slots, and the effect of daylight saving changes. Nothing runs and nothing is changed.
     """
+    if file:
+        session.require_app()  # the steps of a file are checked by the jobs
     app = session.app
     with translate_error_fields({}):
         display_zone = _display_zone(zone)

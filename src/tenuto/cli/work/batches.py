@@ -53,6 +53,7 @@ batches = group("batch", "Run a manifest for many rows, and control them as one 
     "replicate-users --from rows.jsonl --app tasks:app --watch",
     "replicate-users --from rows.csv --key id --batch-key users-2031-05 --app tasks:app",
     "replicate-users --from - --format csv --atomic --app tasks:app",
+    app_use="needed",
 )
 async def submit_batch(
     session: Session,

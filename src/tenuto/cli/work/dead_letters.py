@@ -266,6 +266,8 @@ async def retry_dead_letters(
         return await _resolve_all(session, "retried", options)
     new_input = None if input is None else read_json_option(input, "--input")
     retried: list[dict[str, Any]] = []
+    if input is not None:
+        session.require_app()  # the job checks its input
     with session.as_user() as app, suggest_job_list(session):
         for prefix in _require_ids(options["ids"]):
             id = await app.dead_letters.find(prefix)

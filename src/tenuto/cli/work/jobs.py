@@ -38,6 +38,7 @@ async def list_jobs(session: Session) -> None:
     "run",
     "resize --app tasks:app --input '{\"width\": 80}' --wait",
     "resize --app tasks:app --input @picture.json",
+    app_use="needed",
 )
 async def run_job(
     session: Session,

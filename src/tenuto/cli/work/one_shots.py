@@ -35,6 +35,7 @@ one_shots = group(
     "add",
     'log.append --in 2h --payload \'{"message": "Hello"}\'',
     "resize --at 2031-05-17T12:00:00+02:00 --payload @picture.json --app tasks:app",
+    app_use="needed",
 )
 async def create_one_shot(
     session: Session,
