@@ -68,7 +68,7 @@ async def full_sync(ctx: Context, system: str) -> int:
     return len(imported)
 
 
-@app.job(max_retries=3, timeout="10m")
+@app.job(max_attempts=3, timeout="10m")
 async def export(ctx: Context, system: str) -> int:
     """Write the wanted state to a target system and return the number of people changed."""
     wanted, held = read("wanted"), read(system)

@@ -84,7 +84,7 @@ STEP_COUNT = 6
 # --- failures ---------------------------------------------------------------------------------------------------------
 
 
-@app.job(retry=RetryPolicy(max_retries=MAX_ATTEMPTS, base_seconds=PACE, cap_seconds=4, jitter=0))
+@app.job(retry=RetryPolicy(max_attempts=MAX_ATTEMPTS, base_seconds=PACE, cap_seconds=4, jitter=0))
 async def fetch_rates(bank: str, ctx: Context) -> float:
     """Fail twice, then succeed, like many network calls."""
     await asyncio.sleep(0.3 * PACE)

@@ -30,7 +30,7 @@ class ChainOptions(TypedDict, total=False):
 
     queue: str
     priority: int
-    max_retries: int | None
+    max_attempts: int | None
     retry: RetryPolicy | None
     timeout: float | str | timedelta | None
     limit: int | None
@@ -60,7 +60,7 @@ class Registration:
         name: str | None = None,
         queue: str = "default",
         priority: int = 0,
-        max_retries: int | None = None,
+        max_attempts: int | None = None,
         retry: RetryPolicy | None = None,
         timeout: float | str | timedelta | None = None,
         limit: int | None = None,
@@ -78,7 +78,7 @@ class Registration:
         name: str | None = None,
         queue: str = "default",
         priority: int = 0,
-        max_retries: int | None = None,
+        max_attempts: int | None = None,
         retry: RetryPolicy | None = None,
         timeout: float | str | timedelta | None = None,
         limit: int | None = None,
@@ -89,12 +89,12 @@ class Registration:
     ) -> Job[P, R] | Callable[[Callable[P, R]], Job[P, R]]:
         """Register a function as a job.
 
-        ``max_retries`` (default 3) is short for ``retry=RetryPolicy(max_retries=…)``; give only one of them. ``limit``
-        is the maximum number of its tasks that run at the same time over all workers; tasks with the same ``limit_key``
-        share it. ``isolated`` runs the job in a child process that can be killed.
+        ``max_attempts`` (default 3) is short for ``retry=RetryPolicy(max_attempts=…)``; give only one of them.
+        ``limit`` is the maximum number of its tasks that run at the same time over all workers; tasks with the same
+        ``limit_key`` share it. ``isolated`` runs the job in a child process that can be killed.
         """
         policy = TaskPolicy(
-            resolve_retry_policy(max_retries, retry), parse_duration_seconds(timeout, field="timeout"), on_lost
+            resolve_retry_policy(max_attempts, retry), parse_duration_seconds(timeout, field="timeout"), on_lost
         )
 
         def register(function: Callable[P, R]) -> Job[P, R]:
@@ -161,18 +161,20 @@ class Registration:
         properties: Any = None,
         name: str = "",
         description: str = "",
-        max_retries: int | None = None,
+        max_attempts: int | None = None,
         retry: RetryPolicy | None = None,
         timeout: float | str | timedelta | None = None,
         queue: str | None = None,
         priority: int | None = None,
         group: str | None = None,
         max_active: int | None = None,
+        max_retries: int | None = None,
     ) -> Manifest:
         """Declare a manifest: a job with its own input and policies.
 
         It runs on a ``trigger``, ``after`` another manifest has succeeded, for enqueued items (``on_demand``), or
         manually. It is deployed when a service of this program starts, or with ``app.manifests.deploy()``.
+        ``max_retries`` is another name for ``max_attempts``.
         """
         return self.manifests.declare(
             build_manifest(
@@ -184,12 +186,13 @@ class Registration:
                 properties=properties,
                 name=name,
                 description=description,
-                max_retries=max_retries,
+                max_attempts=max_attempts,
                 retry=retry,
                 timeout=timeout,
                 queue=queue,
                 priority=priority,
                 group=group,
                 max_active=max_active,
+                max_retries=max_retries,
             )
         )

@@ -79,7 +79,7 @@ def register_jobs(app: Tenuto) -> Tenuto:
     async def send(to: str, subject: str = "", times: int = 1) -> str:
         return f"{subject} to {to}"
 
-    @app.job(max_retries=1)
+    @app.job(max_attempts=1)
     async def boom(why: str = "no reason") -> None:
         raise PermanentFailure(why)
 

@@ -185,7 +185,7 @@ REQUESTS = [
     Case("B79", "PUT", "/api/v1/manifest-groups/g", {"json": {"max_active": True}}, (422,)),
     Case("B79", "PUT", "/api/v1/manifest-groups/g", {"json": {"priority": False}}, (422,)),
     Case("B79", "POST", "/api/schedule", {"json": {**ONE_SHOT, "timeout_seconds": True}}, (422,)),
-    Case("B79", "POST", "/api/schedule", {"json": {**ONE_SHOT, "retry": {"max_retries": True}}}, (422,)),
+    Case("B79", "POST", "/api/schedule", {"json": {**ONE_SHOT, "retry": {"max_attempts": True}}}, (422,)),
     Case("B91", "POST", SCHEDULES, schedule_body(every=-1), (422,)),
     Case("B91", "POST", SCHEDULES, schedule_body(every="NaN"), (422,)),
 ]

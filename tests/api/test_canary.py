@@ -91,7 +91,7 @@ async def _use_secret_everywhere(service: ApiClient, site: Site, url: str, folde
         done = await service.put(f"/api/v1/secrets/{name}", json={"value": value})
         assert done.status_code in (200, 201, 204), done.text
 
-    @app.job(max_retries=0)
+    @app.job(max_attempts=1)
     async def leak(ctx: Context) -> dict[str, str]:
         value = await app.secrets.reveal("canary")
         print(f"printed {value}")
@@ -101,7 +101,7 @@ async def _use_secret_everywhere(service: ApiClient, site: Site, url: str, folde
         ctx.warn(value)
         return {"given": value}
 
-    @app.job(max_retries=0)
+    @app.job(max_attempts=1)
     async def fail() -> None:
         value = await app.secrets.reveal("canary")
         raise ValueError(f"cannot use {value!r}") from KeyError(value)

@@ -94,7 +94,7 @@ async def test_one_shot_runs_on_time_and_reports_its_history(app: Tenuto, client
                 (at, "log.append", {"message": "Hello", "log": "greetings"}, {}),
                 (instant_in(-3600), "report.send", {"to": "Ana"}, {}),
                 (instant_in(0), "report.send", {"to": "unknown"}, {}),
-                (instant_in(0), "report.send", {"to": "unknown"}, {"retry": {"max_retries": 2, "base_seconds": 0}}),
+                (instant_in(0), "report.send", {"to": "unknown"}, {"retry": {"max_attempts": 2, "base_seconds": 0}}),
                 (instant_in(0), "report.send", {"to": "forever"}, {}),
             ]
         ]
@@ -140,7 +140,7 @@ async def test_one_shot_api_names_the_invalid_field(client: httpx2.AsyncClient) 
         ({"prompt_type": "http.call", "payload": {"url": "file:///etc/passwd"}}, "payload.url"),
         ({"tags": ["x" * 65]}, "tags"),
         ({"tags": "a"}, "tags"),
-        ({"retry": {"max_retries": -1}}, "retry.max_retries"),
+        ({"retry": {"max_attempts": -1}}, "retry.max_attempts"),
         ({"timeout_seconds": 0}, "timeout_seconds"),
         ({"timeout_seconds": 1e9}, "timeout_seconds"),
         ({"prio": 1}, "prio"),

@@ -63,7 +63,7 @@ async def test_metrics_follow_tasks_from_enqueue_to_failure(url: str, tmp_path: 
     @app.job
     async def quick() -> None: ...
 
-    @app.job(retry=RetryPolicy(max_retries=2, base_seconds=0))
+    @app.job(retry=RetryPolicy(max_attempts=2, base_seconds=0))
     async def hopeless() -> None:
         raise ValueError("no")
 

@@ -18,7 +18,7 @@ NIGHTLY_SCHEDULE: dict[str, Any] = {
     "name": "HR / nightly",
     "trigger": {"kind": "cron", "cron": "0 2 * * *", "zone": "Europe/London"},
     "steps": [
-        {"name": "one", "job": "double", "input": {"n": 1}, "timeout": "30m", "retry": {"max_retries": 5}},
+        {"name": "one", "job": "double", "input": {"n": 1}, "timeout": "30m", "retry": {"max_attempts": 5}},
         [
             {"name": "two", "job": "mail/send", "input": {"to": "x"}, "continue_on_failure": True},
             {"name": "three", "job": "double", "input": {"n": 3}, "queue": "other", "priority": 7},
@@ -162,7 +162,7 @@ MAIL_MANIFEST: dict[str, Any] = {
     "job": "mail/send",
     "properties": {"subject": "hello"},
     "on_demand": True,
-    "retry": {"max_retries": 1, "base_seconds": 5},
+    "retry": {"max_attempts": 1, "base_seconds": 5},
     "timeout": 30,
     "group": "bulk",
 }
@@ -210,6 +210,15 @@ async def test_manifest_routes_create_show_change_run_and_delete(service: ApiCli
     for task in (run, item):
         await service.post(f"{task.headers['location']}/cancel")
     assert (await service.delete(path)).status_code == 204
+
+
+async def test_manifest_route_accepts_max_retries_for_max_attempts(service: ApiClient) -> None:
+    fields = {"external_id": "mails", "job": "mail/send", "on_demand": True, "max_retries": 4}
+    created = await service.post("/api/v1/manifests", json=fields)
+    assert (created.status_code, created.json()["retry"]["max_attempts"]) == (201, 4), created.text
+    both = {**fields, "external_id": "other", "max_attempts": 4}
+    wrong = assert_problem(await service.post("/api/v1/manifests", json=both), 422, "retry.max_attempts.conflict")
+    assert wrong["errors"][0]["field"] == "max_retries"
 
 
 async def test_plan_routes_plan_and_apply_definitions(service: ApiClient) -> None:

@@ -115,7 +115,7 @@ async def app(new_url: str, tmp_path: Path) -> AsyncIterator[Tenuto]:
     app = Tenuto(settings=settings, extensions=[Inventory()])
     await app.migrate()
 
-    @app.job(name="bake", retry=RetryPolicy(max_retries=1))
+    @app.job(name="bake", retry=RetryPolicy(max_attempts=1))
     async def bake(loaves: int = 1) -> int:
         raise ValueError(f"no flour for {loaves}")
 

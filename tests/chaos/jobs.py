@@ -35,8 +35,8 @@ class Fate(StrEnum):
 
 
 app = Tenuto("postgresql://nowhere", home="/nowhere")
-_retry_soon = RetryPolicy(max_retries=2, base_seconds=0.1, jitter=0.5)
-_retry_patiently = RetryPolicy(max_retries=1000, base_seconds=0.1, cap_seconds=0.5)
+_retry_soon = RetryPolicy(max_attempts=2, base_seconds=0.1, jitter=0.5)
+_retry_patiently = RetryPolicy(max_attempts=1000, base_seconds=0.1, cap_seconds=0.5)
 
 
 def _apply_fate(fate: Fate, ctx: Context) -> None:

@@ -132,7 +132,7 @@ class Load:
             "exec_at": (datetime.now(UTC) + timedelta(seconds=self._chance.choice((-1, 0, 0.5, 2)))).isoformat(),
             "prompt_type": jobs.item.name,
             "payload": {"number": number, "fate": fate},
-            "retry": {"max_retries": 2, "base_seconds": 0.1},
+            "retry": {"max_attempts": 2, "base_seconds": 0.1},
         }
         headers = {"Idempotency-Key": str(uuid4())}
         while True:

@@ -43,7 +43,7 @@ async def double(n: int) -> int:
     return 2 * n
 
 
-@app.job(retry=RetryPolicy(max_retries=3, base_seconds=0))
+@app.job(retry=RetryPolicy(max_attempts=3, base_seconds=0))
 async def third_time(ctx: Context) -> str:
     print(f"this is attempt {ctx.task.attempt}")
     if ctx.task.attempt < 3:

@@ -19,7 +19,7 @@ from tenuto.model.policies import RetryPolicy
 app = Tenuto()
 
 
-@app.job(retry=RetryPolicy(max_retries=4, base_seconds=3), timeout="1m")
+@app.job(retry=RetryPolicy(max_attempts=4, base_seconds=3), timeout="1m")
 async def copy(number: int, days: int = 1) -> None: ...
 
 
@@ -37,14 +37,15 @@ def test_manifest_is_built_from_all_options() -> None:
         "x",
         copy,
         make_options(
-            every="2h", zone="Europe/London", properties='{"number": 1}', settings=["days=3"], title="X", max_retries=9,
+            every="2h", zone="Europe/London", properties='{"number": 1}', settings=["days=3"], title="X",
+            max_attempts=9,
             retry_wait="30s", timeout="5m", queue="slow", priority=4, group="g", max_active="6",
         ),
     )  # fmt: skip
     assert made.trigger.describe() == "Every 2 hours, Europe/London"
     assert made.properties == {"number": 1, "days": 3}
     retry = made.policy.retry
-    assert (made.name, retry.max_retries, retry.base_seconds, made.policy.timeout_seconds) == ("X", 9, 30, 300)
+    assert (made.name, retry.max_attempts, retry.base_seconds, made.policy.timeout_seconds) == ("X", 9, 30, 300)
     assert (made.queue, made.priority, made.group, made.max_active) == ("slow", 4, "g", 6)
 
 
@@ -83,7 +84,7 @@ def test_edit_changes_only_the_given_options_and_none_removes_values() -> None:
         ({"priority": 5000}, "--priority"),
         ({"group": "two words"}, "--group"),
         ({"retry_wait": "soon"}, "--retry-wait"),
-        ({"max_retries": -1}, "--max-retries"),
+        ({"max_attempts": -1}, "--max-attempts"),
         ({"timeout": "0s"}, "--timeout"),
     ],
 )

@@ -59,11 +59,11 @@ def test_invalid_manifest_is_rejected_by_the_option(
 def test_edit_changes_only_the_given_options_and_needs_the_app_only_for_new_input(shell: Shell) -> None:
     shell(*REPORT)
     del shell.environment["TENUTO_APP"]
-    ended = shell("manifest", "edit", "report", "--every", "2h", "--max-retries", "5", "--reason", "more often")
+    ended = shell("manifest", "edit", "report", "--every", "2h", "--max-attempts", "5", "--reason", "more often")
     assert (ended.code, "changed to version 2" in ended.err) == (0, True)
     assert ended.out.startswith("when\n  - Every weekday at 06:00, UTC\n  + Every 2 hours, UTC\npolicy\n  - 3 attempts")
     assert "\n  + 5 attempts" in ended.out
-    assert "is unchanged" in shell("manifest", "edit", "report", "--max-retries", "5").err
+    assert "is unchanged" in shell("manifest", "edit", "report", "--max-attempts", "5").err
     rejected = shell("manifest", "edit", "report", "--set", "n=8")
     assert (rejected.code, "--app" in rejected.err) == (3, True)
     dependent = shell("manifest", "edit", "report", "--on-demand", TENUTO_APP="tasks:app", LOGNAME="bo")
@@ -105,7 +105,7 @@ def test_similar_external_id_is_suggested(shell: Shell) -> None:
 
 
 def test_open_run_shows_its_attempt_and_the_time_of_the_next_one(shell: Shell) -> None:
-    shell("manifest", "add", "third", "--job", "third_time", "--max-retries", "5", "--retry-wait", "1h")
+    shell("manifest", "add", "third", "--job", "third_time", "--max-attempts", "5", "--retry-wait", "1h")
     shell.start_service("worker").wait_for_line("worker started")
     shell("manifest", "run", "third")
 
@@ -162,7 +162,7 @@ manifests:
     properties: {n: 7}
     cron: "0 6 * * *"
     group: reports
-    max_retries: 5
+    max_attempts: 5
 """
 
 
@@ -182,13 +182,13 @@ def test_manifests_of_a_file_are_planned_and_applied_in_dependency_order(shell: 
     applied = shell("apply", "all.yaml", "--reason", "release 42", LOGNAME="ana")
     assert (applied.code, applied.out, applied.err) == (0, first.out, "3 to create\napplied by ana\n")
     document = shell("manifest", "show", "report", "-o", "json").json
-    assert (document["origin"], document["policy"]["max_retries"], document["dependents"]) == ("file", 5, ["mail"])
+    assert (document["origin"], document["policy"]["max_attempts"], document["dependents"]) == ("file", 5, ["mail"])
     assert document["group"]["max_active"] == 4
     assert document["last_change"]["reason"] == "release 42"
     again = shell("plan", "all.yaml")
     assert (again.code, again.err) == (0, "3 unchanged\n")
 
-    shell("manifest", "edit", "report", "--max-retries", "9")
+    shell("manifest", "edit", "report", "--max-attempts", "9")
     shell("manifest", "disable", "mail")
     assert shell("plan", "all.yaml").code == 0, "changes of operators are kept"
     file.write_text(FILE.replace("0 6 *", "0 7 *").replace("max_active: 4", "max_active: 6"))
@@ -201,7 +201,7 @@ def test_manifests_of_a_file_are_planned_and_applied_in_dependency_order(shell: 
     assert "operator" in plan["manifests"][0]["notes"][0]
     assert shell("apply", "all.yaml").code == 0
     after = shell("manifest", "show", "report", "-o", "json").json
-    assert (after["trigger"]["cron"], after["policy"]["max_retries"], after["group"]["max_active"]) == (
+    assert (after["trigger"]["cron"], after["policy"]["max_attempts"], after["group"]["max_active"]) == (
         "0 7 * * *",
         5,
         6,

@@ -39,7 +39,7 @@ def test_one_shot_is_run_when_due_and_shows_its_history(shell: Shell) -> None:
     worker.wait_for_line("worker started")
     at = datetime.now(UTC) + timedelta(seconds=1.5)
     done = shell("once", "add", "double", "--at", at.isoformat(), "--payload", '{"n": 4}').out.strip()
-    failed = shell("once", "add", "hopeless", "--in", "0s", "--retries", "3").out.strip()
+    failed = shell("once", "add", "hopeless", "--in", "0s", "--max-attempts", "3").out.strip()
 
     def ended_statuses() -> dict[str, str] | None:
         statuses = {each["id"]: each["runtime_status"] for each in shell("once", "list", "--ended", "-o", "json").json}

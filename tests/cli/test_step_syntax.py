@@ -30,9 +30,9 @@ def test_step_is_parsed(text: str, expected: list[tuple[str, str, dict[str, Any]
 
 
 def test_step_options_have_the_names_of_the_code() -> None:
-    (step,) = parse_step_group("a continue_on_failure timeout=5m max_retries=7 queue=slow priority=-2")
+    (step,) = parse_step_group("a continue_on_failure timeout=5m max_attempts=7 queue=slow priority=-2")
     assert step.continue_on_failure
-    assert (dict(step.rules), step.queue, step.priority) == ({"timeout": "5m", "max_retries": 7}, "slow", -2)
+    assert (dict(step.rules), step.queue, step.priority) == ({"timeout": "5m", "max_attempts": 7}, "slow", -2)
     assert not parse_step_group("a continue_on_failure=false")[0].continue_on_failure
 
 

@@ -22,7 +22,7 @@ Sql = Callable[..., Awaitable[list[dict[str, Any]]]]
 
 @pytest.fixture
 def app(app: Tenuto) -> Tenuto:
-    @app.job(timeout="1h", max_retries=7)
+    @app.job(timeout="1h", max_attempts=7)
     async def load(rows: int = 1) -> None: ...
 
     return app
@@ -85,7 +85,7 @@ async def test_ended_manifest_can_be_changed_but_not_to_another_past_end(app: Te
 async def test_manifest_in_a_file_takes_missing_fields_from_the_job(app: Tenuto) -> None:
     await apply(app, make_declarations(make_manifest_data("x", retry={"base_seconds": 1}, properties={"rows": "5"})))
     found = (await app.manifests.get("x")).manifest
-    assert (found.policy.retry.max_retries, found.policy.retry.base_seconds, found.policy.timeout_seconds) == (
+    assert (found.policy.retry.max_attempts, found.policy.retry.base_seconds, found.policy.timeout_seconds) == (
         7,
         1,
         3600,

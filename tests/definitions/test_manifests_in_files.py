@@ -22,7 +22,7 @@ manifests:
     properties: {days: 7}
     cron: "0 6 * * *"
     zone: Europe/London
-    retry: {max_retries: 5, base_seconds: 1}
+    retry: {max_attempts: 5, base_seconds: 1}
     timeout: 5m
     group: reports
     max_active: 2
@@ -48,7 +48,7 @@ def test_definition_file_contains_schedules_groups_and_manifests() -> None:
     assert {name: value for name, value in report.options.items() if name != "trigger"} == {
         "name": "The report",
         "properties": {"days": 7},
-        "retry": {"max_retries": 5, "base_seconds": 1},
+        "retry": {"max_attempts": 5, "base_seconds": 1},
         "timeout": "5m",
         "group": "reports",
         "max_active": 2,
@@ -64,20 +64,40 @@ def test_definition_file_contains_schedules_groups_and_manifests() -> None:
         ("{external_id: 7, job: x}", "[0].external_id", "definition.field.not_text", ""),
         ("{external_id: 'a b', job: x}", "[0].external_id", "value.name.invalid", ""),
         (
-            "{external_id: x, job: x, max_retrys: 3}",
-            "[0].max_retrys",
+            "{external_id: x, job: x, max_atempts: 3}",
+            "[0].max_atempts",
             "definition.field.unknown",
-            "did you mean max_retries?",
+            "did you mean max_attempts?",
+        ),
+        (
+            "{external_id: x, job: x, max_retries: 3, max_attempts: 3}",
+            "[0].max_retries",
+            "retry.max_attempts.conflict",
+            "keep one",
+        ),
+        (
+            "{external_id: x, job: x, max_retries: 3, retry: {jitter: 0}}",
+            "[0].max_retries",
+            "retry.max_attempts.conflict",
+            "keep one",
+        ),
+        ("{external_id: x, job: x, max_retries: -1}", "[0].max_retries", "retry.value.out_of_range", ""),
+        ("{external_id: x, job: x, max_retries: 2.5}", "[0].max_retries", "retry.value.invalid", ""),
+        (
+            "{external_id: x, job: x, retry: {max_retries: 3}}",
+            "[0].retry.max_retries",
+            "definition.field.unknown",
+            "",
         ),
         ("{external_id: x, job: x, enabled: false}", "[0].enabled", "definition.field.unknown", "manifest disable"),
         ("{external_id: x, job: x, input: {a: 1}}", "[0].input", "definition.field.unknown", "write properties"),
         ("{external_id: x, job: x, on_demand: yes please}", "[0].on_demand", "definition.field.not_boolean", ""),
         ("{external_id: x, job: x, properties: [1]}", "[0].properties", "definition.not_a_mapping", ""),
         (
-            "{external_id: x, job: x, retry: {max_retires: 1}}",
-            "[0].retry.max_retires",
+            "{external_id: x, job: x, retry: {max_atempts: 1}}",
+            "[0].retry.max_atempts",
             "definition.field.unknown",
-            "did you mean max_retries?",
+            "did you mean max_attempts?",
         ),
         ("{external_id: x, job: x, cron: '61 * * * *'}", "[0].cron", "trigger.cron.item.invalid", ""),
         ("{external_id: x, job: x, zone: UTC}", "[0]", "definition.trigger.incomplete", ""),
@@ -111,14 +131,20 @@ def test_invalid_group_in_a_file_is_rejected_with_its_location(entry: str, path:
     assert rejected.value.field == f"file.yaml, line 1: groups{path}"
 
 
+@pytest.mark.parametrize(("given", "attempts"), [(0, 1), (1, 1), (5, 5)])
+def test_max_retries_of_a_manifest_in_a_file_is_its_number_of_attempts(given: int, attempts: int) -> None:
+    (found,) = parse(f"manifests: [{{external_id: x, job: x, max_retries: {given}}}]")
+    assert found.options == {"max_attempts": attempts}
+
+
 def test_later_error_of_a_declared_manifest_has_its_location() -> None:
     nested = (
-        "manifests:\n- external_id: x\n  job: a\n  trigger: {cron: '@daily'}\n  retry: {max_retries: 1}\n  after: y\n"
+        "manifests:\n- external_id: x\n  job: a\n  trigger: {cron: '@daily'}\n  retry: {max_attempts: 1}\n  after: y\n"
     )
     (found,) = parse(nested)
     for field, path in (
         ("depends_on", "line 6: manifests[0].after"),
-        ("max_retries", "line 5: manifests[0].retry.max_retries"),
+        ("max_attempts", "line 5: manifests[0].retry.max_attempts"),
         ("cron", "line 4: manifests[0].trigger.cron"),
         ("job", "line 3: manifests[0].job"),
     ):

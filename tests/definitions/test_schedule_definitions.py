@@ -358,17 +358,17 @@ async def test_undeclared_schedule_is_not_deleted(app: Tenuto) -> None:
 
 
 async def test_declared_schedule_exists_after_service_start(app: Tenuto) -> None:
-    @app.job(max_retries=7, queue="oven", priority=4, timeout="1h")
+    @app.job(max_attempts=7, queue="oven", priority=4, timeout="1h")
     async def bake(loaves: int = 3) -> None: ...
 
-    app.schedule("mine", cron("0 2 * * *"), [Step.job(bake, max_retries=2)], description="bread")
+    app.schedule("mine", cron("0 2 * * *"), [Step.job(bake, max_attempts=2)], description="bread")
     async with app.scheduler():
         made = await app.schedules.get("mine")
     step = made.plan.step_at(0)
     assert (made.origin, made.definition.description) == ("code", "bread")
     assert (step.queue, step.priority, dict(step.arguments)) == ("oven", 4, {"loaves": 3})
     assert step.policy is not None
-    assert (step.policy.retry.max_retries, step.policy.timeout_seconds) == (2, 3600)
+    assert (step.policy.retry.max_attempts, step.policy.timeout_seconds) == (2, 3600)
 
 
 async def test_schedule_steps_are_checked_when_saved(app: Tenuto) -> None:

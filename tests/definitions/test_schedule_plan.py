@@ -79,12 +79,12 @@ async def test_schedule_plan_previews_runs_of_a_new_schedule(app: Tenuto) -> Non
 
 
 async def test_applied_schedule_plan_has_the_planned_result(app: Tenuto) -> None:
-    await apply(app, make_schedule_data("x", {"job": "load", "input": {"rows": 5}, "max_retries": 7}, every="1h"))
+    await apply(app, make_schedule_data("x", {"job": "load", "input": {"rows": 5}, "max_attempts": 7}, every="1h"))
     found = await app.schedules.get("x")
     (step,) = found.plan.groups[0]
     assert (step.target, step.arguments) == ("load", {"rows": 5})
     assert step.policy is not None
-    assert (step.policy.retry.max_retries, step.policy.timeout_seconds) == (7, 3600), (
+    assert (step.policy.retry.max_attempts, step.policy.timeout_seconds) == (7, 3600), (
         "policy of the job with overrides of the step"
     )
     assert (found.origin, found.version) == ("file", 1)

@@ -30,12 +30,12 @@ schedules:
         input: {table: users, rows: 10}
         name: Load users
         timeout: 1h
-        retry: {max_retries: 5, base_seconds: 1}
+        retry: {max_attempts: 5, base_seconds: 1}
         queue: slow
         priority: 7
       - - job: left
           continue_on_failure: true
-          max_retries: 2
+          max_attempts: 2
         - kind: log.append
           arguments: {text: hello}
           name: say
@@ -57,7 +57,7 @@ job = "load"
 input = {table = "users", rows = 10}
 name = "Load users"
 timeout = "1h"
-retry = {max_retries = 5, base_seconds = 1}
+retry = {max_attempts = 5, base_seconds = 1}
 queue = "slow"
 priority = 7
 
@@ -65,7 +65,7 @@ priority = 7
 index = 20
 job = "left"
 continue_on_failure = true
-max_retries = 2
+max_attempts = 2
 
 [[schedules.steps]]
 index = 30
@@ -115,13 +115,13 @@ def test_schedule_file_supports_all_options_of_code() -> None:
                         "load",
                         {"table": "users", "rows": 10},
                         "Load users",
-                        rules={"timeout": "1h", "retry": {"max_retries": 5, "base_seconds": 1}},
+                        rules={"timeout": "1h", "retry": {"max_attempts": 5, "base_seconds": 1}},
                         queue="slow",
                         priority=7,
                     ),
                 ),
                 (
-                    Step("job", "left", continue_on_failure=True, rules={"max_retries": 2}),
+                    Step("job", "left", continue_on_failure=True, rules={"max_attempts": 2}),
                     Step("log.append", "log.append", {"text": "hello"}, "say"),
                 ),
                 (Step("schedule", "other"),),
@@ -273,18 +273,18 @@ def test_invalid_schedule_field_in_a_file_is_rejected_with_its_path(
         ({"job": "b", "schedule": "c"}, "", "definition.step.target", ""),
         ({"jop": "b"}, ".jop", "definition.field.unknown", "did you mean job?"),
         (
-            {"job": "b", "retry": {"max_retires": 1}},
-            ".retry.max_retires",
+            {"job": "b", "retry": {"max_atempts": 1}},
+            ".retry.max_atempts",
             "definition.field.unknown",
-            "did you mean max_retries?",
+            "did you mean max_attempts?",
         ),
-        ({"job": "b", "retry": {"max_retries": 9999}}, ".retry.max_retries", "retry.value.out_of_range", ""),
-        ({"job": "b", "retry": {"max_retries": "3"}}, ".retry.max_retries", "retry.value.invalid", ""),
-        ({"job": "b", "retry": {"max_retries": 2.5}}, ".retry.max_retries", "retry.value.invalid", ""),
+        ({"job": "b", "retry": {"max_attempts": 9999}}, ".retry.max_attempts", "retry.value.out_of_range", ""),
+        ({"job": "b", "retry": {"max_attempts": "3"}}, ".retry.max_attempts", "retry.value.invalid", ""),
+        ({"job": "b", "retry": {"max_attempts": 2.5}}, ".retry.max_attempts", "retry.value.invalid", ""),
         ({"job": "b", "retry": {"factor": [1]}}, ".retry.factor", "retry.value.invalid", ""),
         ({"job": "b", "retry": 3}, ".retry", "retry.invalid", ""),
-        ({"job": "b", "retry": {"jitter": 0}, "max_retries": 1}, ".max_retries", "retry.max_retries.conflict", ""),
-        ({"job": "b", "max_retries": -1}, ".max_retries", "retry.value.out_of_range", ""),
+        ({"job": "b", "retry": {"jitter": 0}, "max_attempts": 1}, ".max_attempts", "retry.max_attempts.conflict", ""),
+        ({"job": "b", "max_attempts": -1}, ".max_attempts", "retry.value.out_of_range", ""),
         ({"job": "b", "timeout": "soon"}, ".timeout", "value.duration.invalid", ""),
         ({"job": "b", "timeout": ["1h"]}, ".timeout", "value.duration.invalid", ""),
         ({"job": "b", "timeout": True}, ".timeout", "value.duration.invalid", ""),
@@ -372,10 +372,10 @@ def test_later_error_of_a_declared_schedule_has_its_location(field: str | None, 
     assert nightly.locate_error(Invalid("is wrong", code="test.error", field=field)).field == f"file.yaml, {location}"
 
 
-def test_max_retries_in_code_must_be_a_whole_number() -> None:
+def test_max_attempts_in_code_must_be_a_whole_number() -> None:
     for wrong in ("3", 2.5, True, None):
         with raises_code("retry.value.invalid"):
-            RetryPolicy(max_retries=wrong)  # type: ignore[arg-type]
+            RetryPolicy(max_attempts=wrong)  # type: ignore[arg-type]
 
 
 anything = st.recursive(
@@ -386,7 +386,7 @@ anything = st.recursive(
 step_field_names = st.sampled_from(
     [
         *("job", "schedule", "kind", "input", "arguments", "target", "index", "name", "queue", "priority"),
-        *("continue_on_failure", "timeout", "retry", "max_retries", "on_lost"),
+        *("continue_on_failure", "timeout", "retry", "max_attempts", "on_lost"),
     ]
 )
 schedule_field_names = st.sampled_from(
@@ -396,7 +396,9 @@ schedule_field_names = st.sampled_from(
     ]
 )
 steps = st.dictionaries(step_field_names, anything, max_size=4)
-retries = st.dictionaries(st.sampled_from(["max_retries", "base_seconds", "factor", "cap_seconds", "jitter"]), anything)
+retries = st.dictionaries(
+    st.sampled_from(["max_attempts", "base_seconds", "factor", "cap_seconds", "jitter"]), anything
+)
 misfires = st.dictionaries(st.sampled_from(["policy", "max_runs", "grace_seconds"]), anything)
 
 

@@ -55,7 +55,7 @@ async def execute_without_triggers(database: Database, statement: str, *values: 
 async def fail_task_three_times(app: Tenuto) -> UUID:
     """Run a task that ends after three attempts, and return its id."""
 
-    @app.job(retry=RetryPolicy(max_retries=3, base_seconds=0))
+    @app.job(retry=RetryPolicy(max_attempts=3, base_seconds=0))
     async def always_fails() -> None:
         raise ValueError("not yet")
 
@@ -537,7 +537,7 @@ async def test_doctor_changes_nothing(database: Database, settings: Settings) ->
 
 
 async def test_doctor_reports_nothing_while_tasks_run(app: Tenuto, database: Database, settings: Settings) -> None:
-    @app.job(retry=RetryPolicy(max_retries=3, base_seconds=0))
+    @app.job(retry=RetryPolicy(max_attempts=3, base_seconds=0))
     async def sometimes(n: int) -> None:
         if n % 3 == 0:
             raise ValueError(str(n))

@@ -83,7 +83,7 @@ async def test_why_names_due_time_of_future_task(app: Tenuto, gate: threading.Ev
 
 
 async def test_why_counts_failures_of_task_that_backs_off(app: Tenuto, worker: WorkerFactory) -> None:
-    @app.job(retry=RetryPolicy(max_retries=4, base_seconds=3600))
+    @app.job(retry=RetryPolicy(max_attempts=4, base_seconds=3600))
     async def fails() -> None:
         raise ValueError("no")
 
@@ -211,7 +211,7 @@ async def find_diagnosis_with(app: Tenuto, task_id: UUID, text: str) -> Diagnosi
 
 
 async def test_why_reports_outcome_of_ended_task(app: Tenuto, worker: WorkerFactory) -> None:
-    @app.job(max_retries=0)
+    @app.job(max_attempts=1)
     async def fails() -> None:
         raise ValueError("the disk is full")
 

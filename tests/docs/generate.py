@@ -82,8 +82,8 @@ def settings_page() -> str:
             "| variable | meaning |",
             "|---|---|",
             "| `TENUTO_CONFIG` | The settings file, if it is not `tenuto.toml` in the working directory. |",
-            "| `TENUTO_APP` | The default of `--app`, such as `tasks:app`. Commands that need no code of the app do not "
-            "import it: they work although the app is broken, if another setting names the database. |",
+            "| `TENUTO_APP` | The default of `--app`, such as `tasks:app`. Commands that need no code of the app do "
+            "not import it: they work although the app is broken, if another setting names the database. |",
             "| `TENUTO_DEBUG` | With any value but `0`, the command line shows a traceback instead of an error line. |",
             "| `TENUTO_EMBEDDED_USER` | As root: the account that runs the embedded server. |",
             "",

@@ -309,10 +309,10 @@ def test_chain_rejects_isolation_and_unknown_options(harness: RunnerHarness) -> 
 
 
 async def test_chain_is_a_job_with_the_input_of_its_first_step(harness: RunnerHarness) -> None:
-    job = harness.app.chain("bill", order, invoice, receipt, max_retries=2, queue="money")
+    job = harness.app.chain("bill", order, invoice, receipt, max_attempts=2, queue="money")
 
     assert (job.name, job.parameters, job.required_parameters) == ("bill", {"number": int}, {"number"})
-    assert (job.policy.retry.max_retries, job.options.queue, job.__doc__) == (2, "money", "order → invoice → receipt")
+    assert (job.policy.retry.max_attempts, job.options.queue, job.__doc__) == (2, "money", "order → invoice → receipt")
     assert job.dump_input((7,), {}) == '{"number":7}'
     assert await job(7) == "7: 700"
     with raises_code("job.input.invalid"):
@@ -320,15 +320,15 @@ async def test_chain_is_a_job_with_the_input_of_its_first_step(harness: RunnerHa
 
 
 async def test_chain_accepts_jobs_and_repeated_functions_as_steps(harness: RunnerHarness) -> None:
-    @harness.app.job(max_retries=9)
+    @harness.app.job(max_attempts=9)
     def double(number: int) -> int:
         return number * 2
 
-    job = harness.app.chain("four", double, double, max_retries=1)
+    job = harness.app.chain("four", double, double, max_attempts=1)
 
     assert await job(3) == 12
     assert job.__doc__ == "double (1) → double (2)"
-    assert job.policy.retry.max_retries == 1
+    assert job.policy.retry.max_attempts == 1
 
 
 async def test_chain_called_directly_passes_values_as_they_would_be_stored() -> None:

@@ -319,7 +319,7 @@ def test_job_name_must_be_unique(app: Tenuto) -> None:
         ({"queue": ""}, "queue"),
         ({"queue": "a b"}, "queue"),
         ({"priority": 1001}, "priority"),
-        ({"max_retries": -1}, "max_retries"),
+        ({"max_attempts": -1}, "max_attempts"),
         ({"timeout": 0}, "timeout"),
         ({"timeout": "soon"}, "timeout"),
         ({"timeout": float("nan")}, "timeout"),
@@ -391,20 +391,32 @@ def test_using_rejects_unknown_options(app: Tenuto) -> None:
 
 
 def test_job_options_set_its_policy(app: Tenuto) -> None:
-    @app.job(max_retries=5, timeout="1h", on_lost="fail")
+    @app.job(max_attempts=5, timeout="1h", on_lost="fail")
     def bake() -> None: ...
 
-    @app.job(retry=RetryPolicy(max_retries=2, base_seconds=1))
+    @app.job(retry=RetryPolicy(max_attempts=2, base_seconds=1))
     def wash() -> None: ...
 
-    assert bake.policy == TaskPolicy(RetryPolicy(max_retries=5), 3600.0, "fail")
-    assert wash.policy.retry == RetryPolicy(max_retries=2, base_seconds=1)
+    assert bake.policy == TaskPolicy(RetryPolicy(max_attempts=5), 3600.0, "fail")
+    assert wash.policy.retry == RetryPolicy(max_attempts=2, base_seconds=1)
 
 
-def test_job_with_max_retries_and_retry_policy_is_rejected(app: Tenuto) -> None:
-    with pytest.raises(Invalid, match=r"retry=RetryPolicy\(max_retries=3") as caught:
-        app.job(max_retries=3, retry=RetryPolicy(max_retries=8))
-    assert caught.value.field == "max_retries"
+def test_job_with_max_attempts_and_retry_policy_is_rejected(app: Tenuto) -> None:
+    with pytest.raises(Invalid, match=r"retry=RetryPolicy\(max_attempts=3") as caught:
+        app.job(max_attempts=3, retry=RetryPolicy(max_attempts=8))
+    assert caught.value.field == "max_attempts"
+
+
+def test_manifest_accepts_max_retries_as_another_name_for_max_attempts(app: Tenuto) -> None:
+    @app.job(max_attempts=7)
+    def bake() -> None: ...
+
+    assert app.manifest("three", bake, max_retries=3).policy.retry.max_attempts == 3
+    assert app.manifest("none", bake, max_retries=0).policy.retry.max_attempts == 1
+    assert app.manifest("same", bake).policy.retry.max_attempts == 7
+    for other in ({"max_attempts": 3}, {"retry": RetryPolicy()}):
+        with raises_code("retry.max_attempts.conflict"):
+            app.manifest("both", bake, max_retries=3, **other)
 
 
 def test_job_limit_without_key_gets_a_key_of_the_job(app: Tenuto) -> None:

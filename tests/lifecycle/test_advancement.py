@@ -154,7 +154,7 @@ async def test_continue_on_failure_applies_to_each_failed_step_of_a_group(db: Da
 
 
 async def test_step_counts_by_its_last_attempt(db: Database, worker_id: UUID) -> None:
-    run = await start_execution(db, make_step("a", max_retries=3), "b")
+    run = await start_execution(db, make_step("a", max_attempts=3), "b")
     for status in ("failed", "failed", "completed"):
         assert await open_task_states(db) in ({"a": "queued", "b": "waiting"}, {"a": "scheduled", "b": "waiting"})
         await db.fetch_all("UPDATE tenuto.tasks SET state = 'queued' WHERE name = 'a'")
@@ -170,7 +170,7 @@ async def test_step_counts_by_its_last_attempt(db: Database, worker_id: UUID) ->
 
 
 async def test_step_without_retries_left_fails_its_execution(db: Database, worker_id: UUID) -> None:
-    run = await start_execution(db, make_step("a", max_retries=2), "b")
+    run = await start_execution(db, make_step("a", max_attempts=2), "b")
     for _ in range(2):
         assert (await load_execution(db, run)).state == "in_progress"
         await db.fetch_all("UPDATE tenuto.tasks SET state = 'queued' WHERE name = 'a'")

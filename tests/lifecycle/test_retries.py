@@ -12,14 +12,14 @@ from tests.support.known_values import known
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
-QUICK = RetryPolicy(max_retries=3, base_seconds=0.05, factor=2, jitter=0)
+QUICK = RetryPolicy(max_attempts=3, base_seconds=0.05, factor=2, jitter=0)
 
 
-@pytest.mark.parametrize(("max_retries", "attempts"), [(0, 1), (1, 1), (3, 3)])
-async def test_task_fails_after_max_retries_attempts(
-    max_retries: int, attempts: int, app: Tenuto, worker: WorkerFactory
+@pytest.mark.parametrize(("max_attempts", "attempts"), [(1, 1), (3, 3)])
+async def test_task_fails_after_max_attempts(
+    max_attempts: int, attempts: int, app: Tenuto, worker: WorkerFactory
 ) -> None:
-    @app.job(retry=RetryPolicy(max_retries=max_retries, base_seconds=0.01, jitter=0))
+    @app.job(retry=RetryPolicy(max_attempts=max_attempts, base_seconds=0.01, jitter=0))
     async def fail() -> None:
         raise ValueError("no flour")
 

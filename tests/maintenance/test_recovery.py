@@ -193,7 +193,7 @@ async def test_last_chance_task_blocks_no_other_and_is_not_claimed_as_standby(
 
 async def test_losses_do_not_count_as_failures(db: Database, register_worker: Register, expire_leases: Any) -> None:
     worker = await register_worker()
-    await create_task(db, policy=TaskPolicy(RetryPolicy(max_retries=1)).to_json())
+    await create_task(db, policy=TaskPolicy(RetryPolicy(max_attempts=1)).to_json())
     for _ in range(2):
         await db.fetch_all("UPDATE tenuto.tasks SET state = 'queued', run_at = now()")
         await claim(db, worker)

@@ -86,7 +86,7 @@ def test_invalid_manifest_field_is_rejected(fields: dict[str, Any], field: str) 
             "properties": {"table": "users", "deep": {"a": [1, 2]}},
             "property_type": "table: str",
             "trigger": cron("30 2 * * mon-fri", zone="America/New_York"),
-            "policy": TaskPolicy(RetryPolicy(max_retries=5, base_seconds=2.0, factor=3.0), 90.0, "fail"),
+            "policy": TaskPolicy(RetryPolicy(max_attempts=5, base_seconds=2.0, factor=3.0), 90.0, "fail"),
             "queue": "slow",
             "priority": -7,
             "group": "nightly",

@@ -81,11 +81,11 @@ def test_past_one_shot_exec_at_is_accepted_or_rejected_by_policy() -> None:
 
 
 def test_one_shot_policy_defaults_to_one_attempt_with_the_handlers_timeout() -> None:
-    of_handler = TaskPolicy(RetryPolicy(max_retries=9), timeout_seconds=15, on_lost="fail")
+    of_handler = TaskPolicy(RetryPolicy(max_attempts=9), timeout_seconds=15, on_lost="fail")
     alone = policy_from_json(one_shots.one_shot_policy_json(of_handler, None, None))
-    assert alone == TaskPolicy(RetryPolicy(max_retries=0), 15, "fail")
-    asked = policy_from_json(one_shots.one_shot_policy_json(of_handler, RetryPolicy(max_retries=2), 3))
-    assert asked == TaskPolicy(RetryPolicy(max_retries=2), 3, "fail")
+    assert alone == TaskPolicy(RetryPolicy(max_attempts=1), 15, "fail")
+    asked = policy_from_json(one_shots.one_shot_policy_json(of_handler, RetryPolicy(max_attempts=2), 3))
+    assert asked == TaskPolicy(RetryPolicy(max_attempts=2), 3, "fail")
 
 
 def make_attempt(number: int, state: str, **more: Any) -> OneShotAttempt:

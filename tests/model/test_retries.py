@@ -16,7 +16,7 @@ from tests.support.model_values import NOON
 
 policies = st.builds(
     RetryPolicy,
-    max_retries=st.integers(0, 1000),
+    max_attempts=st.integers(1, 1000),
     base_seconds=st.floats(0, 86_400 * 30),
     factor=st.floats(1, 100),
     cap_seconds=st.floats(0, 86_400 * 366),
@@ -27,9 +27,8 @@ counts = st.integers(1, 1000)
 
 
 @pytest.mark.parametrize(
-    ("max_retries", "failures", "final"),
+    ("max_attempts", "failures", "final"),
     [
-        (0, 1, True),
         (1, 1, True),
         (2, 1, False),
         (2, 2, True),
@@ -39,17 +38,17 @@ counts = st.integers(1, 1000)
         (3, 4, True),
     ],
 )
-def test_retry_policy_max_retries_counts_failures(max_retries: int, failures: int, final: bool) -> None:
-    assert RetryPolicy(max_retries=max_retries).is_final_failure(failures) is final
+def test_retry_policy_max_attempts_counts_failures(max_attempts: int, failures: int, final: bool) -> None:
+    assert RetryPolicy(max_attempts=max_attempts).is_final_failure(failures) is final
 
 
 def test_retry_delays_grow_by_the_factor_up_to_the_cap() -> None:
-    policy = RetryPolicy(max_retries=9, base_seconds=10, factor=3, cap_seconds=200, jitter=0)
+    policy = RetryPolicy(max_attempts=9, base_seconds=10, factor=3, cap_seconds=200, jitter=0)
     assert [policy.delay_after(n, "seed").total_seconds() for n in range(1, 6)] == [10, 30, 90, 200, 200]
 
 
 def test_final_failure_has_no_next_attempt() -> None:
-    policy = RetryPolicy(max_retries=2, base_seconds=10, jitter=0)
+    policy = RetryPolicy(max_attempts=2, base_seconds=10, jitter=0)
     assert policy.next_attempt_at(1, NOON, "seed") == NOON + timedelta(seconds=10)
     assert policy.next_attempt_at(2, NOON, "seed") is None
 
@@ -74,7 +73,7 @@ def test_retry_delay_is_deterministic(policy: RetryPolicy, failures: int, seed: 
 
 @given(counts, seeds, st.floats(1, 10))
 def test_retry_delays_without_jitter_do_not_decrease(failures: int, seed: str, factor: float) -> None:
-    policy = RetryPolicy(max_retries=1000, factor=factor, jitter=0)
+    policy = RetryPolicy(max_attempts=1000, factor=factor, jitter=0)
     assert policy.delay_after(failures, seed) <= policy.delay_after(failures + 1, seed)
 
 
@@ -96,8 +95,8 @@ def test_first_worker_loss_is_retried_immediately_and_later_ones_with_growing_de
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("max_retries", -1),
-        ("max_retries", 1001),
+        ("max_attempts", 0),
+        ("max_attempts", 1001),
         ("base_seconds", -0.1),
         ("base_seconds", math.nan),
         ("base_seconds", math.inf),

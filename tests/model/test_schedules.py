@@ -41,9 +41,9 @@ def test_step_name_defaults_to_its_target() -> None:
 
 
 def test_step_stores_its_overrides_of_the_job() -> None:
-    step = Step.schedule("other", continue_on_failure=True, max_retries=3, queue="slow", priority=5, name="n")
+    step = Step.schedule("other", continue_on_failure=True, max_attempts=3, queue="slow", priority=5, name="n")
     assert (step.kind, step.target, step.name, step.continue_on_failure) == ("schedule", "other", "n", True)
-    assert (step.queue, step.priority, step.rules) == ("slow", 5, {"max_retries": 3})
+    assert (step.queue, step.priority, step.rules) == ("slow", 5, {"max_attempts": 3})
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_step_stores_its_overrides_of_the_job() -> None:
         ({"rules": {"timeout": -1}}, "timeout"),
         ({"rules": {"retry": {"often": 3}}}, "retry.often"),
         ({"rules": {"retry": 3}}, "retry"),
-        ({"rules": {"retry": {}, "max_retries": 3}}, "max_retries"),
+        ({"rules": {"retry": {}, "max_attempts": 3}}, "max_attempts"),
         ({"rules": {"on_lost": "cry"}}, "on_lost"),
     ],
 )
@@ -74,7 +74,7 @@ def test_invalid_step_field_is_rejected(fields: dict[str, Any], field: str) -> N
 
 def test_step_constructors_separate_arguments_and_options() -> None:
     secret = SecretRef(secret="token")
-    own: StepOptions = {"continue_on_failure": True, "timeout": "5m", "max_retries": 2, "queue": "slow", "priority": 3}
+    own: StepOptions = {"continue_on_failure": True, "timeout": "5m", "max_attempts": 2, "queue": "slow", "priority": 3}
     steps = {
         "executable": Step.executable(
             "/bin/x", "a", "b", env={"T": secret}, success_codes=(0, 2), sha256="0" * 64, **own
@@ -100,11 +100,11 @@ def test_step_constructors_separate_arguments_and_options() -> None:
     }  # fmt: skip
     for kind, step in steps.items():
         assert (step.kind, step.continue_on_failure, step.queue, step.priority) == (kind, True, "slow", 3)
-        assert step.rules == {"timeout": "5m", "max_retries": 2}
+        assert step.rules == {"timeout": "5m", "max_attempts": 2}
     call = Step.http(
-        secret, "PUT", timeout=9, headers={"A": "b"}, expected_status=[200, "3xx"], retry={"max_retries": 5}
+        secret, "PUT", timeout=9, headers={"A": "b"}, expected_status=[200, "3xx"], retry={"max_attempts": 5}
     )
-    assert (call.kind, call.name, call.rules) == ("http.call", "http.call", {"retry": {"max_retries": 5}})
+    assert (call.kind, call.name, call.rules) == ("http.call", "http.call", {"retry": {"max_attempts": 5}})
     assert call.arguments == {
         "url": {"secret": "token"}, "method": "PUT", "timeout": 9, "headers": {"A": "b"},
         "expected_status": [200, "3xx"],
@@ -133,29 +133,29 @@ def test_step_fields_round_trip() -> None:
         {"loaves": 3},
         "the bread",
         continue_on_failure=True,
-        policy=TaskPolicy(RetryPolicy(max_retries=7), 60.0, "fail"),
+        policy=TaskPolicy(RetryPolicy(max_attempts=7), 60.0, "fail"),
         queue="oven",
         priority=-3,
         limit_key="oven",
         limit_max=2,
     )
-    for step in (full, Step("job", "bake"), Step.schedule("other", max_retries=3, timeout="90s")):
+    for step in (full, Step("job", "bake"), Step.schedule("other", max_attempts=3, timeout="90s")):
         assert step_from_fields(json.loads(json.dumps(step.to_fields()))) == step
 
 
 def test_step_rules_are_stored_as_plain_data() -> None:
-    step = Step.schedule("other", retry=RetryPolicy(max_retries=2), timeout=timedelta(minutes=2))
+    step = Step.schedule("other", retry=RetryPolicy(max_attempts=2), timeout=timedelta(minutes=2))
     written = json.loads(json.dumps(step.to_fields()))
     assert written["rules"]["timeout"] == 120
     assert override_policy(TaskPolicy(), **step_from_fields(written).rules) == TaskPolicy(
-        RetryPolicy(max_retries=2), 120.0
+        RetryPolicy(max_attempts=2), 120.0
     )
 
 
 def test_policy_override_changes_only_the_given_rules() -> None:
-    job = TaskPolicy(RetryPolicy(max_retries=9, base_seconds=3), 60.0, "fail")
-    assert override_policy(job, max_retries=2) == TaskPolicy(RetryPolicy(max_retries=2, base_seconds=3), 60.0, "fail")
-    assert override_policy(job, retry={"base_seconds": 1}).retry == RetryPolicy(max_retries=9, base_seconds=1)
+    job = TaskPolicy(RetryPolicy(max_attempts=9, base_seconds=3), 60.0, "fail")
+    assert override_policy(job, max_attempts=2) == TaskPolicy(RetryPolicy(max_attempts=2, base_seconds=3), 60.0, "fail")
+    assert override_policy(job, retry={"base_seconds": 1}).retry == RetryPolicy(max_attempts=9, base_seconds=1)
     assert override_policy(job, timeout="1h", on_lost="retry") == TaskPolicy(job.retry, 3600.0, "retry")
 
 

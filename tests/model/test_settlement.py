@@ -18,12 +18,12 @@ from tenuto.model.policies import MAX_WORKER_LOSSES, RetryPolicy, TaskPolicy
 from tenuto.model.tasks import Outcome, OutcomeReason, OutcomeStatus, cancelled_outcome, lost_outcome, settle
 from tests.support.model_values import NOON, make_held_task
 
-WITHOUT_JITTER = RetryPolicy(max_retries=3, base_seconds=60, factor=2, jitter=0)
+WITHOUT_JITTER = RetryPolicy(max_attempts=3, base_seconds=60, factor=2, jitter=0)
 
 OnLost: TypeAlias = Literal["retry", "fail"]
 Verdict: TypeAlias = Literal["ends", "failed again", "lost again", "handed back"]
 
-# (status, reason, may_retry, failures before, losses before, on_lost) -> verdict, with max_retries=3
+# (status, reason, may_retry, failures before, losses before, on_lost) -> verdict, with max_attempts=3
 Row: TypeAlias = tuple[OutcomeStatus, OutcomeReason | None, bool, int, int, OnLost, Verdict]
 BOTH: tuple[OnLost, OnLost] = ("retry", "fail")
 UNTIL_THE_THIRD: list[tuple[int, Verdict]] = [(0, "failed again"), (1, "failed again"), (2, "ends"), (3, "ends")]
@@ -117,7 +117,7 @@ outcomes = st.builds(
 )
 any_policy = st.builds(
     TaskPolicy,
-    st.builds(RetryPolicy, max_retries=st.integers(0, 6)),
+    st.builds(RetryPolicy, max_attempts=st.integers(1, 6)),
     on_lost=st.sampled_from(["retry", "fail"]),
 )
 small = st.integers(0, 6)
@@ -139,7 +139,7 @@ def test_settle_ends_a_failed_task_exactly_if_retries_are_not_allowed_or_used_up
     if outcome.reason in (OutcomeReason.LOST, OutcomeReason.HANDED_BACK):
         outcome.reason = OutcomeReason.ERROR
     task = make_held_task(policy, failures=failures, losses=losses)
-    ends = not outcome.may_retry or failures + 1 >= max(policy.retry.max_retries, 1)
+    ends = not outcome.may_retry or failures + 1 >= policy.retry.max_attempts
     assert (settle(task, outcome, NOON, new_id).retry is None) == ends
 
 
@@ -177,7 +177,7 @@ def test_settle_is_deterministic(policy: TaskPolicy, failures: int, losses: int,
 
 
 def test_settle_retries_only_failed_attempts() -> None:
-    generous = TaskPolicy(RetryPolicy(max_retries=1000))
+    generous = TaskPolicy(RetryPolicy(max_attempts=1000))
     ends = {
         (status, reason)
         for status, reason in product(OutcomeStatus, (None, *OutcomeReason))

@@ -25,7 +25,7 @@ policies = st.builds(
     TaskPolicy,
     st.builds(
         RetryPolicy,
-        max_retries=st.integers(0, 1000),
+        max_attempts=st.integers(1, 1000),
         base_seconds=st.floats(0, 86_400),
         factor=st.floats(1, 100),
         cap_seconds=st.floats(0, 86_400),
@@ -47,14 +47,18 @@ def test_default_task_policy_is_stored_as_empty_object() -> None:
 
 
 def test_unknown_field_of_a_stored_task_policy_is_ignored() -> None:
-    assert policy_from_json('{"max_retries": 5, "later_field": {"a": 1}}') == TaskPolicy(RetryPolicy(max_retries=5))
+    assert policy_from_json('{"max_attempts": 5, "later_field": {"a": 1}}') == TaskPolicy(RetryPolicy(max_attempts=5))
 
 
 @pytest.mark.parametrize(
     ("stored", "policy"),
     [
-        ('{"on_lost": "fail", "max_retries": 5000}', TaskPolicy(on_lost="fail")),
-        ('{"timeout_seconds": 5, "max_retries": "many", "factor": 3}', TaskPolicy(RetryPolicy(factor=3), 5)),
+        ('{"on_lost": "fail", "max_attempts": 5000}', TaskPolicy(on_lost="fail")),
+        ('{"timeout_seconds": 5, "max_attempts": "many", "factor": 3}', TaskPolicy(RetryPolicy(factor=3), 5)),
+        ('{"max_retries": 5}', TaskPolicy(RetryPolicy(max_attempts=5))),
+        ('{"max_retries": 0}', TaskPolicy(RetryPolicy(max_attempts=1))),
+        ('{"max_retries": 5, "max_attempts": 7}', TaskPolicy(RetryPolicy(max_attempts=7))),
+        ('{"max_retries": "many"}', TaskPolicy()),
         ('{"timeout_seconds": "soon", "jitter": 0}', TaskPolicy(RetryPolicy(jitter=0))),
         ('{"timeout_seconds": {"a": 1}, "base_seconds": null}', TaskPolicy()),
         ('{"on_lost": "later"}', TaskPolicy(on_lost="fail")),

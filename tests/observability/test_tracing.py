@@ -86,7 +86,7 @@ async def test_attempt_spans_belong_to_the_trace_of_the_caller(
 ) -> None:
     trace_ids: list[int] = []
 
-    @app.job(retry=RetryPolicy(max_retries=2, base_seconds=0))
+    @app.job(retry=RetryPolicy(max_attempts=2, base_seconds=0))
     async def flaky(ctx: Context) -> None:
         trace_ids.append(trace.get_current_span().get_span_context().trace_id)
         if ctx.attempt == 1:
@@ -165,7 +165,7 @@ async def test_traceparent_is_not_stored_without_tracer_provider(app: Tenuto) ->
 async def test_invalid_traceparent_does_not_prevent_a_run(
     traceparent: object, app: Tenuto, worker: WorkerFactory, recorder: SpanRecorder
 ) -> None:
-    @app.job(retry=RetryPolicy(max_retries=3))
+    @app.job(retry=RetryPolicy(max_attempts=3))
     async def fine() -> None: ...
 
     task = await app.enqueue(fine)

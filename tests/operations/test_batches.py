@@ -37,7 +37,7 @@ class TableSlice:
 async def replicating(app: Tenuto) -> Tenuto:
     """An app with the manifest "replicate", which takes a slice of a table per item."""
 
-    @app.job(retry=RetryPolicy(max_retries=2, base_seconds=0.01, jitter=0))
+    @app.job(retry=RetryPolicy(max_attempts=2, base_seconds=0.01, jitter=0))
     async def replicate(source: Source, slice: TableSlice) -> str:
         if slice.number < 0:
             raise ValueError(f"slice {slice.number} is not there")
@@ -90,7 +90,7 @@ async def test_batch_counts_are_consistent_during_run_pause_resume_and_cancel(
 
     paused = threading.Event()
 
-    @replicating.job(retry=RetryPolicy(max_retries=2, base_seconds=0.01, jitter=0))
+    @replicating.job(retry=RetryPolicy(max_attempts=2, base_seconds=0.01, jitter=0))
     async def gated(slice: TableSlice) -> None:
         """Items below 100 end at once, items below 300 after the pause, and the rest never."""
         await eventually(lambda: abs(slice.number) < (300 if paused.is_set() else 100), 60)

@@ -21,7 +21,7 @@ BEN = Actor.user("u-2", "Ben")
 async def failing(app: Tenuto) -> Tenuto:
     """An app with a manifest whose job fails unless its input says otherwise."""
 
-    @app.job(max_retries=1)
+    @app.job(max_attempts=1)
     async def bake(flour: int, salt: int = 1) -> int:
         if flour < 3:
             raise ValueError(f"only {flour} flour")
@@ -39,7 +39,7 @@ async def create_dead_letter(app: Tenuto, **item: int) -> DeadLetterRecord:
 
 
 async def test_dead_letter_has_input_and_error_of_every_attempt(app: Tenuto, worker: WorkerFactory) -> None:
-    @app.job(retry=RetryPolicy(max_retries=3, base_seconds=0.01, jitter=0))
+    @app.job(retry=RetryPolicy(max_attempts=3, base_seconds=0.01, jitter=0))
     async def bake(flour: int) -> int:
         raise ValueError(f"only {flour} flour")
 

@@ -114,7 +114,7 @@ async def test_database_rejects_state_changes_of_a_cancelled_execution(db: Datab
 
 
 async def test_failed_step_of_cancelled_execution_is_not_retried(db: Database, worker_id: UUID) -> None:
-    run = await start_execution(db, make_step("a", max_retries=5), "b")
+    run = await start_execution(db, make_step("a", max_attempts=5), "b")
     held = await claim_steps(db, worker_id)
     await execution_control.cancel_execution(db, run, LATER, ANA)
     await completion.finish(db, [make_settlement(held["a"], db.clock.now(), "failed")])
@@ -217,7 +217,7 @@ async def test_last_step_of_paused_execution_ends_it(db: Database, worker_id: UU
 
 
 async def test_retry_of_a_step_waits_while_execution_is_paused(db: Database, worker_id: UUID) -> None:
-    run = await start_execution(db, make_step("a", max_retries=3), "b")
+    run = await start_execution(db, make_step("a", max_attempts=3), "b")
     held = await claim_steps(db, worker_id)
     await execution_control.pause_execution(db, run, LATER, ANA)
     now = db.clock.now()
@@ -374,7 +374,7 @@ async def test_cancelled_execution_stops_running_code(app: Tenuto, worker: Worke
 
 
 async def test_execution_description_lists_every_step(app: Tenuto, worker: WorkerFactory) -> None:
-    @app.job(max_retries=1)
+    @app.job(max_attempts=1)
     async def breaks() -> None:
         raise ValueError("no flour")
 
@@ -424,7 +424,7 @@ async def test_execution_of_ten_thousand_steps_is_described_quickly(db: Database
 async def test_step_description_has_last_error_only_until_the_step_succeeds(app: Tenuto, worker: WorkerFactory) -> None:
     go_on = threading.Event()
 
-    @app.job(retry=RetryPolicy(max_retries=3, base_seconds=0, jitter=0))
+    @app.job(retry=RetryPolicy(max_attempts=3, base_seconds=0, jitter=0))
     async def second_time(ctx: Context) -> None:
         if ctx.attempt == 1:
             raise ValueError("not yet")

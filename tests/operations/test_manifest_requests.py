@@ -40,7 +40,7 @@ async def test_repeated_manifest_request_creates_no_second_task_if_the_first_has
 async def test_manifest_input_is_checked_against_the_job_at_the_time_of_the_run(
     app: Tenuto, url: str, operation: str
 ) -> None:
-    @app.job(max_retries=1)
+    @app.job(max_attempts=1)
     async def double(number: int) -> None:
         raise ValueError
 

@@ -100,7 +100,7 @@ async def runs_within_a_second(jobs: Tenuto, worker: WorkerFactory) -> bool:
 async def test_one_shot_with_failing_handler_ends_as_failed(jobs: Tenuto, worker: WorkerFactory) -> None:
     once = await jobs.one_shots.create(from_now(-5), "bread.burn")
     again = await jobs.one_shots.create(
-        from_now(-5), "bread.burn", retry=RetryPolicy(max_retries=3, base_seconds=0), tags=["again"]
+        from_now(-5), "bread.burn", retry=RetryPolicy(max_attempts=3, base_seconds=0), tags=["again"]
     )
     async with worker():
         first, second = await wait_until_ended(jobs, once.id), await wait_until_ended(jobs, again.id)

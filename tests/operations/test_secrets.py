@@ -67,7 +67,7 @@ async def reveal_in_job(app: Tenuto, worker: WorkerFactory, name: str) -> Any:
     """Return the value that a job gets for a secret, unredacted, or the error of the attempt."""
     seen: list[str] = []
 
-    @app.job(name=f"look{len(app.jobs.jobs_by_name)}", max_retries=0)
+    @app.job(name=f"look{len(app.jobs.jobs_by_name)}", max_attempts=1)
     async def look() -> None:
         seen.append(await app.secrets.reveal(name))
 
@@ -95,7 +95,7 @@ async def test_revealed_secret_is_redacted_everywhere(
 
     chained = app.chain("chained", fetch, remember)
 
-    @app.job(retry=RetryPolicy(max_retries=2, base_seconds=0))
+    @app.job(retry=RetryPolicy(max_attempts=2, base_seconds=0))
     async def fail(ctx: Context) -> None:
         value = await app.secrets.reveal("canary", ctx)
         assert value == CANARY
@@ -186,7 +186,7 @@ async def test_resumed_chain_fails_if_it_needs_a_redacted_result(app: Tenuto, wo
     def use(token: str, number: int) -> str:
         raise AssertionError("must not run")
 
-    again = RetryPolicy(max_retries=3, base_seconds=0, jitter=0)
+    again = RetryPolicy(max_attempts=3, base_seconds=0, jitter=0)
     async with worker():
         unneeded = await app.wait(await app.enqueue(app.chain("unneeded", fetch, count, fail, retry=again)), timeout=20)
         assert (unneeded.state, unneeded.output) == ("completed", len(CANARY)), "the redacted result is not needed"

@@ -25,7 +25,7 @@ A, B, C, D = (Step("job", name) for name in "abcd")
 
 def test_step_description_omits_default_values() -> None:
     assert descriptions.describe_step(A.to_fields()) == "a"
-    policy = TaskPolicy(RetryPolicy(max_retries=5), 300.0, "fail")
+    policy = TaskPolicy(RetryPolicy(max_attempts=5), 300.0, "fail")
     odd = Step("job", "a", {"n": 1}, "other", True, policy, queue="slow", priority=3)
     assert descriptions.describe_step(odd.to_fields()) == (
         'other {"n": 1} (runs a, continues on failure, timeout 5 min, 5 attempts, on lost: fail, queue slow, '
@@ -34,10 +34,9 @@ def test_step_description_omits_default_values() -> None:
     assert descriptions.describe_step(Step.schedule("Nightly").to_fields()) == "Nightly (schedule)"
 
 
-def test_step_with_up_to_one_retry_has_one_attempt() -> None:
-    for retries in (0, 1):
-        once = Step("job", "a", policy=TaskPolicy(RetryPolicy(max_retries=retries)))
-        assert descriptions.describe_step(once.to_fields()) == "a (1 attempt)"
+def test_step_with_one_attempt_says_so() -> None:
+    once = Step("job", "a", policy=TaskPolicy(RetryPolicy(max_attempts=1)))
+    assert descriptions.describe_step(once.to_fields()) == "a (1 attempt)"
 
 
 def test_steps_of_a_group_are_joined_by_a_bracket() -> None:

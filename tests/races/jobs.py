@@ -20,7 +20,7 @@ LEDGER = "TENUTO_TEST_LEDGER"
 AnyJob = Job[..., Any]
 
 app = Tenuto("postgresql://nowhere", home="/nowhere")
-_retry_immediately = RetryPolicy(max_retries=5, base_seconds=0, jitter=0)
+_retry_immediately = RetryPolicy(max_attempts=5, base_seconds=0, jitter=0)
 _ledgers: dict[str, Ledger] = {}
 
 
@@ -75,7 +75,7 @@ async def fail_once_then_last(ctx: Context, seconds: float) -> None:
         await asyncio.sleep(seconds)
 
 
-@app.job(retry=RetryPolicy(max_retries=3, base_seconds=3600, jitter=0))
+@app.job(retry=RetryPolicy(max_attempts=3, base_seconds=3600, jitter=0))
 async def fail_after_signal(ctx: Context, flag: str) -> None:
     """Fail as soon as a file exists; the next attempt would start an hour later."""
     with effect(ctx):

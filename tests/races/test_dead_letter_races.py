@@ -134,7 +134,7 @@ ACTIONS: tuple[Action, ...] = (
 
 
 async def create_scenario(db: Database, worker: UUID) -> Scenario:
-    stored = await create_manifest(db, policy=TaskPolicy(RetryPolicy(max_retries=2, base_seconds=3600, jitter=0)))
+    stored = await create_manifest(db, policy=TaskPolicy(RetryPolicy(max_attempts=2, base_seconds=3600, jitter=0)))
     batch = await create_batch(db, stored, 4)
     held = await claim_runs(db, worker, 3)
     for task in held[:2]:
@@ -355,7 +355,7 @@ async def test_last_failure_and_dead_letter_are_written_together(
     db: Database, workers: Workers, observer: Observer, point: str
 ) -> None:
     """Checked while the crashed worker has not recovered; its next start recovers the task and writes both."""
-    stored = await create_manifest(db, job="fail_once", policy=TaskPolicy(RetryPolicy(max_retries=1), on_lost="fail"))
+    stored = await create_manifest(db, job="fail_once", policy=TaskPolicy(RetryPolicy(max_attempts=1), on_lost="fail"))
     await start_run(db, stored, db.clock.now(), input='{"number": 1}')
     assert await workers.start("mortal", crash_at=point, sweep=600).wait_for_exit(within=20) == 9
     assert await observer.count("activities") == await observer.count("dead_letters") == 0

@@ -79,7 +79,7 @@ async def create_limited_manifests(db: Database) -> tuple[StoredManifest, Stored
         settings = GroupSettings(max_active=most)
         group = partial(manifests.save_group, name=name, settings=settings, at=NOON, by="test")
         await run_in_transaction(db, group)
-    policy = TaskPolicy(RetryPolicy(max_retries=5, base_seconds=0, jitter=0))
+    policy = TaskPolicy(RetryPolicy(max_attempts=5, base_seconds=0, jitter=0))
     narrow = await create_manifest(db, "narrow", job="touch", group="g", max_active=MAX_OF_ONE, policy=policy)
     grouped = await create_manifest(db, "grouped", job="touch", group="g", policy=policy)
     return narrow, grouped, await create_manifest(db, "free", job="touch", policy=policy)

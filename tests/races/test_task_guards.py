@@ -443,7 +443,7 @@ async def test_running_task_has_holder_lease_and_claim_time(db: Database, worker
 
 async def test_unreadable_policy_does_not_block_other_tasks(db: Database, worker_id: UUID) -> None:
     broken, *_ = await enqueue(db, 3)
-    await db.fetch_all("UPDATE tenuto.tasks SET policy = $2 WHERE id = $1", broken.id, '{"max_retries": "many"}')
+    await db.fetch_all("UPDATE tenuto.tasks SET policy = $2 WHERE id = $1", broken.id, '{"max_attempts": "many"}')
     claimed = await claim(db, worker_id, 3)
     await expire_leases(db)
 

@@ -104,7 +104,7 @@ async def test_disabled_manifest_does_not_run_and_catches_up_nothing(db: Databas
 
 @pytest.mark.parametrize("state", ["queued", "running", "scheduled"])
 async def test_poll_skips_a_manifest_with_an_open_run(db: Database, worker_id: UUID, state: str) -> None:
-    await create_manifest(db, trigger=every("1m"), policy=TaskPolicy(RetryPolicy(max_retries=3)))
+    await create_manifest(db, trigger=every("1m"), policy=TaskPolicy(RetryPolicy(max_attempts=3)))
     await poll_manifests(db, NOON + MINUTE)
     if state != "queued":
         (task,) = await claim_runs(db, worker_id)
@@ -118,7 +118,7 @@ async def test_poll_skips_a_manifest_with_an_open_run(db: Database, worker_id: U
 
 async def test_open_dead_letter_blocks_the_manifest_until_resolved(db: Database, worker_id: UUID) -> None:
     await create_manifest(
-        db, trigger=every("1m"), policy=TaskPolicy(RetryPolicy(max_retries=2, base_seconds=0, jitter=0))
+        db, trigger=every("1m"), policy=TaskPolicy(RetryPolicy(max_attempts=2, base_seconds=0, jitter=0))
     )
     await poll_manifests(db, NOON + MINUTE)
     for _ in range(2):
@@ -140,7 +140,7 @@ async def test_open_dead_letter_blocks_the_manifest_until_resolved(db: Database,
 
 async def test_failure_count_of_a_manifest_restarts_after_a_success(db: Database, worker_id: UUID) -> None:
     await create_manifest(
-        db, trigger=every("1m"), policy=TaskPolicy(RetryPolicy(max_retries=2, base_seconds=0, jitter=0))
+        db, trigger=every("1m"), policy=TaskPolicy(RetryPolicy(max_attempts=2, base_seconds=0, jitter=0))
     )
     for minute in (1, 2, 3):
         assert (await poll_manifests(db, NOON + minute * MINUTE)).enqueued == 1
@@ -359,7 +359,7 @@ async def test_manager_checks_dead_letters_at_start_and_then_periodically(db: Da
 
 
 async def test_in_normal_operation_the_nets_find_nothing(db: Database, worker_id: UUID) -> None:
-    stored = await create_manifest(db, policy=TaskPolicy(RetryPolicy(max_retries=1), timeout_seconds=600))
+    stored = await create_manifest(db, policy=TaskPolicy(RetryPolicy(max_attempts=1), timeout_seconds=600))
     await create_batch(db, stored, 3)
     await claim_runs(db, worker_id, 1)
     await finish_all_runs(db, worker_id, "failed")
@@ -369,11 +369,11 @@ async def test_in_normal_operation_the_nets_find_nothing(db: Database, worker_id
 
 
 @pytest.mark.parametrize("net", ["the poll", "the sweep"])
-@pytest.mark.parametrize(("max_retries", "lettered"), [(1, 1), (3, 0)])
+@pytest.mark.parametrize(("max_attempts", "lettered"), [(1, 1), (3, 0)])
 async def test_poll_times_out_an_overrun_run_after_its_lease(
-    db: Database, worker_id: UUID, max_retries: int, lettered: int, net: str
+    db: Database, worker_id: UUID, max_attempts: int, lettered: int, net: str
 ) -> None:
-    policy = TaskPolicy(RetryPolicy(max_retries=max_retries), timeout_seconds=1.0)
+    policy = TaskPolicy(RetryPolicy(max_attempts=max_attempts), timeout_seconds=1.0)
     await start_run(db, await create_manifest(db, policy=policy), db.clock.now())
     (held,) = await claim_runs(db, worker_id)
     await store.mark_overrun_tasks(db, worker_id, [(held.id, held.fence)])
@@ -498,7 +498,7 @@ async def test_worker_enforces_the_time_limit_of_a_manifest(app: Tenuto, worker:
     async def linger() -> None:
         await asyncio.sleep(60)
 
-    app.manifest("slow", linger, timeout=0.2, max_retries=1)
+    app.manifest("slow", linger, timeout=0.2, max_attempts=1)
     async with app, worker():
         await app.manifests.deploy()
         record = await app.wait(await app.manifests.run("slow"), 10)

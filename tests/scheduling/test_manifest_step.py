@@ -32,7 +32,7 @@ async def run_schedule_of_steps(app: Tenuto, name: str, *steps: Step) -> tuple[E
 async def test_manifest_step_ends_like_its_run(app: Tenuto, worker: WorkerFactory) -> None:
     given: list[tuple[int, str]] = []
 
-    @app.job(max_retries=1)
+    @app.job(max_attempts=1)
     async def load(ctx: Context, n: int, of: str = "all") -> dict[str, int]:
         given.append((n, of))
         if n < 0:
@@ -77,7 +77,7 @@ async def test_manifest_step_ends_like_its_run(app: Tenuto, worker: WorkerFactor
 async def test_time_limit_of_a_manifest_step_counts_from_its_start(app: Tenuto, worker: WorkerFactory) -> None:
     over: list[int] = []
 
-    @app.job(max_retries=1)
+    @app.job(max_attempts=1)
     async def slow(ctx: Context, n: int = 0) -> int:
         await eventually(lambda: bool(over), timeout=60)
         return n
@@ -108,7 +108,7 @@ async def test_manifest_step_waits_for_an_earlier_run(app: Tenuto, worker: Worke
     began: list[int] = []
     go: list[int] = []
 
-    @app.job(max_retries=0)
+    @app.job(max_attempts=1)
     async def slow(ctx: Context, n: int) -> int:
         began.append(n)
         await eventually(lambda: n in go, timeout=60)

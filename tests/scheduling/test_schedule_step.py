@@ -61,14 +61,14 @@ class Gate:
 def gate(app: Tenuto) -> Gate:
     gate = Gate()
 
-    @app.job(max_retries=1)
+    @app.job(max_attempts=1)
     def gated(ctx: Context) -> None:
         gate.pass_through(ctx)
 
-    @app.job(max_retries=1)
+    @app.job(max_attempts=1)
     async def quick() -> None: ...
 
-    @app.job(max_retries=1)
+    @app.job(max_attempts=1)
     async def broken() -> None:
         raise ValueError("no flour")
 
@@ -180,7 +180,7 @@ async def test_retried_schedule_step_runs_the_schedule_again(app: Tenuto, worker
     await app.schedules.apply(
         [
             make_manual_schedule("inner", make_job_step(app, "broken")),
-            make_manual_schedule("outer", Step.schedule("inner", retry={"max_retries": 2, "base_seconds": 0.01})),
+            make_manual_schedule("outer", Step.schedule("inner", retry={"max_attempts": 2, "base_seconds": 0.01})),
         ]
     )
     async with worker():

@@ -51,11 +51,11 @@ async def test_simulation_keeps_an_operators_change_if_the_file_is_unchanged(
 
 
 async def test_simulation_of_a_file_without_app_keeps_an_operators_change(app: Tenuto) -> None:
-    @app.job(max_retries=7, queue="oven", timeout="1h")
+    @app.job(max_attempts=7, queue="oven", timeout="1h")
     async def bake(loaves: list[int], kind: str = "rye") -> None: ...
 
     def declared(loaves: int) -> ScheduleDefinition:
-        return schedule_definition(NAME, HOURLY, [Step("job", "bake", {"loaves": [loaves]}, rules={"max_retries": 2})])
+        return schedule_definition(NAME, HOURLY, [Step("job", "bake", {"loaves": [loaves]}, rules={"max_attempts": 2})])
 
     db = await app.open()
     await app.schedules.apply([declared(3)])

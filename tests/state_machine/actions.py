@@ -39,7 +39,7 @@ T = TypeVar("T")
 ACTOR = Actor.system("the machine")
 LEASE = timedelta(hours=1)
 QUEUES = ("default", "other")
-POLICY = TaskPolicy(RetryPolicy(max_retries=2, base_seconds=60, jitter=0))
+POLICY = TaskPolicy(RetryPolicy(max_attempts=2, base_seconds=60, jitter=0))
 
 _TRUNCATE = """
 SET LOCAL session_replication_role = replica;

@@ -90,7 +90,7 @@ async def test_http_call_verifies_the_certificate_against_the_host_name(
     )
     with Site(ssl_context=context) as site:
         site.pages["/"] = make_response(200, b"safe")
-        once: dict[str, Any] = {"max_retries": 0, "continue_on_failure": True}
+        once: dict[str, Any] = {"max_attempts": 1, "continue_on_failure": True}
         try:
             transport._default_ssl_context.cache_clear()
             _, (unknown,) = await run_schedule(app, Step.http(site.url("/", "secure.example"), **once))

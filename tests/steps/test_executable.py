@@ -546,7 +546,7 @@ schedules:
     say, warn = app.schedules.resolve_steps(declared.definition).plan.groups
     assert say[0].arguments["args"] == ["; id", "$(id)"]
     assert say[0].policy is not None
-    assert (say[0].policy.timeout_seconds, say[0].policy.retry.max_retries) == (60.0, 1)
+    assert (say[0].policy.timeout_seconds, say[0].policy.retry.max_attempts) == (60.0, 1)
     bad = text.replace("{TOKEN: {secret: token}}", "{LD_PRELOAD: /x.so}")
     (invalid,) = parse_schedules([parse_document("schedules.yaml", bad.encode())])
     with pytest.raises(Invalid) as caught:

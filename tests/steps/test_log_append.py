@@ -23,7 +23,7 @@ from tests.races.processes import ROOT
 from tests.support.tasks import create_task, read_rows
 from tests.support.waiting import eventually
 
-RETRY_AT_ONCE = TaskPolicy(RetryPolicy(max_retries=3, base_seconds=0, jitter=0)).to_json()
+RETRY_AT_ONCE = TaskPolicy(RetryPolicy(max_attempts=3, base_seconds=0, jitter=0)).to_json()
 
 
 async def return_text(ctx: Context, text: Any) -> str:

@@ -143,10 +143,10 @@ async def test_unknown_activity_id_returns_nothing(db: Database) -> None:
 
 
 async def test_open_task_is_returned_with_all_fields(db: Database) -> None:
-    task_id = await create_task(db, input='{"n": 1}', policy='{"max_retries": 2}', unique_key="k", tags=["a"])
+    task_id = await create_task(db, input='{"n": 1}', policy='{"max_attempts": 2}', unique_key="k", tags=["a"])
     task = await activities.load_task(db, task_id)
     assert task is not None
-    assert (task.input, task.policy, task.state) == ({"n": 1}, {"max_retries": 2}, "queued")
+    assert (task.input, task.policy, task.state) == ({"n": 1}, {"max_attempts": 2}, "queued")
     assert (task.unique_key, task.tags, task.initiator_name) == ("k", ["a"], "Ana")
 
 

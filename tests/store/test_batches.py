@@ -49,7 +49,7 @@ async def cancel(db: Database, id: UUID) -> None:
 
 async def test_batch_counts_always_add_up(db: Database, me: UUID) -> None:
     batch = await create_batch(
-        db, await create_manifest(db, policy=TaskPolicy(RetryPolicy(max_retries=2, base_seconds=0, jitter=0))), 8
+        db, await create_manifest(db, policy=TaskPolicy(RetryPolicy(max_attempts=2, base_seconds=0, jitter=0))), 8
     )
     assert await batch_counts(db, batch) == {"left": 8, "done": 0, "failed": 0, "cancelled": 0}
     first, second, third, fourth, *_ = await claim_runs(db, me, 5)
@@ -145,7 +145,7 @@ async def test_interrupted_pause_resume_and_cancel_of_a_batch_are_completed(db: 
 
 
 async def test_retried_item_of_a_paused_batch_waits_and_keeps_its_due_time(db: Database, me: UUID) -> None:
-    policy = TaskPolicy(RetryPolicy(max_retries=3, base_seconds=3600, jitter=0))
+    policy = TaskPolicy(RetryPolicy(max_attempts=3, base_seconds=3600, jitter=0))
     batch = await create_batch(db, await create_manifest(db, policy=policy), 2)
     first, second = await claim_runs(db, me)
     await finish_task(db, first, "failed")
@@ -193,7 +193,7 @@ async def pause_during(db: Database, batch: UUID, open_transaction: Transaction)
 
 
 async def test_item_being_promoted_during_a_pause_is_held(db: Database, me: UUID, url: str) -> None:
-    policy = TaskPolicy(RetryPolicy(max_retries=3, base_seconds=3600, jitter=0))
+    policy = TaskPolicy(RetryPolicy(max_attempts=3, base_seconds=3600, jitter=0))
     batch = await create_batch(db, await create_manifest(db, policy=policy), 1)
     (task,) = await claim_runs(db, me)
     await finish_task(db, task, "failed")

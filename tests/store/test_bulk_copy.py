@@ -26,7 +26,7 @@ PLAIN = {
         ("run_at", datetime(1970, 1, 1, tzinfo=UTC)),
         ("run_at", datetime(1999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC)),
         ("run_at", datetime(9000, 12, 31, 23, 59, 59, 1, tzinfo=UTC)),
-        ("policy", '{"word": "Öl 🫒", "max_retries": 3}'),
+        ("policy", '{"word": "Öl 🫒", "max_attempts": 3}'),
         ("tags", ["a"]),
         ("tags", ["Öl", "with space", 'quo"te', "back\\slash", "{brace}", "NULL", "🫒"]),
         ("name", "x" * 200),

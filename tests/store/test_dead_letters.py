@@ -40,11 +40,11 @@ async def acknowledge(db: Database, id: UUID) -> set[UUID]:
     )
 
 
-@pytest.mark.parametrize(("max_retries", "failures"), [(0, 1), (1, 1), (3, 3)])
+@pytest.mark.parametrize(("max_attempts", "failures"), [(1, 1), (3, 3)])
 async def test_only_the_final_failure_writes_a_dead_letter(
-    db: Database, me: UUID, max_retries: int, failures: int
+    db: Database, me: UUID, max_attempts: int, failures: int
 ) -> None:
-    policy = TaskPolicy(RetryPolicy(max_retries=max_retries, base_seconds=0, jitter=0))
+    policy = TaskPolicy(RetryPolicy(max_attempts=max_attempts, base_seconds=0, jitter=0))
     await start_run(db, await create_manifest(db, policy=policy), db.clock.now())
     for number in range(1, failures + 1):
         assert await read_table(db, "dead_letters") == []
@@ -72,7 +72,7 @@ async def test_only_failures_write_dead_letters(db: Database, me: UUID, status: 
 
 
 async def test_task_without_manifest_writes_no_dead_letter(db: Database, me: UUID) -> None:
-    task = await create_and_claim(db, me, policy=TaskPolicy(RetryPolicy(max_retries=1)).to_json())
+    task = await create_and_claim(db, me, policy=TaskPolicy(RetryPolicy(max_attempts=1)).to_json())
     await finish_task(db, task, "failed")
     assert await read_table(db, "dead_letters") == []
 

@@ -33,7 +33,7 @@ EVERYTHING: dict[str, Any] = {
     "run_at": NOON,
     "queue": "oven",
     "priority": 7,
-    "policy": '{"max_retries": 9}',
+    "policy": '{"max_attempts": 9}',
     "limit_key": "gas",
     "limit_max": 4,
     "tags": ["plain", 'a "quoted" one', "back\\slash", "{curly, comma}", "ä😀", "NULL"],
@@ -54,7 +54,7 @@ async def test_enqueued_tasks_are_stored_with_all_fields(count: int, db: Databas
         assert (row["state"], row["attempt"], row["failures"], row["losses"]) == ("scheduled", 1, 0, 0)
         assert (row["queue"], row["rank"], row["run_at"], row["kind"]) == ("oven", -7, NOON, "job")
         assert json.loads(row["input"]) == {"n": 1, "text": 'ä \\ " 😀'}
-        assert json.loads(row["policy"]) == {"max_retries": 9}
+        assert json.loads(row["policy"]) == {"max_attempts": 9}
         assert (row["limit_key"], row["limit_max"], row["tags"]) == ("gas", 4, EVERYTHING["tags"])
         assert (row["initiator_type"], row["initiator_id"], row["initiator_name"]) == ("api_key", "k1", "nightly")
         assert (row["correlation_id"], row["parent_id"]) == (EVERYTHING["correlation_id"], parent)

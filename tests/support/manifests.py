@@ -28,7 +28,7 @@ from tests.support.schedules import ANA, LEASE, finish_task, make_settlement, re
 __all__ = ["ANA", "LEASE", "NOON", "finish_task", "make_settlement", "read_table"]
 
 T = TypeVar("T")
-SINGLE_ATTEMPT = TaskPolicy(RetryPolicy(max_retries=1))
+SINGLE_ATTEMPT = TaskPolicy(RetryPolicy(max_attempts=1))
 
 
 def make_manifest(external_id: str = "bake", **fields: Any) -> Manifest:

@@ -38,9 +38,9 @@ SINGLE_ATTEMPT = TaskPolicy()
 
 
 def make_step(name: str, **fields: Any) -> Step:
-    """Make a step with its policy. Its first failure is final unless ``max_retries`` is given."""
-    retries = fields.pop("max_retries", 1)
-    policy = TaskPolicy(replace(SINGLE_ATTEMPT.retry, max_retries=retries, base_seconds=1.0, jitter=0.0))
+    """Make a step with its policy. Its first failure is final unless ``max_attempts`` is given."""
+    retries = fields.pop("max_attempts", 1)
+    policy = TaskPolicy(replace(SINGLE_ATTEMPT.retry, max_attempts=retries, base_seconds=1.0, jitter=0.0))
     return Step("job", name, **{"policy": policy, **fields})
 
 

@@ -76,7 +76,7 @@ async def test_retries_wait_on_the_manual_clock_in_past_and_future(tenuto_app: T
     app = tenuto_app
     tries: list[datetime] = []
 
-    @app.job(retry=RetryPolicy(max_retries=3, base_seconds=3600, cap_seconds=86_400, jitter=0))
+    @app.job(retry=RetryPolicy(max_attempts=3, base_seconds=3600, cap_seconds=86_400, jitter=0))
     async def fails(ctx: Context) -> None:
         tries.append(time.now)
         if ctx.attempt < 3:
@@ -132,7 +132,7 @@ async def test_overlap_policies_apply_to_runs_with_durations(
 async def test_task_times_out_on_the_manual_clock(tenuto_app: Tenuto) -> None:
     app = tenuto_app
 
-    @app.job(timeout="10m", max_retries=1)
+    @app.job(timeout="10m", max_attempts=1)
     async def slow() -> None: ...
 
     async with TimeMachine(app, start=MONDAY, durations={"slow": "1h"}) as time:
@@ -239,7 +239,7 @@ async def test_failed_manifest_is_retried_and_leaves_a_dead_letter_on_the_manual
     @app.job
     async def load() -> None: ...
 
-    back_off = RetryPolicy(max_retries=3, base_seconds=600, jitter=0)
+    back_off = RetryPolicy(max_attempts=3, base_seconds=600, jitter=0)
     app.manifest("fetch", fetch, trigger=cron("0 6 * * *"), retry=back_off)
     app.manifest("load", load, after="fetch")
     async with TimeMachine(app, start=MONDAY) as time:
@@ -267,7 +267,7 @@ async def test_dependent_manifest_runs_as_soon_as_it_is_able_to(tenuto_app: Tenu
     @app.job
     async def fetch() -> None: ...
 
-    @app.job(max_retries=1)
+    @app.job(max_attempts=1)
     async def load() -> None:
         loads.append(time.now)
         if len(loads) == 2:

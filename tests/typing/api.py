@@ -25,7 +25,7 @@ def double(n: int) -> int:
     return 2 * n
 
 
-@app.job(max_retries=5, timeout="1h", retry=RetryPolicy(base_seconds=1), limit=3, tags=["a"], on_lost="fail")
+@app.job(max_attempts=5, timeout="1h", retry=RetryPolicy(base_seconds=1), limit=3, tags=["a"], on_lost="fail")
 async def ship(order: Order, ctx: Context, *, fast: bool = False) -> str:
     ctx.progress(1, 2, "packing")
     assert_type(ctx.cancelled, bool)

@@ -21,7 +21,7 @@ from tests.support.known_values import known
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
-IMMEDIATE_RETRIES = RetryPolicy(max_retries=3, base_seconds=0, jitter=0)
+IMMEDIATE_RETRIES = RetryPolicy(max_attempts=3, base_seconds=0, jitter=0)
 Sql = Callable[..., Awaitable[list[dict[str, Any]]]]
 
 
@@ -149,7 +149,7 @@ async def test_chain_names_a_step_result_of_the_wrong_type(app: Tenuto, worker: 
         await ctx.sleep("30d")
         return number
 
-    job = app.chain("changed", first, second, max_retries=0)
+    job = app.chain("changed", first, second, max_attempts=1)
     async with worker(slots=1):
         task = await app.enqueue(job)
         await eventually(lambda: sql("SELECT 1 FROM tenuto.tasks WHERE state = 'scheduled'"))
@@ -168,7 +168,7 @@ async def test_plain_chain_steps_use_one_thread_per_slot(app: Tenuto, worker: Wo
     def meet() -> None:
         together.wait(timeout=10)
 
-    job = app.chain("meet", meet, max_retries=0)
+    job = app.chain("meet", meet, max_attempts=1)
     async with worker(slots=20):
         tasks = [await app.enqueue(job) for _ in range(20)]
         assert {(await app.wait(task, timeout=20)).state for task in tasks} == {"completed"}
@@ -250,7 +250,7 @@ async def test_chain_timeout_names_its_step(app: Tenuto, worker: WorkerFactory) 
         await asyncio.sleep(60)
         return number
 
-    job = app.chain("slow", quick, slow, timeout=3.0, max_retries=0)  # the quick step is stored well within it
+    job = app.chain("slow", quick, slow, timeout=3.0, max_attempts=1)  # the quick step is stored well within it
     async with worker():
         record = await app.wait(await app.enqueue(job), timeout=20)
     assert (record.reason, record.error["step"]) == ("timed_out", "slow")
@@ -405,7 +405,7 @@ async def test_time_limit_does_not_count_sleep(app: Tenuto, worker: WorkerFactor
         await ctx.sleep(4.5)
         return 1
 
-    job = app.chain("patient", sleeps, timeout=4.0, max_retries=0)
+    job = app.chain("patient", sleeps, timeout=4.0, max_attempts=1)
     async with worker(slots=1):
         assert (await app.wait(await app.enqueue(job), timeout=20)).state == "completed"
 
@@ -418,8 +418,8 @@ async def test_plain_job_cannot_sleep_without_a_slot(app: Tenuto, worker: Worker
         await ctx.sleep("400d")
 
     async with worker():
-        plain = await app.wait(await app.enqueue(app.chain("plain", in_thread, max_retries=0)), timeout=10)
-        long = await app.wait(await app.enqueue(app.chain("long", too_long, max_retries=0)), timeout=10)
+        plain = await app.wait(await app.enqueue(app.chain("plain", in_thread, max_attempts=1)), timeout=10)
+        long = await app.wait(await app.enqueue(app.chain("long", too_long, max_attempts=1)), timeout=10)
     assert "only async code can sleep" in plain.error["message"]
     assert "between 0 s and 366 days" in long.error["message"]
 
@@ -442,7 +442,7 @@ async def test_dead_letter_of_a_chain_is_retried_from_its_failed_step(
             raise ConnectionError("target is away")
         return len(rows)
 
-    job = app.chain("replicate", extract, load, max_retries=1)
+    job = app.chain("replicate", extract, load, max_attempts=1)
     manifest = app.manifest("users", job, on_demand=True)
     async with worker():
         await app.manifests.deploy()

@@ -35,7 +35,7 @@ def unstorable(ctx: Context) -> None:
 async def test_an_outcome_that_cannot_be_stored_whole_is_stored_bare(
     how: str, app: Tenuto, worker: WorkerFactory
 ) -> None:
-    @app.job(max_retries=0)
+    @app.job(max_attempts=1)
     async def bake(ctx: Context) -> int:
         print("words")
         unstorable(ctx)
@@ -55,7 +55,7 @@ async def test_an_outcome_that_cannot_be_stored_whole_is_stored_bare(
 async def test_one_that_is_to_be_tried_again_is_tried_again_though_stored_bare(
     app: Tenuto, worker: WorkerFactory
 ) -> None:
-    @app.job(retry=RetryPolicy(max_retries=3, base_seconds=0.01))
+    @app.job(retry=RetryPolicy(max_attempts=3, base_seconds=0.01))
     async def bake(ctx: Context) -> int:
         if ctx.attempt == 1:
             unstorable(ctx)

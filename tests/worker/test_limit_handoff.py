@@ -49,7 +49,7 @@ class RunningCount:
 async def test_worker_hands_on_limit_slots_without_exceeding_the_limit(app: Tenuto) -> None:
     running = RunningCount()
 
-    @app.job(limit=LIMIT, retry=RetryPolicy(max_retries=9, base_seconds=0))
+    @app.job(limit=LIMIT, retry=RetryPolicy(max_attempts=9, base_seconds=0))
     async def quick(number: int) -> None:
         async with running:
             await asyncio.sleep(0)

@@ -103,7 +103,7 @@ async def test_worker_starts_tasks_scheduled_before_its_start_in_time(
 async def test_worker_starts_a_retry_in_time(
     options: dict[str, Any], app: Tenuto, worker: WorkerFactory, started_at: list[float]
 ) -> None:
-    @app.job(retry=RetryPolicy(max_retries=2, base_seconds=0.4, jitter=0), **options)
+    @app.job(retry=RetryPolicy(max_attempts=2, base_seconds=0.4, jitter=0), **options)
     async def fail() -> None:
         started_at.append(time.monotonic())
         raise ValueError

@@ -31,11 +31,11 @@ def is_timed_out(record: ActivityDetails) -> bool:
 async def test_async_and_threaded_jobs_are_stopped_at_their_time_limit(app: Tenuto, worker: WorkerFactory) -> None:
     ends = []
 
-    @app.job(timeout=0.3, max_retries=0)
+    @app.job(timeout=0.3, max_attempts=1)
     async def wait() -> None:
         await asyncio.sleep(60)
 
-    @app.job(timeout=0.3, max_retries=0)
+    @app.job(timeout=0.3, max_attempts=1)
     def spin() -> None:
         try:
             while True:
@@ -59,7 +59,7 @@ async def test_isolated_job_is_killed_at_its_time_limit(
 ) -> None:
     file = tmp_path / "pids"
     task = await app.enqueue(isolated_jobs.hang, file)
-    policy = TaskPolicy(RetryPolicy(max_retries=0), timeout_seconds=0.3).to_json()
+    policy = TaskPolicy(RetryPolicy(max_attempts=1), timeout_seconds=0.3).to_json()
     await sql("UPDATE tenuto.tasks SET policy = $1", policy)
     async with worker():
         record = await app.wait(task, timeout=30)
@@ -71,7 +71,7 @@ async def test_isolated_job_is_killed_at_its_time_limit(
 
 
 async def test_timed_out_task_is_retried_by_its_policy(app: Tenuto, worker: WorkerFactory) -> None:
-    @app.job(timeout=0.3, retry=RetryPolicy(max_retries=2, base_seconds=0.01))
+    @app.job(timeout=0.3, retry=RetryPolicy(max_attempts=2, base_seconds=0.01))
     async def wait() -> None:
         await asyncio.sleep(60)
 
@@ -119,7 +119,7 @@ async def test_manifest_run_that_does_not_stop_loses_its_lease(app: Tenuto, work
         finally:
             live -= 1
 
-    retry = RetryPolicy(max_retries=2, base_seconds=0.1)
+    retry = RetryPolicy(max_attempts=2, base_seconds=0.1)
     app.manifest("stubborn", stubborn, timeout=0.3, retry=retry)
     options: dict[str, Any] = {"lease_seconds": 5.0, "timing": WorkerTiming(overrun_seconds=0.5)}
     async with app, worker(name="one", **options), worker(name="two", **options):

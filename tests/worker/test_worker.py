@@ -232,10 +232,10 @@ async def test_several_workers_run_each_task_once(app: Tenuto, worker: WorkerFac
 async def test_unknown_job_fails_and_is_retried_by_its_policy(app: Tenuto, worker: WorkerFactory, url: str) -> None:
     elsewhere = Tenuto(url, home=app.settings.home)
 
-    @elsewhere.job(max_retries=1)
+    @elsewhere.job(max_attempts=1)
     async def bake() -> None: ...
 
-    @elsewhere.job(max_retries=3)
+    @elsewhere.job(max_attempts=3)
     async def wash() -> None: ...
 
     try:

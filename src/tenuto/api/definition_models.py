@@ -17,6 +17,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from tenuto.model.manifests import MAX_ACTIVE, ScheduleType
+from tenuto.model.policies import MAX_ATTEMPTS
 from tenuto.model.schedules import MAX_CATCH_UP_RUNS, MisfirePolicy, OverlapPolicy
 from tenuto.model.tasks import MAX_PRIORITY
 
@@ -148,7 +149,7 @@ class InlineTrigger(DefinitionModel):
 class RetryPolicyFields(DefinitionModel):
     """How often, and after which delay, a failed task is retried."""
 
-    max_retries: int = Field(default=3, ge=0, le=1000, description="Maximum number of attempts.")
+    max_attempts: int = Field(default=3, ge=1, le=MAX_ATTEMPTS, description="Maximum number of attempts.")
     base_seconds: float = Field(default=10.0, ge=0, le=30 * 86_400, description="Delay after the first failure.")
     factor: float = Field(default=2.0, ge=1, le=100, description="Factor by which each further delay grows.")
     cap_seconds: float = Field(default=3600.0, ge=0, le=366 * 86_400, description="Longest delay.")
@@ -168,7 +169,9 @@ class PolicyOptions(DefinitionModel):
 
     timeout: Duration | None = None
     retry: RetryPolicyFields | None = None
-    max_retries: int | None = Field(default=None, ge=0, le=1000, description="Short form of `retry.max_retries`.")
+    max_attempts: int | None = Field(
+        default=None, ge=1, le=MAX_ATTEMPTS, description="Short form of `retry.max_attempts`."
+    )
     on_lost: Literal["retry", "fail"] | None = Field(default=None, description="What to do if the worker is lost.")
 
 
@@ -308,7 +311,7 @@ class ManifestDeclaration(InlineTrigger, PolicyOptions):
                     "job": "make_invoice",
                     "properties": {"currency": "EUR"},
                     "trigger": {"kind": "cron", "cron": "0 6 1 * *", "zone": "Europe/Paris"},
-                    "retry": {"max_retries": 5, "base_seconds": 30},
+                    "retry": {"max_attempts": 5, "base_seconds": 30},
                     "group": "billing",
                 }
             ]
@@ -327,6 +330,9 @@ class ManifestDeclaration(InlineTrigger, PolicyOptions):
     priority: Priority | None = None
     group: str | None = Field(default=None, max_length=64)
     max_active: int | None = Field(default=None, ge=1, le=MAX_ACTIVE, description="Maximum number of active runs.")
+    max_retries: int | None = Field(
+        default=None, ge=0, le=MAX_ATTEMPTS, description="Another name for `max_attempts`; 0 means 1. Give one of them."
+    )
 
 
 class NewManifest(ManifestDeclaration):

@@ -1,6 +1,6 @@
 """Schedules, manifests and groups declared in definition files: strict conversion of parsed documents.
 
-Errors name the file, the line and the path (``schedules[2].steps[0].retry.max_retires``), and suggest the nearest field
+Errors name the file, the line and the path (``schedules[2].steps[0].retry.max_atempts``), and suggest the nearest field
 name. A declared definition keeps its location, so that problems found later, such as an invalid job input, are reported
 the same way. The module reads no files and does not know the database.
 """
@@ -18,7 +18,7 @@ from tenuto.errors import Invalid, quoted
 from tenuto.extension import CORE_LISTS
 from tenuto.model import validation
 from tenuto.model.manifests import MAX_ACTIVE
-from tenuto.model.policies import RetryPolicy
+from tenuto.model.policies import RetryPolicy, resolve_max_retries
 from tenuto.model.schedules import (
     MAX_GROUPS,
     MAX_STEPS,
@@ -51,7 +51,7 @@ _TEXT_FIELDS = {
     "name", "queue", "on_lost", "description", "overlap", "job", "schedule", "kind", "target", "external_id", "group",
     "after",
 }  # fmt: skip
-_POLICY_FIELDS = ("timeout", "retry", "max_retries", "on_lost")
+_POLICY_FIELDS = ("timeout", "retry", "max_attempts", "on_lost")
 _SCHEDULE_FIELDS = ("name", "description", "trigger", *_TRIGGER_FIELDS, "overlap", "misfire", "steps")
 _TARGET_FIELDS = (JOB, SCHEDULE, "kind")
 _STEP_OPTIONS = ("name", "continue_on_failure", *_POLICY_FIELDS, "queue", "priority")
@@ -59,7 +59,7 @@ _STEP_FIELDS = (*_TARGET_FIELDS, "input", "arguments", "target", "index", *_STEP
 _QUEUE_FIELDS = ("queue", "priority", "group", "max_active")
 _MANIFEST_FIELDS = (
     "external_id", "name", "description", "job", "properties", "trigger", *_TRIGGER_FIELDS, "after", "on_demand",
-    *_POLICY_FIELDS, *_QUEUE_FIELDS,
+    *_POLICY_FIELDS, "max_retries", *_QUEUE_FIELDS,
 )  # fmt: skip
 _GROUP_FIELDS = ("name", "max_active", "priority", "enabled")
 _MAX_STEP_INDEX = 1_000_000
@@ -157,8 +157,8 @@ class DeclaredManifest:
         first = field.partition(".")[0]
         if first == "depends_on":
             field = "after"
-        elif first == "max_retries" and "max_retries" not in self.options:
-            field = "retry.max_retries"
+        elif first == "max_attempts" and "max_attempts" not in self.options:
+            field = "retry.max_attempts"
         elif self.has_trigger_field and first in _TRIGGER_FIELDS:
             field = f"trigger.{field}"
         return f"{self.path}.{field}"
@@ -517,8 +517,8 @@ class _ScheduleReader(_DefinitionReader):
         options = {name: given[name] for name in _STEP_OPTIONS if name in given}
         if isinstance(options.get("retry"), Mapping):
             self._check_known_fields(options["retry"], child_path(path, "retry"), _RETRY_FIELDS, "a retry policy")
-        within_retry = isinstance(options.get("retry"), Mapping) and "max_retries" not in options
-        renamed = {"target": target_field, "max_retries": "retry.max_retries" if within_retry else "max_retries"}
+        within_retry = isinstance(options.get("retry"), Mapping) and "max_attempts" not in options
+        renamed = {"target": target_field, "max_attempts": "retry.max_attempts" if within_retry else "max_attempts"}
         step = self._make(path, lambda: Step.of(kind, arguments, target=target, **options), renamed)
         return _LocatedStep(path, step, input_field)
 
@@ -569,6 +569,14 @@ class _ManifestReader(_DefinitionReader):
         self._make(path, lambda: validation.check_name(given["external_id"], field="external_id"))
         copied = ("name", "description", "after", *_POLICY_FIELDS, *_QUEUE_FIELDS)
         options = {name: given[name] for name in copied if name in given}
+        max_attempts = self._make(
+            path,
+            lambda: resolve_max_retries(
+                given.get("max_retries"), max_attempts=given.get("max_attempts"), retry=given.get("retry")
+            ),
+        )
+        if max_attempts is not None:
+            options["max_attempts"] = max_attempts
         if any(name in given for name in ("trigger", *_TRIGGER_FIELDS)):
             options["trigger"] = self._trigger(given, path)
         if "properties" in given:

@@ -281,7 +281,7 @@ def _running_reasons(task: DiagnosedTask) -> list[Reason]:
 def _not_due(task: DiagnosedTask) -> Reason:
     when = _format_instant(task.run_at)
     if task.failures:
-        limit = max(policy_from_json(task.policy).retry.max_retries, 1)
+        limit = policy_from_json(task.policy).retry.max_attempts
         text = f"it is backing off until {when}, after failure {task.failures} of {limit}"
         return Reason(ReasonCode.BACKING_OFF, text, ends_at=task.run_at)
     if task.losses:

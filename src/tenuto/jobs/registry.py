@@ -59,7 +59,7 @@ class JobRecord:
     doc: str | None
     queue: str
     priority: int
-    max_retries: int
+    max_attempts: int
     timeout_seconds: float | None
     on_lost: str
     isolated: bool
@@ -180,7 +180,7 @@ class Job(Generic[P, R]):
             doc=(self.__doc__ or "").strip() or None,
             queue=self.options.queue,
             priority=self.options.priority,
-            max_retries=self.policy.retry.max_retries,
+            max_attempts=self.policy.retry.max_attempts,
             timeout_seconds=self.policy.timeout_seconds,
             on_lost=self.policy.on_lost,
             isolated=self.isolated,

@@ -138,7 +138,7 @@ def one_shot_policy_json(of_handler: TaskPolicy, retry: RetryPolicy | None, time
     """Return the stored policy of a one-shot: one attempt unless ``retry`` is given, and the handler's time limit
     unless another is given. Cached: few differ."""
     return TaskPolicy(
-        retry or RetryPolicy(max_retries=0),
+        retry or RetryPolicy(max_attempts=1),
         of_handler.timeout_seconds if timeout_seconds is None else timeout_seconds,
         of_handler.on_lost,
     ).to_json()

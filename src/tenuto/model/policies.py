@@ -1,6 +1,6 @@
 """Retry policy and task policy: the rules that a task carries from its creation.
 
-`max_retries` counts failed attempts: with 3 the third failure is final, with 0 or 1 the first. Delays grow as
+`max_attempts` is the number of attempts: with 3 the third failure is final, with 1 the first. Delays grow as
 base × factor^n up to a cap. Jitter shortens them by a fraction derived from a seed, so that a repeated decision gives
 the same result. Reading a stored policy never fails, although a later version or an operator may have written it.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import random
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -20,25 +21,26 @@ from tenuto.errors import Invalid, quoted
 MAX_WORKER_LOSSES = 3
 """A task whose workers died this often while running it is a poison task: it fails instead of being retried."""
 MAX_TIMEOUT_SECONDS = 30 * 86_400.0
+MAX_ATTEMPTS = 1000
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
     """How often, and after which delay, a failed task is retried."""
 
-    max_retries: int = 3
+    max_attempts: int = 3
     base_seconds: float = 10.0
     factor: float = 2.0
     cap_seconds: float = 3600.0
     jitter: float = 0.2
 
     def __post_init__(self) -> None:
-        _check_range("max_retries", self.max_retries, 0, 1000)
-        if not isinstance(self.max_retries, int):
+        _check_range("max_attempts", self.max_attempts, 1, MAX_ATTEMPTS)
+        if not isinstance(self.max_attempts, int):
             raise Invalid(
-                f"max_retries {self.max_retries} is not a whole number",
+                f"max_attempts {self.max_attempts} is not a whole number",
                 code="retry.value.invalid",
-                field="max_retries",
+                field="max_attempts",
             )
         _check_range("retry.base_seconds", self.base_seconds, 0, 86_400 * 30)
         _check_range("retry.factor", self.factor, 1, 100)
@@ -47,7 +49,7 @@ class RetryPolicy:
 
     def is_final_failure(self, failures: int) -> bool:
         """Return whether the n-th failure is the last one allowed."""
-        return failures >= max(self.max_retries, 1)
+        return failures >= self.max_attempts
 
     def delay_after(self, failures: int, seed: str) -> timedelta:
         """Return the delay after the n-th failure (1, 2, …)."""
@@ -66,18 +68,43 @@ class RetryPolicy:
         return now + self.delay_after(failures, seed)
 
 
-def resolve_retry_policy(max_retries: int | None, retry: RetryPolicy | None) -> RetryPolicy:
-    """Return the declared policy, given as a whole or as its ``max_retries`` alone."""
+def resolve_retry_policy(max_attempts: int | None, retry: RetryPolicy | None) -> RetryPolicy:
+    """Return the declared policy, given as a whole or as its ``max_attempts`` alone."""
     if retry is None:
-        return RetryPolicy() if max_retries is None else RetryPolicy(max_retries=max_retries)
-    if max_retries is not None:
+        return RetryPolicy() if max_attempts is None else RetryPolicy(max_attempts=max_attempts)
+    if max_attempts is not None:
         raise Invalid(
-            "max_retries is given twice: directly and as part of retry",
-            code="retry.max_retries.conflict",
-            field="max_retries",
-            remedy=f"give it once: retry=RetryPolicy(max_retries={max_retries}, …)",
+            "max_attempts is given twice: directly and as part of retry",
+            code="retry.max_attempts.conflict",
+            field="max_attempts",
+            remedy=f"give it once: retry=RetryPolicy(max_attempts={max_attempts}, …)",
         )
     return retry
+
+
+def resolve_max_retries(
+    max_retries: int | None, *, max_attempts: int | None, retry: RetryPolicy | Mapping[str, Any] | None
+) -> int | None:
+    """Return the ``max_attempts`` of a manifest definition that may call it ``max_retries``.
+
+    Only manifest definitions have this second name. The number means the same; 0 means 1.
+    """
+    if max_retries is None:
+        return max_attempts
+    other = "max_attempts" if max_attempts is not None else "retry" if retry is not None else None
+    if other is not None:
+        raise Invalid(
+            f"max_retries is given beside {other}",
+            code="retry.max_attempts.conflict",
+            field="max_retries",
+            remedy="keep one of them; max_retries is the number of attempts",
+        )
+    _check_range("max_retries", max_retries, 0, MAX_ATTEMPTS)
+    if not isinstance(max_retries, int):
+        raise Invalid(
+            f"max_retries {max_retries} is not a whole number", code="retry.value.invalid", field="max_retries"
+        )
+    return max(max_retries, 1)
 
 
 def delay_after_loss(losses: int) -> timedelta:
@@ -92,7 +119,7 @@ def _check_range(field: str, value: float, low: float, high: float) -> None:
         raise Invalid(f"{field} {value} is not between {low} and {high}", code="retry.value.out_of_range", field=field)
 
 
-_RETRY_FIELDS = ("max_retries", "base_seconds", "factor", "cap_seconds", "jitter")
+_RETRY_FIELDS = ("max_attempts", "base_seconds", "factor", "cap_seconds", "jitter")
 PolicyT = TypeVar("PolicyT", RetryPolicy, "TaskPolicy")
 
 
@@ -148,6 +175,8 @@ def policy_from_json(text: str) -> TaskPolicy:
         stored = {}
     if not isinstance(stored, dict):
         stored = {}
+    if "max_attempts" not in stored and isinstance(stored.get("max_retries"), int):
+        stored["max_attempts"] = max(stored["max_retries"], 1)  # the name before version 0.1.0
     retry = _apply_valid_fields(RetryPolicy(), {name: stored[name] for name in _RETRY_FIELDS if name in stored})
     on_lost: Literal["retry", "fail"] = "retry" if stored.get("on_lost", "retry") == "retry" else "fail"
     return _apply_valid_fields(TaskPolicy(retry, on_lost=on_lost), {"timeout_seconds": stored.get("timeout_seconds")})

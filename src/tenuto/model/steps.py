@@ -43,7 +43,7 @@ class StepOptions(TypedDict, total=False):
     continue_on_failure: bool
     timeout: float | str | timedelta | None
     retry: RetryPolicy | Mapping[str, Any] | None
-    max_retries: int | None
+    max_attempts: int | None
     on_lost: Literal["retry", "fail"] | None
     queue: str | None
     priority: int | None
@@ -98,7 +98,7 @@ class Step:
     continue_on_failure: bool = False
     policy: TaskPolicy | None = None
     rules: Mapping[str, Any] = field(default_factory=dict)
-    """Overrides of the job's policy: timeout, retry, max_retries, on_lost. Merged into ``policy`` when it is saved."""
+    """Overrides of the job's policy: timeout, retry, max_attempts, on_lost. Merged into ``policy`` when it is saved."""
     queue: str | None = None
     priority: int | None = None
     limit_key: str | None = None
@@ -256,7 +256,7 @@ class Step:
 
 
 _STEP_FIELDS = {each.name for each in fields(Step)}
-_RULES = ("timeout", "retry", "max_retries", "on_lost")
+_RULES = ("timeout", "retry", "max_attempts", "on_lost")
 _STEP_OPTIONS = ("name", "continue_on_failure", *_RULES, "queue", "priority")
 
 
@@ -296,14 +296,14 @@ def _to_plain_rule(value: Any) -> Any:
 
 
 def override_policy(
-    policy: TaskPolicy, timeout: Any = None, retry: Any = None, max_retries: int | None = None, on_lost: Any = None
+    policy: TaskPolicy, timeout: Any = None, retry: Any = None, max_attempts: int | None = None, on_lost: Any = None
 ) -> TaskPolicy:
     """Return the policy with the given rules replaced."""
-    if retry is not None and max_retries is not None:
+    if retry is not None and max_attempts is not None:
         raise Invalid(
-            "max_retries is given twice: directly and as part of retry",
-            code="retry.max_retries.conflict",
-            field="max_retries",
+            "max_attempts is given twice: directly and as part of retry",
+            code="retry.max_attempts.conflict",
+            field="max_attempts",
             remedy="give it within retry",
         )
     if isinstance(retry, Mapping):
@@ -316,13 +316,13 @@ def override_policy(
             )
         retry = replace(policy.retry, **retry)
     if retry is None:
-        retry = policy.retry if max_retries is None else replace(policy.retry, max_retries=max_retries)
+        retry = policy.retry if max_attempts is None else replace(policy.retry, max_attempts=max_attempts)
     if not isinstance(retry, RetryPolicy):
         raise Invalid(
             f"retry {quoted(retry, 60)} is not a retry policy",
             code="retry.invalid",
             field="retry",
-            remedy="write {max_retries: 5, base_seconds: 10}",
+            remedy="write {max_attempts: 5, base_seconds: 10}",
         )
     limit = policy.timeout_seconds if timeout is None else parse_duration_seconds(timeout, field="timeout")
     return TaskPolicy(retry, limit, on_lost or policy.on_lost)

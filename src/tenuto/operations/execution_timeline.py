@@ -283,7 +283,7 @@ class _StepDescriber:
             target=step.target,
             continue_on_failure=step.continue_on_failure,
             state=StepState(attempts[-1].state) if attempts else _state_without_attempt(listed.group, self._execution),
-            max_attempts=max(1, (step.policy or TaskPolicy()).retry.max_retries),
+            max_attempts=(step.policy or TaskPolicy()).retry.max_attempts,
             usual_seconds=self._usual_seconds(listed),
             task_id=task_id,
             child_execution_id=None if task_id is None else self._children.get(task_id),

@@ -19,7 +19,7 @@ from tenuto.ids import new_id
 from tenuto.jobs.registry import Job
 from tenuto.model import validation
 from tenuto.model.manifests import Manifest, ScheduleType
-from tenuto.model.policies import RetryPolicy, TaskPolicy, resolve_retry_policy
+from tenuto.model.policies import RetryPolicy, TaskPolicy, resolve_max_retries, resolve_retry_policy
 from tenuto.model.steps import override_policy
 from tenuto.model.tasks import parse_duration_seconds
 from tenuto.model.triggers import ManualTrigger, Trigger
@@ -39,7 +39,7 @@ from tenuto.store.manifests import (
     StoredManifest,
 )
 
-_POLICY_FIELDS = ("timeout", "retry", "max_retries", "on_lost")
+_POLICY_FIELDS = ("timeout", "retry", "max_attempts", "on_lost")
 
 
 class Manifests(DefinitionOperations[DeclaredManifest, Manifest, StoredManifest]):
@@ -268,16 +268,20 @@ def build_manifest(
     properties: Any = None,
     name: str = "",
     description: str = "",
-    max_retries: int | None = None,
+    max_attempts: int | None = None,
     retry: RetryPolicy | None = None,
     timeout: float | str | timedelta | None = None,
     queue: str | None = None,
     priority: int | None = None,
     group: str | None = None,
     max_active: int | None = None,
+    max_retries: int | None = None,
 ) -> Manifest:
-    """Build a manifest of a job; omitted values come from the job."""
-    own_retry = job.policy.retry if max_retries is None and retry is None else resolve_retry_policy(max_retries, retry)
+    """Build a manifest of a job; omitted values come from the job. ``max_retries`` means ``max_attempts``."""
+    max_attempts = resolve_max_retries(max_retries, max_attempts=max_attempts, retry=retry)
+    own_retry = (
+        job.policy.retry if max_attempts is None and retry is None else resolve_retry_policy(max_attempts, retry)
+    )
     limit = job.policy.timeout_seconds if timeout is None else parse_duration_seconds(timeout, field="timeout")
     return Manifest(
         external_id,

@@ -185,7 +185,7 @@ POLLS = ResourceView(
 
 def describe_attempt_progress(run: Any, now: datetime) -> str:
     """Describe an open run: ``attempt 3 of 5, next in 40 s``."""
-    attempt = f"attempt {run.failures + 1} of {max(run.policy.get('max_retries', RetryPolicy().max_retries), 1)}"
+    attempt = f"attempt {run.failures + 1} of {run.policy.get('max_attempts', RetryPolicy().max_attempts)}"
     match run.state:
         case "running":
             return f"{attempt}, running for {format_duration(now - run.claimed_at)}"

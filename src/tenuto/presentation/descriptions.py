@@ -75,8 +75,8 @@ def describe_step(fields: Fields) -> str:
     policy = fields.get("policy") or {}
     if policy.get("timeout_seconds"):
         parts.append(f"timeout {format_duration(policy['timeout_seconds'])}")
-    if "max_retries" in policy and fields.get("kind", "job") != "schedule":
-        parts.append(count_noun(max(policy["max_retries"], 1), "attempt"))
+    if "max_attempts" in policy and fields.get("kind", "job") != "schedule":
+        parts.append(count_noun(policy["max_attempts"], "attempt"))
     if policy.get("on_lost", "retry") != "retry":
         parts.append(f"on lost: {policy['on_lost']}")
     if fields.get("queue", "default") != "default":
@@ -93,7 +93,7 @@ def describe_step(fields: Fields) -> str:
 def describe_policy(policy: Fields) -> str:
     """Describe the retry policy and the timeout of a task."""
     parsed = policy_from_json(json.dumps(dict(policy)))
-    attempts, retry = max(parsed.retry.max_retries, 1), parsed.retry
+    attempts, retry = parsed.retry.max_attempts, parsed.retry
     wait = f", first wait {format_duration(retry.base_seconds)}, each next × {retry.factor:g}" if attempts > 1 else ""
     up_to = f" up to {format_duration(retry.cap_seconds)}" if attempts > 2 and retry.factor > 1 else ""
     parts = [f"{count_noun(attempts, 'attempt')}{wait.replace('.0 s', ' s')}{up_to}"]

@@ -405,7 +405,7 @@ JOBS = ResourceView(
         Column("name", "name"),
         Column("input", lambda job: job_parameters(job.input_schema) or ["none"], "list", flexible=True),
         Column("queue", "queue", drop=2),
-        Column("attempts", lambda job: max(job.max_retries, 1), "number", drop=3),
+        Column("attempts", lambda job: job.max_attempts, "number", drop=3),
         Column("timeout", "timeout_seconds", "duration", drop=4),
         Column("description", lambda job: (job.doc or "").partition("\n")[0], flexible=True, drop=1),
     ),

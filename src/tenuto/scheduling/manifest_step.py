@@ -63,7 +63,7 @@ def manifest_step_job(open: Callable[[], Awaitable[Database]], run: RunManifest)
 
         return await retry_while_unavailable(check, log, "check of step postponed", task=str(ctx.task_id))
 
-    return Job(run_manifest, MANIFEST, TaskPolicy(RetryPolicy(max_retries=1)), TaskOptions(), isolated=False)
+    return Job(run_manifest, MANIFEST, TaskPolicy(RetryPolicy(max_attempts=1)), TaskOptions(), isolated=False)
 
 
 async def _find_started_run(database: Database, ctx: Context) -> UUID | None:

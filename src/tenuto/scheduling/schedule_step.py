@@ -39,7 +39,7 @@ def schedule_step_job(open: Callable[[], Awaitable[Database]]) -> Job[..., Any]:
 
         return await retry_while_unavailable(check, log, "check of step postponed", task=str(ctx.task_id))
 
-    return Job(run_schedule, SCHEDULE, TaskPolicy(RetryPolicy(max_retries=1)), TaskOptions(), isolated=False)
+    return Job(run_schedule, SCHEDULE, TaskPolicy(RetryPolicy(max_attempts=1)), TaskOptions(), isolated=False)
 
 
 async def _run_child(database: Database, ctx: Context) -> dict[str, Any]:

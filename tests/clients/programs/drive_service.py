@@ -91,7 +91,10 @@ def run_schedule(client: AuthenticatedClient) -> None:
     definition = NewSchedule(
         name="client / nightly",
         trigger=CronTrigger(kind="cron", cron="0 2 * * *", zone="Europe/London"),
-        steps=[steps[0], [steps[1], JobStep(job="third_time", retry=RetryPolicyFields(max_retries=3, base_seconds=0))]],
+        steps=[
+            steps[0],
+            [steps[1], JobStep(job="third_time", retry=RetryPolicyFields(max_attempts=3, base_seconds=0))],
+        ],
     )
     created = expect(ScheduleResource, schedules_create.sync_detailed(client=client, body=definition))
     assert isinstance(created.trigger, CronTrigger)

@@ -24,7 +24,7 @@ from tests.races.task_actions import ACTOR, LEASE, complete, fail
 
 
 def bake_manifest(**fields: Any) -> Manifest:
-    return Manifest("bake", **{"job": "bake", "policy": TaskPolicy(RetryPolicy(max_retries=2)), **fields})
+    return Manifest("bake", **{"job": "bake", "policy": TaskPolicy(RetryPolicy(max_attempts=2)), **fields})
 
 
 async def create_manifest(db: Database, scenario: Scenario) -> None:

@@ -339,7 +339,7 @@ class Conformance:
             task = await app.enqueue(conformance_jobs.tick, tmp_path / "ticks")
             database = await app.open()
             retry = replace(
-                conformance_jobs.tick.policy.retry, max_retries=1000
+                conformance_jobs.tick.policy.retry, max_attempts=1000
             )  # the task still exists when cancelled
             policy = TaskPolicy(retry, timeout_seconds=0.3).to_json()
             # The limit applies to this attempt, or to the next one if the task was already claimed.

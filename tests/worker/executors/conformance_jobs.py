@@ -11,7 +11,7 @@ from typing import Any
 from tenuto import Context, PermanentFailure, RetryLater, RetryPolicy, Tenuto
 
 app = Tenuto("postgresql://nobody@nowhere.invalid/none", home="/tmp/tenuto-never-made")
-_at_once = RetryPolicy(max_retries=3, base_seconds=0, jitter=0)
+_at_once = RetryPolicy(max_attempts=3, base_seconds=0, jitter=0)
 
 
 @app.job

@@ -49,7 +49,7 @@ EXAMPLE: dict[str, Any] = {
     "job": "make_invoice",
     "properties": {"currency": "EUR"},
     "trigger": {"kind": "cron", "cron": "0 6 1 * *", "zone": "Europe/Paris"},
-    "retry": {"max_retries": 5, "base_seconds": 30},
+    "retry": {"max_attempts": 5, "base_seconds": 30},
     "group": "billing",
 }
 RESPONSE: dict[str, Any] = {**EXAMPLE, "enabled": True, "version": 3, "next_run_at": "2031-06-01T04:00:00Z"}

@@ -23,7 +23,7 @@ from tenuto.errors import NotFound
 from tenuto.model import one_shots
 from tenuto.model.actors import Role
 from tenuto.model.one_shots import EndedOneShot, OneShotSummary, RuntimeStatus
-from tenuto.model.policies import MAX_TIMEOUT_SECONDS, RetryPolicy
+from tenuto.model.policies import MAX_ATTEMPTS, MAX_TIMEOUT_SECONDS, RetryPolicy
 from tenuto.operations.one_shots import MAX_LIMIT
 
 router = APIRouter(prefix="/api/schedule", tags=["one-shots"], route_class=ApiRoute)
@@ -51,9 +51,7 @@ Id = Annotated[str, Path(description="Transaction id of the one-shot.", max_leng
 class OneShotRetry(Body):
     """Retry policy of a one-shot."""
 
-    max_retries: int = Field(
-        ge=0, le=1000, description="Maximum number of attempts; with 0 or 1 the first failure is final."
-    )
+    max_attempts: int = Field(ge=1, le=MAX_ATTEMPTS, description="Maximum number of attempts.")
     base_seconds: float = Field(10.0, ge=0, le=30 * 86_400, description="Delay after the first failure.")
     factor: float = Field(2.0, ge=1, le=100, description="Factor by which each further delay grows.")
     cap_seconds: float = Field(3600.0, ge=0, le=366 * 86_400, description="Longest delay.")
@@ -76,7 +74,7 @@ class NewOneShot(Body):
                     "exec_at": "2031-05-17T04:00:00Z",
                     "prompt_type": "http.call",
                     "payload": {"method": "POST", "url": "https://example.org/hook", "body": {"order": 7}},
-                    "retry": {"max_retries": 3},
+                    "retry": {"max_attempts": 3},
                 },
             ]
         }

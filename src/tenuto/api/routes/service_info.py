@@ -41,7 +41,7 @@ class JobDescription(BaseModel):
     queue: str
     priority: int
     timeout_seconds: float | None
-    max_retries: int
+    max_attempts: int
     isolated: bool = Field(description="Whether it runs in a child process.")
     required: list[str] = Field(description="Arguments without a default.")
     input_schema: dict[str, Any]
@@ -97,7 +97,7 @@ def _describe_job(name: str, job: Job[..., Any]) -> JobDescription:
         queue=job.options.queue,
         priority=job.options.priority,
         timeout_seconds=job.policy.timeout_seconds,
-        max_retries=job.policy.retry.max_retries,
+        max_attempts=job.policy.retry.max_attempts,
         isolated=job.isolated,
         required=sorted(job.required_parameters),
         input_schema=job.input_schema(),

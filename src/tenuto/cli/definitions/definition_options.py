@@ -99,7 +99,9 @@ MANIFEST_OPTIONS: dict[str, Declaration] = {
     "settings": option("ARGUMENT=VALUE", "Default argument: JSON or text; repeatable.", "--set", type=list[str]),
     "title": option("TEXT", "Display name. (default: the external id)", "--name"),
     "description": option("TEXT", "Description."),
-    "max_retries": option("N", "Failed attempts before the dead letter. (default: as in the job)", type=int),
+    "max_attempts": option(
+        "N", "Maximum number of attempts; then a dead letter is created. (default: as in the job)", type=int
+    ),
     "retry_wait": option("DURATION", "Wait after the first failure, e.g. 30s; later waits are longer."),
     "timeout": option("DURATION", "Maximum duration of an attempt, e.g. 5m."),
     "queue": option("QUEUE", "Queue of the runs."),
@@ -333,7 +335,7 @@ def parse_arguments(texts: list[str] | None) -> dict[str, Any]:
 
 
 def _build_retry_policy(present: RetryPolicy, options: Options) -> RetryPolicy | None:
-    new = {} if options["max_retries"] is None else {"max_retries": options["max_retries"]}
+    new = {} if options["max_attempts"] is None else {"max_attempts": options["max_attempts"]}
     if options["retry_wait"] is not None:
         wait = parse_whole_seconds(options["retry_wait"], field="--retry-wait", least=1, most=30 * 86_400)
         new["base_seconds"] = float(wait)

@@ -110,7 +110,7 @@ Open runs keep their policies. Prints the difference.""",
     add_examples=(
         "nightly-report --job report --cron '0 6 * * *' --set days=7 --app tasks:app",
         "replicate-users --job replicate --on-demand --set source=prod --max-active 5",
-        "mail-report --job mail --after nightly-report --max-retries 5 --retry-wait 30s",
+        "mail-report --job mail --after nightly-report --max-attempts 5 --retry-wait 30s",
     ),
     edit_examples=(
         "nightly-report --cron '30 6 * * *' --reason 'the import got slower'",

@@ -21,7 +21,7 @@ _BLANKS = re.compile(r"\s*")
 _TARGET = re.compile(r"[^\s,\"{=]+?(?=:\s*\{|[\s,]|$)")
 _OPTION = re.compile(r"([a-z_]+)(=?)")
 _VALUE = re.compile(r"[^\s,\"]+")
-_WHOLE_NUMBERS = ("max_retries", "priority")
+_WHOLE_NUMBERS = ("max_attempts", "priority")
 _FLAG = "continue_on_failure"
 _OPTIONS = ("name", "kind", _FLAG, "timeout", *_WHOLE_NUMBERS, "queue", "on_lost")
 

@@ -15,14 +15,14 @@ from tenuto.cli.output import print_json
 from tenuto.cli.parameters import argument, choice, flag, option
 from tenuto.cli.tables import name_value_table, print_rich, record_heading, render_table
 from tenuto.errors import Invalid
-from tenuto.model.policies import RetryPolicy
+from tenuto.model.policies import MAX_ATTEMPTS, RetryPolicy
 from tenuto.model.tasks import parse_duration_seconds
 from tenuto.presentation.formatting import compact_json, error_summary, format_relative, format_with_age, one_line
 from tenuto.presentation.work_views import ONE_SHOT_EVENTS, ONE_SHOTS
 
 Id = Annotated[str, argument("ID", "Id of the one-shot, or its beginning.")]
 Status = Literal["pending", "running", "completed", "failed", "terminated"]
-_OPTIONS_BY_FIELD = {"prompt_type": "TYPE", "tags": "--tag", "payload": "--payload", "max_retries": "--retries"}
+_OPTIONS_BY_FIELD = {"prompt_type": "TYPE", "tags": "--tag", "payload": "--payload"}
 _ENDED_STATUSES = ("completed", "failed", "terminated")
 
 one_shots = group(
@@ -44,7 +44,9 @@ async def create_one_shot(
     delay: Annotated[str | None, option("DURATION", "Delay: 90s, 15m, 2h, 3d.", "--in")] = None,
     payload: Annotated[str, option("JSON|@FILE|-", "Input as a JSON object; - reads stdin.", "--payload")] = "{}",
     tags: Annotated[list[str] | None, option("TAG", "Tag; may be repeated.", "--tag")] = None,
-    retries: Annotated[int | None, option("N", "Number of attempts. (default: 1)", min=0, max=1000)] = None,
+    max_attempts: Annotated[
+        int | None, option("N", "Maximum number of attempts. (default: 1)", min=1, max=MAX_ATTEMPTS)
+    ] = None,
     timeout: Annotated[str | None, option("DURATION", "Maximum duration of an attempt.")] = None,
 ) -> int:
     """Create a one-shot. Prints its id.
@@ -63,7 +65,7 @@ async def create_one_shot(
             prompt_type,
             arguments,
             tags=tags or (),
-            retry=None if retries is None else RetryPolicy(max_retries=retries),
+            retry=None if max_attempts is None else RetryPolicy(max_attempts=max_attempts),
             timeout=timeout,
         )
     when = "now" if created.exec_at <= now else format_with_age(created.exec_at, now)

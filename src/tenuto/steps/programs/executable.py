@@ -62,7 +62,7 @@ def create_job(services: StepServices) -> Job[..., Any]:
             )
             return await programs.run(ctx, command, options)
 
-    return Job(executable, KIND, TaskPolicy(RetryPolicy(max_retries=1)), TaskOptions(), isolated=False)
+    return Job(executable, KIND, TaskPolicy(RetryPolicy(max_attempts=1)), TaskOptions(), isolated=False)
 
 
 # --- pinned copies ----------------------------------------------------------------------------------------------------

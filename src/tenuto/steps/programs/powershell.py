@@ -89,7 +89,7 @@ def create_job(services: StepServices) -> Job[..., Any]:
             )
             return await programs.run(ctx, command, options)
 
-    return Job(powershell, KIND, TaskPolicy(RetryPolicy(max_retries=1)), TaskOptions(), isolated=False)
+    return Job(powershell, KIND, TaskPolicy(RetryPolicy(max_attempts=1)), TaskOptions(), isolated=False)
 
 
 def _find_powershell(program: str | None, settings: Settings) -> tuple[str, str]:

@@ -103,7 +103,7 @@ def create_job(services: StepServices) -> Job[..., Any]:
             raise PermanentFailure(error.message, code=error.code, field=error.field, remedy=error.remedy) from error
         return await _run_script(ctx, prepared, driver)
 
-    return _SqlJob(sql, KIND, TaskPolicy(RetryPolicy(max_retries=1)), TaskOptions(), isolated=False)
+    return _SqlJob(sql, KIND, TaskPolicy(RetryPolicy(max_attempts=1)), TaskOptions(), isolated=False)
 
 
 async def _run_script(ctx: Context, script: Script, driver: ScriptDriver) -> dict[str, Any]:
