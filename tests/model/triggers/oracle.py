@@ -119,22 +119,27 @@ def by_real_time(walk: Walk, *due: Due) -> list[list[datetime]]:
 
 
 def in_windows(walk: Walk, every: int, edges: tuple[int, int], days: list[int]) -> list[datetime]:
-    """Steps of real time from each opening of a daily window to its closing, the closing minute included."""
+    """Steps of real time from each opening of a daily window to its closing, the closing minute included, while the
+    wall clock shows a time within the window."""
     opens, closes = edges
+    length = (closes - opens) % 1440
     found: list[datetime] = []
-    furthest, opened = walk.walls[0], -1
+    furthest = walk.walls[0] - 1
+    opened: dict[int, int] = {}
+    """Real minute of the opening, by the wall minute at which a window opens."""
     for minute, wall in enumerate(walk.walls):
-        closing = fresh = False
-        while furthest < wall:
-            furthest += 1
-            if furthest % 1440 == opens and (EPOCH + timedelta(days=furthest // 1440)).weekday() in days:
-                opened, fresh, closing = minute, True, False
-            elif furthest % 1440 == closes:
-                closing = True
-        if opened >= 0 and (fresh or (minute - opened) % every == 0):
+        before, furthest = furthest, max(furthest, wall)
+        for reached in range(before + 1, furthest + 1):
+            if reached % 1440 == opens and (EPOCH + timedelta(days=reached // 1440)).weekday() in days:
+                opened[reached] = minute
+        is_due = [
+            (minute - since) % every == 0
+            for opening, since in opened.items()
+            if opening <= wall <= opening + length and before < opening + length
+        ]
+        if any(is_due):
             found.append(walk.instant(minute))
-        if closing:
-            opened = -1
+        opened = {opening: since for opening, since in opened.items() if furthest < opening + length}
     return found
 
 

@@ -133,11 +133,33 @@ def test_interval_window_opens_and_closes_at_the_first_instant_of_its_times() ->
         "03-29 02:30+01:00",
         "03-30 01:30+01:00",
     ]
-    assert shown(trigger, LONDON, "2026-10-24 12:00", 6) == [
+    assert shown(trigger, LONDON, "2026-10-24 12:00", 5) == [
         "10-25 01:30+01:00",
-        "10-25 01:00+00:00",
         "10-25 01:30+00:00",
         "10-25 02:00+00:00",
         "10-25 02:30+00:00",
         "10-26 01:30+00:00",
     ]
+
+
+@pytest.mark.parametrize(
+    ("zone", "between", "days", "after", "expected"),
+    [
+        # The whole window is in the gap.
+        (NEW_YORK, ("02:10", "02:40"), None, "2030-03-09 12:00", ["03-11 02:10-04:00", "03-11 02:20-04:00"]),
+        (LONDON, ("01:10", "01:50"), None, "2026-03-28 12:00", ["03-30 01:10+01:00", "03-30 01:20+01:00"]),
+        # Friday 30 December 2011 does not exist in Apia; the clock went from Thursday to Saturday.
+        (APIA, ("09:00", "17:30"), "mon-fri", "2011-12-30 03:15", ["12-29 17:20-10:00", "12-29 17:30-10:00"]),
+        (APIA, ("09:00", "17:30"), "mon-fri", "2011-12-30 03:30", ["01-02 09:00+14:00", "01-02 09:10+14:00"]),
+        # The window closes within the gap, or opens within it.
+        (LONDON, ("00:40", "01:30"), None, "2026-03-29 00:45", ["03-29 00:50+00:00", "03-30 00:40+01:00"]),
+        (LONDON, ("01:30", "02:10"), None, "2026-03-28 12:00", ["03-29 02:00+01:00", "03-29 02:10+01:00"]),
+        # The clock is set back while the window is open: it waits until the opening time is shown again.
+        (LONDON, ("01:40", "02:00"), None, "2026-10-25 00:45", ["10-25 01:50+01:00", "10-25 01:40+00:00"]),
+    ],
+)
+def test_interval_never_runs_outside_its_window_and_days(
+    zone: str, between: tuple[str, str], days: str | None, after: str, expected: list[str]
+) -> None:
+    trigger = every("10m", between=between, days=days, zone=zone)
+    assert shown(trigger, zone, after, len(expected)) == expected

@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
 from typing import Any
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, available_timezones
 
 import pytest
 from cronsim import CronSim
@@ -17,6 +17,7 @@ from cronsim import CronSim
 from tenuto.model.triggers import Trigger, at, cron, every
 from tests.model.triggers import oracle
 from tests.model.triggers.oracle import Walk
+from tests.support.proofs import seed, times
 
 YEARS = {
     "Europe/London": ("2024-01-01", "2026-03-03"),
@@ -135,6 +136,55 @@ def test_interval_with_window_matches_the_oracle(zone: str) -> None:
         trigger = every(timedelta(minutes=minutes), between=(opens, closes), days=named, zone=zone)
         begin = replace(walk, first=expected[0] - oracle.MINUTE)  # a window may have been open when the walk began
         check_agreement(trigger, expected, begin)
+
+
+@lru_cache(maxsize=1)
+def changes_since_2000() -> list[tuple[str, datetime]]:
+    """One zone for each different clock change of all zones from 2000 to 2031, with its instant to the hour."""
+    found: dict[tuple[datetime, object, object], tuple[str, datetime]] = {}
+    for zone in sorted(available_timezones()):
+        info, day = ZoneInfo(zone), datetime(2000, 1, 1, tzinfo=UTC)
+        offset = day.astimezone(info).utcoffset()
+        while day.year < 2031:
+            following = day + timedelta(days=1)
+            after = following.astimezone(info).utcoffset()
+            if after != offset:
+                hour = next(
+                    each
+                    for each in (day + timedelta(hours=hours) for hours in range(25))
+                    if each.astimezone(info).utcoffset() != offset
+                )
+                found.setdefault((hour, offset, after), (zone, hour))
+            day, offset = following, after
+    return list(found.values())
+
+
+@pytest.mark.slow
+def test_interval_with_window_matches_the_oracle_at_clock_changes_of_all_zones() -> None:
+    chance = random.Random(seed())
+    changes = changes_since_2000()
+    assert len(changes) > 500
+    for zone, at_hour in chance.sample(changes, min(len(changes), times(60, in_a_proof=len(changes)))):
+        begin, end = at_hour - timedelta(days=3), at_hour + timedelta(days=3)
+        walk = oracle.walk(zone, begin.date().isoformat(), end.date().isoformat())
+        shown = at_hour.astimezone(ZoneInfo(zone))
+        for _ in range(4):
+            opens = (shown.hour * 60 + chance.randrange(-150, 90)) % 1440
+            closes = (opens + chance.choice((10, 25, 45, 90, 150, 600, 1400))) % 1440
+            days = sorted(chance.sample(range(7), chance.choice((3, 5, 7))))
+            minutes = chance.choice((5, 10, 30, 45, 90))
+            expected = oracle.in_windows(walk, minutes, (opens, closes), days)
+            trigger = every(
+                timedelta(minutes=minutes),
+                between=(f"{opens // 60:02}:{opens % 60:02}", f"{closes // 60:02}:{closes % 60:02}"),
+                days=[NAMES[day] for day in days],
+                zone=zone,
+            )
+            known = [run for run in expected if run >= walk.first + timedelta(days=2)]
+            found, run = [], walk.first + timedelta(days=2) - oracle.MINUTE
+            while (run := trigger.next_after(run) or end) < walk.instant(len(walk.walls)):
+                found.append(run)
+            assert found == known, (zone, at_hour, trigger.describe())
 
 
 @pytest.mark.parametrize("zone", YEARS)

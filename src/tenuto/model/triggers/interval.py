@@ -3,7 +3,9 @@
 Intervals count from the anchor, if one is given. Otherwise they count from the opening of each day's window; without a
 window, from the start date; without a start date, from midnight of a Monday in 2001, so that full hours fall on full
 hours. A window lasts from the first instant at its opening time to the first at its closing time, both included. It
-belongs to the day on which it opens, even if it closes on the next.
+belongs to the day on which it opens, even if it closes on the next. While it is open, a run also needs a wall clock
+within the window: the instant at which the clock is set forward past the closing time is outside, and so is an hour
+that repeats before the opening time. A window whose times a day does not have has no run on that day.
 """
 
 from __future__ import annotations
@@ -65,14 +67,22 @@ class IntervalTrigger(ClockTrigger):
         day = zones.latest_wall_time(zone, instant).date() - DAY
         for _ in range(_MAX_DAYS_SEARCHED):
             if day.weekday() in self.days:
-                opens_at = zones.first_instant_of(zone, zones.wall_time(day, window.opens))
-                overnight = DAY if window.closes < window.opens else timedelta()
-                closes_at = zones.first_instant_of(zone, zones.wall_time(day, window.closes) + overnight)
-                found = self._step_after(self.anchor or opens_at, max(instant, opens_at - MICROSECOND))
-                if found <= closes_at:
+                found = self._in_window_of_day_after(window, day, instant)
+                if found is not None:
                     return found
             day = self._next_day(day)
         return None
+
+    def _in_window_of_day_after(self, window: DailyWindow, day: date, instant: datetime) -> datetime | None:
+        zone = self.limits.zone_info
+        opening = zones.wall_time(day, window.opens)
+        closing = zones.wall_time(day, window.closes) + (DAY if window.closes < window.opens else timedelta())
+        opens_at, closes_at = zones.first_instant_of(zone, opening), zones.first_instant_of(zone, closing)
+        anchor = self.anchor or opens_at
+        found = self._step_after(anchor, max(instant, opens_at - MICROSECOND))
+        if found <= closes_at and zones.wall_time_at(zone, found) < opening:  # the clock was set back meanwhile
+            found = self._step_after(anchor, zones.last_instant_of(zone, opening) - MICROSECOND)
+        return found if found <= closes_at and zones.wall_time_at(zone, found) <= closing else None
 
     def _count_from(self) -> datetime:
         return self.anchor or self.limits.starts_at or zones.start_of_day(self.limits.zone_info, _DEFAULT_ANCHOR_DAY)

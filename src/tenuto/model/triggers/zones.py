@@ -90,6 +90,11 @@ def first_instant_of(zone: ZoneInfo, wall: datetime) -> datetime:
     return _last_change(zone, instant).at
 
 
+def last_instant_of(zone: ZoneInfo, wall: datetime) -> datetime:
+    """Return the last instant at which the wall clock shows a wall time that it shows twice."""
+    return wall.replace(tzinfo=zone, fold=1).astimezone(UTC)
+
+
 def wall_time(day: date, minute: int) -> datetime:
     """Return the wall time of a minute of the day on a date."""
     return datetime.combine(day, time(minute // 60, minute % 60))
