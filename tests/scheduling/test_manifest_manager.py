@@ -92,6 +92,16 @@ async def test_manifest_runs_once_after_downtime(db: Database) -> None:
     assert (await reload_manifest(db)).next_run_at == NOON + timedelta(days=3, minutes=1)
 
 
+async def test_manifest_run_records_when_it_was_due(db: Database, worker_id: UUID) -> None:
+    await create_manifest(db, trigger=every("1m"))
+    await poll_manifests(db, NOON + MINUTE + timedelta(seconds=10))
+    (task,) = await read_table(db, "tasks")
+    assert (task["run_at"], task["created_at"]) == (NOON + MINUTE, NOON + MINUTE + timedelta(seconds=10))
+    await finish_all_runs(db, worker_id)
+    (activity,) = await read_table(db, "activities")
+    assert activity["run_at"] == NOON + MINUTE
+
+
 async def test_disabled_manifest_does_not_run_and_catches_up_nothing(db: Database) -> None:
     await create_manifest(db, trigger=every("1m"))
     await manifest_definitions.set_enabled(db, "bake", make_change_context(), enabled=False)

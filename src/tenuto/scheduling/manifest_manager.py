@@ -263,7 +263,7 @@ async def _enqueue_batch(
         try:
             manifest = due.parse_manifest()
             next_run_at = manifest.trigger.next_after(now, str(due.id))
-            run = new_run(due.id, manifest, now, MANAGER, group_priority=due.group_priority)
+            run = new_run(due.id, manifest, now, MANAGER, group_priority=due.group_priority, due_at=due.next_run_at)
         except UNREADABLE_ROW_ERRORS as error:
             # Edited by hand or written by a later version: the manifest stays due for a manager that can read it.
             batch.quarantine.add((due.id, due.version), due.external_id, "read", error)
@@ -308,8 +308,10 @@ def new_run(
     item_key: str | None = None,
     batch_id: UUID | None = None,
     id: UUID | None = None,
+    due_at: datetime | None = None,
 ) -> NewRun:
-    """Return a run of a manifest, or one item of a batch.
+    """Return a run of a manifest, or one item of a batch. ``due_at`` is the instant at which its trigger was due; a
+    run that nothing triggered is due now.
 
     Every run has a limit key, of the manifest or of its batch, so that claims alternate between keys and a large batch
     does not delay others. The caps of manifest, group and all manifests are applied when the run is claimed.
@@ -324,6 +326,7 @@ def new_run(
         max(-MAX_PRIORITY, min(MAX_PRIORITY, manifest.priority + group_priority)),
         now,
         by,
+        run_at=due_at,
         limit_key=f"batch:{batch_id}" if batch_id is not None else manifest.limit_key,
         limit_max=NO_KEY_LIMIT,
         limit_group=manifest.group,
