@@ -13,9 +13,11 @@ import json
 import logging
 import os
 import random
+import select
 import shutil
 import signal
 import socket
+import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable
@@ -65,6 +67,33 @@ class Service:
     """A fault uses it, so no other fault may."""
 
 
+class DeathWatch:
+    """Notes when processes end, in a thread: the event loop may be busy while a worker ends itself, and a death noted
+    late looks like two workers that hold one lease."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._ends = select.epoll()
+        self._watched: dict[int, Callable[[int], None]] = {}
+        threading.Thread(target=self._run, name="death-watch", daemon=True).start()
+
+    def watch(self, pid: int, ended: Callable[[int], None]) -> None:
+        """Call ``ended`` on the event loop with the instant at which the process ended."""
+        descriptor = os.pidfd_open(pid)
+        self._watched[descriptor] = ended
+        self._ends.register(descriptor, select.EPOLLIN | select.EPOLLONESHOT)
+
+    def _run(self) -> None:
+        while True:
+            for descriptor, _ in self._ends.poll():
+                died_ns = time.monotonic_ns()
+                ended = self._watched.pop(descriptor)
+                self._ends.unregister(descriptor)
+                os.close(descriptor)
+                with suppress(RuntimeError):  # the run is over
+                    self._loop.call_soon_threadsafe(ended, died_ns)
+
+
 class Environment:
     def __init__(
         self, server: DisposableServer, proxy: Proxy, folder: Path, chance: random.Random, say: Callable[[str], None]
@@ -74,6 +103,7 @@ class Environment:
         self.url = server.url
         self._process_pool = ProcessPool("tests.chaos.process_launcher")
         self._workers = Workers(self._process_pool, self.url, folder, self.ledger.path)
+        self._death_watch = DeathWatch(asyncio.get_running_loop())
         self.lifetimes: list[ProcessLifetime] = []
         self.counts: Counter[str] = Counter()
         self.unexpected: list[str] = []
@@ -114,13 +144,9 @@ class Environment:
 
     def _watch(self, service: Service, process: WorkerProcess, life: ProcessLifetime) -> None:
         """Restart the service as soon as the process ends."""
-        descriptor = os.pidfd_open(process.pid)
-        loop = asyncio.get_running_loop()
 
-        def ended() -> None:
-            loop.remove_reader(descriptor)
-            os.close(descriptor)
-            life.died_ns = life.died_ns or time.monotonic_ns()
+        def ended(died_ns: int) -> None:
+            life.died_ns = life.died_ns or died_ns
             if service.process is process:
                 service.process = None
                 process.has_ended()
@@ -128,7 +154,7 @@ class Environment:
                     self.start(service)
                 self._check_exit(process)
 
-        loop.add_reader(descriptor, ended)
+        self._death_watch.watch(process.pid, ended)
 
     def write_lifetimes(self) -> None:
         """Write the lifetimes beside the ledger, for the analysis of a failed check."""
