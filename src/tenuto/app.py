@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, nullcontext
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -181,6 +182,9 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
     def _current_actor(self) -> Actor:
         context = current_context.get()
         return self._actor if context is None else context.initiator
+
+    def _database_now(self) -> datetime | None:
+        return self._connections.now()
 
     def _current_settings(self) -> Settings:
         """Return the settings; tests replace them while the app exists."""

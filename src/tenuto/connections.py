@@ -11,6 +11,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from datetime import datetime
 
 from tenuto.errors import StoreError
 from tenuto.jobs.process_pool import reject_start_during_child_import
@@ -47,6 +48,11 @@ class Connections:
     def is_open(self) -> bool:
         """Whether the shared database is open."""
         return self._database is not None
+
+    def now(self) -> datetime | None:
+        """Return the instant by the clock of the shared database, or None if it is not open."""
+        database = self._database
+        return None if database is None else database.clock.now()
 
     async def open(self) -> Database:
         """Return the database shared by all operations; the first call opens it."""

@@ -9,7 +9,6 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
-import asyncpg
 import pytest
 
 from tenuto.errors import StoreError, TenutoError
@@ -21,7 +20,7 @@ from tenuto.postgres.listener import RECONNECTED, Listener
 from tenuto.store import task_outcomes
 from tenuto.store import tasks as store
 from tests.support.model_values import NOON, make_new_task
-from tests.support.tasks import create_task, now, read_only_task, read_rows
+from tests.support.tasks import create_task, now, read_rows
 from tests.support.waiting import eventually
 
 # One task uses its own statement, several use unnest.
@@ -124,22 +123,6 @@ async def test_enqueue_stores_all_tasks_or_none(count: int, db: Database) -> Non
     with pytest.raises(TenutoError):
         await store.enqueue_tasks(db, tasks)
     assert await read_rows(db) == []
-
-
-async def test_task_enqueued_in_a_transaction_exists_only_after_commit(db: Database, url: str) -> None:
-    kept, dropped = make_new_task(), make_new_task()
-    mine = await asyncpg.connect(url)
-    try:
-        async with mine.transaction():
-            assert await store.enqueue_or_find_in_transaction(mine, kept) == kept.id
-            assert await read_rows(db) == [], "invisible before the commit"
-        transaction = mine.transaction()
-        await transaction.start()
-        await store.enqueue_or_find_in_transaction(mine, dropped)
-        await transaction.rollback()
-    finally:
-        await mine.close()
-    assert (await read_only_task(db))["id"] == kept.id
 
 
 @pytest.mark.parametrize(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, overload
 from uuid import UUID
 
 from tenuto.diagnostics.task_diagnosis import Diagnosis, diagnose_task
@@ -22,9 +22,8 @@ from tenuto.operations.batch_inputs import PipelinedWriter
 from tenuto.operations.end_waiter import EndSignal, PollIntervals, wait_until_ended
 from tenuto.operations.listing import check_instant, check_limit, require_single_match
 from tenuto.operations.operation import OperationGroup
-from tenuto.postgres.database import Connection
-from tenuto.store import activities, step_checkpoints, tasks
-from tenuto.store.access.audit_recorder import write_entry
+from tenuto.store import activities, caller_transactions, step_checkpoints, tasks
+from tenuto.store.access.audit_recorder import AuditEntry
 from tenuto.store.activities import (
     ActivityDetails,
     ActivityRecord,
@@ -34,12 +33,15 @@ from tenuto.store.activities import (
     TaskDetails,
     TaskRecord,
 )
+from tenuto.store.caller_transactions import AsyncCallerConnection, Driver, Statements
 from tenuto.store.step_checkpoints import ChainStepRecord
 
 if TYPE_CHECKING:
     from tenuto.operations.one_shots import OneShots
 
 _ENQUEUE_CHUNK_SIZE = 1000
+_UNKNOWN_INSTANT = datetime(1970, 1, 1, tzinfo=UTC)
+"""Creation time of a task until the database sets it."""
 _POLL_INTERVALS = PollIntervals(first_seconds=0.01, growth=1.5)
 
 
@@ -80,15 +82,35 @@ class TaskOperations(OperationGroup):
         self.one_shots.as_one_shot(task, at, operation.now)
         return _enqueued(task, await tasks.enqueue_or_find(operation.database, task))
 
-    async def enqueue_within(self, connection: Connection, job: Job[..., Any], *args: Any, **kwargs: Any) -> Enqueued:
-        """Enqueue a task in the caller's transaction on the same database."""
-        operation = await self._begin("task.create", target=job.name)
-        task = new_task(job, job.dump_input(args, kwargs), operation.now, operation.actor)
-        stored_id = await tasks.enqueue_or_find_in_transaction(connection, task)
-        if operation.is_audited:
-            operation.entry.after = {"task_id": str(task.id)}
-            await write_entry(connection, operation.entry)
-        return _enqueued(task, stored_id)
+    @overload
+    def enqueue_within(
+        self, connection: AsyncCallerConnection, job: Job[..., Any], *args: Any, **kwargs: Any
+    ) -> Coroutine[Any, Any, Enqueued]: ...
+
+    @overload
+    def enqueue_within(self, connection: Any, job: Job[..., Any], *args: Any, **kwargs: Any) -> Enqueued: ...
+
+    def enqueue_within(
+        self, connection: Any, job: Job[..., Any], *args: Any, **kwargs: Any
+    ) -> Enqueued | Coroutine[Any, Any, Enqueued]:
+        """Enqueue a task in the caller's transaction on the same database.
+
+        The connection is one of asyncpg, psycopg 3 or Django, or a connection or session of SQLAlchemy. With a
+        connection that needs an event loop, await the result. The app itself need not be open.
+        """
+        driver = caller_transactions.find_driver(connection)
+        context, now = self._caller.begin("task.create"), self._database_now()
+        task = new_task(job, job.dump_input(args, kwargs), now or _UNKNOWN_INSTANT, context.actor)
+        task.run_at = job.options.run_at  # the database adds the delay: it may be the only one that knows the time
+        entry = AuditEntry(context, job.name, after={"task_id": str(task.id)}) if self._caller.is_audited else None
+        statements = caller_transactions.enqueue(task, now, job.options.delay, entry)
+        if driver.is_async:
+            return _enqueue_async(driver, connection, task, statements)
+        return _enqueued(task, caller_transactions.run(driver, connection, statements))
+
+    def _database_now(self) -> datetime | None:
+        """Return the instant by the clock of the database, or None if the app has not opened it."""
+        return None
 
     async def enqueue_many(self, job: Job[..., Any], inputs: Iterable[Any]) -> int:
         """Enqueue a task for each input and return the number of tasks created.
@@ -232,6 +254,10 @@ def new_task(job: Job[..., Any], input: str, now: datetime, actor: Actor, id: UU
         task.parent_id = context.activity_id
         task.correlation_id = task.correlation_id or context.task.correlation_id or str(context.task.id)
     return task
+
+
+async def _enqueue_async(driver: Driver, connection: Any, task: NewTask, statements: Statements[UUID]) -> Enqueued:
+    return _enqueued(task, await caller_transactions.run_async(driver, connection, statements))
 
 
 def _enqueued(task: NewTask, stored_id: UUID) -> Enqueued:

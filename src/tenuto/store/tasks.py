@@ -135,15 +135,6 @@ async def _enqueue_new(database: Database, task: NewTask) -> bool:
         return bool(await enqueue_tasks(database, [task]))
 
 
-async def enqueue_or_find_in_transaction(connection: Connection, task: NewTask) -> UUID:
-    """Like `enqueue_or_find`, in a transaction of the caller."""
-    while await connection.fetchrow(SQL.enqueue_task, *task_row(task, 1)) is None:
-        existing: UUID | None = await connection.fetchval(SQL.find_existing_task, task.id, task.unique_key)
-        if existing is not None:
-            return existing
-    return task.id
-
-
 async def notify_services(database: Database, notifications: Iterable[str]) -> None:
     """Notify the services of a change. Errors are ignored, because polling finds the change, too."""
     with suppress(StoreError):

@@ -13,6 +13,13 @@ GUARDS = (
         "store/test_enqueue.py::test_unique_key_allows_one_open_task",
     ),
     guard(
+        "enqueue.existing_task_in_function",
+        "The SQL function creates no task if the id or unique key is taken.",
+        Remove(),
+        "store/test_enqueue_function.py::test_enqueue_function_is_usable_in_a_trigger",
+        schema="ON CONFLICT DO NOTHING",
+    ),
+    guard(
         "enqueue.existing_tasks",
         "Enqueueing many tasks creates only those that do not exist yet.",
         Remove(),

@@ -9,7 +9,7 @@ afterwards (`audit_log`), because a chain in the transaction would serialise all
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -133,18 +133,33 @@ async def _run_read_only(work: Callable[[Connection], Awaitable[T]], connection:
         ) from error
 
 
-async def write_entry(connection: Connection, entry: AuditEntry) -> bool:
-    """Write the entry in the open transaction; return False if nothing was changed in it."""
+def entry_statements(entry: AuditEntry) -> Generator[tuple[str, Sequence[Any]], Any, bool]:
+    """Yield the statements that write the entry in the open transaction, each with its values.
+
+    The caller executes them one by one and sends back the first value of each result. The result is False if nothing
+    was changed in the transaction.
+    """
     if entry.is_unchanged:  # guard: audit.no_entry_without_change
         return False
-    written = await connection.fetchval(SQL.write_entry, *entry_row(entry))
+    written = yield SQL.write_entry, entry_row(entry)
     key = entry.context.idempotency_key
     if written and key is not None:
-        stored = await connection.fetchval(SQL.store_idempotency_key, key.actor, key.key, key.fingerprint, key.subject)
+        stored = yield SQL.store_idempotency_key, (key.actor, key.key, key.fingerprint, key.subject)
         # guard: idempotency.done_elsewhere
         if stored is None:  # rolls back the transaction
             raise duplicate_request_error()
     return bool(written)
+
+
+async def write_entry(connection: Connection, entry: AuditEntry) -> bool:
+    """Write the entry in the open transaction; return False if nothing was changed in it."""
+    statements, received = entry_statements(entry), None
+    while True:
+        try:
+            sql, values = statements.send(received)
+        except StopIteration as end:
+            return bool(end.value)
+        received = await connection.fetchval(sql, *values)
 
 
 def entry_row(entry: AuditEntry) -> tuple[Any, ...]:
@@ -152,7 +167,7 @@ def entry_row(entry: AuditEntry) -> tuple[Any, ...]:
     context, actor = entry.context, entry.context.actor
     target, before, after = _summarise_changes(entry)
     return (
-        entry.id, actor.type, actor.id, actor.name, context.source, context.correlation_id, context.action, target,
+        entry.id, str(actor.type), actor.id, actor.name, context.source, context.correlation_id, context.action, target,
         entry.reason or context.reason, _json(before), _json(after),
     )  # fmt: skip
 
