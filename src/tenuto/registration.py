@@ -169,11 +169,13 @@ class Registration:
         group: str | None = None,
         max_active: int | None = None,
         max_retries: int | None = None,
+        on_dead_letter: Literal["block", "continue"] = "block",
     ) -> Manifest:
         """Declare a manifest: a job with its own input and policies.
 
         It runs on a ``trigger``, ``after`` another manifest has succeeded, for enqueued items (``on_demand``), or
-        manually. It is deployed when a service of this program starts, or with ``app.manifests.deploy()``.
+        manually. While a run of it is a dead letter it does not run on its own, unless ``on_dead_letter`` is
+        ``"continue"``. It is deployed when a service of this program starts, or with ``app.manifests.deploy()``.
         ``max_retries`` is another name for ``max_attempts``.
         """
         return self.manifests.declare(
@@ -194,5 +196,6 @@ class Registration:
                 group=group,
                 max_active=max_active,
                 max_retries=max_retries,
+                on_dead_letter=on_dead_letter,
             )
         )

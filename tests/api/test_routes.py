@@ -212,6 +212,15 @@ async def test_manifest_routes_create_show_change_run_and_delete(service: ApiCli
     assert (await service.delete(path)).status_code == 204
 
 
+async def test_manifest_route_sets_what_happens_on_a_dead_letter(service: ApiClient) -> None:
+    fields = {"external_id": "nightly", "job": "double", "properties": {"n": 1}}
+    assert (await service.post("/api/v1/manifests", json=fields)).json()["on_dead_letter"] == "block"
+    changed = await service.put("/api/v1/manifests/nightly", json={**fields, "on_dead_letter": "continue"})
+    assert changed.json()["on_dead_letter"] == "continue"
+    wrong = {**fields, "on_dead_letter": "ignore"}
+    assert_problem(await service.put("/api/v1/manifests/nightly", json=wrong), 422, "manifest.on_dead_letter.invalid")
+
+
 async def test_manifest_route_accepts_max_retries_for_max_attempts(service: ApiClient) -> None:
     fields = {"external_id": "mails", "job": "mail/send", "on_demand": True, "max_retries": 4}
     created = await service.post("/api/v1/manifests", json=fields)

@@ -40,6 +40,7 @@ def test_manifest_is_built_from_all_options() -> None:
             every="2h", zone="Europe/London", properties='{"number": 1}', settings=["days=3"], title="X",
             max_attempts=9,
             retry_wait="30s", timeout="5m", queue="slow", priority=4, group="g", max_active="6",
+            on_dead_letter="continue",
         ),
     )  # fmt: skip
     assert made.trigger.describe() == "Every 2 hours, Europe/London"
@@ -47,6 +48,8 @@ def test_manifest_is_built_from_all_options() -> None:
     retry = made.policy.retry
     assert (made.name, retry.max_attempts, retry.base_seconds, made.policy.timeout_seconds) == ("X", 9, 30, 300)
     assert (made.queue, made.priority, made.group, made.max_active) == ("slow", 4, "g", 6)
+    assert made.on_dead_letter == "continue"
+    assert change_manifest(made, make_options(on_dead_letter="block")).on_dead_letter == "block"
 
 
 def test_edit_changes_only_the_given_options_and_none_removes_values() -> None:

@@ -26,6 +26,7 @@ manifests:
     timeout: 5m
     group: reports
     max_active: 2
+    on_dead_letter: continue
   - {external_id: mail, job: mail, after: report}
   - {external_id: bulk, job: copy, on_demand: true}
 """
@@ -52,6 +53,7 @@ def test_definition_file_contains_schedules_groups_and_manifests() -> None:
         "timeout": "5m",
         "group": "reports",
         "max_active": 2,
+        "on_dead_letter": "continue",
     }
     assert (mail.options, bulk.options) == ({"after": "report"}, {"on_demand": True})
 

@@ -126,6 +126,22 @@ async def test_poll_skips_a_manifest_with_an_open_run(db: Database, worker_id: U
     assert await db.fetch_value("SELECT state FROM tenuto.tasks") == state
 
 
+async def test_manifest_that_continues_runs_beside_its_open_dead_letter(db: Database, worker_id: UUID) -> None:
+    await create_manifest(
+        db, trigger=every("1m"), policy=TaskPolicy(RetryPolicy(max_attempts=1)), on_dead_letter="continue"
+    )
+    for minute in (1, 2):
+        assert (await poll_manifests(db, NOON + minute * MINUTE)).enqueued == 1
+        (task,) = await claim_runs(db, worker_id)
+        await finish_task(db, task, "failed")
+    (letter,) = await read_table(db, "dead_letters")
+    assert (letter["task_id"], letter["attempts"]) == (task.id, 2), "the open dead letter has the newest failure"
+    assert (await poll_manifests(db, NOON + 3 * MINUTE)).enqueued == 1
+    (task,) = await claim_runs(db, worker_id)
+    await finish_task(db, task, "completed")
+    assert len(await read_table(db, "dead_letters", "status = 'awaiting_intervention'")) == 1
+
+
 async def test_open_dead_letter_blocks_the_manifest_until_resolved(db: Database, worker_id: UUID) -> None:
     await create_manifest(
         db, trigger=every("1m"), policy=TaskPolicy(RetryPolicy(max_attempts=2, base_seconds=0, jitter=0))

@@ -132,7 +132,8 @@ def manifest_to_fields(manifest: Manifest) -> dict[str, Any]:
         fields["on_demand"] = True
     fields |= _policy_to_fields(manifest.policy)
     fields |= {"queue": manifest.queue, "priority": manifest.priority}
-    return fields | {name: value for name in ("group", "max_active") if (value := getattr(manifest, name)) is not None}
+    fields |= {name: value for name in ("group", "max_active") if (value := getattr(manifest, name)) is not None}
+    return {**fields, "on_dead_letter": str(manifest.on_dead_letter)}
 
 
 def _policy_to_fields(policy: TaskPolicy) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJson
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from tenuto.model.manifests import MAX_ACTIVE, ScheduleType
+from tenuto.model.manifests import MAX_ACTIVE, OnDeadLetter, ScheduleType
 from tenuto.model.policies import MAX_ATTEMPTS
 from tenuto.model.schedules import MAX_CATCH_UP_RUNS, MisfirePolicy, OverlapPolicy
 from tenuto.model.tasks import MAX_PRIORITY
@@ -333,6 +333,9 @@ class ManifestDeclaration(InlineTrigger, PolicyOptions):
     max_retries: int | None = Field(
         default=None, ge=0, le=MAX_ATTEMPTS, description="Another name for `max_attempts`; 0 means 1. Give one of them."
     )
+    on_dead_letter: OnDeadLetter | None = Field(
+        default=None, description="Whether it runs on its own while a dead letter of it is open. (default: block)"
+    )
 
 
 class NewManifest(ManifestDeclaration):
@@ -379,6 +382,7 @@ class ManifestResource(BaseModel):
     priority: int
     group: str | None = None
     max_active: int | None = None
+    on_dead_letter: OnDeadLetter = OnDeadLetter.BLOCK
     enabled: bool
     schedule_type: ScheduleType
     property_type: str

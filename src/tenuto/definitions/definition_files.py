@@ -49,7 +49,7 @@ _RETRY_FIELDS = tuple(each.name for each in fields(RetryPolicy))
 _MISFIRE_FIELDS = tuple(each.name for each in fields(Misfire))
 _TEXT_FIELDS = {
     "name", "queue", "on_lost", "description", "overlap", "job", "schedule", "kind", "target", "external_id", "group",
-    "after",
+    "after", "on_dead_letter",
 }  # fmt: skip
 _POLICY_FIELDS = ("timeout", "retry", "max_attempts", "on_lost")
 _SCHEDULE_FIELDS = ("name", "description", "trigger", *_TRIGGER_FIELDS, "overlap", "misfire", "steps")
@@ -59,7 +59,7 @@ _STEP_FIELDS = (*_TARGET_FIELDS, "input", "arguments", "target", "index", *_STEP
 _QUEUE_FIELDS = ("queue", "priority", "group", "max_active")
 _MANIFEST_FIELDS = (
     "external_id", "name", "description", "job", "properties", "trigger", *_TRIGGER_FIELDS, "after", "on_demand",
-    *_POLICY_FIELDS, "max_retries", *_QUEUE_FIELDS,
+    *_POLICY_FIELDS, "max_retries", *_QUEUE_FIELDS, "on_dead_letter",
 )  # fmt: skip
 _GROUP_FIELDS = ("name", "max_active", "priority", "enabled")
 _MAX_STEP_INDEX = 1_000_000
@@ -567,7 +567,7 @@ class _ManifestReader(_DefinitionReader):
         given = self._mapping(stored, path, _MANIFEST_FIELDS, "a manifest")
         self._check_required(given, path, ("external_id", "job"), "manifest")
         self._make(path, lambda: validation.check_name(given["external_id"], field="external_id"))
-        copied = ("name", "description", "after", *_POLICY_FIELDS, *_QUEUE_FIELDS)
+        copied = ("name", "description", "after", *_POLICY_FIELDS, *_QUEUE_FIELDS, "on_dead_letter")
         options = {name: given[name] for name in copied if name in given}
         max_attempts = self._make(
             path,

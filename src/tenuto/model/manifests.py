@@ -34,6 +34,15 @@ class ScheduleType(StrEnum):
     """After another manifest has succeeded."""
 
 
+class OnDeadLetter(StrEnum):
+    """Whether a manifest runs on its own while a run of it is a dead letter."""
+
+    BLOCK = "block"
+    """Not before the dead letter is resolved."""
+    CONTINUE = "continue"
+    """At the next due time. The dead letter stays open; a further final failure updates it."""
+
+
 _SCHEDULE_TYPE_BY_TRIGGER = {
     "cron": ScheduleType.CRON,
     "times": ScheduleType.CRON,
@@ -59,6 +68,7 @@ class Manifest:
     priority: int = 0
     group: str | None = None
     max_active: int | None = None
+    on_dead_letter: OnDeadLetter = OnDeadLetter.BLOCK
 
     def __post_init__(self) -> None:
         validation.check_name(self.external_id, field="external_id")
@@ -76,6 +86,7 @@ class Manifest:
                 field="trigger",
                 remedy="make one with cron(...)",
             )
+        object.__setattr__(self, "on_dead_letter", parse_on_dead_letter(self.on_dead_letter))
         if not _is_whole_number(self.priority, -MAX_PRIORITY, MAX_PRIORITY):
             raise priority_error(self.priority)
         if self.max_active is not None and not _is_whole_number(self.max_active, 1, MAX_ACTIVE):
@@ -137,6 +148,8 @@ class Manifest:
         for name in ("queue", "priority", "group", "max_active"):
             if getattr(self, name) is not None:
                 stored[name] = getattr(self, name)
+        if self.on_dead_letter is not OnDeadLetter.BLOCK:
+            stored["on_dead_letter"] = str(self.on_dead_letter)
         return stored
 
 
@@ -153,6 +166,18 @@ def manifest_from_fields(stored: Mapping[str, Any]) -> Manifest:
         field = str(unknown[0])[:80]
         raise Invalid(f"a manifest has no field {field!r}", code="manifest.field.unknown", field=field)
     return Manifest(**given, on_demand=kind == ScheduleType.ON_DEMAND)
+
+
+def parse_on_dead_letter(value: object) -> OnDeadLetter:
+    """Return the choice that a text names."""
+    if value not in list(OnDeadLetter):
+        raise Invalid(
+            f"on_dead_letter {quoted(value, 60)} is neither block nor continue",
+            code="manifest.on_dead_letter.invalid",
+            field="on_dead_letter",
+            remedy="write block or continue",
+        )
+    return OnDeadLetter(str(value))
 
 
 def check_manifest_name(new: Manifest, before: Manifest | None = None) -> None:

@@ -18,7 +18,7 @@ from tenuto.errors import Conflict, Invalid, NotFound, UnknownJob, quoted
 from tenuto.ids import new_id
 from tenuto.jobs.registry import Job
 from tenuto.model import validation
-from tenuto.model.manifests import Manifest, ScheduleType
+from tenuto.model.manifests import Manifest, ScheduleType, parse_on_dead_letter
 from tenuto.model.policies import RetryPolicy, TaskPolicy, resolve_max_retries, resolve_retry_policy
 from tenuto.model.steps import override_policy
 from tenuto.model.tasks import parse_duration_seconds
@@ -276,6 +276,7 @@ def build_manifest(
     group: str | None = None,
     max_active: int | None = None,
     max_retries: int | None = None,
+    on_dead_letter: Literal["block", "continue"] = "block",
 ) -> Manifest:
     """Build a manifest of a job; omitted values come from the job. ``max_retries`` means ``max_attempts``."""
     max_attempts = resolve_max_retries(max_retries, max_attempts=max_attempts, retry=retry)
@@ -298,6 +299,7 @@ def build_manifest(
         job.options.priority if priority is None else priority,
         group,
         job.options.limit if max_active is None else max_active,
+        parse_on_dead_letter(on_dead_letter),
     )
 
 

@@ -27,6 +27,10 @@ _OVERLAP_TEXTS = {
     "allow": "runs may overlap",
     "cancel_previous": "a run that is due cancels the active one",
 }
+_ON_DEAD_LETTER_TEXTS = {
+    "block": "no further run until the dead letter of a failed run is resolved",
+    "continue": "the next run is due as usual; the dead letter stays open",
+}
 _DIFF_CONTEXT_LINES = 2
 _FIELD_ORDER = (
     "name", "description", "enabled", "job", "properties", "trigger", "depends_on", "steps", "overlap", "misfire",
@@ -34,7 +38,7 @@ _FIELD_ORDER = (
 )  # fmt: skip
 _FIELD_TITLES = {
     "trigger": "when", "misfire": "missed runs", "depends_on": "after", "policy": "policy",
-    "max_active": "maximum active",
+    "max_active": "maximum active", "on_dead_letter": "on dead letter",
 }  # fmt: skip
 _DEFAULTS = {"queue": "default", "priority": 0}
 _IMPLIED_BY = {"property_type": "properties", "schedule_type": "trigger"}
@@ -43,6 +47,10 @@ _IMPLIED_BY = {"property_type": "properties", "schedule_type": "trigger"}
 
 def describe_overlap(policy: str) -> str:
     return f"{policy}: {_OVERLAP_TEXTS.get(policy, '')}"
+
+
+def describe_on_dead_letter(choice: str) -> str:
+    return f"{choice}: {_ON_DEAD_LETTER_TEXTS.get(choice, '')}"
 
 
 def describe_misfire(fields: Fields) -> str:

@@ -22,7 +22,7 @@ from tenuto.lifecycle.completion import finish
 from tenuto.logs import Log
 from tenuto.maintenance.recovery import REPAIR_TIME_LIMIT_EXCEEDED
 from tenuto.model.actors import Actor
-from tenuto.model.manifests import Manifest, ScheduleType, manifest_from_fields
+from tenuto.model.manifests import Manifest, OnDeadLetter, ScheduleType, manifest_from_fields
 from tenuto.model.tasks import MAX_PRIORITY, Task, settle, timed_out_outcome
 from tenuto.model.triggers import Trigger
 from tenuto.postgres.database import Connection, Database
@@ -269,7 +269,7 @@ async def _enqueue_batch(
             batch.quarantine.add((due.id, due.version), due.external_id, "read", error)
             batch.skipped.append(("cannot be read", due.external_id))
             continue
-        reason = _skip_reason(due, blockers[due.id])
+        reason = _skip_reason(due, manifest, blockers[due.id])
         if reason is None:
             runs.append(run)
             run_times.append((due.id, now, next_run_at))
@@ -283,10 +283,12 @@ async def _enqueue_batch(
     return batch
 
 
-def _skip_reason(due: DueManifest, blockers: RunBlockers) -> str | None:
+def _skip_reason(due: DueManifest, manifest: Manifest, blockers: RunBlockers) -> str | None:
     if due.group_disabled:
         return "its group is disabled"
-    if blockers.has_open_dead_letter:  # guard: manifests.open_dead_letter
+    if (
+        blockers.has_open_dead_letter and manifest.on_dead_letter is OnDeadLetter.BLOCK
+    ):  # guard: manifests.open_dead_letter
         return "it has an open dead letter"
     if blockers.open_task_id is not None:  # guard: manifests.open_run
         return "its last run is not over"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 from tenuto.cli.definitions.step_syntax import parse_overrides, parse_step_group
 from tenuto.cli.option_parsing import (
@@ -108,6 +108,11 @@ MANIFEST_OPTIONS: dict[str, Declaration] = {
     "priority": option("N", "Priority from -1000 to 1000; higher runs earlier.", type=int),
     "group": option("GROUP", "Manifest group, which has a common limit and priority."),
     "max_active": option("N", "Maximum number of active runs, over all workers."),
+    "on_dead_letter": option(
+        "block|continue",
+        "Whether it runs on its own while a dead letter of it is open. (default: block)",
+        type=Literal["block", "continue"],
+    ),
 }
 _MANIFEST_OPTION_OF_FIELD = {
     "depends_on": "--after",
@@ -272,6 +277,7 @@ def manifest_from_options(external_id: str, job: Job[..., Any], options: Options
             priority=options["priority"],
             group=options["group"],
             max_active=_parse_limit(options["max_active"]),
+            on_dead_letter=options["on_dead_letter"] or "block",
         )
 
 
@@ -284,7 +290,7 @@ def change_manifest(present: Manifest, options: Options) -> Manifest:
             new |= {"trigger": when["trigger"], "on_demand": when["on_demand"], "depends_on": when["after"]}
         if options["properties"] is not None or options["settings"]:
             new["properties"] = _build_properties(present.properties, options)
-        for option in ("title", "description", "queue", "priority", "group"):
+        for option in ("title", "description", "queue", "priority", "group", "on_dead_letter"):
             if options[option] is not None:
                 new["name" if option == "title" else option] = options[option]
         if options["group"] == NONE:

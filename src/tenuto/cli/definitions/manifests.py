@@ -26,6 +26,7 @@ from tenuto.cli.parameters import REQUIRED, argument, flag, option
 from tenuto.cli.tables import name_value_table, print_rich, render_table, section_title
 from tenuto.cli.work.jobs import suggest_job_list, wait_for_task
 from tenuto.errors import NotFound
+from tenuto.model.manifests import OnDeadLetter
 from tenuto.presentation import definition_views, descriptions
 from tenuto.presentation.definition_views import ALL_MANIFESTS, GROUPS, OPEN_RUNS, POLLS, describe_manifest_trigger
 from tenuto.presentation.descriptions import format_in_zone
@@ -163,6 +164,7 @@ def _summary(found: ManifestDetails, change: Version, now: datetime) -> list[tup
         ("next run", _describe_next_run(stored, dead_letters, now)),
         ("last success", _format_instant(stored.last_successful_run_at, now) or "never"),
         ("policy", descriptions.describe_policy(manifest.to_fields()["policy"])),
+        ("dead letter", descriptions.describe_on_dead_letter(manifest.on_dead_letter)),
         ("queue", f"{manifest.queue}{priority}"),
         ("limits", _describe_limits(found)),
         ("dependents", ", ".join(map(safe_text, found.dependents))),
@@ -178,7 +180,8 @@ def _describe_next_run(stored: StoredManifest, dead_letter_count: int, now: date
         return f"none while it is disabled; tenuto manifest enable {stored.external_id}"
     if stored.next_run_at is None:
         return None
-    note = "; skipped while a dead letter is open" if dead_letter_count else ""
+    blocks = stored.manifest.on_dead_letter is OnDeadLetter.BLOCK
+    note = "; skipped while a dead letter is open" if dead_letter_count and blocks else ""
     return f"{_format_instant(stored.next_run_at, now)}{note}"
 
 
