@@ -111,7 +111,13 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
             if operations is not None and not hasattr(type(self), extension.name):  # `doctor` is a method
                 setattr(self, extension.name, operations)
         self.jobs.add_kind(StepKind(SCHEDULE, lambda: schedule_step.schedule_step_job(self.open)))
-        self.jobs.add_kind(StepKind(MANIFEST, lambda: manifest_step.manifest_step_job(self.open, self.manifests.run)))
+        self.jobs.add_kind(
+            StepKind(
+                MANIFEST,
+                lambda: manifest_step.manifest_step_job(self.open, self.manifests.run),
+                check=self.manifests.check_step,
+            )
+        )
         self.jobs.load_more_kinds = self._register_extension_kinds
         self.jobs.explain_missing_kind = self.extension_registry.explain_missing_kind
         register_step_kinds(
@@ -341,8 +347,8 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         self._connections.bind_to_running_loop()
         database = await self.connect(for_worker=True)
         try:
+            await self.manifests.deploy(database)  # before the schedules, whose steps may run them
             await self.schedules.deploy(database)
-            await self.manifests.deploy(database)
             await self._extension_schemas.prepare_all(database, migrate=self.settings.database is None)
         except BaseException:
             await database.close()

@@ -45,6 +45,33 @@ async def test_api_returns_every_error_as_a_problem_with_its_code(service: ApiCl
     )
 
 
+@pytest.mark.parametrize(
+    ("body", "field"),
+    [
+        ({"job": "double", "input": {"n": 1}, "tags": ["a", "b\0"]}, "tags[1]"),
+        ({"job": "double", "input": {"of": [{"text": "\0"}]}}, "input.of[0].text"),
+        ({"job": "double", "input": {"a\0": 1}}, "input"),
+    ],
+)
+async def test_api_names_the_place_of_a_nul_character(service: ApiClient, body: dict[str, Any], field: str) -> None:
+    problem = assert_problem(await service.post("/api/v1/tasks", json=body), 422, "request.text.nul")
+    assert problem["errors"][0]["field"] == field
+
+
+async def test_api_names_the_place_of_an_invalid_step(service: ApiClient) -> None:
+    steps = [
+        {"job": "double", "input": {"n": 1}},
+        [{"job": "doubl"}, {"kind": "manifest", "arguments": {"manifest": "m"}}],
+    ]
+    refused = await service.post("/api/v1/schedules", json={"name": "bad", "steps": steps}, role=Role.EDITOR)
+    problem = assert_problem(refused, 422, "job.unknown")
+    assert (problem["errors"][0]["field"], problem["remedy"]) == ("steps[1][0]", "did you mean 'double'?")
+    steps[1] = steps[1][1:]  # type: ignore[index]
+    refused = await service.post("/api/v1/schedules", json={"name": "bad", "steps": steps}, role=Role.EDITOR)
+    problem = assert_problem(refused, 422, "schedule.step.manifest_not_found")
+    assert problem["errors"][0]["field"] == "steps[1][0].arguments.manifest"
+
+
 async def test_api_refuses_unauthorized_callers_before_it_reads_the_body(service: ApiClient) -> None:
     async def unreadable_body() -> Any:
         for piece in (b"{", b"}"):

@@ -42,17 +42,18 @@ def bearer(number: str, token: str) -> HttpCase:
     return HttpCase(number, "GET", SCHEDULES, {"headers": headers}, 401, "auth.invalid", role=None)
 
 
-def step(number: str, kind: str, field: str, code: str, **arguments: Any) -> HttpCase:
+def step(number: str, kind: str, argument: str | None, code: str, **arguments: Any) -> HttpCase:
+    field = "steps[0]" if argument is None else f"steps[0].arguments.{argument}"
     body = {"name": "bad", "steps": [{"kind": kind, "name": "s", "arguments": arguments}]}
     return HttpCase(number, "POST", SCHEDULES, {"json": body}, 422, code, field)
 
 
 def http_call(number: str, url: Any, code: str) -> HttpCase:
-    return step(number, "http.call", "steps.s.url", code, url=url)
+    return step(number, "http.call", "url", code, url=url)
 
 
 def program(number: str, field: str, code: str, **arguments: Any) -> HttpCase:
-    return step(number, "executable", f"steps.s.{field}", code, **arguments)
+    return step(number, "executable", field, code, **arguments)
 
 
 _OTHER_SITE = {"Origin": "http://evil", "Cookie": "tenuto_session=x"}
@@ -91,14 +92,14 @@ REFUSED = [
         program("B52", f"env.{name}", "step.program.env.reserved", program="echo", env={name: "x"})
         for name in ("LD_PRELOAD", "PYTHONPATH", "PATH")
     ),
-    step("B54", "powershell", "steps.s.script", "step.powershell.script.not_ps1", script="/x/'; Stop-Computer #"),
+    step("B54", "powershell", "script", "step.powershell.script.not_ps1", script="/x/'; Stop-Computer #"),
     program("B55", "args", "step.program.args.too_many", program="echo", args=["x"] * 10_000),
     program("B56", "sha256", "step.program.digest.invalid", program="echo", sha256="abc"),
-    step("B60", "sql", "steps.s.connection", "step.sql.connection.is_url", connection="postgresql://u@h/d", script="x"),
-    step("B61", "sql", "steps.s.script", "step.sql.script.empty", connection="sqlite:///x.db", script=" "),
+    step("B60", "sql", "connection", "step.sql.connection.is_url", connection="postgresql://u@h/d", script="x"),
+    step("B61", "sql", "script", "step.sql.script.empty", connection="sqlite:///x.db", script=" "),
     # Directories: there is no step kind for them.
-    step("B65", "ldap", "steps.s", "step.kind.unknown", filter="*)(uid=*))(|(uid=*"),
-    step("B70", "ldap", "steps.s", "step.kind.unknown", base="a,ou=admins"),
+    step("B65", "ldap", None, "step.kind.unknown", filter="*)(uid=*))(|(uid=*"),
+    step("B70", "ldap", None, "step.kind.unknown", base="a,ou=admins"),
     HttpCase("B68", "PUT", f"{SECRETS}/ldap-password", {"json": {"value": ""}}, 422, "secret.value.too_short", "value"),
     # Secrets.
     HttpCase("B93", "PUT", f"{SECRETS}/x", {"json": {"value": "a"}}, 422, "secret.value.too_short", "value"),

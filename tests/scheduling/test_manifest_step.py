@@ -8,12 +8,15 @@ from dataclasses import replace
 import pytest
 
 from tenuto import Context, Step, Tenuto, manual
+from tenuto.definitions.document_parser import parse_document
 from tenuto.errors import Invalid
 from tenuto.ids import new_id
 from tenuto.jobs.context import TaskDeferred
 from tenuto.operations.executions import ExecutionDetails
+from tenuto.operations.plans import read_declarations
 from tenuto.operations.schedules import schedule_definition
 from tenuto.store.activities import ActivityDetails
+from tests.support.errors import raises_code
 from tests.support.known_values import known
 from tests.support.model_values import make_held_task
 from tests.support.service_fixtures import WorkerFactory
@@ -58,20 +61,71 @@ async def test_manifest_step_ends_like_its_run(app: Tenuto, worker: WorkerFactor
         assert "ended as failed: nothing to load" in last.error["message"]
         assert given.count((-1, "people")) == 1
 
-        for step, words in (
-            (Step.manifest("nowhere"), "nowhere"),
-            (Step.manifest("loads", {"n": "x"}), "integer"),
-            (Step.manifest("loads", {"m": 1}), "m"),
-        ):
-            done, last = await run_schedule_of_steps(app, f"refused {words}", step)
-            assert (done.state, words in last.error["message"]) == ("failed", True), last.error
-
         done, last = await run_schedule_of_steps(app, "not waited for", Step.manifest("loads", {"n": 3}, wait=False))
         assert done.state == "completed"
         await eventually(lambda: (3, "people") in given)
     for arguments in ({}, {"manifest": "loads", "inputs": {}}, {"manifest": "loads", "input": 3}):
         with pytest.raises(Invalid):
             await app.schedules.create(schedule_definition("bad", manual(), [Step.of("manifest", arguments)]))
+
+
+async def test_manifest_step_is_checked_when_the_schedule_is_saved(app: Tenuto) -> None:
+    @app.job
+    async def load(n: int) -> None: ...
+
+    app.manifest("loads", load, properties={"n": 1})
+    await app.manifests.deploy()
+
+    for step, code, field in (
+        (Step.manifest("load"), "schedule.step.manifest_not_found", "steps.load.arguments.manifest"),
+        (Step.manifest("loads", {"n": "x"}), "job.input.invalid", "steps.loads.arguments.input.n"),
+        (Step.manifest("loads", {"m": 1}), "job.input.invalid", "steps.loads.arguments.input.m"),
+    ):
+        with raises_code(code) as refused:
+            await app.schedules.create(schedule_definition("nightly", manual(), [step]))
+        assert refused.value.field == field
+        if step.name == "load":
+            assert refused.value.remedy == "did you mean 'loads'?"
+
+    await app.schedules.create(schedule_definition("nightly", manual(), [Step.manifest("loads", {"n": 2})]))
+    with raises_code("manifest.in_use"):
+        await app.manifests.delete("loads")
+    await app.schedules.delete("nightly")
+    await app.manifests.delete("loads")
+
+
+async def test_declared_schedule_may_run_a_manifest_of_the_same_program(app: Tenuto) -> None:
+    @app.job
+    async def load(n: int = 1) -> None: ...
+
+    app.schedule("nightly", manual(), [Step.manifest("loads")])
+    app.manifest("loads", load)
+    async with app.scheduler():
+        assert (await app.schedules.get("nightly")).enabled
+
+
+@pytest.mark.parametrize(
+    ("properties", "input", "is_refused"), [("{n: 1}", "{n: 2}", False), ("{n: 1}", "{n: x}", True)]
+)
+async def test_definition_file_may_declare_a_schedule_before_its_manifest(
+    app: Tenuto, properties: str, input: str, is_refused: bool
+) -> None:
+    @app.job
+    async def load(n: int) -> None: ...
+
+    text = f"""
+schedules: [{{name: nightly, steps: [{{kind: manifest, arguments: {{manifest: loads, input: {input}}}}}]}}]
+manifests: [{{external_id: loads, job: load, properties: {properties}}}]
+"""
+    planned = await app.plans.plan(read_declarations([parse_document("file.yaml", text.encode())]))
+    if is_refused:
+        with raises_code("job.input.invalid") as refused:
+            await app.plans.apply(planned)
+        assert "schedules[0].steps[0].arguments.input.n" in str(refused.value.field)
+        assert await app.manifests.list() == [], "nothing was applied"
+    else:
+        await app.plans.apply(planned)
+        assert [each.name for each in await app.schedules.list()] == ["nightly"]
 
 
 async def test_time_limit_of_a_manifest_step_counts_from_its_start(app: Tenuto, worker: WorkerFactory) -> None:

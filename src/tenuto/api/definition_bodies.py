@@ -6,13 +6,14 @@ its stored form.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Annotated, Any, TypeVar
 
 from fastapi import Header
 
-from tenuto.definitions.definition_files import LocatedError
+from tenuto.definitions.definition_files import DeclaredSchedule, LocatedError
 from tenuto.definitions.document_parser import Document
 from tenuto.errors import Invalid, quoted
 from tenuto.model.manifests import Manifest
@@ -47,6 +48,17 @@ def locate_in_body(error: Invalid, prefix: str = "") -> Invalid:
     field = error.path.removeprefix(prefix).lstrip(".")
     message = f"{field}: {error.problem}" if field else error.problem
     return Invalid(message, code=error.code, field=field or None, remedy=error.remedy)
+
+
+@contextmanager
+def locating_steps(declared: DeclaredSchedule) -> Iterator[None]:
+    """Name the place in the body, such as ``steps[2].arguments.manifest``, in errors of steps."""
+    try:
+        yield
+    except Invalid as error:
+        if error.field is None or not error.field.startswith("steps."):
+            raise
+        raise locate_in_body(declared.locate_error(error), declared.path) from error
 
 
 def drop_fields(definition: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:

@@ -85,10 +85,12 @@ class Refused(FastApiHTTPException):
         *,
         code: str,
         remedy: str | None = None,
+        field: str | None = None,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(status, detail, dict(headers or {}))
         self.code = code
+        self.field = field
         self.remedy = remedy
 
 
@@ -161,13 +163,14 @@ def _field_path(location: tuple[Any, ...]) -> str:
 
 async def _handle_http_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
-    phrase = HTTPStatus(error.status_code).phrase.lower()
+    phrase, field = HTTPStatus(error.status_code).phrase.lower(), getattr(error, "field", None)
     problem = Problem(
         type=f"urn:tenuto:{phrase.replace(' ', '-')}",
         code=error.code if isinstance(error, Refused) else f"request.{phrase.replace(' ', '_')}",
         title=phrase,
         status=error.status_code,
         detail=str(error.detail),
+        errors=[FieldProblem(field=field, message=str(error.detail))] if field else None,
         remedy=getattr(error, "remedy", None),
     )
     return problem_response(request, problem, error.headers)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import re
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from math import inf
 from typing import Any
@@ -15,7 +15,6 @@ from tenuto.errors import quoted
 from tenuto.model import validation
 from tenuto.model.validation import MAX_JSON_DEPTH
 
-_ESCAPED_NUL = re.compile(r"(?<!\\)(?:\\\\)*\\u0000")
 _STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
 _BRACKETS = re.compile(rb"[\[\]{}]")
 _DEPTH_CHANGES = {b"[": 1, b"{": 1, b"]": -1, b"}": -1}
@@ -52,23 +51,48 @@ def _measure_depth(text: bytes) -> int:
 
 def _refuse_unstorable(value: Any) -> None:
     """Refuse unpaired surrogates and NUL, which only escapes can express."""
-    plain = json.dumps(value, ensure_ascii=False)
-    try:
-        plain.encode("utf-8")
-    except UnicodeEncodeError:
+    if (path := _find_text(value, _has_unpaired_surrogate)) is not None:
         raise Refused(
             422,
-            "the body contains an unpaired surrogate",
+            f"{path or 'the body'} contains an unpaired surrogate",
             code="request.text.unpaired_surrogate",
+            field=path or None,
             remedy="send valid Unicode text",
-        ) from None
-    if _ESCAPED_NUL.search(plain):
+        )
+    if (path := _find_text(value, lambda text: "\x00" in text)) is not None:
         raise Refused(
             422,
-            "the body contains a NUL character",
+            f"{path or 'the body'} contains a NUL character",
             code="request.text.nul",
+            field=path or None,
             remedy="remove it, or send binary data as base64",
         )
+
+
+def _has_unpaired_surrogate(text: str) -> bool:
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _find_text(value: Any, is_unstorable: Callable[[str], bool], path: str = "") -> str | None:
+    """Return the path of the first text that cannot be stored, such as ``steps[2].name``: of a value, or of the object
+    that has such a key. The nesting is bounded, see `parse_strict_json`."""
+    if isinstance(value, str):
+        return path if is_unstorable(value) else None
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            if is_unstorable(key):
+                return path
+            if (found := _find_text(each, is_unstorable, f"{path}.{key}" if path else key)) is not None:
+                return found
+    elif isinstance(value, Sequence):
+        for index, each in enumerate(value):
+            if (found := _find_text(each, is_unstorable, f"{path}[{index}]")) is not None:
+                return found
+    return None
 
 
 def _parse_float(text: str) -> float:

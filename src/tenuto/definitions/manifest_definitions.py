@@ -15,7 +15,7 @@ from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.model.manifests import MAX_ACTIVE, Manifest, check_manifest_name, max_active_error
 from tenuto.model.tasks import MAX_PRIORITY, priority_error
 from tenuto.postgres.database import Connection, Database
-from tenuto.store import manifests
+from tenuto.store import manifests, schedules
 from tenuto.store.manifests import ALL_MANIFESTS, GroupSettings, StoredManifest
 
 _TIMING_FIELDS = ("trigger", "schedule_type", "depends_on")
@@ -93,6 +93,12 @@ class _ManifestDefinitions(VersionedDefinitions[Manifest, StoredManifest]):
                 f"manifest {children[0]!r} depends on {current.external_id!r}",
                 code="manifest.in_use",
                 remedy=f"change {children[0]!r} first",
+            )
+        if users := await schedules.list_schedules_running_manifest(connection, current.external_id):
+            raise Conflict(
+                f"manifest {current.external_id!r} is a step of the schedule {users[0]!r}",
+                code="manifest.in_use",
+                remedy=f"change the schedule {users[0]!r} first",
             )
 
 

@@ -13,6 +13,7 @@ import typing
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from typing import Any, Generic, ParamSpec, TypeVar
 
 import pydantic
@@ -498,7 +499,10 @@ class JobRegistry:
         job = self.jobs_by_name.get(name)
         if job is None:
             known = ", ".join(sorted(self.jobs_by_name)[:20]) or "none"
+            similar = get_close_matches(name, self.jobs_by_name, 1)
             raise UnknownJob(
-                f"no job named {name!r} is registered in this process; known jobs: {known}", code="job.unknown"
+                f"no job named {name!r} is registered in this process; known jobs: {known}",
+                code="job.unknown",
+                remedy=f"did you mean {similar[0]!r}?" if similar else None,
             )
         return job

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -116,7 +116,8 @@ class Plans(OperationGroup):
         """
         database = await self._open()
         lists = await self._plan_lists(database, declarations.further, prune=prune)
-        declared = {each.definition_list.name: each.keys for each in lists}
+        declared: dict[str, Collection[str]] = {each.definition_list.name: each.keys for each in lists}
+        declared["manifests"] = {each.external_id for each in declarations.manifests}
         schedules = await self._schedules.plan(declarations.schedules, prune=prune)
         for change in schedules.changes:
             with definition_plan.locating_errors(change.entry):
@@ -175,12 +176,14 @@ class Plans(OperationGroup):
                 for change in each.plan.changes:
                     if change.effect != "unchanged":
                         context.add_change(f"{each.extension}:{change.key}", change.before, change.after)
-            for planned_schedule in planned.schedules.changes:
-                if planned_schedule.effect in CHANGING_EFFECTS:
-                    await check_steps_in_tx(connection, planned_schedule.definition.plan, self._jobs)
             await definition_plan.apply_plan_in_tx(SCHEDULES, connection, planned.schedules, context, schedule_ids)
             await definition_plan.apply_plan_in_tx(MANIFESTS, connection, planned.manifests, context, manifest_ids)
             await definition_plan.apply_groups_in_tx(connection, planned.groups, context)
+            # After the manifests, which the steps may run; an error rolls everything back.
+            for planned_schedule in planned.schedules.changes:
+                if planned_schedule.effect in CHANGING_EFFECTS:
+                    with definition_plan.locating_errors(planned_schedule.entry):
+                        await check_steps_in_tx(connection, planned_schedule.definition.plan, self._jobs)
             context.mark_unchanged_if_nothing_changed()
 
         await database.transaction(act)

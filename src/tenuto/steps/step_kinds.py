@@ -185,7 +185,7 @@ def _in_step(step: Step, error: TenutoError) -> Invalid:
         f"step {step.name!r}: {error.message}",
         code=error.code,
         field=f"steps.{step.name}.{error.field}" if error.field else f"steps.{step.name}",
-        remedy="name the app that registers it: --app module:object" if is_unknown else error.remedy,
+        remedy=error.remedy or ("name the app that registers it: --app module:object" if is_unknown else None),
     )
 
 

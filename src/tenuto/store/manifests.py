@@ -9,6 +9,7 @@ import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from difflib import get_close_matches
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -154,6 +155,17 @@ async def list_manifests(
 ) -> list[ManifestRecord]:
     """Return manifests by external id, each with the number of its open tasks."""
     return _MANIFESTS.all(await database.fetch_all(SQL.list_manifests, after, enabled, group, search, limit))
+
+
+async def find_manifest(connection: Connection, external_id: str) -> StoredManifest | None:
+    row = await connection.fetchrow(SQL.load_definition, external_id)
+    return None if row is None else _to_stored_manifest(row)
+
+
+async def find_similar_external_ids(connection: Connection, external_id: str) -> list[str]:
+    """Return the external ids that are most similar to an unknown one, the most similar first."""
+    known = [row["external_id"] for row in await connection.fetch(SQL.list_external_ids)]
+    return get_close_matches(external_id, known, 3, cutoff=0.6)
 
 
 async def load_dependencies(connection: Connection) -> dict[str, str | None]:

@@ -33,6 +33,13 @@ FROM (
 ) AS manifest
 ORDER BY manifest.external_id;
 
+-- name: list_external_ids
+-- Return external ids, to suggest one for an unknown one.
+SELECT external_id
+FROM tenuto.manifests
+ORDER BY external_id
+LIMIT 10000;
+
 -- name: load_definitions
 -- Return the manifests with these external ids.
 SELECT *

@@ -174,6 +174,11 @@ async def list_schedules_using(connection: Connection, name: str) -> list[str]:
     return [row["name"] for row in await connection.fetch(SQL.list_schedules_using, name)]
 
 
+async def list_schedules_running_manifest(connection: Connection, external_id: str) -> list[str]:
+    """Return the schedules that run this manifest as a step."""
+    return [row["name"] for row in await connection.fetch(SQL.list_schedules_running_manifest, external_id)]
+
+
 async def load_disabled_since(connection: Connection, id: UUID) -> tuple[datetime | None, str | None]:
     """Return since when a schedule is disabled with its present trigger, and the actor that disabled it."""
     row = await connection.fetchrow(SQL.load_disabled_since, id)

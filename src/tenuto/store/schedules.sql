@@ -280,6 +280,17 @@ WHERE plan @? '$[*][*] ? (@.kind == "schedule")'
 ORDER BY name
 LIMIT 20;
 
+-- name: list_schedules_running_manifest
+-- Return the schedules that run this manifest as a step.
+SELECT name
+FROM tenuto.schedules
+WHERE plan @? '$[*][*] ? (@.kind == "manifest")'
+  AND jsonb_path_exists(
+      plan, '$[*][*] ? (@.kind == "manifest" && @.arguments.manifest == $manifest)', jsonb_build_object('manifest', $1::text)
+  )
+ORDER BY name
+LIMIT 20;
+
 -- name: lock_unplanned_schedules
 -- Return and lock enabled schedules without a next run, except the schedules $2 while they have the versions $3.
 SELECT id, version, name, trigger

@@ -46,8 +46,8 @@ async def run_until_idle(app: Tenuto, *, slots: int = 20, max_attempts: int = MA
     Later work, such as a delayed retry, stays queued. More than ``max_attempts`` attempts are an error.
     """
     database = await app.open()
-    await app.schedules.deploy()
     await app.manifests.deploy()
+    await app.schedules.deploy()
     worker = InlineWorker(database, app.jobs, slots=slots, durations={}, max_attempts=max_attempts)
     await worker.start()
     try:
@@ -92,8 +92,8 @@ class TimeMachine:
         self._original_clock = database.clock
         database.clock = _ManualDatabaseClock(self._clock)
         try:
-            await self.app.schedules.deploy()
             await self.app.manifests.deploy()
+            await self.app.schedules.deploy()
             worker = InlineWorker(
                 database, self.app.jobs, slots=self._slots, durations=self._durations, max_attempts=self._max_attempts
             )

@@ -121,9 +121,9 @@ def test_cronsim_is_wrong_around_clock_changes(zone: str, line: str, after: str,
 @pytest.mark.parametrize("zone", YEARS)
 def test_times_trigger_matches_the_oracle(zone: str) -> None:
     walk = walk_in(zone)
-    runs = oracle.by_the_clock(walk, *(oracle.times_are_due(times, days) for times, days in TIMES))
-    for (times, days), expected in zip(TIMES, runs, strict=True):
-        check_agreement(at(times, days=[NAMES[day] for day in days], zone=zone), expected, walk)
+    runs = oracle.by_the_clock(walk, *(oracle.times_are_due(*each) for each in TIMES))
+    for (hours, days), expected in zip(TIMES, runs, strict=True):
+        check_agreement(at(hours, days=[NAMES[day] for day in days], zone=zone), expected, walk)
 
 
 @pytest.mark.parametrize("zone", YEARS)

@@ -17,6 +17,7 @@ from tenuto.api.definition_bodies import (
     SCHEDULE_READ_ONLY_FIELDS,
     IfMatch,
     drop_fields,
+    locating_steps,
     parse_definition,
     parse_etag,
     pop_enabled,
@@ -37,11 +38,11 @@ from tenuto.api.parameters import Name, NameFilter, TextFilter, quote_path_part
 from tenuto.api.problems import Refused
 from tenuto.api.request_bodies import Body
 from tenuto.api.responses import Changed
-from tenuto.definitions.definition_files import parse_schedules
+from tenuto.definitions.definition_files import DeclaredSchedule, parse_schedules
 from tenuto.model.actors import Role
 from tenuto.model.executions import ExecutionState
 from tenuto.model.occurrences import Decision
-from tenuto.model.schedules import OverlapPolicy, ScheduleDefinition
+from tenuto.model.schedules import OverlapPolicy
 from tenuto.scheduling.firing import RunResult
 from tenuto.store.definition_rows import Version
 from tenuto.store.schedules import LedgerRecord, Schedule, ScheduleRecord
@@ -157,9 +158,11 @@ async def create_schedule(
 ) -> ScheduleResource:
     """Create a schedule."""
     enabled = pop_enabled(definition)
-    schedule = await call.app.schedules.create(
-        _parse(definition), enabled=enabled, reason=call.reason, request_id=call.object_id
-    )
+    new = _parse(definition)
+    with locating_steps(new):
+        schedule = await call.app.schedules.create(
+            new.definition, enabled=enabled, reason=call.reason, request_id=call.object_id
+        )
     response.headers["Location"] = f"/api/v1/schedules/{quote_path_part(schedule.name)}"
     return _schedule_resource(schedule, response)
 
@@ -201,10 +204,12 @@ async def change_schedule(
     current = await call.app.schedules.get(name)
     refuse_enabled_change(definition, enabled=current.enabled)
     fields = {"name": name, **drop_fields(definition, SCHEDULE_READ_ONLY_FIELDS)}
-    new = _parse(fields)
+    declared = _parse(fields)
+    new = declared.definition
     if fields["steps"] == schedule_to_fields(current.definition)["steps"]:
         new = replace(new, plan=current.definition.plan)
-    changed = await call.app.schedules.edit(name, new, reason=call.reason, version=version)
+    with locating_steps(declared):
+        changed = await call.app.schedules.edit(name, new, reason=call.reason, version=version)
     return _schedule_resource(changed, response)
 
 
@@ -335,8 +340,8 @@ async def list_ledger(
 # --- conversion -------------------------------------------------------------------------------------------------------
 
 
-def _parse(definition: dict[str, Any]) -> ScheduleDefinition:
-    return parse_definition("schedules", definition, parse_schedules).definition
+def _parse(definition: dict[str, Any]) -> DeclaredSchedule:
+    return parse_definition("schedules", definition, parse_schedules)
 
 
 def _list_item(schedule: ScheduleRecord) -> ScheduleListItem:
