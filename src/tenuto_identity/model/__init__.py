@@ -1,1 +1,1 @@
-"""Pure values and decisions of identity synchronisation: no input, output or clock."""
+"""The pure part of identity synchronisation: values, rules and decisions, without input or output."""

@@ -1,0 +1,264 @@
+"""The contract between Tenuto and a connector: the code that reads and writes one kind of store.
+
+A connector is plain code; it is called in a thread, and one instance serves one run. It parses what it reads but does
+not decode it: cells are text or bytes. It never retries by itself, except that it reconnects once. Failures have four
+levels: a value (`ReadWarning` with an error and the name of the attribute), an object (`ReadWarning` with an error), a
+warning, an exception.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Protocol, TypeAlias
+
+from pydantic import BaseModel
+
+from tenuto_identity.model.pending import ChangeOp, ExportKind
+from tenuto_identity.model.schema import ContainerSelection, ObjectType, Schema
+from tenuto_identity.model.values import Value
+
+Watermark: TypeAlias = Mapping[str, Any]
+"""Position in the changes of a system: plain data that only the connector understands."""
+Cells: TypeAlias = Mapping[str, Sequence[str | bytes]]
+"""Attribute name → values as delivered. An attribute without a value is absent."""
+
+
+class ConnectorError(Exception):
+    """The connector cannot continue: the run fails, no deletion is detected and the watermark is kept.
+
+    ``code`` is stable: ``empty_source``, ``truncated``, ``missing_column``, ``source_changed``, ``unreachable`` …
+    """
+
+    def __init__(self, code: str, message: str, *, remedy: str | None = None) -> None:
+        super().__init__(f"{message} ({remedy})" if remedy else message)
+        self.code = code
+        self.message = message
+        self.remedy = remedy
+
+
+class WatermarkLost(ConnectorError):
+    """The system no longer knows the changes since the watermark; a full import is needed."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__("watermark_lost", message)
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What a connector can do."""
+
+    full: bool = True
+    delta: bool = False
+    export: bool = False
+    confirms_immediately: bool = False
+    """Success of a write is its confirmation."""
+    containers: bool = False
+    read_one: bool = False
+    """`Connector.read` accepts anchors in the scope."""
+    concurrency: int = 1
+    """How many calls of `write` may run at the same time, each on its own instance."""
+    max_values: int = 1000
+    """How many values of one attribute a request may contain."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadScope:
+    """What a read covers: the selected types, attributes and containers."""
+
+    types: tuple[ObjectType, ...]
+    containers: tuple[ContainerSelection, ...] = ()
+    """Empty: all containers."""
+    anchors: tuple[str, ...] | None = None
+    """Only these objects (capability ``read_one``)."""
+    partition: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedObject:
+    """An object that exists in the system, with its current values."""
+
+    type: str
+    anchor: str
+    """As delivered; blank if it is missing, which the import reports for the object."""
+    address: str
+    container: str
+    cells: Cells
+    line: int | None = None
+    """Line or position in the source, for messages."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeletedObject:
+    """An object that was deleted in the system since the watermark."""
+
+    type: str
+    anchor: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReadWarning:
+    """Something is wrong with one object or one value, or with the source as a whole."""
+
+    code: str
+    """A value of ``error`` (``bad_value``, ``undecodable``, ``duplicate_attribute`` …) or a free warning code."""
+    message: str
+    is_error: bool = False
+    """The object was not read; it becomes an item with this error."""
+    type: str | None = None
+    anchor: str | None = None
+    """If it could be read: the object does not count as deleted."""
+    attribute: str | None = None
+    line: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ReadComplete:
+    """The last thing that a read yields: everything in the scope was read."""
+
+    types: tuple[str, ...]
+    """Types that were really read."""
+    containers: tuple[str, ...] | None = None
+    """Containers that were really read; None: the system has none, or all were read."""
+    is_delta: bool = False
+    object_count: int = 0
+
+
+ReadEvent: TypeAlias = ImportedObject | DeletedObject | ReadWarning | ReadComplete
+
+
+@dataclass(frozen=True, slots=True)
+class WriteChange:
+    """A change of one attribute, with references already replaced by addresses or anchors."""
+
+    attribute: str
+    op: ChangeOp
+    values: tuple[Value, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRequest:
+    """One object to be created, updated or deleted."""
+
+    kind: ExportKind
+    type: str
+    anchor: str | None
+    """None for a create, unless the anchor is one of the attributes set."""
+    address: str
+    """The current address; for a create the address of the new object."""
+    changes: tuple[WriteChange, ...] = ()
+    uncertain: bool = False
+    """An earlier attempt may have taken effect: read before writing."""
+
+
+class WriteOutcome(StrEnum):
+    """Result of a request."""
+
+    OK = "ok"
+    REFUSED = "refused"
+    MISSING = "missing"
+    """A dependency does not exist yet, such as the parent; the request is repeated later without counting."""
+
+
+@dataclass(frozen=True, slots=True)
+class WriteResult:
+    """Result of a request, at the position of the request."""
+
+    outcome: WriteOutcome = WriteOutcome.OK
+    error: str | None = None
+    """``refused``, ``exists``, ``missing_parent``, ``invalid_address``, ``out_of_reach`` …"""
+    text: str | None = None
+    """The message of the system."""
+    anchor: str | None = None
+    """Anchor that the system gave to a new object."""
+    address: str | None = None
+
+    @property
+    def is_ok(self) -> bool:
+        return self.outcome is WriteOutcome.OK
+
+
+def refused(error: str, text: str) -> WriteResult:
+    """Return a result that says that the system refused the request."""
+    return WriteResult(WriteOutcome.REFUSED, error, text)
+
+
+def missing(error: str, text: str) -> WriteResult:
+    """Return a result that says that a dependency is missing."""
+    return WriteResult(WriteOutcome.MISSING, error, text)
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorContext:
+    """What the worker gives to a connector."""
+
+    types: tuple[ObjectType, ...] = ()
+    """Selected object types of the system."""
+    allowed_folders: tuple[Path, ...] = ()
+    """Folders that files may be in."""
+    secrets: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """Decrypted secrets that the settings name."""
+    read_only: bool = False
+    """Preview: `write` must not be called."""
+
+
+class Connector(Protocol):
+    """The code that reads and writes one kind of store."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the connector can do with these settings."""
+        ...
+
+    def check(self) -> None:
+        """Verify settings and reachability; raise `ConnectorError` with a message for users."""
+        ...
+
+    def discover(self) -> Schema:
+        """Return the types, attributes, partitions and containers of the system."""
+        ...
+
+    def watermark(self, scope: ReadScope) -> Watermark | None:
+        """Return the current watermark, taken before reading; None without the capability ``delta``."""
+        ...
+
+    def read(self, scope: ReadScope, since: Watermark | None) -> Iterator[ReadEvent]:
+        """Yield the objects of the scope, or the changes since a watermark, and `ReadComplete` at the end.
+
+        Raises `ConnectorError` if anything is incomplete, `WatermarkLost` if the watermark is not valid any more.
+        """
+        ...
+
+    def write(self, requests: Sequence[WriteRequest]) -> list[WriteResult]:
+        """Send requests and return one result for each, by position. Every request may be repeated.
+
+        Success is returned for: create of an object that exists with our values (only if the request is uncertain or
+        the values are equal); set, add or remove whose result is already present; delete of an object that does not
+        exist; rename that is already done.
+        """
+        ...
+
+    def close(self) -> None:
+        """Release connections and files."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectorKind:
+    """A registered kind of connector, found by the entry point group ``tenuto_identity.connectors``."""
+
+    name: str
+    settings: type[BaseModel]
+    """Model of the settings; unknown fields are refused."""
+    open: ConnectorFactory
+    capabilities: Capabilities
+    """What connectors of this kind can do at most; for the validation of run profiles."""
+
+
+class ConnectorFactory(Protocol):
+    """Creates a connector for one run."""
+
+    def __call__(self, settings: Any, context: ConnectorContext) -> Connector: ...
