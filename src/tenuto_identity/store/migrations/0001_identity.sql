@@ -24,7 +24,7 @@ CREATE TABLE tenuto_identity.systems (
     version    integer NOT NULL DEFAULT 1,
     discovered jsonb,                                    -- the schema at the last discovery
     decode_key bytea,                                    -- fingerprint of the settings that influence decoding
-    keyed      jsonb NOT NULL DEFAULT '[]',              -- the attributes that object_keys contains
+    keyed_by   text,                                     -- the match rules by which object_keys was filled
     state      text NOT NULL DEFAULT 'active' CHECK (state IN ('active', 'disabled', 'deleting')),
     held       jsonb,
     updated_at timestamptz NOT NULL
@@ -111,7 +111,7 @@ CREATE TABLE tenuto_identity.connector_objects (
     metaverse_id   bigint,
     join_kind      text CHECK (join_kind IN ('projected', 'provisioned', 'joined')),
     pinned         boolean NOT NULL DEFAULT false,       -- a user decided this join, or that there is none
-    drift_reported bytea,                                -- fingerprint of the drift that was reported and not corrected
+    drift_reported text[] NOT NULL DEFAULT '{}',         -- attributes whose drift was reported and not corrected
     version        integer NOT NULL DEFAULT 1,
     imported_at    timestamptz,
     changed_at     timestamptz NOT NULL,
@@ -141,12 +141,13 @@ CREATE INDEX connector_references_to ON tenuto_identity.connector_references (ta
 CREATE INDEX connector_references_unresolved
     ON tenuto_identity.connector_references (system_number, raw_key) WHERE target_id IS NULL;
 
--- Folded values of the attributes by which rules for export find existing objects.
+-- Folded values by which rules for export find existing objects, by the metaverse attribute that they are compared with.
 CREATE TABLE tenuto_identity.object_keys (
     system_number    smallint NOT NULL,
     attribute_number integer NOT NULL,
     key              text NOT NULL,
     object_id        bigint NOT NULL,
+    value            jsonb NOT NULL,
     PRIMARY KEY (system_number, attribute_number, key, object_id)
 );
 CREATE INDEX object_keys_of_object ON tenuto_identity.object_keys (object_id);
@@ -169,7 +170,7 @@ CREATE TABLE tenuto_identity.pending_exports (
     kind                     text NOT NULL CHECK (kind IN ('create', 'update', 'delete')),
     changes                  jsonb NOT NULL,
     queued_changes           jsonb,                      -- decided while the export was executing
-    phase                    smallint NOT NULL,          -- 1 create, 2 update, 3 deferred reference, 4 delete
+    phase                    smallint NOT NULL,          -- 0 create, 1 rename, 2 update, 3 deferred reference, 4 delete
     depth                    smallint NOT NULL DEFAULT 0,
     state                    text NOT NULL DEFAULT 'pending' CHECK (state IN
         ('pending', 'executing', 'exported', 'unconfirmed', 'failed')),
@@ -177,7 +178,7 @@ CREATE TABLE tenuto_identity.pending_exports (
     next_attempt_at          timestamptz,
     uncertain                boolean NOT NULL DEFAULT false,
     deferred_reference_count integer NOT NULL DEFAULT 0,
-    error                    jsonb,
+    error                    text,
     run_id                   uuid,
     changed_at               timestamptz NOT NULL
 );
@@ -196,7 +197,7 @@ CREATE TABLE tenuto_identity.metaverse_objects (
     origin                text NOT NULL DEFAULT 'projected' CHECK (origin IN ('projected', 'internal')),
     deletion_scheduled_at timestamptz,
     delete_after          timestamptz,
-    deletion_initiator    jsonb,                         -- actor type, id and name, system and run
+    deletion_initiator    jsonb,                         -- type, id and name of the actor, system and run
     reevaluate_at         timestamptz,
     version               integer NOT NULL DEFAULT 1,
     changed_at            timestamptz NOT NULL

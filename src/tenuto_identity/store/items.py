@@ -1,0 +1,84 @@
+"""Results of runs: one item per object with a change or an error, and the values before and after."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+from uuid import UUID
+
+from pydantic_core import from_json
+
+from tenuto.postgres.database import Connection, Database
+from tenuto.postgres.sql_loader import load_statements
+from tenuto.store.records import FromColumn, RowMapper
+from tenuto_identity.store.objects import encode_json
+from tenuto_identity.store.session import fetch_all
+
+SQL = load_statements(__file__)
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """The result of a run for one object, or its error."""
+
+    number: int
+    object_id: int | None = None
+    metaverse_id: int | None = None
+    type: str | None = None
+    anchor: str | None = None
+    display: str | None = None
+    change: str | None = None
+    error: str | None = None
+    message: str | None = None
+    detail: Annotated[dict[str, Any] | None, FromColumn(from_json)] = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeRecord:
+    """The values of one object before and after: ``{attribute: [before, after]}``."""
+
+    item_number: int
+    subject: str
+    """``object`` or ``identity``."""
+    subject_id: int
+    diff: Mapping[str, Any]
+
+
+_ITEMS = RowMapper(Item, SQL.list_items)
+
+
+async def write_items(
+    connection: Connection, run_id: UUID, items: Sequence[Item], changes: Sequence[ChangeRecord]
+) -> None:
+    """Write items and the changes behind them."""
+    if items:
+        await connection.copy_records_to_table(
+            "items",
+            columns=[
+                "run_id", "number", "object_id", "metaverse_id", "type", "anchor", "display", "change", "error",
+                "message", "detail",
+            ],
+            records=[
+                (
+                    run_id, each.number, each.object_id, each.metaverse_id, each.type, each.anchor, each.display,
+                    each.change, each.error, each.message, None if each.detail is None else encode_json(each.detail),
+                )
+                for each in items
+            ],
+        )  # fmt: skip
+    if changes:
+        await connection.copy_records_to_table(
+            "changes",
+            columns=["run_id", "item_number", "subject", "subject_id", "diff"],
+            records=[
+                (run_id, each.item_number, each.subject, each.subject_id, encode_json(each.diff)) for each in changes
+            ],
+        )
+
+
+async def list_items(
+    database: Database, run_id: UUID, after: int, limit: int, *, errors_only: bool = False
+) -> list[Item]:
+    """Return the items of a run in order; page with ``after``."""
+    return _ITEMS.all(await fetch_all(database, SQL.list_items, run_id, after, errors_only, limit))

@@ -1,0 +1,115 @@
+-- name: load_identities
+SELECT m.id, m.type_number, m.attributes, m.provenance, m.display, m.origin, m.deletion_scheduled_at, m.delete_after,
+       m.deletion_initiator, m.reevaluate_at, m.version
+FROM unnest($1::bigint[]) AS a (id)
+CROSS JOIN LATERAL (SELECT * FROM metaverse_objects WHERE id = a.id LIMIT 1) AS m;
+
+-- name: lock_identities
+-- Lock the metaverse objects that a page writes, in the order of all transactions.
+SELECT m.id, m.version
+FROM unnest($1::bigint[]) AS a (id)
+CROSS JOIN LATERAL (SELECT id, version FROM metaverse_objects WHERE id = a.id LIMIT 1 FOR UPDATE) AS m;
+
+-- name: load_references
+SELECT r.object_id, r.attribute_number, r.target_id, r.rule_number
+FROM unnest($1::bigint[]) AS a (id)
+CROSS JOIN LATERAL (SELECT * FROM metaverse_references WHERE object_id = a.id LIMIT 1000000) AS r
+ORDER BY r.object_id, r.attribute_number, r.target_id;
+
+-- name: find_by_keys
+-- Metaverse objects that have these keys, with the object of a system that each is joined to.
+SELECT a.position, k.object_id, m.attributes, o.id AS joined_object_id
+FROM unnest($1::smallint[], $2::integer[], $3::text[]) WITH ORDINALITY AS a (type_number, attribute_number, key, position)
+CROSS JOIN LATERAL (
+    SELECT object_id FROM match_keys
+    WHERE type_number = a.type_number AND attribute_number = a.attribute_number AND key = a.key
+    ORDER BY object_id
+    LIMIT 20
+) AS k
+CROSS JOIN LATERAL (SELECT attributes FROM metaverse_objects WHERE id = k.object_id LIMIT 1) AS m
+LEFT JOIN LATERAL (
+    SELECT id FROM connector_objects WHERE metaverse_id = k.object_id AND system_number = $4 LIMIT 1
+) AS o ON true;
+
+-- name: draw_ids
+SELECT nextval('metaverse_objects_id_seq') FROM generate_series(1, $1::integer);
+
+-- name: update_identities
+UPDATE metaverse_objects AS m
+SET attributes = u.attributes::jsonb, provenance = u.provenance::jsonb, display = u.display,
+    deletion_scheduled_at = u.deletion_scheduled_at, delete_after = u.delete_after,
+    deletion_initiator = u.deletion_initiator::jsonb, reevaluate_at = u.reevaluate_at, version = m.version + 1,
+    changed_at = $9
+FROM unnest($1::bigint[], $2::text[], $3::text[], $4::text[], $5::timestamptz[], $6::timestamptz[], $7::text[],
+            $8::timestamptz[])
+    AS u (id, attributes, provenance, display, deletion_scheduled_at, delete_after, deletion_initiator, reevaluate_at)
+WHERE m.id = u.id;
+
+-- name: delete_identities
+DELETE FROM metaverse_objects AS m USING unnest($1::bigint[]) AS u (id) WHERE m.id = u.id;
+
+-- name: delete_keys_of
+DELETE FROM match_keys AS k USING unnest($1::bigint[]) AS u (id) WHERE k.object_id = u.id;
+
+-- name: delete_references_of
+DELETE FROM metaverse_references AS r USING unnest($1::bigint[]) AS u (id) WHERE r.object_id = u.id;
+
+-- name: delete_references_to
+DELETE FROM metaverse_references AS r
+USING unnest($1::bigint[]) AS u (id)
+WHERE r.target_id = u.id
+RETURNING r.object_id;
+
+-- name: disconnect_objects_of
+-- Objects of deleted metaverse objects stay until their systems confirm the deletion.
+UPDATE connector_objects AS o
+SET metaverse_id = NULL, join_kind = NULL, version = o.version + 1, changed_at = $2
+FROM unnest($1::bigint[]) AS u (id)
+WHERE o.metaverse_id = u.id;
+
+-- name: delete_references
+DELETE FROM metaverse_references AS r
+USING unnest($1::bigint[], $2::integer[], $3::bigint[]) AS u (object_id, attribute_number, target_id)
+WHERE r.object_id = u.object_id AND r.attribute_number = u.attribute_number AND r.target_id = u.target_id;
+
+-- name: find_due_deletions
+-- The oldest scheduled deletions that are due.
+SELECT id, deletion_initiator
+FROM metaverse_objects
+WHERE delete_after <= $1
+ORDER BY delete_after, id
+LIMIT $2;
+
+-- name: find_due_reevaluations
+-- Metaverse objects, and unjoined connector space objects, whose rules may have another result now.
+SELECT id FROM metaverse_objects WHERE reevaluate_at <= $1 ORDER BY reevaluate_at, id LIMIT $2;
+
+-- name: find_due_object_reevaluations
+SELECT id, system_number FROM connector_objects WHERE reevaluate_at <= $1 ORDER BY reevaluate_at, id LIMIT $2;
+
+-- name: clear_reevaluations
+UPDATE metaverse_objects AS m SET reevaluate_at = NULL FROM unnest($1::bigint[]) AS u (id) WHERE m.id = u.id;
+
+-- name: clear_object_reevaluations
+UPDATE connector_objects AS o SET reevaluate_at = NULL FROM unnest($1::bigint[]) AS u (id) WHERE o.id = u.id;
+
+-- name: count_identities
+SELECT type_number, count(*) AS identity_count FROM metaverse_objects GROUP BY type_number ORDER BY type_number;
+
+-- name: taken_keys
+-- Which keys are taken by other metaverse objects.
+SELECT a.position, k.object_id
+FROM unnest($1::smallint[], $2::integer[], $3::text[]) WITH ORDINALITY AS a (type_number, attribute_number, key, position)
+CROSS JOIN LATERAL (
+    SELECT object_id FROM match_keys
+    WHERE type_number = a.type_number AND attribute_number = a.attribute_number AND key = a.key
+    ORDER BY object_id
+    LIMIT 5
+) AS k;
+
+-- name: is_anything_due
+-- Whether housekeeping has anything to do.
+SELECT EXISTS (SELECT FROM metaverse_objects WHERE delete_after <= $1)
+    OR EXISTS (SELECT FROM metaverse_objects WHERE reevaluate_at <= $1)
+    OR EXISTS (SELECT FROM connector_objects WHERE reevaluate_at <= $1)
+    OR EXISTS (SELECT FROM systems WHERE state = 'deleting');

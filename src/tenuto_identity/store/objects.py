@@ -1,0 +1,447 @@
+"""The connector space: objects, their references, and the keys by which export rules find unjoined objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any
+
+from pydantic_core import from_json, to_json
+
+from tenuto.postgres.database import Connection
+from tenuto.postgres.sql_loader import load_statements
+from tenuto.store.records import FromColumn, PositionalMapper, RowMapper
+from tenuto_identity.model.objects import JoinKind, ObjectState
+from tenuto_identity.model.values import Document, Value
+
+SQL = load_statements(__file__)
+_SEPARATOR = "\x1f"
+"""Separates the names in an array within an array, which the driver cannot send."""
+
+FromDocument = FromColumn(from_json)
+"""For a field that holds a parsed document; faster than the parser of the core."""
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectRow:
+    """A connector space object."""
+
+    id: int
+    system_number: int
+    type_number: int
+    anchor: str | None
+    address: str | None
+    container: str | None
+    state: ObjectState
+    attributes: Annotated[Document, FromDocument]
+    metaverse_id: int | None
+    join_kind: JoinKind | None
+    pinned: bool
+    drift_reported: list[str]
+    version: int
+    reevaluate_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class ClassifiedObject:
+    """A stored object that an import found again."""
+
+    position: int
+    """Position in the page, from 1."""
+    id: int
+    state: ObjectState
+    is_same: bool
+    """Whether the fingerprints are equal."""
+    metaverse_id: int | None
+    attributes: Annotated[Document | None, FromDocument]
+    """None for an object that is the same and in state normal."""
+    address: str | None
+    container: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class StoredId:
+    """An object in the detection of deletions."""
+
+    id: int
+    type_number: int
+    container: str | None
+    is_joined: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectCount:
+    """How many normal objects of a type there are in a container."""
+
+    type_number: int
+    container: str | None
+    object_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class LockedObject:
+    """What a concurrent transaction may have changed in an object."""
+
+    id: int
+    version: int
+    metaverse_id: int | None
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceRow:
+    """A reference of an object; the target and its metaverse object as far as they are known."""
+
+    object_id: int
+    attribute_number: int
+    raw_key: str
+    raw: str
+    target_id: int | None
+    metaverse_id: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RemovedObject:
+    """What history keeps of an object that was deleted in its system."""
+
+    id: int
+    type_number: int
+    anchor: str | None
+    attributes: Annotated[Document, FromDocument]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetAddress:
+    """Where a system has the object of a metaverse object."""
+
+    metaverse_id: int
+    id: int
+    address: str | None
+    anchor: str | None
+    state: ObjectState
+    pending_kind: str | None
+    """Kind of the export that is still to be sent."""
+
+
+_OBJECTS = RowMapper(ObjectRow, SQL.load_objects_page, SQL.load_objects, SQL.load_joined_objects)
+_CLASSIFIED = RowMapper(ClassifiedObject, SQL.classify_objects, SQL.find_provisioning)
+_STORED_IDS = PositionalMapper(StoredId, SQL.load_object_ids)
+_COUNTS = PositionalMapper(ObjectCount, SQL.count_objects)
+_LOCKED = PositionalMapper(LockedObject, SQL.lock_objects)
+_REFERENCES = PositionalMapper(ReferenceRow, SQL.load_references)
+_REMOVED = RowMapper(RemovedObject, SQL.mark_obsolete, SQL.delete_objects)
+_ADDRESSES = RowMapper(TargetAddress, SQL.load_addresses)
+
+
+# --- reading --------------------------------------------------------------------------------------------------------
+
+
+async def classify_objects(
+    connection: Connection,
+    system_number: int,
+    type_numbers: Sequence[int],
+    anchors: Sequence[str],
+    fingerprints: Sequence[bytes],
+) -> list[ClassifiedObject]:
+    """Return the stored objects of a page of imported ones, by one statement."""
+    rows = await connection.fetch(SQL.classify_objects, system_number, type_numbers, anchors, fingerprints)
+    return _CLASSIFIED.all(rows)
+
+
+async def find_provisioning(
+    connection: Connection, system_number: int, type_numbers: Sequence[int], address_keys: Sequence[str]
+) -> list[ClassifiedObject]:
+    """Return objects that wait for their first import, by address."""
+    rows = await connection.fetch(SQL.find_provisioning, system_number, type_numbers, address_keys)
+    return _CLASSIFIED.all(rows)
+
+
+async def load_objects_page(
+    connection: Connection, system_number: int, after_id: int, limit: int
+) -> list[ObjectRow]:
+    """Return the next objects of a system in order of id."""
+    return _OBJECTS.all(await connection.fetch(SQL.load_objects_page, system_number, after_id, limit))
+
+
+async def load_objects(connection: Connection, ids: Sequence[int]) -> list[ObjectRow]:
+    return _OBJECTS.all(await connection.fetch(SQL.load_objects, ids))
+
+
+async def load_joined_objects(connection: Connection, metaverse_ids: Sequence[int]) -> list[ObjectRow]:
+    """Return all objects that are joined to these metaverse objects."""
+    return _OBJECTS.all(await connection.fetch(SQL.load_joined_objects, metaverse_ids))
+
+
+async def find_by_anchor(connection: Connection, system_number: int, anchor: str) -> list[int]:
+    """Return the ids of the objects with this anchor; one for each object type that has it."""
+    return [row["id"] for row in await connection.fetch(SQL.find_by_anchor, system_number, anchor)]
+
+
+async def load_object_ids(connection: Connection, system_number: int, after_id: int, limit: int) -> list[StoredId]:
+    """Return the next normal objects of a system in order of id, for the detection of deletions."""
+    return _STORED_IDS.all(await connection.fetch(SQL.load_object_ids, system_number, after_id, limit))
+
+
+async def count_objects(connection: Connection, system_number: int) -> list[ObjectCount]:
+    """Count the normal objects of a system by type and container."""
+    return _COUNTS.all(await connection.fetch(SQL.count_objects, system_number))
+
+
+async def load_references(connection: Connection, object_ids: Sequence[int]) -> list[ReferenceRow]:
+    """Return the references of objects, in order of object and attribute."""
+    return _REFERENCES.all(await connection.fetch(SQL.load_references, object_ids))
+
+
+async def find_reference_targets(
+    connection: Connection,
+    system_number: int,
+    raw_keys: Sequence[str],
+    anchors: Sequence[str],
+    type_numbers: Sequence[int],
+) -> dict[int, int]:
+    """Return the objects that raw references name, by position from 0. The type is that of objects found by anchor."""
+    rows = await connection.fetch(SQL.find_reference_targets, system_number, raw_keys, anchors, type_numbers)
+    return {row["position"] - 1: row["id"] for row in rows}
+
+
+async def find_unjoined_by_keys(
+    connection: Connection, keys: Sequence[tuple[int, int, str]]
+) -> dict[tuple[int, int, str], list[tuple[int, Value]]]:
+    """Return unjoined objects by (system, attribute, key), each with the value that has the key."""
+    columns = [list(column) for column in zip(*keys, strict=True)] if keys else [[], [], []]
+    found: dict[tuple[int, int, str], list[tuple[int, Value]]] = {}
+    for row in await connection.fetch(SQL.find_unjoined_by_keys, *columns):
+        found.setdefault(keys[row["position"] - 1], []).append((row["object_id"], from_json(row["value"])))
+    return found
+
+
+async def load_addresses(
+    connection: Connection, system_number: int, metaverse_ids: Sequence[int]
+) -> dict[int, TargetAddress]:
+    """Return where a system has the objects of metaverse objects, by metaverse id."""
+    rows = await connection.fetch(SQL.load_addresses, system_number, metaverse_ids)
+    return {each.metaverse_id: each for each in _ADDRESSES.all(rows)}
+
+
+# --- writing --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class NewObject:
+    """An object to be inserted."""
+
+    id: int
+    system_number: int
+    type_number: int
+    anchor: str | None
+    address: str | None
+    address_key: str | None
+    container: str | None
+    state: ObjectState
+    attributes: Document
+    fingerprint: bytes | None = None
+    metaverse_id: int | None = None
+    join_kind: JoinKind | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ChangedObject:
+    """An object that an import found changed."""
+
+    id: int
+    anchor: str | None
+    address: str | None
+    address_key: str | None
+    container: str | None
+    attributes: Document
+    fingerprint: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class JoinWrite:
+    """What a sync decided about an object."""
+
+    id: int
+    metaverse_id: int | None
+    join_kind: JoinKind | None
+    drift_reported: Sequence[str]
+    reevaluate_at: datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenObject:
+    """What a system answered to an export of an object. None leaves a column as it is."""
+
+    id: int
+    anchor: str | None
+    address: str | None
+    address_key: str | None
+    attributes: Document | None
+    """The values that the system confirmed at once."""
+
+
+async def draw_object_ids(connection: Connection, count: int) -> list[int]:
+    """Return ids for new objects."""
+    return [row[0] for row in await connection.fetch(SQL.draw_object_ids, count)] if count else []
+
+
+async def insert_objects(connection: Connection, new: Sequence[NewObject], now: datetime) -> None:
+    """Insert objects with ids drawn before."""
+    if not new:
+        return
+    await connection.copy_records_to_table(
+        "connector_objects",
+        columns=[
+            "id", "system_number", "type_number", "anchor", "address", "address_key", "container", "state",
+            "attributes", "fingerprint", "metaverse_id", "join_kind", "imported_at", "changed_at",
+        ],
+        records=[
+            (
+                each.id, each.system_number, each.type_number, each.anchor, each.address, each.address_key,
+                each.container, each.state.value, encode_json(each.attributes), each.fingerprint, each.metaverse_id,
+                None if each.join_kind is None else each.join_kind.value,
+                None if each.state is ObjectState.PROVISIONING else now, now,
+            )
+            for each in new
+        ],
+    )  # fmt: skip
+
+
+async def update_objects(connection: Connection, changed: Sequence[ChangedObject], now: datetime) -> None:
+    """Write objects that an import found changed; they are in state normal afterwards."""
+    if changed:
+        await connection.execute(
+            SQL.update_imported,
+            [each.id for each in changed],
+            [each.anchor for each in changed],
+            [each.address for each in changed],
+            [each.address_key for each in changed],
+            [each.container for each in changed],
+            [encode_json(each.attributes) for each in changed],
+            [each.fingerprint for each in changed],
+            now,
+        )
+
+
+async def update_fingerprints(connection: Connection, fingerprints: Mapping[int, bytes]) -> None:
+    """Store fingerprints of objects whose values have not changed."""
+    if fingerprints:
+        await connection.execute(SQL.update_fingerprints, list(fingerprints), list(fingerprints.values()))
+
+
+async def lock_objects(connection: Connection, ids: Sequence[int]) -> dict[int, LockedObject]:
+    """Lock objects in order of id; objects that no longer exist are missing in the result."""
+    rows = _LOCKED.all(await connection.fetch(SQL.lock_objects, sorted(ids)))
+    return {each.id: each for each in rows}
+
+
+async def write_joins(connection: Connection, writes: Sequence[JoinWrite], now: datetime) -> None:
+    """Join or disconnect objects."""
+    if writes:
+        await connection.execute(
+            SQL.write_joins,
+            [each.id for each in writes],
+            [each.metaverse_id for each in writes],
+            [None if each.join_kind is None else each.join_kind.value for each in writes],
+            [_SEPARATOR.join(each.drift_reported) for each in writes],
+            [each.reevaluate_at for each in writes],
+            now,
+        )
+
+
+async def mark_obsolete(connection: Connection, ids: Sequence[int], now: datetime) -> list[RemovedObject]:
+    """Mark objects that were deleted in their system; return what history keeps."""
+    return _REMOVED.all(await connection.fetch(SQL.mark_obsolete, ids, now)) if ids else []
+
+
+async def delete_objects(connection: Connection, ids: Sequence[int]) -> list[RemovedObject]:
+    """Delete objects with their references and keys; return what history keeps."""
+    if not ids:
+        return []
+    await connection.execute(SQL.delete_references_of, ids)
+    await connection.execute(SQL.unresolve_references_to, ids)
+    await connection.execute(SQL.delete_object_keys, ids)
+    return _REMOVED.all(await connection.fetch(SQL.delete_objects, ids))
+
+
+async def insert_references(connection: Connection, system_number: int, rows: Sequence[ReferenceRow]) -> None:
+    """Insert references; they must not exist."""
+    if rows:
+        await connection.copy_records_to_table(
+            "connector_references",
+            columns=["object_id", "system_number", "attribute_number", "raw_key", "raw", "target_id"],
+            records=[
+                (each.object_id, system_number, each.attribute_number, each.raw_key, each.raw, each.target_id)
+                for each in rows
+            ],
+        )
+
+
+async def delete_references(connection: Connection, rows: Sequence[ReferenceRow]) -> None:
+    if rows:
+        await connection.execute(
+            SQL.delete_references,
+            [each.object_id for each in rows],
+            [each.attribute_number for each in rows],
+            [each.raw_key for each in rows],
+        )
+
+
+async def resolve_waiting_references(
+    connection: Connection, system_number: int, targets: Sequence[tuple[str, int]]
+) -> list[int]:
+    """Resolve references that waited for new objects, given as (key, id); return the objects that refer to them."""
+    if not targets:
+        return []
+    keys, ids = [key for key, _ in targets], [id for _, id in targets]
+    rows = await connection.fetch(SQL.resolve_waiting_references, system_number, keys, ids)
+    return sorted({row["object_id"] for row in rows})
+
+
+async def record_written(connection: Connection, written: Sequence[WrittenObject], now: datetime) -> None:
+    """Write what a system answered to exports."""
+    if written:
+        await connection.execute(
+            SQL.record_written,
+            [each.id for each in written],
+            [each.anchor for each in written],
+            [each.address for each in written],
+            [each.address_key for each in written],
+            [None if each.attributes is None else encode_json(each.attributes) for each in written],
+            now,
+        )
+
+
+async def replace_object_keys(
+    connection: Connection, system_number: int, keys: Mapping[int, Sequence[tuple[int, str, Value]]]
+) -> None:
+    """Replace the keys of objects, given as (attribute, key, value) by object id."""
+    if not keys:
+        return
+    await connection.execute(SQL.delete_object_keys, list(keys))
+    records = {
+        (system_number, attribute, key, id): encode_json(value)
+        for id, found in keys.items()
+        for attribute, key, value in found
+    }
+    if records:
+        await connection.copy_records_to_table(
+            "object_keys",
+            columns=["system_number", "attribute_number", "key", "object_id", "value"],
+            records=[(*key, value) for key, value in records.items()],
+        )
+
+
+async def clear_object_keys(connection: Connection, system_number: int) -> None:
+    await connection.execute(SQL.clear_object_keys, system_number)
+
+
+async def store_keyed_by(connection: Connection, system_number: int, keyed_by: str) -> None:
+    """Record the match rules by which the keys of a system were made."""
+    await connection.execute(SQL.store_keyed_by, system_number, keyed_by)
+
+
+def encode_json(value: Any) -> str:
+    """Return a value as JSON text."""
+    return to_json(value).decode()

@@ -1,0 +1,230 @@
+"""Runs: begin with fence and take-over, fenced pages, end; watermarks, holds and pending deletions."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from tenuto.errors import StaleLease
+from tenuto.model.actors import Actor
+from tenuto.postgres.database import Connection, Database
+from tenuto.postgres.sql_loader import load_statements
+from tenuto.store.records import FromJson, PositionalMapper, RowMapper
+from tenuto_identity.store.objects import encode_json
+from tenuto_identity.store.session import fetch_all
+
+SQL = load_statements(__file__)
+
+
+@dataclass(frozen=True, slots=True)
+class LockedSystem:
+    """A system at the beginning of a run."""
+
+    number: int
+    name: str
+    state: str
+    held: Annotated[dict[str, Any] | None, FromJson]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRun:
+    """A run that has not ended."""
+
+    id: UUID
+    task_id: UUID
+    fence: int
+    system_number: int
+    system: str
+    profile: str
+    kind: str
+    rules_version: int
+    page: int
+    cursor: int | None
+    counts: Annotated[dict[str, Any], FromJson]
+
+
+@dataclass(frozen=True, slots=True)
+class NewRun:
+    """A run to be begun."""
+
+    id: UUID
+    """Id of the activity."""
+    task_id: UUID
+    fence: int
+    system_number: int
+    profile: str
+    kind: str
+    rules_version: int
+    started_at: datetime
+    initiator: Actor
+    cursor: int | None = None
+    counts: Mapping[str, Any] | None = None
+    previewed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """A run as interfaces show it."""
+
+    id: UUID
+    task_id: UUID
+    system: str
+    profile: str
+    kind: str
+    state: str
+    problem: str | None
+    page: int
+    counts: Annotated[dict[str, Any], FromJson]
+    rules_version: int
+    started_at: datetime
+    ended_at: datetime | None
+    initiator_name: str
+
+
+_SYSTEMS = RowMapper(LockedSystem, SQL.lock_system)
+_OPEN_RUNS = RowMapper(OpenRun, SQL.find_open_run)
+_RUNS = RowMapper(RunRecord, SQL.list_runs, SQL.load_run)
+
+
+async def lock_system(connection: Connection, name: str) -> LockedSystem | None:
+    """Lock a system in share mode; None if there is no system of this name."""
+    return _SYSTEMS.optional(await connection.fetchrow(SQL.lock_system, name))
+
+
+async def load_rules_version(connection: Connection) -> int:
+    return int(await connection.fetchval(SQL.load_rules_version))
+
+
+async def find_open_run(connection: Connection, system_number: int, kind: str, task_id: UUID) -> OpenRun | None:
+    """Return the open run that excludes a new one, that of the same task first, and lock it."""
+    return _OPEN_RUNS.optional(await connection.fetchrow(SQL.find_open_run, system_number, kind, task_id))
+
+
+async def end_lost_run(connection: Connection, run_id: UUID, now: datetime) -> None:
+    """End the run of an earlier attempt."""
+    await connection.execute(SQL.end_lost_run, run_id, now)
+
+
+async def insert_run(connection: Connection, run: NewRun) -> None:
+    """Insert a run. The unique indexes refuse a second open run of a system, and a second open sync.
+
+    An attempt that was handed back and claimed again has the same id and a larger fence: it continues its run.
+    """
+    found = await connection.fetchval(
+        SQL.insert_run,
+        run.id,
+        run.task_id,
+        run.fence,
+        run.system_number,
+        run.profile,
+        run.kind,
+        run.rules_version,
+        run.cursor,
+        encode_json(run.counts or {}),
+        run.started_at,
+        run.initiator.type.value,
+        run.initiator.id,
+        run.initiator.name,
+        run.previewed,
+    )
+    if found is None:
+        raise _stale_lease(run.id)
+
+
+async def begin_fenced_page(
+    connection: Connection, run_id: UUID, fence: int, *, cursor: int | None, counts: Mapping[str, Any]
+) -> int:
+    """Begin the transaction of a page: raise `StaleLease` if another attempt owns the run. Return the page number."""
+    page = await connection.fetchval(SQL.begin_page, run_id, fence, cursor, encode_json(counts))
+    if page is None:
+        raise _stale_lease(run_id)
+    return int(page)
+
+
+async def end_run(
+    connection: Connection,
+    run_id: UUID,
+    fence: int,
+    state: str,
+    problem: str | None,
+    counts: Mapping[str, Any],
+    now: datetime,
+) -> None:
+    """End a run; raise `StaleLease` if another attempt owns it."""
+    if await connection.fetchval(SQL.end_run, run_id, fence, state, problem, encode_json(counts), now) is None:
+        raise _stale_lease(run_id)
+
+
+def _stale_lease(run_id: UUID) -> StaleLease:
+    return StaleLease(f"another worker has taken over the run {run_id}", code="identity.run.taken_over")
+
+
+# --- watermarks, holds, pending deletions ---------------------------------------------------------------------------
+
+
+async def load_watermark(connection: Connection, system_number: int, partition: str) -> Mapping[str, Any] | None:
+    """Return the watermark of the last complete import."""
+    found = await connection.fetchval(SQL.load_watermark, system_number, partition)
+    return None if found is None else FromJson.decode(found)
+
+
+async def store_watermark(
+    connection: Connection,
+    system_number: int,
+    partition: str,
+    value: Mapping[str, Any],
+    taken_at: datetime,
+    run_id: UUID,
+) -> None:
+    await connection.execute(SQL.store_watermark, system_number, partition, encode_json(value), taken_at, run_id)
+
+
+async def hold_system(connection: Connection, system_number: int, held: Mapping[str, Any]) -> None:
+    """Hold a system: syncs and exports refuse to begin until a user approves."""
+    await connection.execute(SQL.hold_system, system_number, encode_json(held))
+
+
+async def clear_hold(connection: Connection, system_number: int) -> bool:
+    """Release a system; return whether it was held."""
+    return await connection.fetchval(SQL.clear_hold, system_number) is not None
+
+
+async def insert_pending_deletions(connection: Connection, run_id: UUID, object_ids: Sequence[int]) -> None:
+    if object_ids:
+        await connection.execute(SQL.replace_pending_deletions, run_id, object_ids)
+
+
+async def list_pending_deletions(connection: Connection, run_id: UUID, after_id: int, limit: int) -> list[int]:
+    """Return the next objects that a run found deleted, in order of id."""
+    return [row["object_id"] for row in await connection.fetch(SQL.list_pending_deletions, run_id, after_id, limit)]
+
+
+async def delete_pending_deletions(connection: Connection, run_id: UUID, object_ids: Sequence[int]) -> None:
+    if object_ids:
+        await connection.execute(SQL.delete_pending_deletions, run_id, object_ids)
+
+
+async def drop_pending_deletions_of_system(connection: Connection, system_number: int, except_run: UUID) -> None:
+    """Forget what earlier runs of a system found deleted."""
+    await connection.execute(SQL.drop_pending_deletions_of_system, system_number, except_run)
+
+
+# --- lists ----------------------------------------------------------------------------------------------------------
+
+
+async def list_runs(database: Database, system: str | None, before: UUID | None, limit: int) -> list[RunRecord]:
+    """Return runs, the newest first."""
+    return _RUNS.all(await fetch_all(database, SQL.list_runs, system, before, limit))
+
+
+async def load_run(database: Database, run_id: UUID) -> RunRecord | None:
+    rows = await fetch_all(database, SQL.load_run, run_id)
+    return _RUNS.one(rows[0]) if rows else None
+
+
+async def delete_ended_runs(database: Database, cutoff: datetime, limit: int) -> int:
+    """Delete up to so many ended runs from before the cut-off, and return their number."""
+    return len(await fetch_all(database, SQL.delete_ended_runs, cutoff, limit))

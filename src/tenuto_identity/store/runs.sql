@@ -1,0 +1,105 @@
+-- name: lock_system
+-- A run keeps the system from being deleted while it begins.
+SELECT number, name, state, held
+FROM systems
+WHERE name = $1
+FOR SHARE;
+
+-- name: load_rules_version
+SELECT rules_version FROM configuration;
+
+-- name: find_open_run
+-- The open run that a new one must wait for, or that it takes over: of the system, or any sync for a sync.
+SELECT r.id, r.task_id, r.fence, r.system_number, s.name AS system, r.profile, r.kind, r.rules_version, r.page, r.cursor,
+       r.counts
+FROM runs AS r
+JOIN systems AS s ON s.number = r.system_number
+WHERE r.state = 'running'
+  AND (r.system_number = $1 OR ($2 IN ('full_sync', 'delta_sync') AND r.kind IN ('full_sync', 'delta_sync')))
+ORDER BY r.task_id = $3 DESC, r.id
+LIMIT 1
+FOR UPDATE OF r;
+
+-- name: end_lost_run
+UPDATE runs SET state = 'lost', ended_at = $2 WHERE id = $1 AND state = 'running';
+
+-- name: insert_run
+INSERT INTO runs (id, task_id, fence, system_number, profile, kind, rules_version, cursor, counts, started_at,
+                  initiator_type, initiator_id, initiator_name, previewed)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9::jsonb, $10, $11, $12, $13, $14)
+ON CONFLICT (id) DO UPDATE SET fence = excluded.fence
+    WHERE runs.task_id = excluded.task_id AND runs.fence < excluded.fence AND runs.state = 'running'
+RETURNING id;
+
+-- name: begin_page
+-- Every page transaction begins with it: only the attempt with the current fence may write.
+UPDATE runs
+SET page = page + 1, cursor = coalesce($3, cursor), counts = $4::jsonb
+WHERE id = $1
+  AND fence = $2 -- guard: identity.run_fence
+  AND state = 'running'
+RETURNING page;
+
+-- name: end_run
+UPDATE runs
+SET state = $3, problem = $4, counts = $5::jsonb, ended_at = $6
+WHERE id = $1 AND fence = $2 AND state = 'running'
+RETURNING id;
+
+-- name: load_watermark
+SELECT value FROM watermarks WHERE system_number = $1 AND partition = $2;
+
+-- name: store_watermark
+INSERT INTO watermarks (system_number, partition, value, taken_at, run_id)
+VALUES ($1, $2, $3::jsonb, $4, $5)
+ON CONFLICT (system_number, partition) DO UPDATE
+SET value = excluded.value, taken_at = excluded.taken_at, run_id = excluded.run_id;
+
+-- name: hold_system
+UPDATE systems SET held = $2::jsonb WHERE number = $1;
+
+-- name: clear_hold
+UPDATE systems SET held = NULL WHERE number = $1 AND held IS NOT NULL RETURNING number;
+
+-- name: replace_pending_deletions
+INSERT INTO pending_deletions (run_id, object_id)
+SELECT $1, id FROM unnest($2::bigint[]) AS u (id)
+ON CONFLICT DO NOTHING;
+
+-- name: list_pending_deletions
+SELECT d.object_id
+FROM pending_deletions AS d
+WHERE d.run_id = $1 AND d.object_id > $2
+ORDER BY d.object_id
+LIMIT $3;
+
+-- name: delete_pending_deletions
+DELETE FROM pending_deletions AS d
+USING unnest($2::bigint[]) AS u (id)
+WHERE d.run_id = $1 AND d.object_id = u.id;
+
+-- name: drop_pending_deletions_of_system
+DELETE FROM pending_deletions AS d
+USING runs AS r
+WHERE r.id = d.run_id AND r.system_number = $1 AND d.run_id <> $2;
+
+-- name: list_runs
+SELECT r.id, r.task_id, s.name AS system, r.profile, r.kind, r.state, r.problem, r.page, r.counts, r.rules_version,
+       r.started_at, r.ended_at, r.initiator_name
+FROM runs AS r
+JOIN systems AS s ON s.number = r.system_number
+WHERE ($1::text IS NULL OR s.name = $1) AND ($2::uuid IS NULL OR r.id < $2)
+ORDER BY r.id DESC
+LIMIT $3;
+
+-- name: load_run
+SELECT r.id, r.task_id, s.name AS system, r.profile, r.kind, r.state, r.problem, r.page, r.counts, r.rules_version,
+       r.started_at, r.ended_at, r.initiator_name
+FROM runs AS r
+JOIN systems AS s ON s.number = r.system_number
+WHERE r.id = $1;
+
+-- name: delete_ended_runs
+DELETE FROM runs
+WHERE id IN (SELECT id FROM runs WHERE state <> 'running' AND ended_at < $1 ORDER BY id LIMIT $2)
+RETURNING id;
