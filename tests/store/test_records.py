@@ -18,7 +18,7 @@ from tenuto.store.records import FromInterval, FromJson, PositionalMapper, RowMa
 
 for module in pkgutil.walk_packages(tenuto.store.__path__, "tenuto.store."):
     importlib.import_module(module.name)
-MAPPERS = records.registered_mappers()
+MAPPERS = [each for each in records.registered_mappers() if each.record_type.__module__.startswith("tenuto.")]
 
 
 class Colour(StrEnum):

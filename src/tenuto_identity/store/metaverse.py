@@ -99,7 +99,9 @@ async def load_identities(connection: Connection, ids: Sequence[int]) -> list[Id
 async def lock_identities(connection: Connection, ids: Iterable[int]) -> dict[int, int]:
     """Lock metaverse objects in order of id; return their versions."""
     ordered = sorted(ids)
-    return {row["id"]: row["version"] for row in await connection.fetch(SQL.lock_identities, ordered)} if ordered else {}
+    return (
+        {row["id"]: row["version"] for row in await connection.fetch(SQL.lock_identities, ordered)} if ordered else {}
+    )
 
 
 async def load_references(connection: Connection, ids: Sequence[int]) -> list[MetaverseReference]:

@@ -157,9 +157,7 @@ async def find_provisioning(
     return _CLASSIFIED.all(rows)
 
 
-async def load_objects_page(
-    connection: Connection, system_number: int, after_id: int, limit: int
-) -> list[ObjectRow]:
+async def load_objects_page(connection: Connection, system_number: int, after_id: int, limit: int) -> list[ObjectRow]:
     """Return the next objects of a system in order of id."""
     return _OBJECTS.all(await connection.fetch(SQL.load_objects_page, system_number, after_id, limit))
 

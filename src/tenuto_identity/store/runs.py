@@ -12,7 +12,7 @@ from tenuto.errors import StaleLease
 from tenuto.model.actors import Actor
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import FromJson, PositionalMapper, RowMapper
+from tenuto.store.records import FromJson, RowMapper
 from tenuto_identity.store.objects import encode_json
 from tenuto_identity.store.session import fetch_all
 

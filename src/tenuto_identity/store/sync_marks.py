@@ -55,9 +55,7 @@ async def load_marks_since(
     connection: Connection, system_number: int, after_id: int, reason: MarkReason, since_stamp: int, limit: int
 ) -> list[SyncMark]:
     """Return the next marks with this reason that were set after a stamp was drawn."""
-    rows = await connection.fetch(
-        SQL.load_marks_with_reason, system_number, after_id, reason.value, since_stamp, limit
-    )
+    rows = await connection.fetch(SQL.load_marks_with_reason, system_number, after_id, reason.value, since_stamp, limit)
     return _MARKS.all(rows)
 
 
@@ -92,9 +90,7 @@ async def set_marks(connection: Connection, objects: Sequence[tuple[int, int]], 
 async def delete_marks(connection: Connection, marks: Sequence[SyncMark]) -> None:
     """Delete marks, unless they were set again since they were read."""
     if marks:
-        await connection.execute(
-            SQL.delete_marks, [mark.object_id for mark in marks], [mark.stamp for mark in marks]
-        )
+        await connection.execute(SQL.delete_marks, [mark.object_id for mark in marks], [mark.stamp for mark in marks])
 
 
 async def delete_marks_of_objects(connection: Connection, object_ids: Sequence[int]) -> None:

@@ -1,0 +1,55 @@
+"""Fixtures of the tests of identity synchronisation: databases with its tables, copied from one template."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from itertools import count
+
+import pytest
+
+from tenuto.postgres import migrator, scratch_databases
+from tenuto.postgres.database import Connection, Database
+from tenuto.postgres.migrator import Component
+from tenuto_identity.extension import Identity
+from tenuto_identity.store import session
+from tests.conftest import database_name
+
+_number = count(1)
+
+
+@pytest.fixture(autouse=True)
+def _enable_identity(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TENUTO_DISABLED_EXTENSIONS")
+
+
+@pytest.fixture(scope="session")
+def identity_template(server: str, template: str) -> Iterator[str]:
+    """Name of a database with the schemas of Tenuto and of identity synchronisation."""
+    name = database_name("identity_template")
+
+    async def create() -> None:
+        database = await Database.open(await scratch_databases.copy_database(server, template, name, by_file_copy=True))
+        try:
+            await migrator.migrate(database, Component("identity", Identity().migrations()))
+        finally:
+            await database.close()
+
+    asyncio.run(create())
+    yield name
+    asyncio.run(scratch_databases.drop_database(server, name))
+
+
+@pytest.fixture
+async def url(server: str, identity_template: str) -> AsyncIterator[str]:
+    """URL of a new database with the tables of identity synchronisation."""
+    name = database_name(f"identity_{next(_number)}")
+    yield await scratch_databases.copy_database(server, identity_template, name, by_file_copy=True)
+    await scratch_databases.drop_database(server, name)
+
+
+@pytest.fixture
+async def connection(database: Database) -> AsyncIterator[Connection]:
+    """A connection in a transaction on the tables of identity synchronisation."""
+    async with database.connection() as connection, session.transaction(connection):
+        yield connection
