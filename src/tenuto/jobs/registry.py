@@ -25,6 +25,7 @@ from tenuto.jobs.context import MAX_DELAY, Context
 from tenuto.jobs.step_kind import StepKind
 from tenuto.model import validation
 from tenuto.model.policies import TaskPolicy
+from tenuto.model.steps import not_a_job_error
 from tenuto.model.tasks import check_task_options, parse_duration_seconds, parse_instant
 
 P = ParamSpec("P")
@@ -198,6 +199,12 @@ class Job(Generic[P, R]):
         return validation.check_json_text(
             self._output.dump_json(value).decode("utf-8"), field="output", limit=validation.MAX_OUTPUT_BYTES
         )
+
+
+def require_job(job: object) -> None:
+    """Raise `Invalid` for anything but a job."""
+    if not isinstance(job, Job):
+        raise not_a_job_error(job)
 
 
 def _parse_delay(delay: float | str | timedelta) -> timedelta:
@@ -395,7 +402,11 @@ def _to_invalid(error: pydantic.ValidationError, parameter: str | None = None) -
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     path = [str(part) for part in first["loc"]]
     where = ".".join(path if parameter is None else [parameter, *path]) or "input"
-    return Invalid(f"{where}: {first['msg']}{more}", code="job.input.invalid", field=where)
+    problem = {
+        "missing": f"the argument {where} is missing",
+        "extra_forbidden": f"there is no argument {where}",
+    }.get(first["type"], f"{where}: {first['msg']}")
+    return Invalid(problem + more, code="job.input.invalid", field=where)
 
 
 def _output_type(function: Callable[..., Any]) -> TypeAdapter[Any]:

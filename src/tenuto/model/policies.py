@@ -72,6 +72,13 @@ def resolve_retry_policy(max_attempts: int | None, retry: RetryPolicy | None) ->
     """Return the declared policy, given as a whole or as its ``max_attempts`` alone."""
     if retry is None:
         return RetryPolicy() if max_attempts is None else RetryPolicy(max_attempts=max_attempts)
+    if not isinstance(retry, RetryPolicy):
+        raise Invalid(
+            f"retry {quoted(retry, 60)} is not a RetryPolicy",
+            code="retry.type.invalid",
+            field="retry",
+            remedy="write it like RetryPolicy(max_attempts=5), or give max_attempts alone",
+        )
     if max_attempts is not None:
         raise Invalid(
             "max_attempts is given twice: directly and as part of retry",

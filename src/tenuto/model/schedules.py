@@ -57,6 +57,13 @@ class Plan:
     @classmethod
     def from_steps(cls, steps: Iterable[Step | Iterable[Step]]) -> Plan:
         """Make a plan of sequential steps; a list within the list is a parallel group."""
+        if isinstance(steps, Step):
+            raise Invalid(
+                f"the steps are one step, {steps.name!r}, instead of a list",
+                code="schedule.steps.not_a_list",
+                field="steps",
+                remedy="write it in brackets: [Step.job(...)]",
+            )
         return cls(tuple((each,) if isinstance(each, Step) else _make_group(each) for each in steps))
 
     @property
@@ -263,7 +270,7 @@ class ScheduleDefinition:
     trigger: Trigger
     plan: Plan
     description: str = ""
-    overlap: OverlapPolicy = OverlapPolicy.SKIP
+    overlap: OverlapPolicy | str = OverlapPolicy.SKIP
     misfire: Misfire = Misfire()
 
     def __post_init__(self) -> None:

@@ -6,6 +6,7 @@ kind validates the arguments when the schedule is saved.
 
 from __future__ import annotations
 
+import inspect
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
@@ -87,6 +88,20 @@ class RegisteredJob(Protocol):
     def dump_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str: ...
 
 
+def not_a_job_error(given: object) -> Invalid:
+    """Return the error for a value that was given instead of a job: what it is, and what to write instead."""
+    if inspect.iscoroutine(given):
+        given.close()  # it would never be awaited
+        problem, remedy = "the job was called instead of passed", "give the job, then its arguments: enqueue(job, 1, 2)"
+    elif isinstance(given, str):
+        problem, remedy = f"{quoted(given, 60)} is a text, not a job", "give the function with @app.job, not its name"
+    elif callable(given):
+        problem, remedy = f"{getattr(given, '__name__', quoted(given, 60))}() is not a job", "put @app.job above it"
+    else:
+        problem, remedy = f"{quoted(given, 60)} is not a job", "give a function with @app.job above it"
+    return Invalid(problem, code="job.type.invalid", field="job", remedy=remedy)
+
+
 @dataclass(frozen=True, slots=True)
 class Step:
     """One step of a plan. Fields that are None are taken from the job when the schedule is saved."""
@@ -137,6 +152,8 @@ class Step:
         cls, job: RegisteredJob, *args: Any, input: Mapping[str, Any] | None = None, **options: Unpack[StepOptions]
     ) -> Step:
         """A step that runs a Python job. Named arguments go into ``input``, separate from the step's options."""
+        if not hasattr(job, "dump_input"):
+            raise not_a_job_error(job)
         arguments = json.loads(job.dump_input(args, dict(input or {})))
         return cls(JOB, job.name, arguments, **_step_options(dict(options)))
 

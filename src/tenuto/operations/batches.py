@@ -16,13 +16,13 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.definitions import manifest_definitions
-from tenuto.errors import Conflict, NotFound
+from tenuto.errors import Conflict, Invalid, NotFound, quoted
 from tenuto.ids import new_id, new_ids
 from tenuto.model import validation
 from tenuto.model.actors import Actor
 from tenuto.model.manifests import Manifest
 from tenuto.model.operation_context import OperationCaller
-from tenuto.model.tasks import Settlement, cancelled_outcome
+from tenuto.model.tasks import Settlement, cancelled_outcome, parse_duration_seconds
 from tenuto.operations.batch_inputs import ChunkReader, KeyFunction, PipelinedWriter
 from tenuto.operations.dead_letters import DeadLetters
 from tenuto.operations.end_waiter import EndSignal, PollIntervals, wait_until_ended
@@ -90,7 +90,7 @@ class Batch:
         """Retry the permanently failed items and return their number."""
         return await self._batches.retry_failed(self.id, note=note)
 
-    async def wait(self, timeout: float | None = None) -> BatchDetails:
+    async def wait(self, timeout: float | str | timedelta | None = None) -> BatchDetails:
         """Wait until all items have ended and return the batch."""
         return await self._batches.wait(self.id, timeout)
 
@@ -125,6 +125,13 @@ class Batches(OperationGroup):
         with the same ``batch_key`` and the same inputs continues an interrupted one. If an input is invalid, the items
         before it remain stored and the batch stays incomplete; with ``atomic``, all items are stored or none.
         """
+        if not isinstance(manifest, Manifest | str):
+            raise Invalid(
+                f"{quoted(manifest, 60)} is not a manifest",
+                code="manifest.type.invalid",
+                field="manifest",
+                remedy="give what app.manifest(...) returned, or its external id; for a job, use app.enqueue_many",
+            )
         external_id = manifest if isinstance(manifest, str) else manifest.external_id
         operation = await self._begin("manifest.bulk", target=external_id, after={"batch_key": batch_key, "name": name})
         database, now, by = operation.database, operation.now, operation.actor
@@ -273,8 +280,9 @@ class Batches(OperationGroup):
         await self.get(id)
         return await self._dead_letters.retry_all_of_batch(id, note=note, request_id=request_id)
 
-    async def wait(self, id: UUID, timeout: float | None = None) -> BatchDetails:
+    async def wait(self, id: UUID, timeout: float | str | timedelta | None = None) -> BatchDetails:
         """Wait until all items of a batch have ended and return the batch."""
+        timeout_seconds = parse_duration_seconds(timeout, field="timeout")
 
         async def load_if_ended(_: bool) -> BatchDetails | None:
             found = await self.get(id)
@@ -283,12 +291,12 @@ class Batches(OperationGroup):
 
         def timeout_error() -> Conflict:
             return Conflict(
-                f"batch {id} has not ended after {timeout:g} s",
+                f"batch {id} has not ended after {timeout_seconds:g} s",
                 code="batch.wait.timeout",
                 remedy=f"raise the timeout, or see `tenuto batch show {id}`",
             )
 
-        return await wait_until_ended(load_if_ended, EndSignal(_POLL_INTERVALS), timeout, timeout_error)
+        return await wait_until_ended(load_if_ended, EndSignal(_POLL_INTERVALS), timeout_seconds, timeout_error)
 
 
 def _with_totals(batch: BatchOutcomes, rate_per_second: float) -> BatchDetails:

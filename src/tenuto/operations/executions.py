@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
@@ -18,7 +18,7 @@ from tenuto.model.executions import StepState
 from tenuto.model.operation_context import OperationCaller
 from tenuto.model.schedules import plan_from_json
 from tenuto.model.steps import Step
-from tenuto.model.tasks import OutcomeReason
+from tenuto.model.tasks import OutcomeReason, parse_duration_seconds
 from tenuto.operations.end_waiter import EndNotifications, PollIntervals, wait_until_ended
 from tenuto.operations.execution_timeline import ExecutionTimeline, GroupWindow, load_timeline
 from tenuto.operations.listing import check_limit, require_single_match
@@ -245,8 +245,9 @@ class Executions(OperationGroup):
             operation.database, id, operation.now, operation.actor, request, operation.entry.mark_unchanged
         )
 
-    async def wait(self, id: UUID, timeout: float | None = None) -> ExecutionDetails:
+    async def wait(self, id: UUID, timeout: float | str | timedelta | None = None) -> ExecutionDetails:
         """Wait until an execution has ended and return it."""
+        timeout_seconds = parse_duration_seconds(timeout, field="timeout")
         database = await self._open()
 
         async def load_if_ended(known_to_have_ended: bool) -> ExecutionDetails | None:
@@ -257,13 +258,13 @@ class Executions(OperationGroup):
 
         def timeout_error() -> Conflict:
             return Conflict(
-                f"execution {id} has not ended after {timeout:g} s",
+                f"execution {id} has not ended after {timeout_seconds:g} s",
                 code="execution.wait.timeout",
                 remedy=f"see its steps with `tenuto execution show {id}`",
             )
 
         with self._notifications.subscribe(database, id, POLL_INTERVALS) as signal:
-            return await wait_until_ended(load_if_ended, signal, timeout, timeout_error)
+            return await wait_until_ended(load_if_ended, signal, timeout_seconds, timeout_error)
 
 
 def _not_found(id: UUID) -> NotFound:

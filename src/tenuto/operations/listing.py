@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from datetime import datetime
 from uuid import UUID
 
@@ -32,6 +34,21 @@ def check_instant(instant: datetime | None, *, field: str) -> None:
             field=field,
             remedy="write it with an offset, such as 2031-12-25T00:00:00Z",
         )
+
+
+def check_id(given: object, *, noun: str) -> UUID:
+    """Return an id, given as a UUID or its text, or raise an error that names the mistake."""
+    if isinstance(given, UUID):
+        return given
+    if isinstance(given, str):
+        with suppress(ValueError):
+            return UUID(given)
+    remedy = f"give the UUID of the {noun}"
+    if inspect.iscoroutine(given):
+        given.close()  # it would never be awaited
+        remedy = "did you forget await?"
+    problem = "a coroutine" if inspect.iscoroutine(given) else quoted(given, 60)
+    raise Invalid(f"{problem} is not the id of a {noun}", code="id.invalid", field="id", remedy=remedy)
 
 
 def require_single_match(found: Sequence[UUID], prefix: str, *, noun: str, list_command: str) -> UUID:

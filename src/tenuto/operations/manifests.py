@@ -16,7 +16,7 @@ from tenuto.definitions.definition_files import DeclaredManifest
 from tenuto.definitions.manifest_definitions import MANIFESTS
 from tenuto.errors import Conflict, Invalid, NotFound, UnknownJob, quoted
 from tenuto.ids import new_id
-from tenuto.jobs.registry import Job
+from tenuto.jobs.registry import Job, require_job
 from tenuto.jobs.step_kind import StepCheck
 from tenuto.model import validation
 from tenuto.model.manifests import Manifest, ScheduleType, parse_on_dead_letter
@@ -308,6 +308,7 @@ def build_manifest(
     on_dead_letter: Literal["block", "continue"] = "block",
 ) -> Manifest:
     """Build a manifest of a job; omitted values come from the job. ``max_retries`` means ``max_attempts``."""
+    require_job(job)
     max_attempts = resolve_max_retries(max_retries, max_attempts=max_attempts, retry=retry)
     own_retry = (
         job.policy.retry if max_attempts is None and retry is None else resolve_retry_policy(max_attempts, retry)

@@ -50,9 +50,7 @@ def schedule_definition(
     misfire: Misfire | Mapping[str, Any] | str = "once",
 ) -> ScheduleDefinition:
     """Build a schedule definition; a list inside the list of steps is a step group that runs in parallel."""
-    return ScheduleDefinition(
-        name, trigger, Plan.from_steps(steps), description, OverlapPolicy(overlap), misfire_from_fields(misfire)
-    )
+    return ScheduleDefinition(name, trigger, Plan.from_steps(steps), description, overlap, misfire_from_fields(misfire))
 
 
 class Schedules(DefinitionOperations[DeclaredSchedule, ScheduleDefinition, Schedule]):

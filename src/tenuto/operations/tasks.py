@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, overload
@@ -14,13 +14,13 @@ from tenuto.diagnostics.task_diagnosis import Diagnosis, diagnose_task
 from tenuto.errors import Conflict, Invalid, NotFound, quoted
 from tenuto.ids import new_id
 from tenuto.jobs.context import current_context
-from tenuto.jobs.registry import Job
+from tenuto.jobs.registry import Job, require_job
 from tenuto.lifecycle import task_cancellation
 from tenuto.model.actors import Actor
-from tenuto.model.tasks import NewTask
+from tenuto.model.tasks import NewTask, parse_duration_seconds
 from tenuto.operations.batch_inputs import PipelinedWriter
 from tenuto.operations.end_waiter import EndSignal, PollIntervals, wait_until_ended
-from tenuto.operations.listing import check_instant, check_limit, require_single_match
+from tenuto.operations.listing import check_id, check_instant, check_limit, require_single_match
 from tenuto.operations.operation import OperationGroup
 from tenuto.store import activities, caller_transactions, step_checkpoints, tasks
 from tenuto.store.access.audit_recorder import AuditEntry
@@ -62,6 +62,7 @@ class TaskOperations(OperationGroup):
 
     async def enqueue(self, job: Job[..., Any], *args: Any, **kwargs: Any) -> Enqueued:
         """Enqueue a task with this input, checked against the job's signature. Set options with ``job.using(...)``."""
+        require_job(job)
         operation = await self._begin("task.create", target=job.name)
         task = new_task(job, job.dump_input(args, kwargs), operation.now, operation.actor)
         operation.entry.after = {"task_id": str(task.id)}
@@ -69,6 +70,7 @@ class TaskOperations(OperationGroup):
 
     async def enqueue_json(self, job: Job[..., Any], text: str, *, request_id: UUID | None = None) -> Enqueued:
         """Enqueue a task with untrusted JSON input. Calls with the same ``request_id`` create one task."""
+        require_job(job)
         operation = await self._begin("task.create", target=job.name)
         task = new_task(job, job.validate_input(text), operation.now, operation.actor, request_id)
         operation.entry.after = {"task_id": str(task.id)}
@@ -76,6 +78,7 @@ class TaskOperations(OperationGroup):
 
     async def once(self, job: Job[..., Any], /, *args: Any, at: datetime | str, **kwargs: Any) -> Enqueued:
         """Enqueue a one-shot: the job runs once, at this instant."""
+        require_job(job)
         operation = await self._begin("one_shot.create", target=job.name)
         task = new_task(job, job.dump_input(args, kwargs), operation.now, operation.actor)
         operation.entry.after = {"task_id": str(task.id)}
@@ -98,6 +101,7 @@ class TaskOperations(OperationGroup):
         The connection is one of asyncpg, psycopg 3 or Django, or a connection or session of SQLAlchemy. With a
         connection that needs an event loop, await the result. The app itself need not be open.
         """
+        require_job(job)
         driver = caller_transactions.find_driver(connection)
         context, now = self._caller.begin("task.create"), self._database_now()
         task = new_task(job, job.dump_input(args, kwargs), now or _UNKNOWN_INSTANT, context.actor)
@@ -120,6 +124,7 @@ class TaskOperations(OperationGroup):
         stores the previous one. No transaction is open while the iterator is read, so it may be slow. If an input is
         invalid, the earlier chunks remain stored.
         """
+        require_job(job)
         if job.options.key is not None:
             raise Invalid(
                 f"enqueue_many cannot give the key {quoted(job.options.key)} to several tasks",
@@ -137,14 +142,16 @@ class TaskOperations(OperationGroup):
                 await writer.submit(partial(tasks.enqueue_bulk, database, template, dumped))
         return writer.created_count
 
-    async def cancel(self, task_id: UUID) -> Literal["cancelled", "stopping"]:
+    async def cancel(self, task: Enqueued | UUID) -> Literal["cancelled", "stopping"]:
         """Cancel a task: at once if it is not running, otherwise by asking its code to stop."""
+        task_id = check_task_id(task)
         operation = await self._begin("task.cancel", target=str(task_id))
         return await task_cancellation.cancel_task(operation.database, task_id, operation.actor)
 
-    async def wait(self, task: Enqueued | UUID, timeout: float | None = None) -> ActivityDetails:
+    async def wait(self, task: Enqueued | UUID, timeout: float | str | timedelta | None = None) -> ActivityDetails:
         """Wait until a task has ended and return the activity of its last attempt."""
-        task_id = task.id if isinstance(task, Enqueued) else task
+        task_id = check_task_id(task)
+        timeout_seconds = parse_duration_seconds(timeout, field="timeout")
         database = await self._open()
 
         async def load_if_ended(_: bool) -> ActivityDetails | None:
@@ -154,17 +161,18 @@ class TaskOperations(OperationGroup):
 
         def timeout_error() -> Conflict:
             return Conflict(
-                f"task {task_id} has not ended after {timeout:g} s",
+                f"task {task_id} has not ended after {timeout_seconds:g} s",
                 code="task.wait.timeout",
                 remedy=f"see the reason with `tenuto task why {task_id}`",
             )
 
-        return await wait_until_ended(load_if_ended, EndSignal(_POLL_INTERVALS), timeout, timeout_error)
+        return await wait_until_ended(load_if_ended, EndSignal(_POLL_INTERVALS), timeout_seconds, timeout_error)
 
     # --- inspect ----------------------------------------------------------------------------------------------------
 
-    async def task(self, task_id: UUID) -> TaskDetails:
+    async def task(self, task: Enqueued | UUID) -> TaskDetails:
         """Return an open task."""
+        task_id = check_task_id(task)
         record = await activities.load_task(await self._open(), task_id)
         if record is None:
             raise NotFound(
@@ -180,7 +188,7 @@ class TaskOperations(OperationGroup):
 
     async def activity(self, activity_id: UUID) -> ActivityDetails:
         """Return the record of one attempt, whether waiting, running or ended."""
-        record = await activities.load_activity(await self._open(), activity_id)
+        record = await activities.load_activity(await self._open(), check_id(activity_id, noun="activity"))
         if record is None:
             raise NotFound(f"there is no activity {activity_id}", code="activity.not_found")
         return record
@@ -189,8 +197,9 @@ class TaskOperations(OperationGroup):
         """List ended attempts, newest first. Filter by state, name, queue or tag; page with ``below``."""
         return await activities.list_activities(await self._open(), ListFilters(**filters))
 
-    async def attempts(self, task_id: UUID) -> Sequence[ActivityDetails]:
+    async def attempts(self, task: Enqueued | UUID) -> Sequence[ActivityDetails]:
         """List all attempts of a task, first attempt first; the last one may not have started."""
+        task_id = check_task_id(task)
         records = await activities.list_attempts(await self._open(), task_id)
         if not records:
             raise NotFound(f"there is no task {task_id}", code="task.not_found")
@@ -200,11 +209,12 @@ class TaskOperations(OperationGroup):
         self, activity_id: UUID, *, above: UUID | None = None, limit: int = 50
     ) -> Sequence[ActivityRecord]:
         """List the attempts of tasks that a running job enqueued, oldest first; page with ``above``."""
-        await self.activity(activity_id)
-        return await activities.list_children(await self._open(), activity_id, above, check_limit(limit))
+        parent = await self.activity(activity_id)
+        return await activities.list_children(await self._open(), parent.id, above, check_limit(limit))
 
-    async def chain_steps(self, task_id: UUID) -> Sequence[ChainStepRecord]:
+    async def chain_steps(self, task: Enqueued | UUID) -> Sequence[ChainStepRecord]:
         """List the stored results and sleeps of a chain's steps, in order; empty for other tasks."""
+        task_id = check_task_id(task)
         return await step_checkpoints.list_steps_and_sleeps(await self._open(), task_id)
 
     async def stats(self, *, since: datetime, name: str | None = None, limit: int = 100) -> Sequence[JobStatistics]:
@@ -216,8 +226,9 @@ class TaskOperations(OperationGroup):
         """Count the tasks of a tag or an initiator."""
         return await activities.count_outcomes(await self._open(), tag, initiator_id)
 
-    async def why(self, task_id: UUID) -> Diagnosis:
+    async def why(self, task: Enqueued | UUID) -> Diagnosis:
         """Explain why a task is not running, as text and codes, or describe its run or its end."""
+        task_id = check_task_id(task)
         return await diagnose_task(await self._open(), task_id)
 
     async def find(self, prefix: str) -> UUID:
@@ -258,6 +269,11 @@ def new_task(job: Job[..., Any], input: str, now: datetime, actor: Actor, id: UU
 
 async def _enqueue_async(driver: Driver, connection: Any, task: NewTask, statements: Statements[UUID]) -> Enqueued:
     return _enqueued(task, await caller_transactions.run_async(driver, connection, statements))
+
+
+def check_task_id(task: Enqueued | UUID | str) -> UUID:
+    """Return the id of a task, given as an id or as the result of an enqueue."""
+    return task.id if isinstance(task, Enqueued) else check_id(task, noun="task")
 
 
 def _enqueued(task: NewTask, stored_id: UUID) -> Enqueued:

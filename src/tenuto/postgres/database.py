@@ -36,6 +36,10 @@ _TRANSIENT_STATES = frozenset(
 )
 _TRANSIENT_CLASSES = ("08",)
 _QUERY_CANCELED = "57014"
+_REJECTED_ID = re.compile(
+    r"query argument \$\d+: (.*) \((?:invalid UUID |'\w+' object has no attribute 'bytes')", re.DOTALL
+)
+"""How the driver rejects a value that is not an id."""
 _RESOURCE_REMEDIES = {
     "53100": "free disk space on the database server",
     "53200": "give the database server more memory, or use fewer connections",
@@ -334,6 +338,14 @@ def _translate_server_error(error: asyncpg.PostgresError) -> StoreError | Invali
     if state in ("22021", "22P05"):
         return Invalid(f"the database cannot store this text: {error}", code="database.text.not_storable")
     if isinstance(error, asyncpg.DataError) and "query argument" in str(error):  # rejected by the driver
+        if found := _REJECTED_ID.search(str(error)):
+            given = found[1]
+            return Invalid(
+                f"{given[:60]} is not an id",
+                code="id.invalid",
+                field="id",
+                remedy="did you forget await?" if "<coroutine " in given else "give a UUID",
+            )
         return Invalid(
             "a value is out of the range that can be stored",
             code="database.value.out_of_range",

@@ -24,6 +24,24 @@ DAY = timedelta(days=1)
 FIRST_YEAR, LAST_YEAR = 1970, 9000
 
 _PLACEHOLDER_ZONE = "Factory"  # listed in tzdata, but means that no zone is configured
+_ABBREVIATIONS = {
+    "BST": "Europe/London",
+    "CDT": "America/Chicago",
+    "CEST": "Europe/Berlin",
+    "CST": "America/Chicago",
+    "EDT": "America/New_York",
+    "EEST": "Europe/Helsinki",
+    "IST": "Asia/Kolkata",
+    "JST": "Asia/Tokyo",
+    "MDT": "America/Denver",
+    "MESZ": "Europe/Berlin",
+    "MEZ": "Europe/Berlin",
+    "PDT": "America/Los_Angeles",
+    "PST": "America/Los_Angeles",
+    "WEST": "Europe/Lisbon",
+}
+"""Frequent abbreviations that are not zones, each with a region that uses it. Some have several meanings."""
+_ABBREVIATION = re.compile(r"[A-Z]{2,5}")
 _NOT_IN_ZONE_NAMES = re.compile(r"[^A-Za-z0-9_+/-]")
 
 
@@ -48,6 +66,13 @@ def _load_zone(name: str) -> ZoneInfo:
     known = _known_names()
     if name in known and name != _PLACEHOLDER_ZONE:
         return ZoneInfo(name)
+    if _ABBREVIATION.fullmatch(name):
+        raise Invalid(
+            f"{name!r} is not the name of a time zone",
+            code="trigger.zone.abbreviation",
+            field="zone",
+            remedy=f"name a region, such as {_ABBREVIATIONS.get(name, 'Europe/Berlin')}: abbreviations are ambiguous",
+        )
     raise _unknown_zone(name, _nearest_name(name, known))
 
 
