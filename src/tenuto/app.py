@@ -43,6 +43,7 @@ from tenuto.operations.manifests import Manifests
 from tenuto.operations.operation import OperationGroup
 from tenuto.operations.plans import Plans
 from tenuto.operations.queues import QueueOperations
+from tenuto.operations.reports import Reports
 from tenuto.operations.schedules import Schedules
 from tenuto.operations.secrets import Secrets
 from tenuto.operations.tasks import TaskOperations
@@ -102,6 +103,7 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         self.dead_letters = DeadLetters(self.open, caller, self.jobs, self._current_settings)
         self.batches = Batches(self.open, caller, self.manifests, self.dead_letters)
         self.plans = Plans(self.open, caller, self.schedules, self.manifests, self.jobs, self.extension_registry)
+        self.reports = Reports(self.open, caller)
         self.api_keys = ApiKeys(self.open, caller)
         self.audit = AuditLog(self.open, self._current_settings)
         self.status = InstallationStatus(self.open, self._current_settings, self.extension_registry)

@@ -19,6 +19,7 @@ from tenuto.errors import Conflict, SchemaBehind, StoreError, TenutoError, Unava
 from tenuto.extension_registry import ExtensionRegistry
 from tenuto.jobs.registry import JobRegistry
 from tenuto.logs import Log
+from tenuto.maintenance.activity_rollups import ActivityRollups
 from tenuto.maintenance.housekeeping import RETENTION, Housekeeping
 from tenuto.maintenance.recovery import recover_lost_tasks
 from tenuto.observability.probe_server import ProbeServer
@@ -260,6 +261,7 @@ def scheduler_services(
         Scheduler(database, identity.name, poll_seconds, write_health_file).loop,
         ManifestManager(database, identity.name, poll_seconds).loop,
         AuditSealer(database, settings).loop,
+        ActivityRollups(database).loop,
         *extensions.background_services(ProcessRole.SCHEDULER),
     ]
 

@@ -519,3 +519,11 @@ async def test_timeline_route_returns_attempts_and_refuses_a_wrong_window(servic
     assert_problem(await service.get(f"{path}?groups=one"), 422, "execution.groups.invalid")
     unknown = "/api/v1/executions/01a1e30e-df3e-7536-8f11-1c7c02f1d0a1/timeline"
     assert_problem(await service.get(unknown), 404, "execution.not_found")
+
+
+async def test_series_route_returns_points_and_refuses_unknown_divisions(service: ApiClient) -> None:
+    found = await service.get_json("/api/v1/series?window=15m")
+    assert (found["point_seconds"], len(found["series"][0]["points"])) == (10, 90)
+    assert (await service.get_json("/api/v1/series?window=24h&by=name"))["series"] == []
+    assert_problem(await service.get("/api/v1/series?by=mood"), 422, "request.invalid")
+    assert_problem(await service.get("/api/v1/series?window=1s"), 422, "series.window.out_of_range")

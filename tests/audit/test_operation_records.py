@@ -41,7 +41,8 @@ QUERIES = {
     "manifests.versions",
     "dead_letters.find", "dead_letters.get", "dead_letters.groups", "dead_letters.list", "dead_letters.select",
     "dead_letters.summary", "batches.find", "batches.get", "batches.items", "batches.list", "batches.list_items",
-    "batches.wait", "plans.plan", "one_shots.find", "one_shots.list", "one_shots.list_ended", "one_shots.status",
+    "batches.wait", "plans.plan", "reports.series",
+    "one_shots.find", "one_shots.list", "one_shots.list_ended", "one_shots.status",
     "api_keys.authenticate", "api_keys.authenticate_session", "api_keys.get", "api_keys.list", "logs.names",
     "logs.read", "secrets.list", "secrets.resolve_text", "secrets.reveal", "extensions.inventory.items",
 }  # fmt: skip

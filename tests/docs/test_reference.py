@@ -154,6 +154,7 @@ def test_api_page_contains_every_operation_and_option() -> None:
 SECTIONS = {
     "Schedules": "schedules",
     "Executions": "executions",
+    "Reports": "reports",
     "Manifests": "manifests",
     "Batches": "batches",
     "Dead letters": "dead_letters",

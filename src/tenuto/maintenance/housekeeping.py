@@ -24,6 +24,7 @@ from tenuto.store import (
     executions,
     manifests,
     partitions,
+    rollups,
     schedules,
     step_checkpoints,
     workers,
@@ -43,6 +44,7 @@ RETENTION = (
     Retention("dead letters", dead_letters.delete_resolved_dead_letters),
     Retention("batches", batches.delete_old_batches),
     Retention("polls", manifests.delete_old_polls),
+    Retention("activity rollups", rollups.delete_old_hours),
     Retention("sessions", api_keys.delete_old_sessions),
     Retention("requests", idempotency_keys.delete_old_requests),
 )

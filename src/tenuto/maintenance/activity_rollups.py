@@ -1,0 +1,79 @@
+"""Add ended attempts to the time buckets that charts are drawn from.
+
+Any number of schedulers may do this. Each activity is added once, also if its transaction is committed late: the row of
+the progress is locked, and stores the transactions whose activities have been added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+
+from tenuto.logs import Log
+from tenuto.model.rollups import (
+    BUCKET_RETENTION,
+    BUCKET_SECONDS,
+    Dimension,
+    RollupCounts,
+    floor_to_bucket,
+)
+from tenuto.postgres.database import Connection, Database
+from tenuto.service.polling_loop import PollingLoop
+from tenuto.store import rollups
+from tenuto.store.rollups import EndedAttemptCount, RollupKey
+
+INTERVAL_SECONDS = 10.0
+_DELETED_ROWS = 2000
+
+log = Log("tenuto.activity_rollups")
+
+
+class ActivityRollups:
+    """Adds ended attempts every ten seconds. ``loop`` runs in the background."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self.loop = PollingLoop("tenuto-activity-rollups", self.run_cycle, log)
+
+    async def run_cycle(self) -> float:
+        """Run one cycle; return the seconds until the next one."""
+        now = self._database.clock.now()
+        await add_ended_activities(self._database, now)
+        for seconds, retention in BUCKET_RETENTION.items():
+            await rollups.expire_rollups(self._database, seconds, now - retention, _DELETED_ROWS)
+        return INTERVAL_SECONDS
+
+
+async def add_ended_activities(database: Database, now: datetime) -> int:
+    """Add the activities of all transactions that have ended; return their number."""
+
+    async def add(connection: Connection) -> int:
+        progress = await rollups.lock_progress(connection)
+        if progress is None:
+            return 0  # another scheduler is adding them
+        if progress.new_next_transaction_id < progress.next_transaction_id:
+            # Transaction ids started again: the database was restored from a dump, with the ids of the old server.
+            await rollups.store_progress(connection, progress, now)
+            log.warning("activity rollups restarted after a restore", since=now.isoformat())
+            return 0
+        ended = await rollups.count_new_activities(connection, progress)
+        await rollups.add_rollups(connection, sum_buckets(ended, now).items())
+        await rollups.store_progress(connection, progress, progress.since)
+        return sum(each.count for each in ended)
+
+    return await database.transaction(add)
+
+
+def sum_buckets(ended: Sequence[EndedAttemptCount], now: datetime) -> dict[RollupKey, RollupCounts]:
+    """Sum counts by bucket size and dimension; buckets that are past their retention are left out."""
+    sums: dict[RollupKey, RollupCounts] = {}
+    oldest = {seconds: now - BUCKET_RETENTION.get(seconds, timedelta(days=36_500)) for seconds in BUCKET_SECONDS}
+    for each in ended:
+        for seconds in BUCKET_SECONDS:
+            bucket_at = floor_to_bucket(each.bucket_at, seconds)
+            if bucket_at < oldest[seconds]:
+                continue
+            for dimension, label in ((Dimension.ALL, ""), (Dimension.QUEUE, each.queue), (Dimension.NAME, each.name)):
+                counts = sums.setdefault(RollupKey(seconds, dimension, label, bucket_at), RollupCounts())
+                counts.count(each.state, each.wait_bin, each.run_bin, each.count)
+    return sums

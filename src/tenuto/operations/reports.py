@@ -1,0 +1,169 @@
+"""Reports on the whole installation (``app.reports``): series of ended attempts for charts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+
+from tenuto.errors import Invalid
+from tenuto.model.rollups import Dimension, RollupCounts, choose_buckets, floor_to_bucket, percentile
+from tenuto.model.tasks import parse_duration_seconds
+from tenuto.operations.operation import OperationGroup
+from tenuto.store import rollups
+from tenuto.store.rollups import RollupRecord
+
+MAX_SERIES = 20
+"""The busiest queues or names are returned one by one."""
+MIN_WINDOW, MAX_WINDOW = timedelta(minutes=1), timedelta(days=366)
+
+SeriesDivision = Literal["outcome", "queue", "name"]
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptFigures:
+    """Outcomes of the attempts that ended in a span of time, their waits and durations."""
+
+    completed_count: int
+    warning_count: int
+    """Attempts that completed with a warning."""
+    error_count: int
+    """Attempts that completed with an error."""
+    failed_count: int
+    cancelled_count: int
+    wait_p50_seconds: float | None
+    """Half of the attempts waited no longer than this after they were due. Exact to a quarter, as all percentiles."""
+    wait_p95_seconds: float | None
+    run_p50_seconds: float | None
+    run_p95_seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesPoint(AttemptFigures):
+    """The figures of one span of time."""
+
+    at: datetime
+    """Start of the span."""
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """The figures of all attempts, or of those of a queue or a name."""
+
+    label: str | None
+    """The queue or name; None for all attempts."""
+    total: AttemptFigures
+    points: Sequence[SeriesPoint]
+    """Every span of the window, also those without attempts."""
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesReport:
+    """Ended attempts over a window of time."""
+
+    since: datetime
+    until: datetime
+    point_seconds: int
+    """Length of the span of a point."""
+    by: SeriesDivision
+    series: Sequence[Series]
+    omitted_label_count: int
+    """Number of further queues or names with attempts, beyond the busiest."""
+
+
+class Reports(OperationGroup):
+    """Reports on the whole installation."""
+
+    async def series(
+        self,
+        window: float | str | timedelta = "1h",
+        *,
+        by: SeriesDivision = "outcome",
+        queue: str | None = None,
+        name: str | None = None,
+    ) -> SeriesReport:
+        """Return how many attempts ended when, with outcomes, waits and durations.
+
+        Divided by outcome, the report has one series: of all attempts, or of one queue or name. Divided by queue or
+        name, it has one series for each of the 20 busiest. Schedulers add ended attempts every 10 seconds.
+        """
+        span = _check_window(window)
+        if queue is not None and name is not None:
+            raise Invalid("give a queue or a name, not both", code="series.filter.conflict", field="name")
+        if by != "outcome" and (queue is not None or name is not None):
+            raise Invalid(
+                f"a series by {by} cannot be filtered by queue or name",
+                code="series.filter.conflict",
+                field="by",
+                remedy="leave out the filter, or ask for by=outcome",
+            )
+        database = await self._open()
+        dimension, labels = _select_labels(by, queue, name)
+        bucket_seconds, point_seconds = choose_buckets(span, is_divided=by != "outcome")
+        until = floor_to_bucket(database.clock.now(), point_seconds) + timedelta(seconds=point_seconds)
+        since = until - max(1, round(span.total_seconds() / point_seconds)) * timedelta(seconds=point_seconds)
+        omitted_count = 0
+        if labels is None:
+            labels, label_count = await rollups.list_busiest_labels(
+                database, bucket_seconds, dimension, since, until, MAX_SERIES
+            )
+            omitted_count = label_count - len(labels)
+        rows = await rollups.list_rollups(database, bucket_seconds, dimension, since, until, labels)
+        by_label: dict[str, list[RollupRecord]] = {label: [] for label in labels}
+        for row in rows:
+            by_label[row.label].append(row)
+        series = [_make_series(label or None, found, since, until, point_seconds) for label, found in by_label.items()]
+        return SeriesReport(since, until, point_seconds, by, series, omitted_count)
+
+
+def _check_window(window: float | str | timedelta) -> timedelta:
+    seconds = parse_duration_seconds(window, field="window")
+    span = timedelta(seconds=min(max(seconds or 0.0, 0.0), 2 * MAX_WINDOW.total_seconds()))
+    if not MIN_WINDOW <= span <= MAX_WINDOW:
+        raise Invalid(
+            f"a window of {span.total_seconds():g} s is too {'short' if span < MIN_WINDOW else 'long'}",
+            code="series.window.out_of_range",
+            field="window",
+            remedy="give a duration from 1m to 366d, such as 6h",
+        )
+    return span
+
+
+def _select_labels(by: SeriesDivision, queue: str | None, name: str | None) -> tuple[Dimension, list[str] | None]:
+    if queue is not None or by == "queue":
+        return Dimension.QUEUE, None if queue is None else [queue]
+    if name is not None or by == "name":
+        return Dimension.NAME, None if name is None else [name]
+    return Dimension.ALL, [""]
+
+
+def _make_series(
+    label: str | None, rows: Sequence[RollupRecord], since: datetime, until: datetime, point_seconds: int
+) -> Series:
+    counts: dict[datetime, RollupCounts] = {}
+    at = since
+    while at < until:
+        counts[at] = RollupCounts()
+        at += timedelta(seconds=point_seconds)
+    total = RollupCounts()
+    for row in rows:
+        each = row.counts()
+        total.add(each)
+        counts[floor_to_bucket(row.bucket_at, point_seconds)].add(each)
+    points = [SeriesPoint(**_figures(each), at=at) for at, each in counts.items()]
+    return Series(label, AttemptFigures(**_figures(total)), points)
+
+
+def _figures(counts: RollupCounts) -> dict[str, Any]:
+    return {
+        "completed_count": counts.completed,
+        "warning_count": counts.warnings,
+        "error_count": counts.errors,
+        "failed_count": counts.failed,
+        "cancelled_count": counts.cancelled,
+        "wait_p50_seconds": percentile(counts.wait_bins, 0.5),
+        "wait_p95_seconds": percentile(counts.wait_bins, 0.95),
+        "run_p50_seconds": percentile(counts.run_bins, 0.5),
+        "run_p95_seconds": percentile(counts.run_bins, 0.95),
+    }
