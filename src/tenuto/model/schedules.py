@@ -246,6 +246,19 @@ def misfire_from_json(text: str) -> Misfire:
     return misfire_from_stored_fields(json.loads(text))
 
 
+def parse_overlap_policy(given: object) -> OverlapPolicy:
+    """Return an overlap policy from its name."""
+    try:
+        return OverlapPolicy(given)  # type: ignore[arg-type]
+    except ValueError:
+        raise Invalid(
+            f"unknown overlap policy {quoted(given, 60)}",
+            code="schedule.overlap.unknown",
+            field="overlap",
+            remedy=f"use one of {', '.join(OverlapPolicy)}",
+        ) from None
+
+
 def _parse_misfire_policy(given: object) -> MisfirePolicy:
     try:
         return MisfirePolicy(given)  # type: ignore[arg-type]
@@ -270,7 +283,7 @@ class ScheduleDefinition:
     trigger: Trigger
     plan: Plan
     description: str = ""
-    overlap: OverlapPolicy | str = OverlapPolicy.SKIP
+    overlap: OverlapPolicy = OverlapPolicy.SKIP
     misfire: Misfire = Misfire()
 
     def __post_init__(self) -> None:
@@ -289,15 +302,7 @@ class ScheduleDefinition:
                 remedy="make one with cron(...)",
             )
         validation.check_text(self.description, field="description", limit=4000)
-        try:
-            object.__setattr__(self, "overlap", OverlapPolicy(self.overlap))
-        except ValueError:
-            raise Invalid(
-                f"unknown overlap policy {quoted(self.overlap, 60)}",
-                code="schedule.overlap.unknown",
-                field="overlap",
-                remedy=f"use one of {', '.join(OverlapPolicy)}",
-            ) from None
+        object.__setattr__(self, "overlap", parse_overlap_policy(self.overlap))
 
     @property
     def key(self) -> str:

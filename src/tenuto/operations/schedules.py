@@ -22,6 +22,7 @@ from tenuto.model.schedules import (
     ScheduleDefinition,
     misfire_from_fields,
     override_arguments,
+    parse_overlap_policy,
 )
 from tenuto.model.steps import Step
 from tenuto.model.triggers import Trigger
@@ -50,7 +51,9 @@ def schedule_definition(
     misfire: Misfire | Mapping[str, Any] | str = "once",
 ) -> ScheduleDefinition:
     """Build a schedule definition; a list inside the list of steps is a step group that runs in parallel."""
-    return ScheduleDefinition(name, trigger, Plan.from_steps(steps), description, overlap, misfire_from_fields(misfire))
+    return ScheduleDefinition(
+        name, trigger, Plan.from_steps(steps), description, parse_overlap_policy(overlap), misfire_from_fields(misfire)
+    )
 
 
 class Schedules(DefinitionOperations[DeclaredSchedule, ScheduleDefinition, Schedule]):
