@@ -5,13 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
+from tenuto.model.triggers.zones import start_of_day
 from tenuto_identity.model import dn
 
 MAX_RESULT_BYTES: Final = 64 * 1024
@@ -79,7 +80,7 @@ class RuleClock:
 
     def midnight(self, day: date) -> datetime:
         """Return the instant at which a date begins in the zone of the rule."""
-        return datetime.combine(day, time(), ZoneInfo(self.zone)).astimezone(UTC)
+        return start_of_day(ZoneInfo(self.zone), day).astimezone(UTC)
 
 
 @dataclass(frozen=True, slots=True)

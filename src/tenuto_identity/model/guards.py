@@ -70,6 +70,9 @@ class GuardLimits:
         return (self.by_kind or {}).get(kind, self.default)
 
 
+DEFAULT_LIMITS = GuardLimits()
+
+
 @dataclass(frozen=True, slots=True)
 class Measure:
     """What a run would do: so many of so many are affected."""
