@@ -395,7 +395,7 @@ async def test_chain_step_with_unstorable_result_fails_permanently() -> None:
         return caught.value.message
 
     assert "step large (str) cannot be stored" in await run_error(large)
-    assert "step not_a_number (float) does not fit float" in await run_error(not_a_number)
+    assert "step not_a_number (float) cannot be stored: output is NaN or infinite" in await run_error(not_a_number)
     assert "cannot be stored as JSON" in await run_error(stops)
 
 

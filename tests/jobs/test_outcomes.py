@@ -5,14 +5,18 @@ from __future__ import annotations
 import asyncio
 import importlib.util
 import json
+import math
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
-from datetime import timedelta
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import BaseModel
 
 from tenuto import Actor, Context, Job, PermanentFailure, RetryLater, TenutoError
 from tenuto.clock import monotonic_seconds
@@ -85,6 +89,62 @@ def test_unstorable_result_completes_with_a_warning(harness: RunnerHarness, kind
     outcome = harness.run(create_job(harness, kind, lambda: value))
     assert (outcome.status, outcome.output) == (OutcomeStatus.COMPLETED_WITH_WARNING, None)
     assert "the result could not be stored" in load_error(outcome)["message"]
+
+
+@dataclass
+class Report:
+    mean: float
+    rows: list[Any] = field(default_factory=list)
+
+
+class Model(BaseModel):
+    mean: float | None = None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        (math.nan, "output"),
+        (-math.inf, "output"),
+        ({"mean": math.nan}, "output.mean"),
+        ({"rows": [1.5, {"mean": math.inf}]}, "output.rows[1].mean"),
+        ((1, math.nan), "output[1]"),
+        ({math.nan: 1}, "output.nan"),
+        (Report(math.nan), "output.mean"),
+        (Report(1.0, [math.nan]), "output.rows[0]"),
+        ([Model(mean=math.nan)], "output[0].mean"),
+    ],
+    ids=str,
+)
+def test_number_that_json_cannot_express_completes_with_a_warning_that_names_it(
+    harness: RunnerHarness, kind: str, value: Any, path: str
+) -> None:
+    outcome = harness.run(create_job(harness, kind, lambda: value))
+    assert (outcome.status, outcome.output) == (OutcomeStatus.COMPLETED_WITH_WARNING, None)
+    assert f"the result could not be stored: {path} is NaN or infinite" in load_error(outcome)["message"]
+
+
+@pytest.mark.parametrize(
+    ("value", "stored"),
+    [
+        ({"mean": None, "n": 1.5}, {"mean": None, "n": 1.5}),
+        (Decimal("NaN"), "NaN"),
+        ({None: 1}, {"None": 1}),
+        (Model(), {"mean": None}),
+        ([float("1e308"), -0.0, True], [1e308, -0.0, True]),
+        (
+            {"at": datetime(2030, 1, 1, tzinfo=UTC), "for": timedelta(seconds=90)},
+            {"at": "2030-01-01T00:00:00Z", "for": "PT1M30S"},
+        ),
+        ({frozenset({1})}, [[1]]),
+    ],
+    ids=str,
+)
+def test_result_with_null_or_odd_types_is_stored(harness: RunnerHarness, value: Any, stored: Any) -> None:
+    outcome = harness.run(create_job(harness, "plain", lambda: value))
+    assert outcome.status is OutcomeStatus.COMPLETED
+    assert json.loads(outcome.output or "") == stored
 
 
 def test_deeply_nested_result_completes_with_a_warning(harness: RunnerHarness) -> None:

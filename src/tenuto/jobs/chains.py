@@ -26,7 +26,7 @@ from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from tenuto.errors import EngineError, Invalid, quoted
 from tenuto.jobs.context import Context, PermanentFailure
-from tenuto.jobs.registry import Job
+from tenuto.jobs.registry import Job, refuse_lost_numbers
 from tenuto.model import validation
 
 _MAX_STEPS = 100
@@ -143,10 +143,13 @@ class ChainStep:
         suffix = "".join(f', "{name}": {_dump_messages(texts)}' for name, texts in messages.items() if texts)
         try:
             if isinstance(result, ChainEnd):
-                text = f'{{"stop": {_any_type.dump_json(result.value).decode()}{suffix}}}'
+                dumped = _any_type.dump_json(result.value)
+                refuse_lost_numbers(_any_type, result.value, dumped)
+                text = f'{{"stop": {dumped.decode()}{suffix}}}'
             else:
                 checked = self.output.validate_python(result)
                 dumped = self.output.dump_json(checked, by_alias=True, round_trip=True, warnings="error")
+                refuse_lost_numbers(self.output, checked, dumped)
                 # guard: chains.readable_result
                 self.output.validate_json(dumped)  # a checkpoint that cannot be read back must not be stored
                 text = f'{{"value": {dumped.decode()}{suffix}}}'

@@ -196,9 +196,9 @@ class Job(Generic[P, R]):
         """Return a result as JSON; None stays None."""
         if value is None:
             return None
-        return validation.check_json_text(
-            self._output.dump_json(value).decode("utf-8"), field="output", limit=validation.MAX_OUTPUT_BYTES
-        )
+        dumped = self._output.dump_json(value)
+        refuse_lost_numbers(self._output, value, dumped)
+        return validation.check_json_text(dumped.decode("utf-8"), field="output", limit=validation.MAX_OUTPUT_BYTES)
 
 
 def require_job(job: object) -> None:
@@ -407,6 +407,12 @@ def _to_invalid(error: pydantic.ValidationError, parameter: str | None = None) -
         "extra_forbidden": f"there is no argument {where}",
     }.get(first["type"], f"{where}: {first['msg']}")
     return Invalid(problem + more, code="job.input.invalid", field=where)
+
+
+def refuse_lost_numbers(adapter: TypeAdapter[Any], value: Any, dumped: bytes) -> None:
+    """Raise `Invalid` if pydantic wrote ``null`` for a number that JSON cannot express."""
+    if b"null" in dumped or b'"None"' in dumped:
+        validation.refuse_non_finite_numbers(adapter.dump_python(value), field="output")
 
 
 def _output_type(function: Callable[..., Any]) -> TypeAdapter[Any]:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from math import isfinite
 from typing import Any
 
 from pydantic_core import from_json
@@ -58,6 +60,32 @@ def dump_json(value: Any, *, field: str, limit: int = MAX_INPUT_BYTES) -> str:
     except (TypeError, ValueError) as error:
         raise _not_json(field, str(error)) from error
     return check_json_text(text, field=field, limit=limit)
+
+
+def find_non_finite_number(value: Any, path: str) -> str | None:
+    """Return the path of the first NaN or infinite number in plain data, such as ``output.mean``; None without one.
+    JSON has no such numbers, and serialisers write ``null`` instead."""
+    if isinstance(value, float):
+        return None if isfinite(value) else path
+    if isinstance(value, Mapping):
+        children = [(f"{path}.{key}", each) for key, each in value.items()]
+        children += [(f"{path}.{key}", key) for key in value if isinstance(key, float)]
+    elif isinstance(value, list | tuple | set | frozenset | deque):
+        children = [(f"{path}[{index}]", each) for index, each in enumerate(value)]
+    else:
+        return None
+    return next((found for place, each in children if (found := find_non_finite_number(each, place))), None)
+
+
+def refuse_non_finite_numbers(value: Any, *, field: str) -> None:
+    """Raise `Invalid` if plain data contains NaN or an infinite number."""
+    if (path := find_non_finite_number(value, field)) is not None:
+        raise Invalid(
+            f"{path} is NaN or infinite, which JSON cannot express",
+            code="value.number.not_finite",
+            field=path,
+            remedy="return None or a text in its place",
+        )
 
 
 def check_text(text: str, *, field: str, limit: int) -> str:
