@@ -25,6 +25,7 @@ from tenuto.maintenance.recovery import recover_lost_tasks
 from tenuto.observability.probe_server import ProbeServer
 from tenuto.observability.status import InstallationStatus
 from tenuto.postgres.database import Database
+from tenuto.scheduling import firing
 from tenuto.scheduling.manifest_manager import ManifestManager
 from tenuto.scheduling.scheduler import Scheduler
 from tenuto.service.health_file import HealthFile
@@ -237,8 +238,16 @@ def worker_services(
     database: Database, settings: Settings, extensions: ExtensionRegistry, *identities: ProcessIdentity
 ) -> list[Service]:
     """Return the services of a worker process besides the worker itself."""
+    quarantine = firing.new_quarantine()
+
+    async def start_queued_runs() -> float:
+        # A scheduler starts them at once. Without one, a run that a caller asked for must not wait for ever.
+        await firing.start_queued_runs(database, database.clock.now(), identities[0].name, quarantine)
+        return settings.sweep_seconds * random.uniform(0.7, 1.3)
+
     return [
         *maintenance_services(database, settings, extensions, *identities),
+        PollingLoop("tenuto-queued-runs", start_queued_runs, log, delay_seconds=min(1.0, settings.sweep_seconds)),
         *extensions.background_services(ProcessRole.WORKER),
     ]
 

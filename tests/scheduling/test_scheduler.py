@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
@@ -278,3 +279,41 @@ async def test_ledger_of_a_busy_week_is_complete(db: Database) -> None:
         expected.append(instant)
         instant = trigger.next_after(instant)
     assert [row["due_at"] for row in await db.fetch_all("SELECT due_at FROM tenuto.occurrences ORDER BY 1")] == expected
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overlap", ["cancel_previous", "queue_one"])
+async def test_worker_starts_a_queued_run_without_a_scheduler(app: Tenuto, worker: WorkerFactory, overlap: str) -> None:
+    is_over = threading.Event()
+
+    @app.job
+    async def wait() -> None:
+        while not is_over.is_set():  # noqa: ASYNC110 — set in another thread
+            await asyncio.sleep(0.02)
+
+    await app.schedules.create(schedule_definition("s", manual(), [Step.job(wait)], overlap=overlap))
+    async with worker():
+        first = await app.schedules.run("s")
+        assert first.execution_id is not None
+        await eventually(lambda: find_running_step(app))
+        second = await app.schedules.run("s")
+        assert (second.decision, second.execution_id) == ("queued", None)
+        if overlap == "cancel_previous":
+            await eventually(lambda: has_ended(app, first.execution_id))
+        is_over.set()
+        await eventually(lambda: has_two_ended_runs(app), timeout=30)
+    ended = {run.id: run.state for run in await list_runs(app, "s")}
+    assert ended.pop(first.execution_id) == ("cancelled" if overlap == "cancel_previous" else "completed")
+    assert list(ended.values()) == ["completed"]
+
+
+async def has_ended(app: Tenuto, execution_id: Any) -> bool:
+    return (await app.executions.get(execution_id)).ended_at is not None
+
+
+async def has_two_ended_runs(app: Tenuto) -> bool:
+    return len([run for run in await list_runs(app, "s") if run.ended_at is not None]) == 2
+
+
+async def find_running_step(app: Tenuto) -> Any:
+    return await (await app.open()).fetch_value("SELECT id FROM tenuto.tasks WHERE state = 'running'")
