@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, nullcontext
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ from tenuto.operations.dead_letters import DeadLetters
 from tenuto.operations.executions import Executions
 from tenuto.operations.extension_operations import ExtensionOperations
 from tenuto.operations.logs import Logs
-from tenuto.operations.manifests import Manifests
+from tenuto.operations.manifests import Manifests, check_manifest_step
 from tenuto.operations.operation import OperationGroup
 from tenuto.operations.plans import Plans
 from tenuto.operations.queues import QueueOperations
@@ -117,7 +118,7 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
             StepKind(
                 MANIFEST,
                 lambda: manifest_step.manifest_step_job(self.open, self.manifests.run),
-                check=self.manifests.check_step,
+                check=partial(check_manifest_step, self.jobs),
             )
         )
         self.jobs.load_more_kinds = self._register_extension_kinds

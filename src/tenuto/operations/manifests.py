@@ -244,29 +244,6 @@ class Manifests(DefinitionOperations[DeclaredManifest, Manifest, StoredManifest]
         operation = await self._begin("manifest.poll")
         return await manifest_manager.poll_manifests(operation.database, operation.now, operation.actor.name)
 
-    async def check_step(self, check: StepCheck) -> None:
-        """Check a step that runs a manifest: the manifest exists, and its job accepts the input of the step."""
-        external_id = check.arguments["manifest"]
-        if external_id in check.declared.get("manifests", ()):
-            return  # checked again when the files are applied
-        stored = await manifests.find_manifest(check.connection, external_id)
-        if stored is None:
-            similar = await manifests.find_similar_external_ids(check.connection, external_id)
-            raise Invalid(
-                f"there is no manifest {external_id!r}",
-                code="schedule.step.manifest_not_found",
-                field="arguments.manifest",
-                remedy=f"did you mean {similar[0]!r}?" if similar else "create the manifest first",
-            )
-        job = self._jobs.jobs_by_name.get(stored.manifest.job)
-        if job is None:
-            return  # a job of another program: its worker checks the input
-        try:
-            _dump_run_input(job, stored.manifest, check.arguments.get("input"))
-        except Invalid as error:
-            field = "arguments.input" if error.field is None else f"arguments.input.{error.field}"
-            raise Invalid(error.message, code=error.code, field=field, remedy=error.remedy) from error
-
     # --- internals --------------------------------------------------------------------------------------------------
 
     def _job(self, stored: StoredManifest) -> Job[..., Any]:
@@ -275,6 +252,30 @@ class Manifests(DefinitionOperations[DeclaredManifest, Manifest, StoredManifest]
     def item_serializer(self, stored: StoredManifest) -> Callable[[Any], str]:
         """Return the function that serialises the input of one item."""
         return _item_serializer(self._job(stored), stored.manifest.properties)
+
+
+async def check_manifest_step(jobs: JobRegistry, check: StepCheck) -> None:
+    """Check a step that runs a manifest: the manifest exists, and its job accepts the input of the step."""
+    external_id = check.arguments["manifest"]
+    if external_id in check.declared.get("manifests", ()):
+        return  # checked again when the files are applied
+    stored = await manifests.find_manifest(check.connection, external_id)
+    if stored is None:
+        similar = await manifests.find_similar_external_ids(check.connection, external_id)
+        raise Invalid(
+            f"there is no manifest {external_id!r}",
+            code="schedule.step.manifest_not_found",
+            field="arguments.manifest",
+            remedy=f"did you mean {similar[0]!r}?" if similar else "create the manifest first",
+        )
+    job = jobs.jobs_by_name.get(stored.manifest.job)
+    if job is None:
+        return  # a job of another program: its worker checks the input
+    try:
+        _dump_run_input(job, stored.manifest, check.arguments.get("input"))
+    except Invalid as error:
+        field = "arguments.input" if error.field is None else f"arguments.input.{error.field}"
+        raise Invalid(error.message, code=error.code, field=field, remedy=error.remedy) from error
 
 
 def _dump_run_input(job: Job[..., Any], manifest: Manifest, arguments: Mapping[str, Any] | None) -> str:
