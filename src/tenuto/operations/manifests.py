@@ -16,7 +16,7 @@ from tenuto.definitions.definition_files import DeclaredManifest
 from tenuto.definitions.manifest_definitions import MANIFESTS
 from tenuto.errors import Conflict, Invalid, NotFound, UnknownJob, quoted
 from tenuto.ids import new_id
-from tenuto.jobs.registry import Job, JobRegistry
+from tenuto.jobs.registry import Job, JobRegistry, require_job
 from tenuto.jobs.step_kind import StepCheck
 from tenuto.model import validation
 from tenuto.model.manifests import Manifest, ScheduleType, parse_on_dead_letter
