@@ -163,7 +163,7 @@ def require_tls_beyond_loopback(settings: Settings, host: str) -> None:
         f"web_host {host} is reachable from other machines, but TLS is not configured",
         code="web.tls.missing",
         field="web_host",
-        remedy="set TENUTO_WEB_TLS_CERTIFICATE and TENUTO_WEB_TLS_KEY; behind a TLS proxy, TENUTO_WEB_BEHIND_PROXY=true",
+        remedy="set TENUTO_WEB_TLS_CERTIFICATE and TENUTO_WEB_TLS_KEY; behind a TLS proxy TENUTO_WEB_BEHIND_PROXY=true",
     )
 
 
