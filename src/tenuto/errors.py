@@ -48,6 +48,8 @@ class Invalid(UserError):
 
     item: int | None = None
     """In a batch: number of the input at fault, counted from 1. Later inputs may have been read already."""
+    position: int | None = None
+    """In a filter: number of the character at fault, counted from 0."""
 
 
 class NotFound(UserError):

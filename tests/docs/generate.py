@@ -1,4 +1,4 @@
-"""Generates the reference pages (settings, command line, metrics, errors, HTTP API) and the picture of the README.
+"""Generates the reference pages (settings, commands, metrics, errors, filters, HTTP API) and the README's picture.
 
 `scripts/docs` writes them; a test fails when they are out of date.
 """
@@ -27,6 +27,7 @@ from tenuto.observability.prometheus import DATABASE_METRICS, PROCESS_METRICS
 from tenuto.observability.status import METRICS_INTERVAL_SECONDS
 from tenuto.settings import Settings, WorkerSettings
 from tests.docs.error_reference import errors_page
+from tests.docs.filter_reference import filters_page
 from tests.docs.http_reference import http_page
 from tests.docs.readme_picture import execution_picture
 
@@ -305,6 +306,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "cli.md": cli_page,
     "metrics.md": metrics_page,
     "errors.md": lambda: errors_page(GENERATED.format(source="`src/tenuto`")),
+    "filters.md": lambda: filters_page(GENERATED.format(source="`src/tenuto/model/filter_keys.py`")),
     "http-api.md": lambda: http_page(GENERATED.format(source="the OpenAPI document of `src/tenuto/api`")),
     "../execution.svg": execution_picture,
 }

@@ -9,6 +9,8 @@ import pytest
 
 from tenuto.ids import new_id, smallest_id_at
 from tenuto.lifecycle import completion
+from tenuto.model.filter_keys import DEAD_LETTER_KEYS
+from tenuto.model.filters import Filter
 from tenuto.model.policies import RetryPolicy, TaskPolicy
 from tenuto.postgres.database import Connection, Database, DatabaseError
 from tenuto.store import dead_letters
@@ -188,7 +190,7 @@ async def test_dead_letters_are_listed_grouped_and_selected(db: Database, me: UU
     await acknowledge(db, all_ids[0])
     assert await select() == all_ids[1:]
     listed = await dead_letters.list_dead_letters(
-        db, below=all_ids[3], state="awaiting_intervention", manifest=None, fingerprint=None, batch=None, limit=1
+        db, Filter(DEAD_LETTER_KEYS).where(state="awaiting_intervention"), below=all_ids[3], limit=1
     )
     assert [dead_letter.id for dead_letter in listed] == [all_ids[2]]
 

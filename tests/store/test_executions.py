@@ -5,11 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from tenuto.ids import new_id
 from tenuto.model.actors import Actor
+from tenuto.model.filter_keys import EXECUTION_KEYS
+from tenuto.model.filters import Filter
 from tenuto.model.policies import TaskPolicy
 from tenuto.postgres.database import Database, DatabaseError
 from tenuto.store import executions
@@ -120,16 +123,16 @@ async def test_executions_are_paged_and_filtered(db: Database, register_worker: 
     await run_claimable_steps(db, me, a="failed")
     second = await start_execution(db, "b", name="two")
     third = await start_execution(db, "c", name="three")
-    everything: dict[str, Any] = {"below": None, "state": None, "schedule_id": None, "limit": 10}
 
-    async def list_ids(**given: Any) -> list[Any]:
-        return [row.id for row in await executions.list_executions(db, **{**everything, **given})]
+    async def list_ids(*, below: UUID | None = None, limit: int = 10, **values: str) -> list[UUID]:
+        filter = Filter(EXECUTION_KEYS).where(**values)
+        return [row.id for row in await executions.list_executions(db, filter, below=below, limit=limit)]
 
     assert await list_ids() == [third, second, first]
     assert await list_ids(limit=2) == [third, second]
     assert await list_ids(below=second) == [first]
     assert await list_ids(state="failed") == [first]
-    assert await list_ids(schedule_id=(await load_execution(db, second)).schedule_id) == [second]
+    assert await list_ids(schedule="no such schedule") == []
 
 
 async def test_old_executions_are_deleted_in_batches_and_open_ones_kept(

@@ -12,6 +12,7 @@ from fastapi import Query
 from pydantic import BaseModel, Field
 
 from tenuto.errors import Invalid, quoted
+from tenuto.model.filters import Filter
 
 T = TypeVar("T")
 
@@ -28,6 +29,9 @@ class Page(BaseModel, Generic[T]):
 
     items: list[T]
     next: str | None = Field(description="Cursor of the next page for `after`; null on the last page.")
+    searched: int | None = Field(
+        default=None, description="Number of newest records that the filter searched; null if it searched all."
+    )
 
 
 class Items(BaseModel, Generic[T]):
@@ -36,9 +40,15 @@ class Items(BaseModel, Generic[T]):
     items: list[T]
 
 
-def make_page(items: Sequence[T], limit: int, key: Callable[[T], tuple[Any, ...]]) -> Page[T]:
+def make_page(
+    items: Sequence[T], limit: int, key: Callable[[T], tuple[Any, ...]], filter: Filter | None = None
+) -> Page[T]:
     """Return a page with the cursor of the next one if this page is full."""
-    return Page(items=list(items), next=encode_cursor(*key(items[-1])) if len(items) == limit else None)
+    return Page(
+        items=list(items),
+        next=encode_cursor(*key(items[-1])) if len(items) == limit else None,
+        searched=None if filter is None else filter.searched_count,
+    )
 
 
 def encode_cursor(*parts: Any) -> str:

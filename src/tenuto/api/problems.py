@@ -42,6 +42,7 @@ class FieldProblem(BaseModel):
 
     field: str
     message: str
+    position: int | None = Field(default=None, description="In a filter: the character at fault, counted from 0.")
 
 
 class Problem(BaseModel):
@@ -131,11 +132,16 @@ async def _handle_tenuto_error(request: Request, error: Exception) -> JSONRespon
                 title=title,
                 status=status,
                 detail=error.message,
-                errors=[FieldProblem(field=error.field, message=error.message)] if error.field else None,
+                errors=[_field_problem(error)] if error.field else None,
                 remedy=error.remedy,
             )
             return problem_response(request, problem, {"Retry-After": "1"} if status == 503 else None)
     return await _handle_unexpected_error(request, error)
+
+
+def _field_problem(error: TenutoError) -> FieldProblem:
+    position = error.position if isinstance(error, Invalid) else None
+    return FieldProblem(field=error.field or "", message=error.message, position=position)
 
 
 async def _handle_validation_error(request: Request, error: Exception) -> JSONResponse:

@@ -18,11 +18,14 @@ from tenuto.audit.verifier import Verification, VerifierCursor
 from tenuto.errors import Invalid, NotFound
 from tenuto.model import validation
 from tenuto.model.audit_chain import AuditKeys, SealedEntry
-from tenuto.operations.listing import OpenDatabase, check_instant, check_limit
+from tenuto.model.filter_keys import AUDIT_KEYS
+from tenuto.model.filters import Filter
+from tenuto.operations.listing import OpenDatabase, build_filter, check_instant, check_limit
 from tenuto.postgres.database import Database
 from tenuto.settings import Settings
 from tenuto.store.access import audit_log
 from tenuto.store.access.audit_log import AuditEntryRecord
+from tenuto.store.filter_sql import CappedCount
 
 _EXPORT_PAGE_SIZE = 500
 _MAX_UNSEALED_ENTRIES = 5000
@@ -37,6 +40,7 @@ class AuditLog:
 
     async def list(
         self,
+        where: str | Filter | None = None,
         *,
         below: UUID | None = None,
         actor: str | None = None,
@@ -46,25 +50,47 @@ class AuditLog:
         until: datetime | None = None,
         limit: int = 50,
     ) -> Sequence[AuditEntryRecord]:
-        """List entries, newest first.
+        """List entries, newest first; page with ``below``.
 
-        Filter by actor (name or id), action (``schedule`` or ``schedule.disable``), target and time.
+        ``where`` is a filter such as ``action:schedule by:ana at:>7d``. The other arguments are shorthands: actor (name
+        or id), action (``schedule`` or ``schedule.disable``), target, and a period.
         """
+        database = await self._open()
+        filter = self._build_filter(database, where, actor, action, target, since, until)
+        return await audit_log.list_entries(database, filter, below=below, limit=check_limit(limit))
+
+    async def count(
+        self,
+        where: str | Filter | None = None,
+        *,
+        actor: str | None = None,
+        action: str | None = None,
+        target: str | None = None,
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> CappedCount:
+        """Count entries, exactly up to 10,000; the arguments are those of `list`."""
+        database = await self._open()
+        filter = self._build_filter(database, where, actor, action, target, since, until)
+        return await audit_log.count_entries(database, filter)
+
+    def _build_filter(
+        self,
+        database: Database,
+        where: str | Filter | None,
+        actor: str | None,
+        action: str | None,
+        target: str | None,
+        since: datetime | None,
+        until: datetime | None,
+    ) -> Filter:
         for field, text in (("actor", actor), ("action", action), ("target", target)):
             if text is not None:
                 validation.check_label(text, field=field)
         check_instant(since, field="since")
         check_instant(until, field="until")
-        return await audit_log.list_entries(
-            await self._open(),
-            below=below,
-            actor=actor,
-            action=action,
-            target=target,
-            since=since,
-            until=until,
-            limit=check_limit(limit),
-        )
+        filter = build_filter(AUDIT_KEYS, where, database.clock.now())
+        return filter.where(by=actor, action=action, target=target).within("at", since, until)
 
     async def get(self, id: UUID) -> AuditEntryRecord:
         """Return an entry with its position in the chain and its seal."""

@@ -20,19 +20,22 @@ from tenuto.errors import Conflict, Invalid, NotFound, quoted
 from tenuto.ids import new_id, new_ids
 from tenuto.model import validation
 from tenuto.model.actors import Actor
+from tenuto.model.filter_keys import BATCH_KEYS
+from tenuto.model.filters import Filter
 from tenuto.model.manifests import Manifest
 from tenuto.model.operation_context import OperationCaller
 from tenuto.model.tasks import Settlement, cancelled_outcome, parse_duration_seconds
 from tenuto.operations.batch_inputs import ChunkReader, KeyFunction, PipelinedWriter
 from tenuto.operations.dead_letters import DeadLetters
 from tenuto.operations.end_waiter import EndSignal, PollIntervals, wait_until_ended
-from tenuto.operations.listing import MAX_LIMIT, check_limit, require_single_match
+from tenuto.operations.listing import MAX_LIMIT, build_filter, check_limit, require_single_match
 from tenuto.operations.manifests import Manifests
 from tenuto.operations.operation import OpenDatabase, Operation, OperationGroup
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling.manifest_manager import new_run
 from tenuto.store import activities, batches, manifests, task_outcomes
 from tenuto.store.batches import BatchItemRecord, BatchOutcomes, BatchRecord, StoredBatch
+from tenuto.store.filter_sql import CappedCount
 from tenuto.store.manifests import NewRun, StoredManifest
 
 CHUNK_SIZE = 5000
@@ -233,10 +236,22 @@ class Batches(OperationGroup):
         return require_single_match(found, text, noun="batch", list_command="`tenuto batch list`")
 
     async def list(
-        self, *, below: UUID | None = None, manifest: str | None = None, limit: int = 50
+        self, where: str | Filter | None = None, *, below: UUID | None = None, limit: int = 50, **values: Any
     ) -> Sequence[BatchRecord]:
-        """List batches, newest first."""
-        return await batches.list_batches(await self._open(), below=below, manifest=manifest, limit=check_limit(limit))
+        """List batches, newest first; page with ``below``.
+
+        ``where`` is a filter such as ``paused:yes created:>1d``; further arguments are exact values of its keys, such
+        as ``manifest="invoices"``.
+        """
+        database = await self._open()
+        filter = build_filter(BATCH_KEYS, where, database.clock.now()).where(**values)
+        return await batches.list_batches(database, filter, below=below, limit=check_limit(limit))
+
+    async def count(self, where: str | Filter | None = None, **values: Any) -> CappedCount:
+        """Count batches, exactly up to 10,000; the arguments are those of `list`."""
+        database = await self._open()
+        filter = build_filter(BATCH_KEYS, where, database.clock.now()).where(**values)
+        return await batches.count_batches(database, filter)
 
     async def items(self, id: UUID, *, state: str | None = None) -> AsyncIterator[BatchItemRecord]:
         """Iterate over all items of a batch with their outcomes."""

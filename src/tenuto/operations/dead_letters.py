@@ -20,8 +20,10 @@ from tenuto.jobs.registry import JobRegistry
 from tenuto.model import validation
 from tenuto.model.actors import Actor
 from tenuto.model.dead_letters import DeadLetterState
+from tenuto.model.filter_keys import DEAD_LETTER_KEYS
+from tenuto.model.filters import Filter
 from tenuto.model.operation_context import OperationCaller
-from tenuto.operations.listing import MAX_LIMIT, check_instant, check_limit, require_single_match
+from tenuto.operations.listing import MAX_LIMIT, build_filter, check_instant, check_limit, require_single_match
 from tenuto.operations.operation import OpenDatabase, Operation, OperationGroup
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling.manifest_manager import new_run
@@ -29,6 +31,7 @@ from tenuto.settings import Settings
 from tenuto.store import activities, batches, dead_letters, manifests, step_checkpoints
 from tenuto.store.batches import BatchLock
 from tenuto.store.dead_letters import DeadLetterDetails, DeadLetterRecord, FailureGroup, OpenDeadLetter
+from tenuto.store.filter_sql import CappedCount
 from tenuto.store.manifests import GroupSettings, NewRun, StoredManifest
 
 MakeInput = Callable[[StoredManifest], str]
@@ -48,23 +51,34 @@ class DeadLetters(OperationGroup):
 
     async def list(
         self,
+        where: str | Filter | None = None,
         *,
         below: UUID | None = None,
-        state: str | None = DeadLetterState.AWAITING_INTERVENTION,
-        manifest: str | None = None,
-        fingerprint: str | None = None,
-        batch: UUID | None = None,
         limit: int = 50,
+        state: str | None = DeadLetterState.AWAITING_INTERVENTION,
+        **values: Any,
     ) -> Sequence[DeadLetterRecord]:
-        """List dead letters, newest first."""
-        return await dead_letters.list_dead_letters(
-            await self._open(),
-            below=below,
-            state=state,
-            manifest=manifest,
-            fingerprint=fingerprint,
-            batch=batch,
-            limit=check_limit(limit),
+        """List dead letters, newest first; page with ``below``.
+
+        ``where`` is a filter such as ``error:~timeout created:>1d``; further arguments are exact values of its keys,
+        such as ``manifest="invoices"``. Without a state in the filter, only open ones are listed, unless ``state`` is
+        None.
+        """
+        database = await self._open()
+        filter = _build_filter(where, database.clock.now(), state, values)
+        return await dead_letters.list_dead_letters(database, filter, below=below, limit=check_limit(limit))
+
+    async def count(
+        self,
+        where: str | Filter | None = None,
+        *,
+        state: str | None = DeadLetterState.AWAITING_INTERVENTION,
+        **values: Any,
+    ) -> CappedCount:
+        """Count dead letters, exactly up to 10,000; the arguments are those of `list`."""
+        database = await self._open()
+        return await dead_letters.count_dead_letters(
+            database, _build_filter(where, database.clock.now(), state, values)
         )
 
     async def groups(
@@ -223,6 +237,11 @@ class DeadLetters(OperationGroup):
                 field="note",
                 remedy="give the reason, or set TENUTO_DEAD_LETTER_NOTE_REQUIRED=false",
             )
+
+
+def _build_filter(where: str | Filter | None, now: datetime, state: str | None, values: Mapping[str, Any]) -> Filter:
+    filter = build_filter(DEAD_LETTER_KEYS, where, now).where(**values)
+    return filter if filter.has_key("state") else filter.where(state=state)
 
 
 async def _resolve_in_chunks(

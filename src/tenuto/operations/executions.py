@@ -15,17 +15,21 @@ from tenuto.ids import new_id
 from tenuto.lifecycle import execution_control
 from tenuto.model.actors import ActorType
 from tenuto.model.executions import StepState
+from tenuto.model.filter_keys import EXECUTION_KEYS
+from tenuto.model.filters import Filter
 from tenuto.model.operation_context import OperationCaller
 from tenuto.model.schedules import plan_from_json
 from tenuto.model.steps import Step
 from tenuto.model.tasks import OutcomeReason, parse_duration_seconds
 from tenuto.operations.end_waiter import EndNotifications, PollIntervals, wait_until_ended
 from tenuto.operations.execution_timeline import ExecutionTimeline, GroupWindow, load_timeline
-from tenuto.operations.listing import check_limit, require_single_match
+from tenuto.operations.listing import build_filter, check_limit, require_single_match
 from tenuto.operations.operation import OpenDatabase, OperationGroup
 from tenuto.operations.schedules import find_schedule_id
+from tenuto.postgres.database import Database
 from tenuto.store import activities, executions
 from tenuto.store.executions import ExecutionRecord, StepAttempt, StoredExecution
+from tenuto.store.filter_sql import CappedCount
 
 POLL_INTERVALS = PollIntervals(first_seconds=0.002, growth=1.2)
 """Intervals between polls for the end of an execution, while no notifications can be received."""
@@ -206,18 +210,35 @@ class Executions(OperationGroup):
 
     async def list(
         self,
+        where: str | Filter | None = None,
         *,
         below: UUID | None = None,
-        state: str | None = None,
-        schedule: str | None = None,
         limit: int = 50,
+        schedule: str | None = None,
+        **values: Any,
     ) -> Sequence[ExecutionRecord]:
-        """List executions, newest first."""
+        """List executions, newest first; page with ``below``.
+
+        ``where`` is a filter such as ``state:failed started:>1d``; further arguments are exact values of its keys, such
+        as ``state="failed"``. The schedule must exist.
+        """
         database = await self._open()
-        schedule_id = None if schedule is None else await find_schedule_id(database, schedule)
-        return await executions.list_executions(
-            database, below=below, state=state, schedule_id=schedule_id, limit=check_limit(limit)
-        )
+        filter = await self._build_filter(database, where, schedule, values)
+        return await executions.list_executions(database, filter, below=below, limit=check_limit(limit))
+
+    async def count(
+        self, where: str | Filter | None = None, *, schedule: str | None = None, **values: Any
+    ) -> CappedCount:
+        """Count executions, exactly up to 10,000; the arguments are those of `list`."""
+        database = await self._open()
+        return await executions.count_executions(database, await self._build_filter(database, where, schedule, values))
+
+    async def _build_filter(
+        self, database: Database, where: str | Filter | None, schedule: str | None, values: dict[str, Any]
+    ) -> Filter:
+        if schedule is not None:
+            await find_schedule_id(database, schedule)
+        return build_filter(EXECUTION_KEYS, where, database.clock.now()).where(schedule=schedule, **values)
 
     async def cancel(self, id: UUID, *, reason: str | None = None) -> Literal["cancelled", "stopping"]:
         """Cancel an execution: remove steps that have not started, and ask running ones to stop."""

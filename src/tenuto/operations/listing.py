@@ -5,10 +5,11 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from uuid import UUID
 
 from tenuto.errors import Conflict, Invalid, NotFound, quoted
+from tenuto.model.filters import DEFAULT_WINDOW, Filter, FilterSchema, parse_filter
 from tenuto.postgres.database import Database
 
 OpenDatabase = Callable[[], Awaitable[Database]]
@@ -23,6 +24,15 @@ def check_limit(limit: int, max_limit: int = MAX_LIMIT) -> int:
             f"limit must be from 1 to {max_limit:,}, not {limit}", code="list.limit.out_of_range", field="limit"
         )
     return limit
+
+
+def build_filter(
+    schema: FilterSchema, where: str | Filter | None, now: datetime, *, window: int | None = None
+) -> Filter:
+    """Return the filter of a list: a text of the filter grammar, with dates in UTC, or a parsed filter."""
+    if isinstance(where, Filter):
+        return where
+    return parse_filter(schema, where or "", now, zone=UTC, field="where", window=window or DEFAULT_WINDOW)
 
 
 def check_instant(instant: datetime | None, *, field: str) -> None:

@@ -13,13 +13,15 @@ from tenuto.jobs.registry import Job, JobRegistry
 from tenuto.lifecycle import task_cancellation
 from tenuto.model import one_shots, validation
 from tenuto.model.actors import Actor
+from tenuto.model.filter_keys import ONE_SHOT_KEYS
+from tenuto.model.filters import Filter
 from tenuto.model.one_shots import EndedOneShot, OneShotStatus, OneShotSummary, RuntimeStatus
 from tenuto.model.operation_context import OperationCaller
 from tenuto.model.policies import RetryPolicy
 from tenuto.model.secrets import may_refer_to_secret
 from tenuto.model.steps import JOB
 from tenuto.model.tasks import NewTask, Settlement, Task, cancelled_outcome, check_new_task, parse_duration_seconds
-from tenuto.operations.listing import check_instant, check_limit, require_single_match
+from tenuto.operations.listing import build_filter, check_instant, check_limit, require_single_match
 from tenuto.operations.operation import OpenDatabase, Operation, OperationGroup
 from tenuto.operations.tasks import new_task
 from tenuto.postgres.database import Connection, Database
@@ -29,18 +31,15 @@ from tenuto.store import one_shots as store
 from tenuto.store import task_outcomes
 from tenuto.store.access import audit_recorder
 from tenuto.store.access.audit_recorder import AuditEntry
-from tenuto.store.one_shots import OneShotFilter, TaskRow
+from tenuto.store.filter_sql import CappedCount
+from tenuto.store.one_shots import TaskRow
 from tenuto.store.tasks import task_row
 
 MAX_LIMIT = 1000
 _MAX_SEARCH_LENGTH = 200
 
-_OPEN_STATUSES = {RuntimeStatus.PENDING: False, RuntimeStatus.RUNNING: True}
-_ENDED_STATUSES = {
-    RuntimeStatus.COMPLETED: ("completed", "completed_with_warning"),
-    RuntimeStatus.FAILED: ("failed", "completed_with_error"),
-    RuntimeStatus.TERMINATED: ("cancelled",),
-}
+_OPEN_STATUSES = (RuntimeStatus.PENDING, RuntimeStatus.RUNNING)
+_ENDED_STATUSES = (RuntimeStatus.COMPLETED, RuntimeStatus.FAILED, RuntimeStatus.TERMINATED)
 CANCEL_CHUNK_SIZE = 5000
 """Number of tasks that one statement of `cancel_all_one_shots` ends; all statements are in one transaction."""
 
@@ -193,6 +192,7 @@ class OneShots(OperationGroup):
 
     async def list(
         self,
+        where: str | Filter | None = None,
         *,
         status: str | None = None,
         prompt_type: str | None = None,
@@ -205,17 +205,17 @@ class OneShots(OperationGroup):
     ) -> Sequence[OneShotSummary]:
         """List the one-shots that have not ended, next one first. The next page is ``after`` the last (run_at, id).
 
-        All ``tags`` must match. ``search`` is a text in type, tags or payload. ``since`` and ``until`` limit the
-        instant of the run.
+        ``where`` is a filter such as ``type:http.call tag:order-7``. The other arguments are shorthands. All ``tags``
+        must match. ``search`` is a text in type, tags or payload. ``since`` and ``until`` limit the instant of the run.
         """
-        filter = _build_filter(prompt_type, tags, since, until, search)
-        running = None if status is None else _parse_status(status, _OPEN_STATUSES)
-        return await store.list_open(
-            await self._open(), filter, running=running, after=after, limit=check_limit(limit, MAX_LIMIT)
-        )
+        database = await self._open()
+        filter = _build_filter(where, database.clock.now(), prompt_type, tags, since, until, search)
+        filter = filter.where(state=_parse_status(status, _OPEN_STATUSES))
+        return await store.list_open(database, filter, after=after, limit=check_limit(limit, MAX_LIMIT))
 
     async def list_ended(
         self,
+        where: str | Filter | None = None,
         *,
         status: str | None = None,
         prompt_type: str | None = None,
@@ -227,11 +227,28 @@ class OneShots(OperationGroup):
         limit: int = 100,
     ) -> Sequence[EndedOneShot]:
         """List ended one-shots, newest first. The next page is ``below`` the last ``activity_id``."""
-        filter = _build_filter(prompt_type, tags, since, until, search)
-        statuses = None if status is None else _parse_status(status, _ENDED_STATUSES)
-        return await store.list_ended(
-            await self._open(), filter, statuses=statuses, below=below, limit=check_limit(limit, MAX_LIMIT)
-        )
+        database = await self._open()
+        filter = _build_filter(where, database.clock.now(), prompt_type, tags, since, until, search)
+        filter = filter.where(state=_parse_status(status, _ENDED_STATUSES))
+        return await store.list_ended(database, filter, below=below, limit=check_limit(limit, MAX_LIMIT))
+
+    async def count(
+        self,
+        where: str | Filter | None = None,
+        *,
+        ended: bool = False,
+        status: str | None = None,
+        prompt_type: str | None = None,
+        tags: Iterable[str] = (),
+        since: datetime | None = None,
+        until: datetime | None = None,
+        search: str | None = None,
+    ) -> CappedCount:
+        """Count open or ended one-shots, exactly up to 10,000; the arguments are those of `list`."""
+        database = await self._open()
+        filter = _build_filter(where, database.clock.now(), prompt_type, tags, since, until, search)
+        filter = filter.where(state=_parse_status(status, _ENDED_STATUSES if ended else _OPEN_STATUSES))
+        return await store.count_one_shots(database, filter, ended=ended)
 
     async def find(self, prefix: str) -> UUID:
         """Return the only one-shot id that begins with this prefix."""
@@ -272,23 +289,32 @@ def _check_payload(handler: Job[..., Any], payload: Mapping[str, Any] | None) ->
 
 
 def _build_filter(
-    prompt_type: str | None, tags: Iterable[str], since: datetime | None, until: datetime | None, search: str | None
-) -> OneShotFilter:
+    where: str | Filter | None,
+    now: datetime,
+    prompt_type: str | None,
+    tags: Iterable[str],
+    since: datetime | None,
+    until: datetime | None,
+    search: str | None,
+) -> Filter:
+    filter = build_filter(ONE_SHOT_KEYS, where, now)
     if prompt_type is not None:
-        validation.check_label(prompt_type, field="prompt_type")
+        filter = filter.where(type=validation.check_label(prompt_type, field="prompt_type"))
     if search is not None:
-        validation.check_label(search, field="search", limit=_MAX_SEARCH_LENGTH)
+        filter = filter.containing(validation.check_label(search, field="search", limit=_MAX_SEARCH_LENGTH))
     check_instant(since, field="since")
     check_instant(until, field="until")
-    return OneShotFilter(
-        prompt_type, validation.check_tags(tags, check=validation.check_label) or None, since, until, search
-    )
+    for tag in validation.check_tags(tags, check=validation.check_label):
+        filter = filter.where(tag=tag)
+    return filter.within("due", since, until)
 
 
-def _parse_status(status: str, statuses: Mapping[RuntimeStatus, Any]) -> Any:
-    for known, meaning in statuses.items():
+def _parse_status(status: str | None, statuses: Iterable[RuntimeStatus]) -> str | None:
+    if status is None:
+        return None
+    for known in statuses:
         if status.lower() == known.lower():
-            return meaning
+            return known.lower()
     raise Invalid(
         f"unknown status {quoted(status, 60)}",
         code="one_shot.status.unknown",

@@ -17,10 +17,12 @@ from tenuto.jobs.context import current_context
 from tenuto.jobs.registry import Job, require_job
 from tenuto.lifecycle import task_cancellation
 from tenuto.model.actors import Actor
+from tenuto.model.filter_keys import ACTIVITY_KEYS, TASK_KEYS
+from tenuto.model.filters import Filter
 from tenuto.model.tasks import NewTask, parse_duration_seconds
 from tenuto.operations.batch_inputs import PipelinedWriter
 from tenuto.operations.end_waiter import EndSignal, PollIntervals, wait_until_ended
-from tenuto.operations.listing import check_id, check_instant, check_limit, require_single_match
+from tenuto.operations.listing import build_filter, check_id, check_instant, check_limit, require_single_match
 from tenuto.operations.operation import OperationGroup
 from tenuto.store import activities, caller_transactions, step_checkpoints, tasks
 from tenuto.store.access.audit_recorder import AuditEntry
@@ -28,12 +30,12 @@ from tenuto.store.activities import (
     ActivityDetails,
     ActivityRecord,
     JobStatistics,
-    ListFilters,
     OutcomeCounts,
     TaskDetails,
     TaskRecord,
 )
 from tenuto.store.caller_transactions import AsyncCallerConnection, Driver, Statements
+from tenuto.store.filter_sql import CappedCount
 from tenuto.store.step_checkpoints import ChainStepRecord
 
 if TYPE_CHECKING:
@@ -182,9 +184,23 @@ class TaskOperations(OperationGroup):
             )
         return record
 
-    async def tasks(self, **filters: Any) -> Sequence[TaskRecord]:
-        """List open tasks, newest first. Filter by state, name, queue or tag; page with ``below``."""
-        return await activities.list_tasks(await self._open(), ListFilters(**filters))
+    async def tasks(
+        self, where: str | Filter | None = None, *, below: UUID | None = None, limit: int = 50, **values: Any
+    ) -> Sequence[TaskRecord]:
+        """List open tasks, newest first; page with ``below``.
+
+        ``where`` is a filter such as ``state:queued queue:mail created:>2h``; further arguments are exact values of its
+        keys, such as ``name="resize"``.
+        """
+        database = await self._open()
+        filter = build_filter(TASK_KEYS, where, database.clock.now()).where(**values)
+        return await activities.list_tasks(database, filter, below=below, limit=check_limit(limit))
+
+    async def count_tasks(self, where: str | Filter | None = None, **values: Any) -> CappedCount:
+        """Count open tasks, exactly up to 10,000; the arguments are those of `tasks`."""
+        database = await self._open()
+        filter = build_filter(TASK_KEYS, where, database.clock.now()).where(**values)
+        return await activities.count_tasks(database, filter)
 
     async def activity(self, activity_id: UUID) -> ActivityDetails:
         """Return the record of one attempt, whether waiting, running or ended."""
@@ -193,9 +209,23 @@ class TaskOperations(OperationGroup):
             raise NotFound(f"there is no activity {activity_id}", code="activity.not_found")
         return record
 
-    async def activities(self, **filters: Any) -> Sequence[ActivityRecord]:
-        """List ended attempts, newest first. Filter by state, name, queue or tag; page with ``below``."""
-        return await activities.list_activities(await self._open(), ListFilters(**filters))
+    async def activities(
+        self, where: str | Filter | None = None, *, below: UUID | None = None, limit: int = 50, **values: Any
+    ) -> Sequence[ActivityRecord]:
+        """List ended attempts, newest first; page with ``below``.
+
+        ``where`` is a filter such as ``state:failed final:yes ended:>2h``; further arguments are exact values of its
+        keys, such as ``name="resize"``.
+        """
+        database = await self._open()
+        filter = build_filter(ACTIVITY_KEYS, where, database.clock.now()).where(**values)
+        return await activities.list_activities(database, filter, below=below, limit=check_limit(limit))
+
+    async def count_activities(self, where: str | Filter | None = None, **values: Any) -> CappedCount:
+        """Count ended attempts, exactly up to 10,000; the arguments are those of `activities`."""
+        database = await self._open()
+        filter = build_filter(ACTIVITY_KEYS, where, database.clock.now()).where(**values)
+        return await activities.count_activities(database, filter)
 
     async def attempts(self, task: Enqueued | UUID) -> Sequence[ActivityDetails]:
         """List all attempts of a task, first attempt first; the last one may not have started."""

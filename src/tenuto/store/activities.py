@@ -10,9 +10,11 @@ from uuid import UUID
 
 from tenuto.errors import Invalid, quoted
 from tenuto.model.actors import ActorType
+from tenuto.model.filters import Filter
 from tenuto.model.tasks import ActivityState, OutcomeReason, TaskState
 from tenuto.postgres.database import Database
 from tenuto.postgres.sql_loader import load_statements
+from tenuto.store.filter_sql import ACTIVITIES, TASKS, CappedCount, count_rows
 from tenuto.store.records import FromJson, RowMapper
 
 SQL = load_statements(__file__)
@@ -190,14 +192,27 @@ async def load_task(database: Database, task_id: UUID) -> TaskDetails | None:
     return _TASK_DETAILS.optional(await database.fetch_one(SQL.load_task, task_id))
 
 
-async def list_activities(database: Database, filters: ListFilters) -> list[ActivityRecord]:
+async def list_activities(
+    database: Database, filter: Filter, *, below: UUID | None = None, limit: int
+) -> list[ActivityRecord]:
     """Return ended activities, newest first."""
-    return _ACTIVITIES.all(await database.fetch_all(SQL.list_activities, *filters.values()))
+    statement = ACTIVITIES.add_filter(SQL.list_activities, filter, below, limit)
+    return _ACTIVITIES.all(await database.fetch_all(*statement))
 
 
-async def list_tasks(database: Database, filters: ListFilters) -> list[TaskRecord]:
+async def count_activities(database: Database, filter: Filter) -> CappedCount:
+    """Count ended activities."""
+    return await count_rows(database, ACTIVITIES, SQL.count_activities, filter)
+
+
+async def list_tasks(database: Database, filter: Filter, *, below: UUID | None = None, limit: int) -> list[TaskRecord]:
     """Return open tasks, newest first."""
-    return _TASKS.all(await database.fetch_all(SQL.list_tasks, *filters.values()))
+    return _TASKS.all(await database.fetch_all(*TASKS.add_filter(SQL.list_tasks, filter, below, limit)))
+
+
+async def count_tasks(database: Database, filter: Filter) -> CappedCount:
+    """Count open tasks."""
+    return await count_rows(database, TASKS, SQL.count_tasks, filter)
 
 
 async def find_ids_by_prefix(database: Database, prefix: str) -> list[UUID]:
@@ -223,24 +238,3 @@ async def count_outcomes(database: Database, tag: str | None = None, initiator_i
     row = await database.fetch_one(SQL.count_outcomes, tag, initiator_id)
     assert row is not None
     return _COUNTS.one(row)
-
-
-class ListFilters:
-    """Optional filters of a list."""
-
-    def __init__(
-        self,
-        *,
-        below: UUID | None = None,
-        state: str | None = None,
-        name: str | None = None,
-        queue: str | None = None,
-        tag: str | None = None,
-        limit: int = 50,
-    ) -> None:
-        if not 1 <= limit <= 500:
-            raise Invalid(f"limit {limit} is not between 1 and 500", code="list.limit.out_of_range", field="limit")
-        self._values = (below, state, name, queue, tag, limit)
-
-    def values(self) -> tuple[Any, ...]:
-        return self._values

@@ -86,19 +86,21 @@ ORDER BY attempt DESC
 LIMIT 1;
 
 -- name: list_activities
--- Return ended activities, newest first, below a cursor; every filter is optional.
+-- Return ended activities that meet a filter, newest first, below a cursor.
 SELECT id, task_id, attempt, status AS state, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
        started_at, ended_at, worker_id, failures AS failure_count, losses AS loss_count, error, tags, initiator_type,
        initiator_id, initiator_name, correlation_id,
        (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
 FROM tenuto.activities
-WHERE ($1::uuid IS NULL OR id < $1)
-  AND ($2::text IS NULL OR status = $2)
-  AND ($3::text IS NULL OR name = $3)
-  AND ($4::text IS NULL OR queue = $4)
-  AND ($5::text IS NULL OR tags @> ARRAY[$5])
+WHERE id < coalesce($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+  AND (/* filter */ true)
 ORDER BY id DESC
-LIMIT $6;
+LIMIT $2;
+
+-- name: count_activities
+-- Count ended activities that meet a filter, up to a limit.
+SELECT count(*) AS count
+FROM (SELECT FROM tenuto.activities WHERE (/* filter */ true) LIMIT $1) AS found;
 
 -- name: list_children
 -- Return tasks and activities that an activity enqueued while it ran, oldest first, after a cursor.
@@ -135,20 +137,22 @@ ORDER BY attempt_count DESC, kind, name
 LIMIT $3;
 
 -- name: list_tasks
--- Return open tasks, newest first, below a cursor; every filter is optional.
+-- Return open tasks that meet a filter, newest first, below a cursor.
 SELECT id, activity_id, state, queue, -rank AS priority, run_at, kind, name, attempt,
        failures AS failure_count, losses AS loss_count, created_at,
        claimed_at, lease_until, worker_id, progress, unique_key, limit_key, tags, cancel_at, cancel_name,
        initiator_type, initiator_id, initiator_name, correlation_id,
        (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
 FROM tenuto.tasks
-WHERE ($1::uuid IS NULL OR id < $1)
-  AND ($2::text IS NULL OR state = $2)
-  AND ($3::text IS NULL OR name = $3)
-  AND ($4::text IS NULL OR queue = $4)
-  AND ($5::text IS NULL OR tags @> ARRAY[$5])
+WHERE id < coalesce($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+  AND (/* filter */ true)
 ORDER BY id DESC
-LIMIT $6;
+LIMIT $2;
+
+-- name: count_tasks
+-- Count open tasks that meet a filter, up to a limit.
+SELECT count(*) AS count
+FROM (SELECT FROM tenuto.tasks WHERE (/* filter */ true) LIMIT $1) AS found;
 
 -- name: load_task
 -- Return one open task with all columns.

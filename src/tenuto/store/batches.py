@@ -12,10 +12,12 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from tenuto.model.actors import Actor, ActorType
+from tenuto.model.filters import Filter
 from tenuto.model.tasks import CLAIM_DEFAULTS, ActivityState, OutcomeReason, Task
 from tenuto.postgres.bulk_copy import copy_tasks
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
+from tenuto.store.filter_sql import BATCHES, CappedCount, count_rows
 from tenuto.store.manifests import NewRun, enqueue_runs
 from tenuto.store.records import FromJson, PositionalMapper, RowMapper
 from tenuto.tracing import add_traceparent, record_enqueue_span
@@ -218,10 +220,15 @@ async def count_ended_since(database: Database, id: UUID, since: datetime) -> in
 
 
 async def list_batches(
-    database: Database, *, below: UUID | None, manifest: str | None, limit: int
+    database: Database, filter: Filter, *, below: UUID | None = None, limit: int
 ) -> list[BatchRecord]:
     """Return batches, newest first."""
-    return _BATCHES.all(await database.fetch_all(SQL.list_batches, below, manifest, limit))
+    return _BATCHES.all(await database.fetch_all(*BATCHES.add_filter(SQL.list_batches, filter, below, limit)))
+
+
+async def count_batches(database: Database, filter: Filter) -> CappedCount:
+    """Count batches."""
+    return await count_rows(database, BATCHES, SQL.count_batches, filter)
 
 
 async def list_batch_items(

@@ -59,7 +59,7 @@ FROM tenuto.activities
 WHERE batch_id = $1 AND final AND ended_at > $2;
 
 -- name: list_batches
--- Return batches, newest first, below a cursor.
+-- Return batches that meet a filter, newest first, below a cursor.
 SELECT id, key, manifest_id, external_id, name, total AS item_count, duplicates AS duplicate_count, complete_at,
        created_at, paused_at, paused_by, cancelled_at, cancelled_by, initiator_name,
        (SELECT count(*) FROM tenuto.tasks WHERE batch_id = batches.id) AS open_count,
@@ -67,10 +67,15 @@ SELECT id, key, manifest_id, external_id, name, total AS item_count, duplicates 
         WHERE batch_id = batches.id AND final AND status IN ('failed', 'completed_with_error')) -
        (SELECT count(*) FROM tenuto.dead_letters WHERE batch_id = batches.id AND status = 'retried') AS failed_count
 FROM tenuto.batches
-WHERE ($1::uuid IS NULL OR id < $1)
-  AND ($2::text IS NULL OR external_id = $2)
+WHERE id < coalesce($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+  AND (/* filter */ true)
 ORDER BY id DESC
-LIMIT $3;
+LIMIT $2;
+
+-- name: count_batches
+-- Count batches that meet a filter, up to a limit.
+SELECT count(*) AS count
+FROM (SELECT FROM tenuto.batches WHERE (/* filter */ true) LIMIT $1) AS found;
 
 -- name: list_batch_items
 -- Return the items of a batch with their outcomes, by task id, after a cursor. One page of each kind is read in

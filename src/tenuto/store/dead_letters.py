@@ -12,10 +12,12 @@ from uuid import UUID
 from tenuto.ids import new_id
 from tenuto.model.actors import Actor
 from tenuto.model.dead_letters import DeadLetterState, error_fingerprint_from_json, error_summary
+from tenuto.model.filters import Filter
 from tenuto.postgres.bulk_copy import to_columns
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.activities import ActivityDetails
+from tenuto.store.filter_sql import DEAD_LETTERS, CappedCount, count_rows
 from tenuto.store.records import FromJson, RowMapper
 
 SQL = load_statements(__file__)
@@ -164,19 +166,16 @@ async def list_resolved_by_request(database: Database, request: UUID) -> tuple[l
 
 
 async def list_dead_letters(
-    database: Database,
-    *,
-    below: UUID | None,
-    state: str | None,
-    manifest: str | None,
-    fingerprint: str | None,
-    batch: UUID | None,
-    limit: int,
+    database: Database, filter: Filter, *, below: UUID | None = None, limit: int
 ) -> list[DeadLetterRecord]:
     """Return dead letters, newest first."""
-    return _DEAD_LETTERS.all(
-        await database.fetch_all(SQL.list_dead_letters, below, state, manifest, fingerprint, batch, limit)
-    )
+    statement = DEAD_LETTERS.add_filter(SQL.list_dead_letters, filter, below, limit)
+    return _DEAD_LETTERS.all(await database.fetch_all(*statement))
+
+
+async def count_dead_letters(database: Database, filter: Filter) -> CappedCount:
+    """Count dead letters."""
+    return await count_rows(database, DEAD_LETTERS, SQL.count_dead_letters, filter)
 
 
 async def list_failure_groups(

@@ -114,17 +114,19 @@ WHERE dead_letters.id = ANY ($1::uuid[])
 RETURNING dead_letters.id;
 
 -- name: list_dead_letters
--- Return dead letters, newest first, below a cursor; every filter is optional.
+-- Return dead letters that meet a filter, newest first, below a cursor.
 SELECT id, manifest_id, external_id, item, batch_id, task_id, activity_id, dead_lettered_at, reason, fingerprint,
        attempts AS attempt_count, status AS state, resolved_at, resolved_name AS resolved_by, note, retry_task_id
 FROM tenuto.dead_letters
-WHERE ($1::uuid IS NULL OR id < $1)
-  AND ($2::text IS NULL OR status = $2)
-  AND ($3::text IS NULL OR external_id = $3)
-  AND ($4::text IS NULL OR fingerprint = $4)
-  AND ($5::uuid IS NULL OR batch_id = $5)
+WHERE id < coalesce($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+  AND (/* filter */ true)
 ORDER BY id DESC
-LIMIT $6;
+LIMIT $2;
+
+-- name: count_dead_letters
+-- Count dead letters that meet a filter, up to a limit.
+SELECT count(*) AS count
+FROM (SELECT FROM tenuto.dead_letters WHERE (/* filter */ true) LIMIT $1) AS found;
 
 -- name: list_failure_groups
 -- Group open dead letters by kind of failure, most frequent first.

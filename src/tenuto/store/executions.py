@@ -17,11 +17,13 @@ from uuid import UUID
 from tenuto.ids import new_ids
 from tenuto.model.actors import Actor, ActorType
 from tenuto.model.executions import ExecutionState
+from tenuto.model.filters import Filter
 from tenuto.model.schedules import Plan
 from tenuto.model.tasks import CLAIM_DEFAULTS, ActivityState, OutcomeReason, Task
 from tenuto.postgres.bulk_copy import to_columns
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
+from tenuto.store.filter_sql import EXECUTIONS, CappedCount, count_rows
 from tenuto.store.records import FromJson, PositionalMapper, RowMapper
 from tenuto.tracing import add_traceparent, record_enqueue_span
 
@@ -439,10 +441,15 @@ async def list_step_attempts(database: Database, id: UUID) -> list[StepAttempt]:
 
 
 async def list_executions(
-    database: Database, *, below: UUID | None, state: str | None, schedule_id: UUID | None, limit: int
+    database: Database, filter: Filter, *, below: UUID | None = None, limit: int
 ) -> list[ExecutionRecord]:
     """Return executions, newest first."""
-    return _EXECUTIONS.all(await database.fetch_all(SQL.list_executions, below, state, schedule_id, limit))
+    return _EXECUTIONS.all(await database.fetch_all(*EXECUTIONS.add_filter(SQL.list_executions, filter, below, limit)))
+
+
+async def count_executions(database: Database, filter: Filter) -> CappedCount:
+    """Count executions."""
+    return await count_rows(database, EXECUTIONS, SQL.count_executions, filter)
 
 
 async def find_executions(database: Database, low: UUID, high: UUID) -> list[UUID]:

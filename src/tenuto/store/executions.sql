@@ -562,16 +562,20 @@ ORDER BY step_index, attempt
 LIMIT $2;
 
 -- name: list_executions
--- Return executions, newest first, below a cursor; every filter is optional.
+-- Return executions that meet a filter, newest first, below a cursor.
 SELECT id, schedule_id, schedule_name, version, origin, state, current_group, first_group,
        total_groups AS group_count, total_steps AS step_count, failed_steps AS failed_step_count, error, due_at, started_at, ended_at, paused_at, paused_by, initiator_type, initiator_id,
        initiator_name, parent_task_id, retry_of, cancelled_at, cancel_name
 FROM tenuto.executions
-WHERE ($1::uuid IS NULL OR id < $1)
-  AND ($2::text IS NULL OR state = $2)
-  AND ($3::uuid IS NULL OR schedule_id = $3)
+WHERE id < coalesce($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+  AND (/* filter */ true)
 ORDER BY id DESC
-LIMIT $4;
+LIMIT $2;
+
+-- name: count_executions
+-- Count executions that meet a filter, up to a limit.
+SELECT count(*) AS count
+FROM (SELECT FROM tenuto.executions WHERE (/* filter */ true) LIMIT $1) AS found;
 
 -- name: find_executions
 -- Return ids in a range, for a prefix that a user entered.

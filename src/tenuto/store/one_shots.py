@@ -11,6 +11,7 @@ from uuid import UUID
 
 from tenuto.errors import Unavailable
 from tenuto.model.actors import Actor
+from tenuto.model.filters import Filter
 from tenuto.model.one_shots import (
     EndedOneShot,
     OneShotAttempt,
@@ -27,6 +28,7 @@ from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.access import audit_recorder
 from tenuto.store.access.audit_recorder import AuditEntry
 from tenuto.store.activities import id_range_of_prefix
+from tenuto.store.filter_sql import ENDED_ONE_SHOTS, OPEN_ONE_SHOTS, CappedCount, count_rows
 from tenuto.store.records import FromColumn, FromJson, PositionalMapper, RowMapper
 from tenuto.store.tasks import TAGS_INDEX, task_row
 
@@ -38,17 +40,6 @@ TaskRow: TypeAlias = tuple[Any, ...]
 _TASKS = PositionalMapper(Task, SQL.lock_unclaimed, SQL.lock_open, defaults=CLAIM_DEFAULTS)
 _LOWEST_ID = UUID(int=0)
 _LIST_START = (datetime(1970, 1, 1, tzinfo=UTC), _LOWEST_ID)
-
-
-@dataclass(frozen=True, slots=True)
-class OneShotFilter:
-    """Optional filters of a list of one-shots."""
-
-    prompt_type: str | None = None
-    tags: list[str] | None = None
-    since: datetime | None = None
-    until: datetime | None = None
-    search: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,25 +163,27 @@ async def list_attempts(database: Database, id: UUID) -> list[OneShotAttemptReco
 
 
 async def list_open(
-    database: Database, filter: OneShotFilter, *, running: bool | None, after: tuple[datetime, UUID] | None, limit: int
+    database: Database, filter: Filter, *, after: tuple[datetime, UUID] | None, limit: int
 ) -> list[OpenOneShotRecord]:
     """Return open one-shots, next one first."""
-    start = after or _LIST_START
-    if filter.since is not None:
-        start = max(start, (filter.since, _LOWEST_ID))
-    values = (*start, filter.until, filter.prompt_type, running, filter.tags, filter.search, limit)
-    return _OPEN.all(await database.fetch_all(SQL.list_open, *values))
+    start, due = after or _LIST_START, filter.bounds("due")
+    if due.low is not None:
+        start = max(start, (due.low, _LOWEST_ID))
+    statement = OPEN_ONE_SHOTS.add_filter(SQL.list_open, filter, *start, due.high, limit)
+    return _OPEN.all(await database.fetch_all(*statement))
 
 
-async def list_ended(
-    database: Database, filter: OneShotFilter, *, statuses: Sequence[str] | None, below: UUID | None, limit: int
-) -> list[EndedOneShotRecord]:
+async def list_ended(database: Database, filter: Filter, *, below: UUID | None, limit: int) -> list[EndedOneShotRecord]:
     """Return ended one-shots, newest first."""
-    values: tuple[Any, ...] = (
-        below, filter.prompt_type, None if statuses is None else list(statuses), filter.tags, filter.since,
-        filter.until, filter.search, limit,
-    )  # fmt: skip
-    return [_to_ended(row) for row in await database.fetch_all(SQL.list_ended, *values)]
+    statement = ENDED_ONE_SHOTS.add_filter(SQL.list_ended, filter, below, limit)
+    return [_to_ended(row) for row in await database.fetch_all(*statement)]
+
+
+async def count_one_shots(database: Database, filter: Filter, *, ended: bool) -> CappedCount:
+    """Count open or ended one-shots."""
+    if ended:
+        return await count_rows(database, ENDED_ONE_SHOTS, SQL.count_ended, filter)
+    return await count_rows(database, OPEN_ONE_SHOTS, SQL.count_open, filter)
 
 
 def _to_ended(row: Row) -> EndedOneShotRecord:

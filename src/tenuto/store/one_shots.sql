@@ -162,9 +162,9 @@ LEFT JOIN tenuto.tasks AS task ON task.id = $1
 ORDER BY attempt.attempt;
 
 -- name: list_open
--- Return open one-shots without a cancellation request, next one first, after a cursor; every filter is optional. The
--- requested instant of a retried one-shot is in its first activity. The filters are one condition, so that the
--- planner keeps the index in the order of the list.
+-- Return open one-shots without a cancellation request that meet a filter, next one first, after a cursor and before
+-- an instant. The requested instant of a retried one-shot is in its first activity. The filter is one condition, so
+-- that the planner keeps the index in the order of the list.
 SELECT id, name AS prompt_type, state AS runtime_status, run_at, attempt, created_at, initiator_name AS created_by,
        coalesce(tags, '{}') AS tags,
        CASE WHEN attempt = 1 THEN run_at ELSE coalesce(
@@ -174,18 +174,23 @@ FROM tenuto.tasks
 WHERE origin = 'once' AND cancel_at IS NULL -- guard: one_shots.cancelled_is_not_listed
   AND (run_at, id) > ($1::timestamptz, $2::uuid)
   AND run_at < coalesce($3::timestamptz, 'infinity')
-  AND CASE
-      WHEN name <> $4::text THEN false
-      WHEN (state = 'running') <> $5::boolean THEN false
-      WHEN $6::text[] IS NOT NULL AND coalesce(tags, '{}') @> $6 IS NOT TRUE THEN false
-      WHEN $7::text IS NULL THEN true
-      ELSE strpos(lower(concat_ws(E'\n', name, array_to_string(tags, E'\n'), input::text)), lower($7)) > 0
-  END
+  AND CASE WHEN /* filter */ true THEN true ELSE false END
 ORDER BY run_at, id
-LIMIT $8;
+LIMIT $4;
+
+-- name: count_open
+-- Count open one-shots that meet a filter, up to a limit.
+SELECT count(*) AS count
+FROM (
+    SELECT
+    FROM tenuto.tasks
+    WHERE origin = 'once' AND cancel_at IS NULL
+      AND (/* filter */ true)
+    LIMIT $1
+) AS found;
 
 -- name: list_ended
--- Return ended one-shots, newest first, below a cursor; every filter is optional.
+-- Return ended one-shots that meet a filter, newest first, below a cursor.
 SELECT id AS activity_id, task_id AS id, name AS prompt_type, status AS runtime_status, reason, run_at, created_at,
        started_at, ended_at, attempt, initiator_name AS created_by, coalesce(tags, '{}') AS tags, output, error,
        CASE WHEN attempt = 1 THEN run_at ELSE coalesce(
@@ -194,17 +199,14 @@ SELECT id AS activity_id, task_id AS id, name AS prompt_type, status AS runtime_
 FROM tenuto.activities
 WHERE origin = 'once'
   AND id < coalesce($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
-  AND CASE
-      WHEN NOT final THEN false
-      WHEN name <> $2::text THEN false
-      WHEN status <> ALL ($3::text[]) THEN false
-      WHEN $4::text[] IS NOT NULL AND coalesce(tags, '{}') @> $4 IS NOT TRUE THEN false
-      WHEN run_at < $5::timestamptz OR run_at >= $6::timestamptz THEN false
-      WHEN $7::text IS NULL THEN true
-      ELSE strpos(lower(concat_ws(E'\n', name, array_to_string(tags, E'\n'), input::text)), lower($7)) > 0
-  END
+  AND CASE WHEN NOT final THEN false WHEN /* filter */ true THEN true ELSE false END
 ORDER BY activities.id DESC
-LIMIT $8;
+LIMIT $2;
+
+-- name: count_ended
+-- Count ended one-shots that meet a filter, up to a limit.
+SELECT count(*) AS count
+FROM (SELECT FROM tenuto.activities WHERE origin = 'once' AND final AND (/* filter */ true) LIMIT $1) AS found;
 
 -- name: find_ids_by_prefix
 -- Return up to three ids of one-shots in a range, for a prefix that a user entered.

@@ -14,7 +14,15 @@ from starlette.types import Send
 
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, is_still_authorized, requires
-from tenuto.api.openapi import describe, describe_page
+from tenuto.api.list_filters import (
+    CappedCount,
+    FilterText,
+    Window,
+    describe_count,
+    describe_filtered_page,
+    parse_query,
+)
+from tenuto.api.openapi import describe
 from tenuto.api.paging import After, Limit, Page, decode_cursor, encode_cursor, make_page
 from tenuto.api.parameters import Id, TextFilter
 from tenuto.audit.verifier import Fault, VerifierCursor
@@ -22,6 +30,8 @@ from tenuto.clock import monotonic_seconds
 from tenuto.errors import StoreError
 from tenuto.logs import Log
 from tenuto.model.actors import Role
+from tenuto.model.filter_keys import AUDIT_KEYS
+from tenuto.model.filters import DEFAULT_WINDOW
 from tenuto.store.access.audit_log import AuditEntryRecord
 
 log = Log("tenuto.api")
@@ -73,10 +83,14 @@ Admin = Annotated[ApiCall, requires(Role.ADMIN, "audit.read")]
 
 
 @router.get(
-    "", operation_id="audit_list", responses=describe_page(EXAMPLE, invalid=("value.*", "database.value.out_of_range"))
+    "",
+    operation_id="audit_list",
+    responses=describe_filtered_page(EXAMPLE, invalid=("value.*", "database.value.out_of_range")),
 )
 async def list_audit(
     call: Admin,
+    q: FilterText = None,
+    window: Window = DEFAULT_WINDOW,
     actor: TextFilter = None,
     action: Annotated[
         str | None, Query(max_length=200, description="Filter by resource (`schedule`) or action (`schedule.change`).")
@@ -89,7 +103,9 @@ async def list_audit(
 ) -> Page[AuditEntryRecord]:
     """List audit entries, newest first."""
     cursor = decode_cursor(after, UUID)
+    filter = await parse_query(call, AUDIT_KEYS, q, window)
     found = await call.app.audit.list(
+        filter,
         below=cursor[0] if cursor else None,
         actor=actor,
         action=action,
@@ -98,7 +114,13 @@ async def list_audit(
         until=until,
         limit=limit,
     )
-    return make_page(found, limit, lambda each: (each.id,))
+    return make_page(found, limit, lambda each: (each.id,), filter)
+
+
+@router.get("/count", operation_id="audit_count", responses=describe_count())
+async def count_audit(call: Admin, q: FilterText = None, window: Window = DEFAULT_WINDOW) -> CappedCount:
+    """Count audit entries. The number is exact up to 10,000."""
+    return await call.app.audit.count(await parse_query(call, AUDIT_KEYS, q, window))
 
 
 @router.get(

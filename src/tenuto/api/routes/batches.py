@@ -13,6 +13,14 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, is_still_authorized, requires
+from tenuto.api.list_filters import (
+    CappedCount,
+    FilterText,
+    Window,
+    describe_count,
+    describe_filtered_page,
+    parse_query,
+)
 from tenuto.api.openapi import describe, describe_page
 from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import ExternalId, Id, TextFilter
@@ -24,6 +32,8 @@ from tenuto.clock import monotonic_seconds
 from tenuto.errors import Invalid, quoted
 from tenuto.ids import new_id
 from tenuto.model.actors import Role
+from tenuto.model.filter_keys import BATCH_KEYS
+from tenuto.model.filters import DEFAULT_WINDOW
 from tenuto.model.tasks import ActivityState
 from tenuto.model.validation import MAX_INPUT_BYTES
 from tenuto.operations.batch_inputs import add_row_key
@@ -50,14 +60,26 @@ ITEM = {"task_id": EXAMPLE["id"], "item_key": "17", "state": "completed", "attem
 Viewer = Annotated[ApiCall, requires(Role.VIEWER, "batch.read")]
 
 
-@router.get("", operation_id="batches_list", responses=describe_page(LISTED))
+@router.get("", operation_id="batches_list", responses=describe_filtered_page(LISTED))
 async def list_batches(
-    call: Viewer, manifest: TextFilter = None, limit: Limit = 50, after: After = None
+    call: Viewer,
+    q: FilterText = None,
+    window: Window = DEFAULT_WINDOW,
+    manifest: TextFilter = None,
+    limit: Limit = 50,
+    after: After = None,
 ) -> Page[BatchRecord]:
     """List batches, newest first."""
     cursor = decode_cursor(after, UUID)
-    found = await call.app.batches.list(below=cursor[0] if cursor else None, manifest=manifest, limit=limit)
-    return make_page(found, limit, lambda each: (each.id,))
+    filter = (await parse_query(call, BATCH_KEYS, q, window)).where(manifest=manifest)
+    found = await call.app.batches.list(filter, below=cursor[0] if cursor else None, limit=limit)
+    return make_page(found, limit, lambda each: (each.id,), filter)
+
+
+@router.get("/count", operation_id="batches_count", responses=describe_count())
+async def count_batches(call: Viewer, q: FilterText = None, window: Window = DEFAULT_WINDOW) -> CappedCount:
+    """Count batches. The number is exact up to 10,000."""
+    return await call.app.batches.count(await parse_query(call, BATCH_KEYS, q, window))
 
 
 @router.get("/{id}", operation_id="batches_get", responses=describe(EXAMPLE, not_found="batch.not_found"))

@@ -16,13 +16,23 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, requires
-from tenuto.api.openapi import describe, describe_page
+from tenuto.api.list_filters import (
+    CappedCount,
+    FilterText,
+    Window,
+    describe_count,
+    describe_filtered_page,
+    parse_query,
+)
+from tenuto.api.openapi import describe
 from tenuto.api.paging import After, Items, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import Id, TextFilter
 from tenuto.api.request_bodies import Body, NoteBody
 from tenuto.api.responses import RetriedCount, StartedTask
 from tenuto.model.actors import Role
 from tenuto.model.dead_letters import DeadLetterState
+from tenuto.model.filter_keys import DEAD_LETTER_KEYS
+from tenuto.model.filters import DEFAULT_WINDOW
 from tenuto.store.dead_letters import DeadLetterDetails, DeadLetterRecord, FailureGroup
 
 router = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"], route_class=ApiRoute)
@@ -97,12 +107,17 @@ class AcknowledgedCount(BaseModel):
     acknowledged: int
 
 
-@router.get("", operation_id="dead_letters_list", responses=describe_page(EXAMPLE))
+State = Annotated[
+    DeadLetterState | Literal["any"], Query(description="Filter by state, unless `q` has one; `any` for all.")
+]
+
+
+@router.get("", operation_id="dead_letters_list", responses=describe_filtered_page(EXAMPLE))
 async def list_dead_letters(
     call: Viewer,
-    state: Annotated[
-        DeadLetterState | Literal["any"], Query(description="Filter by state; `any` for all.")
-    ] = DeadLetterState.AWAITING_INTERVENTION,
+    q: FilterText = None,
+    window: Window = DEFAULT_WINDOW,
+    state: State = DeadLetterState.AWAITING_INTERVENTION,
     manifest: TextFilter = None,
     fingerprint: TextFilter = None,
     batch: UUID | None = None,
@@ -111,7 +126,9 @@ async def list_dead_letters(
 ) -> Page[DeadLetterRecord]:
     """List dead letters, newest first. By default only those that await intervention."""
     cursor = decode_cursor(after, UUID)
+    filter = await parse_query(call, DEAD_LETTER_KEYS, q, window)
     found = await call.app.dead_letters.list(
+        filter,
         below=cursor[0] if cursor else None,
         state=None if state == "any" else state,
         manifest=manifest,
@@ -119,7 +136,19 @@ async def list_dead_letters(
         batch=batch,
         limit=limit,
     )
-    return make_page(found, limit, lambda each: (each.id,))
+    return make_page(found, limit, lambda each: (each.id,), filter)
+
+
+@router.get("/count", operation_id="dead_letters_count", responses=describe_count())
+async def count_dead_letters(
+    call: Viewer,
+    q: FilterText = None,
+    window: Window = DEFAULT_WINDOW,
+    state: State = DeadLetterState.AWAITING_INTERVENTION,
+) -> CappedCount:
+    """Count dead letters. By default only those that await intervention. The number is exact up to 10,000."""
+    filter = await parse_query(call, DEAD_LETTER_KEYS, q, window)
+    return await call.app.dead_letters.count(filter, state=None if state == "any" else state)
 
 
 @router.get("/groups", operation_id="dead_letters_groups", responses=describe({"items": [GROUP]}))

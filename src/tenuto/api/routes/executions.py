@@ -9,7 +9,15 @@ from fastapi import APIRouter, Query, Response
 
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, requires
-from tenuto.api.openapi import describe, describe_page
+from tenuto.api.list_filters import (
+    CappedCount,
+    FilterText,
+    Window,
+    describe_count,
+    describe_filtered_page,
+    parse_query,
+)
+from tenuto.api.openapi import describe
 from tenuto.api.paging import After, Items, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import Id, TextFilter
 from tenuto.api.request_bodies import ReasonBody
@@ -17,6 +25,8 @@ from tenuto.api.responses import Cancellation, StartedExecution
 from tenuto.diagnostics.task_diagnosis import Diagnosis
 from tenuto.model.actors import Role
 from tenuto.model.executions import ExecutionState
+from tenuto.model.filter_keys import EXECUTION_KEYS
+from tenuto.model.filters import DEFAULT_WINDOW
 from tenuto.operations.execution_timeline import ExecutionTimeline, parse_group_windows
 from tenuto.operations.executions import ExecutionDetails, StepDetails
 from tenuto.store.executions import ExecutionRecord
@@ -81,9 +91,13 @@ _FIND_HELP = "In groups of more than 50 steps, also return the first 100 steps w
 Viewer = Annotated[ApiCall, requires(Role.VIEWER, "execution.read")]
 
 
-@router.get("", operation_id="executions_list", responses=describe_page(EXAMPLE, not_found="schedule.not_found"))
+@router.get(
+    "", operation_id="executions_list", responses=describe_filtered_page(EXAMPLE, not_found="schedule.not_found")
+)
 async def list_executions(
     call: Viewer,
+    q: FilterText = None,
+    window: Window = DEFAULT_WINDOW,
     state: ExecutionState | None = None,
     schedule: TextFilter = None,
     limit: Limit = 50,
@@ -91,13 +105,21 @@ async def list_executions(
 ) -> Page[ExecutionRecord]:
     """List executions, newest first."""
     cursor = decode_cursor(after, UUID)
+    filter = await parse_query(call, EXECUTION_KEYS, q, window)
     found = await call.app.executions.list(
+        filter,
         below=cursor[0] if cursor else None,
         state=state,
         schedule=schedule,
         limit=limit,
     )
-    return make_page(found, limit, lambda each: (each.id,))
+    return make_page(found, limit, lambda each: (each.id,), filter)
+
+
+@router.get("/count", operation_id="executions_count", responses=describe_count())
+async def count_executions(call: Viewer, q: FilterText = None, window: Window = DEFAULT_WINDOW) -> CappedCount:
+    """Count executions. The number is exact up to 10,000."""
+    return await call.app.executions.count(await parse_query(call, EXECUTION_KEYS, q, window))
 
 
 @router.get(

@@ -16,12 +16,14 @@ from pydantic_core import to_json
 
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, requires
+from tenuto.api.list_filters import FILTER_PROBLEMS, CappedCount, FilterText, describe_count, parse_query
 from tenuto.api.openapi import describe, merge_responses
 from tenuto.api.paging import After, cursor_instant, decode_cursor, encode_cursor
 from tenuto.api.request_bodies import Body
 from tenuto.errors import NotFound
 from tenuto.model import one_shots
 from tenuto.model.actors import Role
+from tenuto.model.filter_keys import ONE_SHOT_KEYS
 from tenuto.model.one_shots import EndedOneShot, OneShotSummary, RuntimeStatus
 from tenuto.model.policies import MAX_ATTEMPTS, MAX_TIMEOUT_SECONDS, RetryPolicy
 from tenuto.operations.one_shots import MAX_LIMIT
@@ -211,12 +213,19 @@ async def create_one_shot(
     response_model=dict[UUID, ListedOneShot],
     responses=describe(
         {_EXAMPLE_ID: {**_PENDING, "runtimeStatus": "Pending", "created_by": "billing"}},
-        invalid=("request.cursor.invalid", "one_shot.status.unknown", "value.*", "database.value.out_of_range"),
+        invalid=(
+            "request.cursor.invalid",
+            "one_shot.status.unknown",
+            "value.*",
+            "database.value.out_of_range",
+            *FILTER_PROBLEMS,
+        ),
     ),
 )
 async def list_one_shots(
     call: Viewer,
     request: Request,
+    q: FilterText = None,
     ended: Annotated[bool, Query(description="List ended one-shots, newest first.")] = False,
     status: Annotated[
         str | None,
@@ -235,13 +244,13 @@ async def list_one_shots(
         "status": status, "prompt_type": prompt_type, "tags": tag or (), "since": since, "until": until,
         "search": search, "limit": limit,
     }  # fmt: skip
-    shots = call.app.one_shots
+    shots, filter = call.app.one_shots, await parse_query(call, ONE_SHOT_KEYS, q)
     if ended:
         cursor = decode_cursor(after, UUID)
-        found: Sequence[OneShotSummary] = await shots.list_ended(**filters, below=cursor[0] if cursor else None)
+        found: Sequence[OneShotSummary] = await shots.list_ended(filter, **filters, below=cursor[0] if cursor else None)
     else:
         cursor = decode_cursor(after, cursor_instant, UUID)
-        found = await shots.list(**filters, after=(cursor[0], cursor[1]) if cursor else None)
+        found = await shots.list(filter, **filters, after=(cursor[0], cursor[1]) if cursor else None)
     headers = {}
     if len(found) == limit:
         last = found[-1]
@@ -249,6 +258,16 @@ async def list_one_shots(
         position = (last.activity_id,) if isinstance(last, EndedOneShot) else (last.run_at.isoformat(), last.id)
         headers["Link"] = f'</api/schedule?{urlencode([*query, ("after", encode_cursor(*position))])}>; rel="next"'
     return _json_response({str(each.id): _describe_listed(each) for each in found}, 200, headers)
+
+
+@router.get("/count", operation_id="one_shots_count", responses=describe_count())
+async def count_one_shots(
+    call: Viewer,
+    q: FilterText = None,
+    ended: Annotated[bool, Query(description="Count ended one-shots instead of open ones.")] = False,
+) -> CappedCount:
+    """Count one-shots. The number is exact up to 10,000."""
+    return await call.app.one_shots.count(await parse_query(call, ONE_SHOT_KEYS, q), ended=ended)
 
 
 @router.delete(

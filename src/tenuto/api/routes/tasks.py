@@ -13,6 +13,14 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, requires
+from tenuto.api.list_filters import (
+    CappedCount,
+    FilterText,
+    Window,
+    describe_count,
+    describe_filtered_page,
+    parse_query,
+)
 from tenuto.api.openapi import describe, describe_page
 from tenuto.api.paging import After, Items, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import Id, TextFilter
@@ -21,6 +29,8 @@ from tenuto.api.responses import Cancellation
 from tenuto.diagnostics.task_diagnosis import Diagnosis
 from tenuto.errors import NotFound
 from tenuto.model.actors import ActorType, Role
+from tenuto.model.filter_keys import ACTIVITY_KEYS, TASK_KEYS
+from tenuto.model.filters import DEFAULT_WINDOW
 from tenuto.model.tasks import OutcomeReason, OutcomeStatus, TaskState
 from tenuto.operations.tasks import Enqueued
 from tenuto.store.activities import ActivityDetails, ActivityRecord, JobStatistics, TaskDetails, TaskRecord
@@ -104,27 +114,31 @@ async def enqueue_task(
     return task
 
 
-@router.get("", operation_id="tasks_list", responses=describe_page(EXAMPLE))
+@router.get("", operation_id="tasks_list", responses=describe_filtered_page(EXAMPLE))
 async def list_tasks(
     call: Viewer,
+    q: FilterText = None,
+    window: Window = DEFAULT_WINDOW,
     state: TaskState | None = None,
     name: TextFilter = None,
     queue: TextFilter = None,
     tag: TextFilter = None,
+    worker: TextFilter = None,
     limit: Limit = 50,
     after: After = None,
 ) -> Page[TaskRecord]:
     """List open tasks, newest first. Finished tasks are found as activities."""
     cursor = decode_cursor(after, UUID)
-    found = await call.app.tasks(
-        below=cursor[0] if cursor else None,
-        state=state,
-        name=name,
-        queue=queue,
-        tag=tag,
-        limit=limit,
-    )
-    return make_page(found, limit, lambda each: (each.id,))
+    filter = await parse_query(call, TASK_KEYS, q, window)
+    filter = filter.where(state=state, name=name, queue=queue, tag=tag, worker=worker)
+    found = await call.app.tasks(filter, below=cursor[0] if cursor else None, limit=limit)
+    return make_page(found, limit, lambda each: (each.id,), filter)
+
+
+@router.get("/count", operation_id="tasks_count", responses=describe_count())
+async def count_tasks(call: Viewer, q: FilterText = None, window: Window = DEFAULT_WINDOW) -> CappedCount:
+    """Count open tasks. The number is exact up to 10,000."""
+    return await call.app.count_tasks(await parse_query(call, TASK_KEYS, q, window))
 
 
 class TaskResource(BaseModel):
@@ -269,27 +283,32 @@ ActivityViewer = Annotated[ApiCall, requires(Role.VIEWER, "activity.read")]
 _STATS_PERIOD = timedelta(days=1)
 
 
-@activity_router.get("", operation_id="activities_list", responses=describe_page(ACTIVITY_EXAMPLE))
+@activity_router.get("", operation_id="activities_list", responses=describe_filtered_page(ACTIVITY_EXAMPLE))
 async def list_activities(
     call: ActivityViewer,
+    q: FilterText = None,
+    window: Window = DEFAULT_WINDOW,
     state: OutcomeStatus | None = None,
     name: TextFilter = None,
     queue: TextFilter = None,
     tag: TextFilter = None,
+    worker: TextFilter = None,
+    final: Annotated[bool | None, Query(description="Filter by whether the task ended with the attempt.")] = None,
     limit: Limit = 50,
     after: After = None,
 ) -> Page[ActivityRecord]:
     """List finished attempts, newest first."""
     cursor = decode_cursor(after, UUID)
-    found = await call.app.activities(
-        below=cursor[0] if cursor else None,
-        state=state,
-        name=name,
-        queue=queue,
-        tag=tag,
-        limit=limit,
-    )
-    return make_page(found, limit, lambda each: (each.id,))
+    filter = await parse_query(call, ACTIVITY_KEYS, q, window)
+    filter = filter.where(state=state, name=name, queue=queue, tag=tag, worker=worker, final=final)
+    found = await call.app.activities(filter, below=cursor[0] if cursor else None, limit=limit)
+    return make_page(found, limit, lambda each: (each.id,), filter)
+
+
+@activity_router.get("/count", operation_id="activities_count", responses=describe_count())
+async def count_activities(call: ActivityViewer, q: FilterText = None, window: Window = DEFAULT_WINDOW) -> CappedCount:
+    """Count finished attempts. The number is exact up to 10,000."""
+    return await call.app.count_activities(await parse_query(call, ACTIVITY_KEYS, q, window))
 
 
 class ActivityStatistics(BaseModel):

@@ -15,7 +15,7 @@ from tenuto.cli.lists import PAGE, list_command
 from tenuto.cli.output import print_json
 from tenuto.cli.parameters import argument, option
 from tenuto.cli.tables import print_rich, render_table
-from tenuto.model.triggers.parsing import parse_instant
+from tenuto.model.filter_keys import AUDIT_KEYS
 from tenuto.presentation.admin_views import AUDIT_ENTRIES, AUDIT_FAULTS
 from tenuto.presentation.columns import json_value
 
@@ -28,17 +28,15 @@ audit_log = group("audit", "List, verify and export the audit log.", "list", "ve
     AUDIT_ENTRIES,
     "--action schedule --actor ana",
     "--target nightly -o json | jq '.[0].before, .[0].after'",
+    keys=AUDIT_KEYS,
+    count=lambda app, **filters: app.audit.count(**filters),
     actor=option("NAME", "Filter by user or API key."),
     action=option("ACTION", "Filter by action: schedule.disable, or all of schedule."),
     target=option("NAME|ID", "Filter by the changed object."),
-    since=option("INSTANT", "Start of the period."),
-    until=option("INSTANT", "End of the period, exclusive."),
     **PAGE,
 )
 async def list_entries(app: Tenuto, **filters: Any) -> Sequence[Any]:
     """List audit entries, newest first: actor, source, action, target and reason."""
-    for name in {"since", "until"} & filters.keys():
-        filters[name] = parse_instant(filters[name], field=f"--{name}")
     return await app.audit.list(**filters)
 
 

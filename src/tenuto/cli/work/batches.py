@@ -26,6 +26,7 @@ from tenuto.cli.work.state_changes import add_state_change
 from tenuto.clock import SystemClock
 from tenuto.errors import NotFound
 from tenuto.ids import new_id
+from tenuto.model.filter_keys import BATCH_KEYS
 from tenuto.operations.batch_files import RowFormat, RowReader
 from tenuto.operations.batches import BatchDetails
 from tenuto.presentation.formatting import format_duration, format_with_age, one_line, safe_text
@@ -97,7 +98,17 @@ async def submit_batch(
     return session.report(found, submitted, f"  tenuto batch watch {batch.id}", result=batch.id)
 
 
-@list_command(batches, "list", BATCHES, "", "--manifest replicate-users -o json", manifest=MANIFEST, **PAGE)
+@list_command(
+    batches,
+    "list",
+    BATCHES,
+    "--manifest replicate-users -o json",
+    "--where 'paused:yes by:ana'",
+    keys=BATCH_KEYS,
+    count=lambda app, **filters: app.batches.count(**filters),
+    manifest=MANIFEST,
+    **PAGE,
+)
 async def list_batches(app: Tenuto, **filters: Any) -> Sequence[Any]:
     """List batches, newest first."""
     return await app.batches.list(**filters)

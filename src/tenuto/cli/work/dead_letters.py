@@ -16,7 +16,16 @@ from rich.text import Text
 from tenuto.app import Tenuto
 from tenuto.cli import exit_codes
 from tenuto.cli.command import Session, command, group, login_name
-from tenuto.cli.lists import MANIFEST, PAGE, build_filters, print_page
+from tenuto.cli.lists import (
+    MANIFEST,
+    PAGE,
+    build_filters,
+    filter_options,
+    print_count,
+    print_page,
+    print_window,
+    take_filter,
+)
 from tenuto.cli.option_parsing import confirm, invalid_value, missing_option, option_conflict, read_json_option
 from tenuto.cli.output import print_json, print_message, print_text
 from tenuto.cli.parameters import Declaration, argument, choice, flag, option
@@ -32,6 +41,7 @@ from tenuto.cli.tables import (
 from tenuto.cli.work.jobs import suggest_job_list
 from tenuto.cli.work.task_report import stack_section
 from tenuto.errors import Invalid
+from tenuto.model.filter_keys import DEAD_LETTER_KEYS
 from tenuto.model.triggers.parsing import parse_instant
 from tenuto.presentation.formatting import (
     compact_json,
@@ -89,6 +99,7 @@ dead_letters = group(
         "batch": option("ID", "Filter by batch."),
         "fingerprint": option("TEXT", "Filter by kind of failure."),
         **PAGE,
+        **filter_options(DEAD_LETTER_KEYS),
     },
 )
 async def list_dead_letters(
@@ -101,12 +112,19 @@ async def list_dead_letters(
 
     Failures with the same exception at the same place of the code have the same fingerprint.
     """
-    app, filters = session.app, build_filters(options)
+    app, filter = session.app, await take_filter(session, DEAD_LETTER_KEYS, options)
+    is_count, filters = options.pop("count"), build_filters(options)
     if "batch" in filters:
         filters["batch"] = await app.batches.find(filters["batch"])
     if not grouped:
-        found = await app.dead_letters.list(**filters, state=None if state == "all" else state)
-        await print_page(session, DEAD_LETTERS, found, filters)
+        wanted = None if state == "all" else state
+        if is_count:
+            narrowing = {name: value for name, value in filters.items() if name not in PAGE}
+            print_count(session, await app.dead_letters.count(filter, **narrowing, state=wanted))
+            return
+        found = await app.dead_letters.list(filter, **filters, state=wanted)
+        await print_page(session, DEAD_LETTERS, found, {**filters, "where": filter} if filter.clauses else filters)
+        print_window(session, filter, found, filters["limit"])
         return
     filters = {name: filters[name] for name in ("manifest", "batch", "limit") if name in filters}
     kinds = await app.dead_letters.groups(**filters)

@@ -24,6 +24,7 @@ from tenuto.cli.work.live_view import watch
 from tenuto.cli.work.state_changes import add_state_change
 from tenuto.clock import monotonic_seconds
 from tenuto.model.executions import ExecutionState
+from tenuto.model.filter_keys import EXECUTION_KEYS
 from tenuto.operations.executions import ExecutionDetails
 from tenuto.presentation.formatting import format_duration, format_local_time, format_with_age, safe_text
 from tenuto.presentation.work_views import EXECUTIONS, STEPS, execution_display_state, execution_outcome, step_error
@@ -50,7 +51,16 @@ _SCHEDULE = option("NAME", "Filter by schedule.")
 
 
 @list_command(
-    executions, "list", EXECUTIONS, "", "--schedule nightly -o json", state=_STATE, schedule=_SCHEDULE, **PAGE
+    executions,
+    "list",
+    EXECUTIONS,
+    "--schedule nightly -o json",
+    "--where 'state:failed,cancelled started:>1d'",
+    keys=EXECUTION_KEYS,
+    count=lambda app, **filters: app.executions.count(**filters),
+    state=_STATE,
+    schedule=_SCHEDULE,
+    **PAGE,
 )
 async def list_executions(app: Tenuto, **filters: Any) -> Sequence[Any]:
     """List executions, newest first."""

@@ -15,10 +15,12 @@ from tenuto.cli.output import print_json
 from tenuto.cli.parameters import argument, choice, flag, option
 from tenuto.cli.tables import name_value_table, print_rich, record_heading, render_table
 from tenuto.errors import Invalid
+from tenuto.model.filter_keys import ONE_SHOT_KEYS
 from tenuto.model.policies import MAX_ATTEMPTS, RetryPolicy
 from tenuto.model.tasks import parse_duration_seconds
 from tenuto.presentation.formatting import compact_json, error_summary, format_relative, format_with_age, one_line
 from tenuto.presentation.work_views import ONE_SHOT_EVENTS, ONE_SHOTS
+from tenuto.store.filter_sql import CappedCount
 
 Id = Annotated[str, argument("ID", "Id of the one-shot, or its beginning.")]
 Status = Literal["pending", "running", "completed", "failed", "terminated"]
@@ -89,8 +91,10 @@ def _add_delay(now: datetime, text: str) -> datetime:
     one_shots,
     "list",
     ONE_SHOTS,
-    "",
     "--tag order-7 --search picture -o json",
+    "--where 'type:http.call due:<1h' --count",
+    keys=ONE_SHOT_KEYS,
+    count=lambda app, **filters: count_one_shots(app, **filters),
     status=choice("Filter by status; a final status implies --ended.", Status),
     ended=flag("Ended one-shots, newest first.", "--ended"),
     prompt_type=option("TYPE", "Filter by type.", "--type"),
@@ -105,6 +109,12 @@ async def list_one_shots(app: Tenuto, *, ended: bool, after: str | None = None, 
     if ended or filters.get("status") in _ENDED_STATUSES:
         return await app.one_shots.list_ended(**filters, below=None if cursor is None else cursor.id)
     return await app.one_shots.list(**filters, after=None if cursor is None else (cursor.run_at, cursor.task_id))
+
+
+async def count_one_shots(app: Tenuto, *, ended: bool, after: str | None = None, **filters: Any) -> CappedCount:
+    """Count the one-shots of a list."""
+    is_ended = ended or filters.get("status") in _ENDED_STATUSES
+    return await app.one_shots.count(**filters, ended=is_ended)
 
 
 @command(one_shots, "show", "019a8b3c-1d2e", "019a8b3c-1d2e -o json")

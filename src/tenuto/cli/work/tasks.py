@@ -16,6 +16,7 @@ from tenuto.cli.parameters import argument, choice, flag, option
 from tenuto.cli.tables import name_value_table, print_rich, record_heading
 from tenuto.cli.work import task_report
 from tenuto.errors import NotFound
+from tenuto.model.filter_keys import ACTIVITY_KEYS, TASK_KEYS
 from tenuto.model.tasks import OutcomeStatus, TaskState
 from tenuto.presentation.formatting import error_summary, format_duration, format_local_time
 from tenuto.presentation.work_views import ACTIVITIES, QUEUES, TASKS, progress_text, run_duration
@@ -32,7 +33,17 @@ _STATE = choice("Filter by state.", TaskState)
 _OUTCOME = choice("Filter by state.", OutcomeStatus)
 
 
-@list_command(tasks, "list", TASKS, "", "--queue mail --state queued -o json", state=_STATE, **TASK_FILTERS)
+@list_command(
+    tasks,
+    "list",
+    TASKS,
+    "--queue mail --state queued -o json",
+    "--where 'worker:box-1,box-2 -tag:demo' --count",
+    keys=TASK_KEYS,
+    count=lambda app, **filters: app.count_tasks(**filters),
+    state=_STATE,
+    **TASK_FILTERS,
+)
 async def list_tasks(app: Tenuto, **filters: Any) -> Sequence[Any]:
     """List open tasks, newest first.
 
@@ -110,7 +121,18 @@ async def cancel_task(session: Session, task_id: Id) -> None:
     session.report({"id": id, "outcome": outcome, "by": user}, *messages)
 
 
-@list_command(activities, "list", ACTIVITIES, "--state failed", "--name resize -o json", state=_OUTCOME, **TASK_FILTERS)
+@list_command(
+    activities,
+    "list",
+    ACTIVITIES,
+    "--state failed --final --since today",
+    "--where 'error:~timeout ran:>30s' -o json",
+    keys=ACTIVITY_KEYS,
+    count=lambda app, **filters: app.count_activities(**filters),
+    state=_OUTCOME,
+    final=flag("Filter by attempts with which the task ended.", "--final", default=None),
+    **TASK_FILTERS,
+)
 async def list_activities(app: Tenuto, **filters: Any) -> Sequence[Any]:
     """List past attempts, newest first.
 

@@ -9,9 +9,11 @@ from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from tenuto.model.audit_chain import GENESIS_SEAL, SEALED_FIELDS, SealedEntry
+from tenuto.model.filters import Filter
 from tenuto.postgres.bulk_copy import to_columns
 from tenuto.postgres.database import Connection, Database, Row
 from tenuto.postgres.sql_loader import load_statements
+from tenuto.store.filter_sql import AUDIT, CappedCount, count_rows
 from tenuto.store.records import FromJson, RowMapper
 
 SQL = load_statements(__file__)
@@ -151,18 +153,15 @@ async def load_database_identity(database: Database) -> str:
 
 
 async def list_entries(
-    database: Database,
-    *,
-    below: UUID | None,
-    actor: str | None,
-    action: str | None,
-    target: str | None,
-    since: datetime | None,
-    until: datetime | None,
-    limit: int,
+    database: Database, filter: Filter, *, below: UUID | None = None, limit: int
 ) -> list[AuditEntryRecord]:
     """Return audit entries, newest first."""
-    return _ENTRIES.all(await database.fetch_all(SQL.list_entries, below, actor, action, target, since, until, limit))
+    return _ENTRIES.all(await database.fetch_all(*AUDIT.add_filter(SQL.list_entries, filter, below, limit)))
+
+
+async def count_entries(database: Database, filter: Filter) -> CappedCount:
+    """Count audit entries."""
+    return await count_rows(database, AUDIT, SQL.count_entries, filter)
 
 
 async def load_entry(database: Database, id: UUID) -> AuditEntryRecord | None:

@@ -87,20 +87,21 @@ SELECT system_identifier::text || '/' || (SELECT oid FROM pg_database WHERE datn
 FROM pg_control_system();
 
 -- name: list_entries
--- Return audit entries, newest first, with their positions in the chain and seals.
+-- Return audit entries that meet a filter, newest first, with their positions in the chain and seals.
 SELECT audit.id, audit.at, audit.actor_type, audit.actor_id, audit.actor_name, audit.source, audit.request_id,
        audit.action, audit.target, audit.reason, audit.before, audit.after, link.position, link.sealed_at,
        encode(link.seal, 'hex') AS seal
 FROM tenuto.audit
 LEFT JOIN tenuto.audit_chain AS link ON link.audit_id = audit.id
-WHERE ($1::uuid IS NULL OR audit.id < $1)
-  AND ($2::text IS NULL OR audit.actor_name = $2 OR audit.actor_id = $2)
-  AND ($3::text IS NULL OR audit.action = $3 OR starts_with(audit.action, $3 || '.'))
-  AND ($4::text IS NULL OR audit.target = $4)
-  AND ($5::timestamptz IS NULL OR audit.at >= $5)
-  AND ($6::timestamptz IS NULL OR audit.at < $6)
+WHERE audit.id < coalesce($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+  AND (/* filter */ true)
 ORDER BY audit.id DESC
-LIMIT $7;
+LIMIT $2;
+
+-- name: count_entries
+-- Count audit entries that meet a filter, up to a limit.
+SELECT count(*) AS count
+FROM (SELECT FROM tenuto.audit WHERE (/* filter */ true) LIMIT $1) AS found;
 
 -- name: load_entry
 -- Return one audit entry with its position and seal.
