@@ -208,6 +208,32 @@ async def test_rate_limiter_refuses_an_address_after_failed_authentications(serv
     )
 
 
+async def test_rate_limiter_answers_401_to_requests_without_credentials(service: ApiClient) -> None:
+    for _ in range(24):
+        await service.get("/api/v1/schedules", role=None, headers=make_unknown_key_header())
+    assert_problem(await service.get("/api/v1/schedules", role=None), 401, "auth.missing")
+
+
+async def test_rate_limiter_admits_a_new_key_of_an_attacked_address(service: ApiClient) -> None:
+    victim = (await service.app.api_keys.create("victim", Role.VIEWER))[1]
+    for _ in range(40):
+        await service.get("/api/v1/schedules", role=None, headers=make_unknown_key_header())
+    # Never used before, and looked up although 20 lookups of unknown keys were refused in the same second.
+    admitted = await service.get("/api/v1/schedules", role=None, headers={"Authorization": f"Bearer {victim}"})
+    assert admitted.status_code == 200
+
+
+async def test_rate_limiter_refuses_guesses_of_one_key_and_admits_others(service: ApiClient) -> None:
+    guessed, other = [(await service.app.api_keys.create(name, Role.VIEWER))[1] for name in ("guessed", "other")]
+    tried = []
+    for _ in range(60):
+        guess = f"Bearer {guessed[:13]}{secrets.token_urlsafe(32)}"
+        tried.append(await service.get("/api/v1/schedules", role=None, headers={"Authorization": guess}))
+    assert {response.status_code for response in tried[-20:]} == {429}
+    admitted = await service.get("/api/v1/schedules", role=None, headers={"Authorization": f"Bearer {other}"})
+    assert admitted.status_code == 200
+
+
 def record_lookups(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that gets an entry for every database lookup of credentials."""
     lookups: list[str] = []

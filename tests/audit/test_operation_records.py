@@ -45,7 +45,8 @@ QUERIES = {
     "batches.list", "batches.list_items",
     "batches.wait", "plans.plan", "reports.series",
     "one_shots.count", "one_shots.find", "one_shots.list", "one_shots.list_ended", "one_shots.status",
-    "api_keys.authenticate", "api_keys.authenticate_session", "api_keys.get", "api_keys.list", "logs.names",
+    "api_keys.authenticate", "api_keys.authenticate_session", "api_keys.get", "api_keys.has_prefix", "api_keys.list",
+    "logs.names",
     "logs.read", "secrets.list", "secrets.resolve_text", "secrets.reveal", "extensions.inventory.items",
 }  # fmt: skip
 """Operations that only read. `api_keys.authenticate` also stores the last use of a key, which is no act of a person."""

@@ -172,7 +172,7 @@ INTERNAL_OPERATIONS = {
     "Dead letters": {"retry_all_of_batch"},
     "One-shots": {"as_one_shot", "find_handler"},
     "Secrets": {"resolve_text"},
-    "API keys": {"close", "was_recently_valid"},
+    "API keys": {"close", "find_prefix", "has_prefix", "was_recently_valid"},
 }
 """Operations that only other packages of Tenuto use."""
 

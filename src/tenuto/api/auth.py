@@ -14,7 +14,7 @@ from uuid import UUID
 from fastapi import Depends, Request, Response
 
 from tenuto.api.problems import Refused
-from tenuto.api.rate_limit import RateLimiter
+from tenuto.api.rate_limit import RateLimiter, too_many_failures
 from tenuto.app import Tenuto
 from tenuto.errors import quoted
 from tenuto.ids import new_id
@@ -127,13 +127,16 @@ def requires(
 
 async def _authenticate(request: Request, app: Tenuto) -> Caller:
     rate_limiter: RateLimiter = request.app.state.rate_limiter
-    _limit_lookups(request, app)
+    await _limit_lookups(request, app)
     caller = await _authenticate_key(request, app) or await _authenticate_session(request, app)
     if caller is None:
-        rate_limiter.refuse_after_failures(client_address(request))
         has_credentials = "authorization" in request.headers or SESSION_COOKIE in request.cookies
-        if has_credentials:
-            rate_limiter.count_failure(client_address(request))
+        if has_credentials:  # guard: rate_limit.only_failed_credentials
+            address, prefix = client_address(request), app.api_keys.find_prefix(_credentials(request))
+            rate_limiter.refuse_after_failures(address)
+            rate_limiter.count_failure(address)
+            if prefix is not None:
+                rate_limiter.count_failure(address, prefix)
         raise Refused(
             401,
             "the API key is not valid" if has_credentials else "the request has no API key",
@@ -145,17 +148,30 @@ async def _authenticate(request: Request, app: Tenuto) -> Caller:
     return caller
 
 
-def _limit_lookups(request: Request, app: Tenuto) -> None:
+async def _limit_lookups(request: Request, app: Tenuto) -> None:
     """Limit the database lookups of unknown credentials after too many failures from the same address.
 
-    Credentials that were valid recently are exempt: many callers may share the address of a proxy.
+    Many callers may share the address of a proxy. Credentials that were valid recently are therefore exempt, and a key
+    is limited only by failures with its own prefix. A prefix that no key has is refused without a lookup.
     """
     rate_limiter: RateLimiter = request.app.state.rate_limiter
-    if rate_limiter.has_too_many_failures(client_address(request)):
-        has_header = "authorization" in request.headers
-        credentials = _bearer_token(request) if has_header else request.cookies.get(SESSION_COOKIE, "")
-        if credentials and not app.api_keys.was_recently_valid(credentials):
-            rate_limiter.count_lookup(client_address(request))
+    address, credentials = client_address(request), _credentials(request)
+    if not credentials or not rate_limiter.has_too_many_failures(address):
+        return
+    if app.api_keys.was_recently_valid(credentials):
+        return
+    prefix = app.api_keys.find_prefix(credentials)
+    if prefix is None:
+        rate_limiter.count_lookup(address)
+    elif await app.api_keys.has_prefix(prefix):  # guard: rate_limit.valid_key_of_an_attacked_address
+        rate_limiter.count_lookup(address, prefix)
+    else:
+        raise too_many_failures()
+
+
+def _credentials(request: Request) -> str:
+    """Return the key of the request or, without one, its session."""
+    return _bearer_token(request) if "authorization" in request.headers else request.cookies.get(SESSION_COOKIE, "")
 
 
 def client_address(request: Request) -> str:
@@ -190,7 +206,7 @@ async def find_session_caller(request: Request) -> Caller | None:
     if SESSION_COOKIE not in request.cookies:
         return None
     rate_limiter: RateLimiter = request.app.state.rate_limiter
-    _limit_lookups(request, request.app.state.tenuto)
+    await _limit_lookups(request, request.app.state.tenuto)
     caller = await _authenticate_session(request, request.app.state.tenuto)
     if caller is None:
         rate_limiter.count_failure(client_address(request))

@@ -1,4 +1,5 @@
-"""Rate limits: requests per second for each caller, and failed authentications for each address.
+"""Rate limits: requests per second for each caller, and failed authentications for each address and
+each key prefix from an address.
 
 The counts live in this process only. They protect the process and are not an accounting.
 """
@@ -49,37 +50,38 @@ class RateLimiter:
             )
         bucket.tokens -= 1
 
-    def has_too_many_failures(self, address: str) -> bool:
-        """Return whether too many authentications from this address failed recently."""
-        return address in self._failures and self._refill_failures(address).tokens < 1
+    def has_too_many_failures(self, address: str, prefix: str = "") -> bool:
+        """Return whether too many authentications from this address, or with this key prefix from it, failed recently."""
+        scope = f"{address} {prefix}"
+        return scope in self._failures and self._refill_failures(scope).tokens < 1
 
     def refuse_after_failures(self, address: str) -> None:
         """Refuse an address with too many failed authentications."""
         if self.has_too_many_failures(address):
-            raise _too_many_failures()
+            raise too_many_failures()
 
-    def count_lookup(self, address: str) -> None:
+    def count_lookup(self, address: str, prefix: str = "") -> None:
         """Count a lookup of unknown credentials in the database; refuse it above the limit.
 
-        The limit applies to addresses with too many failures only. It does not depend on whether the credentials are
-        valid, because callers behind one proxy share an address.
+        The limit applies after too many failures only. It does not depend on whether the credentials are valid, because
+        callers behind one proxy share an address.
         """
-        if not self.has_too_many_failures(address):
+        if not self.has_too_many_failures(address, prefix):
             return
-        bucket = _refill(self._lookups, address, _LOOKUPS_PER_SECOND, capacity=_LOOKUPS_PER_SECOND)
+        bucket = _refill(self._lookups, f"{address} {prefix}", _LOOKUPS_PER_SECOND, capacity=_LOOKUPS_PER_SECOND)
         if bucket.tokens < 1:
-            raise _too_many_failures()
+            raise too_many_failures()
         bucket.tokens -= 1
 
-    def count_failure(self, address: str) -> None:
-        """Count a failed authentication."""
-        self._refill_failures(address).tokens -= 1
+    def count_failure(self, address: str, prefix: str = "") -> None:
+        """Count a failed authentication from an address, or with a key prefix from it."""
+        self._refill_failures(f"{address} {prefix}").tokens -= 1
 
-    def _refill_failures(self, address: str) -> _Bucket:
-        return _refill(self._failures, address, _MAX_FAILURES / _FAILURE_WINDOW_SECONDS, capacity=_MAX_FAILURES)
+    def _refill_failures(self, scope: str) -> _Bucket:
+        return _refill(self._failures, scope, _MAX_FAILURES / _FAILURE_WINDOW_SECONDS, capacity=_MAX_FAILURES)
 
 
-def _too_many_failures() -> Refused:
+def too_many_failures() -> Refused:
     return Refused(
         429,
         "too many authentications from this address failed",

@@ -18,6 +18,7 @@ import string
 from collections.abc import Callable, Coroutine, Sequence
 from datetime import datetime, timedelta
 from functools import partial
+from math import inf
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 from uuid import UUID
@@ -41,6 +42,7 @@ SESSION_LIFETIME = timedelta(hours=12)
 CACHE_SECONDS = 0.8  # guard: api_keys.short_cache
 """Validity of a cached lookup, counted from before the query."""
 _MAX_CACHE_ENTRIES = 10_000
+_PREFIX_CACHE_SECONDS = 1.0
 _PREFIX_CHARACTERS = string.ascii_lowercase + string.digits
 _KEY_PATTERN = re.compile(r"tnt_([a-z0-9]{8})_[A-Za-z0-9_-]{43}")
 _LINK_PATTERN = re.compile(r"tnl_[A-Za-z0-9_-]{43}")
@@ -59,6 +61,8 @@ class ApiKeys(OperationGroup):
         self._keys: _LookupCache[api_keys.ActiveKey] = _LookupCache()
         self._sessions: _LookupCache[Caller] = _LookupCache()
         self._recently_valid: dict[bytes, None] = {}
+        self._prefixes: frozenset[str] = frozenset()
+        self._prefixes_read_at = -inf
         self._background_tasks: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
@@ -130,10 +134,9 @@ class ApiKeys(OperationGroup):
 
     async def authenticate(self, text: str) -> Caller | None:
         """Return the caller with this key; None if the key is unknown, expired or revoked."""
-        shape = _KEY_PATTERN.fullmatch(text)
-        if shape is None:
+        prefix = self.find_prefix(text)
+        if prefix is None:
             return None
-        prefix = shape[1]
         known = await self._keys.get(prefix, lambda: self._load_key(prefix))
         if known is None:
             self._recently_valid.pop(_digest(text), None)
@@ -228,6 +231,20 @@ class ApiKeys(OperationGroup):
         else:
             self._remember_valid(digest)
         return caller
+
+    @staticmethod
+    def find_prefix(text: str) -> str | None:
+        """Return the prefix of a text that has the form of a key, which names the key without proving anything."""
+        shape = _KEY_PATTERN.fullmatch(text)
+        return None if shape is None else shape[1]
+
+    async def has_prefix(self, prefix: str) -> bool:
+        """Return whether an active key has this prefix. The prefixes are read once per second at most, so that a flood of
+        unknown keys causes no lookups."""
+        if monotonic_seconds() > self._prefixes_read_at + _PREFIX_CACHE_SECONDS:
+            self._prefixes_read_at = monotonic_seconds()
+            self._prefixes = await api_keys.list_active_prefixes(await self._open_shared())
+        return prefix in self._prefixes
 
     def was_recently_valid(self, text: str) -> bool:
         """Return whether this key or session was valid at its last check in this process.

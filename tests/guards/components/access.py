@@ -62,6 +62,18 @@ GUARDS = (
         "store/test_api_keys.py::test_invalid_api_key_is_rejected",
     ),
     guard(
+        "rate_limit.only_failed_credentials",
+        "A request without credentials is answered with 401, whatever happened at its address.",
+        Condition("True"),
+        "api/test_requests.py::test_rate_limiter_answers_401_to_requests_without_credentials",
+    ),
+    guard(
+        "rate_limit.valid_key_of_an_attacked_address",
+        "A valid key is admitted although guesses from the same address are refused.",
+        Condition("False"),
+        "api/test_requests.py::test_rate_limiter_admits_a_new_key_of_an_attacked_address",
+    ),
+    guard(
         "api_keys.link_works_once",
         "A login link opens one session.",
         Replace("link = NULL,", ""),

@@ -119,6 +119,11 @@ async def load_active_key(database: Database, prefix: str) -> ActiveKey | None:
     return _ACTIVE_KEYS.optional(await database.fetch_one(SQL.load_active_key, prefix))
 
 
+async def list_active_prefixes(database: Database) -> frozenset[str]:
+    """Return the prefixes of all keys that are neither revoked nor expired."""
+    return frozenset(row["prefix"] for row in await database.fetch_all(SQL.list_active_prefixes))
+
+
 async def record_use(database: Database, id: UUID) -> None:
     """Store that a key was used about now."""
     await database.write_once(SQL.record_use, id)

@@ -53,6 +53,15 @@ WHERE prefix = $1
   -- guard: api_keys.expired
   AND (expires_at IS NULL OR expires_at > clock_timestamp());
 
+-- name: list_active_prefixes
+-- Return the prefixes of all keys that are neither revoked nor expired.
+SELECT prefix
+FROM tenuto.api_keys
+WHERE revoked_at IS NULL
+  AND (expires_at IS NULL OR expires_at > clock_timestamp())
+ORDER BY prefix
+LIMIT 100000;
+
 -- name: record_use
 -- Store when a key was used, at most once a minute.
 UPDATE tenuto.api_keys
