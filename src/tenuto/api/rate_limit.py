@@ -51,7 +51,7 @@ class RateLimiter:
         bucket.tokens -= 1
 
     def has_too_many_failures(self, address: str, prefix: str = "") -> bool:
-        """Return whether too many authentications from this address, or with this key prefix from it, failed recently."""
+        """Return whether too many authentications from this address, or of this key prefix from it, failed recently."""
         scope = f"{address} {prefix}"
         return scope in self._failures and self._refill_failures(scope).tokens < 1
 

@@ -239,8 +239,8 @@ class ApiKeys(OperationGroup):
         return None if shape is None else shape[1]
 
     async def has_prefix(self, prefix: str) -> bool:
-        """Return whether an active key has this prefix. The prefixes are read once per second at most, so that a flood of
-        unknown keys causes no lookups."""
+        """Return whether an active key has this prefix. The prefixes are read once per second at most, so that a flood
+        of unknown keys causes no lookups."""
         if monotonic_seconds() > self._prefixes_read_at + _PREFIX_CACHE_SECONDS:
             self._prefixes_read_at = monotonic_seconds()
             self._prefixes = await api_keys.list_active_prefixes(await self._open_shared())
