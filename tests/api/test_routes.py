@@ -527,3 +527,11 @@ async def test_series_route_returns_points_and_refuses_unknown_divisions(service
     assert (await service.get_json("/api/v1/series?window=24h&by=name"))["series"] == []
     assert_problem(await service.get("/api/v1/series?by=mood"), 422, "request.invalid")
     assert_problem(await service.get("/api/v1/series?window=1s"), 422, "series.window.out_of_range")
+
+
+async def test_overview_route_names_what_needs_attention(service: ApiClient) -> None:
+    await service.post("/api/v1/tasks", json={"job": "double", "input": {"n": 1}})
+    await service.post("/api/v1/queues/mail/pause", json={"reason": "server down"})
+    found = await service.get_json("/api/v1/overview", role=Role.VIEWER)
+    assert (found["waiting_count"], found["paused"][0]["reason"]) == (1, "server down")
+    assert [queue["name"] for queue in found["unserved_queues"]] == ["default"]

@@ -43,7 +43,7 @@ QUERIES = {
     "dead_letters.count", "dead_letters.find", "dead_letters.get", "dead_letters.groups", "dead_letters.list",
     "dead_letters.select", "dead_letters.summary", "batches.count", "batches.find", "batches.get", "batches.items",
     "batches.list", "batches.list_items",
-    "batches.wait", "plans.plan", "reports.series",
+    "batches.wait", "plans.plan", "reports.overview", "reports.series",
     "one_shots.count", "one_shots.find", "one_shots.list", "one_shots.list_ended", "one_shots.status",
     "api_keys.authenticate", "api_keys.authenticate_session", "api_keys.get", "api_keys.has_prefix", "api_keys.list",
     "logs.names",

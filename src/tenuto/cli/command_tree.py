@@ -44,6 +44,7 @@ _COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "dead-letter": ("work.dead_letters:dead_letters", "List dead letters, retry or acknowledge them"),
     },
     "Work": {
+        "status": ("admin.status:show_status", "Show what is running and waiting, and what needs attention"),
         "run": ("work.jobs:run_job", "Run a job: put a task into the job's queue"),
         "job": ("work.jobs:jobs", "List the jobs of an app"),
         "task": ("work.tasks:tasks", "List tasks, explain why they wait, cancel them"),

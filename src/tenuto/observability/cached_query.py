@@ -1,6 +1,6 @@
 """A database query whose result is cached for a while and shared by concurrent callers.
 
-The query takes at most one percent of the time: if it is slow, it runs less often. A failed query never returns an old
+The query takes a bounded share of the time: if it is slow, it runs less often. A failed query never returns an old
 result.
 """
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 _TIMEOUT_SECONDS = 5.0
 _MIN_INTERVAL_FACTOR = 100
-"""The interval is at least this many times the duration of the query."""
+"""The interval is at least this many times the duration of the query, unless the query says otherwise."""
 
 log = Log("tenuto.metrics")
 
@@ -43,24 +43,30 @@ class CachedQuery(Generic[T]):
         open: Callable[[], Awaitable[Database]],
         query: Callable[[Database], Awaitable[T]],
         interval_seconds: float,
+        *,
+        min_interval_factor: int | None = None,
     ) -> None:
+        """The interval is at least ``min_interval_factor`` times the duration of the query."""
         self._open = open
         self._query = query
         self._interval_seconds = interval_seconds
+        self._min_interval_factor = min_interval_factor
         self._running: asyncio.Task[QueryResult[T]] | None = None
         self._last: QueryResult[T] | None = None
 
     async def latest(self) -> QueryResult[T]:
         """Return the cached result, or run the query if the result is too old."""
         last = self._last
-        if last is not None and monotonic_seconds() < last.finished_at + max(
-            self._interval_seconds, last.seconds * _MIN_INTERVAL_FACTOR
-        ):
+        if last is not None and monotonic_seconds() < last.finished_at + self._pause_seconds(last):
             return last
         if self._running is None or self._running.done():
             self._running = asyncio.create_task(self._run_query(), name="tenuto-cached-query")
         # The first caller may be cancelled while others still wait for the result.
         return await asyncio.shield(self._running)
+
+    def _pause_seconds(self, last: QueryResult[T]) -> float:
+        factor = _MIN_INTERVAL_FACTOR if self._min_interval_factor is None else self._min_interval_factor
+        return max(self._interval_seconds, last.seconds * factor)
 
     async def _run_query(self) -> QueryResult[T]:
         started_at = monotonic_seconds()

@@ -1,4 +1,4 @@
-"""Reports on the whole installation (``app.reports``): series of ended attempts for charts."""
+"""Reports on the whole installation (``app.reports``): the overview, and series of ended attempts for charts."""
 
 from __future__ import annotations
 
@@ -7,13 +7,19 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, TenutoError, Unavailable
+from tenuto.model.operation_context import OperationCaller
 from tenuto.model.rollups import Dimension, RollupCounts, choose_buckets, floor_to_bucket, percentile
 from tenuto.model.tasks import parse_duration_seconds
-from tenuto.operations.operation import OperationGroup
+from tenuto.observability.cached_query import CachedQuery
+from tenuto.operations.operation import OpenDatabase, OperationGroup
+from tenuto.operations.overview import Overview, make_overview
+from tenuto.postgres.database import Database
 from tenuto.store import rollups
+from tenuto.store.reports.overview import load_overview_facts
 from tenuto.store.rollups import RollupRecord
 
+OVERVIEW_INTERVAL_SECONDS = 1.0
 MAX_SERIES = 20
 """The busiest queues or names are returned one by one."""
 MIN_WINDOW, MAX_WINDOW = timedelta(minutes=1), timedelta(days=366)
@@ -75,6 +81,24 @@ class SeriesReport:
 class Reports(OperationGroup):
     """Reports on the whole installation."""
 
+    def __init__(self, open: OpenDatabase, caller: OperationCaller) -> None:
+        super().__init__(open, caller)
+        self._overview = CachedQuery(open, _load_overview, OVERVIEW_INTERVAL_SECONDS, min_interval_factor=20)
+
+    async def overview(self) -> Overview:
+        """Return what is running and waiting, and what needs attention.
+
+        It is computed at most once per second, for all callers of this process.
+        """
+        latest = await self._overview.latest()
+        if latest.value is not None:
+            return latest.value
+        if isinstance(latest.error, TenutoError):
+            raise latest.error
+        raise Unavailable(
+            "the database did not answer in time", code="database.statement_timeout", remedy="try again later"
+        )
+
     async def series(
         self,
         window: float | str | timedelta = "1h",
@@ -115,6 +139,10 @@ class Reports(OperationGroup):
             by_label[row.label].append(row)
         series = [_make_series(label or None, found, since, until, point_seconds) for label, found in by_label.items()]
         return SeriesReport(since, until, point_seconds, by, series, omitted_count)
+
+
+async def _load_overview(database: Database) -> Overview:
+    return make_overview(await load_overview_facts(database))
 
 
 def _check_window(window: float | str | timedelta) -> timedelta:

@@ -1,4 +1,4 @@
-"""``/api/v1/series``: figures of the whole installation."""
+"""``/api/v1/overview`` and ``/api/v1/series``: figures of the whole installation."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tenuto.api.auth import ApiCall, requires
 from tenuto.api.openapi import describe
 from tenuto.api.parameters import TextFilter
 from tenuto.model.actors import Role
+from tenuto.operations.overview import Overview
 from tenuto.operations.reports import SeriesDivision, SeriesReport
 
 router = APIRouter(prefix="/api/v1", tags=["reports"], route_class=ApiRoute)
@@ -34,6 +35,50 @@ SERIES = {
     "series": [{"label": None, "total": FIGURES, "points": [{**FIGURES, "at": "2031-05-04T01:00:00Z"}]}],
     "omitted_label_count": 0,
 }
+OVERVIEW = {
+    "running_count": 87,
+    "waiting_count": 1204,
+    "oldest_due_at": "2031-05-04T01:48:56Z",
+    "finished_per_minute": 412.0,
+    "failed_last_hour_count": 57,
+    "open_dead_letter_count": 41,
+    "failures": [
+        {
+            "fingerprint": "3f0c7d9a5b21",
+            "dead_letter_count": 39,
+            "reason": "ConnectionError: the server does not respond",
+            "external_ids": ["bills", "mail"],
+            "manifest_count": 2,
+            "total_count": 41,
+        }
+    ],
+    "unresolved_executions": [
+        {
+            "schedule_name": "Nightly HR Sync",
+            "current_group": 1,
+            "group_count": 4,
+            "error": "step HR Full Sync: deadlock",
+        }
+    ],
+    "paused": [{"kind": "queue", "id": "mail", "name": "mail", "paused_by": "ana", "reason": "server down"}],
+    "silent_processes": [{"name": "box-3", "service": "worker", "silent_seconds": 74.0, "running_count": 7}],
+    "late_runs": [],
+    "unserved_queues": [],
+    "repairs": [],
+    "queues": [
+        {"name": "mail", "waiting_count": 1204, "running_count": 0, "in_per_minute": 40.0, "out_per_minute": 0.0}
+    ],
+    "next_runs": [{"kind": "schedule", "name": "Hourly report", "due_at": "2031-05-04T02:05:00Z"}],
+    "first_steps": {"has_worker": True, "has_definition": True, "has_run": True},
+}
+Viewer = Annotated[ApiCall, requires(Role.VIEWER, "report.read")]
+
+
+@router.get("/overview", operation_id="reports_overview", responses=describe(OVERVIEW))
+async def get_overview(call: Viewer) -> Overview:
+    """Get what is running and waiting, and what needs attention. It is computed at most once per second for all
+    clients."""
+    return await call.app.reports.overview()
 
 
 @router.get(
@@ -44,7 +89,7 @@ SERIES = {
     ),
 )
 async def get_series(
-    call: Annotated[ApiCall, requires(Role.VIEWER, "report.read")],
+    call: Viewer,
     window: Annotated[str, Query(max_length=20, description="Length of the window until now, such as `6h`.")] = "1h",
     by: Annotated[SeriesDivision, Query(description="One series of all attempts, or one for each queue or name.")] = (
         "outcome"

@@ -1,0 +1,206 @@
+"""Facts of the overview: queues, failures, paused objects, processes and next runs, by bounded queries. Read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated, Literal
+from uuid import UUID
+
+from tenuto.ids import smallest_id_at
+from tenuto.model.rollups import Dimension, floor_to_bucket
+from tenuto.postgres import read_transactions
+from tenuto.postgres.database import Connection, Database
+from tenuto.postgres.sql_loader import load_statements
+from tenuto.store import rollups
+from tenuto.store.records import FromInterval, RowMapper
+from tenuto.store.rollups import RollupRecord
+
+SQL = load_statements(__file__)
+
+MAX_QUEUES = 500
+MAX_PROCESSES = 1000
+MAX_ITEMS = 20
+"""Limit of each list of things that need attention."""
+MAX_NEXT_RUNS = 10
+_MAX_LATE_RUNS = 200
+_MAX_NEW_TASKS = 10_000
+_RATE_SPAN = timedelta(minutes=1)
+_HOUR = timedelta(hours=1)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueFigures:
+    """A queue with its settings and the numbers of its tasks."""
+
+    name: str
+    max_running: int | None
+    paused_at: datetime | None
+    paused_by: str | None
+    reason: str | None
+    queued_count: int
+    oldest_due_at: datetime | None
+    running_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class NewTasks:
+    """The number of new tasks of a queue since an instant."""
+
+    queue: str
+    count: int
+    since: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class OpenFailure:
+    """Open dead letters with the same failure."""
+
+    fingerprint: str
+    dead_letter_count: int
+    first_at: datetime
+    last_at: datetime
+    reason: str
+    """Reason of the newest one."""
+    external_ids: Sequence[str]
+    """External ids of up to five of their manifests."""
+    manifest_count: int
+    total_count: int
+    """Number of all open dead letters."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnresolvedExecution:
+    """A failed execution after which no execution of its schedule has completed."""
+
+    id: UUID
+    schedule_name: str
+    current_group: int
+    group_count: int
+    error: str | None
+    """Names the step that failed and the reason."""
+    ended_at: datetime
+    running_id: UUID | None
+    """The execution of the schedule that is in progress."""
+
+
+@dataclass(frozen=True, slots=True)
+class PausedObject:
+    """An object whose tasks do not start because someone paused or disabled it."""
+
+    kind: Literal["queue", "execution", "batch", "manifest_group"]
+    id: str
+    """Id of an execution or batch; name of a queue or manifest group."""
+    name: str
+    """Name of the queue or group, of the schedule of the execution, or external id of the manifest of the batch."""
+    paused_at: datetime
+    paused_by: str | None
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class LiveProcess:
+    """A service process that has not ended."""
+
+    id: UUID
+    name: str
+    service: str
+    queues: Sequence[str]
+    draining_at: datetime | None
+    silent_seconds: Annotated[float, FromInterval]
+    """Time since the last heartbeat."""
+    running_count: int
+    recovered_at: datetime | None
+    """When the last of its leases ends: then its tasks are recovered if there is no heartbeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class NextRun:
+    """The next run of a schedule or manifest."""
+
+    kind: Literal["schedule", "manifest"]
+    id: UUID
+    name: str
+    """Name of the schedule, or external id of the manifest."""
+    due_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class RecentRepair:
+    """A repair that was made recently."""
+
+    repair: str
+    total_count: int
+    """How often it was made since the installation."""
+    last_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class FirstSteps:
+    """What a new installation has already."""
+
+    has_worker: bool
+    has_definition: bool
+    has_run: bool
+
+
+@dataclass(frozen=True, slots=True)
+class OverviewFacts:
+    """Everything that the overview is computed from, read at one instant."""
+
+    read_at: datetime
+    queues: Sequence[QueueFigures]
+    new_tasks: Sequence[NewTasks]
+    last_minute: Sequence[RollupRecord]
+    """Attempts by queue that ended within a minute."""
+    last_hour: Sequence[RollupRecord]
+    """All attempts that ended within the last hour."""
+    failures: Sequence[OpenFailure]
+    unresolved_executions: Sequence[UnresolvedExecution]
+    paused_objects: Sequence[PausedObject]
+    processes: Sequence[LiveProcess]
+    next_runs: Sequence[NextRun]
+    repairs: Sequence[RecentRepair]
+    first_steps: FirstSteps
+
+
+_QUEUES = RowMapper(QueueFigures, SQL.list_queue_figures)
+_NEW_TASKS = RowMapper(NewTasks, SQL.count_new_tasks)
+_FAILURES = RowMapper(OpenFailure, SQL.list_failures)
+_UNRESOLVED = RowMapper(UnresolvedExecution, SQL.list_unresolved_executions)
+_PAUSED = RowMapper(PausedObject, SQL.list_paused_objects)
+_PROCESSES = RowMapper(LiveProcess, SQL.list_processes)
+_NEXT_RUNS = RowMapper(NextRun, SQL.list_next_runs)
+_REPAIRS = RowMapper(RecentRepair, SQL.list_recent_repairs)
+_FIRST_STEPS = RowMapper(FirstSteps, SQL.load_first_steps)
+
+
+async def load_overview_facts(database: Database) -> OverviewFacts:
+    """Load the facts of the overview, without retries and with short timeouts."""
+    now = database.clock.now()
+
+    async def load(connection: Connection) -> OverviewFacts:
+        # The attempts of the last ten seconds may not have been added yet.
+        until = floor_to_bucket(now, 10) - timedelta(seconds=10)
+        since = now - _RATE_SPAN
+        first_steps = await connection.fetchrow(SQL.load_first_steps)
+        assert first_steps is not None
+        return OverviewFacts(
+            read_at=now,
+            queues=_QUEUES.all(await connection.fetch(SQL.list_queue_figures, MAX_QUEUES)),
+            new_tasks=_NEW_TASKS.all(
+                await connection.fetch(SQL.count_new_tasks, smallest_id_at(since), _MAX_NEW_TASKS, since)
+            ),
+            last_minute=await rollups.read_rollups(connection, 10, Dimension.QUEUE, until - _RATE_SPAN, until),
+            last_hour=await rollups.read_rollups(connection, 60, Dimension.ALL, now - _HOUR, now),
+            failures=_FAILURES.all(await connection.fetch(SQL.list_failures, MAX_ITEMS)),
+            unresolved_executions=_UNRESOLVED.all(await connection.fetch(SQL.list_unresolved_executions, MAX_ITEMS)),
+            paused_objects=_PAUSED.all(await connection.fetch(SQL.list_paused_objects, MAX_ITEMS)),
+            processes=_PROCESSES.all(await connection.fetch(SQL.list_processes, MAX_PROCESSES)),
+            next_runs=_NEXT_RUNS.all(await connection.fetch(SQL.list_next_runs, _MAX_LATE_RUNS)),
+            repairs=_REPAIRS.all(await connection.fetch(SQL.list_recent_repairs, now - _HOUR)),
+            first_steps=_FIRST_STEPS.one(first_steps),
+        )
+
+    return await read_transactions.read_quickly(database, load)

@@ -1,0 +1,160 @@
+-- name: list_queue_figures
+-- Return queues with settings or with queued or running tasks. Each branch reads one partial index.
+SELECT coalesce(queues.name, counted.queue) AS name, queues.max_running, queues.paused_at, queues.paused_by,
+       queues.reason, coalesce(counted.queued, 0)::bigint AS queued_count, counted.oldest_due_at,
+       coalesce(counted.running, 0)::bigint AS running_count
+FROM tenuto.queues
+FULL JOIN (
+    SELECT queue, sum(queued) AS queued, min(oldest_due_at) AS oldest_due_at, sum(running) AS running
+    FROM (
+        SELECT queue, count(*) AS queued, min(run_at) AS oldest_due_at, 0 AS running
+        FROM tenuto.tasks
+        WHERE state = 'queued' AND limit_key IS NULL
+        GROUP BY queue
+        UNION ALL
+        SELECT queue, count(*), min(run_at), 0
+        FROM tenuto.tasks
+        WHERE state = 'queued' AND limit_key IS NOT NULL
+        GROUP BY queue
+        UNION ALL
+        SELECT queue, 0, NULL, count(*) FILTER (WHERE NOT standby)
+        FROM tenuto.tasks
+        WHERE state = 'running'
+        GROUP BY queue
+    ) AS parts
+    GROUP BY queue
+) AS counted ON counted.queue = queues.name
+ORDER BY coalesce(counted.queued, 0) + coalesce(counted.running, 0) DESC, 1
+LIMIT $1;
+
+-- name: count_new_tasks
+-- Count the newest tasks by queue, open or ended, and since when they were created. Ids contain the creation time, so
+-- the primary keys lead to them; a branch reads at most $2 rows, and then the span is shorter.
+WITH open_tasks AS (
+    SELECT queue, created_at
+    FROM tenuto.tasks
+    WHERE id >= $1
+    ORDER BY id DESC
+    LIMIT $2
+), ended_tasks AS (
+    SELECT queue, created_at
+    FROM tenuto.activities
+    WHERE id >= $1 AND attempt = 1
+    ORDER BY id DESC
+    LIMIT $2
+), span AS (
+    SELECT greatest(
+               $3::timestamptz,
+               (SELECT min(created_at) FROM open_tasks HAVING count(*) = $2),
+               (SELECT min(created_at) FROM ended_tasks HAVING count(*) = $2)
+           ) AS since
+)
+SELECT queue, count(*) AS count, min(span.since) AS since
+FROM (SELECT queue, created_at FROM open_tasks UNION ALL SELECT queue, created_at FROM ended_tasks) AS created
+CROSS JOIN span
+WHERE created_at >= span.since
+GROUP BY queue
+ORDER BY queue
+LIMIT 1000;
+
+-- name: list_failures
+-- Group open dead letters by kind of failure, most frequent first, with some of their manifests.
+SELECT fingerprint, count(*) AS dead_letter_count, min(dead_lettered_at) AS first_at, max(dead_lettered_at) AS last_at,
+       (array_agg(reason ORDER BY dead_lettered_at DESC))[1] AS reason,
+       (array_agg(DISTINCT external_id))[1:5] AS external_ids, count(DISTINCT external_id) AS manifest_count,
+       sum(count(*)) OVER () AS total_count
+FROM tenuto.dead_letters
+WHERE status = 'awaiting_intervention'
+GROUP BY fingerprint
+ORDER BY count(*) DESC, fingerprint
+LIMIT $1;
+
+-- name: list_unresolved_executions
+-- Return for each schedule the last execution that completed or failed, if it failed, newest first, with the execution
+-- that is in progress.
+SELECT failed.id, schedules.name AS schedule_name, failed.current_group, failed.total_groups AS group_count,
+       failed.error, failed.ended_at,
+       (SELECT id
+        FROM tenuto.executions AS open
+        WHERE open.schedule_id = schedules.id AND open.ended_at IS NULL
+        ORDER BY id DESC
+        LIMIT 1) AS running_id
+FROM tenuto.schedules
+CROSS JOIN LATERAL (
+    SELECT id, state, current_group, total_groups, error, ended_at
+    FROM tenuto.executions
+    WHERE executions.schedule_id = schedules.id
+      AND state IN ('completed', 'failed')
+    ORDER BY id DESC
+    LIMIT 1
+) AS failed
+WHERE failed.state = 'failed'
+  AND failed.ended_at IS NOT NULL
+ORDER BY failed.ended_at DESC, failed.id
+LIMIT $1;
+
+-- name: list_paused_objects
+-- Return paused executions and batches, and disabled groups of manifests, latest first. Paused queues are in the figures
+-- of queues.
+SELECT 'execution' AS kind, id::text AS id, schedule_name AS name, paused_at, paused_by, NULL AS reason
+FROM tenuto.executions
+WHERE ended_at IS NULL AND paused_at IS NOT NULL
+UNION ALL
+SELECT 'batch', id::text, external_id, paused_at, paused_by, NULL
+FROM tenuto.batches
+WHERE paused_at IS NOT NULL
+UNION ALL
+SELECT 'manifest_group', name, name, changed_at, changed_by, NULL
+FROM tenuto.manifest_groups
+WHERE NOT enabled
+ORDER BY paused_at DESC, id
+LIMIT $1;
+
+-- name: list_processes
+-- Return the processes that have not ended, with the number of their tasks and when the last lease ends.
+SELECT id, name, service, queues, draining_at, clock_timestamp() - seen_at AS silent_seconds,
+       coalesce(held.task_count, 0) AS running_count, held.lease_until AS recovered_at
+FROM tenuto.workers
+LEFT JOIN (
+    SELECT worker_id, count(*) AS task_count, max(lease_until) AS lease_until
+    FROM tenuto.tasks
+    WHERE state = 'running'
+    GROUP BY worker_id
+) AS held ON held.worker_id = workers.id
+WHERE ended_at IS NULL
+ORDER BY service, name
+LIMIT $1;
+
+-- name: list_next_runs
+-- Return the next runs of schedules and manifests, earliest first; runs that are late come first.
+(
+    SELECT 'schedule' AS kind, id, name, next_run_at AS due_at
+    FROM tenuto.schedules
+    WHERE enabled AND next_run_at IS NOT NULL
+    ORDER BY next_run_at, id
+    LIMIT $1
+)
+UNION ALL
+(
+    SELECT 'manifest', id, external_id, next_run_at
+    FROM tenuto.manifests
+    WHERE enabled AND next_run_at IS NOT NULL
+    ORDER BY next_run_at, id
+    LIMIT $1
+)
+ORDER BY due_at, kind, name
+LIMIT $1;
+
+-- name: list_recent_repairs
+-- Return the repairs that were made since an instant, latest first.
+SELECT net AS repair, count AS total_count, last_at
+FROM tenuto.repairs
+WHERE last_at >= $1
+ORDER BY last_at DESC, net
+LIMIT 100;
+
+-- name: load_first_steps
+-- Return whether a worker, a schedule or manifest, and an ended attempt exist.
+SELECT EXISTS (SELECT FROM tenuto.workers WHERE service = 'worker') AS has_worker,
+       EXISTS (SELECT FROM tenuto.schedules) OR EXISTS (SELECT FROM tenuto.manifests) AS has_definition,
+       EXISTS (SELECT FROM tenuto.activities) AS has_run;
