@@ -109,8 +109,9 @@ async def test_task_routes_enqueue_show_and_cancel(service: ApiClient) -> None:
     assert (created.status_code, created.json()["created"]) == (202, True), created.text
     path, id = created.headers["location"], created.json()["id"]
     again = await service.post("/api/v1/tasks", json=new_task)
-    assert again.json() == {"id": id, "created": False}
     shown = await service.get_json(path)
+    assert again.json() == {**shown, "created": False}
+    assert created.json() == {**shown, "created": True}, "one shape from the creation on"
     assert (shown["state"], shown["input"], shown["initiator_name"]) == ("scheduled", {"n": 4}, "operator")
     assert (await service.get_json(f"{path}/why"))["reasons"][0]["code"] == "not_due"
     listed = await service.get_json("/api/v1/tasks?state=scheduled&name=double&queue=default&tag=t")

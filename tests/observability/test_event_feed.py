@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import timedelta
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -60,6 +61,30 @@ async def test_change_detector_reports_late_commit_once(database: Database) -> N
     assert [count_ended_attempts(found) for found in polls] == [7, 0]
     await database.fetch_all(COPY_ROW.format(table="activities"), now - timedelta(seconds=3), 2)
     assert count_ended_attempts(await detector.detect_changes(database, now)) == 2
+
+
+def named_tasks(found: Sequence[Event]) -> list[UUID]:
+    return [id for data in data_of_topic("activities", found) for each in data.ended for id in each.task_ids]
+
+
+async def test_activity_events_name_the_last_tasks_once(app: Tenuto, worker: WorkerFactory) -> None:
+    @app.job
+    async def hello(n: int) -> None: ...
+
+    database, detector = await app.open(), ChangeDetector()
+    now = database.clock.now()
+    await detector.detect_changes(database, now)
+    async with worker():
+        for count in (3, 50):
+            tasks = [await app.enqueue(hello, n) for n in range(count)]
+            for task in tasks:
+                await app.wait(task, timeout=20)
+            events = await detector.detect_changes(database, now)
+            named = named_tasks(events)
+            assert count_ended_attempts(events) == count
+            assert len(named) == len(set(named)) == min(count, 20)
+            assert set(named) <= {task.id for task in tasks}
+            assert named_tasks(await detector.detect_changes(database, now)) == []
 
 
 async def test_change_detector_reads_all_pages_and_resets_above_its_limit(database: Database) -> None:

@@ -18,6 +18,7 @@ import uvicorn
 from tenuto import processes
 from tenuto.api.application import add_middleware, create_api
 from tenuto.api.http_protocol import MAX_HEAD_BYTES, select_protocol
+from tenuto.api.long_polling import waiting_requests
 from tenuto.api.problems import SuppressLoggedErrors
 from tenuto.api.routes.events import close_event_streams
 from tenuto.app import Tenuto
@@ -79,6 +80,7 @@ async def web_server(app: Tenuto, host: str | None = None, port: int | None = No
                 yield f"{scheme}://{url_host}:{listener.getsockname()[1]}"
         finally:
             server.should_exit = True
+            waiting_requests(api).close()
             await close_event_streams(api)
             await running
 

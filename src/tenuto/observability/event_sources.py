@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -27,6 +27,7 @@ _COUNT_SPAN, _WHOLE_SPAN = timedelta(seconds=1), timedelta(days=10_000)
 _PAGE_SIZE = 500
 _MAX_OPEN_EXECUTIONS = 2_000
 _MAX_ACTIVITY_KINDS = 100
+_MAX_NAMED_TASKS = 20
 _HIGHEST_ID = UUID(int=2**128 - 1)
 
 
@@ -58,6 +59,8 @@ class EndedCount:
     name: str
     state: str
     count: int
+    task_ids: list[UUID]
+    """Tasks whose attempts these are: the last ones, newest first. Empty after a resumed stream has missed some."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,24 +115,35 @@ class _Executions:
 
 
 class _Activities:
-    """Numbers of attempts that ended, by job and outcome."""
+    """Numbers of attempts that ended, by job and outcome, and the last tasks of each number."""
 
     def __init__(self, options: EventOptions) -> None:
         self._max_changes = options.max_changes
         self._span = _WHOLE_SPAN if options.is_catch_up else _COUNT_SPAN
         self._counted: Counter[tuple[datetime, str, str]] = Counter()
+        self._named: dict[tuple[datetime, str, str], set[UUID]] = {}
+        """The tasks that events have named, by count."""
 
     async def load(self, database: Database, since: datetime) -> list[EndedAttempts]:
         first_span_at = since.replace(microsecond=0)
-        return await changes.count_ended_activities(database, first_span_at, self._span, self._max_changes)
+        max_ids = _MAX_NAMED_TASKS if self._span == _COUNT_SPAN else 0
+        return await changes.count_ended_activities(database, first_span_at, self._span, self._max_changes, max_ids)
 
     def detect_changes(self, loaded: Sequence[EndedAttempts]) -> list[Event]:
         counted = Counter({(each.span_at, each.name, str(each.state)): each.count for each in loaded})
+        named = {(each.span_at, each.name, str(each.state)): each.task_ids for each in loaded}
         new_counts: Counter[tuple[str, str]] = Counter()
-        for (_span_at, name, state), count in (counted - self._counted).items():
+        new_ids: defaultdict[tuple[str, str], list[UUID]] = defaultdict(list)
+        for key, count in (counted - self._counted).items():
+            _span_at, name, state = key
             new_counts[name, state] += count
+            new_ids[name, state][:0] = [id for id in named[key] if id not in self._named.get(key, ())]
         self._counted = counted
-        ended = [EndedCount(name, state, count) for (name, state), count in new_counts.most_common(_MAX_ACTIVITY_KINDS)]
+        self._named = {key: {*ids, *self._named.get(key, ())} for key, ids in named.items()}
+        ended = [
+            EndedCount(name, state, count, new_ids[name, state][:_MAX_NAMED_TASKS])
+            for (name, state), count in new_counts.most_common(_MAX_ACTIVITY_KINDS)
+        ]
         return [Event("activities", EndedActivities(ended))] if ended else []
 
 

@@ -32,7 +32,7 @@ from tenuto_client.models import (
     DeadLetterRecord,
     DeadLetterState,
     Decision,
-    Enqueued,
+    EnqueuedTask,
     ExecutionDetails,
     ExecutionState,
     JobStep,
@@ -163,7 +163,7 @@ def submit_batch(client: AuthenticatedClient) -> None:
 
 def cancel_task(client: AuthenticatedClient) -> None:
     task = NewTask(job="double", input_=NewTaskInput.from_dict({"n": 1}), delay="1h", tags=["client"])
-    created = expect(Enqueued, tasks_enqueue.sync_detailed(client=client, body=task))
+    created = expect(EnqueuedTask, tasks_enqueue.sync_detailed(client=client, body=task))
     shown = expect(TaskResource, tasks_get.sync_detailed(created.id, client=client))
     assert not shown.is_ended
     cancelled = expect(Cancellation, tasks_cancel.sync_detailed(created.id, client=client))

@@ -288,6 +288,12 @@ GUARDS = (
         Remove(),
         "api/test_events.py::test_event_streams_beyond_the_limit_are_refused",
     ),
+    guard(
+        "long_polling.limit",
+        "Requests that wait for the end of an object are limited.",
+        Condition("False"),
+        "api/test_long_polling.py::test_waiting_requests_are_limited",
+    ),
     # --- secrets
     guard(
         "secrets.bound_to_name",

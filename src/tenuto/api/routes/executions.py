@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, requires
@@ -17,6 +18,7 @@ from tenuto.api.list_filters import (
     describe_filtered_page,
     parse_query,
 )
+from tenuto.api.long_polling import Wait, waiting_requests
 from tenuto.api.openapi import describe
 from tenuto.api.paging import After, Items, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import Id, TextFilter
@@ -125,10 +127,12 @@ async def count_executions(call: Viewer, q: FilterText = None, window: Window = 
 @router.get(
     "/{id}",
     operation_id="executions_get",
-    responses=describe({**EXAMPLE, "steps": [STEP]}, not_found="execution.not_found"),
+    responses=describe({**EXAMPLE, "steps": [STEP]}, not_found="execution.not_found", limited="request.wait.limit"),
 )
-async def get_execution(call: Viewer, id: Id) -> ExecutionDetails:
-    """Get an execution with its steps: state, activity, waiting time, duration and error of each."""
+async def get_execution(call: Viewer, request: Request, id: Id, wait: Wait = 0) -> ExecutionDetails:
+    """Get an execution with its steps: state, activity, waiting time, duration and error of each. With `wait`, the
+    response comes when the execution has ended, or after that many seconds."""
+    await waiting_requests(request.app).wait(request, wait, partial(call.app.executions.wait, id))
     return await call.app.executions.get(id)
 
 

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from datetime import datetime, timedelta
+from functools import partial
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Query, Request, Response
 from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -21,18 +22,19 @@ from tenuto.api.list_filters import (
     describe_filtered_page,
     parse_query,
 )
+from tenuto.api.long_polling import Wait, waiting_requests
 from tenuto.api.openapi import describe, describe_page
 from tenuto.api.paging import After, Items, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import Id, TextFilter
 from tenuto.api.request_bodies import Body
 from tenuto.api.responses import Cancellation
+from tenuto.app import Tenuto
 from tenuto.diagnostics.task_diagnosis import Diagnosis
 from tenuto.errors import NotFound
 from tenuto.model.actors import ActorType, Role
 from tenuto.model.filter_keys import ACTIVITY_KEYS, TASK_KEYS
 from tenuto.model.filters import DEFAULT_WINDOW
 from tenuto.model.tasks import OutcomeReason, OutcomeStatus, TaskState
-from tenuto.operations.tasks import Enqueued
 from tenuto.store.activities import ActivityDetails, ActivityRecord, JobStatistics, TaskDetails, TaskRecord
 from tenuto.store.step_checkpoints import ChainStepRecord
 
@@ -83,7 +85,7 @@ class NewTask(Body):
     job: str = Field(max_length=200, description="Name of the job, see `GET /api/v1/jobs`.")
     input: dict[str, Any] = Field(default_factory=dict, description="Arguments of the job by name.")
     queue: str | None = None
-    priority: int | None = Field(default=None, description="-100 to 100; a higher priority runs first.")
+    priority: int | None = Field(default=None, description="-1,000 to 1,000; a higher priority runs first.")
     run_at: datetime | None = Field(default=None, description="Earliest start.")
     delay: str | float | None = Field(default=None, description="Delay of the start: seconds, `10m`, `2h`.")
     key: str | None = Field(
@@ -93,25 +95,6 @@ class NewTask(Body):
     limit: int | None = Field(default=None, description="Maximum number of running tasks with the same limit key.")
     tags: list[str] = Field(default_factory=list, max_length=20)
     correlation_id: str | None = Field(default=None, max_length=200)
-
-
-@router.post(
-    "",
-    operation_id="tasks_enqueue",
-    status_code=202,
-    responses=describe({"id": EXAMPLE["id"], "created": True}, 202, invalid=("job.*", "task.*", "value.*")),
-)
-async def enqueue_task(
-    call: Annotated[ApiCall, requires(Role.OPERATOR, "task.create", handles_repeats=True)],
-    new_task: NewTask,
-    response: Response,
-) -> Enqueued:
-    """Enqueue a task. It survives crashes of all processes once the response is sent."""
-    job = call.app.jobs.get_job(new_task.job)
-    options = new_task.model_dump(exclude={"job", "input"}, exclude_defaults=True)
-    task = await call.app.enqueue_json(job.using(**options), json.dumps(new_task.input), request_id=call.object_id)
-    response.headers["Location"] = f"/api/v1/tasks/{task.id}"
-    return task
 
 
 @router.get("", operation_id="tasks_list", responses=describe_filtered_page(EXAMPLE))
@@ -180,13 +163,49 @@ class TaskResource(BaseModel):
     parent_id: UUID | None = Field(description="The attempt that enqueued the task.")
 
 
-@router.get("/{id}", operation_id="tasks_get", responses=describe(EXAMPLE, not_found="task.not_found"))
-async def get_task(call: Viewer, id: Id) -> TaskResource:
-    """Get a task, open or ended."""
+class EnqueuedTask(TaskResource):
+    """A task that a request enqueued, as it is now."""
+
+    created: bool = Field(description="False if an open task already had the same key.")
+
+
+@router.post(
+    "",
+    operation_id="tasks_enqueue",
+    status_code=202,
+    responses=describe({**EXAMPLE, "created": True}, 202, invalid=("job.*", "task.*", "value.*")),
+)
+async def enqueue_task(
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "task.create", handles_repeats=True)],
+    new_task: NewTask,
+    response: Response,
+) -> EnqueuedTask:
+    """Enqueue a task. It survives crashes of all processes once the response is sent."""
+    job = call.app.jobs.get_job(new_task.job)
+    options = new_task.model_dump(exclude={"job", "input"}, exclude_defaults=True)
+    task = await call.app.enqueue_json(job.using(**options), json.dumps(new_task.input), request_id=call.object_id)
+    response.headers["Location"] = f"/api/v1/tasks/{task.id}"
+    stored = await _load_task(call.app, task.id)
+    return EnqueuedTask(**dict(stored), created=task.created)
+
+
+@router.get(
+    "/{id}",
+    operation_id="tasks_get",
+    responses=describe(EXAMPLE, not_found="task.not_found", limited="request.wait.limit"),
+)
+async def get_task(call: Viewer, request: Request, id: Id, wait: Wait = 0) -> TaskResource:
+    """Get a task, open or ended. With `wait`, the response comes when the task has ended, or after that many
+    seconds."""
+    await waiting_requests(request.app).wait(request, wait, partial(call.app.wait, id))
+    return await _load_task(call.app, id)
+
+
+async def _load_task(app: Tenuto, id: UUID) -> TaskResource:
     try:
-        return _describe_task(await call.app.task(id))
+        return _describe_task(await app.task(id))
     except NotFound:
-        return _describe_ended_task((await call.app.attempts(id))[-1])
+        return _describe_ended_task((await app.attempts(id))[-1])
 
 
 def _describe_task(task: TaskDetails) -> TaskResource:

@@ -7,6 +7,7 @@ often then.
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
@@ -51,6 +52,8 @@ class EndedAttempts:
     name: str
     state: OutcomeStatus
     count: int
+    task_ids: Sequence[UUID]
+    """The last tasks of the count, newest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +118,10 @@ async def list_ended_executions(database: Database, since: datetime, above: UUID
 
 
 async def count_ended_activities(
-    database: Database, since: datetime, span: timedelta, limit: int
+    database: Database, since: datetime, span: timedelta, limit: int, max_ids: int
 ) -> list[EndedAttempts]:
-    """Count attempts that ended since an instant, by time span, job and outcome."""
-    return _ENDED_ATTEMPTS.all(await database.fetch_all(SQL.count_ended_activities, since, span, limit))
+    """Count attempts that ended since an instant, by time span, job and outcome; name up to ``max_ids`` of each."""
+    return _ENDED_ATTEMPTS.all(await database.fetch_all(SQL.count_ended_activities, since, span, limit, max_ids))
 
 
 async def list_changed_dead_letters(

@@ -17,8 +17,11 @@ ORDER BY ended_at, id
 LIMIT $3;
 
 -- name: count_ended_activities
--- Count attempts that ended since an instant, by time span.
-SELECT date_bin($2::interval, ended_at, '2000-01-01') AS span_at, name, status AS state, count(*) AS count
+-- Count attempts that ended since an instant, by time span, with the ids of the last $4 tasks of each count.
+SELECT date_bin($2::interval, ended_at, '2000-01-01') AS span_at, name, status AS state, count(*) AS count,
+       coalesce(
+           (array_agg(task_id ORDER BY ended_at DESC, id) FILTER (WHERE $4::integer > 0))[1:$4], ARRAY[]::uuid[]
+       ) AS task_ids
 FROM tenuto.activities
 WHERE ended_at >= $1
 GROUP BY span_at, name, status
