@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -195,7 +196,7 @@ async def test_sql_script_with_a_privileged_login_is_rejected(
             assert record.state == "failed", forbidden
             assert "permission denied" in record.error["message"] or '"***"' in record.error["message"]
         record = await run_script(app, connection="ours", script="SELECT 1")
-        assert "can change Tenuto's own tables" in record.error["message"]
+        assert "may change tenuto." in record.error["message"]
         record = await run_script(app, connection="elsewhere", script="SELECT 1")
         assert "is a superuser" in record.error["message"]
         assert "allow_privileged_login" in record.error["message"]
@@ -293,31 +294,92 @@ async def test_sql_statement_is_stopped_by_timeouts_and_cancellation(
         await eventually(stopped)
 
 
-async def test_login_that_can_switch_to_a_privileged_role_is_detected(
-    admin_connection: asyncpg.Connection,
-) -> None:
-    above, rolled_back = admin_connection, admin_connection.transaction()
+TO_MEMBER = "tenuto_test_member"
+
+
+@asynccontextmanager
+async def acting_as_member(admin: asyncpg.Connection, grants: str) -> AsyncIterator[asyncpg.Connection]:
+    """Provide a session of a login role with these privileges; everything is rolled back."""
+    rolled_back = admin.transaction()
     await rolled_back.start()
     try:
-        await above.execute(
-            "CREATE ROLE tenuto_test_writer; GRANT DELETE ON tenuto.tasks TO tenuto_test_writer;"
-            "CREATE ROLE tenuto_test_above SUPERUSER; CREATE ROLE tenuto_test_member NOINHERIT;"
-            "SET LOCAL SESSION AUTHORIZATION tenuto_test_member"
-        )
-        assert await above.fetchval(SCRIPTS.can_change_tenuto_tables) is False
-        await above.execute(
-            "RESET SESSION AUTHORIZATION; GRANT tenuto_test_writer TO tenuto_test_member;"
-            "SET LOCAL SESSION AUTHORIZATION tenuto_test_member"
-        )
-        assert await above.fetchval(SCRIPTS.can_change_tenuto_tables) is True
-        assert await above.fetchval(SCRIPTS.is_superuser) is False
-        await above.execute(
-            "RESET SESSION AUTHORIZATION; REVOKE tenuto_test_writer FROM tenuto_test_member;"
-            "GRANT tenuto_test_above TO tenuto_test_member; SET LOCAL SESSION AUTHORIZATION tenuto_test_member"
-        )
-        assert await above.fetchval(SCRIPTS.is_superuser) is True
+        await admin.execute(f"CREATE ROLE {TO_MEMBER} NOINHERIT; CREATE ROLE tenuto_test_role; {grants}")
+        await admin.execute(f"SET LOCAL SESSION AUTHORIZATION {TO_MEMBER}")
+        yield admin
     finally:
         await rolled_back.rollback()
+
+
+TRIGGER_FUNCTION = "CREATE FUNCTION shop.planted() RETURNS trigger LANGUAGE plpgsql AS 'BEGIN RETURN NEW; END'"
+
+
+@pytest.mark.parametrize(
+    ("grants", "privilege"),
+    [
+        (f"GRANT UPDATE ON tenuto.api_keys TO {TO_MEMBER}", "may change tenuto.api_keys"),
+        (f"GRANT UPDATE (role) ON tenuto.api_keys TO {TO_MEMBER}", "may change tenuto.api_keys"),
+        (f"GRANT INSERT ON tenuto.tasks TO {TO_MEMBER}", "may change tenuto.tasks"),
+        (f"GRANT TRIGGER ON tenuto.workers TO {TO_MEMBER}", "may change tenuto.workers"),
+        (f"GRANT REFERENCES ON tenuto.manifests TO {TO_MEMBER}", "may change tenuto.manifests"),
+        ("GRANT DELETE ON tenuto.schedules TO PUBLIC", "may change tenuto.schedules"),
+        (
+            f"GRANT DELETE ON tenuto.tasks TO tenuto_test_role; GRANT tenuto_test_role TO {TO_MEMBER}",
+            "may change tenuto.tasks",
+        ),
+        (f"GRANT pg_write_all_data TO {TO_MEMBER}", "may change tenuto."),
+        (f"GRANT CREATE ON SCHEMA tenuto TO {TO_MEMBER}", "may create objects in the schema tenuto"),
+        (
+            f"ALTER FUNCTION tenuto.refuse_to_change_the_past() OWNER TO {TO_MEMBER}",
+            "owns the function tenuto.refuse_to",
+        ),
+        (
+            f"{TRIGGER_FUNCTION}; CREATE TRIGGER planted BEFORE UPDATE ON tenuto.api_keys FOR EACH ROW"
+            f" EXECUTE FUNCTION shop.planted(); ALTER FUNCTION shop.planted() OWNER TO {TO_MEMBER}",
+            "owns the function shop.planted()",
+        ),
+    ],
+)
+async def test_login_with_a_privilege_on_tenuto_is_detected(
+    admin_connection: asyncpg.Connection, grants: str, privilege: str
+) -> None:
+    async with acting_as_member(admin_connection, grants) as session:
+        assert str(await session.fetchval(SCRIPTS.find_privilege_on_tenuto)).startswith(privilege)
+        assert await session.fetchval(SCRIPTS.find_privilege_on_server) is None
+
+
+@pytest.mark.parametrize(
+    ("grants", "privilege"),
+    [
+        (f"ALTER ROLE tenuto_test_role SUPERUSER; GRANT tenuto_test_role TO {TO_MEMBER}", "is a superuser"),
+        (f"ALTER ROLE {TO_MEMBER} CREATEROLE", "may create roles"),
+        (f"ALTER ROLE tenuto_test_role CREATEROLE; GRANT tenuto_test_role TO {TO_MEMBER}", "may create roles"),
+        (f"GRANT pg_execute_server_program TO {TO_MEMBER}", "may act as the server (pg_execute_server_program)"),
+        (
+            f"GRANT pg_write_server_files TO tenuto_test_role; GRANT tenuto_test_role TO {TO_MEMBER}",
+            "may act as the server",
+        ),
+    ],
+)
+async def test_login_with_a_privilege_on_the_server_is_detected(
+    admin_connection: asyncpg.Connection, grants: str, privilege: str
+) -> None:
+    async with acting_as_member(admin_connection, grants) as session:
+        assert str(await session.fetchval(SCRIPTS.find_privilege_on_server)).startswith(privilege)
+
+
+async def test_login_that_may_only_read_tenuto_is_accepted(admin_connection: asyncpg.Connection) -> None:
+    grants = f"GRANT USAGE ON SCHEMA tenuto TO {TO_MEMBER}; GRANT SELECT ON tenuto.activities TO {TO_MEMBER}"
+    async with acting_as_member(admin_connection, grants) as session:
+        assert await session.fetchval(SCRIPTS.find_privilege_on_tenuto) is None
+        assert await session.fetchval(SCRIPTS.find_privilege_on_server) is None
+
+
+async def test_functions_of_tenuto_pin_their_search_path(admin_connection: asyncpg.Connection) -> None:
+    unpinned = await admin_connection.fetch(
+        "SELECT oid::regprocedure::text FROM pg_proc WHERE pronamespace = 'tenuto'::regnamespace AND prosqlbody IS NULL"
+        " AND NOT coalesce(proconfig, '{}') @> ARRAY['search_path=pg_catalog, tenuto, pg_temp']"
+    )
+    assert unpinned == [], "add SET search_path to the function"
 
 
 def test_step_files_are_limited_to_their_folder_and_exclude_files_of_tenuto(

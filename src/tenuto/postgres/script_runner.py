@@ -125,10 +125,11 @@ async def _configure_session(connection: asyncpg.Connection, script: Script) -> 
 
 
 async def _reject_privileged_login(connection: asyncpg.Connection, own_login: str) -> None:
-    if await connection.fetchval(SQL.can_change_tenuto_tables):  # guard: sql_scripts.table_privileges
-        reason = "can change Tenuto's own tables"
-    elif await connection.fetchval(SQL.is_superuser):  # guard: sql_scripts.superuser
-        reason = "is a superuser or can become one"
+    # guard: sql_scripts.table_privileges
+    if (privilege := await connection.fetchval(SQL.find_privilege_on_tenuto)) is not None or (
+        privilege := await connection.fetchval(SQL.find_privilege_on_server)
+    ) is not None:
+        reason = privilege
     elif await connection.fetchval(SQL.load_login) == own_login:  # guard: sql_scripts.own_login
         reason = "is Tenuto's own"
     else:

@@ -145,13 +145,49 @@ GUARDS = (
         "sql_scripts.role_membership",
         "A login that can switch to a role with these privileges is refused.",
         Replace("MEMBER", "USAGE"),
-        "steps/test_sql_scripts.py::test_login_that_can_switch_to_a_privileged_role_is_detected",
+        "steps/test_sql_scripts.py::test_login_with_a_privilege_on_tenuto_is_detected",
+    ),
+    guard(
+        "sql_scripts.table_grants",
+        "A login with a grant on any table of Tenuto is refused, also with TRIGGER or REFERENCES only.",
+        Replace(", REFERENCES, TRIGGER", ""),
+        "steps/test_sql_scripts.py::test_login_with_a_privilege_on_tenuto_is_detected",
+    ),
+    guard(
+        "sql_scripts.column_grants",
+        "A login with a grant on a column of Tenuto is refused.",
+        Remove(),
+        "steps/test_sql_scripts.py::test_login_with_a_privilege_on_tenuto_is_detected",
+    ),
+    guard(
+        "sql_scripts.schema_create",
+        "A login that may create objects in the schema of Tenuto is refused.",
+        Condition("false"),
+        "steps/test_sql_scripts.py::test_login_with_a_privilege_on_tenuto_is_detected",
+    ),
+    guard(
+        "sql_scripts.function_owner",
+        "A login that owns a function of Tenuto, or one that its triggers call, is refused.",
+        Replace("= proowner", "= 0"),
+        "steps/test_sql_scripts.py::test_login_with_a_privilege_on_tenuto_is_detected",
+    ),
+    guard(
+        "sql_scripts.create_role",
+        "A login that may create roles is refused.",
+        Remove(),
+        "steps/test_sql_scripts.py::test_login_with_a_privilege_on_the_server_is_detected",
+    ),
+    guard(
+        "sql_scripts.server_programs",
+        "A login that may run programs or write files on the server is refused.",
+        Replace("OR role.rolname IN", "OR false AND role.rolname IN"),
+        "steps/test_sql_scripts.py::test_login_with_a_privilege_on_the_server_is_detected",
     ),
     guard(
         "sql_scripts.superuser_membership",
         "A login that can switch to a superuser is refused.",
         Condition("role.rolname = session_user"),
-        "steps/test_sql_scripts.py::test_login_that_can_switch_to_a_privileged_role_is_detected",
+        "steps/test_sql_scripts.py::test_login_with_a_privilege_on_the_server_is_detected",
     ),
     # --- http_call
     guard(
