@@ -577,7 +577,7 @@ class _Stage:
         return StagedExport(action, self._target.system, target.type, target.id, target.address, pending, rule=rule)
 
     def _may_delete(self, target: ConnectorObject, rule: SyncRule | None) -> bool:
-        # guard: identity-only-own-objects-deleted
+        # guard: identity.only_own_objects_deleted
         return target.join_kind is JoinKind.PROVISIONED or (rule is not None and rule.owned)
 
     def _delete(self, target: ConnectorObject, rule: SyncRule | None) -> StagedExport:
