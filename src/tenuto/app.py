@@ -57,6 +57,7 @@ from tenuto.settings import Settings, check_sections, load_section, load_setting
 from tenuto.steps.step_kinds import StepServices, register_step_kinds
 from tenuto.store import partitions
 from tenuto.store.access.audit_recorder import AuditedDatabase
+from tenuto.store.workers import Declarations
 from tenuto.worker.executors import ExecutorFactory
 from tenuto.worker.executors.native import NativeExecutor
 from tenuto.worker.watchdog import DEFAULT_TIMING, WorkerTiming
@@ -306,52 +307,82 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
             self.extension_registry,
             executor,
             timing,
+            self._declarations(),
         )
 
     def scheduler(self, *, name: str | None = None) -> AbstractAsyncContextManager[None]:
         """Run a scheduler in this process for the duration of the block."""
-        return processes.background_scheduler(self.connect_for_services, self.settings, self.extension_registry, name)
+        return processes.background_scheduler(
+            self.connect_for_services, self.settings, self.extension_registry, name, self._declarations()
+        )
 
-    async def run_worker(self, *, executor: ExecutorFactory = NativeExecutor, **options: Any) -> None:
-        """Run a worker process until a signal stops it."""
+    async def run_worker(
+        self, *, executor: ExecutorFactory = NativeExecutor, prune: bool = False, **options: Any
+    ) -> None:
+        """Run a worker process until a signal stops it; for ``prune`` see `connect_for_services`."""
         await processes.run_worker(
-            self.connect_for_services,
+            partial(self.connect_for_services, prune=prune),
             self.jobs,
             self.settings,
             load_worker_settings(**options),
             self.extension_registry,
             executor,
+            self._declarations(),
         )
 
-    async def run_scheduler(self, *, name: str | None = None) -> None:
-        """Run a scheduler process until a signal stops it."""
-        await processes.run_scheduler(self.connect_for_services, self.settings, self.extension_registry, name=name)
+    async def run_scheduler(self, *, name: str | None = None, prune: bool = False) -> None:
+        """Run a scheduler process until a signal stops it; for ``prune`` see `connect_for_services`."""
+        await processes.run_scheduler(
+            partial(self.connect_for_services, prune=prune),
+            self.settings,
+            self.extension_registry,
+            name=name,
+            declarations=self._declarations(),
+        )
 
     async def run(
         self,
         *,
         on_ready: Callable[[Worker], None] = lambda _worker: None,
         alongside: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
+        prune: bool = False,
         **options: Any,
     ) -> None:
-        """Run scheduler and worker in one process until a signal stops it; enter ``alongside`` meanwhile."""
+        """Run scheduler and worker in one process until a signal stops it; enter ``alongside`` meanwhile.
+
+        For ``prune`` see `connect_for_services`.
+        """
         await processes.run_all(
-            self.connect_for_services,
+            partial(self.connect_for_services, prune=prune),
             self.jobs,
             self.settings,
             load_worker_settings(**options),
             self.extension_registry,
             on_ready,
             alongside,
+            self._declarations(),
         )
 
-    async def connect_for_services(self) -> Database:
-        """Open a database for a service in this process and deploy the declared schedules and manifests."""
+    def _declarations(self) -> Declarations | None:
+        """What this app declares in code; None for an app without jobs and declarations, such as that of a scheduler
+        that runs without an app."""
+        declared = Declarations(list(self.schedules.declared), list(self.manifests.declared))
+        return declared if self.jobs.jobs_by_name or declared.schedules or declared.manifests else None
+
+    async def connect_for_services(self, *, prune: bool = False) -> Database:
+        """Open a database for a service in this process and deploy the declared schedules and manifests.
+
+        Schedules and manifests from code that neither this app nor another running app declares any more are logged;
+        with ``prune`` they are deleted.
+        """
         self._connections.bind_to_running_loop()
         database = await self.connect(for_worker=True)
         try:
             await self.manifests.deploy(database)  # before the schedules, whose steps may run them
             await self.schedules.deploy(database)
+            if self._declarations() is not None:
+                await self.schedules.report_undeclared(database, prune=prune)
+                await self.manifests.report_undeclared(database, prune=prune)
             await self._extension_schemas.prepare_all(database, migrate=self.settings.database is None)
         except BaseException:
             await database.close()

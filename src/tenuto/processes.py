@@ -35,6 +35,7 @@ from tenuto.service.service import ProcessRole, Service, run_services
 from tenuto.service.signals import ShutdownSignals
 from tenuto.settings import Settings, WorkerSettings, load_worker_settings
 from tenuto.store import workers
+from tenuto.store.workers import Declarations
 from tenuto.worker.executors import ExecutorFactory
 from tenuto.worker.executors.native import NativeExecutor
 from tenuto.worker.watchdog import DEFAULT_TIMING, WorkerTiming
@@ -54,9 +55,11 @@ async def run_worker(
     worker_settings: WorkerSettings,
     extensions: ExtensionRegistry,
     executor: ExecutorFactory = NativeExecutor,
+    declarations: Declarations | None = None,
 ) -> None:
     """Run a worker process until a signal; raise an error if another process ends its registration."""
     identity = ProcessIdentity.acquire("worker", settings.home, worker_settings.name)
+    identity.declarations = declarations
     async with _service_process(
         connect, settings, extensions, identity, grace_seconds=worker_settings.grace_seconds
     ) as process:
@@ -76,10 +79,16 @@ async def run_worker(
 
 
 async def run_scheduler(
-    connect: Connect, settings: Settings, extensions: ExtensionRegistry, *, name: str | None = None
+    connect: Connect,
+    settings: Settings,
+    extensions: ExtensionRegistry,
+    *,
+    name: str | None = None,
+    declarations: Declarations | None = None,
 ) -> None:
     """Run a scheduler process until a signal; raise an error if another process takes its name."""
     identity = ProcessIdentity.acquire("scheduler", settings.home, name)
+    identity.declarations = declarations
     async with _service_process(connect, settings, extensions, identity) as process:
         if process.database is None:
             return
@@ -123,11 +132,14 @@ async def run_all(
     extensions: ExtensionRegistry,
     ready: Callable[[Worker], None],
     extra_service: Callable[[], AbstractAsyncContextManager[object]] = contextlib.nullcontext,
+    declarations: Declarations | None = None,
 ) -> None:
     """Run a scheduler, a worker and ``extra_service`` in one process until a signal or until one of them fails."""
     identity = ProcessIdentity.acquire("worker", settings.home, worker_settings.name)
+    identity.declarations = declarations
     try:
         scheduler = ProcessIdentity.acquire("scheduler", settings.home)
+        scheduler.declarations = declarations
     except BaseException:
         identity.release()
         raise
@@ -165,11 +177,13 @@ async def background_worker(
     extensions: ExtensionRegistry,
     executor: ExecutorFactory = NativeExecutor,
     timing: WorkerTiming = DEFAULT_TIMING,
+    declarations: Declarations | None = None,
 ) -> AsyncIterator[Worker]:
     """Run a worker within the caller's event loop for the duration of the block."""
     database = await connect()
     try:
         identity = ProcessIdentity.acquire("worker", settings.home, worker_settings.name)
+        identity.declarations = declarations
         try:
             worker = Worker(database, jobs, identity, worker_settings, executor=executor, timing=timing)
             async with run_services(worker_services(database, settings, extensions, identity)):
@@ -188,13 +202,18 @@ async def background_worker(
 
 @asynccontextmanager
 async def background_scheduler(
-    connect: Connect, settings: Settings, extensions: ExtensionRegistry, name: str | None
+    connect: Connect,
+    settings: Settings,
+    extensions: ExtensionRegistry,
+    name: str | None,
+    declarations: Declarations | None = None,
 ) -> AsyncIterator[None]:
     """Run a scheduler within the caller's event loop for the duration of the block."""
     errors: list[TenutoError] = []
     database = await connect()
     try:
         identity = ProcessIdentity.acquire("scheduler", settings.home, name)
+        identity.declarations = declarations
         try:
             services = scheduler_services(
                 database, settings, extensions, identity, lambda: None, stop_with_error=errors.append

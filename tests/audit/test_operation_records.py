@@ -38,6 +38,7 @@ QUERIES = {
     "schedules.next", "schedules.plan", "schedules.simulate", "schedules.versions", "executions.find",
     "executions.count", "executions.get", "executions.list", "executions.wait", "executions.timeline",
     "executions.why", "manifests.details", "manifests.get",
+    "manifests.dependents", "manifests.obstacles", "schedules.dependents", "schedules.obstacles",
     "manifests.group", "manifests.groups", "manifests.list", "manifests.plan", "manifests.polls",
     "manifests.versions",
     "dead_letters.count", "dead_letters.find", "dead_letters.get", "dead_letters.groups", "dead_letters.list",
@@ -53,8 +54,10 @@ QUERIES = {
 NOT_OPERATIONS = {
     "open", "close", "connect", "connect_for_services", "run", "run_scheduler", "run_worker", "migrate", "doctor",
     "executions.close", "api_keys.close", "bulk_enqueue",
+    "schedules.report_undeclared", "manifests.report_undeclared",
 }  # fmt: skip
-"""Life cycle of the app and its services; `bulk_enqueue` is `batches.enqueue`."""
+"""Life cycle of the app and its services; `bulk_enqueue` is `batches.enqueue`, and
+`report_undeclared` deletes with `delete`."""
 
 
 def list_operations(app: Tenuto) -> set[str]:

@@ -35,7 +35,7 @@ _WITHOUT_CODE = (
 def test_command_that_needs_no_code_ignores_an_app_that_cannot_be_imported(shell: Shell, command: str) -> None:
     (shell.folder / "broken.py").write_text("raise RuntimeError('bad deploy')\n")
     ended = shell(*command.split(), TENUTO_APP="broken:app")
-    assert ended.code == 0, ended.err
+    assert ended.code == (5 if command == "doctor" else 0), ended.err  # the server of the tests runs without fsync
 
 
 def test_command_that_needs_no_code_does_not_import_the_app(shell: Shell) -> None:
@@ -58,7 +58,7 @@ def test_command_that_needs_the_app_says_so(shell: Shell, command: str) -> None:
 
 def test_doctor_reports_that_it_continues_without_the_app(shell: Shell) -> None:
     ended = shell("doctor", TENUTO_APP="nowhere:app")
-    assert ended.code == 0
+    assert ended.code == 5
     assert "continuing without the app nowhere:app: there is no module named nowhere" in ended.err
 
 

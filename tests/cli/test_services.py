@@ -267,7 +267,7 @@ async def test_migrate_print_creates_the_same_schema(shell: Shell, empty_url: st
     await connection.execute(printed.out)
     await connection.close()
     assert shell("migrate", "--database", empty_url, "-o", "json").json == {"applied": []}
-    assert shell("doctor", "--database", empty_url).code == 0
+    assert shell("doctor", "--database", empty_url).code == 5, "only warnings: the server runs without fsync"
 
 
 async def test_worker_whose_registration_expired_ends_with_an_error(shell: Shell, url: str) -> None:
@@ -279,3 +279,31 @@ async def test_worker_whose_registration_expired_ends_with_an_error(shell: Shell
     line = await asyncio.to_thread(worker.wait_for_line, "error: ")
     assert "worker gone was declared dead" in line
     assert await asyncio.to_thread(worker.process.wait, 60) == 1
+
+
+def test_doctor_with_warnings_ends_with_5_and_problems_shows_only_them(shell: Shell) -> None:
+    shell("schedule", "add", "nightly", "--cron", "0 2 * * *", "--step", 'double:{"n": 1}')
+    ended = shell("doctor", "--problems")
+    assert ended.code == 5, ended.err
+    assert "schedule nightly: no scheduler is running" in ended.out
+    assert "✓" not in ended.out
+    assert "✓" in shell("doctor").out
+    document = shell("doctor", "--problems", "-o", "json").json
+    # The server of the tests runs without fsync.
+    assert [each["name"] for each in document["checks"]] == ["server", "scheduler_missing"]
+    shell("schedule", "disable", "nightly")
+    assert "nightly" not in shell("doctor", "--problems").out
+
+
+def test_lists_and_disable_name_what_does_not_run(shell: Shell) -> None:
+    shell("manifest", "add", "import-hr", "--job", "hopeless", "--every", "1h")
+    shell("manifest", "add", "import-ad", "--job", "hopeless", "--after", "import-hr")
+    assert (
+        "import-ad runs after it, and not at all while it is disabled" in shell("manifest", "disable", "import-hr").err
+    )
+    assert "waits for import-hr, which is disabled" in shell("manifest", "list").out
+    assert "waits for import-hr, which is disabled" in shell("manifest", "show", "import-ad").out
+    listed = {each["external_id"]: each["obstacles"] for each in shell("manifest", "list", "-o", "json").json}
+    assert {"kind": "dependency_disabled", "subject": "import-hr"} in listed["import-ad"]
+    shell("run", "last")
+    assert "▲ none" in shell("queue", "list").out

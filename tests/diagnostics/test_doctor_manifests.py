@@ -15,6 +15,7 @@ from tenuto.operations import batches
 from tenuto.postgres.database import Database
 from tenuto.settings import Settings
 from tests.diagnostics.test_doctor import execute_without_triggers, run_doctor
+from tests.diagnostics.test_doctor_schedules import insert_scheduler
 from tests.support.manifests import claim_runs, create_batch, create_manifest, finish_task, start_run
 from tests.support.tasks import Register
 from tests.support.waiting import eventually
@@ -33,6 +34,7 @@ async def partly_run_batch(db: Database, register_worker: Register) -> UUID:
     (failed,) = await claim_runs(db, worker_id, 1)
     await finish_task(db, failed, "failed")
     assert len(await claim_runs(db, worker_id)) == 2
+    await insert_scheduler(db)
     return batch
 
 

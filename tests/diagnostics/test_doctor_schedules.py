@@ -44,10 +44,12 @@ async def open_execution(db: Database, register_worker: RegisterWorker) -> UUID:
     started = await run_schedule(db)
     assert started.execution_id is not None
     assert len(await claim(db, worker, 5)) == 2
+    await insert_scheduler(db, started=timedelta())
     return started.execution_id
 
 
 async def insert_scheduler(db: Database, *, started: timedelta = timedelta(hours=1)) -> None:
+    await db.fetch_all("DELETE FROM tenuto.workers WHERE service = 'scheduler'")
     await db.fetch_all(
         "INSERT INTO tenuto.workers (id, name, service, host, boot, pid, version, queues, slots, started_at, seen_at)"
         " VALUES ($1, 'punctual', 'scheduler', 'here', 'boot', 1, '0', '{}', 0, $2, now())",
@@ -160,9 +162,10 @@ async def test_doctor_finds_overdue_schedule_with_and_without_scheduler(
     database: Database, settings: Settings, open_execution: UUID
 ) -> None:
     await database.fetch_all("UPDATE tenuto.schedules SET next_run_at = now() - interval '61 s'")
+    await database.fetch_all("DELETE FROM tenuto.workers WHERE service = 'scheduler'")
     found = (await run_doctor(database, settings))["scheduler_missing"]
     assert found.severity is Severity.WARNING
-    assert found.details[0].startswith("Nightly was due 6")
+    assert found.details == ["schedule Nightly: no scheduler is running"]
 
     await insert_scheduler(database)
     found = (await run_doctor(database, settings))["schedule_overdue"]

@@ -168,7 +168,8 @@ SECTIONS = {
 
 INTERNAL_OPERATIONS = {
     "Executions": {"close"},
-    "Manifests": {"check", "from_declaration", "item_serializer", "plan"},
+    "Schedules": {"report_undeclared"},
+    "Manifests": {"check", "from_declaration", "item_serializer", "plan", "report_undeclared"},
     "Dead letters": {"retry_all_of_batch"},
     "One-shots": {"as_one_shot", "find_handler"},
     "Secrets": {"resolve_text"},

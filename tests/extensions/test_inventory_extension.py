@@ -269,7 +269,7 @@ def test_extension_works_when_it_is_installed(url: str, tmp_path: Path) -> None:
     def tenuto(*arguments: str) -> str:
         command = [sys.executable, "-m", "tenuto", *arguments]
         done = subprocess.run(command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stderr
+        assert done.returncode in (0, *([5] if arguments == ("doctor",) else [])), done.stderr  # warnings
         return done.stdout
 
     assert "List and add items" in tenuto("--help")

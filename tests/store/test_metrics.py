@@ -21,10 +21,16 @@ WAYS: dict[str, dict[str, set[str]]] = {
     "count_open_executions": {"executions": {"executions_active", "executions_one_active"}},
     "count_due_definitions": {"schedules": {"schedules_due"}, "manifests": {"manifests_due"}},
     "find_most_overdue_schedule": {"schedules": {"schedules_due"}},
+    "misses_scheduler": {"schedules": {"schedules_due"}, "manifests": {"manifests_due"}},
     "list_services": {"workers": {"workers_one_alive_per_name"}},
 }
 WITHOUT_TABLES = {"ping", "list_repairs", "summarise_recent_attempts"}
-VALUES = {"list_services": (metrics.SILENT_AFTER,), "summarise_recent_attempts": (metrics.RECENT_WINDOW,)}
+VALUES = {
+    "list_services": (metrics.SILENT_AFTER,),
+    "misses_scheduler": (metrics.SILENT_AFTER,),
+    "count_queued_by_queue": (metrics.SILENT_AFTER,),
+    "summarise_recent_attempts": (metrics.RECENT_WINDOW,),
+}
 
 PAST = """
 INSERT INTO tenuto.activities (id, task_id, attempt, status, final, kind, name, queue, priority, created_at, run_at,

@@ -19,6 +19,8 @@ WOULD_CHANGE = 2
 """Only `tenuto plan`, like other tools with a plan step; its usage errors end with FAILED."""
 NOT_FOUND = 3
 NOT_ALLOWED = 4
+WARNINGS = 5
+"""Only `tenuto doctor`: there are warnings, and no problem."""
 CONFLICT = 7
 DATABASE = 8
 INTERRUPTED = 130
@@ -29,6 +31,7 @@ MEANINGS = {
     USAGE: "usage error or invalid value (`plan`: there are changes)",
     NOT_FOUND: "the object does not exist",
     NOT_ALLOWED: "permission denied",
+    WARNINGS: "warnings, but no problem (`doctor`)",
     CONFLICT: "the current state does not allow the operation",
     DATABASE: "the database cannot be reached or used",
     INTERRUPTED: "interrupted with Ctrl-C",

@@ -13,6 +13,7 @@ from typing import Any, Literal
 from tenuto.definitions.versioned_definitions import ChangeContext, VersionedDefinitions
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.model.manifests import MAX_ACTIVE, Manifest, check_manifest_name, max_active_error
+from tenuto.model.obstacles import DefinitionKind
 from tenuto.model.tasks import MAX_PRIORITY, priority_error
 from tenuto.postgres.database import Connection, Database
 from tenuto.store import manifests, schedules
@@ -22,7 +23,7 @@ _TIMING_FIELDS = ("trigger", "schedule_type", "depends_on")
 
 
 class _ManifestDefinitions(VersionedDefinitions[Manifest, StoredManifest]):
-    kind = "manifest"
+    kind: DefinitionKind = "manifest"
     rows = manifests.TABLE
 
     def not_found(self, key: str) -> NotFound:

@@ -12,6 +12,7 @@ from datetime import datetime
 from tenuto.definitions.versioned_definitions import ChangeContext, VersionedDefinitions
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.ids import new_id
+from tenuto.model.obstacles import DefinitionKind
 from tenuto.model.occurrences import Decision, first_undecided_instant
 from tenuto.model.schedules import ScheduleDefinition, check_schedule_names
 from tenuto.model.steps import SCHEDULE
@@ -24,7 +25,7 @@ _DECLARED_IN = {"code": "code", "file": "a file"}
 
 
 class _ScheduleDefinitions(VersionedDefinitions[ScheduleDefinition, Schedule]):
-    kind = "schedule"
+    kind: DefinitionKind = "schedule"
     rows = schedules.TABLE
 
     def not_found(self, key: str) -> NotFound:

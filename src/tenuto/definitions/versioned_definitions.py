@@ -23,6 +23,7 @@ from tenuto.ids import new_id
 from tenuto.model import validation
 from tenuto.model.actors import Actor
 from tenuto.model.dependency_order import Referring, check_no_cycle
+from tenuto.model.obstacles import DefinitionKind
 from tenuto.model.triggers import Trigger, check_has_run_after
 from tenuto.postgres.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError
 from tenuto.store.access.audit_recorder import AuditEntry
@@ -122,7 +123,7 @@ S = TypeVar("S", bound=VersionedDefinition[Any])
 class VersionedDefinitions(ABC, Generic[D, S]):
     """The operations on one kind of definition."""
 
-    kind: str
+    kind: DefinitionKind
     rows: DefinitionTable[D, S]
 
     # --- rules of each kind -----------------------------------------------------------------------------------------

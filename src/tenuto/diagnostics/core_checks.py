@@ -19,6 +19,7 @@ from tenuto.audit.keys import load_audit_keys
 from tenuto.clock import Clock, SystemClock
 from tenuto.diagnostics import deep_checks
 from tenuto.diagnostics.checks import CHECKS, MAX_DETAILS, Check, list_details
+from tenuto.diagnostics.definition_checks import definition_checks
 from tenuto.errors import SchemaMismatch, UserError
 from tenuto.extension import DoctorCheck, Examination
 from tenuto.ids import smallest_id_at
@@ -83,6 +84,7 @@ def core_checks(
         DoctorCheck("occurrence_missing", checks.check_ledger),
         DoctorCheck("next_run_unknown", checks.check_next_runs),
         DoctorCheck("secret_exposed", checks.check_exposed_secrets),
+        *definition_checks(),
         *(DoctorCheck(check.name, partial(checks.check_rows, check)) for check in CHECKS),
     ]
 

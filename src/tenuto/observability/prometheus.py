@@ -40,6 +40,7 @@ DATABASE_METRICS = (
     Metric("tenuto_metrics_query_age_seconds", "gauge", "Age of the last metrics query."),
     Metric("tenuto_queue_waiting", "gauge", "Due tasks of a queue that no worker has claimed.", ("queue",)),
     Metric("tenuto_queue_oldest_seconds", "gauge", "Time since the oldest of them was due.", ("queue",)),
+    Metric("tenuto_queue_workers", "gauge", "Live workers that serve a queue with waiting tasks.", ("queue",)),
     Metric("tenuto_tasks", "gauge", "Open tasks by state.", ("state",)),
     Metric(
         "tenuto_leases",
@@ -52,6 +53,12 @@ DATABASE_METRICS = (
     Metric("tenuto_dead_letters_open", "gauge", "Dead letters awaiting intervention."),
     Metric("tenuto_due", "gauge", "Due schedules and manifests that have not been fired.", ("kind",)),
     Metric("tenuto_due_delay_seconds", "gauge", "Delay of the most overdue one.", ("kind",)),
+    Metric(
+        "tenuto_definitions_stopped",
+        "gauge",
+        "Enabled schedules and manifests that do not run on their own, or whose code is gone, by obstacle.",
+        ("kind", "obstacle"),
+    ),
     Metric(
         "tenuto_services",
         "gauge",
@@ -134,6 +141,7 @@ def _database_values(result: QueryResult[DatabaseMetrics]) -> Iterator[tuple[str
     yield "tenuto_metrics_query_age_seconds", [((), monotonic_seconds() - result.finished_at)]
     yield "tenuto_queue_waiting", [((each.queue,), each.count) for each in found.queued]
     yield "tenuto_queue_oldest_seconds", [((each.queue,), each.oldest_seconds) for each in found.queued]
+    yield "tenuto_queue_workers", [((each.queue,), each.worker_count) for each in found.queued]
     states = {
         "waiting": found.waiting_count,
         "scheduled": found.scheduled_count,
@@ -154,6 +162,10 @@ def _database_values(result: QueryResult[DatabaseMetrics]) -> Iterator[tuple[str
     yield "tenuto_dead_letters_open", [((), found.open_dead_letter_count)]
     yield "tenuto_due", [((each.kind,), each.due_count) for each in found.due]
     yield "tenuto_due_delay_seconds", [((each.kind,), each.late_seconds) for each in found.due]
+    yield (
+        "tenuto_definitions_stopped",
+        [((each.definition, str(each.kind)), each.total) for each in found.stopped],
+    )
     yield (
         "tenuto_services",
         [

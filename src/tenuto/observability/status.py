@@ -130,6 +130,9 @@ def _check_claims(signs: LivenessSigns, counters: ProcessMetrics) -> ReadinessCh
 
 
 def _check_scheduler(signs: LivenessSigns, max_delay_seconds: float) -> ReadinessCheck:
+    if signs.misses_scheduler:
+        detail = "enabled schedules or manifests wait, and no scheduler is alive"
+        return ReadinessCheck("scheduler", ok=False, detail=detail)
     if signs.most_overdue_schedule is None:
         return ReadinessCheck("scheduler", ok=True, detail="no schedule is overdue")
     delay_seconds = max(0.0, signs.most_overdue_schedule.late_seconds)

@@ -16,16 +16,18 @@ from tenuto.definitions.versioned_definitions import (
     VersionedDefinition,
     VersionedDefinitions,
 )
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, UserError
 from tenuto.jobs.registry import JobRegistry
 from tenuto.logs import Log
 from tenuto.model.dependency_order import sort_definitions
+from tenuto.model.obstacles import Obstacle
 from tenuto.model.operation_context import OperationCaller
 from tenuto.operations.listing import check_limit
 from tenuto.operations.operation import OpenDatabase, OperationGroup, change_context
 from tenuto.postgres.database import Database
 from tenuto.store import tasks
 from tenuto.store.definition_rows import Version
+from tenuto.store.reports import obstacles
 
 log = Log("tenuto.definitions")
 
@@ -88,6 +90,22 @@ class DefinitionOperations(OperationGroup, ABC, Generic[F, D, S]):
                     raise
                 log.error("definition not deployed", kind=self._definitions.kind, key=each.key, error=error.message)
         return await self.apply(usable, origin="code", reason="declared in code", database=database) if usable else {}
+
+    async def report_undeclared(self, database: Database, *, prune: bool = False) -> list[str]:
+        """Log definitions from code that neither this program nor another running app declares any more, and return
+        their keys. With ``prune``, delete those without open runs."""
+        kind = self._definitions.kind
+        keys = await obstacles.list_undeclared(database, kind, list(self.declared))
+        if keys and not prune:
+            remedy = f"delete them with `tenuto {kind} delete`, or start a service with --prune"
+            log.warning("definitions not declared by any running app", kind=kind, names=keys[:20], remedy=remedy)
+        for key in keys if prune else ():
+            try:
+                await self.delete(key, reason="no running app declares it", database=database)
+                log.warning("definition deleted", kind=kind, name=key, reason="no running app declares it")
+            except UserError as error:
+                log.warning("definition not deleted", kind=kind, name=key, error=str(error))
+        return keys
 
     async def apply(
         self,
@@ -172,9 +190,11 @@ class DefinitionOperations(OperationGroup, ABC, Generic[F, D, S]):
         await self._wake_services(operation.database)
         return switched
 
-    async def delete(self, key: str, *, reason: str | None = None, version: int | None = None) -> None:
+    async def delete(
+        self, key: str, *, reason: str | None = None, version: int | None = None, database: Database | None = None
+    ) -> None:
         """Delete a definition without open runs; its records remain. With ``version``, only if that is current."""
-        operation = await self._begin(f"{self._definitions.kind}.delete", target=key, reason=reason)
+        operation = await self._begin(f"{self._definitions.kind}.delete", target=key, reason=reason, database=database)
         await self._definitions.delete(operation.database, key, change_context(operation), version=version)
 
     # --- inspect ----------------------------------------------------------------------------------------------------
@@ -182,6 +202,14 @@ class DefinitionOperations(OperationGroup, ABC, Generic[F, D, S]):
     async def get(self, key: str) -> S:
         """Return the definition with this key."""
         return await self._definitions.get(await self._open(), key)
+
+    async def obstacles(self, key: str) -> Sequence[Obstacle]:
+        """Return why a definition does not run on its own although it is enabled; nothing if it does."""
+        return (await obstacles.find_obstacles(await self._open(), self._definitions.kind, [key])).get(key, [])
+
+    async def dependents(self, key: str) -> Sequence[str]:
+        """Return the keys of the definitions that run after this one, if there are such."""
+        return []
 
     async def versions(
         self, key: str | UUID, *, before: tuple[datetime, int] | None = None, limit: int = 50

@@ -239,6 +239,10 @@ class Manifests(DefinitionOperations[DeclaredManifest, Manifest, StoredManifest]
 
         return await operation.database.transaction(act)
 
+    async def dependents(self, key: str) -> Sequence[str]:
+        """Return the external ids of the manifests that run after this one."""
+        return await manifests.list_dependents(await self._open(), key)
+
     async def poll(self) -> PollResult:
         """Run one cycle of the manifest manager."""
         operation = await self._begin("manifest.poll")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 from tenuto.model.manifests import Manifest, manifest_from_fields
+from tenuto.model.obstacles import Obstacle, describe_obstacle
 from tenuto.model.policies import RetryPolicy
 from tenuto.presentation.columns import Column, ResourceView
 from tenuto.presentation.descriptions import describe_trigger
@@ -26,6 +28,15 @@ def _next_schedule_run(row: Any, now: datetime) -> str:
     if row.next_run_at is None:
         return "no further run" if row.planned else "being planned"
     return "due" if row.next_run_at <= now else format_relative(row.next_run_at, now)
+
+
+def describe_obstacles(obstacles: Sequence[Obstacle]) -> str | None:
+    """Describe why a definition does not run on its own; None if it does."""
+    return "; ".join(map(describe_obstacle, obstacles)) or None
+
+
+def _describe_obstacles(row: Any, _: datetime) -> str | None:
+    return describe_obstacles(row.obstacles)
 
 
 def _next_run_time(row: Any, _: datetime) -> str | None:
@@ -56,6 +67,7 @@ SCHEDULES = ResourceView(
         Column("when", lambda row: describe_trigger(row.trigger), under="name", flexible=True),
         Column("next run", "next_run_at", text=_next_schedule_run),
         Column("at", "next_run_at", text=_next_run_time, under="next run"),
+        Column("stopped", "obstacles", "json", text=_describe_obstacles, under="name", label="▲ {}", flexible=True),
         Column("last run", "last_state", "state", text=_last_run),
         Column("ended", lambda row: row.last_ended_at or row.last_started_at, "age", under="last run"),
     ),
@@ -131,6 +143,9 @@ MANIFESTS = ResourceView(
             "last success",
             "last_successful_run_at",
             text=lambda row, now: format_relative(row.last_successful_run_at, now) or "never",
+        ),
+        Column(
+            "stopped", "obstacles", "json", text=_describe_obstacles, under="external id", label="▲ {}", flexible=True
         ),
         Column("group", "group", under="next run", label="in {}"),
         Column("dead letters", "has_dead_letters", "flag", under="last success", label="✉ dead letters"),

@@ -336,6 +336,12 @@ ONE_SHOT_EVENTS = (
     Column("detail", _event_detail, flexible=True),
 )
 
+
+def _worker_count(queue: Any, _: datetime) -> str:
+    has_work = queue.queued_count or queue.scheduled_count
+    return "▲ none" if has_work and not queue.worker_count else f"{queue.worker_count:,}"
+
+
 QUEUES = ResourceView(
     "queues with tasks or settings",
     (
@@ -345,6 +351,7 @@ QUEUES = ResourceView(
         Column("queued", "queued_count", "count"),
         Column("scheduled", "scheduled_count", "count", drop=1),
         Column("running", "running_count", "count"),
+        Column("workers", "worker_count", "count", text=_worker_count, drop=1),
         Column("oldest", "oldest_due_at", "age", drop=2),
         Column("paused", "paused_by", text=lambda queue, _: _pause_text(queue), flexible=True),
     ),

@@ -23,7 +23,7 @@ from tenuto.ids import new_id
 from tenuto.model import validation
 from tenuto.postgres.database import Database
 from tenuto.store import workers
-from tenuto.store.workers import ProcessRegistration
+from tenuto.store.workers import Declarations, ProcessRegistration
 from tenuto.version import __version__
 
 _MAX_PROCESSES_PER_HOST = 1000
@@ -36,6 +36,8 @@ class ProcessIdentity:
         self.service = service
         self.name = name
         self.id: UUID = new_id()
+        self.declarations: Declarations | None = None
+        """What the app of this process declares in code; None if it has no app."""
         self._home = home
         self._lock: IO[str] | None = lock
         self._number = number
@@ -112,15 +114,19 @@ async def register_process(
     """
     while True:
         try:
-            return await workers.register_process(
+            previous = await workers.register_process(
                 database,
                 identity.to_registration(queues, slots),
                 holds_name_lock=identity.name_is_locked,
                 silence_limit=silence_limit,
             )
+            break
         except Conflict:
             if not identity.try_another_name():
                 raise
+    if identity.declarations is not None:
+        await workers.record_declarations(database, identity.id, identity.declarations)
+    return previous
 
 
 def _try_lock(home: Path, service: str, name: str) -> IO[str] | None:

@@ -16,6 +16,7 @@ from uuid import UUID
 from tenuto.ids import smallest_id_at
 from tenuto.model.actors import Actor
 from tenuto.model.manifests import Manifest, ScheduleType, manifest_from_fields
+from tenuto.model.obstacles import Obstacle
 from tenuto.model.tasks import OutcomeStatus, Task, TaskState
 from tenuto.model.triggers import Trigger
 from tenuto.postgres.bulk_copy import ExcludedVersions, array_literal, split_ids_and_versions, to_columns
@@ -23,6 +24,7 @@ from tenuto.postgres.database import Connection, Database, Row
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.definition_rows import DefinitionTable, from_json_text, to_json_text
 from tenuto.store.records import FromColumn, FromJson, PositionalMapper, RowMapper
+from tenuto.store.reports import obstacles
 from tenuto.tracing import add_traceparent, record_enqueue_span
 
 SQL = load_statements(__file__)
@@ -109,9 +111,11 @@ class ManifestRecord:
     open_task_count: int
     """The number of its open tasks, counted up to 10,001."""
     has_dead_letters: bool
+    obstacles: Sequence[Obstacle] = ()
+    """Why it does not run on its own although it is enabled."""
 
 
-_MANIFESTS = RowMapper(ManifestRecord, SQL.list_manifests)
+_MANIFESTS = RowMapper(ManifestRecord, SQL.list_manifests, computed=("obstacles",))
 
 
 # --- definitions ----------------------------------------------------------------------------------------------------
@@ -154,7 +158,9 @@ async def list_manifests(
     database: Database, *, after: str | None, enabled: bool | None, group: str | None, search: str | None, limit: int
 ) -> list[ManifestRecord]:
     """Return manifests by external id, each with the number of its open tasks."""
-    return _MANIFESTS.all(await database.fetch_all(SQL.list_manifests, after, enabled, group, search, limit))
+    rows = await database.fetch_all(SQL.list_manifests, after, enabled, group, search, limit)
+    found = await obstacles.find_obstacles(database, "manifest", [row["external_id"] for row in rows])
+    return [_MANIFESTS.one(row, obstacles=found.get(row["external_id"], ())) for row in rows]
 
 
 async def find_manifest(connection: Connection, external_id: str) -> StoredManifest | None:
@@ -173,9 +179,10 @@ async def load_dependencies(connection: Connection) -> dict[str, str | None]:
     return {row["external_id"]: row["depends_on"] for row in await connection.fetch(SQL.list_dependencies)}
 
 
-async def list_dependents(connection: Connection, external_id: str) -> list[str]:
+async def list_dependents(connection: Connection | Database, external_id: str) -> list[str]:
     """Return the manifests that depend on one."""
-    return [row["external_id"] for row in await connection.fetch(SQL.list_dependents, external_id)]
+    fetch = connection.fetch_all if isinstance(connection, Database) else connection.fetch
+    return [row["external_id"] for row in await fetch(SQL.list_dependents, external_id)]
 
 
 async def has_open_tasks(connection: Connection, id: UUID) -> bool:
@@ -368,6 +375,8 @@ class ManifestDetails:
     dependents: list[str]
     """External ids of the manifests that depend on it."""
     open_dead_letter_count: int
+    obstacles: Sequence[Obstacle]
+    """Why it does not run on its own although it is enabled."""
 
 
 _OPEN_RUNS = RowMapper(OpenRunRecord, SQL.list_open_runs)
@@ -389,6 +398,9 @@ async def load_details(database: Database, manifest: StoredManifest, limit: int)
         all_manifests=groups.get(ALL_MANIFESTS),
         dependents=[row["external_id"] for row in dependents],
         open_dead_letter_count=await database.fetch_value(SQL.count_open_dead_letters, manifest.id),
+        obstacles=(await obstacles.find_obstacles(database, "manifest", [manifest.external_id])).get(
+            manifest.external_id, []
+        ),
     )
 
 

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from tenuto.errors import TenutoError
 from tenuto.model.executions import ExecutionState
+from tenuto.model.obstacles import Obstacle
 from tenuto.model.occurrences import Decision
 from tenuto.model.schedules import OverlapPolicy, Plan, ScheduleDefinition, misfire_from_json, plan_from_json
 from tenuto.model.triggers import Trigger, trigger_from_json
@@ -23,6 +24,7 @@ from tenuto.postgres.database import Connection, Database, Row
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.definition_rows import DefinitionTable, from_json_text
 from tenuto.store.records import FromJson, PositionalMapper, RowMapper
+from tenuto.store.reports import obstacles
 
 SQL = load_statements(__file__)
 
@@ -96,9 +98,11 @@ class ScheduleRecord:
     last_group_count: int | None
     last_failed_step_count: int | None
     last_error: str | None
+    obstacles: Sequence[Obstacle] = ()
+    """Why it does not run on its own although it is enabled."""
 
 
-_SCHEDULES = RowMapper(ScheduleRecord, SQL.list_schedules)
+_SCHEDULES = RowMapper(ScheduleRecord, SQL.list_schedules, computed=("obstacles",))
 
 
 def _to_schedule(row: Row) -> Schedule:
@@ -147,7 +151,9 @@ async def list_schedules(
     database: Database, *, after: str | None, enabled: bool | None, search: str | None, limit: int
 ) -> list[ScheduleRecord]:
     """Return schedules by name, each with its last execution."""
-    return _SCHEDULES.all(await database.fetch_all(SQL.list_schedules, after, enabled, search, limit))
+    rows = await database.fetch_all(SQL.list_schedules, after, enabled, search, limit)
+    found = await obstacles.find_obstacles(database, "schedule", [row["name"] for row in rows])
+    return [_SCHEDULES.one(row, obstacles=found.get(row["name"], ())) for row in rows]
 
 
 async def lock_cycle_check(connection: Connection) -> None:

@@ -9,7 +9,7 @@ from typing import Annotated
 from uuid import UUID
 
 from tenuto.errors import Conflict
-from tenuto.model.worker_states import WorkerState, worker_state
+from tenuto.model.worker_states import STALE_AFTER, WorkerState, worker_state
 from tenuto.postgres.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError, Row
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.records import FromInterval, RowMapper
@@ -30,6 +30,14 @@ class ProcessRegistration:
     version: str
     queues: list[str]
     slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Declarations:
+    """Names of the schedules and external ids of the manifests that an app declares in code."""
+
+    schedules: Sequence[str]
+    manifests: Sequence[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +78,8 @@ class QueueRecord:
     running_count: int = 0
     oldest_due_at: datetime | None = None
     """When the oldest queued task became due."""
+    worker_count: int = 0
+    """Number of live workers that serve the queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +153,13 @@ def _name_in_use_error(new: ProcessRegistration, other: Row, silence_limit: time
     return Conflict(problem, code="process.name.taken", field="name", remedy=remedy)
 
 
+async def record_declarations(database: Database, worker_id: UUID, declarations: Declarations) -> None:
+    """Record what the app of a process declares in code."""
+    await database.write_all(
+        SQL.record_declarations, worker_id, list(declarations.schedules), list(declarations.manifests)
+    )
+
+
 async def deregister_process(database: Database, worker_id: UUID) -> None:
     """Mark a process as ended."""
     await database.write_all(SQL.mark_ended, worker_id)
@@ -211,4 +228,4 @@ async def resume_queue(connection: Connection, name: str) -> bool:
 
 async def list_queues(database: Database, limit: int = 200) -> list[QueueRecord]:
     """Return all queues that have settings or open tasks."""
-    return _QUEUES.all(await database.fetch_all(SQL.list_queues, limit))
+    return _QUEUES.all(await database.fetch_all(SQL.list_queues, limit, STALE_AFTER["worker"]))

@@ -17,6 +17,12 @@ INSERT INTO tenuto.workers (
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, clock_timestamp(), clock_timestamp())
 ON CONFLICT (id) DO NOTHING;
 
+-- name: record_declarations
+-- Record the schedules and manifests that the app of a process declares.
+UPDATE tenuto.workers
+SET declared_schedules = $2, declared_manifests = $3
+WHERE id = $1;
+
 -- name: mark_ended
 -- Mark a process as ended, by itself or because its end is proven. It can no longer claim tasks.
 UPDATE tenuto.workers
@@ -124,7 +130,14 @@ RETURNING name;
 -- Return all queues that have settings or open tasks, with task counts.
 SELECT coalesce(queues.name, counted.queue) AS name, queues.max_running, queues.paused_at, queues.paused_by,
        queues.reason, coalesce(counted.queued, 0) AS queued_count, coalesce(counted.scheduled, 0) AS scheduled_count,
-       coalesce(counted.running, 0) AS running_count, counted.oldest_due_at
+       coalesce(counted.running, 0) AS running_count, counted.oldest_due_at,
+       (SELECT count(*)
+        FROM tenuto.workers
+        WHERE workers.service = 'worker'
+          AND workers.ended_at IS NULL
+          AND workers.draining_at IS NULL
+          AND workers.seen_at > clock_timestamp() - $2::interval
+          AND coalesce(queues.name, counted.queue) = ANY (workers.queues)) AS worker_count
 FROM tenuto.queues
 FULL JOIN (
     SELECT queue,

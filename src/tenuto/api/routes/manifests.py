@@ -31,6 +31,7 @@ from tenuto.definitions.definition_files import parse_manifests
 from tenuto.errors import Invalid
 from tenuto.model.actors import Role
 from tenuto.model.manifests import Manifest
+from tenuto.model.obstacles import Obstacle
 from tenuto.model.tasks import TaskState
 from tenuto.store.definition_rows import Version
 from tenuto.store.manifests import (
@@ -269,6 +270,7 @@ class ManifestRuns(BaseModel):
     all_manifests: ManifestGroupRecord | None = Field(description="The group of all manifests.")
     dependents: list[str] = Field(description="External ids of the manifests that depend on it.")
     open_dead_letter_count: int
+    obstacles: list[Obstacle] = Field(description="Why it does not run on its own although it is enabled.")
 
 
 @router.get(
@@ -287,6 +289,7 @@ async def manifest_details(call: Viewer, external_id: ExternalId, limit: Limit =
         all_manifests=found.all_manifests,
         dependents=found.dependents,
         open_dead_letter_count=found.open_dead_letter_count,
+        obstacles=list(found.obstacles),
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 from rich.console import RenderableType
 from rich.padding import Padding
 from rich.text import Text
@@ -10,6 +12,7 @@ from tenuto.cli import exit_codes
 from tenuto.cli.command import Session, command
 from tenuto.cli.lists import print_csv
 from tenuto.cli.output import ProgressLine, print_json
+from tenuto.cli.parameters import flag
 from tenuto.cli.tables import print_rich, styled_state
 from tenuto.clock import monotonic_seconds
 from tenuto.model.findings import Finding
@@ -17,13 +20,15 @@ from tenuto.presentation.admin_views import FINDINGS
 from tenuto.presentation.formatting import count_noun, format_duration, safe_text
 
 
-@command(None, "doctor", "", "-o json | jq '.checks[] | select(.severity != \"ok\")'", is_list=True, app_use="checks")
-async def run_doctor(session: Session) -> int:
+@command(None, "doctor", "", "--problems", "--problems -o json | jq .checks[].title", is_list=True, app_use="checks")
+async def run_doctor(
+    session: Session, problems: Annotated[bool, flag("Only problems and warnings.", "--problems")] = False
+) -> int:
     """Check the installation for problems.
 
     Checks the server, the schema, the clock and the consistency of the stored data. It changes nothing. Its duration
     does not grow with the history: only the newest tasks are followed through their history. Exit code 1 if there is a
-    problem; warnings do not count.
+    problem, 5 if there are only warnings.
     """
     started_at = monotonic_seconds()
     progress = ProgressLine(quiet=session.quiet)
@@ -36,16 +41,20 @@ async def run_doctor(session: Session) -> int:
         progress.clear()
     severities = [str(finding.severity) for finding in findings]
     counts = {name: severities.count(name) for name in ("problem", "warning")}
+    shown = [finding for finding in findings if not problems or finding.severity in counts]
     if session.as_json:
-        print_json({"healthy": counts["problem"] == 0, "checks": findings})
+        print_json({"healthy": counts["problem"] == 0, "checks": shown})
     elif session.output == "csv":
-        print_csv(FINDINGS, findings)
+        print_csv(FINDINGS, shown)
     else:
-        print_rich(*(part for finding in findings for part in _finding_lines(finding)))
+        if shown:
+            print_rich(*(part for finding in shown for part in _finding_lines(finding)))
         result = ", ".join(count_noun(count, name) for name, count in counts.items() if count)
         duration = format_duration(monotonic_seconds() - started_at)
         session.print_message(f"\n{len(findings)} checks in {duration}: {result or 'no problems'}")
-    return exit_codes.FAILED if counts["problem"] else exit_codes.OK
+    if counts["problem"]:
+        return exit_codes.FAILED
+    return exit_codes.WARNINGS if counts["warning"] else exit_codes.OK
 
 
 def _finding_lines(finding: Finding) -> list[RenderableType]:

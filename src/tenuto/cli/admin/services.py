@@ -30,6 +30,9 @@ WORKER_OPTIONS: dict[str, Declaration] = {
     "lease_seconds": option("SECONDS", LEASE_HELP, "--lease", type=float, min=1, max=3600),
     "grace_seconds": option("SECONDS", GRACE_HELP, "--grace", type=float, min=0, max=86_400),
 }
+Prune = Annotated[
+    bool, flag("Delete schedules and manifests from code that no running app declares any more.", "--prune")
+]
 Host = Annotated[str | None, option("ADDRESS", "Listen address of the web service.")]
 Port = Annotated[int | None, option("NUMBER", "Port of the web service; 0 chooses a free one.", min=0, max=65535)]
 
@@ -47,6 +50,7 @@ async def run_all_services(
     host: Host = None,
     port: Port = None,
     no_web: Annotated[bool, flag("No web service.", "--no-web")] = False,
+    prune: Prune = False,
     **options: Any,
 ) -> None:
     """Run scheduler, worker and web service in one process.
@@ -77,7 +81,7 @@ async def run_all_services(
     def web_service() -> AbstractAsyncContextManager[object]:
         return _serve_web(session, host, port) if has_web else nullcontext()
 
-    await app.run(on_ready=print_summary, alongside=web_service, **options)
+    await app.run(on_ready=print_summary, alongside=web_service, prune=prune, **options)
 
 
 @asynccontextmanager
@@ -98,7 +102,7 @@ def _print_web_summary(session: Session, address: str, key_file: Path | None) ->
 
 
 @command(workers, None, *_WORKER_EXAMPLES, options=WORKER_OPTIONS, service=True)
-async def run_worker(session: Session, **options: Any) -> None:
+async def run_worker(session: Session, prune: Prune = False, **options: Any) -> None:
     """Run a worker process.
 
     The worker claims tasks of its queues and runs them. Without an app that has jobs it runs only steps of built-in
@@ -106,7 +110,7 @@ async def run_worker(session: Session, **options: Any) -> None:
     the grace time; on the second signal it hands them back to the queue. `tenuto worker list` lists the workers.
     """
     _warn_without_jobs(session)
-    await session.app.run_worker(**options)
+    await session.app.run_worker(prune=prune, **options)
 
 
 def _warn_without_jobs(session: Session) -> None:
@@ -132,12 +136,12 @@ async def list_workers(app: Tenuto, all: bool) -> Sequence[Any]:
 
 
 @command(None, "scheduler", *_SCHEDULER_EXAMPLES, service=True)
-async def run_scheduler(session: Session, name: Annotated[str | None, NAME] = None) -> None:
+async def run_scheduler(session: Session, name: Annotated[str | None, NAME] = None, prune: Prune = False) -> None:
     """Run a scheduler process.
 
     The scheduler starts due schedules and manifests and recovers tasks of dead workers. Several may run.
     """
-    await session.app.run_scheduler(name=name)
+    await session.app.run_scheduler(name=name, prune=prune)
 
 
 @command(None, "web", "--app tasks:app", "--host 0.0.0.0 --port 8443", service=True)

@@ -202,11 +202,16 @@ class DefinitionResource(Generic[S]):
             async with self.suggesting_names(app, key):
                 changed = await (operations.enable if enabled else operations.disable)(key, reason=reason)
             after: S = await operations.get(key)
+            dependents = [] if enabled else await operations.dependents(key)
         state = "enabled" if enabled else "disabled"
         message = f"{self.noun} {key} is {state if changed else f'already {state}'}"
         if changed and not enabled:
             message += f"; enable it with: {self.command_line('enable', key)}"
         session.report(self.document(after), message)
+        if dependents:
+            verb = "runs" if len(dependents) == 1 else "run"
+            named = ", ".join(map(safe_text, dependents))
+            session.print_message(f"  {named} {verb} after it, and not at all while it is disabled")
         if after.enabled and not session.as_json:
             await self.print_next_runs(session, after)
 

@@ -28,7 +28,14 @@ from tenuto.cli.work.jobs import suggest_job_list, wait_for_task
 from tenuto.errors import NotFound
 from tenuto.model.manifests import OnDeadLetter
 from tenuto.presentation import definition_views, descriptions
-from tenuto.presentation.definition_views import ALL_MANIFESTS, GROUPS, OPEN_RUNS, POLLS, describe_manifest_trigger
+from tenuto.presentation.definition_views import (
+    ALL_MANIFESTS,
+    GROUPS,
+    OPEN_RUNS,
+    POLLS,
+    describe_manifest_trigger,
+    describe_obstacles,
+)
 from tenuto.presentation.descriptions import format_in_zone
 from tenuto.presentation.formatting import compact_json, format_relative, safe_text
 from tenuto.presentation.work_views import ATTEMPTS, BATCHES
@@ -162,6 +169,7 @@ def _summary(found: ManifestDetails, change: Version, now: datetime) -> list[tup
         ("properties", compact_json(dict(manifest.properties)) if manifest.properties else None),
         ("when", describe_manifest_trigger(manifest)),
         ("next run", _describe_next_run(stored, dead_letters, now)),
+        ("stopped", describe_obstacles(found.obstacles)),
         ("last success", _format_instant(stored.last_successful_run_at, now) or "never"),
         ("policy", descriptions.describe_policy(manifest.to_fields()["policy"])),
         ("dead letter", descriptions.describe_on_dead_letter(manifest.on_dead_letter)),

@@ -648,20 +648,6 @@ WHERE schedule.enabled
 ORDER BY schedule.next_run_at, schedule.name
 LIMIT $3;
 
--- name: scheduler_missing
--- Schedules that were due longer than $1 ago while no scheduler was seen within $2.
-SELECT schedule.name, round(extract(epoch FROM clock_timestamp() - schedule.next_run_at))::bigint AS seconds
-FROM tenuto.schedules AS schedule
-WHERE schedule.enabled
-  AND schedule.next_run_at < clock_timestamp() - $1::interval
-  AND NOT EXISTS (
-      SELECT
-      FROM tenuto.workers
-      WHERE service = 'scheduler' AND ended_at IS NULL AND seen_at > clock_timestamp() - $2::interval
-  )
-ORDER BY schedule.next_run_at, schedule.name
-LIMIT $3;
-
 -- name: schedule_without_next_run
 -- Enabled schedules without a next run, changed longer than $1 ago.
 SELECT name

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 
+from tenuto.model.worker_states import STALE_AFTER
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.records import RowMapper
+from tenuto.store.reports.obstacles import StoppedDefinition, list_stopped_definitions
 
 SQL = load_statements(__file__)
 
@@ -28,6 +30,8 @@ class QueuedTasks:
     count: int
     oldest_seconds: float
     """How long the oldest has been due."""
+    worker_count: int
+    """Number of live workers that serve the queue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +117,8 @@ class DatabaseMetrics:
     services: list[ServiceProcesses]
     repairs: list[RepairCount]
     recent: list[RecentAttempts]
+    stopped: list[StoppedDefinition]
+    """One schedule or manifest of each kind of obstacle, with the number of all."""
 
 
 _QUEUED = RowMapper(QueuedTasks, SQL.count_queued_by_queue)
@@ -133,7 +139,7 @@ async def load_metrics(database: Database) -> DatabaseMetrics:
 async def _load_metrics(connection: Connection) -> DatabaseMetrics:
     await connection.execute(_SET_SHORT_TIMEOUTS)
     return DatabaseMetrics(
-        queued=_QUEUED.all(await connection.fetch(SQL.count_queued_by_queue)),
+        queued=_QUEUED.all(await connection.fetch(SQL.count_queued_by_queue, STALE_AFTER["worker"])),
         running=_RUNNING.all(await connection.fetch(SQL.count_running_by_queue)),
         scheduled_count=await connection.fetchval(SQL.count_scheduled),
         waiting_count=await connection.fetchval(SQL.count_waiting),
@@ -143,6 +149,7 @@ async def _load_metrics(connection: Connection) -> DatabaseMetrics:
         services=_SERVICES.all(await connection.fetch(SQL.list_services, SILENT_AFTER)),
         repairs=_REPAIRS.all(await connection.fetch(SQL.list_repairs)),
         recent=_RECENT.all(await connection.fetch(SQL.summarise_recent_attempts, RECENT_WINDOW)),
+        stopped=await list_stopped_definitions(connection, per_kind=1),
     )
 
 
@@ -152,6 +159,8 @@ class LivenessSigns:
 
     most_overdue_schedule: OverdueSchedule | None
     services: list[ServiceProcesses]
+    misses_scheduler: bool
+    """Work is planned that only a scheduler starts, and no scheduler is alive."""
 
 
 async def ping(database: Database) -> None:
@@ -167,6 +176,7 @@ async def load_liveness_signs(database: Database) -> LivenessSigns:
         return LivenessSigns(
             _OVERDUE_SCHEDULES.optional(await connection.fetchrow(SQL.find_most_overdue_schedule)),
             _SERVICES.all(await connection.fetch(SQL.list_services, SILENT_AFTER)),
+            await connection.fetchval(SQL.misses_scheduler, STALE_AFTER["scheduler"]),
         )
 
     return await database.transaction(load, tries=1)

@@ -2,9 +2,13 @@
 
 -- name: count_queued_by_queue
 -- Count the queued tasks of each queue, and how long the oldest has been due. Two branches, because tasks with a
--- limit key have their own index.
+-- limit key have their own index. With the number of workers of the queue that were seen within $1.
 SELECT queue, sum(waiting)::bigint AS count,
-       greatest(0, extract(epoch FROM now() - min(oldest)))::double precision AS oldest_seconds
+       greatest(0, extract(epoch FROM now() - min(oldest)))::double precision AS oldest_seconds,
+       (SELECT count(*)
+        FROM tenuto.workers
+        WHERE service = 'worker' AND ended_at IS NULL AND draining_at IS NULL
+          AND seen_at > now() - $1::interval AND free.queue = ANY (queues)) AS worker_count
 FROM (
     SELECT queue, count(*) AS waiting, min(run_at) AS oldest
     FROM tenuto.tasks
@@ -86,6 +90,18 @@ FROM tenuto.schedules
 WHERE enabled AND next_run_at IS NOT NULL AND next_run_at <= now()
 ORDER BY next_run_at, id
 LIMIT 1;
+
+-- name: misses_scheduler
+-- Return whether work is planned that only a scheduler starts, schedulers were registered, and none was seen within $1.
+SELECT (
+    EXISTS (SELECT FROM tenuto.schedules WHERE enabled AND next_run_at IS NOT NULL)
+    OR EXISTS (SELECT FROM tenuto.manifests WHERE enabled AND next_run_at IS NOT NULL)
+) AND EXISTS (SELECT FROM tenuto.workers WHERE service = 'scheduler')
+  AND NOT EXISTS (
+    SELECT
+    FROM tenuto.workers
+    WHERE service = 'scheduler' AND ended_at IS NULL AND seen_at > now() - $1::interval
+) AS misses_scheduler;
 
 -- name: list_services
 -- Return for each kind of service the number of processes, the slots of those that claim tasks, and the time since
