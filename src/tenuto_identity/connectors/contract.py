@@ -8,7 +8,7 @@ warning, an exception.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
@@ -17,6 +17,7 @@ from typing import Any, Protocol, TypeAlias
 
 from pydantic import BaseModel
 
+from tenuto_identity.model.decoding import Decoding
 from tenuto_identity.model.pending import ChangeOp, ExportKind
 from tenuto_identity.model.schema import ContainerSelection, ObjectType, Schema
 from tenuto_identity.model.values import Value
@@ -47,6 +48,13 @@ class WatermarkLost(ConnectorError):
         super().__init__("watermark_lost", message)
 
 
+class ReferenceForm(StrEnum):
+    """How references to other objects are written into the system."""
+
+    ADDRESS = "address"
+    ANCHOR = "anchor"
+
+
 @dataclass(frozen=True, slots=True)
 class Capabilities:
     """What a connector can do."""
@@ -63,6 +71,7 @@ class Capabilities:
     """How many calls of `write` may run at the same time, each on its own instance."""
     max_values: int = 1000
     """How many values of one attribute a request may contain."""
+    references: ReferenceForm = ReferenceForm.ADDRESS
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,6 +255,16 @@ class Connector(Protocol):
         ...
 
 
+class ConnectorFactory(Protocol):
+    """Creates a connector for one run."""
+
+    def __call__(self, settings: Any, context: ConnectorContext) -> Connector: ...
+
+
+def _default_decoding(_settings: Any) -> Decoding:
+    return Decoding()
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectorKind:
     """A registered kind of connector, found by the entry point group ``tenuto_identity.connectors``."""
@@ -256,9 +275,6 @@ class ConnectorKind:
     open: ConnectorFactory
     capabilities: Capabilities
     """What connectors of this kind can do at most; for the validation of run profiles."""
-
-
-class ConnectorFactory(Protocol):
-    """Creates a connector for one run."""
-
-    def __call__(self, settings: Any, context: ConnectorContext) -> Connector: ...
+    decoding: Callable[[Any], Decoding] = _default_decoding
+    """Returns how the cells of a system with these settings are decoded."""
+    addresses_are_dns: bool = False

@@ -1,0 +1,501 @@
+"""The CSV connector: people and groups in a file with a header, as a source and as a target.
+
+Reading is strict: a file that is truncated, that changes while it is read, or that lacks a column fails the run before
+any deletion is detected. Writing replaces the file in one step; rows that do not change stay byte-identical.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import hashlib
+import io
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from tenuto.clock import SystemClock
+from tenuto_identity.connectors.contract import (
+    Capabilities,
+    ConnectorContext,
+    ConnectorError,
+    ConnectorKind,
+    ReadComplete,
+    ReadEvent,
+    ReadScope,
+    ReadWarning,
+    ReferenceForm,
+    Watermark,
+    WriteRequest,
+    WriteResult,
+    refused,
+)
+from tenuto_identity.connectors.csv_reader import (
+    FORMULA_STARTS,
+    BadRow,
+    CsvSettings,
+    FileReader,
+    Row,
+    TypeColumns,
+    is_decodable,
+    split_cells,
+)
+from tenuto_identity.model.decoding import Decoding, canonical_anchor
+from tenuto_identity.model.definition_reader import suggestion
+from tenuto_identity.model.pending import ChangeOp, ExportKind
+from tenuto_identity.model.schema import Attribute, ObjectType, Schema
+from tenuto_identity.model.values import BadValue, DataType, Value, python_value
+
+CAPABILITIES = Capabilities(
+    full=True, export=True, confirms_immediately=True, read_one=True, references=ReferenceForm.ANCHOR
+)
+
+
+@dataclass(slots=True)
+class _Table:
+    """The whole file, for writing."""
+
+    header: list[str]
+    rows: list[Row]
+    line_end: str = "\r\n"
+    has_bom: bool = False
+    trailer: Row | None = None
+    header_text: str = ""
+    is_changed: bool = False
+    by_anchor: dict[tuple[str, str], Row] = field(default_factory=dict)
+
+
+class CsvConnector:
+    """Reads and writes one CSV file."""
+
+    def __init__(self, settings: CsvSettings, context: ConnectorContext) -> None:
+        self._settings = settings
+        self._context = context
+        self._path = _allowed_path(settings.path, context.allowed_folders)
+        self._decoding = settings.decoding()
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return CAPABILITIES
+
+    def check(self) -> None:
+        settings = self._settings
+        if not self._path.exists() and settings.allow_empty:
+            if not os.access(self._path.parent, os.W_OK):
+                raise ConnectorError("unreachable", f"the folder {self._path.parent} is not writable")
+            return
+        header = self._read_header()
+        self._check_columns(header, self._context.types)
+
+    def discover(self) -> Schema:
+        header = list(dict.fromkeys(self._read_header()))
+        repeated = {name for name in header if self._read_header().count(name) > 1}
+        names = [name for name in header if name != self._settings.type_column]
+        attributes = {name: Attribute(name, DataType.TEXT, multi=name in repeated) for name in names}
+        known = [each.name for each in self._context.types] or ["row"]
+        return Schema(
+            tuple(ObjectType(name, anchor=names[0] if names else "", attributes=attributes) for name in known)
+        )
+
+    def watermark(self, scope: ReadScope) -> Watermark | None:
+        return None
+
+    def close(self) -> None:
+        pass
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    def read(self, scope: ReadScope, since: Watermark | None) -> Iterator[ReadEvent]:
+        if since is not None:
+            raise ConnectorError("delta_unsupported", "a CSV file has no delta", remedy="use a full import")
+        before = self._stat()
+        self._check_settled(before)
+        self._check_checksum()
+        reader = FileReader(self._path, self._settings)
+        try:
+            yield from self._read_rows(reader, scope)
+        finally:
+            reader.close()
+        after = self._stat()
+        if (before.st_size, before.st_mtime_ns, before.st_ino) != (after.st_size, after.st_mtime_ns, after.st_ino):
+            raise ConnectorError(
+                "source_changed", f"{self._path} changed while it was read", remedy="run the import again"
+            )
+        if reader.row_count == 0 and not self._settings.allow_empty:
+            raise ConnectorError("empty_source", f"{self._path} has no rows", remedy="check what writes the file")
+        yield ReadComplete(types=tuple(each.name for each in scope.types), object_count=reader.row_count)
+
+    def _read_rows(self, reader: FileReader, scope: ReadScope) -> Iterator[ReadEvent]:
+        header = reader.header
+        if header is None:
+            if self._settings.allow_empty:
+                return
+            raise ConnectorError("empty_source", f"{self._path} is empty", remedy="check what writes the file")
+        self._check_columns(header, scope.types)
+        types = {each.name: TypeColumns(each, header, self._settings) for each in scope.types}
+        fixed = next(iter(types)) if self._settings.type_column is None and len(types) == 1 else None
+        if fixed is None and self._settings.type_column is None:
+            raise ConnectorError(
+                "settings", f"{len(types)} types are selected and the file has one", remedy="set type_column"
+            )
+        type_index = header.index(self._settings.type_column) if self._settings.type_column else -1
+        wanted = set(scope.anchors) if scope.anchors is not None else None
+        for event in reader.rows():
+            if isinstance(event, BadRow):
+                yield self._rejected(event, header, types, type_index)
+                continue
+            name = fixed or event[type_index].strip()
+            columns = types.get(name)
+            if columns is None:
+                if wanted is None and not self._is_other_type(name):
+                    message = f"line {reader.line}: the type {name!r} is not known"
+                    yield ReadWarning("unknown_type", message, is_error=True, type=name or None, line=reader.line)
+                continue
+            found = columns.imported(event, reader.line)
+            if wanted is None or _canonical_or_raw(found.anchor, columns.object_type) in wanted:
+                yield found
+
+    def _is_other_type(self, name: str) -> bool:
+        """Return whether a type is known to the system and only not part of this read."""
+        return any(each.name == name for each in self._context.types)
+
+    def _rejected(
+        self, row: BadRow, header: Sequence[str], types: Mapping[str, TypeColumns], type_index: int
+    ) -> ReadWarning:
+        """Return the error of a row, with its anchor if that can be read: the object then does not count as deleted."""
+        name = next(iter(types), "") if type_index < 0 else ""
+        if 0 <= type_index < len(row.cells):
+            name = row.cells[type_index].strip()
+        anchor = ""
+        if (columns := types.get(name)) is not None:
+            index = header.index(columns.object_type.anchor)
+            anchor = row.cells[index] if index < len(row.cells) else ""
+        has_anchor = bool(anchor.strip()) and is_decodable(anchor)
+        return ReadWarning(
+            row.code,
+            row.message,
+            is_error=True,
+            type=name or None,
+            anchor=anchor if has_anchor else None,
+            line=row.line,
+        )
+
+    def _stat(self) -> os.stat_result:
+        try:
+            return self._path.stat()
+        except FileNotFoundError:
+            raise ConnectorError("unreachable", f"there is no file {self._path}") from None
+        except OSError as error:
+            raise ConnectorError("unreachable", f"{self._path} cannot be read: {error.strerror}") from None
+
+    def _check_settled(self, found: os.stat_result) -> None:
+        wait = self._settings.settle_seconds
+        age = SystemClock().now().timestamp() - found.st_mtime
+        if wait and age < wait:
+            changed = timedelta(seconds=round(max(age, 0)))
+            raise ConnectorError(
+                "not_settled",
+                f"{self._path} was changed {changed} ago and may still be written",
+                remedy=f"files are read {wait:g} seconds after their last change (settle_seconds)",
+            )
+
+    def _check_checksum(self) -> None:
+        if self._settings.checksum is None:
+            return
+        sidecar = self._path.with_name(f"{self._path.name}.sha256")
+        try:
+            expected = sidecar.read_text(encoding="ascii").split()[0].lower()
+        except (OSError, IndexError, UnicodeDecodeError):
+            raise ConnectorError("truncated", f"there is no checksum in {sidecar}") from None
+        with self._path.open("rb") as file:
+            actual = hashlib.file_digest(file, "sha256").hexdigest()
+        if actual != expected:
+            raise ConnectorError("truncated", f"{self._path} does not have the checksum of {sidecar.name}")
+
+    def _read_header(self) -> list[str]:
+        self._stat()
+        reader = FileReader(self._path, self._settings)
+        try:
+            if reader.header is None:
+                raise ConnectorError("empty_source", f"{self._path} is empty")
+            return reader.header
+        finally:
+            reader.close()
+
+    def _check_columns(self, header: Sequence[str], types: Iterable[ObjectType]) -> None:
+        needed = [name for each in types for name in each.attributes]
+        if self._settings.type_column:
+            needed.append(self._settings.type_column)
+        for name in needed:
+            if name not in header:
+                raise ConnectorError(
+                    "missing_column",
+                    f"{self._path} has no column {name}",
+                    remedy=suggestion(name, [each for each in header if each]),
+                )
+        for each in types:
+            if header.count(each.anchor) > 1:
+                raise ConnectorError("duplicate_column", f"{self._path} has the column {each.anchor} twice")
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    def write(self, requests: Sequence[WriteRequest]) -> list[WriteResult]:
+        if self._context.read_only:
+            raise ConnectorError("read_only", "the connector was opened for reading only")
+        table = self._load_table()
+        results = [self._write_one(table, request) for request in requests]
+        if table.is_changed:
+            self._replace_file(table)
+        return results
+
+    def _load_table(self) -> _Table:
+        types = {each.name: each for each in self._context.types}
+        if not self._path.exists() or self._path.stat().st_size == 0:
+            header = list(dict.fromkeys(name for each in types.values() for name in _anchor_first(each)))
+            if self._settings.type_column:
+                header.insert(0, self._settings.type_column)
+            return _Table(header, [], has_bom=False, line_end="\n")
+        reader = FileReader(self._path, self._settings, keeps_text=True)
+        try:
+            table = self._read_table(reader, types)
+        finally:
+            reader.close()
+        return table
+
+    def _read_table(self, reader: FileReader, types: Mapping[str, ObjectType]) -> _Table:
+        assert reader.header is not None
+        self._check_columns(reader.header, types.values())
+        table = _Table(
+            reader.header, [], reader.line_end, reader.has_bom, header_text=reader.header_text, trailer=reader.trailer
+        )
+        for event in reader.rows():
+            if isinstance(event, BadRow):
+                # A row that cannot be read is kept as it is; only its own object cannot be changed.
+                table.rows.append(Row([], event.text))
+                continue
+            row = Row(event, reader.text)
+            table.rows.append(row)
+            if (key := self._row_key(table.header, row.cells, types)) is not None:
+                if key in table.by_anchor:
+                    raise ConnectorError("duplicate_object", f"{self._path} has two rows of {key[1]!r}")
+                table.by_anchor[key] = row
+        table.trailer = reader.trailer
+        return table
+
+    def _row_key(
+        self, header: Sequence[str], cells: Sequence[str], types: Mapping[str, ObjectType]
+    ) -> tuple[str, str] | None:
+        if self._settings.type_column:
+            name = cells[header.index(self._settings.type_column)].strip()
+        else:
+            name = next(iter(types), "")
+        object_type = types.get(name)
+        if object_type is None:
+            return None
+        anchor = _canonical_or_raw(cells[header.index(object_type.anchor)], object_type)
+        return (name, anchor) if anchor else None
+
+    def _write_one(self, table: _Table, request: WriteRequest) -> WriteResult:
+        object_type = next((each for each in self._context.types if each.name == request.type), None)
+        if object_type is None:
+            return refused("refused", f"the type {request.type} is not selected")
+        anchor = request.anchor or _anchor_of(request, object_type)
+        if not anchor:
+            return refused("refused", f"the new object has no {object_type.anchor}")
+        key = (request.type, _canonical_or_raw(anchor, object_type))
+        row = table.by_anchor.get(key)
+        if request.kind is ExportKind.DELETE:
+            if row is not None:
+                row.is_removed = True
+                del table.by_anchor[key]
+                table.is_changed = True
+            return WriteResult(anchor=key[1], address=request.address)
+        if request.kind is ExportKind.UPDATE and row is None:
+            return refused("refused", f"there is no row of {key[1]!r}")
+        try:
+            cells = self._changed_cells(table.header, row, request, object_type)
+        except BadValue as error:
+            return refused("refused", str(error))
+        if request.kind is ExportKind.CREATE and row is not None:
+            if cells == row.cells or (request.uncertain and self._shows(table.header, row, request, object_type)):
+                return WriteResult(anchor=key[1], address=request.address)
+            return refused("exists", f"there is a row of {key[1]!r} already")
+        if row is None:
+            row = Row(cells, "", is_changed=True)
+            table.rows.append(row)
+            table.by_anchor[key] = row
+            table.is_changed = True
+        elif cells != row.cells:
+            row.cells, row.is_changed = cells, True
+            table.is_changed = True
+        return WriteResult(anchor=key[1], address=request.address)
+
+    def _changed_cells(
+        self, header: Sequence[str], row: Row | None, request: WriteRequest, object_type: ObjectType
+    ) -> list[str]:
+        cells = list(row.cells) if row is not None else [""] * len(header)
+        if row is None and self._settings.type_column:
+            cells[header.index(self._settings.type_column)] = request.type
+        if row is None and request.anchor:
+            cells[header.index(object_type.anchor)] = request.anchor
+        for change in request.changes:
+            name = change.attribute
+            if change.op is ChangeOp.RENAME:
+                name = object_type.address or ""
+            attribute = object_type.attributes.get(name)
+            if attribute is None:
+                if change.op is ChangeOp.RENAME:
+                    continue
+                raise BadValue(f"there is no column {name}")
+            indexes = [index for index, column in enumerate(header) if column == name]
+            old = split_cells([cells[index] for index in indexes], attribute, self._settings)
+            sent = [self._render(value, attribute) for value in change.values]
+            new = _apply(old, sent, change.op)
+            for index, text in zip(indexes, self._join(new, len(indexes), attribute), strict=True):
+                cells[index] = text
+        return cells
+
+    def _shows(self, header: Sequence[str], row: Row, request: WriteRequest, object_type: ObjectType) -> bool:
+        changed = self._changed_cells(header, row, request, object_type)
+        return changed == row.cells
+
+    def _render(self, value: Value, attribute: Attribute) -> str:
+        formats, separator = self._decoding.date_formats, self._decoding.decimal_separator
+        match attribute.type:
+            case DataType.BOOLEAN:
+                text = "true" if value else "false"
+            case DataType.DECIMAL if separator != ".":
+                text = str(value).replace(".", separator)
+            case DataType.DATE | DataType.DATETIME if formats:
+                found: Any = python_value(value, attribute.type)
+                text = found.strftime(formats[0])
+            case _:
+                text = str(value)
+        if self._settings.guard_formulas and text.startswith(FORMULA_STARTS):
+            return "'" + text
+        return text
+
+    def _join(self, values: Sequence[str], columns: int, attribute: Attribute) -> list[str]:
+        delimiter = self._settings.multi_value_delimiter
+        if columns > 1:
+            if len(values) > columns:
+                raise BadValue(f"{attribute.name} has {len(values)} values and the file {columns} columns for them")
+            return [*values, *[""] * (columns - len(values))]
+        if len(values) > 1 and not attribute.multi:
+            raise BadValue(f"{attribute.name} takes one value, not {len(values)}")
+        if attribute.multi:
+            for value in values:
+                if delimiter in value:
+                    raise BadValue(f"{attribute.name} {value!r:.60} contains the multi-value delimiter {delimiter!r}")
+        return [delimiter.join(values)]
+
+    def _replace_file(self, table: _Table) -> None:
+        """Write a temporary file in the same folder, and rename it over the old one."""
+        folder = self._path.parent
+        try:
+            mode = self._path.stat().st_mode & 0o777
+        except FileNotFoundError:
+            mode = 0o600
+        content = self._render_table(table)
+        descriptor, name = tempfile.mkstemp(prefix=f".{self._path.name}.", suffix=".tmp", dir=folder)
+        temporary = Path(name)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                os.fchmod(file.fileno(), mode)
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(self._path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+        parent = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(parent)
+        finally:
+            os.close(parent)
+
+    def _render_table(self, table: _Table) -> bytes:
+        encoding = "utf-8" if self._settings.encoding == "utf-8-sig" else self._settings.encoding
+        parts = [table.header_text or self._render_row(table.header, table.line_end)]
+        kept = [row for row in table.rows if not row.is_removed]
+        for row in kept:
+            text = self._render_row(row.cells, table.line_end) if row.is_changed or not row.text else row.text
+            if parts and not parts[-1].endswith(("\n", "\r")):
+                parts[-1] += table.line_end
+            parts.append(text)
+        if table.trailer is not None:
+            cells = list(table.trailer.cells)
+            if len(cells) > 1 and cells[1].strip().isdigit():
+                cells[1] = str(len(kept))
+            parts.append(self._render_row(cells, table.line_end))
+        data = "".join(parts).encode(encoding, "surrogateescape")
+        return codecs.BOM_UTF8 + data if table.has_bom else data
+
+    def _render_row(self, cells: Sequence[str], line_end: str) -> str:
+        buffer = io.StringIO()
+        csv.writer(
+            buffer, delimiter=self._settings.delimiter, quotechar=self._settings.quote, lineterminator=line_end
+        ).writerow(cells)
+        return buffer.getvalue()
+
+
+def _allowed_path(path: str, folders: Sequence[Path]) -> Path:
+    """Return the real path of the file; refuse one outside of the allowed folders."""
+    found = Path(path).expanduser()
+    if not found.is_absolute() and folders:
+        found = folders[0] / found
+    real = found.resolve()
+    if folders and not any(real.is_relative_to(folder.resolve()) for folder in folders):
+        listed = ", ".join(str(folder) for folder in folders)
+        raise ConnectorError(
+            "not_allowed", f"{path} is outside of the folders that files may be in", remedy=f"they are {listed}"
+        )
+    return real
+
+
+def _anchor_first(object_type: ObjectType) -> list[str]:
+    return [object_type.anchor, *(name for name in object_type.attributes if name != object_type.anchor)]
+
+
+def _anchor_of(request: WriteRequest, object_type: ObjectType) -> str:
+    for change in request.changes:
+        if change.attribute == object_type.anchor and change.values:
+            return str(change.values[0])
+    return ""
+
+
+def _canonical_or_raw(anchor: str, object_type: ObjectType) -> str:
+    try:
+        return canonical_anchor(anchor, object_type)
+    except BadValue:
+        return anchor
+
+
+def _apply(old: list[str], sent: Sequence[str], op: ChangeOp) -> list[str]:
+    """Return the values of a cell after a change; several changes of one attribute build on each other."""
+    match op:
+        case ChangeOp.SET | ChangeOp.RENAME:
+            return list(dict.fromkeys(sent))
+        case ChangeOp.ADD:
+            return [*old, *(value for value in dict.fromkeys(sent) if value not in old)]
+        case ChangeOp.REMOVE:
+            return [value for value in old if value not in sent]
+        case ChangeOp.CLEAR:
+            return []
+
+
+def _open(settings: Any, context: ConnectorContext) -> CsvConnector:
+    return CsvConnector(settings, context)
+
+
+def _decoding_of(settings: Any) -> Decoding:
+    found: Decoding = settings.decoding()
+    return found
+
+
+CSV = ConnectorKind(name="csv", settings=CsvSettings, open=_open, capabilities=CAPABILITIES, decoding=_decoding_of)

@@ -1,0 +1,368 @@
+"""Reading of CSV files: settings, records with their text and line, and the columns of an object type."""
+
+from __future__ import annotations
+
+import codecs
+import csv
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+
+from tenuto_identity.connectors.contract import ConnectorError, ImportedObject
+from tenuto_identity.model.decoding import Decoding
+from tenuto_identity.model.schema import Attribute, ObjectType
+
+MAX_CELL_BYTES = 16 * 1024 * 1024
+CHECKED_LINES = 1000
+MAX_UNDECODABLE_SHARE = 0.05
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+_LOCALES: Mapping[str, Mapping[str, Any]] = {
+    "de": {"decimal_separator": ",", "thousands_separator": ".", "date_formats": ["%d.%m.%Y", "%d.%m.%Y %H:%M:%S"]},
+    "fr": {"decimal_separator": ",", "thousands_separator": "\u202f", "date_formats": ["%d/%m/%Y"]},
+    "en_GB": {"thousands_separator": ",", "date_formats": ["%d/%m/%Y", "%d/%m/%Y %H:%M:%S"]},
+    "en_US": {"thousands_separator": ",", "date_formats": ["%m/%d/%Y", "%m/%d/%Y %H:%M:%S"]},
+}
+
+
+class CsvSettings(BaseModel):
+    """Settings of the CSV connector."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    path: str
+    encoding: str = "utf-8-sig"
+    delimiter: str = Field(",", min_length=1, max_length=1)
+    quote: str = Field('"', min_length=1, max_length=1)
+    multi_value_delimiter: str = Field("|", min_length=1, max_length=10)
+    """Separates the values of a multi-valued attribute in one cell. Repeated columns are several values, too."""
+    type_column: str | None = None
+    """Column with the object type; without it the file has one type."""
+    locale: Literal["de", "fr", "en_GB", "en_US"] | None = None
+    decimal_separator: str | None = None
+    thousands_separator: str | None = None
+    date_formats: list[str] | None = None
+    trailer: str | None = None
+    """First cell of the last row, which says that the file is complete. Its second cell may be the number of rows."""
+    checksum: Literal["sha256"] | None = None
+    """The file PATH.sha256 has the checksum of the file."""
+    settle_seconds: float = Field(0, ge=0, le=86_400)
+    """A file that was changed more recently is refused, because it may still be written."""
+    allow_empty: bool = False
+    """A file without rows is not an error. For targets that may be empty."""
+    guard_formulas: bool = False
+    """Write cells that a spreadsheet would execute as text, with an apostrophe."""
+
+    @field_validator("encoding")
+    @classmethod
+    def _known_encoding(cls, value: str) -> str:
+        try:
+            name = codecs.lookup(value).name
+        except LookupError:
+            raise ValueError(f"there is no encoding {value!r}") from None
+        return "utf-8-sig" if name == "utf-8" else name
+
+    def decoding(self) -> Decoding:
+        """Return how cells are decoded."""
+        preset: dict[str, Any] = dict(_LOCALES.get(self.locale or "", {}))
+        for name in ("decimal_separator", "thousands_separator", "date_formats"):
+            if (value := getattr(self, name)) is not None:
+                preset[name] = value
+        return Decoding(
+            decimal_separator=preset.get("decimal_separator", "."),
+            thousands_separator=preset.get("thousands_separator", ""),
+            date_formats=tuple(preset.get("date_formats", ())),
+            source=(("multi_value_delimiter", self.multi_value_delimiter), ("encoding", self.encoding)),
+        )
+
+
+@dataclass(slots=True, eq=False)
+class Row:
+    """A record of the file: its cells, and its text so that it can be written unchanged."""
+
+    cells: list[str]
+    text: str
+    is_changed: bool = False
+    is_removed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class BadRow:
+    """A record that cannot be used, with the cells that could be read."""
+
+    code: str
+    message: str
+    line: int
+    cells: Sequence[str]
+    text: str
+
+
+class FileReader:
+    """Yields the records of a CSV file and checks that it is complete.
+
+    Bytes that the encoding does not know become lone surrogates: the record that has them is reported, and the others
+    are read.
+    """
+
+    def __init__(self, path: Path, settings: CsvSettings, *, keeps_text: bool = False) -> None:
+        self._path = path
+        self._settings = settings
+        self.has_bom = self._check_byte_order_mark()
+        is_wide = settings.encoding.startswith(("utf-16", "utf-32"))
+        self._file = path.open(
+            encoding=settings.encoding, errors="strict" if is_wide else "surrogateescape", newline=""
+        )
+        self._lines = _Lines(self._file) if keeps_text else None
+        csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL_BYTES))
+        self._reader = csv.reader(
+            self._lines or self._file, delimiter=settings.delimiter, quotechar=settings.quote, strict=True
+        )
+        self._offsets = _Offsets(path)
+        self._undecodable_count = 0
+        self.row_count = 0
+        self.line = 1
+        """Line on which the current record begins."""
+        self.text = ""
+        """Text of the current record, with ``keeps_text``."""
+        self.trailer: Row | None = None
+        self.header = self._read_header()
+        self.header_text = self.text
+        self.line_end = "\r\n" if self.text.endswith("\r\n") else "\n"
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+        self._offsets.close()
+
+    def _check_byte_order_mark(self) -> bool:
+        try:
+            with self._path.open("rb") as file:
+                start = file.read(4)
+        except OSError as error:
+            raise ConnectorError("unreachable", f"{self._path} cannot be read: {error.strerror}") from None
+        is_utf16 = start.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        if is_utf16 and not self._settings.encoding.startswith(("utf-16", "utf-32")):
+            raise ConnectorError(
+                "undecodable",
+                f"{self._path} begins with the byte order mark of UTF-16 and is read as {self._settings.encoding}",
+                remedy="set encoding: utf-16",
+            )
+        return start.startswith(codecs.BOM_UTF8)
+
+    def _read_header(self) -> list[str] | None:
+        try:
+            found = self._next()
+            while found is not None and not any(cell.strip() for cell in found):
+                found = self._next()
+        except _BadRecord as error:
+            raise ConnectorError("bad_header", f"the header of {self._path} is not valid CSV: {error}") from None
+        if found is None:
+            return None
+        if not is_decodable("".join(found)):
+            raise ConnectorError("undecodable", f"the header of {self._path} is not {self._settings.encoding}")
+        return [name.strip() for name in found]
+
+    def _next(self) -> list[str] | None:
+        """Return the next record; None at the end of the file."""
+        if self._lines is not None:
+            self._lines.taken.clear()
+        self.line = self._reader.line_num + 1
+        try:
+            found = next(self._reader, None)
+        except csv.Error as error:
+            self.text = "".join(self._lines.taken) if self._lines is not None else ""
+            if "unexpected end of data" in str(error):
+                raise self._truncated("a quotation mark is not closed") from None
+            if "field larger" in str(error):
+                raise ConnectorError("truncated", f"line {self.line}: a cell is larger than 16 MB") from None
+            raise _BadRecord(str(error)) from None
+        except UnicodeError as error:
+            raise ConnectorError("undecodable", f"{self._path} is not {self._settings.encoding}: {error}") from None
+        self.text = "".join(self._lines.taken) if self._lines is not None else ""
+        return found
+
+    def _truncated(self, reason: str, line: int | None = None) -> ConnectorError:
+        return ConnectorError(
+            "truncated", f"{self._path} ends within the record that begins on line {line or self.line}: {reason}"
+        )
+
+    def rows(self) -> Iterator[list[str] | BadRow]:
+        """Yield the records after the header."""
+        assert self.header is not None
+        width = len(self.header)
+        trailer = self._settings.trailer
+        short: BadRow | None = None
+        """A row with too few cells: if it is the last one and has no line end, the file is truncated."""
+        while True:
+            try:
+                found = self._next()
+            except _BadRecord as error:
+                self.row_count += 1
+                yield self._bad_row("bad_value", f"the record is not valid CSV: {error}", [])
+                continue
+            if short is not None:
+                if found is None and not self._ends_with_newline():
+                    raise self._truncated(f"it has {len(short.cells)} cells, and the header has {width}", short.line)
+                yield short
+                short = None
+            if found is None:
+                break
+            if not any(cell.strip() for cell in found):
+                continue
+            if trailer is not None and found[0].strip() == trailer:
+                self._end_with_trailer(found)
+                return
+            self.row_count += 1
+            text = "".join(found)
+            if not text.isascii() and not is_decodable(text):
+                yield self._undecodable(found)
+            elif len(found) < width:
+                short = self._bad_row("bad_value", f"the row has {len(found)} cells, the header has {width}", found)
+            elif len(found) > width:
+                yield self._bad_row("bad_value", f"the row has {len(found)} cells, the header has {width}", found)
+            else:
+                yield found
+        if trailer is not None:
+            raise ConnectorError("truncated", f"{self._path} does not end with the trailer {trailer!r}")
+
+    def _end_with_trailer(self, found: list[str]) -> None:
+        self.trailer = Row(found, self.text)
+        if len(found) > 1 and found[1].strip().isdigit() and int(found[1]) != self.row_count:
+            raise ConnectorError(
+                "truncated", f"the trailer of {self._path} says {found[1].strip()} rows, and it has {self.row_count}"
+            )
+        while (following := self._next()) is not None:
+            if any(cell.strip() for cell in following):
+                raise ConnectorError("truncated", f"{self._path} has rows after its trailer, on line {self.line}")
+
+    def _ends_with_newline(self) -> bool:
+        with self._path.open("rb") as file:
+            file.seek(0, 2)
+            file.seek(max(file.tell() - 4, 0))
+            tail = file.read()
+        return tail.rstrip(b"\0").endswith((b"\n", b"\r"))  # in UTF-16 and UTF-32 the line end has further zero bytes
+
+    def _bad_row(self, code: str, problem: str, cells: Sequence[str]) -> BadRow:
+        return BadRow(code, f"line {self.line}: {problem}", self.line, cells, self.text)
+
+    def _undecodable(self, cells: Sequence[str]) -> BadRow:
+        self._undecodable_count += 1
+        is_start = self.row_count <= CHECKED_LINES
+        if is_start and self._undecodable_count > CHECKED_LINES * MAX_UNDECODABLE_SHARE:
+            raise ConnectorError(
+                "undecodable",
+                f"{self._undecodable_count} of the first {self.row_count} rows of {self._path} are not "
+                f"{self._settings.encoding}",
+                remedy="set encoding, for example cp1252",
+            )
+        offset = self._offsets.find(self.line)
+        return self._bad_row("undecodable", f"byte {offset}: the row is not {self._settings.encoding}", cells)
+
+
+class _BadRecord(Exception):
+    """A record is not valid CSV; the reader continues with the next line."""
+
+
+class _Lines:
+    """Lines of a file that remembers those taken for the current record."""
+
+    def __init__(self, file: Iterator[str]) -> None:
+        self._file = file
+        self.taken: list[str] = []
+
+    def __iter__(self) -> Iterator[str]:
+        return self
+
+    def __next__(self) -> str:
+        line = next(self._file)
+        self.taken.append(line)
+        return line
+
+
+class _Offsets:
+    """Finds the byte offset of the first byte of a line that is not text; lines are asked for in ascending order."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file: BinaryIO | None = None
+        self._line = 0
+        self._offset = 0
+
+    def find(self, line: int) -> int:
+        """Return the offset of the first byte of a line that is not UTF-8, or of the line."""
+        if self._file is None:
+            self._file = self._path.open("rb")
+        content = b""
+        while self._line < line:
+            self._offset += len(content)
+            content = self._file.readline()
+            self._line += 1
+        start = self._offset
+        self._offset += len(content)
+        try:
+            content.decode("utf-8")
+        except UnicodeDecodeError as error:
+            return start + error.start
+        return start
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+
+
+class TypeColumns:
+    """The columns of the selected attributes of an object type."""
+
+    def __init__(self, object_type: ObjectType, header: Sequence[str], settings: CsvSettings) -> None:
+        self.object_type = object_type
+        self._settings = settings
+        self._anchor = header.index(object_type.anchor)
+        self._address = header.index(object_type.address) if object_type.address in header else self._anchor
+        self._single: list[tuple[str, int]] = []
+        self._multi: list[tuple[Attribute, list[int]]] = []
+        for name, attribute in object_type.attributes.items():
+            indexes = [index for index, column in enumerate(header) if column == name]
+            if attribute.multi or len(indexes) > 1:
+                self._multi.append((attribute, indexes))
+            else:
+                self._single.append((name, indexes[0]))
+
+    def imported(self, row: Sequence[str], line: int) -> ImportedObject:
+        """Return the object of a row. Blank cells are absent."""
+        if self._settings.guard_formulas:
+            singles = {index for _, index in self._single}
+            row = [_without_guard(cell) if index in singles else cell for index, cell in enumerate(row)]
+        cells: dict[str, tuple[str, ...]] = {
+            name: (cell,) for name, index in self._single if (cell := row[index]) and not cell.isspace()
+        }
+        for attribute, indexes in self._multi:
+            if values := split_cells([row[index] for index in indexes], attribute, self._settings):
+                cells[attribute.name] = tuple(values)
+        return ImportedObject(self.object_type.name, row[self._anchor], row[self._address].strip(), "", cells, line)
+
+
+def split_cells(cells: Sequence[str], attribute: Attribute, settings: CsvSettings) -> list[str]:
+    """Return the values of an attribute in the cells of its columns."""
+    parts = list(cells)
+    if attribute.multi:
+        parts = [part.strip() for cell in cells for part in cell.split(settings.multi_value_delimiter)]
+    if settings.guard_formulas:
+        parts = [_without_guard(part) for part in parts]
+    if not attribute.multi:
+        return [part for part in parts if part.strip()]
+    return list(dict.fromkeys(part for part in parts if part))
+
+
+def _without_guard(cell: str) -> str:
+    return cell[1:] if cell.startswith("'") and cell[1:].startswith(FORMULA_STARTS) else cell
+
+
+def is_decodable(text: str) -> bool:
+    """Return whether a text has no bytes that the encoding does not know."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
