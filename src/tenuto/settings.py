@@ -188,6 +188,9 @@ class Settings(BaseSettings):
     """Only directory with SQL scripts and SQLite files for steps; by default ``files`` in the home directory."""
     programs: Annotated[tuple[Path, ...], NoDecode] = ()
     """Programs and scripts that steps may run: files, or directories of them; by default any."""
+    program_variables: Annotated[tuple[str, ...], NoDecode] = ()
+    """Environment variables that steps may set if ``programs`` is set, besides LANG, LC_* and TZ: names, or
+    ``/path/of/program:NAME`` for one program only."""
     program_path: Annotated[tuple[Path, ...], NoDecode, Field(min_length=1)] = (
         Path("/usr/local/bin"),
         Path("/usr/bin"),
@@ -214,6 +217,7 @@ class Settings(BaseSettings):
         "web_proxies",
         "http_allowed_hosts",
         "programs",
+        "program_variables",
         "program_path",
         "disabled_extensions",
         mode="before",

@@ -481,6 +481,44 @@ def test_only_listed_programs_run_and_links_do_not_bypass_the_list(harness: Runn
         assert "TENUTO_PROGRAMS" in error_message(outcome)
 
 
+def test_only_listed_variables_are_set_while_programs_are_restricted(harness: RunnerHarness, tmp_path: Path) -> None:
+    program = ProgramHarness(harness, tmp_path).create_program(
+        "shows", "import os; print(sorted(os.environ.keys() & {'TAR_OPTIONS', 'REPORT_DATE', 'TZ', 'ONLY_HERE'}))"
+    )
+    restricted = ProgramHarness(
+        harness,
+        tmp_path,
+        programs=str(tmp_path),
+        program_variables=f"REPORT_DATE,{program}:ONLY_HERE,/bin/tar:TAR_OPTIONS",
+    )
+    allowed = {"REPORT_DATE": "2030-01-01", "TZ": "UTC", "ONLY_HERE": "1"}
+    shown = load_output(run(restricted, program=program, env=allowed))["stdout"]
+    assert shown == "['ONLY_HERE', 'REPORT_DATE', 'TZ']\n"
+    for name in ("TAR_OPTIONS", "RSYNC_RSH", "PAGER", "HOME", "EDITOR", "report_date"):
+        outcome = run(restricted, program=program, env={name: "--to-command=/bin/sh"})
+        assert (outcome.status, outcome.may_retry) == (OutcomeStatus.FAILED, False)
+        assert f"variable {name} may not be set" in error_message(outcome)
+        assert "TENUTO_PROGRAM_VARIABLES" in error_message(outcome)
+    free = ProgramHarness(harness, tmp_path)
+    assert "TAR_OPTIONS" in load_output(run(free, program=program, env={"TAR_OPTIONS": "-v"}))["stdout"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder of another owner")
+def test_hard_link_of_another_owner_does_not_bypass_the_list(harness: RunnerHarness, tmp_path: Path) -> None:
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    program_harness = ProgramHarness(harness, tmp_path, programs=str(inside))
+    evil = program_harness.create_program("evil", "print('evil')")
+    (inside / "linked").hardlink_to(evil)
+    assert load_output(run(program_harness, program=str(inside / "linked")))["stdout"] == "evil\n", "of the same owner"
+    os.chown(inside, 65_534, -1)
+    outcome = run(program_harness, program=str(inside / "linked"))
+    assert "is not one of the programs that may run here" in error_message(outcome)
+    (inside / "linked").unlink()
+    own = program_harness.create_program("own", "print('own')", folder=inside)
+    assert load_output(run(program_harness, program=own))["stdout"] == "own\n", "it has no other name"
+
+
 @pytest.mark.parametrize("in_memory", [True, False])
 def test_program_with_digest_runs_the_checked_content(
     program_harness: ProgramHarness, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, in_memory: bool

@@ -56,6 +56,18 @@ GUARDS = (
         "steps/test_pinned_executable.py::test_pinned_copy_does_not_overwrite_an_existing_file",
     ),
     guard(
+        "programs.listed_variables",
+        "A step sets only listed variables while programs are restricted.",
+        Condition("True"),
+        "steps/test_executable.py::test_only_listed_variables_are_set_while_programs_are_restricted",
+    ),
+    guard(
+        "programs.hard_links",
+        "No hard link leads out of the list of allowed programs.",
+        Condition("False"),
+        "steps/test_executable.py::test_hard_link_of_another_owner_does_not_bypass_the_list",
+    ),
+    guard(
         "programs.code_variables",
         "Environment variables that decide which code runs are refused.",
         Condition("False"),

@@ -48,6 +48,7 @@ def create_job(services: StepServices) -> Job[..., Any]:
     ) -> programs.ProgramResult:
         named, path = programs.find_program(program, services.get_settings())
         content = await asyncio.to_thread(programs.check_digest, path, sha256, field="program")
+        programs.check_variables(env, path, services.get_settings())
         given = await programs.reveal_input(ctx, services, env, stdin, args)
         options = programs.RunOptions(success_codes, warning_codes, output_limit, grace_seconds)
         with ExitStack() as cleanup:

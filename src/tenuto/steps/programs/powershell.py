@@ -79,6 +79,7 @@ def create_job(services: StepServices) -> Job[..., Any]:
         program: programs.Program | None = None,
     ) -> programs.ProgramResult:
         named, path = _find_powershell(program, services.get_settings())
+        programs.check_variables(env, path, services.get_settings())
         given = await programs.reveal_input(ctx, services, env, stdin, args)
         options = programs.RunOptions(success_codes, warning_codes, output_limit, grace_seconds)
         with programs.scratch_folder() as scratch:

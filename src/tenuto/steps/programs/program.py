@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
@@ -45,6 +45,8 @@ MAX_PATH_BYTES = 4096
 MAX_VARIABLE_COUNT = 256
 MAX_OUTPUT_BYTES = 200_000
 _INHERITED_VARIABLES = ("HOME", "LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE", "LOGNAME", "TMPDIR", "TZ", "USER")
+_HARMLESS_VARIABLES = re.compile(r"LANG|LANGUAGE|LC_[A-Z]+|TZ")
+"""Variables that no program takes for an instruction."""
 _DRAIN_SECONDS = 2.0
 """How long a stream may stay open after the end of the program: an escaped process may hold it."""
 _MAX_STDERR_IN_MESSAGE = 2000
@@ -294,6 +296,8 @@ def check_allowed(named: str, real: Path, settings: Settings, *, field: str) -> 
     for allowed in settings.programs:
         root = allowed.resolve()
         if real == root or root in real.parents:  # guard: programs.links_out_of_allowlist
+            if root != real and is_foreign_hard_link(real.stat(), root.stat()):  # guard: programs.hard_links
+                continue
             return
     target = "" if str(real) == named else f" (a link to {real})"
     raise PermanentFailure(
@@ -302,6 +306,29 @@ def check_allowed(named: str, real: Path, settings: Settings, *, field: str) -> 
         field=field,
         remedy="list it, or its folder, in TENUTO_PROGRAMS of the worker",
     )
+
+
+def is_foreign_hard_link(file: os.stat_result, folder: os.stat_result) -> bool:
+    """Return whether a file of a listed folder has further names and belongs to another user than the folder: it may be
+    a hard link to a program outside."""
+    return file.st_nlink > 1 and file.st_uid != folder.st_uid
+
+
+def check_variables(names: Iterable[str], path: str, settings: Settings) -> None:
+    """Reject variables that the setting ``program_variables`` does not list, if ``programs`` is set: many programs run
+    others that a variable names."""
+    if not settings.programs:
+        return
+    for name in names:
+        # guard: programs.listed_variables
+        if _HARMLESS_VARIABLES.fullmatch(name) or {name, f"{path}:{name}"} & set(settings.program_variables):
+            continue
+        raise PermanentFailure(
+            f"variable {name} may not be set for {path} here: it could make the program run another one",
+            code="step.program.env.not_allowed",
+            field=f"env.{name}",
+            remedy=f"list {name}, or {path}:{name}, in TENUTO_PROGRAM_VARIABLES of the worker",
+        )
 
 
 def check_digest(file: Path | str, digest: str | None, *, field: str) -> bytes | None:
