@@ -97,6 +97,22 @@ async def test_event_stream_reports_changes_and_resumes_after_last_event_id(app:
             assert missed[-1]["data"]["state"] == "completed"
 
 
+@pytest.mark.slow
+async def test_event_stream_reports_changes_of_single_objects(app: Tenuto) -> None:
+    _, key = await app.api_keys.create("watcher", Role.VIEWER)
+    run = await app.schedules.run("Greeting")
+    topic = f"execution:{run.execution_id}"
+    async with web_server(app, port=0) as address, stream(address, key, f"?topics={topic},overview") as events:
+        first = await collect_until(events, lambda event: event["data"]["topic"] == "overview")
+        assert [(each["event"], each["data"]["topic"]) for each in first] == [
+            ("changed", topic),
+            ("changed", "overview"),
+        ]
+        async with app.worker(slots=5):
+            seen = await collect_until(events, lambda event: event["data"]["topic"] == topic)
+            assert {event["event"] for event in seen} == {"changed"}
+
+
 async def test_event_stream_resumed_too_late_begins_with_reset(app: Tenuto) -> None:
     _, key = await app.api_keys.create("watcher", Role.VIEWER)
     long_ago = (await app.open()).clock.now() - timedelta(hours=2)
@@ -160,6 +176,7 @@ async def test_event_streams_beyond_the_limit_are_refused(  # B86
     ("query", "headers", "code"),
     [
         ("?topics=everything", {}, "events.topic.unknown"),
+        ("?topics=execution:1", {}, "events.topic.unknown"),
         ("", {"Last-Event-ID": "yesterday"}, "events.last_event_id.invalid"),
     ],
 )

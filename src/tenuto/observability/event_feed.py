@@ -16,11 +16,18 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from tenuto.clock import monotonic_seconds
-from tenuto.errors import StoreError, Unavailable
+from tenuto.errors import Conflict, StoreError, Unavailable
 from tenuto.extension import Contribution, Event, EventOptions, EventSource, EventTopics
 from tenuto.extension_registry import ExtensionRegistry
 from tenuto.logs import Log
 from tenuto.observability.event_sources import RESET, TOPICS, Reset
+from tenuto.observability.watched_objects import (
+    MAX_WATCHED,
+    LoadOverview,
+    WatchedObjects,
+    is_watched_topic,
+    make_change_event,
+)
 from tenuto.postgres.database import Database
 
 COMMIT_DELAY = timedelta(seconds=5)
@@ -120,6 +127,12 @@ class Subscription:
 
     topics: frozenset[str]
     is_closed: bool = False
+    watched: frozenset[str] = frozenset()
+    """Topics of single objects."""
+    is_started: bool = False
+    """Missed batches are waiting: what is published from now on is added to them."""
+    has_baseline: bool = False
+    """Whether the first events of the watched objects have been published."""
     """No more events follow: the service stops, or too many batches waited. The subscriber may subscribe again."""
     _waiting: deque[EventBatch] = field(default_factory=deque)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
@@ -163,10 +176,12 @@ class EventFeed:
         open: Callable[[], Awaitable[Database]],
         extensions: ExtensionRegistry | None = None,
         *,
+        load_overview: LoadOverview | None = None,
         poll_interval_seconds: float = POLL_INTERVAL_SECONDS,
         catch_up_validity: timedelta = CATCH_UP_VALIDITY,
     ) -> None:
         self._open = open
+        self._watched_objects = WatchedObjects(load_overview)
         self._extensions = extensions
         self._poll_interval_seconds = poll_interval_seconds
         self._catch_up_validity = catch_up_validity
@@ -192,11 +207,17 @@ class EventFeed:
 
     @contextlib.asynccontextmanager
     async def subscribe(self, topics: frozenset[str], since: datetime | None) -> AsyncIterator[Subscription]:
-        """Subscribe to topics for the duration of the block; with ``since``, first deliver the changes since then."""
-        subscription = Subscription(topics, is_closed=self._closed)
+        """Subscribe to topics for the duration of the block; with ``since``, first deliver the changes since then.
+
+        An event for every single object among the topics follows as soon as its changes are detected: what the
+        subscriber has loaded before may be out of date.
+        """
+        watched = frozenset(topic for topic in topics if is_watched_topic(topic))
+        subscription = Subscription(topics, is_closed=self._closed, watched=watched)
         if self._closed:
             yield subscription
             return
+        self.check_watched_count(topics)
         database = await self._open()
         self._subscriptions.add(subscription)  # first: batches published meanwhile are for this subscriber too
         if self._polling is None or self._polling.done():
@@ -204,9 +225,23 @@ class EventFeed:
             self._polling = asyncio.create_task(self._poll(database), name="tenuto-event-feed")
         try:
             await self._start_subscription(subscription, database, since)
+            subscription.is_started = True
             yield subscription
         finally:
             self._subscriptions.discard(subscription)
+
+    def check_watched_count(self, topics: frozenset[str]) -> None:
+        """Raise an error if a subscription to these topics would exceed the limit of watched objects."""
+        new = {topic for topic in topics if is_watched_topic(topic)}
+        if len(new | self._watched_topics()) > MAX_WATCHED:  # guard: events.watched_objects
+            raise Conflict(
+                f"more than {MAX_WATCHED} objects are watched in this process",
+                code="events.objects.limit",
+                remedy="subscribe to a topic of a whole list, such as executions",
+            )
+
+    def _watched_topics(self) -> frozenset[str]:
+        return frozenset().union(*(each.watched for each in self._subscriptions))
 
     async def close(self) -> None:
         """Close all subscriptions and stop polling."""
@@ -279,11 +314,25 @@ class EventFeed:
                     self._baseline_known.set()
                 elif found:
                     self._publish(EventBatch(since, now, tuple(found)))
+                await self._publish_watched_objects(database, since, now)
                 since = now
             except StoreError as error:
                 log.warning("event feed poll failed", error=str(error))
             pause_seconds = min((monotonic_seconds() - started_at) / _MAX_QUERY_SHARE, _MAX_PAUSE_SECONDS)
             await asyncio.sleep(max(self._poll_interval_seconds, pause_seconds))
+
+    async def _publish_watched_objects(self, database: Database, since: datetime, now: datetime) -> None:
+        """Publish changes of single objects. They are not remembered: a subscriber that returns loads its objects."""
+        subscriptions = [each for each in self._subscriptions if each.watched and each.is_started]
+        topics = self._watched_topics()
+        changes = await self._watched_objects.detect_changes(database, topics)
+        for subscription in subscriptions:
+            events = changes
+            if not subscription.has_baseline:  # guard: events.load_after_baseline
+                subscription.has_baseline = True
+                events = [make_change_event(topic) for topic in sorted(subscription.watched)]
+            if events:
+                subscription.publish(EventBatch(since, now, tuple(events)))
 
     def _publish(self, batch: EventBatch) -> None:
         self._published_count += 1

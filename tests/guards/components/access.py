@@ -294,6 +294,18 @@ GUARDS = (
         Condition("False"),
         "api/test_long_polling.py::test_waiting_requests_are_limited",
     ),
+    guard(
+        "events.watched_objects",
+        "The number of single objects that the event feed queries is limited.",
+        Condition("False"),
+        "observability/test_watched_objects.py::test_feed_refuses_to_watch_more_objects_than_its_limit",
+    ),
+    guard(
+        "events.load_after_baseline",
+        "The first event of a single object follows once its changes are detected.",
+        Condition("False"),
+        "observability/test_watched_objects.py::test_first_event_of_an_object_follows_the_subscription",
+    ),
     # --- secrets
     guard(
         "secrets.bound_to_name",

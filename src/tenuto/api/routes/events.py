@@ -22,13 +22,15 @@ from tenuto.api.auth import ApiCall, is_still_authorized, requires
 from tenuto.api.openapi import describe, merge_responses
 from tenuto.api.problems import Refused
 from tenuto.app import Tenuto
-from tenuto.errors import Invalid, StoreError, quoted
+from tenuto.errors import Conflict, Invalid, StoreError, quoted
 from tenuto.extension import Event
 from tenuto.logs import Log
 from tenuto.model.actors import Role
 from tenuto.observability.event_feed import EventBatch, EventFeed
 from tenuto.observability.event_sources import TOPICS, EndedActivities, LiveWorkers, Reset
+from tenuto.observability.watched_objects import ObjectChange, is_watched_topic, parse_watched_topic
 from tenuto.store.reports.changes import DeadLetterChange, DefinitionChange, ExecutionChange
+from tenuto.store.reports.watched_objects import KINDS
 
 router = APIRouter(prefix="/api/v1", tags=["events"], route_class=ApiRoute)
 
@@ -37,7 +39,11 @@ MAX_STREAMS_PER_CALLER = 1000
 log = Log("tenuto.api")
 
 _CORE_TOPICS = ", ".join(name for each in TOPICS for name in each.topics)
-_TOPICS_HELP = f"Topics separated by commas: {_CORE_TOPICS}, and those of extensions. Default: all."
+_TOPICS_HELP = (
+    f"Topics separated by commas: {_CORE_TOPICS}, and those of extensions. Default: all of these. Also `overview` and"
+    f" single objects: {', '.join(f'`{kind}:ID`' for kind in KINDS)}."
+)
+_MAX_TOPICS_LENGTH = 8000
 
 EXAMPLE = 'id: 1935713162000000\nevent: workers\ndata: {"alive": []}\n\n'
 _AUTHORIZATION_CHECK_SECONDS = 1.0
@@ -92,6 +98,13 @@ class WorkersEvent(_Event):
     data: LiveWorkers
 
 
+class ChangedEvent(_Event):
+    """A single object or the overview changed, or the subscription to it has begun: load it."""
+
+    event: Literal["changed"]
+    data: ObjectChange
+
+
 class ResetEvent(_Event):
     """Too many changes: load the lists again."""
 
@@ -108,6 +121,7 @@ class ServerSentEvent(
             | DefinitionsEvent
             | QueuesEvent
             | WorkersEvent
+            | ChangedEvent
             | ResetEvent,
             Field(discriminator="event"),
         ]
@@ -134,18 +148,23 @@ class ServerSentEvent(
                 },
             }
         },
-        describe(invalid=("events.topic.unknown", "events.last_event_id.invalid"), limited="events.streams.limit"),
+        describe(
+            conflict="events.objects.limit",
+            invalid=("events.topic.unknown", "events.last_event_id.invalid"),
+            limited="events.streams.limit",
+        ),
     ),
 )
 async def stream_events(
     call: Annotated[ApiCall, requires(Role.VIEWER, "events.read")],
     request: Request,
-    topics: Annotated[str | None, Query(max_length=200, description=_TOPICS_HELP)] = None,
+    topics: Annotated[str | None, Query(max_length=_MAX_TOPICS_LENGTH, description=_TOPICS_HELP)] = None,
     last_event_id: Annotated[str | None, Header(max_length=40)] = None,
 ) -> StreamingResponse:
     """Stream changes as server-sent events. Resume with `Last-Event-ID`; after `reset`, load the lists again."""
     feed = event_feed(request.app)
     selected, since = _parse_topics(topics, feed.topics), _parse_event_id(last_event_id)
+    feed.check_watched_count(selected)
     streams: Counter[str] = request.app.state.event_streams
     if streams.total() >= MAX_STREAMS or streams[_caller_key(call)] >= MAX_STREAMS_PER_CALLER:
         raise Refused(
@@ -197,7 +216,7 @@ async def _stream(
                     idle_seconds = 0.0
                 if subscription.is_closed:
                     return  # the client connects again with the last event id
-    except StoreError as error:
+    except (StoreError, Conflict) as error:  # a concurrent request may have used up the limit of watched objects
         log.warning("event stream ended", error=str(error))
 
 
@@ -214,14 +233,16 @@ def _format_batch(batch: EventBatch) -> str:
 
 def _format_event(resume_at: datetime, event: Event) -> str:
     text = to_json(event.data, fallback=str).decode()
-    return f"id: {(resume_at - _EPOCH) // _MICROSECOND}\nevent: {event.topic}\ndata: {text}\n\n"
+    name = "changed" if isinstance(event.data, ObjectChange) else event.topic
+    return f"id: {(resume_at - _EPOCH) // _MICROSECOND}\nevent: {name}\ndata: {text}\n\n"
 
 
 def _parse_topics(text: str | None, known: list[str]) -> frozenset[str]:
     if text is None:
         return frozenset(known) | {"reset"}
-    selected = {topic.strip() for topic in text.split(",") if topic.strip()}
-    for topic in selected - set(known):
+    given = {topic.strip() for topic in text.split(",") if topic.strip()}
+    selected = {parse_watched_topic(topic) if is_watched_topic(topic) else topic for topic in given}
+    for topic in {topic for topic in selected if not is_watched_topic(topic)} - set(known):
         raise Invalid(
             f"topic {quoted(topic, 40)} is unknown",
             code="events.topic.unknown",
@@ -253,6 +274,6 @@ def event_feed(api: FastAPI) -> EventFeed:
     """Return the event feed of this process; create it for the first stream."""
     if getattr(api.state, "feed", None) is None:
         tenuto: Tenuto = api.state.tenuto
-        api.state.feed = EventFeed(tenuto.open, tenuto.extension_registry)
+        api.state.feed = EventFeed(tenuto.open, tenuto.extension_registry, load_overview=tenuto.reports.overview)
     feed: EventFeed = api.state.feed
     return feed
