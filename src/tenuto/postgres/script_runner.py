@@ -125,14 +125,12 @@ async def _configure_session(connection: asyncpg.Connection, script: Script) -> 
 
 
 async def _reject_privileged_login(connection: asyncpg.Connection, own_login: str) -> None:
-    # guard: sql_scripts.table_privileges
-    if (privilege := await connection.fetchval(SQL.find_privilege_on_tenuto)) is not None or (
-        privilege := await connection.fetchval(SQL.find_privilege_on_server)
-    ) is not None:
-        reason = privilege
-    elif await connection.fetchval(SQL.load_login) == own_login:  # guard: sql_scripts.own_login
+    reason = await connection.fetchval(SQL.find_privilege_on_tenuto)  # guard: sql_scripts.table_privileges
+    if reason is None:
+        reason = await connection.fetchval(SQL.find_privilege_on_server)  # guard: sql_scripts.superuser
+    if reason is None and await connection.fetchval(SQL.load_login) == own_login:  # guard: sql_scripts.own_login
         reason = "is Tenuto's own"
-    else:
+    if reason is None:
         return
     raise Forbidden(
         f"the login of this connection {reason}",

@@ -144,13 +144,13 @@ GUARDS = (
     guard(
         "sql_scripts.table_privileges",
         "A login that may change the tables of Tenuto is refused.",
-        Condition("False"),
+        Replace("await connection.fetchval(SQL.find_privilege_on_tenuto)", "None"),
         "steps/test_sql_scripts.py::test_sql_script_with_a_privileged_login_is_rejected",
     ),
     guard(
         "sql_scripts.superuser",
         "The login of a superuser is refused.",
-        Condition("False"),
+        Replace("await connection.fetchval(SQL.find_privilege_on_server)", "None"),
         "steps/test_sql_scripts.py::test_sql_script_with_a_privileged_login_is_rejected",
     ),
     guard(
