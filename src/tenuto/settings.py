@@ -173,6 +173,14 @@ class Settings(BaseSettings):
     """Certificate file, for TLS without a proxy."""
     web_tls_key: Path | None = None
     """Private key file of the certificate."""
+    web_path: str = ""
+    """Path below which the web service is served, such as ``/ops/tenuto``; the proxy must pass it on."""
+    web_name: str = "Tenuto"
+    """Name of the installation in the dashboard."""
+    web_environment: Literal["none", "test", "prod"] = "none"
+    """Environment that the dashboard shows beside the name."""
+    web_hide_inputs: bool = False
+    """Show inputs, outputs and logs in the dashboard to operators and above only."""
     api_rate_limit: float = Field(5000.0, ge=0, le=1_000_000)
     """Rate limit per caller and web service, in requests per second; 0 for none."""
     http_allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
@@ -233,6 +241,13 @@ class Settings(BaseSettings):
             if not re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", each) or re.fullmatch(r"[0-9.]+", each):
                 ip_network(each.strip("[]"))
         return value
+
+    @field_validator("web_path", mode="after")
+    @classmethod
+    def _check_web_path(cls, value: str) -> str:
+        if value and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+/?", value):
+            raise ValueError(f"{value!r} is not a path such as /ops/tenuto")
+        return value.rstrip("/")
 
     @field_validator("programs", "program_path", mode="after")
     @classmethod

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -99,15 +99,18 @@ async def service(url: str, tmp_path: Path) -> AsyncIterator[ApiClient]:
 
 
 @asynccontextmanager
-async def running_api(url: str, home: Path, **settings: Any) -> AsyncIterator[ApiClient]:
-    """Run the web application on a database for the duration of the block."""
+async def running_api(
+    url: str, home: Path, create: Callable[[Tenuto], FastAPI] = create_api, **settings: Any
+) -> AsyncIterator[ApiClient]:
+    """Run the API, or the whole web application, on a database for the duration of the block."""
     all_settings = load_settings(database=url, home=home, master_key=MASTER_KEY, **settings)
     app = register_jobs(Tenuto(settings=all_settings))
     try:
         keys = {role: (await app.api_keys.create(role.key, role))[1] for role in Role}
-        api = create_api(app)
+        api = create(app)
         transport = httpx2.ASGITransport(app=add_middleware(app, api), client=("127.0.0.1", 50000))
-        yield ApiClient(app, api, keys, httpx2.AsyncClient(transport=transport, base_url=HOST))
+        base_url = HOST + all_settings.web_path
+        yield ApiClient(app, api, keys, httpx2.AsyncClient(transport=transport, base_url=base_url))
     finally:
         await app.close()
 

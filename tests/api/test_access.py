@@ -16,10 +16,10 @@ from tenuto.model.actors import Role
 from tests.api.conftest import ApiClient, assert_problem
 
 OPEN_ROUTES = {
-    *(("GET", path) for path in ("/healthz", "/readyz", "/", "/login")),
-    *(("POST", path) for path in ("/api/v1/session", "/login")),
+    *(("GET", path) for path in ("/healthz", "/readyz")),
+    ("POST", "/api/v1/session"),
 }
-"""Open to all: probes, login with a one-time link, and the pages around it."""
+"""Open to all: probes, and login with a one-time link."""
 OPTIONALLY_OPEN_ROUTES = {("GET", "/metrics")}
 """Requires a key unless a setting opens it."""
 STREAMING_ROUTES = {("GET", "/api/v1/events")}

@@ -101,8 +101,6 @@ REQUESTS = [
     Case("B19", "POST", TASKS, {"json": {}, "headers": NULL_ORIGIN}, (401, 403), None),
     Case("B20", "POST", "/api/v1/session", {"json": {"link": "tnl_x"}, "headers": OTHER_ORIGIN}, (403,), None),
     Case("B20", "POST", "/api/v1/session", {"json": {"link": "tnl_x"}}, (401,), None),
-    Case("B21", "GET", "/?next=//evil.example", {}, (200,), None),
-    Case("B21", "GET", "/login?next=//evil.example", {}, (200,), None),
     # SQL
     *(Case("B58", "GET", f"{path}?limit=1;DROP", {}, (405, 422)) for path in LISTS),
     *(Case("B59", "GET", f"{path}?after=(SELECT 1)", {}, (422,)) for path in LISTS),

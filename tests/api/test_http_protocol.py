@@ -11,7 +11,7 @@ from tenuto import Tenuto
 from tenuto.api import http_protocol, middleware
 from tenuto.api.http_protocol import BoundedH11Protocol, HeadTimer
 from tenuto.api.httptools_protocol import BoundedHttpToolsProtocol
-from tenuto.api.server import web_server
+from tenuto.web.server import web_server
 
 
 async def send_raw(address: str, *pieces: bytes) -> bytes:
@@ -39,7 +39,7 @@ def test_protocol_does_not_need_httptools(monkeypatch: pytest.MonkeyPatch) -> No
 async def test_web_server_bounds_heads_and_bodies_in_size_and_time(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, protocol: type[HeadTimer]
 ) -> None:
-    monkeypatch.setattr("tenuto.api.server.select_protocol", lambda: protocol)
+    monkeypatch.setattr("tenuto.web.server.select_protocol", lambda: protocol)
     app = Tenuto(url, home=tmp_path)
     async with app, web_server(app, port=0) as address:
         head = b"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1\r\n"

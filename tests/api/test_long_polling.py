@@ -11,9 +11,9 @@ import pytest
 from tenuto.api import long_polling
 from tenuto.api.application import add_middleware
 from tenuto.api.long_polling import waiting_requests
-from tenuto.api.server import web_server
 from tenuto.clock import monotonic_seconds
 from tenuto.model.actors import Role
+from tenuto.web.server import web_server
 from tests.api.conftest import HOST, ApiClient
 from tests.support.waiting import eventually
 

@@ -11,10 +11,10 @@ import httpx2
 import pytest
 
 from tenuto import Tenuto
-from tenuto.api.server import web_server
 from tenuto.audit import keys, verifier
 from tenuto.audit.sealer import seal_entries
 from tenuto.model.actors import Role
+from tenuto.web.server import web_server
 from tests.api.conftest import ApiClient
 
 INSERT_AUDIT_ENTRIES = """

@@ -274,7 +274,7 @@ async def test_rate_limiter_bounds_lookups_of_unknown_credentials_and_admits_kno
         tried += [
             await service.get("/api/v1/schedules", None, headers=make_unknown_key_header()),
             await service.get("/api/v1/schedules", None, headers=make_unknown_session_header()),
-            await service.get("/", None, headers=make_unknown_session_header()),
+            await service.get("/api/v1/executions", None, headers=make_unknown_session_header()),
             await service.post("/api/v1/session", None, json={"link": f"tnl_{secrets.token_urlsafe(32)}"}),
         ]
     took = time.monotonic() - began

@@ -15,10 +15,10 @@ import httpx2
 import pytest
 
 from tenuto import Tenuto, logs
-from tenuto.api.server import require_tls_beyond_loopback, web_server
 from tenuto.errors import EngineError
 from tenuto.model.actors import Role
 from tenuto.settings import load_settings
+from tenuto.web.server import require_tls_beyond_loopback, web_server
 from tests.api.conftest import assert_problem, register_jobs
 from tests.support.certificates import create_certificate
 from tests.support.errors import raises_code

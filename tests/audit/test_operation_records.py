@@ -226,6 +226,9 @@ async def make_every_change(app: Tenuto) -> set[str]:
     key, _ = await change("api_keys.create", "key.create", acting.api_keys.create("ci", Role.VIEWER))
     link = await change("api_keys.create_link", "key.link", acting.api_keys.create_link(key.name))
     opened = await change("api_keys.redeem_link", "session.open", acting.api_keys.redeem_link(link))
+    caller = await app.api_keys.authenticate_session(opened[0])
+    assert caller is not None
+    await change("api_keys.open_session", "session.open", acting.api_keys.open_session(caller))
     await change("api_keys.end_session", "session.close", acting.api_keys.end_session(opened[0]))
     await change("api_keys.revoke", "key.revoke", acting.api_keys.revoke("ci"))
 

@@ -13,8 +13,8 @@ from typing import Any
 from uuid import UUID
 
 from tenuto import clock, ids, logs
-from tenuto.api.server import run_web_service
 from tenuto.settings import Settings
+from tenuto.web.server import run_web_service
 from tests.chaos.jobs import PORT, SKEW, app
 from tests.races import process_launcher
 

@@ -17,6 +17,7 @@ from tenuto.cli.work.execution_view import ExecutionProgress
 from tenuto.model.executions import ExecutionState, StepState
 from tenuto.model.tasks import OutcomeStatus, TaskState
 from tenuto.operations.executions import ExecutionDetails
+from tenuto.presentation import execution_states
 from tests.support.execution_records import NOW, make_execution, make_step
 
 
@@ -62,10 +63,10 @@ def test_step_is_drawn_with_symbol_and_state(status: str, more: dict[str, Any], 
 def test_every_state_has_a_symbol() -> None:
     for status in {*OutcomeStatus, *TaskState} - {"running"}:
         step = make_step(0, 0, status)
-        assert execution_view.symbol(execution_view.step_state(step, make_execution(step))) != "?"
+        assert execution_view.symbol(execution_states.step_state(step, make_execution(step))) != "?"
     for state in ExecutionState:
         execution = make_execution(make_step(0, 0, "waiting"), state=state)
-        assert execution_view.symbol(execution_view.execution_state(execution)) != "?"
+        assert execution_view.symbol(execution_states.execution_state(execution)) != "?"
 
 
 def test_parallel_steps_are_drawn_below_the_number_of_their_group() -> None:

@@ -229,7 +229,7 @@ import asyncio
 import httpx2
 import tenuto_inventory
 from tenuto import Step, Tenuto, manual
-from tenuto.api.server import web_server
+from tenuto.web.server import web_server
 from tenuto.model.actors import Role
 
 async def main() -> None:

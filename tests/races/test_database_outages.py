@@ -15,9 +15,9 @@ from uuid import UUID
 import pytest
 
 from tenuto import Step, Tenuto, manual
-from tenuto.api.server import run_web_service
 from tenuto.errors import Unavailable
 from tenuto.store import activities, executions
+from tenuto.web.server import run_web_service
 from tests.races import jobs
 from tests.races.disposable_server import DisposableServer
 from tests.races.effect_ledger import Ledger, overlaps

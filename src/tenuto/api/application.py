@@ -14,7 +14,6 @@ from fastapi.responses import JSONResponse, Response
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from tenuto.api import html_pages
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, ReplayedResponse, requires
 from tenuto.api.extension_routes import include_extension_routers
@@ -76,7 +75,6 @@ ROUTERS = (
     api_keys.router,
     secrets.router,
     audit_log.router,
-    html_pages.router,
     _openapi_router,
 )
 
@@ -112,7 +110,8 @@ async def _replay_response(_request: Request, error: Exception) -> Response:
 
 def add_middleware(tenuto: Tenuto, api: FastAPI) -> ASGIApp:
     """Return the application with its middleware."""
-    return RequestMiddleware(_CompressedReads(api), tenuto.settings.web_hosts, _UNBOUNDED_BODY_PATHS)
+    settings = tenuto.settings
+    return RequestMiddleware(_CompressedReads(api), settings.web_hosts, _UNBOUNDED_BODY_PATHS, settings.web_path)
 
 
 class _CompressedReads:

@@ -9,6 +9,7 @@ import hashlib
 import json
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import unquote
 from uuid import UUID
 
 from fastapi import Depends, Request, Response
@@ -23,6 +24,8 @@ from tenuto.model.operation_context import IdempotencyKey
 from tenuto.store.access import idempotency_keys
 
 SESSION_COOKIE = "tenuto_session"
+PAGE_HEADER = "Tenuto-Page"
+"""Header of changes by the pages of the dashboard. A page of another site cannot send it without our consent (CORS)."""
 SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
 _MAX_STORED_RESPONSE_BYTES = 256 * 1024
 _MAX_REASON_LENGTH = 1000
@@ -56,9 +59,11 @@ class RequiredRole:
         streams_body: bool = False,
         stores_response: bool = True,
         handles_repeats: bool = False,
+        accepts_forms: bool = False,
         other_actions: tuple[str, ...] = (),
     ) -> None:
-        """``streams_body``: the route reads the body itself and handles the idempotency key.
+        """``accepts_forms``: a form of our own pages may call the route, which cannot send `PAGE_HEADER`.
+        ``streams_body``: the route reads the body itself and handles the idempotency key.
         ``stores_response``: False if the response contains a secret.
         ``handles_repeats``: the route recognises by `ApiCall.object_id` or `ApiCall.is_repeat` what the first request
         did, and returns its result. The other routes are not called again: see `ApiRoute`.
@@ -68,6 +73,7 @@ class RequiredRole:
         self.streams_body = streams_body
         self.stores_response = stores_response
         self.handles_repeats = handles_repeats
+        self.accepts_forms = accepts_forms
         self.other_actions = other_actions
 
     async def __call__(self, request: Request) -> ApiCall:
@@ -79,6 +85,8 @@ class RequiredRole:
         """Authorize a request and return the call, or raise `Refused`. Subclasses return None for an open route."""
         app: Tenuto = request.app.state.tenuto
         caller = await _authenticate(request, app)
+        if caller.via_session and request.method not in SAFE_METHODS and not self.accepts_forms:
+            require_page_header(request)
         if not caller.has_role(self.role):
             raise Refused(
                 403,
@@ -86,8 +94,7 @@ class RequiredRole:
                 code="auth.role.insufficient",
                 remedy=f"use a key with the role {self.role.key}",
             )
-        reason = request.headers.get("x-reason")
-        call = ApiCall(app, caller, new_id(), reason=None if reason is None else reason[:_MAX_REASON_LENGTH])
+        call = ApiCall(app, caller, new_id(), reason=_decode_reason(request.headers.get("x-reason")))
         if request.method not in SAFE_METHODS and not self.streams_body:
             await _check_idempotency_key(request, call)
         call.app = app.acting_as(
@@ -100,6 +107,15 @@ class RequiredRole:
         return call
 
 
+def _decode_reason(text: str | None) -> str | None:
+    """Return the reason; text beyond Latin-1 is percent-encoded after ``UTF-8''``, as in RFC 8187."""
+    if text is None:
+        return None
+    if text.upper().startswith("UTF-8''"):
+        text = unquote(text[len("UTF-8''") :], errors="replace").replace("\x00", "")
+    return text[:_MAX_REASON_LENGTH]
+
+
 def requires(
     role: Role,
     action: str,
@@ -107,6 +123,7 @@ def requires(
     streams_body: bool = False,
     stores_response: bool = True,
     handles_repeats: bool = False,
+    accepts_forms: bool = False,
     other_actions: tuple[str, ...] = (),
 ) -> Any:
     """Return the dependency of a route on a role, see `RequiredRole`."""
@@ -117,6 +134,7 @@ def requires(
             streams_body=streams_body,
             stores_response=stores_response,
             handles_repeats=handles_repeats,
+            accepts_forms=accepts_forms,
             other_actions=other_actions,
         )
     )
@@ -130,7 +148,7 @@ async def _authenticate(request: Request, app: Tenuto) -> Caller:
     await _limit_lookups(request, app)
     caller = await _authenticate_key(request, app) or await _authenticate_session(request, app)
     if caller is None:
-        has_credentials = "authorization" in request.headers or SESSION_COOKIE in request.cookies
+        has_credentials = "authorization" in request.headers or session_token(request) is not None
         if has_credentials:  # guard: rate_limit.only_failed_credentials
             address, prefix = client_address(request), app.api_keys.find_prefix(_credentials(request))
             rate_limiter.refuse_after_failures(address)
@@ -171,7 +189,7 @@ async def _limit_lookups(request: Request, app: Tenuto) -> None:
 
 def _credentials(request: Request) -> str:
     """Return the key of the request or, without one, its session."""
-    return _bearer_token(request) if "authorization" in request.headers else request.cookies.get(SESSION_COOKIE, "")
+    return _bearer_token(request) if "authorization" in request.headers else session_token(request) or ""
 
 
 def client_address(request: Request) -> str:
@@ -187,30 +205,30 @@ def _bearer_token(request: Request) -> str:
     return token.strip() if scheme.lower() == "bearer" else ""
 
 
+def session_cookie_name(request: Request) -> str:
+    """Return the name of the session cookie. On HTTPS the browser refuses it from other hosts and from plain HTTP."""
+    if request.url.scheme != "https":
+        return SESSION_COOKIE
+    return f"__Secure-{SESSION_COOKIE}" if request.app.state.tenuto.settings.web_path else f"__Host-{SESSION_COOKIE}"
+
+
+def session_token(request: Request) -> str | None:
+    """Return the token of the browser session, if the request has one."""
+    return request.cookies.get(session_cookie_name(request))
+
+
 async def _authenticate_key(request: Request, app: Tenuto) -> Caller | None:
     token = _bearer_token(request)
     return await app.api_keys.authenticate(token) if token else None
 
 
 async def _authenticate_session(request: Request, app: Tenuto) -> Caller | None:
-    token = request.cookies.get(SESSION_COOKIE)
+    token = session_token(request)
     if not token or "authorization" in request.headers:
         return None
     if request.method not in SAFE_METHODS:
         refuse_cross_site(request)
     return await app.api_keys.authenticate_session(token)
-
-
-async def find_session_caller(request: Request) -> Caller | None:
-    """Return the caller of the browser session on an open page, if there is one."""
-    if SESSION_COOKIE not in request.cookies:
-        return None
-    rate_limiter: RateLimiter = request.app.state.rate_limiter
-    await _limit_lookups(request, request.app.state.tenuto)
-    caller = await _authenticate_session(request, request.app.state.tenuto)
-    if caller is None:
-        rate_limiter.count_failure(client_address(request))
-    return caller
 
 
 async def is_still_authorized(request: Request, call: ApiCall) -> bool:
@@ -229,6 +247,18 @@ def refuse_cross_site(request: Request) -> None:
     raise Refused(
         403,
         "a browser session cannot change anything from another site",
+        code="auth.csrf",
+        remedy="send an API key instead of the session cookie",
+    )
+
+
+def require_page_header(request: Request) -> None:
+    """Second layer of the CSRF check: changes by a session must come from a script of our own pages."""
+    if PAGE_HEADER in request.headers:  # guard: auth.page_header
+        return
+    raise Refused(
+        403,
+        f"a change by a browser session needs the header {PAGE_HEADER}",
         code="auth.csrf",
         remedy="send an API key instead of the session cookie",
     )

@@ -24,6 +24,7 @@ BODY_TIMEOUT_SECONDS = 60.0
 _REQUEST_ID_PATTERN = re.compile(r"[A-Za-z0-9._-]{1,64}")
 _ESCAPED_SLASH = re.compile(rb"%2f", re.IGNORECASE)
 """A slash within a name. It becomes a NUL in the decoded path, see `parameters.NameConvertor`."""
+PROBE_PATHS = ("/healthz", "/readyz", "/metrics")
 _LOCAL_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 
 _HEADERS = (
@@ -42,9 +43,13 @@ _NON_HTML_HEADERS = (
 class RequestMiddleware:
     """Check every request and add headers to every response."""
 
-    def __init__(self, inner: ASGIApp, hosts: Iterable[str], unbounded: Iterable[re.Pattern[str]] = ()) -> None:
-        """``hosts``: further host names of the service. ``unbounded``: paths whose bodies have no size limit."""
+    def __init__(
+        self, inner: ASGIApp, hosts: Iterable[str], unbounded: Iterable[re.Pattern[str]] = (), prefix: str = ""
+    ) -> None:
+        """``hosts``: further host names of the service. ``unbounded``: paths whose bodies have no size limit.
+        ``prefix``: path below which the service is served; routes see paths without it."""
         self._inner = inner
+        self._prefix = prefix
         self._hosts = {host.lower() for host in (*_LOCAL_HOSTS, *hosts)}
         self._unbounded = tuple(unbounded)
 
@@ -59,7 +64,7 @@ class RequestMiddleware:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                sent = message["headers"] = list(message["headers"])
+                sent = message["headers"] = [self._with_prefix(*header) for header in message["headers"]]
                 names = {name for name, _ in sent}
                 sent.append((b"x-request-id", request_id.encode()))
                 sent += [header for header in _HEADERS if header[0] not in names]
@@ -68,6 +73,8 @@ class RequestMiddleware:
             await send(message)
 
         problem = self._check_target(scope, headers)
+        if self._prefix:
+            scope, problem = self._strip_prefix(scope, problem)
         if _ESCAPED_SLASH.search(scope.get("raw_path") or b""):
             scope = {**scope, "path": unquote(_ESCAPED_SLASH.sub(b"%00", scope["raw_path"]).decode("ascii", "replace"))}
         bounded = not any(path.fullmatch(scope["path"]) for path in self._unbounded)
@@ -77,6 +84,32 @@ class RequestMiddleware:
             await problem_response(Request(scope), problem)(scope, receive, send_with_headers)
             return
         await self._inner(scope, _bound_body(receive) if bounded else receive, send_with_headers)
+
+    def _strip_prefix(self, scope: Scope, problem: Problem | None) -> tuple[Scope, Problem | None]:
+        path = scope["path"]
+        if path in PROBE_PATHS:  # probes do not come through the proxy
+            return scope, problem
+        if path != self._prefix and not path.startswith(f"{self._prefix}/"):
+            outside = Problem(
+                type="urn:tenuto:not-found",
+                code="request.path.outside_prefix",
+                title="the path is not below the path of this web service",
+                status=404,
+                detail=f"this web service is served below {self._prefix}",
+            )
+            return scope, problem or outside
+        raw_path = scope.get("raw_path") or b""
+        return {
+            **scope,
+            "path": path[len(self._prefix) :] or "/",
+            "raw_path": raw_path[len(self._prefix.encode()) :] or b"/",
+        }, problem
+
+    def _with_prefix(self, name: bytes, value: bytes) -> tuple[bytes, bytes]:
+        """Return a header of a response; a location within this service gets the prefix."""
+        if self._prefix and name == b"location" and value.startswith(b"/") and not value.startswith(b"//"):
+            return name, self._prefix.encode() + value
+        return name, value
 
     def _check_target(self, scope: Scope, headers: Headers) -> Problem | None:
         host = headers.get("host", "").lower()

@@ -111,7 +111,7 @@ def install_error_handlers(api: FastAPI) -> None:
     """Return every error as a problem."""
     api.add_exception_handler(TenutoError, _handle_tenuto_error)
     api.add_exception_handler(RequestValidationError, _handle_validation_error)
-    api.add_exception_handler(HTTPException, _handle_http_error)
+    api.add_exception_handler(HTTPException, handle_http_error)
     api.add_exception_handler(Exception, _handle_unexpected_error)
 
 
@@ -122,11 +122,15 @@ def problem_response(request: Request, problem: Problem, headers: Mapping[str, s
     return JSONResponse(body, problem.status, headers=dict(headers or {}), media_type=MEDIA_TYPE)
 
 
-async def _handle_tenuto_error(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, TenutoError)
+def describe_error(error: Exception) -> Problem:
+    """Return a known error as a problem; any other error as an internal one, without its details."""
+    if isinstance(error, RequestValidationError):
+        return _describe_validation_error(error)
+    if isinstance(error, HTTPException):
+        return _describe_http_error(error)
     for kind, status, category, title in _CATEGORIES:
         if isinstance(error, kind):
-            problem = Problem(
+            return Problem(
                 type=f"urn:tenuto:{category}",
                 code=error.code,
                 title=title,
@@ -135,8 +139,14 @@ async def _handle_tenuto_error(request: Request, error: Exception) -> JSONRespon
                 errors=[_field_problem(error)] if error.field else None,
                 remedy=error.remedy,
             )
-            return problem_response(request, problem, {"Retry-After": "1"} if status == 503 else None)
-    return await _handle_unexpected_error(request, error)
+    return Problem(type="urn:tenuto:error", code="internal.error", title="internal error", status=500)
+
+
+async def _handle_tenuto_error(request: Request, error: Exception) -> JSONResponse:
+    problem = describe_error(error)
+    if problem.status == 500:
+        return await _handle_unexpected_error(request, error)
+    return problem_response(request, problem, {"Retry-After": "1"} if problem.status == 503 else None)
 
 
 def _field_problem(error: TenutoError) -> FieldProblem:
@@ -145,10 +155,13 @@ def _field_problem(error: TenutoError) -> FieldProblem:
 
 
 async def _handle_validation_error(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, RequestValidationError)
+    return problem_response(request, describe_error(error))
+
+
+def _describe_validation_error(error: RequestValidationError) -> Problem:
     found = error.errors()[:_MAX_FIELD_PROBLEMS]
     fields = [FieldProblem(field=_field_path(each["loc"]), message=str(each["msg"])) for each in found]
-    problem = Problem(
+    return Problem(
         type="urn:tenuto:invalid",
         code="request.invalid",
         title="a value is not acceptable",
@@ -156,7 +169,6 @@ async def _handle_validation_error(request: Request, error: Exception) -> JSONRe
         detail="; ".join(f"{each.field}: {each.message}" for each in fields[:3]),
         errors=fields,
     )
-    return problem_response(request, problem)
 
 
 def _field_path(location: tuple[Any, ...]) -> str:
@@ -167,10 +179,15 @@ def _field_path(location: tuple[Any, ...]) -> str:
     return ".".join(parts)
 
 
-async def _handle_http_error(request: Request, error: Exception) -> JSONResponse:
+async def handle_http_error(request: Request, error: Exception) -> JSONResponse:
+    """Return an error of the framework, or a refusal, as a problem."""
     assert isinstance(error, HTTPException)
+    return problem_response(request, describe_error(error), error.headers)
+
+
+def _describe_http_error(error: HTTPException) -> Problem:
     phrase, field = HTTPStatus(error.status_code).phrase.lower(), getattr(error, "field", None)
-    problem = Problem(
+    return Problem(
         type=f"urn:tenuto:{phrase.replace(' ', '-')}",
         code=error.code if isinstance(error, Refused) else f"request.{phrase.replace(' ', '_')}",
         title=phrase,
@@ -179,7 +196,6 @@ async def _handle_http_error(request: Request, error: Exception) -> JSONResponse
         errors=[FieldProblem(field=field, message=str(error.detail))] if field else None,
         remedy=getattr(error, "remedy", None),
     )
-    return problem_response(request, problem, error.headers)
 
 
 async def _handle_unexpected_error(request: Request, error: Exception) -> JSONResponse:

@@ -220,6 +220,19 @@ class ApiKeys(OperationGroup):
         caller = await self.authenticate_session(token)
         return None if caller is None else (token, caller)
 
+    async def open_session(self, caller: Caller) -> tuple[str, Caller] | None:
+        """Open a browser session for the key of a caller; return its token and the caller, None if the key ended."""
+        token, id = f"tns_{secrets.token_urlsafe(32)}", new_id()
+        operation = await self._begin("session.open", target=caller.actor.name)
+        key = UUID(caller.actor.id)
+
+        async def open_session(connection: Connection) -> None:
+            await api_keys.open_session(connection, id, key, _digest(token), SESSION_LIFETIME)
+
+        await operation.database.transaction(open_session)
+        opened = await self.authenticate_session(token)
+        return None if opened is None else (token, opened)
+
     async def authenticate_session(self, token: str) -> Caller | None:
         """Return the caller of a session; None if the session or its key has ended."""
         if _SESSION_PATTERN.fullmatch(token) is None:

@@ -13,6 +13,18 @@ GUARDS = (
         "api/test_overrides.py::test_operator_cannot_override_arguments_of_steps_other_than_jobs",
     ),
     guard(
+        "auth.page_header",
+        "A change by a browser session needs the header of our own pages.",
+        Condition("True"),
+        "web/test_login.py::test_change_by_a_session_needs_the_header_of_our_pages",
+    ),
+    guard(
+        "web.action_role",
+        "A button is enabled only for a role that may call its operation.",
+        Condition("False"),
+        "web/test_pages.py::test_actions_are_enabled_for_the_roles_of_their_operations",
+    ),
+    guard(
         "access.secret_in_one_shot",
         "Naming a secret in a one-shot needs the permission to edit definitions.",
         Condition("False"),

@@ -11,7 +11,14 @@ from fastapi import APIRouter, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from tenuto.api.api_route import ApiRoute
-from tenuto.api.auth import SESSION_COOKIE, ApiCall, client_address, refuse_cross_site, requires
+from tenuto.api.auth import (
+    ApiCall,
+    client_address,
+    refuse_cross_site,
+    requires,
+    session_cookie_name,
+    session_token,
+)
 from tenuto.api.openapi import describe, describe_page
 from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import Name, quote_path_part
@@ -224,22 +231,48 @@ async def redeem_link(request: Request, link: str) -> tuple[str, Caller]:
     return opened
 
 
+async def redeem_key(request: Request, text: str) -> tuple[str, Caller]:
+    """Return the session token and the caller of an API key, or refuse it."""
+    app: Tenuto = request.app.state.tenuto
+    rate_limiter: RateLimiter = request.app.state.rate_limiter
+    address = client_address(request)
+    if "origin" in request.headers or "sec-fetch-site" in request.headers:
+        refuse_cross_site(request)
+    rate_limiter.count_lookup(address)
+    caller = await app.api_keys.authenticate(text)
+    if caller is not None:
+        acting = app.acting_as(caller.actor, source=address, correlation_id=request.scope.get("tenuto_request_id"))
+        opened = await acting.api_keys.open_session(caller)
+        if opened is not None:
+            return opened
+    rate_limiter.refuse_after_failures(address)
+    rate_limiter.count_failure(address)
+    raise Refused(401, "the API key is not valid", code="auth.invalid", remedy="`tenuto key add` creates one")
+
+
 def set_session_cookie(request: Request, response: Response, token: str) -> None:
-    """Set the session cookie, unreadable for scripts and not sent by other sites."""
+    """Set the session cookie. Scripts cannot read it; from other sites, only links to our pages send it."""
     response.set_cookie(
-        SESSION_COOKIE,
+        session_cookie_name(request),
         token,
         max_age=int(SESSION_LIFETIME.total_seconds()),
-        path="/",
+        path=_cookie_path(request),
         secure=request.url.scheme == "https",
         httponly=True,
-        samesite="strict",
+        samesite="lax",
     )
 
 
-def delete_session_cookie(response: Response) -> None:
+def delete_session_cookie(request: Request, response: Response) -> None:
     """Delete the session cookie."""
-    response.delete_cookie(SESSION_COOKIE, path="/", httponly=True, samesite="strict")
+    secure = request.url.scheme == "https"
+    name, path = session_cookie_name(request), _cookie_path(request)
+    response.delete_cookie(name, path=path, secure=secure, httponly=True, samesite="lax")
+
+
+def _cookie_path(request: Request) -> str:
+    path: str = request.app.state.tenuto.settings.web_path
+    return path or "/"
 
 
 @router.delete("/session", operation_id="session_close", status_code=204, tags=["session"])
@@ -248,5 +281,5 @@ async def close_session(
 ) -> None:
     """Close the browser session."""
     if call.caller.via_session:
-        await call.app.api_keys.end_session(request.cookies[SESSION_COOKIE])
-    delete_session_cookie(response)
+        await call.app.api_keys.end_session(session_token(request) or "")
+    delete_session_cookie(request, response)

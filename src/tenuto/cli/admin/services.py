@@ -86,7 +86,7 @@ async def run_all_services(
 
 @asynccontextmanager
 async def _serve_web(session: Session, host: str | None, port: int | None) -> AsyncIterator[None]:
-    from tenuto.api.server import web_server  # FastAPI is loaded only by processes that serve it
+    from tenuto.web.server import web_server  # FastAPI is loaded only by processes that serve it
 
     async with web_server(session.app, host, port) as address:
         # Created after the server listens: a start that fails must not create a key that is never reported.
@@ -153,7 +153,7 @@ async def run_web(
     It serves the API under /api. Several may run, each on its own port. On addresses other than loopback it requires
     TLS, or a setting which says that a proxy provides it (settings web_…).
     """
-    from tenuto.api.server import run_web_service  # FastAPI is loaded only by processes that serve it
+    from tenuto.web.server import run_web_service  # FastAPI is loaded only by processes that serve it
 
     def print_summary(address: str, key_file: Path | None) -> None:
         _print_web_summary(session, address, key_file)

@@ -18,8 +18,8 @@ from rich.table import Table
 from rich.text import Text
 
 from tenuto.operations.executions import ExecutionDetails, StepDetails
+from tenuto.presentation.execution_states import execution_state, group_state, step_state
 from tenuto.presentation.formatting import format_duration, format_relative, one_line, safe_text
-from tenuto.presentation.work_views import execution_display_state
 
 _STYLES = {
     "done": ("●", "green"),
@@ -37,39 +37,10 @@ _STYLES = {
     "completed": ("●", "green"),
 }
 _BAR_WIDTH = 12
-_MOST_IMPORTANT_FIRST = ("failed", "cancelled", "running", "retrying", "queued", "waiting", "not run")
-_OPEN_STATES = {"running", "retrying", "queued", "waiting"}
 _LINES_AROUND_STEPS = 8
 """Heading, group line, blank lines and the reasons why nothing runs."""
 _MIN_NAME_WIDTH = 20
 _MAX_REASONS = 2
-
-
-def step_state(step: StepDetails, execution: ExecutionDetails) -> str:
-    match step.state:
-        case "completed":
-            return "done"
-        case "completed_with_warning":
-            return "done with warning"
-        case "failed" | "completed_with_error":
-            return "failed"
-        case "in_progress":
-            return "running"
-        case "cancelled":
-            return "not run" if step.reason == "not_run" else "cancelled"
-        case "queued" | "scheduled":
-            return "retrying" if step.attempt > 1 else "queued"
-        case "waiting":
-            # A schedule step releases its worker while the child execution runs.
-            started = step.kind == "schedule" and step.group == execution.current_group
-            return "running" if started and execution.paused_at is None else "waiting"
-        case status:
-            return str(status).replace("_", " ")
-
-
-def execution_state(execution: ExecutionDetails) -> str:
-    state = execution_display_state(execution)
-    return "running" if state == "in_progress" else state
 
 
 def symbol(state: str) -> str:
@@ -146,14 +117,6 @@ def _heading(execution: ExecutionDetails, groups: Sequence[Sequence[StepDetails]
         line = Text()
     line.append(facts.strip() if not line else facts)
     return Group(title, line)
-
-
-def group_state(states: Sequence[str]) -> str:
-    """Return the most important of the states of a group's steps."""
-    present = set(states)
-    if "running" in present or (present & _OPEN_STATES and present - _OPEN_STATES):
-        return "running"
-    return next((state for state in _MOST_IMPORTANT_FIRST if state in present), states[0])
 
 
 def _rows(

@@ -26,6 +26,7 @@ from tenuto.clock import monotonic_seconds
 from tenuto.model.executions import ExecutionState
 from tenuto.model.filter_keys import EXECUTION_KEYS
 from tenuto.operations.executions import ExecutionDetails
+from tenuto.presentation.execution_states import step_state
 from tenuto.presentation.formatting import format_duration, format_local_time, format_with_age, safe_text
 from tenuto.presentation.work_views import EXECUTIONS, STEPS, execution_display_state, execution_outcome, step_error
 
@@ -107,7 +108,7 @@ def _facts(found: ExecutionDetails, now: datetime) -> list[tuple[str, Any]]:
 
 
 def _step_table(found: ExecutionDetails, now: datetime) -> RenderableType:
-    states = [execution_view.state_text(execution_view.step_state(step, found)) for step in found.steps]
+    states = [execution_view.state_text(step_state(step, found)) for step in found.steps]
     return render_table(STEPS, found.steps, now, {"state": states})
 
 

@@ -149,6 +149,11 @@ async def redeem_login_link(connection: Connection, link: bytes, token: bytes, l
     return name
 
 
+async def open_session(connection: Connection, id: UUID, key: UUID, token: bytes, lifetime: timedelta) -> None:
+    """Open a session for a key that is active."""
+    await connection.execute(SQL.insert_session, id, key, token, lifetime)
+
+
 async def load_session_key(database: Database, token: bytes) -> SessionKey | None:
     """Return the key of a session, if neither has ended."""
     return _SESSION_KEYS.optional(await database.fetch_one(SQL.load_session_key, token))

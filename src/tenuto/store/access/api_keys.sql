@@ -109,6 +109,16 @@ WHERE link = $1
   AND expires_at > clock_timestamp() -- guard: api_keys.link_expiry
 RETURNING (SELECT name FROM tenuto.api_keys WHERE api_keys.id = sessions.key_id) AS name;
 
+-- name: insert_session
+-- Insert a session of an active key.
+INSERT INTO tenuto.sessions (id, key_id, token, created_at, expires_at)
+SELECT $1, id, $3, clock_timestamp(), clock_timestamp() + $4::interval
+FROM tenuto.api_keys
+WHERE id = $2
+  AND revoked_at IS NULL
+  AND (expires_at IS NULL OR expires_at > clock_timestamp())
+ON CONFLICT DO NOTHING;
+
 -- name: load_session_key
 -- Return the key of a session, if neither has ended.
 SELECT key.id, key.name, key.role

@@ -16,7 +16,7 @@ from pathlib import Path
 import uvicorn
 
 from tenuto import processes
-from tenuto.api.application import add_middleware, create_api
+from tenuto.api.application import add_middleware
 from tenuto.api.http_protocol import MAX_HEAD_BYTES, select_protocol
 from tenuto.api.long_polling import waiting_requests
 from tenuto.api.problems import SuppressLoggedErrors
@@ -28,6 +28,7 @@ from tenuto.service.polling_loop import reduce_garbage_collection, retry_until_d
 from tenuto.service.process_identity import ProcessIdentity
 from tenuto.service.service import ProcessRole, run_services
 from tenuto.settings import Settings
+from tenuto.web.application import create_web_application
 
 _SOCKET_BACKLOG = 2048
 _HEARTBEAT_SECONDS = 5.0
@@ -46,7 +47,7 @@ async def web_server(app: Tenuto, host: str | None = None, port: int | None = No
     require_tls_beyond_loopback(settings, host)
     check_tls_files(settings)
     warn_about_unknown_proxies(settings, host)
-    api = create_api(app)
+    api = create_web_application(app)
     config = uvicorn.Config(
         SuppressLoggedErrors(add_middleware(app, api)),
         log_config=None,
@@ -77,7 +78,7 @@ async def web_server(app: Tenuto, host: str | None = None, port: int | None = No
                     raise Conflict("the web server did not start", code="web.start.failed")
                 await asyncio.sleep(0.005)
             async with run_services(app.extension_registry.background_services(ProcessRole.WEB)):
-                yield f"{scheme}://{url_host}:{listener.getsockname()[1]}"
+                yield f"{scheme}://{url_host}:{listener.getsockname()[1]}{settings.web_path}"
         finally:
             server.should_exit = True
             waiting_requests(api).close()

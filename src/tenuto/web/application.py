@@ -1,0 +1,77 @@
+"""The web application: the API with the pages of the dashboard and its static files.
+
+A new view module is added to `VIEWS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from fastapi import APIRouter, FastAPI, Request
+from fastapi.responses import Response
+from fastapi.routing import iter_route_contexts
+from starlette.exceptions import HTTPException
+
+from tenuto.api.api_route import ApiRoute
+from tenuto.api.application import create_api
+from tenuto.api.problems import handle_http_error
+from tenuto.app import Tenuto
+from tenuto.web.assets import Assets, asset_response
+from tenuto.web.links import Links
+from tenuto.web.navigation import visible_groups
+from tenuto.web.page import Dashboard, PageRoute, error_page, wants_html
+from tenuto.web.rendering import create_environment
+from tenuto.web.route_table import RouteTable
+from tenuto.web.view_cache import ViewCache
+from tenuto.web.views import api_reference, execution, executions, login, overview
+from tenuto.web.views.counts import load_counts
+
+VIEWS = (
+    login.router,
+    overview.router,
+    executions.router,
+    execution.router,
+    api_reference.router,
+)
+
+_static_router = APIRouter(route_class=ApiRoute, include_in_schema=False)
+
+
+@_static_router.get("/static/{version}/{path:path}")
+async def get_static_file(request: Request, version: str, path: str) -> Response:
+    """Return a static file of the dashboard."""
+    dashboard: Dashboard = request.app.state.dashboard
+    return asset_response(dashboard.assets.find(version, path), request.headers.get("accept-encoding", ""))
+
+
+def create_web_application(tenuto: Tenuto, *, reload: bool = False) -> FastAPI:
+    """Return the application without its middleware. With ``reload``, changed templates and files are read again."""
+    api = create_api(tenuto)
+    for router in VIEWS:
+        api.include_router(router)
+    api.include_router(_static_router)
+    paths = {
+        context.path_format or ""
+        for context in iter_route_contexts(api.routes)
+        if isinstance(context.route, PageRoute) and "GET" in (context.methods or ())
+    }
+    api.state.dashboard = Dashboard(
+        environment=create_environment(reload=reload),
+        assets=Assets(reload=reload),
+        links=Links(tenuto.settings.web_path),
+        cache=ViewCache(),
+        routes=RouteTable(api),
+        navigation=visible_groups(paths),
+        load_counts=load_counts,
+    )
+    api.add_exception_handler(HTTPException, _show_http_error)
+    return api
+
+
+async def _show_http_error(request: Request, error: Exception) -> Response:
+    """Show an unknown address as a page to browsers, and as a problem to programs."""
+    show: Callable[[Request, Exception], Awaitable[Response]] = handle_http_error
+    is_unknown_page = getattr(error, "status_code", 0) == 404 and not request.url.path.startswith("/api/")
+    if is_unknown_page and request.method == "GET" and wants_html(request):
+        show = error_page
+    return await show(request, error)

@@ -1,0 +1,161 @@
+"""Small pieces of HTML that all pages use: statuses, times, ids, buttons of API operations.
+
+Templates call them as ``ui.NAME(…)``. Everything that is not a constant here is escaped by `Markup.format`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Literal
+from uuid import UUID
+
+from markupsafe import Markup
+
+from tenuto.presentation.formatting import format_duration, one_line
+from tenuto.presentation.statuses import status_of
+from tenuto.web.links import Links
+from tenuto.web.route_table import RouteTable
+from tenuto.web.times import Times
+from tenuto.web.viewer import Viewer
+
+SHORT_ID_LENGTH = 13
+_STATUS = Markup('<span class="status is-{}">{}<span>{}</span></span>')
+_ICON = Markup('<svg class="icon" viewBox="0 0 16 16" aria-hidden="true"><use href="#s-{}"/></svg>')
+_ID = Markup('<code class="id" title="{}">{}</code>')
+
+
+@dataclass(frozen=True, slots=True)
+class Elements:
+    """Renders elements for one viewer."""
+
+    links: Links
+    times: Times
+    viewer: Viewer
+    routes: RouteTable
+
+    # --- values -----------------------------------------------------------------------------------------------------
+
+    def icon(self, name: str) -> Markup:
+        return _ICON.format(name)
+
+    def status(self, state: str, label: str | None = None) -> Markup:
+        """Return icon and label of a state in its colour; another label may replace its own."""
+        status = status_of(state)
+        return _STATUS.format(status.tone, self.icon(status.icon), label or status.label)
+
+    def tone(self, state: str) -> str:
+        return status_of(state).tone
+
+    def label(self, state: str) -> str:
+        return status_of(state).label
+
+    def id(self, id: UUID | str | None) -> Markup:
+        """Return the first characters of an id, with the whole id as title."""
+        return Markup("–") if id is None else _ID.format(id, short_id(id))
+
+    def time(self, instant: datetime | None) -> Markup:
+        return self.times.instant(instant)
+
+    def full_time(self, instant: datetime | None) -> Markup:
+        return self.times.full(instant)
+
+    def age(self, instant: datetime | None, none: str = "–") -> Markup:
+        return self.times.age(instant, none)
+
+    def since(self, instant: datetime) -> Markup:
+        return self.times.since(instant)
+
+    def until(self, instant: datetime) -> Markup:
+        return self.times.until(instant)
+
+    def duration(self, value: timedelta | float | None, none: str = "") -> str:
+        return none if value is None else format_duration(value)
+
+    def count(self, value: int | None, limit: int = 10_000) -> str:
+        """Return a number; one that is only counted up to a limit ends with a plus sign."""
+        if value is None:
+            return "–"
+        return f"{limit:,}+" if value > limit else f"{value:,}"
+
+    def line(self, text: object, limit: int = 160) -> str:
+        return one_line(text, limit)
+
+    def json(self, value: Any) -> str:
+        """Return a stored value as indented JSON."""
+        return json.dumps(value, ensure_ascii=False, indent=2, default=str)
+
+    # --- actions ----------------------------------------------------------------------------------------------------
+
+    def may(self, operation: str) -> bool:
+        return operation in self.routes and self.routes.may(self.viewer.role, operation)
+
+    def action(
+        self,
+        operation: str,
+        label: str,
+        parameters: Mapping[str, Any] | None = None,
+        *,
+        title: str = "",
+        text: str = "",
+        reason: Literal["", "optional", "required"] = "",
+        fields: Sequence[Mapping[str, Any]] = (),
+        body: Mapping[str, Any] | None = None,
+        query: Mapping[str, Any] | None = None,
+        submit: str = "",
+        done: str = "",
+        goto: str = "",
+        blocked: str = "",
+        style: str = "",
+        shortcut: str = "",
+        expected: int = 0,
+    ) -> Markup:
+        """Return the button of an operation of the API.
+
+        With ``text``, ``reason`` or ``fields`` it opens a dialog, which states the effect and asks for them. A reason
+        is sent as ``X-Reason`` unless the fields contain it. ``done`` is the message after success; ``goto`` the page
+        that the message links to, where ``{name}`` is a field of the response. ``blocked`` says why the action is not
+        possible now. If ``expected`` is more than 1,000, the viewer must type the number.
+        """
+        if operation not in self.routes:
+            return Markup("")
+        route = self.routes[operation]
+        if self.viewer.role < route.role:  # guard: web.action_role
+            blocked = f"Requires the role {route.role.key}"
+        attributes: dict[str, str] = {
+            "data-operation": operation,
+            "data-method": route.method,
+            "data-url": self.links.to(route.address(parameters or {}), **(query or {})),
+        }
+        if blocked:
+            attributes = {"data-operation": operation, "disabled": "", "title": blocked}
+        elif text or reason or fields:
+            dialog = {
+                "title": title or label.rstrip("…"),
+                "text": text,
+                "reason": reason,
+                "fields": list(fields),
+                "submit": submit or label.rstrip("…"),
+                "expected": expected,
+            }
+            attributes["data-dialog"] = json.dumps(dialog, ensure_ascii=False, default=str)
+        if not blocked:
+            if body is not None:
+                attributes["data-body"] = json.dumps(body, ensure_ascii=False, default=str)
+            if done:
+                attributes["data-done"] = done
+            if goto:
+                attributes["data-goto"] = self.links.to(goto)
+            if shortcut:
+                attributes["data-shortcut"] = shortcut
+                attributes["aria-keyshortcuts"] = shortcut
+        if style:
+            attributes["class"] = style
+        shown = Markup("").join(Markup(' {}="{}"').format(Markup(name), value) for name, value in attributes.items())
+        return Markup('<button type="button"{}>{}</button>').format(shown, label)
+
+
+def short_id(id: UUID | str) -> str:
+    return str(id)[:SHORT_ID_LENGTH]

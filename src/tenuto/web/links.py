@@ -1,0 +1,73 @@
+"""Addresses of the dashboard, including the path prefix of the installation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, urlencode
+from uuid import UUID
+
+
+def _part(text: object) -> str:
+    return quote(str(text), safe="")
+
+
+def _query(values: dict[str, Any]) -> str:
+    given = {name: value for name, value in values.items() if value not in (None, "")}
+    return f"?{urlencode(given)}" if given else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Makes addresses. ``prefix`` is the setting ``web_path``."""
+
+    prefix: str = ""
+
+    def to(self, path: str, **query: Any) -> str:
+        """Return the address of a path of this service."""
+        return f"{self.prefix}{path}{_query(query)}"
+
+    def static(self, version: str, path: str) -> str:
+        return f"{self.prefix}/static/{version}/{path}"
+
+    def execution(self, id: UUID | str, **query: Any) -> str:
+        return self.to(f"/executions/{_part(id)}", **query)
+
+    def schedule(self, name: str, **query: Any) -> str:
+        return self.to(f"/schedules/{_part(name)}", **query)
+
+    def task(self, id: UUID | str, **query: Any) -> str:
+        return self.to(f"/tasks/{_part(id)}", **query)
+
+    def activity(self, id: UUID | str, **query: Any) -> str:
+        return self.to(f"/activities/{_part(id)}", **query)
+
+    def dead_letter(self, id: UUID | str, **query: Any) -> str:
+        return self.to(f"/dead-letters/{_part(id)}", **query)
+
+    def batch(self, id: UUID | str, **query: Any) -> str:
+        return self.to(f"/batches/{_part(id)}", **query)
+
+    def manifest(self, external_id: str, **query: Any) -> str:
+        return self.to(f"/manifests/{_part(external_id)}", **query)
+
+    def queue(self, name: str, **query: Any) -> str:
+        return self.to(f"/queues/{_part(name)}", **query)
+
+    def job(self, name: str, **query: Any) -> str:
+        return self.to(f"/jobs/{_part(name)}", **query)
+
+    def one_shot(self, id: UUID | str, **query: Any) -> str:
+        return self.to(f"/one-shots/{_part(id)}", **query)
+
+    def is_own(self, target: str) -> bool:
+        """Return whether a target of a redirect is a page of this service, and never another site."""
+        path = target.partition("?")[0].partition("#")[0]
+        return (
+            path.startswith("/")
+            and not path.startswith(("//", "/\\"))
+            and target.isprintable()
+            and not any(character in target for character in '\\"<>')
+            and ".." not in path
+            and not path.startswith("/api/")
+        )

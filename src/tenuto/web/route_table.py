@@ -1,0 +1,60 @@
+"""The routes of the API by operation id, from which buttons take their method, address and required role.
+
+A page can do nothing that the API cannot do, and no template names a role.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import FastAPI
+from fastapi.routing import iter_route_contexts
+
+from tenuto.api.api_route import ApiRoute
+from tenuto.model.actors import Role
+
+_PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
+
+
+@dataclass(frozen=True, slots=True)
+class ApiOperation:
+    """One operation of the API."""
+
+    id: str
+    method: str
+    path: str
+    role: Role
+
+    def address(self, parameters: Mapping[str, Any]) -> str:
+        """Return the path with its parameters."""
+        return _PARAMETER.sub(lambda found: quote(str(parameters[found[1]]), safe=""), self.path)
+
+
+class RouteTable:
+    """All operations of an application that need a role."""
+
+    def __init__(self, api: FastAPI) -> None:
+        self._operations: dict[str, ApiOperation] = {}
+        for context in iter_route_contexts(api.routes):
+            route = context.route
+            if not isinstance(route, ApiRoute) or not route.include_in_schema or route.required_role is None:
+                continue
+            method = next(iter(sorted((route.methods or set()) - {"HEAD"})))
+            if route.operation_id:
+                self._operations[route.operation_id] = ApiOperation(
+                    route.operation_id, method, context.path_format or route.path, route.required_role.role
+                )
+
+    def __getitem__(self, operation_id: str) -> ApiOperation:
+        return self._operations[operation_id]
+
+    def __contains__(self, operation_id: str) -> bool:
+        return operation_id in self._operations
+
+    def may(self, role: Role, operation_id: str) -> bool:
+        """Return whether a role may call an operation."""
+        return role >= self._operations[operation_id].role

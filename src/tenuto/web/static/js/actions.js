@@ -1,0 +1,246 @@
+// Actions: buttons and forms that send a request to the API, with a dialog that states the effect, and a toast after it.
+// The server decides what is allowed; this module must not know roles or states.
+
+import { refresh } from "./live.js";
+
+const root = document.documentElement;
+
+/**
+ * Show a message.
+ * @param {{text: string, remedy?: string, link?: string, label?: string, isError?: boolean}} message
+ */
+export function toast({ text, remedy = "", link = "", label = "Open", isError = false }) {
+  const element = document.createElement("div");
+  element.className = isError ? "toast is-error" : "toast";
+  const content = document.createElement("div");
+  for (const line of [text, remedy].filter(Boolean)) {
+    const paragraph = document.createElement("p");
+    paragraph.textContent = line;
+    content.append(paragraph);
+  }
+  if (link) {
+    const anchor = document.createElement("a");
+    anchor.href = link;
+    anchor.textContent = label;
+    content.append(anchor);
+  }
+  const close = document.createElement("button");
+  close.type = "button";
+  close.className = "plain small";
+  close.textContent = "×";
+  close.setAttribute("aria-label", "Close message");
+  close.addEventListener("click", () => element.remove());
+  element.append(content, close);
+  document.querySelector("#toasts").append(element);
+  setTimeout(() => element.remove(), isError ? 30_000 : 12_000);
+}
+
+/** Send a request to the API. Returns the response and its JSON; throws if the server cannot be reached. */
+export async function send(method, url, { body, reason, key } = {}) {
+  const headers = { Accept: "application/json", "Tenuto-Page": "1" };
+  if (method === "POST") headers["Idempotency-Key"] = key ?? crypto.randomUUID();
+  if (reason) headers["X-Reason"] = `UTF-8''${encodeURIComponent(reason)}`;
+  if (body !== undefined) headers["Content-Type"] = "application/json";
+  const request = { method, headers };
+  if (body !== undefined) request.body = JSON.stringify(body);
+  const response = await fetch(url, request);
+  const text = await response.text();
+  let data = null;
+  try {
+    data = text ? JSON.parse(text) : null;
+  } catch {
+    data = null;
+  }
+  return { response, data };
+}
+
+/** Run the action of a button with the values of its dialog. Returns the problem, or null after success. */
+async function run(button, values, key) {
+  const { method, url, done, goto } = button.dataset;
+  const { reason, ...fields } = values;
+  const body = button.dataset.body || Object.keys(fields).length ? { ...JSON.parse(button.dataset.body || "{}"), ...fields } : undefined;
+  button.setAttribute("aria-busy", "true");
+  try {
+    const { response, data } = await send(method, url, { body, reason, key });
+    if (!response.ok) {
+      const problem = data ?? { detail: `The server answered ${response.status}.` };
+      if (response.status === 409 || response.status === 404) refresh();
+      return problem;
+    }
+    const link = goto && data ? goto.replace(/\{(\w+)\}|%7B(\w+)%7D/g, (_, a, b) => encodeURIComponent(data[a || b] ?? "")) : goto;
+    if (done || link) toast({ text: done || "Done.", link: link || "" });
+    refresh();
+    return null;
+  } catch {
+    return { detail: "The server cannot be reached. Nothing was sent twice; try again." };
+  } finally {
+    button.removeAttribute("aria-busy");
+  }
+}
+
+function showProblem(problem) {
+  toast({ text: sentence(problem.detail || problem.title), remedy: sentence(problem.remedy || ""), isError: true });
+}
+
+const sentence = (text) => (text ? `${text[0].toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}` : "");
+
+// --- the dialog -------------------------------------------------------------------------------------------------------
+
+function labelled(text, field, description = "") {
+  const label = document.createElement("label");
+  label.append(text, field);
+  const parts = [label];
+  if (description) {
+    const hint = document.createElement("p");
+    hint.className = "muted";
+    hint.textContent = description;
+    parts.push(hint);
+  }
+  return parts;
+}
+
+function createField({ name, label, type = "text", value = "", required = false, description = "", options = null }) {
+  const field = document.createElement(options ? "select" : type === "textarea" || type === "json" ? "textarea" : "input");
+  field.name = name;
+  field.required = required;
+  field.dataset.type = type;
+  if (options) for (const each of options) field.append(new Option(each.label ?? each, each.value ?? each, false, (each.value ?? each) === value));
+  else if (field.localName === "input") field.type = type;
+  else field.rows = 8;
+  if (type === "checkbox") field.checked = Boolean(value);
+  else field.value = value;
+  return labelled(label, field, description);
+}
+
+function readField(field) {
+  const text = field.value.trim();
+  switch (field.dataset.type) {
+    case "checkbox": return field.checked;
+    case "number": return text === "" ? null : Number(text);
+    case "json": return text === "" ? null : JSON.parse(text);
+    default: return text === "" ? null : text;
+  }
+}
+
+/** Open the dialog of a button; resolves when it is closed. */
+function openDialog(button) {
+  const asked = JSON.parse(button.dataset.dialog);
+  const dialog = document.querySelector("#action-dialog");
+  const form = document.createElement("form");
+  form.method = "dialog";
+  const title = document.createElement("h2");
+  title.id = "action-title";
+  title.textContent = asked.title;
+  const effect = document.createElement("p");
+  effect.textContent = asked.text;
+  const error = document.createElement("p");
+  error.className = "field-error";
+  error.setAttribute("role", "alert");
+  const fields = asked.fields.flatMap(createField);
+  if (asked.reason) {
+    const label = asked.reason === "required" ? "Reason" : "Reason (optional)";
+    fields.push(...createField({ name: "reason", label, required: asked.reason === "required" }));
+  }
+  if (asked.expected > 1000) fields.push(...createField({ name: "expected-number", label: `Type ${asked.expected} to confirm`, required: true }));
+  const cancel = document.createElement("button");
+  cancel.type = "button";
+  cancel.textContent = "Keep as it is";
+  cancel.addEventListener("click", () => dialog.close());
+  const submit = document.createElement("button");
+  submit.className = button.classList.contains("danger") ? "primary danger" : "primary";
+  submit.textContent = asked.submit;
+  const actions = document.createElement("div");
+  actions.className = "actions";
+  actions.append(cancel, submit);
+  form.append(title, ...(asked.text ? [effect] : []), ...fields, error, actions);
+  dialog.replaceChildren(form);
+  const key = crypto.randomUUID();
+
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    if (submit.getAttribute("aria-busy")) return;
+    const values = {};
+    try {
+      for (const field of form.querySelectorAll("[name]")) {
+        if (field.name === "expected-number") {
+          if (Number(field.value.replaceAll(/\D/g, "")) !== asked.expected) throw new Error(`Type the number ${asked.expected}.`);
+          continue;
+        }
+        const value = readField(field);
+        if (value !== null || field.dataset.type !== "text") values[field.name] = value;
+      }
+    } catch (problem) {
+      error.textContent = problem instanceof SyntaxError ? `This is not valid JSON: ${problem.message}` : problem.message;
+      return;
+    }
+    submit.setAttribute("aria-busy", "true");
+    const problem = await run(button, values, key);
+    submit.removeAttribute("aria-busy");
+    if (problem) error.textContent = [problem.detail || problem.title, problem.remedy].filter(Boolean).map(sentence).join(" ");
+    else dialog.close();
+  });
+  dialog.addEventListener("close", () => (button.isConnected ? button : document.querySelector("#main")).focus(), { once: true });
+  dialog.showModal();
+  (form.querySelector("[name]") ?? submit).focus();
+}
+
+async function onClick(event) {
+  const button = event.target.closest?.("button[data-url]");
+  if (!button || button.disabled || button.getAttribute("aria-busy")) return;
+  if (button.dataset.dialog) {
+    openDialog(button);
+    return;
+  }
+  const problem = await run(button, {}, crypto.randomUUID());
+  if (problem) showProblem(problem);
+}
+
+/** A form with `data-url` sends its named fields as JSON; a field named `reason` becomes the reason of the audit entry. */
+async function onSubmit(event) {
+  const form = event.target.closest?.("form[data-url]");
+  if (!form) return;
+  event.preventDefault();
+  const submit = event.submitter ?? form.querySelector("button");
+  if (submit.getAttribute("aria-busy")) return;
+  const error = form.querySelector("[role=alert]");
+  const values = {};
+  try {
+    for (const field of form.querySelectorAll("[name]")) {
+      const value = readField(field);
+      if (value !== null) values[field.name] = value;
+    }
+  } catch (problem) {
+    if (error) error.textContent = `This is not valid JSON: ${problem.message}`;
+    return;
+  }
+  submit.setAttribute("aria-busy", "true");
+  form.dataset.key ??= crypto.randomUUID();
+  const problem = await run(form, values, form.dataset.key);
+  submit.removeAttribute("aria-busy");
+  if (!problem) {
+    delete form.dataset.key;
+    if (error) error.textContent = "";
+    form.closest("dialog")?.close();
+  } else if (error) error.textContent = [problem.detail || problem.title, problem.remedy].filter(Boolean).map(sentence).join(" ");
+  else showProblem(problem);
+}
+
+async function onCopy(event) {
+  const button = event.target.closest?.("[data-copy]");
+  if (!button) return;
+  await navigator.clipboard.writeText(button.dataset.copy || button.parentElement.querySelector("code, pre").textContent);
+  toast({ text: "Copied." });
+}
+
+export function startActions() {
+  document.addEventListener("click", onClick);
+  document.addEventListener("click", onCopy);
+  document.addEventListener("submit", onSubmit);
+  document.addEventListener("tenuto:toast", (event) => toast(event.detail));
+  document.addEventListener("click", (event) => {
+    const opener = event.target.closest?.("[data-opens]");
+    if (opener) document.getElementById(opener.dataset.opens)?.showModal();
+    if (event.target.closest?.("[data-closes]")) event.target.closest("dialog")?.close();
+  });
+  root.dataset.scripts = "on";
+}

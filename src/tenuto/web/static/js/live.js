@@ -1,0 +1,309 @@
+// Live updates: one event stream per visible tab marks parts of the page as stale; one request fetches all stale parts.
+// It knows nothing about what a part shows. Parts are elements with `data-part`, their topics are in `data-live`.
+
+import { morph } from "./morph.js";
+
+const MIN_GAP_MS = 500;
+const MAX_GAP_MS = 10_000;
+const HIDDEN_MS = 10_000;
+const RECONNECT_MS = [1000, 2000, 4000, 8000, 15_000];
+const policy = window.trustedTypes?.createPolicy("tenuto", { createHTML: (text) => text }) ?? { createHTML: (text) => text };
+const root = document.documentElement;
+
+/** Difference between the clock of the server and that of the browser. */
+let clockOffset = Number(root.dataset.now || Date.now()) - Date.now();
+export const serverNow = () => Date.now() + clockOffset;
+
+const stale = new Set();
+const tags = new Map();
+let source = null;
+let timer = 0;
+let isFetching = false;
+let gap = MIN_GAP_MS;
+let lastFetch = 0;
+let isPaused = false;
+let offlineSince = 0;
+let attempts = 0;
+let reconnectTimer = 0;
+let hiddenTimer = 0;
+let reportedVersion = root.dataset.version;
+
+const parts = () => [...document.querySelectorAll("[data-part]")];
+const liveParts = () => parts().filter((each) => each.dataset.live);
+
+/** Parse HTML that our own server has rendered. */
+export function parse(text) {
+  const template = document.createElement("template");
+  template.innerHTML = policy.createHTML(text);
+  return template.content;
+}
+
+/** Fetch all parts again, also those without a topic. */
+export function refresh() {
+  for (const part of parts()) stale.add(part.dataset.part);
+  schedule(0);
+}
+
+/** Mark one part as stale. */
+export function markStale(name) {
+  stale.add(name);
+  schedule();
+}
+
+function schedule(wait = Math.max(0, lastFetch + gap - Date.now())) {
+  if (isPaused || document.hidden || isFetching || !stale.size) return;
+  clearTimeout(timer);
+  timer = setTimeout(fetchStale, wait);
+}
+
+async function fetchStale() {
+  if (isFetching || !stale.size) return;
+  isFetching = true;
+  const names = [...stale].sort().join(",");
+  stale.clear();
+  const started = performance.now();
+  try {
+    const headers = { Accept: "text/html", "Tenuto-Parts": names };
+    if (tags.has(names)) headers["If-None-Match"] = tags.get(names);
+    const response = await fetch(location.href, { headers, cache: "no-store", redirect: "error" });
+    apply(response, names, response.status === 200 ? await response.text() : "");
+    gap = Math.min(Math.max(MIN_GAP_MS, 10 * serverTime(response, started)), MAX_GAP_MS);
+  } catch {
+    for (const name of names.split(",")) stale.add(name);
+    gap = Math.min(gap * 2, MAX_GAP_MS);
+    setOffline();
+  } finally {
+    isFetching = false;
+    lastFetch = Date.now();
+    schedule();
+  }
+}
+
+function serverTime(response, started) {
+  const stated = /dur=([\d.]+)/.exec(response.headers.get("Server-Timing") ?? "");
+  return stated ? Number(stated[1]) : performance.now() - started;
+}
+
+function apply(response, names, text) {
+  if (response.status === 401) return showLogin();
+  if (response.status !== 200 && response.status !== 304) {
+    if (response.status >= 500) setOffline(response.status === 503 ? "The database is currently unreachable" : "");
+    return undefined;
+  }
+  setOnline();
+  clockOffset = Number(response.headers.get("Tenuto-Now")) - Date.now();
+  reportVersion(response.headers.get("Tenuto-Version"));
+  if (response.status === 304) return undefined;
+  tags.set(names, response.headers.get("ETag"));
+  for (const target of parse(text).querySelectorAll("[data-part]")) {
+    const current = document.querySelector(`[data-part="${CSS.escape(target.dataset.part)}"]`);
+    if (current && !holdNewRows(current, target)) morph(current, target);
+  }
+  document.dispatchEvent(new CustomEvent("tenuto:updated"));
+  return undefined;
+}
+
+/** In a list that the viewer is using, announce new rows instead of moving the others. */
+function holdNewRows(current, target) {
+  const list = current.querySelector("[data-hold]");
+  if (!list || !(list.matches(":hover") || list.contains(document.activeElement))) return false;
+  const known = new Set([...list.querySelectorAll("tr[data-key]")].map((row) => row.dataset.key));
+  const rows = [...target.querySelectorAll("[data-hold] tr[data-key]")];
+  const isNew = rows.filter((row) => !known.has(row.dataset.key));
+  if (!known.size || !isNew.length) return false;
+  for (const row of isNew) row.remove();
+  for (const row of list.querySelectorAll("tr[data-key]")) {
+    const fresh = rows.find((each) => each.dataset.key === row.dataset.key);
+    if (fresh) morph(row, fresh);
+  }
+  let button = current.querySelector("[data-new-rows]");
+  if (!button) {
+    button = document.createElement("button");
+    button.type = "button";
+    button.className = "small";
+    button.dataset.newRows = "";
+    button.addEventListener("click", () => {
+      button.remove();
+      document.activeElement?.blur();
+      tags.clear();
+      refresh();
+    });
+    (current.querySelector("header") ?? current).append(button);
+  }
+  button.textContent = `${isNew.length} new ▲`;
+  announce(`${isNew.length} new rows`);
+  return true;
+}
+
+function reportVersion(version) {
+  if (!version || version === reportedVersion) return;
+  reportedVersion = version;
+  document.dispatchEvent(new CustomEvent("tenuto:toast", { detail: { text: "The service was updated.", link: location.href, label: "Load the page again" } }));
+}
+
+/** The session has ended: offer the login over the page, which stays as it is. */
+function showLogin() {
+  stop();
+  if (document.querySelector("#login-dialog")) return;
+  const dialog = document.createElement("dialog");
+  dialog.id = "login-dialog";
+  dialog.setAttribute("aria-labelledby", "login-dialog-title");
+  const form = document.createElement("form");
+  const title = document.createElement("h2");
+  title.id = "login-dialog-title";
+  title.textContent = "You are logged out";
+  const link = document.createElement("a");
+  link.className = "button primary";
+  link.href = `${root.dataset.prefix}/login?next=${encodeURIComponent(location.pathname.slice(root.dataset.prefix.length) + location.search)}`;
+  link.textContent = "Log in again";
+  form.append(title, link);
+  dialog.append(form);
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
+// --- the stream -------------------------------------------------------------------------------------------------------
+
+function start() {
+  const topics = [...new Set(liveParts().flatMap((part) => part.dataset.live.split(" ")))].filter(Boolean);
+  if (!topics.length || source || isPaused || document.hidden) return;
+  source = new EventSource(`${root.dataset.prefix}/api/v1/events?topics=${topics.map(encodeURIComponent).join(",")}`);
+  source.onopen = () => {
+    attempts = 0;
+    if (offlineSince) refresh();
+    setOnline();
+  };
+  source.onerror = () => {
+    const isClosed = source?.readyState === EventSource.CLOSED;
+    setOffline();
+    if (isClosed) {
+      stop();
+      refreshAccess();
+      reconnectTimer = setTimeout(start, RECONNECT_MS[Math.min(attempts++, RECONNECT_MS.length - 1)]);
+    }
+  };
+  for (const topic of topics) source.addEventListener(topic, () => {
+    for (const part of liveParts()) if (part.dataset.live.split(" ").includes(topic)) stale.add(part.dataset.part);
+    schedule();
+  });
+  source.addEventListener("reset", refresh);
+}
+
+/** A closed stream may mean that the session has ended: a request for parts will tell. */
+function refreshAccess() {
+  for (const part of liveParts().slice(0, 1)) stale.add(part.dataset.part);
+  schedule();
+}
+
+function stop() {
+  source?.close();
+  source = null;
+  clearTimeout(reconnectTimer);
+}
+
+// --- the indicator ----------------------------------------------------------------------------------------------------
+
+let indicatorText = "";
+
+function setOnline() {
+  if (!offlineSince && indicatorText) return;
+  offlineSince = 0;
+  gap = MIN_GAP_MS;
+  show("live", "live");
+}
+
+function setOffline(text = "") {
+  if (!offlineSince) offlineSince = Date.now();
+  const seconds = Math.round((Date.now() - offlineSince) / 1000);
+  show("offline", `${text || "offline"} for ${seconds} s`, text || "offline");
+}
+
+function show(state, text, announced = text) {
+  const indicator = document.querySelector("[data-live-indicator]");
+  if (!indicator) return;
+  if (announced !== indicatorText) announce(`Live updates: ${announced}`);
+  indicatorText = announced;
+  indicator.dataset.state = state;
+  indicator.setAttribute("aria-pressed", String(state === "paused"));
+  indicator.title = state === "paused" ? "Continue live updates" : "Pause live updates";
+  const shown = indicator.querySelector("[data-live-text]");
+  if (shown.textContent !== text) shown.textContent = text;
+  document.body.classList.toggle("is-stale", state !== "live");
+}
+
+let announcedAt = 0;
+
+/** Announce a change to screen readers, at most once in ten seconds. */
+export function announce(text) {
+  const announcer = document.querySelector("#announcer");
+  if (!announcer || Date.now() - announcedAt < 10_000) return;
+  announcedAt = Date.now();
+  announcer.textContent = text;
+}
+
+function togglePause() {
+  isPaused = !isPaused;
+  if (isPaused) {
+    stop();
+    show("paused", `paused, as of ${new Date(serverNow()).toLocaleTimeString("en-GB", { timeZone: zone() })}`, "paused");
+  } else {
+    indicatorText = "";
+    setOnline();
+    refresh();
+    start();
+  }
+}
+
+function zone() {
+  try {
+    const name = document.querySelector("#zone-field")?.defaultValue || "UTC";
+    new Intl.DateTimeFormat("en", { timeZone: name });
+    return name;
+  } catch {
+    return "UTC";
+  }
+}
+
+function onVisibilityChange() {
+  clearTimeout(hiddenTimer);
+  if (document.hidden) hiddenTimer = setTimeout(stop, HIDDEN_MS);
+  else if (!isPaused) {
+    if (!source) refresh();
+    start();
+  }
+}
+
+/** A link with `data-parts` changes the address and fetches only these parts. */
+function onPartLink(event) {
+  const link = event.target.closest?.("a[data-parts]");
+  if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
+  event.preventDefault();
+  history.pushState(null, "", link.href.baseVal ?? link.href);
+  tags.clear();
+  for (const name of link.dataset.parts.split(",")) stale.add(name);
+  if (isPaused) fetchStale();
+  else schedule(0);
+}
+
+export function startLive() {
+  document.addEventListener("click", onPartLink);
+  window.addEventListener("popstate", () => {
+    tags.clear();
+    refresh();
+  });
+  document.querySelector("[data-live-indicator]")?.addEventListener("click", togglePause);
+  document.addEventListener("visibilitychange", onVisibilityChange);
+  window.addEventListener("pagehide", stop);
+  window.addEventListener("pageshow", (event) => {
+    if (event.persisted) onVisibilityChange();
+  });
+  setInterval(() => {
+    if (offlineSince && !isPaused) {
+      setOffline();
+      if (!source) start();
+      schedule();
+    }
+  }, 1000);
+  setOnline();
+  start();
+}

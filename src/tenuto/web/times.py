@@ -1,0 +1,116 @@
+"""Formatting of instants and durations for a viewer: in one zone, relative up to a day, with the full instant as title.
+
+The browser only updates texts of elements with ``data-age``, ``data-since`` or ``data-until``, in the same format
+(static/js/app.js, `formatDuration`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from markupsafe import Markup
+
+from tenuto.presentation.formatting import format_duration
+
+_DAY = timedelta(days=1)
+_TIME = Markup('<time datetime="{}" title="{}"{}>{}</time>')
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Formats instants as of ``now`` in the zone of a viewer."""
+
+    now: datetime
+    zone_name: str = "UTC"
+
+    @property
+    def zone(self) -> ZoneInfo:
+        return ZoneInfo(self.zone_name)
+
+    def local(self, instant: datetime) -> datetime:
+        return instant.astimezone(self.zone)
+
+    def title(self, instant: datetime, zone_name: str | None = None) -> str:
+        """Return the full instant with its zone."""
+        name = zone_name or self.zone_name
+        local = instant.astimezone(ZoneInfo(name))
+        return f"{_day(local)} {local.year} {local:%H:%M:%S} {local.tzname()} ({name})"
+
+    def instant(self, instant: datetime | None, *, seconds: bool = False) -> Markup:
+        """Return a wall clock time; with the date if it is not today."""
+        if instant is None:
+            return Markup("–")
+        local, today = self.local(instant), self.local(self.now)
+        clock = f"{local:%H:%M:%S}" if seconds or local.second else f"{local:%H:%M}"
+        text = clock if local.date() == today.date() else f"{_date(local, today)} {clock}"
+        return self._element(instant, text)
+
+    def full(self, instant: datetime | None) -> Markup:
+        """Return date, time and zone."""
+        if instant is None:
+            return Markup("–")
+        local = self.local(instant)
+        return self._element(instant, f"{local.day} {local:%b %Y %H:%M:%S} {local.tzname()}")
+
+    def age(self, instant: datetime | None, none: str = "–") -> Markup:
+        """Return an instant relative to now; from a day on as date and time."""
+        if instant is None:
+            return Markup("{}").format(none)
+        distance = instant - self.now
+        if abs(distance) >= _DAY:
+            return self.instant(instant)
+        return self._element(instant, format_age(distance.total_seconds()), Markup(" data-age"))
+
+    def since(self, instant: datetime) -> Markup:
+        """Return the duration from an instant until now; the browser keeps it current."""
+        text = format_ticking((self.now - instant).total_seconds())
+        return Markup('<span data-since="{}">{}</span>').format(_iso(instant), text)
+
+    def until(self, instant: datetime) -> Markup:
+        """Return the duration from now until an instant; the browser keeps it current."""
+        text = format_ticking((instant - self.now).total_seconds())
+        return Markup('<span data-until="{}">{}</span>').format(_iso(instant), text)
+
+    def duration(self, value: timedelta | float | None) -> str:
+        return "" if value is None else format_duration(value)
+
+    def _element(self, instant: datetime, text: str, attribute: Markup | str = "") -> Markup:
+        return _TIME.format(_iso(instant), self.title(instant), attribute, text)
+
+
+def format_ticking(seconds: float) -> str:
+    """Return a duration in whole seconds, as the browser updates it."""
+    whole = max(int(seconds), 0)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s"
+    if whole < 86_400:
+        return f"{whole // 3600} h {whole % 3600 // 60} min"
+    return f"{whole // 86_400} d {whole % 86_400 // 3600} h"
+
+
+def format_age(seconds: float) -> str:
+    """Return a distance from now, past or future, in its largest unit."""
+    distance = abs(seconds)
+    if distance < 1:
+        return "now"
+    size, unit = next((each for each in ((86_400, "d"), (3600, "h"), (60, "min")) if distance >= each[0]), (1, "s"))
+    text = f"{int(distance // size)} {unit}"
+    return f"in {text}" if seconds > 0 else f"{text} ago"
+
+
+def _iso(instant: datetime) -> str:
+    return instant.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _day(local: datetime) -> str:
+    return f"{local:%a} {local.day} {local:%b}"
+
+
+def _date(local: datetime, today: datetime) -> str:
+    if abs((local.date() - today.date()).days) < 7 and local.date() >= today.date():
+        return f"{local:%a}"
+    return f"{local.day} {local:%b}" if local.year == today.year else f"{local.day} {local:%b %Y}"

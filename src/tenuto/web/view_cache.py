@@ -1,0 +1,43 @@
+"""Models of pages that several viewers share: one computation per page and second, for any number of viewers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Hashable
+from typing import Any, TypeVar
+
+from tenuto.clock import monotonic_seconds
+
+T = TypeVar("T")
+
+VALID_SECONDS = 1.0
+MAX_ENTRIES = 500
+
+
+class ViewCache:
+    """Short-lived results by view and parameters; concurrent requests share one computation.
+
+    Only what every role may see belongs here. A failed computation is not kept.
+    """
+
+    def __init__(self, valid_seconds: float = VALID_SECONDS) -> None:
+        self._valid_seconds = valid_seconds
+        self._entries: dict[Hashable, tuple[float, asyncio.Future[Any]]] = {}
+
+    async def get(self, key: Hashable, compute: Callable[[], Awaitable[T]]) -> T:
+        """Return the model, at most `VALID_SECONDS` old."""
+        now = monotonic_seconds()
+        entry = self._entries.get(key)
+        if entry is None or now - entry[0] >= self._valid_seconds:
+            entry = now, asyncio.ensure_future(compute())
+            self._entries.pop(key, None)
+            self._entries[key] = entry
+            if len(self._entries) > MAX_ENTRIES:
+                del self._entries[next(iter(self._entries))]  # the oldest
+        try:
+            result: T = await asyncio.shield(entry[1])
+        except BaseException:
+            if self._entries.get(key) is entry:
+                del self._entries[key]
+            raise
+        return result

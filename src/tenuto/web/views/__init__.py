@@ -1,0 +1,1 @@
+"""Views: one module per page. Each loads a model by operations and renders it."""

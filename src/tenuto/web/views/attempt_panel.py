@@ -1,0 +1,90 @@
+"""One attempt in detail, as the inspector of an execution and the page of an activity show it: tabs of its texts."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from tenuto.model.actors import Role
+from tenuto.presentation.work_views import progress_text
+from tenuto.store.activities import ActivityDetails
+from tenuto.web.attempt_text import Frame, LogText, parse_log, parse_stack, shorten_document
+
+Tab = Literal["log", "input", "output", "error", "attempts", "why"]
+TABS: tuple[Tab, ...] = ("log", "input", "output", "error", "attempts", "why")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Progress that an attempt has reported."""
+
+    percent: float | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """A stored value as text."""
+
+    text: str
+    is_cut: bool
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptPanel:
+    """The texts of one attempt."""
+
+    activity: ActivityDetails
+    tab: Tab
+    progress: Progress | None
+    log: LogText
+    input: Document | None
+    output: Document | None
+    error_type: str
+    error_message: str
+    frames: Sequence[Frame]
+
+    @property
+    def is_open(self) -> bool:
+        return self.activity.ended_at is None
+
+
+def make_panel(activity: ActivityDetails, tab: Tab | None) -> AttemptPanel:
+    """Return the panel of an attempt; the first tab is the error of a failed one, otherwise the log."""
+    error = activity.error if isinstance(activity.error, dict) else {}
+    return AttemptPanel(
+        activity,
+        tab or ("error" if error and activity.ended_at else "log"),
+        read_progress(activity.progress) if activity.ended_at is None else None,
+        parse_log(activity.log, activity.started_at or activity.claimed_at or activity.created_at),
+        _document(activity.input),
+        _document(activity.output),
+        str(error.get("type", "")),
+        str(error.get("message", "")),
+        parse_stack(error.get("stack")),
+    )
+
+
+def read_progress(progress: Any) -> Progress | None:
+    """Return reported progress with its share, if the total is known."""
+    if not isinstance(progress, dict):
+        return None
+    done, total = progress.get("done"), progress.get("total")
+    percent = None
+    if isinstance(done, int | float) and isinstance(total, int | float) and total > 0:
+        percent = round(min(max(done / total, 0.0), 1.0) * 100, 1)
+    return Progress(percent, progress_text(progress) or "")
+
+
+def _document(value: Any) -> Document | None:
+    if value is None:
+        return None
+    text, is_cut = shorten_document(json.dumps(value, ensure_ascii=False, indent=2, default=str))
+    return Document(text, is_cut)
+
+
+def may_see_texts(role: Role, *, hidden: bool) -> bool:
+    """Return whether a role may see inputs, outputs and logs (setting ``web_hide_inputs``)."""
+    return role >= Role.OPERATOR or not hidden

@@ -1,0 +1,415 @@
+"""``/executions/{id}``: one execution with its groups, its steps as a table that is also a timeline, an inspector."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Annotated
+from uuid import UUID
+
+from fastapi import APIRouter, Query, Request, Response
+
+from tenuto.api.parameters import Id
+from tenuto.app import Tenuto
+from tenuto.diagnostics.task_diagnosis import Reason, ReasonCode
+from tenuto.operations.execution_timeline import (
+    AttemptBar,
+    ExecutionTimeline,
+    TimelineGroup,
+    TimelineStep,
+    parse_group_windows,
+)
+from tenuto.operations.executions import ExecutionDetails
+from tenuto.presentation.execution_states import display_step_state, execution_state, group_state
+from tenuto.presentation.formatting import format_duration, one_line
+from tenuto.presentation.statuses import status_of
+from tenuto.web.drawing import SMALL_PERCENT, Scale, Wedge, draw_wedges
+from tenuto.web.page import PageRoute, PageView, Reader
+from tenuto.web.views.attempt_panel import AttemptPanel, Tab, make_panel, may_see_texts, read_progress
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+_OPEN = ("running", "retrying", "queued", "waiting")
+_TITLE_ICONS = {"running": "◐", "failed": "✕", "completed": "●", "cancelled": "⊘", "paused": "‖", "stopping": "◐"}
+_ORIGINS = {"schedule": "schedule", "manual": "manual run", "retry": "retry", "step": "step of another execution"}
+
+
+# --- model ------------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar of an attempt: ``lead`` while it waits, ``run``, or ``off`` between two attempts."""
+
+    kind: str
+    x: float
+    width: float
+    tone: str
+    title: str
+    attempt: int
+    grows: bool = False
+
+    @property
+    def is_small(self) -> bool:
+        return self.width < SMALL_PERCENT
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """One row of the step table."""
+
+    step: TimelineStep
+    number: int
+    """Position in the plan, counted from 1."""
+    state: str
+    label: str
+    waited_seconds: float | None
+    ran_seconds: float | None
+    waits_since: datetime | None
+    runs_since: datetime | None
+    retries_at: datetime | None
+    bars: Sequence[Bar]
+    typical: tuple[float, float] | None
+    is_selected: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GroupRow:
+    """A group in the rail and in the table."""
+
+    number: int
+    title: str
+    note: str
+    state: str
+    label: str
+    wedges: Sequence[Wedge]
+    is_passed: bool
+    is_folded: bool
+    group: TimelineGroup
+    rows: Sequence[StepRow]
+
+
+@dataclass(frozen=True, slots=True)
+class Inspector:
+    """The selected step and attempt."""
+
+    row: StepRow
+    attempt: AttemptBar | None
+    panel: AttemptPanel | None
+    tab: Tab
+    reasons: Sequence[Reason]
+    texts_allowed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ExecutionPage:
+    """Everything that the page of an execution shows."""
+
+    record: ExecutionDetails
+    timeline: ExecutionTimeline
+    state: str
+    headline: str
+    origin: str
+    groups: Sequence[GroupRow]
+    scale: Scale
+    now_x: float | None
+    wait_before: timedelta
+    shows_wait: bool
+    reasons: Sequence[Reason]
+    inspector: Inspector | None
+    removable_count: int
+    running_count: int
+    find: str
+
+    @property
+    def is_over(self) -> bool:
+        return self.record.ended_at is not None
+
+    @property
+    def can_retry(self) -> bool:
+        return self.state in ("failed", "cancelled")
+
+
+# --- loading ----------------------------------------------------------------------------------------------------------
+
+
+@router.get("/executions/{id}")
+async def show_execution(
+    request: Request,
+    call: Reader,
+    id: Id,
+    step: Annotated[int | None, Query(ge=1, le=100_000)] = None,
+    attempt: Annotated[int | None, Query(ge=1, le=100_000)] = None,
+    tab: Tab | None = None,
+    wait: bool = False,
+    groups: Annotated[str | None, Query(max_length=200)] = None,
+    find: Annotated[str, Query(max_length=200)] = "",
+) -> Response:
+    """Show an execution."""
+    view = PageView(request, call)
+    allowed = may_see_texts(view.viewer.role, hidden=view.app.settings.web_hide_inputs)
+    model = await view.shared(
+        ("execution", id, step, attempt, tab, wait, groups, find, allowed),
+        lambda app: load_execution(app, id, step, attempt, tab, wait, groups, find, texts_allowed=allowed),
+    )
+    return await view.render(
+        "pages/execution.html",
+        model,
+        title=f"{model.record.schedule_name}, {status_of(model.state).label.lower()}",
+        icon=_TITLE_ICONS.get(model.state, ""),
+        current="/executions",
+        modules=("gantt", "log"),
+    )
+
+
+async def load_execution(
+    app: Tenuto,
+    id: UUID,
+    step: int | None,
+    attempt: int | None,
+    tab: Tab | None,
+    wait: bool,
+    groups: str | None,
+    find: str,
+    *,
+    texts_allowed: bool,
+) -> ExecutionPage:
+    """Load the model of the page."""
+    record, timeline = await asyncio.gather(
+        app.executions.get(id),
+        app.executions.timeline(id, windows=parse_group_windows(groups), find=find or None),
+    )
+    scale, wait_before = _scale_of(timeline, wait)
+    now = timeline.read_at
+    chosen = _choose_step(timeline, record, step)
+    rows = [_group_row(group, record, scale, now, chosen) for group in timeline.groups]
+    states = [row.state for group in rows for row in group.rows]
+    is_over = record.ended_at is not None
+    reasons = () if is_over else await _reasons_for_waiting(app, record)
+    selected = next((row for group in rows for row in group.rows if row.is_selected), None)
+    state = execution_state(record)
+    return ExecutionPage(
+        record=record,
+        timeline=timeline,
+        state=state,
+        headline=_headline(record, state, rows),
+        origin=_ORIGINS.get(record.origin, record.origin.replace("_", " ")),
+        groups=rows,
+        scale=scale,
+        now_x=None if is_over else scale.x(now),
+        wait_before=wait_before,
+        shows_wait=wait,
+        reasons=reasons,
+        inspector=None
+        if selected is None
+        else await _inspect(app, selected, attempt, tab, reasons, texts_allowed=texts_allowed),
+        removable_count=sum(state in ("waiting", "queued", "retrying") for state in states),
+        running_count=states.count("running"),
+        find=find,
+    )
+
+
+async def _reasons_for_waiting(app: Tenuto, record: ExecutionDetails) -> tuple[Reason, ...]:
+    """Return why the execution waits; nothing if all open steps of its current group run."""
+    diagnosis = await app.executions.why(record.id)
+    return tuple(reason for reason in diagnosis.reasons if reason.code not in (ReasonCode.RUNNING, ReasonCode.FREE))
+
+
+def _choose_step(timeline: ExecutionTimeline, record: ExecutionDetails, asked: int | None) -> int:
+    """Return the number of the selected step: the asked one, else the failed, the running or the first one."""
+    listed = [(step, _state_of(step, group.index, record)) for group in timeline.groups for step in group.steps]
+    if asked is not None and any(step.number == asked - 1 for step, _ in listed):
+        return asked - 1
+    for wanted in ("failed", "running", "retrying", "queued"):
+        for step, state in listed:
+            if state == wanted:
+                return step.number
+    return listed[0][0].number if listed else 0
+
+
+async def _inspect(
+    app: Tenuto, row: StepRow, number: int | None, tab: Tab | None, reasons: Sequence[Reason], *, texts_allowed: bool
+) -> Inspector:
+    attempts = row.step.attempts
+    chosen = next((each for each in attempts if each.attempt == number), attempts[-1] if attempts else None)
+    own_reasons = tuple(reason for reason in reasons if reason.task_id == row.step.task_id)
+    panel = None
+    if chosen is not None and (chosen.started_at is not None or chosen.ended_at is not None):
+        panel = make_panel(await app.activity(chosen.activity_id), tab)
+    shown: Tab = tab or (panel.tab if panel is not None else "why" if own_reasons else "log")
+    return Inspector(row, chosen, panel, shown, own_reasons, texts_allowed)
+
+
+# --- describing -------------------------------------------------------------------------------------------------------
+
+
+def _scale_of(timeline: ExecutionTimeline, wait: bool) -> tuple[Scale, timedelta]:
+    """Return the scale, which begins at the first start of a step, and the wait before it."""
+    attempts = [attempt for group in timeline.groups for step in group.steps for attempt in step.attempts]
+    starts = [each.started_at for each in attempts if each.started_at is not None]
+    starts += [group.first_started_at for group in timeline.groups if group.first_started_at is not None]
+    first = min(starts, default=timeline.started_at)
+    begin = min(first, timeline.started_at) if wait else first
+    end = timeline.ended_at or timeline.read_at
+    is_over = timeline.ended_at is not None
+    return Scale.covering(begin, max(end, begin), is_growing=not is_over), max(
+        first - timeline.started_at, timedelta(0)
+    )
+
+
+def _state_of(step: TimelineStep, group: int, record: ExecutionDetails) -> str:
+    last = step.attempts[-1] if step.attempts else None
+    return display_step_state(
+        step.state,
+        last.reason if last else None,
+        last.attempt if last else 0,
+        kind=step.kind,
+        is_waiting_for_child=group == record.current_group and record.paused_at is None,
+    )
+
+
+def _group_row(group: TimelineGroup, record: ExecutionDetails, scale: Scale, now: datetime, chosen: int) -> GroupRow:
+    rows = [_step_row(step, group.index, record, scale, now, chosen) for step in group.steps]
+    states = [
+        state
+        for each in group.states
+        for state in [display_step_state(each.state, None, 1, kind="", is_waiting_for_child=False)] * each.count
+    ]
+    if not group.is_folded:
+        states = [row.state for row in rows] or states
+    state = group_state(states) if states else "waiting"
+    others = f" + {group.step_count - 1:,}" if group.step_count > 1 else ""
+    return GroupRow(
+        number=group.index + 1,
+        title=f"{rows[0].step.name}{others}" if rows else f"{group.step_count:,} steps",
+        note=f"{group.step_count:,} in parallel" if others else "",
+        state=state,
+        label=_group_label(group, states, state, record),
+        wedges=draw_wedges(states[:500] or ["waiting"]),
+        is_passed=group.index < record.current_group or (record.state == "completed"),
+        is_folded=group.is_folded,
+        group=group,
+        rows=rows,
+    )
+
+
+def _group_label(group: TimelineGroup, states: Sequence[str], state: str, record: ExecutionDetails) -> str:
+    done = sum(each in ("done", "done with warning", "done before") for each in states)
+    match state:
+        case "done" | "done with warning" | "failed" | "cancelled":
+            started, ended = group.first_started_at, group.last_ended_at
+            took = f", {format_duration(ended - started)}" if started and ended else ""
+            failed = states.count("failed")
+            if state == "failed" and len(states) > 1:
+                return f"{failed} of {len(states)} failed{took}"
+            return f"{status_of(state).label}{took}"
+        case "running" if len(states) > 1:
+            return f"{done} of {len(states)} completed"
+        case "waiting" if group.index > record.current_group and record.ended_at is None:
+            return f"Waiting for group {group.index}"
+        case _:
+            return status_of(state).label
+
+
+def _step_row(
+    step: TimelineStep, group: int, record: ExecutionDetails, scale: Scale, now: datetime, chosen: int
+) -> StepRow:
+    state = _state_of(step, group, record)
+    last = step.attempts[-1] if step.attempts else None
+    is_open = last is not None and last.ended_at is None
+    is_running = is_open and last is not None and last.started_at is not None
+    waits = is_open and not is_running and state in ("queued", "retrying") and last is not None and last.due_at <= now
+    first_start = next((each.started_at for each in step.attempts if each.started_at is not None), None)
+    typical = None
+    if step.usual_seconds is not None and first_start is not None:
+        typical = scale.x(first_start), scale.width(first_start, first_start + timedelta(seconds=step.usual_seconds))
+    return StepRow(
+        step=step,
+        number=step.number + 1,
+        state=state,
+        label=_step_label(step, state, last),
+        waited_seconds=last.wait_seconds if last is not None and last.started_at is not None else None,
+        ran_seconds=last.duration_seconds if last is not None and not is_open else None,
+        waits_since=last.due_at if waits and last is not None else None,
+        runs_since=last.started_at if is_running and last is not None else None,
+        retries_at=last.due_at if state == "retrying" and last is not None and last.due_at > now else None,
+        bars=tuple(_bars(step, scale, now)),
+        typical=typical,
+        is_selected=step.number == chosen,
+    )
+
+
+def _step_label(step: TimelineStep, state: str, last: AttemptBar | None) -> str:
+    label = status_of(state).label
+    if last is None:
+        return label
+    if last.reason == "timed_out" and state == "failed":
+        label = "Timed out"
+    elif last.reason == "lost" and state == "failed":
+        label = "Lost with its worker"
+    if state == "running":
+        progress = read_progress(last.progress)
+        if progress is not None and progress.percent is not None:
+            label += f", {progress.percent:.0f} %"
+    if last.attempt > 1 and state not in ("not run", "done before"):
+        of = f" of {step.max_attempts}" if step.max_attempts >= last.attempt else ""
+        label += f", attempt {last.attempt}{of}"
+    return label
+
+
+def _bars(step: TimelineStep, scale: Scale, now: datetime) -> Iterator[Bar]:
+    """Draw all attempts of a step."""
+    previous: AttemptBar | None = None
+    for attempt in step.attempts:
+        number = attempt.attempt
+        if previous is not None and previous.ended_at is not None and attempt.due_at > previous.ended_at:
+            until = min(attempt.due_at, now)
+            text = f"back-off {format_duration(attempt.due_at - previous.ended_at)}"
+            yield Bar("off", scale.x(previous.ended_at), scale.width(previous.ended_at, until), "retry", text, number)
+        previous = attempt
+        wait_end = attempt.started_at or attempt.ended_at or now
+        if attempt.wait_seconds is not None and wait_end > attempt.due_at:
+            text = f"attempt {number} waited {format_duration(attempt.wait_seconds)}"
+            grows = attempt.started_at is None and attempt.ended_at is None
+            yield Bar(
+                "lead", scale.x(attempt.due_at), scale.width(attempt.due_at, wait_end), "wait", text, number, grows
+            )
+        if attempt.started_at is None:
+            continue
+        tone = _attempt_tone(attempt)
+        title = _attempt_title(attempt)
+        end = attempt.ended_at or now
+        grows = attempt.ended_at is None
+        yield Bar("run", scale.x(attempt.started_at), scale.width(attempt.started_at, end), tone, title, number, grows)
+
+
+def _attempt_tone(attempt: AttemptBar) -> str:
+    return "run" if attempt.ended_at is None else status_of(attempt.state).tone
+
+
+def _attempt_title(attempt: AttemptBar) -> str:
+    state = attempt.reason.replace("_", " ") if attempt.reason in ("lost", "timed_out") else ""
+    state = state or ("running" if attempt.ended_at is None else status_of(attempt.state).label.lower())
+    parts = [f"attempt {attempt.attempt}: {state}"]
+    if attempt.duration_seconds is not None and attempt.ended_at is not None:
+        parts.append(f"ran {format_duration(attempt.duration_seconds)}")
+    if attempt.worker:
+        parts.append(f"on {attempt.worker}")
+    if attempt.message:
+        parts.append(one_line(attempt.message, 120))
+    return ", ".join(parts)
+
+
+def _headline(record: ExecutionDetails, state: str, groups: Sequence[GroupRow]) -> str:
+    label = status_of(state).label
+    if state == "failed":
+        label = f"Failed in group {record.current_group + 1} of {record.group_count}"
+        failed = next((row for group in groups for row in group.rows if row.state == "failed"), None)
+        message = failed.step.attempts[-1].message if failed is not None and failed.step.attempts else None
+        if failed is not None:
+            label += f": {one_line(failed.step.name, 60)}" + (f", {one_line(message, 90)}" if message else "")
+    elif state == "completed" and record.failed_step_count:
+        label = f"Completed, {record.failed_step_count} of {record.step_count} steps failed"
+    return label

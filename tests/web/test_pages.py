@@ -1,0 +1,220 @@
+"""Every page for every role: it renders, its parts equal the page, actions follow roles, foreign text stays text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from fastapi.routing import iter_route_contexts
+
+from tenuto import Step, Tenuto, every
+from tenuto.api.api_route import ApiRoute
+from tenuto.model.actors import Role
+from tenuto.testing import run_until_idle
+from tenuto.web.application import create_web_application
+from tenuto.web.page import PageRoute
+from tests.api.conftest import ApiClient
+from tests.web.conftest import get_page, log_in
+
+HOSTILE = '"><img src=x onerror=window.__x=1>{{7*7}}</script><script>window.__x=1</script>\u202etxt'
+_VOID = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
+
+
+class Page(HTMLParser):
+    """What a test needs of a page: its elements and whether they are nested correctly."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.elements: list[tuple[str, dict[str, str | None]]] = []
+        self._open: list[str] = []
+        self.errors: list[str] = []
+        self.texts: list[str] = []
+        self.feed(text)
+        self.close()
+        self.errors += [f"<{name}> is not closed" for name in self._open]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+        if tag not in _VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.elements.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        if not self._open or self._open[-1] != tag:
+            self.errors.append(f"</{tag}> closes {self._open[-1:]}")
+        else:
+            self._open.pop()
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def find(self, tag: str, **attributes: str) -> Iterator[dict[str, str | None]]:
+        for name, found in self.elements:
+            if name == tag and all(found.get(key.replace("_", "-")) == value for key, value in attributes.items()):
+                yield found
+
+
+async def make_fixture(app: Tenuto) -> dict[str, Any]:
+    """Create objects of every kind, with a hostile name where a name is free; return values of path parameters."""
+    double, boom = app.jobs.jobs_by_name["double"], app.jobs.jobs_by_name["boom"]
+    steps = [Step.job(double, 1, name=HOSTILE[:60]), Step.job(boom, HOSTILE, name="explode"), Step.job(double, 2)]
+    app.schedule("fails", every("1h"), steps)
+    app.schedule(
+        HOSTILE[:70],
+        every("1h"),
+        [Step.job(double, 3), [Step.job(double, 4, name="left"), Step.job(double, 5, name="right")]],
+    )
+    await app.schedules.deploy()
+    failed = (await app.schedules.run("fails")).execution_id
+    await app.schedules.run(HOSTILE[:70])
+    task = await app.enqueue(double, 1)
+    await run_until_idle(app)
+    waiting = (await app.schedules.run(HOSTILE[:70])).execution_id
+    await app.pause_queue("mail", HOSTILE)
+    open_task = await app.enqueue(app.jobs.jobs_by_name["mail/send"], HOSTILE)
+    assert failed is not None
+    record = await app.executions.get(failed)
+    return {
+        "/executions/{id}": [str(failed), str(waiting), f"{failed}?step=2&tab=attempts", f"{waiting}?step=1&tab=why"],
+        "/tasks/{id}": [str(open_task.id), str(task.id)],
+        "/activities/{id}": [str(record.steps[1].activity_id)],
+        "/schedules/{name}": ["fails"],
+        "/queues/{name}": ["mail"],
+    }
+
+
+def list_page_paths(app: Tenuto) -> list[str]:
+    """Return the paths of all pages."""
+    return sorted(
+        context.path_format or ""
+        for context in iter_route_contexts(create_web_application(app).routes)
+        if isinstance(context.route, PageRoute) and "GET" in (context.methods or ())
+    )
+
+
+async def list_addresses(service: ApiClient) -> list[str]:
+    """Return the addresses of all pages with the objects of the fixture."""
+    values = await make_fixture(service.app)
+    addresses = []
+    for path in list_page_paths(service.app):
+        if path == "/login":
+            continue
+        if "{" not in path:
+            addresses.append(path)
+            continue
+        prefix = path[: path.index("{")]
+        given = values.get(path, [])
+        assert given, f"the fixture has no object for {path}"
+        addresses += [prefix + value for value in given]
+    return addresses
+
+
+def test_every_page_declares_its_role() -> None:
+    for context in iter_route_contexts(create_web_application(Tenuto()).routes):
+        route = context.route
+        if isinstance(route, PageRoute) and route.path not in ("/login", "/static/{version}/{path:path}"):
+            assert route.required_role is not None, route.path
+        assert not isinstance(route, PageRoute) or set(route.methods or ()) <= {"GET", "HEAD", "POST"}
+
+
+@pytest.mark.slow
+async def test_every_page_renders_for_every_role(service: ApiClient) -> None:
+    addresses = await list_addresses(service)
+    for role in Role:
+        await log_in(service, role)
+        for address in addresses:
+            response = await service.client.get(address, headers={"Accept": "text/html"})
+            assert response.status_code in (200, 403), (role, address, response.text[:2000])
+            if response.status_code == 200:
+                check_page(address, response.text)
+
+
+def check_page(address: str, text: str) -> None:
+    page = Page(text)
+    assert page.errors == [], (address, page.errors[:5])
+    ids = [found["id"] for _, found in page.elements if "id" in found]
+    assert len(ids) == len(set(ids)), (address, sorted({each for each in ids if ids.count(each) > 1}, key=str))
+    assert sum(1 for _ in page.find("h1")) == 1, address
+    for tag, attributes in page.elements:
+        assert "style" not in attributes, (address, tag)
+        assert not any(name.startswith("on") for name in attributes), (address, tag, attributes)
+        assert tag != "img", address
+        if tag == "script":
+            assert (attributes.get("src") or "").startswith("/static/"), address
+        if tag == "a":
+            assert not (attributes.get("href") or "").lower().startswith(("javascript:", "data:")), address
+
+
+@pytest.mark.slow
+async def test_parts_equal_the_page(service: ApiClient) -> None:
+    addresses = await list_addresses(service)
+    await log_in(service, Role.OPERATOR)
+    checked = 0
+    for address in addresses:
+        whole = without_time((await get_page(service, address)).text)
+        for name in re.findall(r'data-part="([a-z_-]+)"', whole):
+            part = await get_page(service, address, **{"Tenuto-Parts": name})
+            assert without_time(part.text).strip() in whole, (address, name)
+            assert part.headers["etag"]
+            checked += 1
+            again = await service.client.get(
+                address, headers={"Tenuto-Parts": name, "If-None-Match": part.headers["etag"]}
+            )
+            assert again.status_code == 304, (address, name)
+    assert checked > 10
+
+
+def without_time(text: str) -> str:
+    """Remove texts that change with time alone."""
+    text = re.sub(r"(<(?:time|span)[^>]* data-(?:age|since|until)[^>]*>)[^<]*", r"\1", text)
+    return re.sub(r" data-grow[^>]*| data-now=\"\d+\"", "", text)
+
+
+@pytest.mark.slow
+async def test_actions_are_enabled_for_the_roles_of_their_operations(service: ApiClient) -> None:
+    addresses = await list_addresses(service)
+    roles = {
+        route.operation_id: route.required_role.role
+        for route in (context.route for context in iter_route_contexts(service.api.routes))
+        if isinstance(route, ApiRoute) and route.required_role is not None
+    }
+    found = 0
+    for role in Role:
+        await log_in(service, role)
+        for address in addresses:
+            response = await service.client.get(address, headers={"Accept": "text/html"})
+            for button in Page(response.text).find("button"):
+                operation = button.get("data-operation")
+                if operation is None:
+                    continue
+                found += 1
+                assert "disabled" in button or role >= roles[operation], (role, address, operation)
+                if role < roles[operation]:
+                    assert roles[operation].key in (button.get("title") or ""), (role, address, operation)
+                else:
+                    assert not (button.get("title") or "").startswith("Requires the role"), (role, address, operation)
+    assert found > 20
+
+
+async def test_unknown_page_and_object_are_shown_as_pages(service: ApiClient) -> None:
+    await log_in(service)
+    unknown = await get_page(service, "/executions/01a1e30e-df3e-7536-8f11-1c7c02f1d0a1", 404)
+    assert "execution.not_found" in unknown.text
+    assert (await get_page(service, "/nothing", 404)).headers["content-type"].startswith("text/html")
+    invalid = await get_page(service, "/executions?state=nothing", 422)
+    assert "request.invalid" in invalid.text
+
+
+async def test_pages_show_instants_in_the_zone_of_the_viewer(service: ApiClient) -> None:
+    values = await make_fixture(service.app)
+    await log_in(service)
+    service.client.cookies.set("tenuto_zone", "Asia%2FKathmandu")
+    page = (await get_page(service, f"/executions/{values['/executions/{id}'][0]}")).text
+    titles = re.findall(r'<time datetime="[^"]+" title="([^"]+)"', page)
+    assert titles
+    assert all("+0545 (Asia/Kathmandu)" in title for title in titles)
