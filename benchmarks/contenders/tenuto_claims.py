@@ -31,7 +31,7 @@ async def time_claims(url: str, times: int, *, fresh: bool) -> None:
     database = await Database.open(url, max_connections=1, generic_plans=True)
     worker = new_id()
     me = ProcessRegistration(worker, str(worker), "benchmark", "", "", 0, "", ["default"], contender_protocol.BATCH)
-    await register_process(database, me, holds_name_lock=True, silence_limit=LEASE)
+    await register_process(database, me, holds_name_lock=True, reserved_for=LEASE)
     bounds = ClaimCursor()
     taken: list[float] = []
     for _ in range(WARM_UP + times):

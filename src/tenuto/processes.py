@@ -315,7 +315,7 @@ class SchedulerRegistration:
         self._write_health_file = write_health_file
         self._stop_with_error = stop_with_error
         self._is_stopped = is_stopped
-        self._silence_limit = timedelta(seconds=load_worker_settings().lease_seconds) * 4
+        self._reserved_for = timedelta(seconds=load_worker_settings().lease_seconds) * 4
         self._heartbeats = PollingLoop(self.name, self._send_heartbeat, log)
         self._is_registered = False
 
@@ -337,7 +337,14 @@ class SchedulerRegistration:
             log.info("scheduler stopped", name=self._identity.name)
 
     async def _register(self) -> None:
-        await register_process(self._database, self._identity, [], 0, silence_limit=self._silence_limit)
+        await register_process(
+            self._database,
+            self._identity,
+            [],
+            0,
+            reserved_for=self._reserved_for,
+            heartbeat_seconds=self._interval_seconds,
+        )
 
     async def _send_heartbeat(self) -> float:
         self._write_health_file()

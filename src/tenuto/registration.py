@@ -37,6 +37,7 @@ class ChainOptions(TypedDict, total=False):
     limit_key: str | None
     on_lost: Literal["retry", "fail"]
     tags: Iterable[str]
+    version: str | None
 
 
 class Registration:
@@ -68,6 +69,7 @@ class Registration:
         on_lost: Literal["retry", "fail"] = "retry",
         isolated: bool = False,
         tags: Iterable[str] = (),
+        version: str | None = None,
     ) -> Callable[[Callable[P, R]], Job[P, R]]: ...
 
     def job(
@@ -86,12 +88,14 @@ class Registration:
         on_lost: Literal["retry", "fail"] = "retry",
         isolated: bool = False,
         tags: Iterable[str] = (),
+        version: str | None = None,
     ) -> Job[P, R] | Callable[[Callable[P, R]], Job[P, R]]:
         """Register a function as a job.
 
         ``max_attempts`` (default 3) is short for ``retry=RetryPolicy(max_attempts=…)``; give only one of them.
         ``limit`` is the maximum number of its tasks that run at the same time over all workers; tasks with the same
-        ``limit_key`` share it. ``isolated`` runs the job in a child process that can be killed.
+        ``limit_key`` share it. ``isolated`` runs the job in a child process that can be killed. ``version`` is
+        shown with the workers that know the job.
         """
         policy = TaskPolicy(
             resolve_retry_policy(max_attempts, retry), parse_duration_seconds(timeout, field="timeout"), on_lost
@@ -103,7 +107,7 @@ class Registration:
             options = TaskOptions(
                 queue=queue, priority=priority, limit_key=key, limit=limit, tags=tuple(validation.check_tags(tags))
             )
-            job = Job(function, job_name, policy, options, isolated=isolated)
+            job = Job(function, job_name, policy, options, isolated=isolated, version=version)
             self.jobs.add_job(job)
             return job
 

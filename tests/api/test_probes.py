@@ -290,7 +290,7 @@ async def test_silent_workers_make_the_installation_unready(app: Tenuto, db: Dat
         pass
     await db.fetch_all("UPDATE tenuto.workers SET ended_at = NULL, seen_at = now() - interval '5 min'")
     signs = await metrics.load_liveness_signs(db)
-    assert (signs.services[0].alive_count, signs.services[0].silent_count) == (0, 1)
+    assert (signs.services[0].alive_count, signs.services[0].dead_count) == (0, 1)
     readiness = await app.status.readiness()
     assert [check.name for check in readiness.checks if not check.ok] == ["claims"]
     await app.close()

@@ -206,17 +206,17 @@ def test_queue_is_limited_paused_and_resumed(shell: Shell) -> None:
     assert shell("queue", "limit", "mail", "none", "-o", "json").json["max_running"] is None
 
 
-async def test_worker_without_heartbeat_is_listed_as_stale(shell: Shell, url: str) -> None:
+async def test_worker_without_heartbeat_is_listed_as_dead(shell: Shell, url: str) -> None:
     shell.start_service("worker", "--name", "w1").wait_for_line("worker started")
     assert "● alive" in shell("worker", "list").out
     shell.services[0].process.kill()
     connection = await asyncpg.connect(url)
-    await connection.execute("UPDATE tenuto.workers SET seen_at = now() - interval '61 s'")
+    await connection.execute("UPDATE tenuto.workers SET seen_at = now() - interval '31 s'")
     await connection.close()
-    assert "✕ stale" in shell("worker", "list").out
+    assert "✕ dead" in shell("worker", "list").out
     (worker,) = shell("worker", "list", "-o", "json").json
-    assert (worker["name"], worker["state"]) == ("w1", "stale")
-    assert worker["silent_seconds"] > 60
+    assert (worker["name"], worker["state"]) == ("w1", "dead")
+    assert worker["silent_seconds"] > 30
 
 
 # ---- errors

@@ -99,18 +99,18 @@ async def is_scheduled(app: Tenuto, task_id: UUID) -> bool:
     return bool((await app.task(task_id)).state == "scheduled")
 
 
-async def test_why_names_silent_and_draining_workers_if_none_is_live(
+async def test_why_names_dead_and_draining_workers_if_none_is_live(
     app: Tenuto, gate: threading.Event, sql: Sql
 ) -> None:
     task = await app.enqueue(app.jobs.get_job("quick"))
     assert reason_codes(await app.why(task.id)) == ["no_worker"]
     await insert_worker(sql, queues="{mail}")
     assert reason_codes(await app.why(task.id)) == ["no_worker"], "a worker of other queues does not count"
-    silent, draining = await insert_worker(sql, silent_for="10 min"), await insert_worker(sql, draining=True)
+    dead, draining = await insert_worker(sql, silent_for="10 min"), await insert_worker(sql, draining=True)
     found = await app.why(task.id)
     assert reason_codes(found) == ["no_worker"]
-    assert set(found.reasons[0].ids) == {silent, draining}
-    assert re.search(r"silent for 6\d\d s", found.reasons[0].message)
+    assert set(found.reasons[0].ids) == {dead, draining}
+    assert re.search(r"dead \(last seen 6\d\d s ago\)", found.reasons[0].message)
 
 
 async def test_why_names_actor_and_reason_of_queue_pause(app: Tenuto, gate: threading.Event, sql: Sql) -> None:

@@ -20,7 +20,7 @@ ARGUMENTS = {
     "list_running_with_limit_key": "'key 1', 'queue 1', 10",
     "list_running_of_manifests": "'01972000-0000-7000-8000-000000000000', 'a group', 10",
     "count_tasks_ahead": "'queue 1', 3, now(), '01972000-0000-7000-8000-000000000000', 'key 1', 1001",
-    "list_workers_of_queue": "'queue 1', 1000",
+    "list_workers_of_queue": "'queue 1', 1000, 'job', 'bake'",
 }
 
 

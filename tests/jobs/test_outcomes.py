@@ -424,14 +424,24 @@ def test_invalid_input_of_another_job_is_an_ordinary_failure(harness: RunnerHarn
     assert (outcome.reason, outcome.may_retry) == (OutcomeReason.ERROR, True)
 
 
-def test_unregistered_job_is_refused_and_may_be_retried(harness: RunnerHarness) -> None:
+def test_unregistered_job_is_deferred_without_an_attempt(harness: RunnerHarness) -> None:
     @harness.app.job
     def bake() -> None: ...
 
     outcome = harness.run(bake, _fields={"name": "wash"})
-    assert (outcome.status, outcome.reason, outcome.may_retry) == (OutcomeStatus.FAILED, OutcomeReason.REFUSED, True)
+    assert (outcome.status, outcome.reason, outcome.error) == (OutcomeStatus.COMPLETED, None, None)
+    assert outcome.deferral is not None
+    assert outcome.deferral.resume_at is not None
+
+
+def test_unknown_job_raised_by_running_code_is_an_ordinary_failure(harness: RunnerHarness) -> None:
+    @harness.app.job
+    def bake() -> None:
+        harness.app.jobs.get_job("wash")
+
+    outcome = harness.run(bake)
+    assert (outcome.status, outcome.reason, outcome.may_retry) == (OutcomeStatus.FAILED, OutcomeReason.ERROR, True)
     assert "'wash'" in load_error(outcome)["message"]
-    assert "restart the worker if the job is new" in load_error(outcome)["message"]
 
 
 # --- stops -----------------------------------------------------------------------------------------------------------

@@ -96,11 +96,14 @@ async def test_overview_names_queues_that_no_live_worker_serves(db: Database, wo
     assert any("queue mail was paused by ana" in text and "server down · 1 waiting" in text for text in texts)
 
 
-async def test_overview_names_silent_workers_and_when_their_tasks_are_recovered(db: Database, worker_id: UUID) -> None:
+async def test_overview_names_dead_workers_and_when_their_tasks_are_recovered(db: Database, worker_id: UUID) -> None:
     await create_task(db)
     (task,) = await claim(db, worker_id)
     assert (await read_overview(db)).silent_processes == []
-    await db.fetch_all("UPDATE tenuto.workers SET seen_at = now() - interval '40 s' WHERE id = $1", worker_id)
+    await db.fetch_all(
+        "UPDATE tenuto.workers SET silence_limit = interval '30 s', seen_at = now() - interval '40 s' WHERE id = $1",
+        worker_id,
+    )
     (silent,) = (await read_overview(db)).silent_processes
     assert (silent.service, silent.running_count) == ("worker", 1)
     assert silent.silent_seconds >= 40

@@ -135,7 +135,7 @@ async def test_advancement_decided_before_a_cancellation_starts_no_group(db: Dat
     scenario = await happens.create_scenario(db, worker_id, worker_id, held=2, paused=False)
     await happens.cancel(db, scenario)
 
-    await db.fetch_all(executions.SQL.start_groups, [scenario.run], [1], [0], None, None, None, [], 0)
+    await db.fetch_all(executions.SQL.start_groups, [scenario.run], [1], [0], None, None, None, [], 0, None, None)
 
     assert await db.fetch_value("SELECT current_group FROM tenuto.executions") == 0
 

@@ -325,7 +325,7 @@ async def test_worker_registration_repeated_after_a_lost_reply_exists_once(
     registration = workers.ProcessRegistration(new_id(), "me", "worker", "here", "boot", 1, "0", ["default"], 10)
     proxy.lose_reply("COMMIT", within=workers.SQL.register_process)
 
-    await workers.register_process(proxied_db, registration, holds_name_lock=True, silence_limit=LEASE)
+    await workers.register_process(proxied_db, registration, holds_name_lock=True, reserved_for=LEASE)
 
     assert proxy.lost == 1
     assert await count_rows(db, "workers", "ended_at IS NULL") == 1

@@ -253,7 +253,9 @@ async def test_task_claimed_by_one_transaction_is_not_claimed_by_another(
     begun = other.transaction()
     await begun.start()
     from_the_beginning = ([-32768], [datetime(1, 1, 1, tzinfo=UTC)], [UUID(int=0)])
-    first = await other.fetch(store.SQL.claim_tasks, worker_id, LEASE, ["default"], 2, *from_the_beginning, [])
+    first = await other.fetch(
+        store.SQL.claim_tasks, worker_id, LEASE, ["default"], 2, *from_the_beginning, [], None, None
+    )
     assert len(first) == 2
 
     second = asyncio.create_task(claim(db, worker_id, 3))
@@ -287,7 +289,10 @@ async def test_limited_claim_waits_for_the_previous_limited_claim(
     begun = other.transaction()
     await begun.start()
     await other.execute(store.SQL.lock_limits)
-    assert len(await other.fetch(store.SQL.claim_limited_tasks, worker_id, LEASE, ["default"], 1, [""], 9, [])) == 1
+    assert (
+        len(await other.fetch(store.SQL.claim_limited_tasks, worker_id, LEASE, ["default"], 1, [""], 9, [], None, None))
+        == 1
+    )
     await enqueue(db, priority=5, **key)  # a more urgent task would be claimed first if the limit allowed it
 
     late = asyncio.create_task(store.claim_limited_tasks(db, worker_id, ["default"], 1, LEASE))

@@ -117,9 +117,7 @@ def _register_at_once(databases: list[Database], name: str) -> list[Awaitable[st
         )
         await gate.wait()
         try:
-            await register_of_workers.register_process(
-                database, registration, holds_name_lock=True, silence_limit=LEASE
-            )
+            await register_of_workers.register_process(database, registration, holds_name_lock=True, reserved_for=LEASE)
         except Conflict:
             return "refused"
         return "accepted"

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from tenuto import Tenuto
 from tenuto.clock import ManualClock
-from tenuto.model.worker_states import WorkerState, worker_state
+from tenuto.model.worker_states import WorkerState, silence_limit
+from tenuto.postgres.database import Database
 from tenuto.service.health_file import HealthFile, read_health
+from tenuto.store import workers
 from tests.support.model_values import NOON
 from tests.support.service_fixtures import WorkerFactory
 
@@ -108,9 +112,28 @@ async def test_worker_is_alive_while_it_runs_and_then_ended(app: Tenuto, worker:
     assert ended.state is WorkerState.ENDED
 
 
-def test_worker_state_is_stale_or_draining() -> None:
-    assert worker_state("worker", timedelta(minutes=5), NOON, None) is WorkerState.STALE
-    assert worker_state("worker", timedelta(0), NOON, None) is WorkerState.DRAINING
+@pytest.mark.parametrize(
+    ("change", "state"),
+    [
+        ("seen_at = now() - interval '29 s'", WorkerState.ALIVE),
+        ("seen_at = now() - interval '31 s'", WorkerState.DEAD),
+        ("seen_at = now() - interval '31 s', draining_at = now()", WorkerState.DEAD),
+        ("draining_at = now()", WorkerState.DRAINING),
+        ("ended_at = now(), draining_at = now()", WorkerState.ENDED),
+    ],
+)
+async def test_worker_is_dead_after_its_own_silence_limit(
+    db: Database, register_worker: Callable[[], Awaitable[UUID]], change: str, state: WorkerState
+) -> None:
+    await register_worker()
+    await db.fetch_all(f"UPDATE tenuto.workers SET silence_limit = interval '30 s', {change}")
+    (found,) = await workers.list_workers(db, ended=True)
+    assert found.state is state
+
+
+def test_silence_limit_is_three_heartbeats() -> None:
+    assert silence_limit(10.0) == timedelta(seconds=30)
+    assert silence_limit(0.2) == timedelta(seconds=5)
 
 
 def test_health_file_follows_a_changed_name(tmp_path: Path) -> None:

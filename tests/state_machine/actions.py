@@ -125,7 +125,7 @@ class Actions:
     def register(self, name: str) -> tuple[UUID, UUID | None]:
         """Start a process of that name; return its id, and the id of its predecessor if that had not stopped."""
         me = ProcessRegistration(new_id(), name, "worker", "here", "boot", 1, "0", list(QUEUES), 10)
-        return me.id, self.run(workers.register_process(self.db, me, holds_name_lock=True, silence_limit=LEASE))
+        return me.id, self.run(workers.register_process(self.db, me, holds_name_lock=True, reserved_for=LEASE))
 
     def recover(self, worker: UUID, now: datetime) -> int:
         return self._with_retry_times(recovery.recover_tasks_of_worker(self.db, worker, now), now)

@@ -24,11 +24,9 @@ WAYS: dict[str, dict[str, set[str]]] = {
     "misses_scheduler": {"schedules": {"schedules_due"}, "manifests": {"manifests_due"}},
     "list_services": {"workers": {"workers_one_alive_per_name"}},
 }
-WITHOUT_TABLES = {"ping", "list_repairs", "summarise_recent_attempts"}
+WITHOUT_TABLES = {"ping", "list_repairs", "list_unknown_jobs", "summarise_recent_attempts"}
 VALUES = {
-    "list_services": (metrics.SILENT_AFTER,),
-    "misses_scheduler": (metrics.SILENT_AFTER,),
-    "count_queued_by_queue": (metrics.SILENT_AFTER,),
+    "list_unknown_jobs": (metrics.UNKNOWN_JOB_SAMPLE,),
     "summarise_recent_attempts": (metrics.RECENT_WINDOW,),
 }
 

@@ -149,6 +149,33 @@ async def test_generic_plan_does_not_execute_other_partitions(db: Database) -> N
     assert len([node for node in scans if node["Actual Loops"] > 0]) == 1
 
 
+KNOWN = "'{\"bake\": null}', '{\"sql\": null}'"
+MANY_TASKS = """
+INSERT INTO tenuto.tasks (id, activity_id, state, queue, rank, kind, name, input, policy, initiator_type,
+                          initiator_name)
+SELECT id, id, 'queued', 'default', 0, 'job', 'bake', '{}', '{}', 'system', 'test'
+FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, $1::integer)) AS many
+"""
+
+
+async def test_cost_of_a_claim_of_known_jobs_is_independent_of_the_number_of_tasks(
+    db: Database, register_worker: Register
+) -> None:
+    worker, pages = await register_worker(), []
+    values = (
+        f"'{worker}', interval '30 s', ARRAY['default'], 10, ARRAY[-2000]::smallint[], ARRAY[timestamptz '-infinity'],"
+        f" ARRAY['00000000-0000-0000-0000-000000000000']::uuid[], '{{}}', {KNOWN}"
+    )
+    async with db.connection() as connection:
+        for mode in ("force_generic_plan", "force_custom_plan"):
+            await connection.execute(f"SET plan_cache_mode = {mode}")
+            for count in (1000, 20_000):
+                await connection.execute(MANY_TASKS.replace("$1::integer", str(count)))
+                await connection.execute("VACUUM ANALYZE tenuto.tasks")
+                pages.append(await touched(connection, TASKS.claim_tasks, values))
+    assert max(pages) < pages[0] * 2, pages
+
+
 MANY_KEYS = """
 INSERT INTO tenuto.tasks (id, activity_id, state, queue, rank, kind, name, input, policy, limit_key, limit_max,
                           initiator_type, initiator_name)
@@ -166,7 +193,8 @@ async def test_cost_of_a_limited_claim_is_independent_of_the_number_of_keys(
             await connection.execute(MANY_KEYS.replace("$1::integer", str(first)).replace("$2::integer", str(last)))
             await connection.execute("VACUUM ANALYZE tenuto.tasks")
             values = (
-                f"'{worker}', interval '30 s', ARRAY['default'], 10, ARRAY['key 5'], {LIMIT_KEYS_PER_CLAIM}, '{{}}'"
+                f"'{worker}', interval '30 s', ARRAY['default'], 10, ARRAY['key 5'], {LIMIT_KEYS_PER_CLAIM}, '{{}}',"
+                f" {KNOWN}"
             )
             await connection.execute(f"PREPARE take AS {TASKS.claim_limited_tasks}")
             text = await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE take({values})")

@@ -115,7 +115,8 @@ FEW = f"ARRAY[{_IDS}]::uuid[]"
 MOVING = {
     "lock_executions": FEW,
     "list_finished_groups": FEW,
-    "start_groups": f"{FEW}, array_fill(1, ARRAY[50]), array_fill(0, ARRAY[50]), now(), NULL, NULL, '{{}}', 0",
+    "start_groups": f"{FEW}, array_fill(1, ARRAY[50]), array_fill(0, ARRAY[50]), now(), NULL, NULL, '{{}}', 0, NULL,"
+    " NULL",
     "end_executions": f"{FEW}, array_fill('completed'::text, ARRAY[50]), array_fill(0, ARRAY[50]),"
     " array_fill(NULL::text, ARRAY[50]), now()",
     "hold_steps_of_paused": FEW,

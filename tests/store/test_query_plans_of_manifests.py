@@ -163,6 +163,7 @@ async def test_poll_reads_only_due_manifests(db: Database, url: str) -> None:
     assert await eventually(count_read_rows) < 1000
 
 
+KNOWN = "'{\"bake\": null}', '{\"sql\": null}'"
 ITEMS = """
 INSERT INTO tenuto.tasks (id, activity_id, state, queue, rank, kind, name, input, policy, limit_key, limit_max,
                           manifest_id, batch_id, initiator_type, initiator_name)
@@ -175,7 +176,7 @@ FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, {many})) AS many
 @pytest.mark.slow
 async def test_cost_of_a_claim_is_independent_of_the_batch_size(db: Database, register_worker: Register) -> None:
     worker, pages = await register_worker(), []
-    values = f"'{worker}', interval '30 s', ARRAY['default'], 10, ARRAY[''], {LIMIT_KEYS_PER_CLAIM}, '{{}}'"
+    values = f"'{worker}', interval '30 s', ARRAY['default'], 10, ARRAY[''], {LIMIT_KEYS_PER_CLAIM}, '{{}}', {KNOWN}"
     async with db.connection() as connection:
         await insert_manifests(connection, 1)
         manifest, batch = await connection.fetchval("SELECT id FROM tenuto.manifests"), new_id()

@@ -26,7 +26,7 @@ def make_registration(
 
 
 async def register(db: Database, me: ProcessRegistration, *, holds_name_lock: bool = False) -> UUID | None:
-    return await workers.register_process(db, me, holds_name_lock=holds_name_lock, silence_limit=SILENCE)
+    return await workers.register_process(db, me, holds_name_lock=holds_name_lock, reserved_for=SILENCE)
 
 
 async def list_live_ids(db: Database) -> list[UUID]:

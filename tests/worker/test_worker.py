@@ -229,32 +229,6 @@ async def test_several_workers_run_each_task_once(app: Tenuto, worker: WorkerFac
     assert [row.final for row in await app.activities(limit=500)] == [True] * 300
 
 
-async def test_unknown_job_fails_and_is_retried_by_its_policy(app: Tenuto, worker: WorkerFactory, url: str) -> None:
-    elsewhere = Tenuto(url, home=app.settings.home)
-
-    @elsewhere.job(max_attempts=1)
-    async def bake() -> None: ...
-
-    @elsewhere.job(max_attempts=3)
-    async def wash() -> None: ...
-
-    try:
-        async with worker():
-            record = await app.wait(await elsewhere.enqueue(bake), timeout=10)
-            assert (record.state, record.reason, record.final) == ("failed", "refused", True)
-            assert "no job named 'bake'" in record.error["message"]
-            task = await elsewhere.enqueue(wash)
-
-            async def tried_once() -> bool:
-                return len(await app.attempts(task.id)) == 2
-
-            await eventually(tried_once)
-            first, second = await app.attempts(task.id)
-            assert (first.reason, first.final, second.state) == ("refused", False, "scheduled")
-    finally:
-        await elsewhere.close()
-
-
 async def test_job_and_queue_limits_hold_across_workers(app: Tenuto, worker: WorkerFactory) -> None:
     running: dict[str, int] = {"job": 0, "queue": 0}
     most: dict[str, int] = {"job": 0, "queue": 0}

@@ -25,7 +25,6 @@ from tenuto.extension import DoctorCheck, Examination
 from tenuto.ids import smallest_id_at
 from tenuto.model.findings import Finding, Severity
 from tenuto.model.policies import MAX_WORKER_LOSSES
-from tenuto.model.worker_states import STALE_AFTER
 from tenuto.postgres import migrator
 from tenuto.postgres.database import Database, StatementTimeout
 from tenuto.settings import Settings
@@ -44,8 +43,7 @@ class Limits:
     recovery_delay: timedelta
     schedule_delay: timedelta
     retention: timedelta
-    worker_silence: timedelta = STALE_AFTER["worker"]
-    scheduler_silence: timedelta = STALE_AFTER["scheduler"]
+    task_sample: int = 1000
     claim_delay: timedelta = timedelta(minutes=1)
     promotion_delay: timedelta = timedelta(minutes=1)
     transaction_age: timedelta = timedelta(minutes=5)

@@ -53,6 +53,7 @@ class ReasonCode(StrEnum):
     MANIFEST_LIMIT = "manifest_limit"
     GROUP_LIMIT = "group_limit"
     NO_WORKER = "no_worker"
+    UNKNOWN_JOB = "unknown_job"
     SLOTS_BUSY = "slots_busy"
     OTHERS_FIRST = "others_first"
     FREE = "free"
@@ -143,7 +144,7 @@ class _Diagnostician:
     def __init__(self, database: Database) -> None:
         self._database = database
         self._now = database.clock.now()
-        self._workers: dict[str, list[QueueWorker]] = {}
+        self._workers: dict[tuple[str, str, str], list[QueueWorker]] = {}
         self._running: dict[tuple[Any, ...], Sample[RunningTask]] = {}
 
     async def diagnose(self, task: DiagnosedTask) -> list[Reason]:
@@ -159,13 +160,16 @@ class _Diagnostician:
         if task.queue_paused_at is not None:
             reasons.append(_queue_paused(task, task.queue_paused_at))
         reasons += _groups_disabled(task)
-        workers = await self._load_workers(task.queue)
-        if not any(worker.state is WorkerState.ALIVE for worker in workers):
+        workers = await self._load_workers(task)
+        alive = [worker for worker in workers if worker.state is WorkerState.ALIVE]
+        if not alive:
             reasons.append(_no_worker(task.queue, workers))
+        elif not any(worker.knows_job for worker in alive):
+            reasons.append(_unknown_job(task, alive))
         if task.state == "queued" or (task.state == "scheduled" and due):
             reasons += await self._limit_reasons(task)
             if not reasons:
-                reasons.append(await self._queue_position(task, workers))
+                reasons.append(await self._queue_position(task, [worker for worker in alive if worker.knows_job]))
         return reasons
 
     async def _waiting_reasons(self, task: DiagnosedTask) -> list[Reason]:
@@ -236,8 +240,7 @@ class _Diagnostician:
         text = f"the limit of {name} is exhausted: {running.total_count} of {limit} run ({_describe_tasks(running)})"
         return Reason(code, text, running.ids)
 
-    async def _queue_position(self, task: DiagnosedTask, workers: Sequence[QueueWorker]) -> Reason:
-        alive = [worker for worker in workers if worker.state is WorkerState.ALIVE]
+    async def _queue_position(self, task: DiagnosedTask, alive: Sequence[QueueWorker]) -> Reason:
         slots = sum(worker.slots for worker in alive)
         place = (task.rank, task.run_at, task.id)
         ahead_count = await store.count_tasks_ahead(
@@ -252,10 +255,11 @@ class _Diagnostician:
             return Reason(ReasonCode.OTHERS_FIRST, f"{ahead}; {workers_text} with free slots will claim it")
         return Reason(ReasonCode.FREE, f"nothing blocks it: {workers_text} with free slots may claim it at any moment")
 
-    async def _load_workers(self, queue: str) -> list[QueueWorker]:
-        if queue not in self._workers:
-            self._workers[queue] = await store.list_workers_of_queue(self._database, queue)
-        return self._workers[queue]
+    async def _load_workers(self, task: DiagnosedTask) -> list[QueueWorker]:
+        key = (task.queue, task.kind, task.name)
+        if key not in self._workers:
+            self._workers[key] = await store.list_workers_of_queue(self._database, *key)
+        return self._workers[key]
 
 
 # --- reasons --------------------------------------------------------------------------------------------------------
@@ -359,8 +363,19 @@ def _no_worker(queue: str, workers: Sequence[QueueWorker]) -> Reason:
     return Reason(ReasonCode.NO_WORKER, text, tuple(worker.id for worker in workers[:MAX_NAMED_IDS]))
 
 
+def _unknown_job(task: DiagnosedTask, alive: Sequence[QueueWorker]) -> Reason:
+    what = f"job {task.name}" if task.kind == "job" else f"step kind {task.kind}"
+    named = ", ".join(worker.name for worker in alive[:3]) + (" …" if len(alive) > 3 else "")
+    text = (
+        f"no live worker of queue {task.queue} knows {what} ({named}); it waits, and no attempt is counted."
+        f" Start a worker with the app that registers it: tenuto worker --app MODULE:OBJECT --queues {task.queue}"
+    )
+    return Reason(ReasonCode.UNKNOWN_JOB, text, tuple(worker.id for worker in alive[:MAX_NAMED_IDS]))
+
+
 def _describe_state(worker: QueueWorker) -> str:
-    return f"silent for {round(worker.silent_seconds)} s" if worker.state is WorkerState.STALE else worker.state
+    is_dead = worker.state is WorkerState.DEAD
+    return f"dead (last seen {round(worker.silent_seconds)} s ago)" if is_dead else worker.state
 
 
 def _ended(last: ActivityDetails) -> Reason:

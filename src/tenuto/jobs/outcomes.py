@@ -12,8 +12,11 @@ from tenuto.errors import Invalid, UnknownJob
 from tenuto.jobs.attempts import Attempt, StopReason
 from tenuto.jobs.context import MAX_DELAY, PermanentFailure, RetryLater, Stopped, TaskDeferred, TimedOut
 from tenuto.jobs.registry import Job
-from tenuto.model.tasks import Outcome, OutcomeReason, OutcomeStatus, cancelled_outcome, error_json
+from tenuto.model.tasks import Deferral, Outcome, OutcomeReason, OutcomeStatus, cancelled_outcome, error_json
 from tenuto.model.validation import truncate_text
+
+UNKNOWN_JOB_DELAY = timedelta(seconds=15)
+"""How long a task waits whose job the claiming process does not know after all. No attempt is counted."""
 
 
 def from_return_value(attempt: Attempt, job: Job[..., Any], value: Any, ended_at: datetime) -> Outcome:
@@ -94,9 +97,9 @@ def _from_error(attempt: Attempt, error: BaseException, ended_at: datetime) -> O
             progress=attempt.context.progress_json,
             deferral=error.deferral,
         )
+    if isinstance(error, UnknownJob) and attempt.started_at is None:  # guard: attempts.unknown_job_is_not_an_attempt
+        return Outcome(OutcomeStatus.COMPLETED, deferral=Deferral(ended_at + UNKNOWN_JOB_DELAY))
     reason = OutcomeReason.TIMED_OUT if isinstance(error, TimedOut) else OutcomeReason.ERROR
-    if isinstance(error, UnknownJob):
-        reason = OutcomeReason.REFUSED
     delay = retry_delay(error)
     return failed(
         attempt,

@@ -24,6 +24,7 @@ from tenuto.errors import Invalid, UnknownJob
 from tenuto.jobs.context import MAX_DELAY, Context
 from tenuto.jobs.step_kind import StepKind
 from tenuto.model import validation
+from tenuto.model.known_handlers import KnownHandlers
 from tenuto.model.policies import TaskPolicy
 from tenuto.model.steps import not_a_job_error
 from tenuto.model.tasks import check_task_options, parse_duration_seconds, parse_instant
@@ -69,6 +70,7 @@ class JobRecord:
     limit: int | None
     tags: tuple[str, ...]
     input_schema: Mapping[str, Any]
+    version: str | None = None
 
 
 class Job(Generic[P, R]):
@@ -83,6 +85,7 @@ class Job(Generic[P, R]):
         *,
         isolated: bool,
         arguments: type[Any] | None = None,
+        version: str | None = None,
     ) -> None:
         """``arguments`` is the dataclass or pydantic model that the function takes as its first parameter; without it,
         the parameters of the function are the input."""
@@ -92,6 +95,7 @@ class Job(Generic[P, R]):
         self.policy_json = policy.to_json()
         self.options = options
         self.isolated = isolated
+        self.version = None if version is None else validation.check_label(version, field="version")
         self.is_async = inspect.iscoroutinefunction(function)
         if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
             raise Invalid(
@@ -190,6 +194,7 @@ class Job(Generic[P, R]):
             limit=self.options.limit,
             tags=self.options.tags,
             input_schema=self.input_schema(),
+            version=self.version,
         )
 
     def dump_output(self, value: Any) -> str | None:
@@ -468,6 +473,16 @@ class JobRegistry:
     """Registers the step kinds of extensions; called when a kind is not known."""
     explain_missing_kind: Callable[[str], str | None] = lambda _kind: None
     """Returns why the extension of a kind cannot be used, if that is why the kind is not known."""
+    _known: tuple[tuple[int, int], KnownHandlers] | None = field(default=None, repr=False)
+
+    def known_handlers(self) -> KnownHandlers:
+        """Return what this process can run, the same object until another job or step kind is registered."""
+        size = (len(self.jobs_by_name), len(self.handlers_by_kind))
+        if self._known is None or self._known[0] != size:
+            jobs = {name: job.version for name, job in sorted(self.jobs_by_name.items())}
+            kinds = {name: kind.version if (kind := self.kinds.get(name)) else None for name in self.handlers_by_kind}
+            self._known = (size, KnownHandlers(jobs, kinds))
+        return self._known[1]
 
     def get_handler(self, kind: str, name: str) -> Job[..., Any]:
         """Return the job or step handler that runs a task of this kind and name."""

@@ -25,7 +25,10 @@ from tenuto.jobs.attempts import Attempt, StopReason
 from tenuto.jobs.context import Stopped, current_context
 from tenuto.jobs.process_pool import ProcessPool
 from tenuto.jobs.registry import Job, JobRegistry
+from tenuto.logs import Log
 from tenuto.model.tasks import Outcome
+
+log = Log("tenuto.runner")
 
 AttemptResult = tuple[Attempt, Outcome | None]
 DeliverResults = Callable[[Sequence[AttemptResult]], None]
@@ -75,7 +78,9 @@ class Runner:
                 job = self._jobs.get_handler(attempt.task.kind, attempt.task.name)
             except Exception as error:  # noqa: BLE001 — unknown job, or a handler that cannot be created: start the others
                 if isinstance(error, UnknownJob):
-                    error.remedy = "restart the worker if the job is new; start workers with the app that registers it"
+                    log.warning(
+                        "task returned because its job is unknown", error=error.message, **attempt.task.log_fields
+                    )
                 self._deliver_end(attempt, outcomes.from_error(attempt, error, self._clock.now()))
                 continue
             if job.isolated:

@@ -54,6 +54,8 @@ class StepKind:
     """Raises `Invalid` if the arguments do not fit the database."""
     derive: Callable[[Any], StepDefaults] | None = None
     """Derives options from the typed arguments."""
+    version: str | None = None
+    """Version of the code, which workers show."""
 
     @classmethod
     def of(
@@ -67,9 +69,10 @@ class StepKind:
         queue: str = "default",
         check: Callable[[StepCheck], Awaitable[None]] | None = None,
         derive: Callable[[A], StepDefaults] | None = None,
+        version: str | None = None,
     ) -> StepKind:
         """A kind whose arguments are a dataclass or a pydantic model; ``run`` may be ``async def``."""
-        return cls(name, partial(_create_job, name, arguments, run, policy, queue), help, check, derive)
+        return cls(name, partial(_create_job, name, arguments, run, policy, queue), help, check, derive, version)
 
 
 def _create_job(

@@ -66,7 +66,7 @@ class OutcomeReason(StrEnum):
     LOST = "lost"
     """The worker died, or lost its connection for longer than its lease."""
     REFUSED = "refused"
-    """The attempt could not start: the job is unknown, or its type rejects the input."""
+    """The attempt could not start: the type of the job rejects the input."""
     REQUESTED = "requested"
     """A caller cancelled the task."""
     HANDED_BACK = "handed_back"

@@ -2,28 +2,27 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from enum import StrEnum
 
 STALE_AFTER = {"worker": timedelta(seconds=60), "scheduler": timedelta(seconds=120), "web": timedelta(seconds=60)}
-"""How long each service may be silent."""
+"""How old the health file of each service may be."""
+MISSED_HEARTBEATS = 3
+MIN_SILENCE_LIMIT_SECONDS = 5.0
+"""Lower bound, because a busy machine delays heartbeats."""
 
 
 class WorkerState(StrEnum):
+    """State of a process, as the SQL function ``tenuto.process_state`` decides for all callers."""
+
     ALIVE = "alive"
     DRAINING = "draining"
     """It claims no more tasks."""
-    STALE = "stale"
-    """Its heartbeat is overdue."""
+    DEAD = "dead"
+    """It has missed several heartbeats: it died, or cannot reach the database."""
     ENDED = "ended"
 
 
-def worker_state(
-    service: str, silent: timedelta, draining_at: datetime | None, ended_at: datetime | None
-) -> WorkerState:
-    """Return the state of a registered process that was silent for this time."""
-    if ended_at is not None:
-        return WorkerState.ENDED
-    if silent > STALE_AFTER[service]:
-        return WorkerState.STALE
-    return WorkerState.ALIVE if draining_at is None else WorkerState.DRAINING
+def silence_limit(heartbeat_seconds: float) -> timedelta:
+    """Return how long a process with this heartbeat interval may be silent before it counts as dead."""
+    return timedelta(seconds=max(MISSED_HEARTBEATS * heartbeat_seconds, MIN_SILENCE_LIMIT_SECONDS))

@@ -13,7 +13,7 @@ from tenuto.clock import monotonic_seconds
 from tenuto.extension import LabelledValue, Metric
 from tenuto.observability.cached_query import QueryResult
 from tenuto.observability.process_metrics import BUCKET_BOUNDS_SECONDS, Histogram, ProcessMetrics
-from tenuto.store.reports.metrics import RECENT_WINDOW, DatabaseMetrics
+from tenuto.store.reports.metrics import RECENT_WINDOW, UNKNOWN_JOB_SAMPLE, DatabaseMetrics
 from tenuto.version import __version__
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -62,10 +62,16 @@ DATABASE_METRICS = (
     Metric(
         "tenuto_services",
         "gauge",
-        "Registered service processes, by whether their heartbeat is recent.",
+        "Registered service processes, by whether they are alive or dead (several heartbeats missed).",
         ("service", "state"),
     ),
     Metric("tenuto_slots", "gauge", "Slots of all live workers that accept work."),
+    Metric(
+        "tenuto_unknown_job_tasks",
+        "gauge",
+        f"Due tasks of a job or step kind that no live worker of the queue knows, counted up to {UNKNOWN_JOB_SAMPLE}.",
+        ("queue", "kind", "name"),
+    ),
     Metric(
         "tenuto_repairs_total", "counter", "Repairs made by recovery sweeps; zero in normal operation.", ("repair",)
     ),
@@ -171,10 +177,14 @@ def _database_values(result: QueryResult[DatabaseMetrics]) -> Iterator[tuple[str
         [
             ((each.service, state), count)
             for each in found.services
-            for state, count in (("alive", each.alive_count), ("silent", each.silent_count))
+            for state, count in (("alive", each.alive_count), ("dead", each.dead_count))
         ],
     )
     yield "tenuto_slots", [((), sum(each.slots for each in found.services))]
+    yield (
+        "tenuto_unknown_job_tasks",
+        [((each.queue, each.kind, each.name), each.task_count) for each in found.unknown_jobs],
+    )
     yield "tenuto_repairs_total", [((each.repair,), each.count) for each in found.repairs]
     yield "tenuto_recent_attempts", [((each.state, each.reason), each.attempt_count) for each in found.recent]
     yield "tenuto_recent_run_seconds", [((), sum(each.run_seconds for each in found.recent))]

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tenuto.model.worker_states import STALE_AFTER
+from tenuto.model.worker_states import WorkerState
+from tenuto.store.reports.metrics import UnknownJobTasks
 from tenuto.store.reports.overview import (
     MAX_ITEMS,
     MAX_NEXT_RUNS,
@@ -21,8 +22,6 @@ from tenuto.store.reports.overview import (
     UnresolvedExecution,
 )
 
-SILENT_AFTER_SECONDS = 25.0
-"""Processes send a heartbeat at least every 10 seconds: without one for this long, two are missing."""
 LATE_AFTER = timedelta(seconds=10)
 """A schedule fires within a second; after this time it is late."""
 
@@ -54,7 +53,7 @@ class QueueOverview:
 
 @dataclass(frozen=True, slots=True)
 class SilentProcess:
-    """A process without a heartbeat."""
+    """A dead process: it missed several heartbeats."""
 
     name: str
     service: str
@@ -100,6 +99,8 @@ class Overview:
     """Schedules and manifests that are due and have not been fired."""
     unserved_queues: Sequence[UnservedQueue]
     """Queues with waiting tasks that no live worker claims."""
+    unknown_jobs: Sequence[UnknownJobTasks]
+    """Jobs and step kinds with waiting tasks that no live worker of their queue knows."""
     repairs: Sequence[RecentRepair]
     """Repairs of the last hour; in normal operation there are none."""
     queues: Sequence[QueueOverview]
@@ -132,7 +133,7 @@ def make_overview(facts: OverviewFacts) -> Overview:
         silent_processes=[
             SilentProcess(each.name, each.service, each.silent_seconds, each.running_count, each.recovered_at)
             for each in facts.processes
-            if each.silent_seconds > SILENT_AFTER_SECONDS
+            if each.state is WorkerState.DEAD
         ][:MAX_ITEMS],
         late_runs=[each for each in facts.next_runs if each.due_at < now - LATE_AFTER][:MAX_ITEMS],
         unserved_queues=[
@@ -140,6 +141,7 @@ def make_overview(facts: OverviewFacts) -> Overview:
             for each in queues
             if each.waiting_count and not each.worker_count and each.paused_at is None
         ][:MAX_ITEMS],
+        unknown_jobs=facts.unknown_jobs,
         repairs=facts.repairs,
         queues=queues,
         next_runs=facts.next_runs[:MAX_NEXT_RUNS],
@@ -148,8 +150,7 @@ def make_overview(facts: OverviewFacts) -> Overview:
 
 
 def _claims_tasks(process: LiveProcess) -> bool:
-    is_alive = process.silent_seconds <= STALE_AFTER["worker"].total_seconds()
-    return process.service == "worker" and is_alive and process.draining_at is None
+    return process.service == "worker" and process.state is WorkerState.ALIVE
 
 
 def _describe_queue(queue: QueueFigures, facts: OverviewFacts, claiming: Sequence[LiveProcess]) -> QueueOverview:

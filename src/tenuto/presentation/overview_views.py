@@ -113,17 +113,23 @@ def _describe_pauses(overview: Overview) -> Iterator[Attention]:
 def _describe_missing_services(overview: Overview) -> Iterator[Attention]:
     now = overview.read_at
     for process in overview.silent_processes:
-        text = f"{process.service} {process.name}: no heartbeat for {format_duration(process.silent_seconds)}"
+        text = f"{process.service} {process.name}: dead, last seen {format_duration(process.silent_seconds)} ago"
         if process.running_count and process.recovered_at is not None:
             when = format_relative(process.recovered_at, now) if process.recovered_at > now else "now"
             text += f"; its {count_noun(process.running_count, 'task')} will be recovered {when}"
-        yield Attention("stale", text, "tenuto worker list")
+        yield Attention("dead", text, "tenuto worker list")
     for run in overview.late_runs:
         text = f"{run.kind} {run.name} was due {format_relative(run.due_at, now)} and has not been fired"
         yield Attention("missed", text, "tenuto scheduler")
     for queue in overview.unserved_queues:
         text = f"no live worker serves queue {queue.name}: {count_noun(queue.waiting_count, 'task')} waiting"
         yield Attention("stale", text, f"tenuto worker --queues {queue.name}")
+    for job in overview.unknown_jobs:
+        kind = "job" if job.kind == "job" else "step kind"
+        text = (
+            f"no live worker of queue {job.queue} knows {kind} {job.name}: {count_noun(job.task_count, 'task')} waiting"
+        )
+        yield Attention("stale", text, f"tenuto worker --app MODULE:OBJECT --queues {job.queue}")
     for repair in overview.repairs:
         text = f"repaired {format_relative(repair.last_at, now)}: {repair.repair} ({repair.total_count:,} in total)"
         yield Attention("warning", text, "tenuto doctor")

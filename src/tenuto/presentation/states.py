@@ -17,6 +17,7 @@ _STYLES = {
     "terminated": ("⊘", "magenta"),
     "alive": ("●", "green"),
     "draining": ("◐", "yellow"),
+    "dead": ("✕", "red"),
     "stale": ("✕", "red"),
     "ended": ("○", "dim"),
     "open": ("●", "green"),

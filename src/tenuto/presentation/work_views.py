@@ -354,6 +354,7 @@ QUEUES = ResourceView(
         Column("workers", "worker_count", "count", text=_worker_count, drop=1),
         Column("oldest", "oldest_due_at", "age", drop=2),
         Column("paused", "paused_by", text=lambda queue, _: _pause_text(queue), flexible=True),
+        Column("unknown jobs", "unknown_jobs", "list", flexible=True, drop=3),
     ),
     next_page={},
 )

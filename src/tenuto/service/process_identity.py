@@ -21,6 +21,8 @@ from uuid import UUID
 from tenuto.errors import Conflict
 from tenuto.ids import new_id
 from tenuto.model import validation
+from tenuto.model.known_handlers import KnownHandlers
+from tenuto.model.worker_states import silence_limit
 from tenuto.postgres.database import Database
 from tenuto.store import workers
 from tenuto.store.workers import Declarations, ProcessRegistration
@@ -97,18 +99,28 @@ class ProcessIdentity:
             self._lock.close()
             self._lock = None
 
-    def to_registration(self, queues: list[str], slots: int) -> ProcessRegistration:
+    def to_registration(
+        self, queues: list[str], slots: int, heartbeat_seconds: float = 10.0, handlers: KnownHandlers | None = None
+    ) -> ProcessRegistration:
         """Return the row that registers this process. Its host includes the home, the scope of the file locks."""
         host = f"{socket.gethostname()}:{self._home}#{_home_id(self._home)}"  # guard: workers.home_id
         return ProcessRegistration(
-            self.id, self.name, self.service, host, _boot_id(), os.getpid(), __version__, queues, slots
-        )
+            self.id, self.name, self.service, host, _boot_id(), os.getpid(), __version__, queues, slots,
+            silence_limit(heartbeat_seconds), handlers,
+        )  # fmt: skip
 
 
 async def register_process(
-    database: Database, identity: ProcessIdentity, queues: list[str], slots: int, *, silence_limit: timedelta
+    database: Database,
+    identity: ProcessIdentity,
+    queues: list[str],
+    slots: int,
+    *,
+    reserved_for: timedelta,
+    heartbeat_seconds: float,
+    handlers: KnownHandlers | None = None,
 ) -> UUID | None:
-    """Register the process in the database.
+    """Register the process in the database. ``reserved_for`` is how long a silent process keeps its name.
 
     Return the id of the previous start under the same name, if this registration proves that it is dead.
     """
@@ -116,9 +128,9 @@ async def register_process(
         try:
             previous = await workers.register_process(
                 database,
-                identity.to_registration(queues, slots),
+                identity.to_registration(queues, slots, heartbeat_seconds, handlers),
                 holds_name_lock=identity.name_is_locked,
-                silence_limit=silence_limit,
+                reserved_for=reserved_for,
             )
             break
         except Conflict:

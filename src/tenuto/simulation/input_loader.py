@@ -15,7 +15,6 @@ from tenuto.errors import Invalid, NotFound
 from tenuto.model.schedules import ScheduleDefinition, misfire_from_stored_fields, plan_from_fields
 from tenuto.model.steps import SCHEDULE
 from tenuto.model.triggers import ManualTrigger, trigger_from_fields
-from tenuto.model.worker_states import STALE_AFTER
 from tenuto.postgres.database import Database
 from tenuto.simulation.simulator import SimulatedSchedule, Simulation, TimeSpan, simulate
 from tenuto.store import schedules
@@ -194,7 +193,7 @@ async def _load_queue_slots(
     database: Database, queues: Iterable[str], given: Mapping[str, int]
 ) -> tuple[dict[str, int], list[str]]:
     """Return the slots of each queue, and the queues without given slots that no worker serves."""
-    known = {each.queue: each for each in await diagnosis.list_queue_capacities(database, STALE_AFTER["worker"])}
+    known = {each.queue: each for each in await diagnosis.list_queue_capacities(database)}
     queue_slots: dict[str, int] = {}
     unserved = []
     for queue in sorted(queues):

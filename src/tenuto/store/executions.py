@@ -18,6 +18,7 @@ from tenuto.ids import new_ids
 from tenuto.model.actors import Actor, ActorType
 from tenuto.model.executions import ExecutionState
 from tenuto.model.filters import Filter
+from tenuto.model.known_handlers import KnownHandlers, claim_parameters
 from tenuto.model.schedules import Plan
 from tenuto.model.tasks import CLAIM_DEFAULTS, ActivityState, OutcomeReason, Task
 from tenuto.postgres.bulk_copy import to_columns
@@ -231,6 +232,8 @@ class NextGroupClaim:
     lease: timedelta
     queues: Sequence[str]
     limit: int
+    known: KnownHandlers | None = None
+    """The jobs and step kinds of which tasks are claimed; None: all."""
     claimed: list[Task] = field(default_factory=list)
 
 
@@ -269,9 +272,10 @@ async def start_groups(
 
     Return the executions whose next group has no task, because all its steps were cancelled beforehand.
     """
-    claim: tuple[Any, ...] = (None, None, [], 0)
+    claim: tuple[Any, ...] = (None, None, [], 0, None, None)
     if next_claim is not None:
-        claim = (next_claim.worker_id, next_claim.lease, next_claim.queues, next_claim.limit)
+        known = claim_parameters(next_claim.known)
+        claim = (next_claim.worker_id, next_claim.lease, next_claim.queues, next_claim.limit, *known)
     rows = await connection.fetch(SQL.start_groups, *to_columns(starts), now, *claim)
     if next_claim is not None:
         next_claim.claimed = _STARTED_TASKS.all(row for row in rows if row["id"] is not None)
@@ -298,7 +302,8 @@ async def finish_group(
     lease, queues, limit = (
         (timedelta(0), [], 0) if next_claim is None else (next_claim.lease, next_claim.queues, next_claim.limit)
     )
-    values = (worker_id, ids, fences, statuses, ended, execution_id, lease, queues, limit, *rest)
+    known = claim_parameters(None if next_claim is None else next_claim.known)
+    values = (worker_id, ids, fences, statuses, ended, execution_id, lease, queues, limit, *rest, *known)
     if next_claim is None:
         return bool(await database.write_all(SQL.finish_group, *values))
     rows = await database.write_once(SQL.finish_group, *values)

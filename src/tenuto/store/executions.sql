@@ -43,9 +43,9 @@ ORDER BY execution.id;
 
 -- name: start_groups
 -- Start the next group of each execution, unless it is paused. The worker $5 (null: none) that ended the previous
--- group claims up to $8 tasks of it under the conditions of claim_tasks; the other tasks are queued and workers
--- notified. Every row also lists the executions without a task in their next group, because all its steps were
--- cancelled before; a row without a task contains nothing else.
+-- group claims up to $8 tasks of it under the conditions of claim_tasks, of the known jobs $9 and step kinds $10; the
+-- other tasks are queued and workers notified. Every row also lists the executions without a task in their next group,
+-- because all its steps were cancelled before; a row without a task contains nothing else.
 WITH moved AS (
     UPDATE tenuto.executions AS execution
     SET current_group = next.group_index, failed_steps = next.failed
@@ -55,7 +55,7 @@ WITH moved AS (
       AND execution.state = 'in_progress' -- guard: executions.cancelled_does_not_advance
     RETURNING execution.id, execution.current_group, execution.paused_at
 ), next AS MATERIALIZED (
-    SELECT task.id, task.queue, task.rank, task.limit_key, moved.paused_at
+    SELECT task.id, task.queue, task.rank, task.limit_key, task.kind, task.name, moved.paused_at
     FROM tenuto.tasks AS task
     JOIN moved ON task.execution_id = moved.id AND task.group_index = moved.current_group
     WHERE task.execution_id = ANY ($1::uuid[])
@@ -70,6 +70,8 @@ WITH moved AS (
       AND queue NOT IN (SELECT name FROM tenuto.queues WHERE max_running IS NOT NULL OR paused_at IS NOT NULL)
       -- guard: executions.dead_worker_does_not_advance
       AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $5::uuid AND ended_at IS NULL)
+      -- guard: executions.known_handler
+      AND CASE WHEN $9::jsonb IS NULL THEN true WHEN kind = 'job' THEN $9::jsonb ? name ELSE $10::jsonb ? kind END
     ORDER BY rank, id
     LIMIT $8
 ), started_steps AS (
@@ -116,10 +118,11 @@ LEFT JOIN started_steps ON started_steps.state = 'running';
 -- Fast path of completion, equivalent to finish_tasks, list_finished_groups and start_groups or end_executions:
 -- the successful steps $2 are the last of the current group of execution $6, no step of the group failed, and the
 -- execution is neither paused nor cancelled. The statement ends the tasks and starts the next group, of which the
--- worker $1 claims up to $9, or ends the execution. In any other case, and at the end of an awaited execution, it
--- changes and returns nothing. The snapshot may be older than the lock on the execution. It may then show siblings
--- that have ended since, never one too few; a failed sibling is visible as a task or as failed. Rows that must still
--- exist are locked. The flag awaited is set under the lock on the execution, so it is never outdated.
+-- worker $1 claims up to $9 (of the known jobs $16 and step kinds $17), or ends the execution. In any other case, and
+-- at the end of an awaited execution, it changes and returns nothing. The snapshot may be older than the lock on the
+-- execution. It may then show siblings that have ended since, never one too few; a failed sibling is visible as a task
+-- or as failed. Rows that must still exist are locked. The flag awaited is set under the lock on the execution, so it
+-- is never outdated.
 -- Equivalence test: tests/lifecycle/test_advancement.py, which runs on both paths.
 WITH execution AS MATERIALIZED (
     SELECT id, schedule_id, awaited, current_group, current_group + 1 >= total_groups AS is_last_group
@@ -148,7 +151,7 @@ WITH execution AS MATERIALIZED (
     FOR UPDATE OF task
 ), next AS MATERIALIZED (
     -- locked, so that the steps still exist
-    SELECT task.id, task.queue, task.rank, task.limit_key
+    SELECT task.id, task.queue, task.rank, task.limit_key, task.kind, task.name
     FROM tenuto.tasks AS task
     WHERE task.execution_id = (SELECT id FROM execution)
       AND task.group_index = (SELECT current_group + 1 FROM execution)
@@ -217,6 +220,8 @@ WITH execution AS MATERIALIZED (
       AND queue = ANY ($8::text[])
       AND queue NOT IN (SELECT name FROM tenuto.queues WHERE max_running IS NOT NULL OR paused_at IS NOT NULL)
       AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1::uuid AND ended_at IS NULL)
+      -- guard: fast_advance.known_handler
+      AND CASE WHEN $16::jsonb IS NULL THEN true WHEN kind = 'job' THEN $16::jsonb ? name ELSE $17::jsonb ? kind END
     ORDER BY rank, id
     LIMIT $9
 ), started_steps AS (

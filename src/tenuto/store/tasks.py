@@ -15,6 +15,7 @@ from uuid import UUID
 from tenuto.errors import StoreError, Unavailable
 from tenuto.ids import new_ids
 from tenuto.model.actors import Actor
+from tenuto.model.known_handlers import KnownHandlers, claim_parameters
 from tenuto.model.tasks import CLAIM_DEFAULTS, NewTask, Task, TaskState
 from tenuto.postgres.bulk_copy import array_literals, copy_tasks, to_columns
 from tenuto.postgres.database import Connection, Database, Row
@@ -263,8 +264,11 @@ async def claim_tasks(
     lease: timedelta,
     cursor: ClaimCursor | None = None,
     excluded_ids: Iterable[UUID] = (),
+    known: KnownHandlers | None = None,
 ) -> list[Task]:
     """Claim up to ``limit`` tasks of queues without limits, most urgent first, except ``excluded_ids``.
+
+    Only tasks of ``known`` jobs and step kinds are claimed (None: all tasks).
 
     Without retries: a lease starts at the request, and tasks of a claim whose reply was lost are recovered when it
     expires.
@@ -274,8 +278,9 @@ async def claim_tasks(
     ranks, instants, ids = ([position[i] for position in positions] for i in range(3))
     # guard: claim.no_blind_retry
     rows = await database.write_once(
-        SQL.claim_tasks, worker_id, lease, list(queues), limit, ranks, instants, ids, list(excluded_ids)
-    )
+        SQL.claim_tasks, worker_id, lease, list(queues), limit, ranks, instants, ids, list(excluded_ids),
+        *claim_parameters(known),
+    )  # fmt: skip
     return _sort_by_urgency(_CLAIMED_TASKS.all(rows))
 
 
@@ -287,6 +292,7 @@ async def claim_limited_tasks(
     lease: timedelta,
     key_cursor: LimitKeyCursor | None = None,
     excluded_ids: Iterable[UUID] = (),
+    known: KnownHandlers | None = None,
 ) -> list[Task]:
     """Claim up to ``limit`` tasks without exceeding the limit of any queue or key.
 
@@ -301,7 +307,7 @@ async def claim_limited_tasks(
         async def claim(connection: Connection, starts: list[str] = starts) -> list[Row]:
             await connection.execute(SQL.lock_limits)
             values = (worker_id, lease, list(queues), limit, starts, LIMIT_KEYS_PER_CLAIM, list(excluded_ids))
-            return list(await connection.fetch(SQL.claim_limited_tasks, *values))
+            return list(await connection.fetch(SQL.claim_limited_tasks, *values, *claim_parameters(known)))
 
         rows = await database.transaction(claim, tries=1)
         key_cursor.record_end_keys(queues, rows[0]["end_keys"])
@@ -317,6 +323,7 @@ async def claim_standby_tasks(
     limit: int,
     lease: timedelta,
     excluded_ids: Iterable[UUID] = (),
+    known: KnownHandlers | None = None,
 ) -> list[Task]:
     """Claim up to ``limit`` standby tasks for each limit slot, after the given queue position.
 
@@ -324,7 +331,7 @@ async def claim_standby_tasks(
     """
     ranks, instants, ids = ([position[i] for position in limit_slots.values()] for i in range(3))
     values = (worker_id, lease, list(limit_slots), limit, list(excluded_ids), ranks, instants, ids)
-    rows = await database.write_once(SQL.claim_standby_tasks, *values)
+    rows = await database.write_once(SQL.claim_standby_tasks, *values, *claim_parameters(known))
     return _sort_by_urgency([_task_in_limit_slot(_STANDBY_TASKS, row) for row in rows])
 
 

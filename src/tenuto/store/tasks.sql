@@ -91,8 +91,9 @@ SELECT (SELECT count(*) FROM due) AS promoted,
 
 -- name: claim_tasks
 -- Claim up to $4 tasks of the queues $3 that have no limit, most urgent first, from the cursor position of each
--- queue, without the tasks $8. The array form keeps the index scan under a generic plan. An ended worker claims
--- nothing.
+-- queue, without the tasks $8: tasks of the jobs $9 and step kinds $10 that the worker knows (null: all). The array
+-- form keeps the index scan under a generic plan; the CASE keeps the planner from expecting few known tasks and
+-- sorting all of them. An ended worker claims nothing.
 UPDATE tenuto.tasks
 SET state = 'running',
     worker_id = $1,
@@ -110,6 +111,8 @@ WHERE id = ANY (ARRAY(
           AND free.queue = wanted.queue
           AND (free.rank, free.run_at, free.id) > (wanted.rank, wanted.run_at, wanted.id)
           AND free.id <> ALL ($8::uuid[])
+          -- guard: claim.known_handler
+          AND CASE WHEN $9::jsonb IS NULL THEN true WHEN free.kind = 'job' THEN $9::jsonb ? free.name ELSE $10::jsonb ? free.kind END
         ORDER BY free.rank, free.run_at, free.id
         LIMIT $4
         FOR UPDATE SKIP LOCKED -- guard: claim.skip_locked, claim.row_lock
@@ -135,11 +138,11 @@ SELECT set_config('idle_in_transaction_session_timeout', '2000', true), -- guard
        pg_advisory_xact_lock(hashtext('tenuto limits'));
 
 -- name: claim_limited_tasks
--- Like claim_tasks, for all tasks of the queues $3 without the tasks $7. Never exceeds the limit of a queue, limit
--- key, manifest, manifest group or of all manifests; counts tasks with a live lease, but no standby tasks. Never
--- claims a second last-chance task. Reads at most $6 limit keys per queue, starting after $5. Every row contains the
--- last key read per queue (null: no key is left; equal to $5: the queue has no capacity). If no task is claimed, the
--- only row contains just that.
+-- Like claim_tasks, for all tasks of the queues $3 without the tasks $7, of the known jobs $8 and step kinds $9. Never
+-- exceeds the limit of a queue, limit key, manifest, manifest group or of all manifests; counts tasks with a live
+-- lease, but no standby tasks. Never claims a second last-chance task. Reads at most $6 limit keys per queue, starting
+-- after $5. Every row contains the last key read per queue (null: no key is left; equal to $5: the queue has no
+-- capacity). If no task is claimed, the only row contains just that.
 WITH RECURSIVE queue_capacity AS MATERIALIZED (
     SELECT wanted.queue,
            wanted.after,
@@ -205,6 +208,8 @@ WITH RECURSIVE queue_capacity AS MATERIALIZED (
         FROM tenuto.tasks AS free
         WHERE free.state = 'queued' AND free.limit_key IS NULL AND free.queue = queue_capacity.queue
           AND free.id <> ALL ($7::uuid[])
+          -- guard: claim.known_handler_under_limits
+          AND CASE WHEN $8::jsonb IS NULL THEN true WHEN free.kind = 'job' THEN $8::jsonb ? free.name ELSE $9::jsonb ? free.kind END
         ORDER BY free.rank, free.run_at, free.id
         LIMIT queue_capacity.free
         FOR UPDATE SKIP LOCKED
@@ -220,6 +225,8 @@ WITH RECURSIVE queue_capacity AS MATERIALIZED (
           AND free.queue = key_capacity.queue
           AND NOT free.last_chance -- guard: standby.behind_last_chance_task
           AND free.id <> ALL ($7::uuid[])
+          -- guard: claim.known_handler_under_limits
+          AND CASE WHEN $8::jsonb IS NULL THEN true WHEN free.kind = 'job' THEN $8::jsonb ? free.name ELSE $9::jsonb ? free.kind END
         ORDER BY free.rank, free.run_at, free.id
         LIMIT least($4::integer, key_capacity.free)
     ) AS picked
@@ -236,6 +243,8 @@ WITH RECURSIVE queue_capacity AS MATERIALIZED (
           AND free.limit_key = key_capacity.key
           AND free.queue = key_capacity.queue
           AND free.id <> ALL ($7::uuid[])
+          -- guard: claim.known_handler_under_limits
+          AND CASE WHEN $8::jsonb IS NULL THEN true WHEN free.kind = 'job' THEN $8::jsonb ? free.name ELSE $9::jsonb ? free.kind END
         ORDER BY free.rank, free.run_at, free.id
         LIMIT 1
     ) AS picked
@@ -341,9 +350,9 @@ LEFT JOIN claimed ON true;
 
 -- name: claim_standby_tasks
 -- Claim up to $4 tasks for each limit slot $3 (as returned by claim_limited_tasks): tasks with exactly the limits of
--- a task that the worker holds, from the cursor position of each slot, without the tasks $5. A standby task starts
--- when a task in such a slot ends, in its slot; until then it counts under no limit, so this claim needs no
--- lock_limits. Batches are locked first, so that none is paused or cancelled in between.
+-- a task that the worker holds, from the cursor position of each slot, without the tasks $5, of the known jobs $9 and
+-- step kinds $10. A standby task starts when a task in such a slot ends, in its slot; until then it counts under no
+-- limit, so this claim needs no lock_limits. Batches are locked first, so that none is paused or cancelled in between.
 WITH locked_batches AS MATERIALIZED (
     SELECT id
     FROM tenuto.batches
@@ -373,7 +382,7 @@ WHERE id = ANY (ARRAY(
     FROM wanted
     CROSS JOIN LATERAL (
         SELECT free.id, free.limit_max, free.manifest_id, free.limit_group, free.batch_id, free.execution_id,
-               free.last_chance
+               free.last_chance, free.kind, free.name
         FROM tenuto.tasks AS free
         WHERE free.state = 'queued'
           AND free.limit_key IS NOT NULL
@@ -392,6 +401,8 @@ WHERE id = ANY (ARRAY(
       AND picked.execution_id IS NULL
       AND NOT picked.last_chance -- guard: standby.last_chance_task
       AND picked.id <> ALL ($5::uuid[])
+      -- guard: standby.known_handler
+      AND CASE WHEN $9::jsonb IS NULL THEN true WHEN picked.kind = 'job' THEN $9::jsonb ? picked.name ELSE $10::jsonb ? picked.kind END
 ))
   -- guard: claim.dead_worker, state_machine.dead_worker
   AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)

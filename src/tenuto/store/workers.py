@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated
 from uuid import UUID
 
 from tenuto.errors import Conflict
-from tenuto.model.worker_states import STALE_AFTER, WorkerState, worker_state
+from tenuto.model.known_handlers import KnownHandlers
+from tenuto.model.worker_states import WorkerState
 from tenuto.postgres.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError, Row
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import FromInterval, RowMapper
+from tenuto.store.records import FromInterval, FromJson, RowMapper
 
 SQL = load_statements(__file__)
 
@@ -30,6 +31,10 @@ class ProcessRegistration:
     version: str
     queues: list[str]
     slots: int
+    silence_limit: timedelta = timedelta(minutes=2)
+    """How long it may be silent before it counts as dead."""
+    handlers: KnownHandlers | None = None
+    """The jobs and step kinds that a worker knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +66,10 @@ class WorkerRecord:
     """Time since the last heartbeat."""
     running_count: int
     state: WorkerState
+    jobs: Annotated[Mapping[str, str | None] | None, FromJson] = None
+    """The jobs that it knows, with their versions."""
+    kinds: Annotated[Mapping[str, str | None] | None, FromJson] = None
+    """The step kinds that it knows, with their versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +89,8 @@ class QueueRecord:
     """When the oldest queued task became due."""
     worker_count: int = 0
     """Number of live workers that serve the queue."""
+    unknown_jobs: Sequence[str] = ()
+    """Jobs and step kinds with due tasks that no live worker of the queue knows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,19 +102,19 @@ class RepairRecord:
     last_at: datetime
 
 
-_WORKERS = RowMapper(WorkerRecord, SQL.list_workers, computed=("state",))
+_WORKERS = RowMapper(WorkerRecord, SQL.list_workers)
 _QUEUES = RowMapper(QueueRecord, SQL.list_queues)
 _REPAIRS = RowMapper(RepairRecord, SQL.list_repairs)
 
 
 async def register_process(
-    database: Database, registration: ProcessRegistration, *, holds_name_lock: bool, silence_limit: timedelta
+    database: Database, registration: ProcessRegistration, *, holds_name_lock: bool, reserved_for: timedelta
 ) -> UUID | None:
     """Register a process; return the previous process of this name if its end is proven only now: its tasks can be
     recovered at once.
 
     Proof is that this process holds the lock of the name in the same home directory, or that the host has booted since.
-    Without proof, the previous process counts as ended if it was silent for ``silence_limit`` and has no live lease.
+    Without proof, the previous process counts as ended if it was silent for ``reserved_for`` and has no live lease.
     Otherwise the name is in use.
     """
 
@@ -115,8 +126,8 @@ async def register_process(
             # guard: workers.name_lock_on_same_host
             proven = (same_host and holds_name_lock) or (same_host and before["boot"] != registration.boot)
             # guard: workers.name_reserved_by_lease
-            if not proven and (before["silent_for"] < silence_limit or before["leased_for"] is not None):
-                raise _name_in_use_error(registration, before, silence_limit)
+            if not proven and (before["silent_for"] < reserved_for or before["leased_for"] is not None):
+                raise _name_in_use_error(registration, before, reserved_for)
             await connection.execute(SQL.mark_ended if proven else SQL.mark_silent_ended, before["id"])
         await connection.execute(
             SQL.register_process,
@@ -129,6 +140,9 @@ async def register_process(
             registration.version,
             registration.queues,
             registration.slots,
+            registration.silence_limit,
+            None if registration.handlers is None else registration.handlers.jobs_json,
+            None if registration.handlers is None else registration.handlers.kinds_json,
         )
         return before["id"] if before is not None and proven else None  # guard: workers.silence_is_no_proof
 
@@ -140,11 +154,11 @@ async def register_process(
         raise
 
 
-def _name_in_use_error(new: ProcessRegistration, other: Row, silence_limit: timedelta) -> Conflict:
+def _name_in_use_error(new: ProcessRegistration, other: Row, reserved_for: timedelta) -> Conflict:
     place = f"{other['host'].partition('#')[0]} (pid {other['pid']})"
-    if other["silent_for"] < silence_limit:
+    if other["silent_for"] < reserved_for:
         problem = f"a {new.service} named {new.name} is running on {place}"
-        free = f"{silence_limit.total_seconds():.0f} s after its last heartbeat, unless its leases run longer"
+        free = f"{reserved_for.total_seconds():.0f} s after its last heartbeat, unless its leases run longer"
     else:
         left = other["leased_for"].total_seconds()
         problem = f"the {new.service} {new.name} on {place} is silent, but holds leases for another {left:.0f} s"
@@ -163,6 +177,11 @@ async def record_declarations(database: Database, worker_id: UUID, declarations:
 async def deregister_process(database: Database, worker_id: UUID) -> None:
     """Mark a process as ended."""
     await database.write_all(SQL.mark_ended, worker_id)
+
+
+async def update_handlers(database: Database, worker_id: UUID, handlers: KnownHandlers) -> None:
+    """Store the jobs and step kinds that a worker knows by now."""
+    await database.write_all(SQL.update_handlers, worker_id, handlers.jobs_json, handlers.kinds_json)
 
 
 async def mark_draining(database: Database, worker_id: UUID) -> None:
@@ -192,13 +211,7 @@ async def delete_ended_processes(database: Database, before: datetime) -> None:
 
 async def list_workers(database: Database, *, ended: bool = False, limit: int = 200) -> list[WorkerRecord]:
     """Return processes, newest first."""
-    return [
-        _WORKERS.one(
-            row,
-            state=worker_state(row["service"], row["silent_seconds"], row["draining_at"], row["ended_at"]),
-        )
-        for row in await database.fetch_all(SQL.list_workers, ended, limit)
-    ]
+    return _WORKERS.all(await database.fetch_all(SQL.list_workers, ended, limit))
 
 
 async def count_repair(connection: Connection, repair: str, count: int) -> None:
@@ -228,4 +241,4 @@ async def resume_queue(connection: Connection, name: str) -> bool:
 
 async def list_queues(database: Database, limit: int = 200) -> list[QueueRecord]:
     """Return all queues that have settings or open tasks."""
-    return _QUEUES.all(await database.fetch_all(SQL.list_queues, limit, STALE_AFTER["worker"]))
+    return _QUEUES.all(await database.fetch_all(SQL.list_queues, limit))

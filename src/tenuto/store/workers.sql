@@ -12,9 +12,9 @@ FOR UPDATE;
 -- name: register_process
 -- Register a new process.
 INSERT INTO tenuto.workers (
-    id, name, service, host, boot, pid, version, queues, slots, started_at, seen_at
+    id, name, service, host, boot, pid, version, queues, slots, started_at, seen_at, silence_limit, jobs, kinds
 )
-VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, clock_timestamp(), clock_timestamp())
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9, clock_timestamp(), clock_timestamp(), $10, $11, $12)
 ON CONFLICT (id) DO NOTHING;
 
 -- name: record_declarations
@@ -42,6 +42,12 @@ UPDATE tenuto.workers
 SET seen_at = clock_timestamp()
 WHERE id = $1 AND ended_at IS NULL -- guard: workers.dead_worker_heartbeat
 RETURNING clock_timestamp() AS now;
+
+-- name: update_handlers
+-- Store the jobs and step kinds that a worker knows.
+UPDATE tenuto.workers
+SET jobs = $2, kinds = $3
+WHERE id = $1;
 
 -- name: mark_draining
 -- Record that a process claims no more tasks.
@@ -77,7 +83,7 @@ WHERE ended_at < $1;
 -- name: list_workers
 -- Return processes, newest first, with the number of their tasks.
 SELECT id, name, service, host, boot, pid, version, queues, slots, started_at, seen_at, draining_at, ended_at,
-       clock_timestamp() - seen_at AS silent_seconds,
+       clock_timestamp() - seen_at AS silent_seconds, jobs, kinds, tenuto.process_state(workers) AS state,
        (SELECT count(*) FROM tenuto.tasks WHERE state = 'running' AND worker_id = workers.id) AS running_count
 FROM tenuto.workers
 WHERE $1 OR ended_at IS NULL
@@ -127,17 +133,21 @@ WHERE name = $1
 RETURNING name;
 
 -- name: list_queues
--- Return all queues that have settings or open tasks, with task counts.
+-- Return all queues that have settings or open tasks, with task counts and the jobs that no live worker knows.
+WITH unknown AS MATERIALIZED (
+    SELECT queue, name FROM tenuto.unknown_jobs(1000)
+)
 SELECT coalesce(queues.name, counted.queue) AS name, queues.max_running, queues.paused_at, queues.paused_by,
        queues.reason, coalesce(counted.queued, 0) AS queued_count, coalesce(counted.scheduled, 0) AS scheduled_count,
        coalesce(counted.running, 0) AS running_count, counted.oldest_due_at,
        (SELECT count(*)
         FROM tenuto.workers
         WHERE workers.service = 'worker'
-          AND workers.ended_at IS NULL
-          AND workers.draining_at IS NULL
-          AND workers.seen_at > clock_timestamp() - $2::interval
-          AND coalesce(queues.name, counted.queue) = ANY (workers.queues)) AS worker_count
+          AND tenuto.process_state(workers) = 'alive'
+          AND coalesce(queues.name, counted.queue) = ANY (workers.queues)) AS worker_count,
+       ARRAY(
+           SELECT unknown.name FROM unknown WHERE unknown.queue = counted.queue ORDER BY unknown.name
+       ) AS unknown_jobs
 FROM tenuto.queues
 FULL JOIN (
     SELECT queue,

@@ -60,13 +60,15 @@ class InlineWorker:
         self._delivered: deque[AttemptResult] = deque()
         self._held: list[HeldAttempt] = []
         self._sequence = count()
+        self._jobs = jobs
         self._runner = Runner(jobs, database.clock, self._deliver, threads=slots)
 
     async def start(self) -> None:
         registration = ProcessRegistration(
-            self._id, f"test-{self._id}", "worker", "test", "test", os.getpid(), __version__, [], self._slots
-        )
-        await workers.register_process(self._database, registration, holds_name_lock=True, silence_limit=LEASE_DURATION)
+            self._id, f"test-{self._id}", "worker", "test", "test", os.getpid(), __version__, [], self._slots,
+            LEASE_DURATION, self._jobs.known_handlers(),
+        )  # fmt: skip
+        await workers.register_process(self._database, registration, holds_name_lock=True, reserved_for=LEASE_DURATION)
         OutputCapture.start()
         self._runner.start()
 
@@ -116,7 +118,9 @@ class InlineWorker:
             await store.promote_due_tasks(self._database, now, found.queues)
         claim = store.claim_limited_tasks if found.has_limits else store.claim_tasks
         claimed_at = monotonic_seconds()
-        claimed: list[Task] = await claim(self._database, self._id, found.queues, free, LEASE_DURATION)
+        claimed: list[Task] = await claim(
+            self._database, self._id, found.queues, free, LEASE_DURATION, known=self._jobs.known_handlers()
+        )
         checkpoints = partial(DatabaseStepCheckpoints, self._database)
         contexts = [Context(task, self._database.connection, checkpoints) for task in claimed]
         attempts = [

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from tenuto.clock import DatabaseClock, monotonic_seconds
 from tenuto.jobs.runner import AttemptResult
+from tenuto.model.known_handlers import KnownHandlers
 from tenuto.model.tasks import Task
 from tenuto.observability.process_metrics import process_metrics
 from tenuto.postgres.database import Database
@@ -125,30 +126,30 @@ class Fetcher:
         process_metrics.record_poll()
         self.policy.finish_refresh(result)
 
-    async def claim(self, limit: int, excluded: Collection[UUID]) -> Claim:
-        """Claim up to ``limit`` tasks, most urgent first."""
+    async def claim(self, limit: int, excluded: Collection[UUID], known: KnownHandlers) -> Claim:
+        """Claim up to ``limit`` tasks of known jobs and step kinds, most urgent first."""
         policy, sent_at = self.policy, monotonic_seconds()
         policy.begin_claim(limit)
         try:
-            tasks = await (self._claim_limited if policy.is_limited else self._claim_unlimited)(limit, excluded)
+            tasks = await (self._claim_limited if policy.is_limited else self._claim_unlimited)(limit, excluded, known)
         except BaseException:
             policy.fail_claim()
             raise
         self._estimator.record_claim(monotonic_seconds() - sent_at)
         return Claim(tasks, limit, sent_at)
 
-    async def _claim_limited(self, limit: int, excluded: Collection[UUID]) -> list[Task]:
+    async def _claim_limited(self, limit: int, excluded: Collection[UUID], known: KnownHandlers) -> list[Task]:
         cursor = self.policy.limit_cursor
         tasks = await store.claim_limited_tasks(
-            self._database, self._worker_id, self._queues, limit, self._lease, cursor, excluded
+            self._database, self._worker_id, self._queues, limit, self._lease, cursor, excluded, known
         )
         self.policy.finish_limited_claim(tasks, limit)
         return tasks
 
-    async def _claim_unlimited(self, limit: int, excluded: Collection[UUID]) -> list[Task]:
+    async def _claim_unlimited(self, limit: int, excluded: Collection[UUID], known: KnownHandlers) -> list[Task]:
         start = self.policy.start_position()
         tasks = await store.claim_tasks(
-            self._database, self._worker_id, self._queues, limit, self._lease, start, excluded
+            self._database, self._worker_id, self._queues, limit, self._lease, start, excluded, known
         )
         self.policy.finish_claim(tasks, limit, start)
         return tasks

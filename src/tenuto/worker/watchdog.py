@@ -34,7 +34,7 @@ TICK_SECONDS = 0.5
 SAFETY_FRACTION = 0.2
 """The last fifth of a lease is reserved for stopping code whose lease could not be renewed."""
 MAX_HEARTBEAT_INTERVAL_SECONDS = 10.0
-"""Upper bound of the heartbeat interval, however long the leases: after a minute without one a worker is stale."""
+"""Upper bound of the heartbeat interval, however long the leases."""
 
 log = Log("tenuto.watchdog")
 
@@ -54,6 +54,15 @@ class WorkerTiming:
 
 
 DEFAULT_TIMING = WorkerTiming()
+
+
+def _renewal_interval_seconds(lease: timedelta) -> float:
+    return lease.total_seconds() / 6
+
+
+def heartbeat_interval_seconds(lease: timedelta) -> float:
+    """Return the interval between the heartbeats of a worker with this lease."""
+    return min(_renewal_interval_seconds(lease), MAX_HEARTBEAT_INTERVAL_SECONDS)
 
 
 class Watchdog:
@@ -81,9 +90,9 @@ class Watchdog:
         self._on_declared_dead = on_declared_dead
         self._behind_pooler = behind_pooler
         self._check_for_stalls = check_for_stalls
-        self._renew_seconds = lease.total_seconds() / 6
+        self._renew_seconds = _renewal_interval_seconds(lease)
         self._tick_seconds = min(TICK_SECONDS, lease.total_seconds() * SAFETY_FRACTION / 8)
-        self._heartbeat_seconds = min(self._renew_seconds, MAX_HEARTBEAT_INTERVAL_SECONDS)
+        self._heartbeat_seconds = heartbeat_interval_seconds(lease)
         self._thread = threading.Thread(target=self._run_thread, name="tenuto-watchdog", daemon=True)
         self._stopping = False
         self._cancellation_check_requested = False

@@ -24,6 +24,7 @@ from tenuto.jobs.runner import AttemptResult
 from tenuto.logs import Log
 from tenuto.maintenance.recovery import recover_tasks_of_worker
 from tenuto.model import validation
+from tenuto.model.known_handlers import KnownHandlers
 from tenuto.model.tasks import Settlement, Task
 from tenuto.observability.process_metrics import process_metrics
 from tenuto.postgres.database import Database
@@ -41,7 +42,14 @@ from tenuto.worker.fetcher import Claim, Fetcher, PrefetchEstimator
 from tenuto.worker.limit_handoff import LimitHandoff, confirm_successors
 from tenuto.worker.slots import ReclaimedTasks, SlotPool
 from tenuto.worker.step_checkpoints import DatabaseStepCheckpoints
-from tenuto.worker.watchdog import DEFAULT_TIMING, SAFETY_FRACTION, Watchdog, WorkerTiming, exit_after_losing_control
+from tenuto.worker.watchdog import (
+    DEFAULT_TIMING,
+    SAFETY_FRACTION,
+    Watchdog,
+    WorkerTiming,
+    exit_after_losing_control,
+    heartbeat_interval_seconds,
+)
 
 log = Log("tenuto.worker")
 
@@ -67,6 +75,8 @@ class Worker:
         self.finished_count = 0
         """Attempts that ended here and are settled: written, rejected as stale, or left to the recovery sweep."""
         self._database = database
+        self._jobs = jobs
+        self._registered_handlers: KnownHandlers | None = None
         self._write_health_file = write_health_file
         self._clock: DatabaseClock = database.clock
         self._lease = timedelta(seconds=settings.lease_seconds)
@@ -145,6 +155,14 @@ class Worker:
                 remedy="start it again; if it was neither suspended nor disconnected, check that its name is unique",
             )
 
+    def unserved_jobs(self) -> dict[str, list[str]]:
+        """Return the known jobs whose queue this worker does not serve, by queue."""
+        found: dict[str, list[str]] = {}
+        for name, job in sorted(self._jobs.jobs_by_name.items()):
+            if job.options.queue not in self._queues:
+                found.setdefault(job.options.queue, []).append(name)
+        return found
+
     async def wait_until_ready(self, running: asyncio.Task[None]) -> None:
         """Wait until the worker accepts work, or has failed to start."""
         await polling_loop.wait_for_event_of_task(self._ready, running)
@@ -167,8 +185,18 @@ class Worker:
 
     async def _register(self) -> None:
         await partitions.ensure_partitions(self._database, self._clock.now())
-        slots, silence = self.settings.slots, self._lease * 2
-        previous = await register_process(self._database, self.identity, self._queues, slots, silence_limit=silence)
+        self._jobs.load_more_kinds()
+        handlers = self._jobs.known_handlers()
+        previous = await register_process(
+            self._database,
+            self.identity,
+            self._queues,
+            self.settings.slots,
+            reserved_for=self._lease * 2,
+            heartbeat_seconds=heartbeat_interval_seconds(self._lease),
+            handlers=handlers,
+        )
+        self._registered_handlers = handlers
         if previous is not None:
             recovered_count = await recover_tasks_of_worker(self._database, previous, self._clock.now())
             log.info("tasks of previous process recovered", tasks=recovered_count)
@@ -181,6 +209,8 @@ class Worker:
         self._listener.start()
         self._ready.set()
         log.info("worker started", name=self.identity.name, queues=self._queues, slots=self.settings.slots)
+        if unserved := self.unserved_jobs():
+            log.info("jobs of other queues not served by this worker", jobs=unserved)
 
     async def _shut_down(self) -> None:
         process_metrics.record_worker_stopped()
@@ -231,10 +261,19 @@ class Worker:
         self._write_health_file()
         self._wake.clear()
         await self._fetcher.refresh_if_due()
+        await self._register_new_handlers()
         if self._oldest_unstarted_at() + self._timing.max_prefetch_seconds <= monotonic_seconds():
             await self._return_unstarted()  # long tasks occupy the slots: other workers may run these tasks sooner
         limit = self._claim_limit()
-        return await self._fetcher.claim(limit, self._reclaimed.ids) if limit else None
+        return await self._fetcher.claim(limit, self._reclaimed.ids, self._jobs.known_handlers()) if limit else None
+
+    async def _register_new_handlers(self) -> None:
+        """Update the registration if the program has registered further jobs since."""
+        handlers = self._jobs.known_handlers()
+        if handlers is not self._registered_handlers:
+            await workers.update_handlers(self._database, self.identity.id, handlers)
+            self._registered_handlers = handlers
+            self._fetcher.rescan()
 
     def _claim_limit(self) -> int:
         prefetch_count = self._estimator.prefetch_count(self.settings.claim_batch)
@@ -271,8 +310,9 @@ class Worker:
             return
         sent_at = monotonic_seconds()
         tasks = await store.claim_standby_tasks(
-            self._database, self.identity.id, last_claimed, count, self._lease, self._reclaimed.ids
-        )
+            self._database, self.identity.id, last_claimed, count, self._lease, self._reclaimed.ids,
+            self._jobs.known_handlers(),
+        )  # fmt: skip
         self._estimator.record_claim(monotonic_seconds() - sent_at)
         if len(tasks) < count:
             self._handoff.record_no_candidates()
@@ -289,7 +329,7 @@ class Worker:
         free_count = self._slots.free_count - policy.slots_in_flight
         if free_count <= 0 or self.stopping or policy.may_have_tasks:
             return None
-        return NextGroupClaim(self.identity.id, self._lease, self._queues, free_count)
+        return NextGroupClaim(self.identity.id, self._lease, self._queues, free_count, self._jobs.known_handlers())
 
     def _on_notification(self, notification: str) -> None:
         kind, _, details = notification.partition(" ")

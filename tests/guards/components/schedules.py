@@ -299,7 +299,19 @@ GUARDS = (
         Remove(),
         "races/test_execution_guards.py::test_worker_declared_dead_starts_no_next_group",
     ),
+    guard(
+        "executions.known_handler",
+        "A worker claims only those steps of the next group whose jobs and step kinds it knows.",
+        Replace("THEN $9::jsonb ? name", "THEN $9::jsonb IS NOT NULL"),
+        "worker/test_known_jobs.py::test_step_of_an_unknown_job_waits_for_a_worker_that_knows_it",
+    ),
     # --- fast_advance
+    guard(
+        "fast_advance.known_handler",
+        "The single-statement advance claims only steps whose jobs and step kinds the worker knows.",
+        Replace("THEN $16::jsonb ? name", "THEN $16::jsonb IS NOT NULL"),
+        "worker/test_known_jobs.py::test_step_of_an_unknown_job_waits_for_a_worker_that_knows_it",
+    ),
     guard(
         "fast_advance.execution_lock",
         "The single-statement advance locks the execution.",

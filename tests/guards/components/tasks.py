@@ -92,6 +92,19 @@ GUARDS = (
         places=3,
     ),
     guard(
+        "claim.known_handler",
+        "A worker claims only tasks of jobs and step kinds that it knows.",
+        Replace("THEN $9::jsonb ? free.name", "THEN $9::jsonb IS NOT NULL"),
+        "worker/test_known_jobs.py::test_claim_takes_only_known_jobs_and_step_kinds",
+    ),
+    guard(
+        "claim.known_handler_under_limits",
+        "A worker claims only tasks of jobs and step kinds that it knows, under limits too.",
+        Replace("THEN $8::jsonb ? free.name", "THEN $8::jsonb IS NOT NULL"),
+        "worker/test_known_jobs.py::test_claim_takes_only_known_jobs_and_step_kinds",
+        places=3,
+    ),
+    guard(
         "claim.new_fence",
         "Every claim increments the fence of the task.",
         Remove(),
@@ -182,6 +195,12 @@ GUARDS = (
         "A task on its last chance is not a standby task.",
         Remove(),
         "maintenance/test_recovery.py::test_last_chance_task_blocks_no_other_and_is_not_claimed_as_standby",
+    ),
+    guard(
+        "standby.known_handler",
+        "A standby task is one of a job or step kind that the worker knows.",
+        Replace("THEN $9::jsonb ? picked.name", "THEN $9::jsonb IS NOT NULL"),
+        "worker/test_known_jobs.py::test_standby_claim_takes_only_known_jobs",
     ),
     guard(
         "standby.behind_last_chance_task",

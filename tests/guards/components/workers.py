@@ -146,6 +146,12 @@ GUARDS = (
         Replace("BaseException", "ZeroDivisionError"),
         "jobs/test_outcomes.py::test_error_with_broken_class_fails_the_attempt",
     ),
+    guard(
+        "attempts.unknown_job_is_not_an_attempt",
+        "A task whose job the claiming process does not know is deferred without an attempt.",
+        Condition("False"),
+        "jobs/test_outcomes.py::test_unregistered_job_is_deferred_without_an_attempt",
+    ),
     # --- isolation
     guard(
         "isolation.dead_child",

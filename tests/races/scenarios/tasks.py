@@ -134,7 +134,7 @@ async def recover_own(db: Database, scenario: Scenario) -> None:
 async def register(db: Database, scenario: Scenario) -> None:
     for what in ("a first life", "a second life"):
         registration = ProcessRegistration(scenario.id(what), "ann", "worker", "here", "boot", 1, "0", ["default"], 1)
-        await workers.register_process(db, registration, holds_name_lock=True, silence_limit=LEASE)
+        await workers.register_process(db, registration, holds_name_lock=True, reserved_for=LEASE)
 
 
 async def replace_silent_process(db: Database, scenario: Scenario) -> None:
@@ -142,7 +142,7 @@ async def replace_silent_process(db: Database, scenario: Scenario) -> None:
         registration = ProcessRegistration(
             scenario.id(f"bob {what}"), "bob", "worker", what, "boot", 1, "0", ["default"], 1
         )
-        await workers.register_process(db, registration, holds_name_lock=True, silence_limit=timedelta())
+        await workers.register_process(db, registration, holds_name_lock=True, reserved_for=timedelta())
 
 
 async def heartbeat_and_leave(db: Database, scenario: Scenario) -> None:

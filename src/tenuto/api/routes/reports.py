@@ -61,6 +61,9 @@ OVERVIEW = {
         }
     ],
     "paused": [{"kind": "queue", "id": "mail", "name": "mail", "paused_by": "ana", "reason": "server down"}],
+    "unknown_jobs": [
+        {"queue": "default", "kind": "job", "name": "fresh", "task_count": 12, "oldest_due_at": "2031-05-17T04:00:00Z"}
+    ],
     "silent_processes": [{"name": "box-3", "service": "worker", "silent_seconds": 74.0, "running_count": 7}],
     "late_runs": [],
     "unserved_queues": [],

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -75,6 +75,7 @@ async def run_all_services(
             f"database   {_database_text(app)}",
             f"worker     {worker.identity.name}: {settings.slots} slots, queues {queues}",
             *([f"jobs       {jobs}"] if jobs else []),
+            *_describe_unserved_jobs(worker.unserved_jobs(), settings.queues),
             "stop with Ctrl-C",
         )
 
@@ -113,6 +114,14 @@ async def run_worker(session: Session, prune: Prune = False, **options: Any) -> 
     await session.app.run_worker(prune=prune, **options)
 
 
+def _describe_unserved_jobs(unserved: Mapping[str, Sequence[str]], served: Sequence[str]) -> list[str]:
+    """Name jobs whose tasks would wait for another worker."""
+    if not unserved:
+        return []
+    jobs = "; ".join(f"{', '.join(names)} (queue {queue})" for queue, names in unserved.items())
+    return [f"not served {jobs}; serve all queues with --queues {','.join([*served, *unserved])}"]
+
+
 def _warn_without_jobs(session: Session) -> None:
     """Built-in steps need no app, but an operator who meant to name one should learn that it is missing."""
     if session.app.jobs.jobs_by_name:
@@ -130,7 +139,7 @@ def _warn_without_jobs(session: Session) -> None:
 async def list_workers(app: Tenuto, all: bool) -> Sequence[Any]:
     """List workers and schedulers, newest first.
 
-    A process that has not reported in time is stale. Its tasks are recovered when their leases end.
+    A process that missed three heartbeats is dead. Its tasks are recovered when their leases end.
     """
     return await app.workers(ended=all)
 

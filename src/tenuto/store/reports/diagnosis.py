@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Annotated, Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
 from tenuto.model.tasks import TaskState
-from tenuto.model.worker_states import WorkerState, worker_state
+from tenuto.model.worker_states import WorkerState
 from tenuto.postgres.database import Database, Row
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.records import FromInterval, FromJson, RowMapper
@@ -53,6 +53,8 @@ class DiagnosedTask:
 
     id: UUID
     state: TaskState
+    kind: str
+    name: str
     queue: str
     rank: int
     run_at: datetime
@@ -129,6 +131,8 @@ class QueueWorker:
     running_count: int
     """The number of occupied slots."""
     state: WorkerState
+    knows_job: bool
+    """Whether it knows the job or step kind of the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,12 +186,7 @@ _RUNNING_TASKS = RowMapper(
     unmapped=("total_count",),
 )
 _LIMITED_TASKS = RowMapper(RunningTask, SQL.list_running_with_limit_key, unmapped=("total_count", "limit_max"))
-_QUEUE_WORKERS = RowMapper(
-    QueueWorker,
-    SQL.list_workers_of_queue,
-    computed=("state",),
-    unmapped=("service", "draining_at", "ended_at"),
-)
+_QUEUE_WORKERS = RowMapper(QueueWorker, SQL.list_workers_of_queue)
 _QUEUE_CAPACITIES = RowMapper(QueueCapacity, SQL.list_queue_capacities)
 
 
@@ -243,19 +242,15 @@ async def count_tasks_ahead(
     return min(found, max_count)
 
 
-async def list_workers_of_queue(database: Database, queue: str) -> list[QueueWorker]:
-    """Return the live workers of a queue, including draining and silent ones."""
-    return [
-        _QUEUE_WORKERS.one(
-            row, state=worker_state(row["service"], row["silent_seconds"], row["draining_at"], row["ended_at"])
-        )
-        for row in await database.fetch_all(SQL.list_workers_of_queue, queue, MAX_LISTED_WORKERS)
-    ]
+async def list_workers_of_queue(database: Database, queue: str, kind: str, name: str) -> list[QueueWorker]:
+    """Return the workers of a queue, including draining and dead ones, and whether they know a job or step kind."""
+    rows = await database.fetch_all(SQL.list_workers_of_queue, queue, MAX_LISTED_WORKERS, kind, name)
+    return _QUEUE_WORKERS.all(rows)
 
 
-async def list_queue_capacities(database: Database, silence_limit: timedelta) -> list[QueueCapacity]:
+async def list_queue_capacities(database: Database) -> list[QueueCapacity]:
     """Return the slots and the limit of every queue that has either."""
-    return _QUEUE_CAPACITIES.all(await database.fetch_all(SQL.list_queue_capacities, silence_limit))
+    return _QUEUE_CAPACITIES.all(await database.fetch_all(SQL.list_queue_capacities))
 
 
 def _to_sample(mapper: RowMapper[T], rows: Sequence[Row], limit_max: int | None = None) -> Sample[T]:

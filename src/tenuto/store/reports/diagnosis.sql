@@ -1,7 +1,7 @@
 -- name: load_tasks
 -- Return open tasks with everything that may delay them: execution, awaited execution, queue, manifest, manifest
 -- group, all manifests, batch, worker.
-SELECT task.id, task.state, task.queue, task.rank, task.run_at, task.policy, task.failures, task.losses,
+SELECT task.id, task.state, task.kind, task.name, task.queue, task.rank, task.run_at, task.policy, task.failures, task.losses,
        task.claimed_at, task.limit_key, task.limit_max, task.progress, task.cancel_at,
        task.cancel_name, task.execution_id, task.group_index, task.step_index, task.waits_for, task.standby,
        task.manifest_id, task.limit_group, task.batch_id, task.last_chance,
@@ -109,8 +109,10 @@ SELECT (
 ) AS before;
 
 -- name: list_workers_of_queue
--- Return the live workers of a queue with the number of their occupied slots; standby tasks occupy none.
-SELECT workers.id, workers.name, workers.service, workers.slots, workers.draining_at, workers.ended_at,
+-- Return the workers of a queue that have not ended, with the number of their occupied slots (standby tasks occupy
+-- none) and whether they know the job or step kind ($3, $4).
+SELECT workers.id, workers.name, workers.slots, tenuto.process_state(workers) AS state,
+       tenuto.knows_handler(workers, $3, $4) AS knows_job,
        clock_timestamp() - workers.seen_at AS silent_seconds, coalesce(held.running, 0) AS running_count
 FROM tenuto.workers
 LEFT JOIN (
@@ -124,15 +126,14 @@ ORDER BY workers.name, workers.id
 LIMIT $2;
 
 -- name: list_queue_capacities
--- For every queue that has a live worker, a limit or a pause, return the slots of the workers seen within $1, and the
--- limit.
+-- For every queue that has a live worker, a limit or a pause, return the slots of the live workers, and the limit.
 SELECT coalesce(served.queue, queues.name) AS queue, coalesce(served.slots, 0) AS slots, queues.max_running,
        queues.paused_at IS NOT NULL AS paused
 FROM (
     SELECT queue, sum(slots) AS slots
     FROM tenuto.workers
     CROSS JOIN unnest(queues) AS queue
-    WHERE ended_at IS NULL AND draining_at IS NULL AND seen_at > clock_timestamp() - $1::interval
+    WHERE tenuto.process_state(workers) = 'alive'
     GROUP BY queue
 ) AS served
 FULL JOIN tenuto.queues ON queues.name = served.queue

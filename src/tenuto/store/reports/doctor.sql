@@ -320,8 +320,8 @@ ORDER BY queues.name
 LIMIT $1;
 
 -- name: queue_without_worker
--- Queues with queued tasks but without a worker seen within $1. The queues are found by loose index scans, and
--- counting stops at a thousand.
+-- Queues with queued tasks but without a live worker. The queues are found by loose index scans, and counting stops at
+-- a thousand.
 WITH RECURSIVE plain AS (
     SELECT min(queue) AS queue FROM tenuto.tasks WHERE state = 'queued' AND limit_key IS NULL
     UNION ALL
@@ -353,41 +353,53 @@ WHERE found.queue IS NOT NULL
       SELECT
       FROM tenuto.workers
       WHERE workers.service = 'worker'
-        AND workers.ended_at IS NULL
-        AND workers.seen_at > clock_timestamp() - $1::interval
+        AND tenuto.process_state(workers) IN ('alive', 'draining')
         AND found.queue = ANY (workers.queues)
   )
 ORDER BY found.queue
+LIMIT $1;
+
+-- name: job_without_worker
+-- Jobs and step kinds with due tasks that no live worker of their queue knows, among the first $1 tasks of each queue.
+SELECT queue, CASE kind WHEN 'job' THEN 'job ' ELSE 'step kind ' END || name AS job,
+       CASE WHEN task_count >= $1::integer THEN task_count || ' or more' ELSE task_count::text END AS tasks
+FROM tenuto.unknown_jobs($1::integer)
+ORDER BY queue, kind, name
 LIMIT $2;
 
 -- name: task_waits_beside_idle_worker
--- Queues whose first task has been queued for longer than $1 while a worker of the queue, seen within $2, has free
--- slots. Paused queues, full queues and tasks with a limit key have a reason to wait. Under load several tasks are
--- first for a moment while a worker has free slots; only a task that is still first when the query is repeated was
--- left waiting.
-WITH idle AS (
-    SELECT workers.name, workers.queues, workers.slots
+-- Queues whose first task has been queued for longer than $1 while a live worker of the queue that knows its job has
+-- free slots; among the first $2 tasks of each queue. Paused queues, full queues and tasks with a limit key have a
+-- reason to wait. Under load several tasks are first for a moment while a worker has free slots; only a task that is
+-- still first when the query is repeated was left waiting.
+WITH idle AS MATERIALIZED (
+    SELECT workers.*
     FROM tenuto.workers
     WHERE workers.service = 'worker'
-      AND workers.ended_at IS NULL
-      AND workers.draining_at IS NULL
       AND workers.started_at < clock_timestamp() - $1::interval
-      AND workers.seen_at > clock_timestamp() - $2::interval
+      AND tenuto.process_state(workers) = 'alive'
       AND workers.slots > (SELECT count(*) FROM tenuto.tasks WHERE state = 'running' AND worker_id = workers.id)
 ), served AS (
-    SELECT queue, min(idle.name) AS worker
+    SELECT DISTINCT queue
     FROM idle, unnest(idle.queues) AS queue
-    GROUP BY queue
 )
-SELECT served.queue, served.worker, foremost.id AS task,
+SELECT served.queue, foremost.worker, foremost.id AS task,
        round(extract(epoch FROM clock_timestamp() - foremost.run_at))::bigint AS seconds
 FROM served
 LEFT JOIN tenuto.queues ON queues.name = served.queue
 CROSS JOIN LATERAL (
-    SELECT id, run_at
-    FROM tenuto.tasks
-    WHERE state = 'queued' AND limit_key IS NULL AND tasks.queue = served.queue
-    ORDER BY rank, run_at, id
+    SELECT first_tasks.id, first_tasks.run_at, min(idle.name) AS worker
+    FROM (
+        SELECT id, run_at, rank, kind, tasks.name
+        FROM tenuto.tasks
+        WHERE state = 'queued' AND limit_key IS NULL AND tasks.queue = served.queue
+        ORDER BY rank, run_at, id
+        LIMIT $2::integer
+    ) AS first_tasks
+    JOIN tenuto.workers AS idle ON idle.id IN (SELECT id FROM idle)
+        AND served.queue = ANY (idle.queues) AND tenuto.knows_handler(idle, first_tasks.kind, first_tasks.name)
+    GROUP BY first_tasks.id, first_tasks.run_at, first_tasks.rank
+    ORDER BY first_tasks.rank, first_tasks.run_at, first_tasks.id
     LIMIT 1
 ) AS foremost
 WHERE queues.paused_at IS NULL
@@ -629,8 +641,7 @@ ORDER BY step.id
 LIMIT $1;
 
 -- name: schedule_overdue
--- Schedules that were due longer than $1 ago and were not fired, although a scheduler seen within $2 has been running
--- as long.
+-- Schedules that were due longer than $1 ago and were not fired, although a live scheduler has been running as long.
 SELECT schedule.name, alive.name AS scheduler,
        round(extract(epoch FROM clock_timestamp() - schedule.next_run_at))::bigint AS seconds
 FROM tenuto.schedules AS schedule
@@ -638,15 +649,14 @@ CROSS JOIN (
     SELECT min(name) AS name
     FROM tenuto.workers
     WHERE service = 'scheduler'
-      AND ended_at IS NULL
-      AND seen_at > clock_timestamp() - $2::interval
+      AND tenuto.process_state(workers) = 'alive'
       AND started_at < clock_timestamp() - $1::interval
 ) AS alive
 WHERE schedule.enabled
   AND schedule.next_run_at < clock_timestamp() - $1::interval
   AND alive.name IS NOT NULL
 ORDER BY schedule.next_run_at, schedule.name
-LIMIT $3;
+LIMIT $2;
 
 -- name: schedule_without_next_run
 -- Enabled schedules without a next run, changed longer than $1 ago.

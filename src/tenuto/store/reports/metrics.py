@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from tenuto.model.worker_states import STALE_AFTER
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.records import RowMapper
@@ -18,8 +17,8 @@ _SET_SHORT_TIMEOUTS = (
     " SET LOCAL jit = off; SET LOCAL enable_seqscan = off"
 )
 RECENT_WINDOW = timedelta(minutes=1)
-SILENT_AFTER = timedelta(seconds=120)
-"""A service without a heartbeat for this long does not count as live."""
+UNKNOWN_JOB_SAMPLE = 1000
+"""How many of the first due tasks of each queue are searched for unknown jobs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +67,21 @@ class ServiceProcesses:
 
     service: str
     alive_count: int
-    silent_count: int
+    dead_count: int
     slots: int
     heartbeat_age_seconds: float
     """Time since the latest heartbeat."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownJobTasks:
+    """Due tasks of a job or step kind that no live worker of their queue knows."""
+
+    queue: str
+    kind: str
+    name: str
+    task_count: int
+    oldest_due_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +125,7 @@ class DatabaseMetrics:
     executions: OpenExecutions
     due: list[DueDefinitions]
     services: list[ServiceProcesses]
+    unknown_jobs: list[UnknownJobTasks]
     repairs: list[RepairCount]
     recent: list[RecentAttempts]
     stopped: list[StoppedDefinition]
@@ -126,6 +137,7 @@ _RUNNING = RowMapper(RunningTasks, SQL.count_running_by_queue)
 _EXECUTIONS = RowMapper(OpenExecutions, SQL.count_open_executions)
 _DUE = RowMapper(DueDefinitions, SQL.count_due_definitions)
 _SERVICES = RowMapper(ServiceProcesses, SQL.list_services)
+_UNKNOWN_JOBS = RowMapper(UnknownJobTasks, SQL.list_unknown_jobs)
 _REPAIRS = RowMapper(RepairCount, SQL.list_repairs)
 _RECENT = RowMapper(RecentAttempts, SQL.summarise_recent_attempts)
 _OVERDUE_SCHEDULES = RowMapper(OverdueSchedule, SQL.find_most_overdue_schedule)
@@ -139,18 +151,24 @@ async def load_metrics(database: Database) -> DatabaseMetrics:
 async def _load_metrics(connection: Connection) -> DatabaseMetrics:
     await connection.execute(_SET_SHORT_TIMEOUTS)
     return DatabaseMetrics(
-        queued=_QUEUED.all(await connection.fetch(SQL.count_queued_by_queue, STALE_AFTER["worker"])),
+        queued=_QUEUED.all(await connection.fetch(SQL.count_queued_by_queue)),
         running=_RUNNING.all(await connection.fetch(SQL.count_running_by_queue)),
         scheduled_count=await connection.fetchval(SQL.count_scheduled),
         waiting_count=await connection.fetchval(SQL.count_waiting),
         open_dead_letter_count=await connection.fetchval(SQL.count_open_dead_letters),
         executions=_EXECUTIONS.all(await connection.fetch(SQL.count_open_executions))[0],
         due=_DUE.all(await connection.fetch(SQL.count_due_definitions)),
-        services=_SERVICES.all(await connection.fetch(SQL.list_services, SILENT_AFTER)),
+        services=_SERVICES.all(await connection.fetch(SQL.list_services)),
+        unknown_jobs=await list_unknown_jobs(connection),
         repairs=_REPAIRS.all(await connection.fetch(SQL.list_repairs)),
         recent=_RECENT.all(await connection.fetch(SQL.summarise_recent_attempts, RECENT_WINDOW)),
         stopped=await list_stopped_definitions(connection, per_kind=1),
     )
+
+
+async def list_unknown_jobs(connection: Connection) -> list[UnknownJobTasks]:
+    """Return the jobs and step kinds with due tasks that no live worker of their queue knows."""
+    return _UNKNOWN_JOBS.all(await connection.fetch(SQL.list_unknown_jobs, UNKNOWN_JOB_SAMPLE))
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,8 +193,8 @@ async def load_liveness_signs(database: Database) -> LivenessSigns:
         await connection.execute(_SET_SHORT_TIMEOUTS)
         return LivenessSigns(
             _OVERDUE_SCHEDULES.optional(await connection.fetchrow(SQL.find_most_overdue_schedule)),
-            _SERVICES.all(await connection.fetch(SQL.list_services, SILENT_AFTER)),
-            await connection.fetchval(SQL.misses_scheduler, STALE_AFTER["scheduler"]),
+            _SERVICES.all(await connection.fetch(SQL.list_services)),
+            await connection.fetchval(SQL.misses_scheduler),
         )
 
     return await database.transaction(load, tries=1)

@@ -2,13 +2,13 @@
 
 -- name: count_queued_by_queue
 -- Count the queued tasks of each queue, and how long the oldest has been due. Two branches, because tasks with a
--- limit key have their own index. With the number of workers of the queue that were seen within $1.
+-- limit key have their own index. With the number of live workers of the queue.
 SELECT queue, sum(waiting)::bigint AS count,
        greatest(0, extract(epoch FROM now() - min(oldest)))::double precision AS oldest_seconds,
        (SELECT count(*)
         FROM tenuto.workers
-        WHERE service = 'worker' AND ended_at IS NULL AND draining_at IS NULL
-          AND seen_at > now() - $1::interval AND free.queue = ANY (queues)) AS worker_count
+        WHERE service = 'worker' AND tenuto.process_state(workers) = 'alive' AND free.queue = ANY (queues)
+       ) AS worker_count
 FROM (
     SELECT queue, count(*) AS waiting, min(run_at) AS oldest
     FROM tenuto.tasks
@@ -92,7 +92,7 @@ ORDER BY next_run_at, id
 LIMIT 1;
 
 -- name: misses_scheduler
--- Return whether work is planned that only a scheduler starts, schedulers were registered, and none was seen within $1.
+-- Return whether work is planned that only a scheduler starts, schedulers were registered, and none is alive.
 SELECT (
     EXISTS (SELECT FROM tenuto.schedules WHERE enabled AND next_run_at IS NOT NULL)
     OR EXISTS (SELECT FROM tenuto.manifests WHERE enabled AND next_run_at IS NOT NULL)
@@ -100,22 +100,29 @@ SELECT (
   AND NOT EXISTS (
     SELECT
     FROM tenuto.workers
-    WHERE service = 'scheduler' AND ended_at IS NULL AND seen_at > now() - $1::interval
+    WHERE service = 'scheduler' AND tenuto.process_state(workers) = 'alive'
 ) AS misses_scheduler;
 
 -- name: list_services
 -- Return for each kind of service the number of processes, the slots of those that claim tasks, and the time since
 -- the latest heartbeat.
 SELECT service,
-       count(*) FILTER (WHERE seen_at > now() - $1::interval) AS alive_count,
-       count(*) FILTER (WHERE seen_at <= now() - $1::interval) AS silent_count,
-       coalesce(sum(slots) FILTER (WHERE seen_at > now() - $1::interval AND draining_at IS NULL), 0) AS slots,
+       count(*) FILTER (WHERE tenuto.process_state(workers) IN ('alive', 'draining')) AS alive_count,
+       count(*) FILTER (WHERE tenuto.process_state(workers) = 'dead') AS dead_count,
+       coalesce(sum(slots) FILTER (WHERE tenuto.process_state(workers) = 'alive'), 0) AS slots,
        extract(epoch FROM now() - max(seen_at))::double precision AS heartbeat_age_seconds
 FROM tenuto.workers
 WHERE ended_at IS NULL
 GROUP BY service
 ORDER BY service
 LIMIT 10;
+
+-- name: list_unknown_jobs
+-- Return the jobs and step kinds that no live worker of their queue knows, among the first $1 due tasks of each queue.
+SELECT queue, kind, name, task_count, oldest_due_at
+FROM tenuto.unknown_jobs($1::integer)
+ORDER BY task_count DESC, queue, kind, name
+LIMIT 100;
 
 -- name: list_repairs
 -- Return the number of repairs of each kind since the schema was created.

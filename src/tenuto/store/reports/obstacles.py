@@ -6,14 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tenuto.model.obstacles import DefinitionKind, Obstacle, ObstacleKind
-from tenuto.model.worker_states import STALE_AFTER
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.records import RowMapper
 
 SQL = load_statements(__file__)
-
-_SILENCE = (STALE_AFTER["worker"], STALE_AFTER["scheduler"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +41,7 @@ async def list_stopped_definitions(
 ) -> list[StoppedDefinition]:
     """Return enabled schedules and manifests that have an obstacle, the first ``per_kind`` of each kind."""
     fetch = connection.fetch_all if isinstance(connection, Database) else connection.fetch
-    return _STOPPED.all(await fetch(SQL.list_stopped_definitions, *_SILENCE, definition, keys, per_kind))
+    return _STOPPED.all(await fetch(SQL.list_stopped_definitions, definition, keys, per_kind))
 
 
 async def find_obstacles(
@@ -62,5 +59,5 @@ async def list_undeclared(
     database: Database, definition: DefinitionKind, declared: Sequence[str], limit: int = 1000
 ) -> list[str]:
     """Return definitions from code that are neither among ``declared`` nor declared by a running app."""
-    rows = await database.fetch_all(SQL.list_undeclared, *_SILENCE, definition, list(declared), limit)
+    rows = await database.fetch_all(SQL.list_undeclared, definition, list(declared), limit)
     return [row["key"] for row in rows]

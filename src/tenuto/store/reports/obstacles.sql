@@ -1,14 +1,13 @@
--- What stops enabled schedules and manifests. A worker that was silent for $1 and a scheduler that was silent for $2 do
--- not count as running. A definition from code counts as not declared only while some running app is known.
+-- What stops enabled schedules and manifests. Dead processes do not count as running. A definition
+-- from code counts as not declared only while some running app is known.
 
 -- name: list_stopped_definitions
--- Return obstacles, of one definition type $3 and of the keys $4 if these are given: the first $5 of each kind, with the
+-- Return obstacles, of one definition type $1 and of the keys $2 if these are given: the first $3 of each kind, with the
 -- number of all.
 WITH live AS MATERIALIZED (
     SELECT service, declared_schedules, declared_manifests
     FROM tenuto.workers
-    WHERE ended_at IS NULL
-      AND seen_at > clock_timestamp() - CASE service WHEN 'scheduler' THEN $2::interval ELSE $1::interval END
+    WHERE tenuto.process_state(workers) IN ('alive', 'draining')
 ), stopped AS (
     SELECT 'manifest' AS definition, manifests.external_id AS key, 'dead_letter' AS kind, blocking.id::text AS subject
     FROM tenuto.dead_letters AS blocking
@@ -61,33 +60,32 @@ FROM (
            count(*) OVER (PARTITION BY definition, kind) AS total,
            row_number() OVER (PARTITION BY definition, kind ORDER BY key) AS place
     FROM stopped
-    WHERE ($3::text IS NULL OR definition = $3)
-      AND ($4::text[] IS NULL OR key = ANY ($4))
+    WHERE ($1::text IS NULL OR definition = $1)
+      AND ($2::text[] IS NULL OR key = ANY ($2))
 ) AS numbered
-WHERE place <= $5
+WHERE place <= $3
 ORDER BY definition, key, kind
 LIMIT 100000;
 
 -- name: list_undeclared
--- Return definitions of the type $3 from code that are neither among $4 nor declared by a running app.
+-- Return definitions of the type $1 from code that are neither among $2 nor declared by a running app.
 WITH live AS MATERIALIZED (
     SELECT service, declared_schedules, declared_manifests
     FROM tenuto.workers
-    WHERE ended_at IS NULL
-      AND seen_at > clock_timestamp() - CASE service WHEN 'scheduler' THEN $2::interval ELSE $1::interval END
+    WHERE tenuto.process_state(workers) IN ('alive', 'draining')
 )
 SELECT found.key
 FROM (
     SELECT 'schedule' AS definition, name AS key
     FROM tenuto.schedules
-    WHERE origin = 'code' AND name <> ALL ($4::text[])
+    WHERE origin = 'code' AND name <> ALL ($2::text[])
       AND NOT EXISTS (SELECT FROM live WHERE schedules.name = ANY (declared_schedules))
     UNION ALL
     SELECT 'manifest', external_id
     FROM tenuto.manifests
-    WHERE origin = 'code' AND external_id <> ALL ($4::text[])
+    WHERE origin = 'code' AND external_id <> ALL ($2::text[])
       AND NOT EXISTS (SELECT FROM live WHERE manifests.external_id = ANY (declared_manifests))
 ) AS found
-WHERE found.definition = $3
+WHERE found.definition = $1
 ORDER BY found.key
-LIMIT $5;
+LIMIT $3;

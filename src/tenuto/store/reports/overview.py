@@ -10,11 +10,14 @@ from uuid import UUID
 
 from tenuto.ids import smallest_id_at
 from tenuto.model.rollups import Dimension, floor_to_bucket
+from tenuto.model.worker_states import WorkerState
 from tenuto.postgres import read_transactions
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store import rollups
 from tenuto.store.records import FromInterval, RowMapper
+from tenuto.store.reports import metrics
+from tenuto.store.reports.metrics import UnknownJobTasks
 from tenuto.store.rollups import RollupRecord
 
 SQL = load_statements(__file__)
@@ -107,7 +110,7 @@ class LiveProcess:
     name: str
     service: str
     queues: Sequence[str]
-    draining_at: datetime | None
+    state: WorkerState
     silent_seconds: Annotated[float, FromInterval]
     """Time since the last heartbeat."""
     running_count: int
@@ -162,6 +165,7 @@ class OverviewFacts:
     processes: Sequence[LiveProcess]
     next_runs: Sequence[NextRun]
     repairs: Sequence[RecentRepair]
+    unknown_jobs: Sequence[UnknownJobTasks]
     first_steps: FirstSteps
 
 
@@ -200,6 +204,7 @@ async def load_overview_facts(database: Database) -> OverviewFacts:
             processes=_PROCESSES.all(await connection.fetch(SQL.list_processes, MAX_PROCESSES)),
             next_runs=_NEXT_RUNS.all(await connection.fetch(SQL.list_next_runs, _MAX_LATE_RUNS)),
             repairs=_REPAIRS.all(await connection.fetch(SQL.list_recent_repairs, now - _HOUR)),
+            unknown_jobs=(await metrics.list_unknown_jobs(connection))[:MAX_ITEMS],
             first_steps=_FIRST_STEPS.one(first_steps),
         )
 

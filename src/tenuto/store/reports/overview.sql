@@ -112,7 +112,8 @@ LIMIT $1;
 
 -- name: list_processes
 -- Return the processes that have not ended, with the number of their tasks and when the last lease ends.
-SELECT id, name, service, queues, draining_at, clock_timestamp() - seen_at AS silent_seconds,
+SELECT id, name, service, queues, tenuto.process_state(workers) AS state,
+       clock_timestamp() - seen_at AS silent_seconds,
        coalesce(held.task_count, 0) AS running_count, held.lease_until AS recovered_at
 FROM tenuto.workers
 LEFT JOIN (
