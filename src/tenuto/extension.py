@@ -443,6 +443,9 @@ class DefinitionList(Generic[D]):
     apply: Callable[[Connection, ListPlan, ChangeAuthor], Awaitable[None]]
     """Makes the changes in the transaction of all lists; raises `Conflict` if the database has changed since the plan.
     It runs again if the transaction is repeated. The audit entry contains ``before`` and ``after`` of the plan."""
+    check: Callable[[Connection, D, Mapping[str, Sequence[Any]]], Awaitable[None]] | None = None
+    """Checks one declaration against the database and against all declarations of the same files, given by list; raises
+    `Invalid` with the field at fault. None if `parse` checks everything."""
 
 
 # --- the extension --------------------------------------------------------------------------------------------------

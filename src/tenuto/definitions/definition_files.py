@@ -203,6 +203,10 @@ class DeclaredListEntry:
     document: Document
     path: str
 
+    @property
+    def name(self) -> str:
+        return self.path
+
     def locate_error(self, error: Invalid) -> Invalid:
         """Return an error of the entry with its location in the file."""
         return _locate(self.document, f"{self.path}.{error.field}" if error.field else self.path, error)

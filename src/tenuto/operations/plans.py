@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -132,32 +132,40 @@ class Plans(OperationGroup):
         if not entries and not prune:  # extensions are not needed, so they are not imported
             return []
         check_lists(self._extensions, entries)
+        contributions = self._extensions.definition_lists()
+        parsed = {each.value.name: _parse_entries(each.value, entries) for each in contributions}
+        declared = {name: [value for _, value in found.values()] for name, found in parsed.items()}
         planned = []
-        for contribution in self._extensions.definition_lists():
-            definition_list = contribution.value
-            own = [each for each in entries if each.list_name == definition_list.name]
+        for contribution in contributions:
+            own = parsed[contribution.value.name]
             if own:
-                planned.append(await self._plan_list(database, contribution, own, prune=prune))
+                planned.append(await self._plan_list(database, contribution, own, declared, prune=prune))
             elif prune:
                 with self._extensions.isolate(contribution.extension, "definition lists"):
-                    planned.append(await self._plan_list(database, contribution, [], prune=True))
+                    planned.append(await self._plan_list(database, contribution, {}, declared, prune=True))
         return planned
 
     async def _plan_list(
         self,
         database: Database,
         contribution: Contribution[DefinitionList[Any]],
-        entries: Sequence[DeclaredListEntry],
+        own: Mapping[str, tuple[DeclaredListEntry, Any]],
+        declared: Mapping[str, Sequence[Any]],
         *,
         prune: bool,
     ) -> PlannedList:
         definition_list = contribution.value
         await self._extensions.create_services(contribution.extension).open_database()  # checks its schema
-        declared = dict(_parse_entries(definition_list, entries))
-        plan = await read_transactions.read(
-            database, lambda connection: definition_list.plan(connection, list(declared.values()), prune)
-        )
-        return PlannedList(contribution.extension.name, definition_list, plan, list(declared))
+
+        async def plan(connection: Connection) -> ListPlan:
+            if definition_list.check is not None:
+                for entry, value in own.values():
+                    with definition_plan.locating_errors(entry):
+                        await definition_list.check(connection, value, declared)
+            return await definition_list.plan(connection, [value for _, value in own.values()], prune)
+
+        found = await read_transactions.read(database, plan)
+        return PlannedList(contribution.extension.name, definition_list, found, list(own))
 
     async def apply(self, planned: ApplyPlan, *, reason: str | None = None) -> None:
         """Make all planned changes in one transaction; an error if a definition has changed since the plan."""
@@ -199,19 +207,21 @@ def check_lists(extensions: ExtensionRegistry, entries: Sequence[DeclaredListEnt
 
 def _parse_entries(
     definition_list: DefinitionList[Any], entries: Iterable[DeclaredListEntry]
-) -> Iterator[tuple[str, Any]]:
-    first_entries: dict[str, DeclaredListEntry] = {}
+) -> dict[str, tuple[DeclaredListEntry, Any]]:
+    """Return the entries of one list with their parsed values, by key."""
+    found: dict[str, tuple[DeclaredListEntry, Any]] = {}
     for each in entries:
-        try:
+        if each.list_name != definition_list.name:
+            continue
+        with definition_plan.locating_errors(each):
             declared = definition_list.parse(ListEntry(each.value, each.document.location(each.path)))
             key = definition_list.key(declared)
-            if (other := first_entries.get(key)) is not None:
+            if key in found:
+                other = found[key][0]
                 raise Invalid(
                     f"{key!r} is declared already, at {other.document.location(other.path)}",
                     code="definition.duplicate",
                     remedy="rename or remove one of them",
                 )
-        except Invalid as error:
-            raise each.locate_error(error) from error
-        first_entries[key] = each
-        yield key, declared
+        found[key] = each, declared
+    return found
