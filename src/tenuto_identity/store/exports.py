@@ -54,6 +54,7 @@ class ExportCount:
     state: ExportState
     export_count: int
     due_count: int
+    approved_count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,11 +155,18 @@ async def claim_exports(
     limit: int,
     run_id: UUID,
     systems: Mapping[int, str],
+    *,
+    approved_only: bool = False,
 ) -> list[ClaimedExport]:
     """Claim the next exports of a phase after (depth, object), in the order of sending."""
-    rows = await connection.fetch(SQL.claim_exports, system_number, phase, *after, now, limit, run_id)
+    rows = await connection.fetch(SQL.claim_exports, system_number, phase, *after, now, limit, run_id, approved_only)
     claimed = [ClaimedExport(_to_export(row, systems), row["phase"], row["depth"]) for row in rows]
     return sorted(claimed, key=lambda each: (each.phase, each.depth, each.pending.object_id))
+
+
+async def approve_deletes(connection: Connection, system_number: int) -> int:
+    """Approve the deletes that wait now; return their number."""
+    return len(await connection.fetch(SQL.approve_deletes, system_number))
 
 
 async def count_exports(connection: Connection, system_number: int, now: datetime) -> list[ExportCount]:

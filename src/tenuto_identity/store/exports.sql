@@ -73,6 +73,7 @@ WITH claimed AS (
     WHERE system_number = $1 AND state IN ('pending', 'unconfirmed') AND phase = $2
       AND (depth, object_id) > ($3, $4)
       AND (next_attempt_at IS NULL OR next_attempt_at <= $5)
+      AND (approved OR NOT $8)
     ORDER BY system_number, phase, depth, object_id
     LIMIT $6
     FOR UPDATE
@@ -86,7 +87,8 @@ RETURNING p.object_id, p.system_number, p.metaverse_id, p.kind, p.changes, p.que
 
 -- name: count_exports
 SELECT kind, state, count(*) AS export_count,
-       count(*) FILTER (WHERE next_attempt_at IS NULL OR next_attempt_at <= $2) AS due_count
+       count(*) FILTER (WHERE next_attempt_at IS NULL OR next_attempt_at <= $2) AS due_count,
+       count(*) FILTER (WHERE approved) AS approved_count
 FROM pending_exports
 WHERE system_number = $1
 GROUP BY kind, state
@@ -113,3 +115,10 @@ WHERE system_number = $1 AND (state = 'failed' OR next_attempt_at IS NOT NULL OR
 ORDER BY object_id
 LIMIT $3
 FOR UPDATE;
+
+-- name: approve_deletes
+-- Approve exactly the deletes that wait now.
+UPDATE pending_exports
+SET approved = true
+WHERE system_number = $1 AND kind = 'delete' AND state IN ('pending', 'unconfirmed', 'failed') AND NOT approved
+RETURNING object_id;

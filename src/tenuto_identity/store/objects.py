@@ -186,6 +186,16 @@ async def count_objects(connection: Connection, system_number: int) -> list[Obje
     return _COUNTS.all(await connection.fetch(SQL.count_objects, system_number))
 
 
+async def has_provisioning(connection: Connection, system_number: int) -> bool:
+    """Return whether a sync created objects of the system that may not have been imported yet."""
+    return bool(await connection.fetchval(SQL.has_provisioning, system_number))
+
+
+async def count_with_value(connection: Connection, system_number: int, type_number: int, attribute: str) -> int:
+    """Count the objects of a type that have a value of an attribute."""
+    return int(await connection.fetchval(SQL.count_with_value, system_number, type_number, attribute))
+
+
 async def load_references(connection: Connection, object_ids: Sequence[int]) -> list[ReferenceRow]:
     """Return the references of objects, in order of object and attribute."""
     return _REFERENCES.all(await connection.fetch(SQL.load_references, object_ids))
@@ -384,6 +394,16 @@ async def delete_references(connection: Connection, rows: Sequence[ReferenceRow]
             [each.attribute_number for each in rows],
             [each.raw_key for each in rows],
         )
+
+
+async def replace_references_of_attributes(
+    connection: Connection, system_number: int, attributes: Sequence[tuple[int, int]], rows: Sequence[ReferenceRow]
+) -> None:
+    """Replace all references of (object, attribute) pairs."""
+    if attributes:
+        ids, numbers = [id for id, _ in attributes], [number for _, number in attributes]
+        await connection.execute(SQL.delete_references_of_attributes, ids, numbers)
+        await insert_references(connection, system_number, rows)
 
 
 async def resolve_waiting_references(

@@ -153,6 +153,11 @@ DELETE FROM connector_references AS r
 USING unnest($1::bigint[], $2::integer[], $3::text[]) AS u (object_id, attribute_number, raw_key)
 WHERE r.object_id = u.object_id AND r.attribute_number = u.attribute_number AND r.raw_key = u.raw_key;
 
+-- name: delete_references_of_attributes
+DELETE FROM connector_references AS r
+USING unnest($1::bigint[], $2::integer[]) AS u (object_id, attribute_number)
+WHERE r.object_id = u.object_id AND r.attribute_number = u.attribute_number;
+
 -- name: find_reference_targets
 -- Find the objects that raw references name: by address, then by anchor.
 SELECT a.position, coalesce(by_address.id, by_anchor.id) AS id
@@ -222,3 +227,20 @@ CROSS JOIN LATERAL (
 LEFT JOIN LATERAL (
     SELECT kind FROM pending_exports WHERE object_id = o.id AND state IN ('pending', 'executing', 'failed') LIMIT 1
 ) AS p ON true;
+
+-- name: has_provisioning
+SELECT EXISTS (
+    SELECT FROM pending_exports WHERE system_number = $1 AND kind = 'create'
+);
+
+-- name: count_with_value
+-- How many objects of a type have a value of an attribute; a scan of the type, made only if a guard may trip.
+SELECT count(*)
+FROM connector_objects AS o
+WHERE o.system_number = $1 AND o.type_number = $2 AND o.state = 'normal'
+  AND (o.attributes ? $3
+       OR EXISTS (
+           SELECT FROM connector_references AS r
+           JOIN attributes AS a ON a.number = r.attribute_number
+           WHERE r.object_id = o.id AND a.name = $3
+       ));

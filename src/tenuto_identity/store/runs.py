@@ -12,8 +12,8 @@ from tenuto.errors import StaleLease
 from tenuto.model.actors import Actor
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import FromJson, RowMapper
-from tenuto_identity.store.objects import encode_json
+from tenuto.store.records import FromJson, PositionalMapper, RowMapper
+from tenuto_identity.store.objects import ObjectCount, encode_json
 from tenuto_identity.store.session import fetch_all
 
 SQL = load_statements(__file__)
@@ -86,6 +86,7 @@ class RunRecord:
 
 _SYSTEMS = RowMapper(LockedSystem, SQL.lock_system)
 _OPEN_RUNS = RowMapper(OpenRun, SQL.find_open_run)
+_DELETIONS = PositionalMapper(ObjectCount, SQL.count_pending_deletions, SQL.count_expected_deletions)
 _RUNS = RowMapper(RunRecord, SQL.list_runs, SQL.load_run)
 
 
@@ -134,14 +135,20 @@ async def insert_run(connection: Connection, run: NewRun) -> None:
         raise _stale_lease(run.id)
 
 
-async def begin_fenced_page(
-    connection: Connection, run_id: UUID, fence: int, *, cursor: int | None, counts: Mapping[str, Any]
-) -> int:
-    """Begin the transaction of a page: raise `StaleLease` if another attempt owns the run. Return the page number."""
-    page = await connection.fetchval(SQL.begin_page, run_id, fence, cursor, encode_json(counts))
-    if page is None:
+async def begin_fenced_page(connection: Connection, run_id: UUID, fence: int, page: int) -> bool:
+    """Begin the transaction of a page: raise `StaleLease` if another attempt owns the run.
+
+    Returns False if the page was committed before, and only the acknowledgement was lost.
+    """
+    is_first = await connection.fetchval(SQL.begin_page, run_id, fence, page)
+    if is_first is None:
         raise _stale_lease(run_id)
-    return int(page)
+    return bool(is_first)
+
+
+async def store_progress(connection: Connection, run_id: UUID, cursor: int | None, counts: Mapping[str, Any]) -> None:
+    """Store counts, and the last object of a page, with the page."""
+    await connection.execute(SQL.store_progress, run_id, cursor, encode_json(counts))
 
 
 async def end_run(
@@ -205,6 +212,24 @@ async def list_pending_deletions(connection: Connection, run_id: UUID, after_id:
 async def delete_pending_deletions(connection: Connection, run_id: UUID, object_ids: Sequence[int]) -> None:
     if object_ids:
         await connection.execute(SQL.delete_pending_deletions, run_id, object_ids)
+
+
+async def count_pending_deletions(connection: Connection, run_id: UUID) -> list[ObjectCount]:
+    """Count the objects that a run found deleted, by type and container."""
+    return _DELETIONS.all(await connection.fetch(SQL.count_pending_deletions, run_id))
+
+
+async def count_expected_deletions(connection: Connection, run_id: UUID) -> list[ObjectCount]:
+    """Count those of them that an export has deleted."""
+    return _DELETIONS.all(await connection.fetch(SQL.count_expected_deletions, run_id))
+
+
+async def delete_pending_deletions_of_seen(
+    connection: Connection, system_number: int, object_ids: Sequence[int]
+) -> None:
+    """Take objects that are back out of the sets that earlier runs of the system found deleted."""
+    if object_ids:
+        await connection.execute(SQL.delete_pending_deletions_of_seen, system_number, object_ids)
 
 
 async def drop_pending_deletions_of_system(connection: Connection, system_number: int, except_run: UUID) -> None:

@@ -32,13 +32,17 @@ ON CONFLICT (id) DO UPDATE SET fence = excluded.fence
 RETURNING id;
 
 -- name: begin_page
--- Every page transaction begins with it: only the attempt with the current fence may write.
+-- Every page transaction begins with it: only the attempt with the current fence may write, and each page once.
 UPDATE runs
-SET page = page + 1, cursor = coalesce($3, cursor), counts = $4::jsonb
+SET page = greatest(page, $3)
+FROM (SELECT page AS written FROM runs WHERE id = $1 FOR UPDATE) AS before
 WHERE id = $1
   AND fence = $2 -- guard: identity.run_fence
   AND state = 'running'
-RETURNING page;
+RETURNING before.written < $3 AS is_first;
+
+-- name: store_progress
+UPDATE runs SET cursor = coalesce($2, cursor), counts = $3::jsonb WHERE id = $1;
 
 -- name: end_run
 UPDATE runs
@@ -77,6 +81,30 @@ LIMIT $3;
 DELETE FROM pending_deletions AS d
 USING unnest($2::bigint[]) AS u (id)
 WHERE d.run_id = $1 AND d.object_id = u.id;
+
+-- name: count_pending_deletions
+SELECT o.type_number, o.container, count(*) AS object_count
+FROM pending_deletions AS d
+JOIN connector_objects AS o ON o.id = d.object_id
+WHERE d.run_id = $1
+GROUP BY o.type_number, o.container
+ORDER BY o.type_number, o.container;
+
+-- name: count_expected_deletions
+-- Pending deletions that Tenuto itself asked for: they are no reason to stop.
+SELECT o.type_number, o.container, count(*) AS object_count
+FROM pending_deletions AS d
+JOIN connector_objects AS o ON o.id = d.object_id
+JOIN pending_exports AS p ON p.object_id = d.object_id
+WHERE d.run_id = $1 AND p.kind = 'delete' AND p.state = 'exported'
+GROUP BY o.type_number, o.container
+ORDER BY o.type_number, o.container;
+
+-- name: delete_pending_deletions_of_seen
+-- Objects that are back are no longer part of a held set.
+DELETE FROM pending_deletions AS d
+USING unnest($2::bigint[]) AS u (id), runs AS r
+WHERE d.object_id = u.id AND r.id = d.run_id AND r.system_number = $1;
 
 -- name: drop_pending_deletions_of_system
 DELETE FROM pending_deletions AS d

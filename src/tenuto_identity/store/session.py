@@ -44,6 +44,16 @@ async def transaction(
         yield connection
 
 
+@asynccontextmanager
+async def schema_of_identity(connection: Connection) -> AsyncIterator[Connection]:
+    """Use the tables of identity synchronisation within a transaction of the core, which has its own search path."""
+    async with connection.transaction():
+        before = await connection.fetchval("SELECT current_setting('search_path')")
+        await connection.execute("SELECT set_config('search_path', $1, true)", f"{LIVE_SCHEMA}, pg_catalog")
+        yield connection
+        await connection.execute("SELECT set_config('search_path', $1, true)", before)
+
+
 async def fetch_all(database: Database, statement: str, *values: Any) -> list[Row]:
     """Return the rows of a query on the live tables."""
 

@@ -108,6 +108,14 @@ async def count_objects_of_type(connection: Connection, system_number: int, type
     return int(await connection.fetchval(SQL.count_objects_of_type, system_number, type_number))
 
 
+async def mark_referring(
+    connection: Connection, joined_ids: Sequence[int], page_ids: Sequence[int], before_id: int | None
+) -> None:
+    """Mark the objects that refer to newly joined ones, except those of the page, and only those before an id."""
+    if joined_ids:
+        await connection.execute(SQL.mark_referring, joined_ids, page_ids, before_id)
+
+
 async def mark_joined_objects(connection: Connection, metaverse_ids: Sequence[int], reason: MarkReason) -> None:
     """Mark one joined object of each metaverse object, a source if there is one."""
     if metaverse_ids:

@@ -147,12 +147,13 @@ async def test_database_allows_one_open_run_of_a_system_and_one_open_sync(
 async def test_page_of_an_attempt_with_a_smaller_fence_is_refused(connection: Connection) -> None:
     run = new_run(fence=7)
     await runs.insert_run(connection, run)
-    assert await runs.begin_fenced_page(connection, run.id, 7, cursor=None, counts={}) == 1
+    assert await runs.begin_fenced_page(connection, run.id, 7, 1)
+    assert not await runs.begin_fenced_page(connection, run.id, 7, 1), "committed before"
     with pytest.raises(StaleLease):
-        await runs.begin_fenced_page(connection, run.id, 6, cursor=None, counts={})
+        await runs.begin_fenced_page(connection, run.id, 6, 2)
     await runs.end_run(connection, run.id, 7, "completed", None, {}, NOW)
     with pytest.raises(StaleLease):
-        await runs.begin_fenced_page(connection, run.id, 7, cursor=None, counts={})
+        await runs.begin_fenced_page(connection, run.id, 7, 2)
 
 
 # --- marks and exports ----------------------------------------------------------------------------------------------

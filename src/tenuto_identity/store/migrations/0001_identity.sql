@@ -179,6 +179,7 @@ CREATE TABLE tenuto_identity.pending_exports (
     uncertain                boolean NOT NULL DEFAULT false,
     deferred_reference_count integer NOT NULL DEFAULT 0,
     error                    text,
+    approved                 boolean NOT NULL DEFAULT false,  -- a user approved the delete that a guard held
     run_id                   uuid,
     changed_at               timestamptz NOT NULL
 );
