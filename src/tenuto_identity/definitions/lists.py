@@ -1,0 +1,231 @@
+"""The lists of definition files: parsed, checked against each other, planned, and applied with their versions.
+
+A declaration takes effect only if it differs from the previous one, so that changes by operators remain. Nothing is
+deleted because a declaration is missing, except with prune.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+from tenuto.errors import Conflict, Invalid
+from tenuto.extension import ChangeAuthor, DefinitionList, ListChange, ListEntry, ListPlan
+from tenuto.postgres.database import Connection
+from tenuto_identity.connectors.registry import find_connector, parse_settings
+from tenuto_identity.definitions.affected_objects import mark_affected
+from tenuto_identity.model.definitions import SystemDefinition, parse_metaverse_type, parse_system
+from tenuto_identity.model.rule_definitions import bind_rule, check_metaverse_type, parse_rule
+from tenuto_identity.model.schema import MetaverseType
+from tenuto_identity.store import definitions, session
+from tenuto_identity.store.definitions import DefinitionChange, DefinitionKind, DefinitionRow, StoredDefinitions
+
+_LISTS = {
+    DefinitionKind.SYSTEM: "systems",
+    DefinitionKind.METAVERSE_TYPE: "metaverse",
+    DefinitionKind.SYNC_RULE: "sync_rules",
+    DefinitionKind.TEMPLATE: "templates",
+}
+_NOUNS = {
+    DefinitionKind.SYSTEM: "connected system",
+    DefinitionKind.METAVERSE_TYPE: "metaverse type",
+    DefinitionKind.SYNC_RULE: "sync rule",
+    DefinitionKind.TEMPLATE: "template",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """An entry of a list: its plain data, as it is stored, and its parsed value."""
+
+    key: str
+    fields: dict[str, Any]
+    parsed: Any
+
+
+def definition_lists() -> list[DefinitionList[Any]]:
+    """Return the lists in the order in which they are applied: rules refer to systems and types."""
+    return [
+        _list(DefinitionKind.SYSTEM, parse_system, lambda parsed: parsed.name, _check_system),
+        _list(DefinitionKind.METAVERSE_TYPE, parse_metaverse_type, lambda parsed: parsed.name, _check_type),
+        _list(DefinitionKind.SYNC_RULE, parse_rule, lambda parsed: parsed.name, _check_rule),
+    ]
+
+
+def _list(
+    kind: DefinitionKind, parse: Callable[[object], Any], key: Callable[[Any], str], check: Callable[..., Any]
+) -> DefinitionList[Any]:
+    def parse_entry(entry: ListEntry) -> Declared:
+        parsed = parse(entry.value)
+        return Declared(key(parsed), dict(entry.value), parsed)
+
+    async def check_entry(connection: Connection, value: Declared, declared: Mapping[str, Sequence[Any]]) -> None:
+        async with session.schema_of_identity(connection):
+            stored = await definitions.load_definitions(connection)
+            await check(connection, value, _merge(stored, declared), stored)
+
+    async def plan(connection: Connection, declared: Sequence[Declared], prune: bool) -> ListPlan:
+        async with session.schema_of_identity(connection):
+            return await _plan(connection, kind, declared, prune)
+
+    async def apply(connection: Connection, planned: ListPlan, author: ChangeAuthor) -> None:
+        async with session.schema_of_identity(connection):
+            await apply_changes(connection, kind, planned.changes, author, origin="file")
+
+    return DefinitionList(
+        _LISTS[kind], parse_entry, lambda value: cast(Declared, value).key, plan, apply, check_entry
+    )
+
+
+# --- checks ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """Stored definitions, replaced by those that the files declare."""
+
+    systems: Mapping[str, SystemDefinition]
+    types: Mapping[str, MetaverseType]
+
+
+def _merge(stored: StoredDefinitions, declared: Mapping[str, Sequence[Any]]) -> Merged:
+    systems = {row.name: parse_system(row.definition) for row in stored.of_kind(DefinitionKind.SYSTEM)}
+    types = {row.name: parse_metaverse_type(row.definition) for row in stored.of_kind(DefinitionKind.METAVERSE_TYPE)}
+    systems |= {each.key: each.parsed for each in declared.get("systems", ())}
+    types |= {each.key: each.parsed for each in declared.get("metaverse", ())}
+    return Merged(systems, types)
+
+
+async def _check_system(connection: Connection, value: Declared, merged: Merged, stored: StoredDefinitions) -> None:
+    new: SystemDefinition = value.parsed
+    kind = find_connector(new.connector)
+    parse_settings(kind, new.settings)
+    row = next((row for row in stored.of_kind(DefinitionKind.SYSTEM) if row.name == value.key), None)
+    if row is None or not await definitions.has_objects(connection, row.number):
+        return
+    before = parse_system(row.definition)
+    for index, (name, object_type) in enumerate(new.types.items()):
+        if name in before.types and before.types[name].anchor != object_type.anchor:
+            raise Invalid(
+                f"the anchor of {name} cannot change from {before.types[name].anchor} to {object_type.anchor}"
+                " while the system has objects",
+                code="identity.definition.anchor_changed",
+                field=f"types[{index}].anchor",
+                remedy=f"clear the system first: `tenuto identity clear {value.key!r}`",
+            )
+
+
+async def _check_type(connection: Connection, value: Declared, merged: Merged, stored: StoredDefinitions) -> None:
+    check_metaverse_type(value.parsed, merged.systems, merged.types)
+
+
+async def _check_rule(connection: Connection, value: Declared, merged: Merged, stored: StoredDefinitions) -> None:
+    bind_rule(value.parsed, 1, merged.systems, merged.types)
+
+
+# --- plan and apply -------------------------------------------------------------------------------------------------
+
+
+async def _plan(
+    connection: Connection, kind: DefinitionKind, declared: Sequence[Declared], prune: bool
+) -> ListPlan:
+    stored = await definitions.load_definitions(connection)
+    rows = {row.name: row for row in stored.of_kind(kind)}
+    changes = [_compare(each, rows.get(each.key)) for each in declared]
+    if prune:
+        keys = {each.key for each in declared}
+        changes += [
+            ListChange(row.name, "deleted", row.definition, None)
+            for row in rows.values()
+            if row.origin == "file" and row.name not in keys
+        ]
+    return ListPlan(changes)
+
+
+def _compare(declared: Declared, row: DefinitionRow | None) -> ListChange:
+    if row is not None and row.definition != declared.fields and row.declared == declared.fields:
+        return ListChange(declared.key, "unchanged", row.definition, row.definition)  # changed by an operator
+    return ListChange.compare(declared.key, None if row is None else row.definition, declared.fields)
+
+
+async def apply_changes(
+    connection: Connection,
+    kind: DefinitionKind,
+    changes: Sequence[ListChange],
+    author: ChangeAuthor,
+    *,
+    origin: str,
+) -> None:
+    """Make changes of one kind; raise `Conflict` if a definition is not what it was when they were planned."""
+    await definitions.lock_definitions(connection)
+    stored = await definitions.load_definitions(connection)
+    rows = {row.name: row for row in stored.of_kind(kind)}
+    changing = [change for change in changes if change.effect != "unchanged"]
+    if all(_is_made(change, rows.get(change.key)) for change in changing):
+        return  # by an earlier try whose acknowledgement was lost
+    version = await definitions.raise_rules_version(connection)
+    context = DefinitionChange(author.actor.name, author.now, author.reason, origin)
+    for change in changing:
+        row = rows.get(change.key)
+        before = None if row is None else row.definition
+        if before != change.before:
+            raise Conflict(
+                f"the {_NOUNS[kind]} {change.key!r} has changed since the plan was made",
+                code="identity.definition.changed_since_plan",
+                remedy="plan again",
+            )
+        await _apply_change(connection, kind, change, row, version, context)
+    await mark_affected(connection, kind, changing, stored)
+
+
+def _is_made(change: ListChange, row: DefinitionRow | None) -> bool:
+    return bool((None if row is None else row.definition) == change.after)
+
+
+async def _apply_change(
+    connection: Connection,
+    kind: DefinitionKind,
+    change: ListChange,
+    row: DefinitionRow | None,
+    version: int,
+    context: DefinitionChange,
+) -> None:
+    after = change.after
+    declared = after if context.origin == "file" else row.declared if row is not None else None
+    if after is None:
+        assert row is not None
+        await _check_unused(connection, kind, row)
+        await definitions.delete_definition(connection, row, version, context)
+        return
+    if row is None:
+        number = await definitions.insert_definition(
+            connection, kind, change.key, after, version, context, declared=declared
+        )
+    else:
+        number = row.number
+        await definitions.update_definition(connection, row, after, version, context, declared=declared)
+    if kind is DefinitionKind.SYSTEM:
+        system = parse_system(after)
+        await definitions.add_object_types(connection, number, list(system.types))
+        await definitions.add_names(
+            connection, [name for object_type in system.types.values() for name in object_type.attributes]
+        )
+        await definitions.set_system_state(connection, change.key, "active" if system.enabled else "disabled")
+    elif kind is DefinitionKind.METAVERSE_TYPE:
+        await definitions.add_names(connection, parse_metaverse_type(after).attributes)
+
+
+async def _check_unused(connection: Connection, kind: DefinitionKind, row: DefinitionRow) -> None:
+    if kind is DefinitionKind.SYSTEM and await definitions.has_objects(connection, row.number):
+        raise Conflict(
+            f"the system {row.name!r} has objects",
+            code="identity.system.in_use",
+            remedy=f"delete it with `tenuto identity delete-system {row.name!r}`",
+        )
+    if kind is DefinitionKind.METAVERSE_TYPE and await definitions.has_identities(connection, row.number):
+        raise Conflict(
+            f"there are metaverse objects of the type {row.name!r}",
+            code="identity.metaverse_type.in_use",
+            remedy="delete the metaverse objects first, or keep the type",
+        )

@@ -1,0 +1,406 @@
+"""Export: send pending exports in batches, in the order creates, renames, updates, deferred references, deletes.
+
+A batch is claimed in one transaction, sent without one, and recorded in another. Exports that an ended run had claimed
+are uncertain: they are sent again, which every connector allows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tenuto.model.tasks import OutcomeStatus
+from tenuto.postgres.database import Connection
+from tenuto_identity.connectors.contract import (
+    Connector,
+    ConnectorError,
+    ReferenceForm,
+    WriteChange,
+    WriteOutcome,
+    WriteRequest,
+    WriteResult,
+)
+from tenuto_identity.model.decoding import address_key, canonical_anchor
+from tenuto_identity.model.engine import apply_pending, imported_values
+from tenuto_identity.model.guards import GuardKind, Measure, evaluate_guards
+from tenuto_identity.model.objects import ConnectorObject
+from tenuto_identity.model.pending import (
+    Change,
+    ChangeOp,
+    ExportKind,
+    ExportState,
+    PendingExport,
+    Phase,
+    export_depth,
+    record_exported,
+    record_missing_dependency,
+    record_refused,
+    sendable_changes,
+)
+from tenuto_identity.model.schema import ObjectType
+from tenuto_identity.runs.import_reader import index_key
+from tenuto_identity.runs.lifecycle import Page, Run
+from tenuto_identity.runs.page_context import display_of, to_connector_objects
+from tenuto_identity.store import exports, objects, runs, sync_marks
+from tenuto_identity.store.objects import ReferenceRow, TargetAddress, WrittenObject
+from tenuto_identity.store.sync_marks import MarkReason
+
+BATCH_EXPORTS = 100
+_PHASES = (Phase.CREATE, Phase.RENAME, Phase.UPDATE, Phase.DEFERRED, Phase.DELETE)
+_BEFORE_ALL = (-32768, 0)
+
+
+@dataclass(slots=True)
+class _Sending:
+    """A claimed export with everything that its request needs."""
+
+    pending: PendingExport
+    object: ConnectorObject
+    object_type: ObjectType
+    sent: tuple[Change, ...]
+    """The changes of the request; references that are deferred are left out."""
+    deferred: frozenset[tuple[str, int]]
+    resolved: Mapping[int, str]
+    """Metaverse object → address or anchor in this system."""
+    request: WriteRequest | None
+    """None if all that is left to send are deferred references."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Batch:
+    sendings: list[_Sending]
+    targets: Mapping[int, TargetAddress]
+    last: tuple[int, int]
+    """Place of the last claimed export within its phase."""
+
+
+class ExportRun:
+    """The processor of exports."""
+
+    def __init__(self, run: Run, connector: Connector) -> None:
+        self._run = run
+        self._system = run.system
+        self._connector = connector
+        self._batch_size = run.profile.batch_size or BATCH_EXPORTS
+        self._left = run.profile.limit
+        self._deferred: dict[int, int] = {}
+
+    async def process(self) -> OutcomeStatus:
+        """Run the export to its end."""
+        run = self._run
+        if not self._connector.capabilities.export:
+            raise ConnectorError("not_writable", f"the connector of {self._system.name!r} cannot write")
+        await run.write_page(self._release)
+        holds_deletes = await self._check_deletes()
+        for phase in _PHASES:
+            await self._send_phase(phase, approved_only=phase == Phase.DELETE and holds_deletes)
+        run.at("export_ending")
+        if deferred := sum(self._deferred.values()):
+            run.warn(f"{deferred} references are deferred, because their targets do not exist in {self._system.name}")
+
+        async def end(connection: Connection) -> None:
+            if holds_deletes:
+                await runs.hold_system(connection, self._system.number, self._describe_hold())
+            elif (self._system.row.held or {}).get("deletes_only"):
+                await runs.clear_hold(connection, self._system.number)
+
+        return await run.finish(end)
+
+    async def _release(self, connection: Connection, page: Page) -> None:
+        await exports.release_uncertain_exports(connection, self._system.number, self._run.id)
+
+    async def _check_deletes(self) -> bool:
+        """Evaluate the guard on deletes; return whether it holds those that nobody approved."""
+        now = self._run.now()
+        counts = await self._run.read(exports.count_exports, self._system.number, now)
+        waiting = (ExportState.PENDING, ExportState.UNCONFIRMED)
+        deletes = sum(
+            each.export_count - each.approved_count
+            for each in counts
+            if each.kind is ExportKind.DELETE and each.state in waiting
+        )
+        if not deletes:
+            return False
+        stored = await self._run.read(objects.count_objects, self._system.number)
+        total = sum(each.object_count for each in stored)
+        measure = Measure(GuardKind.EXPORT_DELETES, self._system.name, deletes, max(total, deletes))
+        tripped = evaluate_guards([measure], self._system.guards(self._run.profile))
+        self._run.held += [guard.message for guard in tripped]
+        return bool(tripped)
+
+    def _describe_hold(self) -> dict[str, Any]:
+        return {
+            "run": str(self._run.id),
+            "at": self._run.now().isoformat(),
+            "message": "; ".join(self._run.held),
+            "deletes_only": True,
+            "guards": [{"kind": GuardKind.EXPORT_DELETES.value, "subject": self._system.name}],
+        }
+
+    # --- batches ----------------------------------------------------------------------------------------------------
+
+    async def _send_phase(self, phase: int, *, approved_only: bool) -> None:
+        after = _BEFORE_ALL
+        while self._left is None or self._left > 0:
+            size = self._batch_size if self._left is None else min(self._batch_size, self._left)
+            batch = await self._run.write_page(self._claim, phase, after, size, approved_only)
+            if batch is None:
+                return
+            after = batch.last
+            self._run.at("export_claimed")
+            requests = [each.request for each in batch.sendings if each.request is not None]
+            results = await self._call(requests)
+            self._run.at("export_sent")
+            await self._run.write_page(self._record, batch, results)
+            self._run.at("export_recorded")
+            if self._left is not None:
+                self._left -= len(requests)
+
+    async def _claim(
+        self,
+        connection: Connection,
+        page: Page,
+        phase: int,
+        after: tuple[int, int],
+        size: int,
+        approved_only: bool,
+    ) -> _Batch | None:
+        configuration = self._run.configuration
+        claimed = await exports.claim_exports(
+            connection,
+            self._system.number,
+            phase,
+            after,
+            self._run.now(),
+            size,
+            self._run.id,
+            configuration.system_names,
+            approved_only=approved_only,
+        )
+        if not claimed:
+            return None
+        ids = [each.pending.object_id for each in claimed]
+        rows = await objects.load_objects(connection, ids)
+        references = await objects.load_references(connection, ids)
+        found = to_connector_objects(configuration, rows, references)
+        targets = {
+            target
+            for each in claimed
+            for change in sendable_changes(each.pending)
+            for target in change.references
+        }
+        addresses = await objects.load_addresses(connection, self._system.number, sorted(targets))
+        last = claimed[-1]
+        sendings = [
+            self._prepare(each.pending, found[each.pending.object_id], addresses)
+            for each in claimed
+            if each.pending.object_id in found
+        ]
+        return _Batch(sendings, addresses, (last.depth, last.pending.object_id))
+
+    def _prepare(
+        self, pending: PendingExport, found: ConnectorObject, addresses: Mapping[int, TargetAddress]
+    ) -> _Sending:
+        """Make the request of an export: replace references by addresses or anchors, and leave out deferred ones."""
+        object_type = self._system.definition.types[found.type]
+        sendable = () if pending.kind is ExportKind.DELETE else sendable_changes(pending)
+        resolved: dict[int, str] = {}
+        deferred: set[tuple[str, int]] = set()
+        for change in sendable:
+            for target in change.references:
+                text = self._reference_text(addresses.get(target))
+                if text is not None:
+                    resolved[target] = text
+                elif change.op is not ChangeOp.REMOVE:
+                    deferred.add((change.attribute, target))
+        sent: list[Change] = []
+        changes: list[WriteChange] = []
+        for change in sendable:
+            left = tuple(target for target in change.references if (change.attribute, target) not in deferred)
+            if change.references and not left and not change.values:
+                continue
+            sent.append(replace(change, references=left))
+            values = (*change.values, *(resolved[target] for target in left if target in resolved))
+            changes.append(WriteChange(change.attribute, change.op, values))
+        needs_request = bool(changes) or pending.kind is not ExportKind.UPDATE
+        request = WriteRequest(
+            pending.kind, found.type, found.anchor, found.address, tuple(changes), pending.uncertain
+        )
+        return _Sending(
+            pending,
+            found,
+            object_type,
+            tuple(sent),
+            frozenset(deferred),
+            resolved,
+            request if needs_request else None,
+        )
+
+    def _reference_text(self, target: TargetAddress | None) -> str | None:
+        """Return how a reference is written; None while its target does not exist in the system."""
+        if target is None or target.pending_kind == ExportKind.CREATE:
+            return None
+        if self._connector.capabilities.references is ReferenceForm.ANCHOR:
+            return target.anchor
+        return target.address or target.anchor
+
+    async def _call(self, requests: Sequence[WriteRequest]) -> list[WriteResult]:
+        """Send requests in a thread. If the connector raises, the requests stay uncertain and the run fails."""
+        if not requests:
+            return []
+        results = await asyncio.to_thread(self._connector.write, requests)
+        if len(results) != len(requests):
+            raise ConnectorError(
+                "invalid_results",
+                f"the connector returned {len(results)} results for {len(requests)} requests",
+                remedy="report it to the author of the connector",
+            )
+        return results
+
+    # --- recording --------------------------------------------------------------------------------------------------
+
+    async def _record(
+        self, connection: Connection, page: Page, batch: _Batch, results: Sequence[WriteResult]
+    ) -> None:
+        now = self._run.now()
+        ids = [each.pending.object_id for each in batch.sendings]
+        await objects.lock_objects(connection, ids)
+        stored = await exports.lock_exports(connection, ids, self._run.configuration.system_names)
+        remaining: list[PendingExport] = []
+        finished: list[int] = []
+        written: list[WrittenObject] = []
+        gone: list[_Sending] = []
+        confirmed: list[_Sending] = []
+        answers = iter(results)
+        for each in batch.sendings:
+            result = WriteResult() if each.request is None else next(answers)
+            queued = stored[each.pending.object_id].queued_changes if each.pending.object_id in stored else ()
+            pending = replace(each.pending, queued_changes=queued)
+            after = self._settle(each, pending, result)
+            if after is None:
+                finished.append(pending.object_id)
+            else:
+                remaining.append(after)
+            if result.is_ok and each.request is not None:
+                written.append(self._written(each, result))
+                if self._confirms and pending.kind is ExportKind.DELETE:
+                    gone.append(each)
+                elif self._confirms:
+                    confirmed.append(each)
+            self._add_item(page, each, result)
+        await self._write_objects(connection, written, confirmed, batch.targets)
+        await exports.delete_exports(connection, finished)
+        depths = {each.pending.object_id: self._depth(each) for each in batch.sendings}
+        await exports.write_exports(
+            connection, remaining, self._run.configuration.system_numbers, depths, now
+        )
+        await self._remove(connection, gone)
+
+    @property
+    def _confirms(self) -> bool:
+        return self._connector.capabilities.confirms_immediately
+
+    def _settle(self, each: _Sending, pending: PendingExport, result: WriteResult) -> PendingExport | None:
+        """Return the pending export after its request."""
+        now = self._run.now()
+        match result.outcome:
+            case WriteOutcome.OK if each.request is None:
+                self._deferred[pending.object_id] = len(each.deferred)
+                return replace(
+                    pending,
+                    state=ExportState.PENDING,
+                    deferred_reference_count=len(each.deferred),
+                    uncertain=False,
+                )
+            case WriteOutcome.OK:
+                self._deferred.pop(pending.object_id, None)
+                if each.deferred:
+                    self._deferred[pending.object_id] = len(each.deferred)
+                return record_exported(pending, deferred=each.deferred, confirmed=self._confirms)
+            case WriteOutcome.REFUSED:
+                return record_refused(pending, f"{result.error or 'refused'}: {result.text or ''}", now)
+            case WriteOutcome.MISSING:
+                return record_missing_dependency(pending, f"{result.error or 'missing'}: {result.text or ''}", now)
+
+    def _depth(self, each: _Sending) -> int:
+        return export_depth(each.pending.kind, each.object.address)
+
+    def _written(self, each: _Sending, result: WriteResult) -> WrittenObject:
+        """Return what the system answered: anchor and address, and the values if the write is its confirmation."""
+        renamed = next((str(change.values[0]) for change in each.sent if change.op is ChangeOp.RENAME), None)
+        address = result.address or renamed
+        anchor = canonical_anchor(result.anchor, each.object_type) if result.anchor else None
+        attributes = None
+        if self._confirms and each.pending.kind is not ExportKind.DELETE:
+            after = apply_pending(imported_values(each.object), each.sent, each.object_type)
+            attributes = dict(after.attributes)
+            known = anchor or each.object.anchor
+            if known and each.object_type.anchor not in attributes:
+                attributes[each.object_type.anchor] = [known]
+        return WrittenObject(
+            each.pending.object_id,
+            anchor,
+            address,
+            index_key(address_key(address, each.object_type)) if address else None,
+            attributes,
+        )
+
+    async def _write_objects(
+        self,
+        connection: Connection,
+        written: Sequence[WrittenObject],
+        confirmed: Sequence[_Sending],
+        targets: Mapping[int, TargetAddress],
+    ) -> None:
+        await objects.record_written(connection, written, self._run.now())
+        numbers = self._run.configuration.attribute_numbers
+        replaced: list[tuple[int, int]] = []
+        rows: list[ReferenceRow] = []
+        for each in confirmed:
+            after = apply_pending(imported_values(each.object), each.sent, each.object_type)
+            for name in sorted({change.attribute for change in each.sent}):
+                if name not in each.object_type.attributes or not each.object_type.attributes[name].is_reference:
+                    continue
+                replaced.append((each.object.id, numbers[name]))
+                for target in after.references.get(name, ()):
+                    found, raw = targets.get(target), each.resolved.get(target)
+                    if found is not None and raw is not None:
+                        key = index_key(address_key(raw, each.object_type))
+                        rows.append(ReferenceRow(each.object.id, numbers[name], key, raw, found.id, target))
+        await objects.replace_references_of_attributes(connection, self._system.number, replaced, rows)
+
+    async def _remove(self, connection: Connection, gone: Sequence[_Sending]) -> None:
+        """Remove objects whose deletion the system confirmed at once; joined ones are left to the next sync."""
+        joined = [each.object.id for each in gone if each.object.metaverse_id is not None]
+        unjoined = [each.object.id for each in gone if each.object.metaverse_id is None]
+        await objects.mark_obsolete(connection, joined, self._run.now())
+        await objects.delete_objects(connection, unjoined)
+        await sync_marks.delete_marks_of_objects(connection, unjoined)
+        await sync_marks.set_marks(connection, [(id, self._system.number) for id in joined], MarkReason.DELETED)
+
+    def _add_item(self, page: Page, each: _Sending, result: WriteResult) -> None:
+        if each.request is None:
+            return
+        page.counts.processed += 1
+        detail: dict[str, Any] = {"kind": each.pending.kind.value}
+        if each.sent:
+            detail["changes"] = [
+                {"attribute": change.attribute, "op": change.op.value, "values": list(change.values)}
+                for change in each.request.changes
+            ]
+        if each.deferred:
+            detail["deferred"] = sorted({attribute for attribute, _ in each.deferred})
+        is_delete = each.pending.kind is ExportKind.DELETE
+        page.add_item(
+            change=("Deprovisioned" if is_delete else "Exported") if result.is_ok else None,
+            error=None if result.is_ok else result.error or "refused",
+            message=None if result.is_ok else result.text,
+            object_id=each.object.id,
+            metaverse_id=each.object.metaverse_id,
+            type=each.object.type,
+            anchor=result.anchor or each.object.anchor,
+            display=display_of(each.object.attributes) or each.object.address or None,
+            detail=detail,
+        )

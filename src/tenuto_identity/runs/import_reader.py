@@ -1,0 +1,222 @@
+"""Reading a system page by page, one page ahead, in a thread of its own.
+
+Everything that needs no database happens in that thread: anchors are normalised, fingerprints computed, and duplicates
+within a page found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from tenuto_identity.connectors.contract import (
+    Cells,
+    Connector,
+    ConnectorError,
+    DeletedObject,
+    ImportedObject,
+    ReadComplete,
+    ReadEvent,
+    ReadScope,
+    ReadWarning,
+    Watermark,
+)
+from tenuto_identity.model.decoding import address_key, canonical_anchor, fingerprint
+from tenuto_identity.model.values import BadValue
+from tenuto_identity.runs.configuration import System
+
+PAGE_OBJECTS = 5_000
+"""Measured: twice the speed of pages of 1,000."""
+PAGE_BYTES = 8 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ReadObject:
+    """An imported object with everything that can be known without the database."""
+
+    type: str
+    type_number: int
+    anchor: str
+    address: str | None
+    address_key: str | None
+    container: str | None
+    cells: Cells
+    fingerprint: bytes
+    line: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedObject:
+    """An object that is not imported. With an anchor it does not count as deleted."""
+
+    error: str
+    message: str
+    type: str | None = None
+    type_number: int | None = None
+    anchor: str | None = None
+
+
+@dataclass(slots=True)
+class ReadPage:
+    """One page of a read."""
+
+    objects: list[ReadObject] = field(default_factory=list)
+    refused: list[RefusedObject] = field(default_factory=list)
+    deleted: list[tuple[int, str]] = field(default_factory=list)
+    """Type number and anchor of objects that the system reports as deleted."""
+    warnings: list[str] = field(default_factory=list)
+    complete: ReadComplete | None = None
+    """Set in the last page."""
+
+
+class PageReader:
+    """Reads a connector in a thread, one page ahead of the caller."""
+
+    def __init__(self, connector: Connector, system: System, decode_key: bytes, page_size: int | None = None) -> None:
+        self._connector = connector
+        self._system = system
+        self._decode_key = decode_key
+        self._page_size = page_size or PAGE_OBJECTS
+        self._thread = ThreadPoolExecutor(1, "tenuto-identity-read")
+        self._events: Iterator[ReadEvent] | None = None
+        self._next: asyncio.Future[ReadPage] | None = None
+
+    def start(self, scope: ReadScope, since: Watermark | None) -> None:
+        """Begin to read."""
+        self._events = self._connector.read(scope, since)
+        self._prefetch()
+
+    async def next_page(self) -> ReadPage:
+        """Return the next page, and begin to read the one after it. Raises what the connector raises."""
+        assert self._next is not None
+        page = await asyncio.shield(self._next)
+        if page.complete is None:
+            self._prefetch()
+        return page
+
+    async def close(self) -> None:
+        """Wait for the thread and end the read."""
+        if self._next is not None:
+            await asyncio.wait([self._next])
+            if not self._next.cancelled():
+                self._next.exception()  # it has been reported, or the run has ended before
+        await asyncio.get_running_loop().run_in_executor(self._thread, self._end)
+        self._thread.shutdown(wait=False)
+
+    def _end(self) -> None:
+        close = getattr(self._events, "close", None)
+        if close is not None:
+            close()
+
+    def _prefetch(self) -> None:
+        self._next = asyncio.get_running_loop().run_in_executor(self._thread, self._read_page)
+
+    def _read_page(self) -> ReadPage:
+        assert self._events is not None
+        page = ReadPage()
+        byte_count = 0
+        for event in self._events:
+            match event:
+                case ImportedObject():
+                    byte_count += self._add_object(page, event)
+                case DeletedObject():
+                    self._add_deleted(page, event)
+                case ReadWarning():
+                    self._add_warning(page, event)
+                case ReadComplete():
+                    page.complete = event
+                    break
+            if len(page.objects) + len(page.deleted) >= self._page_size or byte_count >= PAGE_BYTES:
+                break
+        else:
+            raise ConnectorError(
+                "incomplete",
+                "the connector ended without reporting that everything was read",
+                remedy="report it to the author of the connector",
+            )
+        _refuse_duplicates(page)
+        return page
+
+    def _add_object(self, page: ReadPage, event: ImportedObject) -> int:
+        object_type = self._system.definition.types.get(event.type)
+        where = f" in line {event.line}" if event.line is not None else ""
+        if object_type is None:
+            page.refused.append(
+                RefusedObject("unknown_type", f"the type {event.type!r}{where} is not selected", event.type)
+            )
+            return 0
+        number = self._system.type_numbers[event.type]
+        try:
+            anchor = canonical_anchor(event.anchor, object_type)
+        except BadValue as error:
+            page.refused.append(RefusedObject("bad_value", f"{object_type.anchor}{where}: {error}", event.type, number))
+            return 0
+        if not anchor:
+            message = f"{object_type.anchor} has no value{where}"
+            page.refused.append(RefusedObject("missing_anchor", message, event.type, number))
+            return 0
+        digest = fingerprint(self._decode_key, event.type, event.address, event.container, event.cells)
+        page.objects.append(
+            ReadObject(
+                event.type,
+                number,
+                anchor,
+                event.address or None,
+                index_key(address_key(event.address, object_type)) if event.address else None,
+                event.container or None,
+                event.cells,
+                digest,
+                event.line,
+            )
+        )
+        return sum(len(value) for values in event.cells.values() for value in values)
+
+    def _add_deleted(self, page: ReadPage, event: DeletedObject) -> None:
+        object_type = self._system.definition.types.get(event.type)
+        if object_type is not None:
+            page.deleted.append((self._system.type_numbers[event.type], canonical_anchor(event.anchor, object_type)))
+
+    def _add_warning(self, page: ReadPage, event: ReadWarning) -> None:
+        if not event.is_error:
+            page.warnings.append(event.message)
+            return
+        object_type = self._system.definition.types.get(event.type or "")
+        anchor = canonical_anchor(event.anchor, object_type) if event.anchor and object_type else None
+        number = self._system.type_numbers.get(event.type or "")
+        page.refused.append(RefusedObject(event.code, event.message, event.type, number, anchor))
+
+
+def _refuse_duplicates(page: ReadPage) -> None:
+    """Refuse all objects of a page that have the same type and anchor: none of them wins."""
+    first: dict[tuple[int, str], ReadObject] = {}
+    repeated: dict[tuple[int, str], list[ReadObject]] = {}
+    for each in page.objects:
+        key = each.type_number, each.anchor
+        if key in first:
+            repeated.setdefault(key, [first[key]]).append(each)
+        else:
+            first[key] = each
+    if not repeated:
+        return
+    page.objects = [each for each in page.objects if (each.type_number, each.anchor) not in repeated]
+    for same in repeated.values():
+        page.refused.extend(refuse_duplicate(each, same) for each in same)
+
+
+def refuse_duplicate(each: ReadObject, same: Sequence[ReadObject]) -> RefusedObject:
+    """Return the refusal of an object whose anchor occurs several times."""
+    lines = ", ".join(str(other.line) for other in same if other.line is not None)
+    where = f" in lines {lines}" if lines else ""
+    message = f"the anchor {each.anchor!r} occurs several times{where}"
+    return RefusedObject("duplicate_object", message, each.type, each.type_number, each.anchor)
+
+
+def index_key(key: str) -> str:
+    """Return a key that fits into an index: a long one is replaced by its hash."""
+    if len(key) <= 500:
+        return key
+    from hashlib import blake2b
+
+    return "blake2b:" + blake2b(key.encode(), digest_size=16).hexdigest()

@@ -1,0 +1,759 @@
+"""Full and delta import: read a system page by page, write what differs, reconcile exports, detect deletions.
+
+The watermark is taken before anything is read and stored with the end of the run, so no change is lost between two
+imports. Deletions are detected only after a complete read, and obsoleted only if no guard holds them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from tenuto.model.tasks import OutcomeStatus
+from tenuto.postgres.database import Connection
+from tenuto_identity.connectors.contract import (
+    Connector,
+    ReadComplete,
+    ReadScope,
+    Watermark,
+    WatermarkLost,
+)
+from tenuto_identity.model.decoding import DecodedObject, Decoding, address_key, decode_key, decode_object
+from tenuto_identity.model.definitions import OnBadValue, OnLostWatermark, RunKind
+from tenuto_identity.model.dn import normalize_or_fold
+from tenuto_identity.model.engine import Reconciled, reconcile
+from tenuto_identity.model.guards import Consequence, GuardKind, Measure, TrippedGuard, evaluate_guards
+from tenuto_identity.model.objects import ConnectorObject, ObjectState
+from tenuto_identity.model.pending import ExportKind, PendingExport, export_depth
+from tenuto_identity.model.values import Document, fold_key, normalize_anchor
+from tenuto_identity.runs.import_reader import (
+    PageReader,
+    ReadObject,
+    ReadPage,
+    RefusedObject,
+    index_key,
+    refuse_duplicate,
+)
+from tenuto_identity.runs.lifecycle import Page, Run, RunFailed
+from tenuto_identity.runs.object_keys import object_match_keys
+from tenuto_identity.runs.page_context import display_of, to_connector_objects
+from tenuto_identity.runs.seen_objects import SeenObjects
+from tenuto_identity.store import definitions, exports, objects, runs, sync_marks
+from tenuto_identity.store.objects import ChangedObject, ClassifiedObject, NewObject, ReferenceRow
+from tenuto_identity.store.sync_marks import MarkReason
+
+DELETION_PAGE = 5_000
+ID_PAGE = 20_000
+MAX_LISTED_OBJECTS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class _Decoded:
+    """An imported object that is new or differs, with its stored state."""
+
+    read: ReadObject
+    stored: ClassifiedObject | None
+    values: DecodedObject
+
+
+@dataclass(slots=True)
+class _PageWrites:
+    """What one page writes."""
+
+    new: list[NewObject] = field(default_factory=list)
+    changed: list[ChangedObject] = field(default_factory=list)
+    fingerprints: dict[int, bytes] = field(default_factory=dict)
+    removed_references: list[ReferenceRow] = field(default_factory=list)
+    added_references: list[ReferenceRow] = field(default_factory=list)
+    marked: list[int] = field(default_factory=list)
+    """Objects that changed; new ones are marked apart from them."""
+    items: dict[int, dict[str, Any]] = field(default_factory=dict)
+    """Fields of the items of objects, by object."""
+    cleared: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(type, attribute) → objects that lost their value."""
+    seen: list[int] = field(default_factory=list)
+    """Objects that exist in the source."""
+
+
+class ImportRun:
+    """The processor of full and delta imports."""
+
+    def __init__(self, run: Run, connector: Connector, decoding: Decoding | None = None) -> None:
+        self._run = run
+        self._connector = connector
+        self._system = run.system
+        definition = run.system.definition
+        self._decoding = decoding or Decoding(rejects_bad_values=definition.on_bad_value is OnBadValue.REJECT)
+        self._decode_key = decode_key(definition.types.values(), self._decoding)
+        self._seen = SeenObjects()
+        self._seen_count = 0
+        self._cleared: Counter[tuple[str, str]] = Counter()
+        """(type, attribute) → objects that lost their value in this run."""
+        self._confirms = False
+        self._uses_keys = run.configuration.has_match_rules(run.system.name)
+        self._has_provisioning = False
+
+    async def process(self) -> OutcomeStatus:
+        """Run the import to its end."""
+        run, profile = self._run, self._run.profile
+        scope = ReadScope(
+            tuple(self._system.definition.types.values()),
+            self._system.definition.containers,
+            partition=profile.partition or "",
+        )
+        self._confirms = await run.read(exports.has_exports_to_confirm, self._system.number)
+        self._has_provisioning = await run.read(objects.has_provisioning, self._system.number)
+        taken_at = run.now()
+        watermark = await asyncio.to_thread(self._connector.watermark, scope)
+        complete, is_delta = await self._read_all(scope)
+        run.at("import_read")
+        guards = await self._detect_deletions(complete, is_delta)
+        is_held = any(guard.consequence is Consequence.HOLD for guard in guards)
+        run.held = [guard.message for guard in guards]
+        if not any(guard.kind in (GuardKind.DELETIONS, GuardKind.EMPTIED) for guard in guards):
+            await self._obsolete()
+        if not is_delta:
+            await self._reconcile_missing()
+        run.at("import_ending")
+
+        async def end(connection: Connection) -> None:
+            if watermark is not None:
+                await runs.store_watermark(
+                    connection, self._system.number, scope.partition, watermark, taken_at, run.id
+                )
+            await definitions.store_decode_key(connection, self._system.number, self._decode_key)
+            if is_held:
+                await runs.hold_system(connection, self._system.number, self._describe_hold(guards))
+            elif not is_delta:
+                await runs.clear_hold(connection, self._system.number)
+            if is_held or not is_delta:
+                await runs.drop_pending_deletions_of_system(connection, self._system.number, run.id)
+
+        return await run.finish(end)
+
+    # --- reading ----------------------------------------------------------------------------------------------------
+
+    async def _read_all(self, scope: ReadScope) -> tuple[ReadComplete, bool]:
+        """Read and write all pages; return what was read, and whether it was a delta."""
+        since = await self._find_watermark(scope.partition)
+        if since is not None:
+            try:
+                return await self._read_pages(scope, since), True
+            except WatermarkLost as error:
+                if self._on_lost_watermark() is OnLostWatermark.FAIL:
+                    raise
+                self._run.warn(f"watermark_lost: {error.message}; a full import was made")
+        return await self._read_pages(scope, None), False
+
+    async def _find_watermark(self, partition: str) -> Watermark | None:
+        if self._run.profile.kind is not RunKind.DELTA_IMPORT:
+            return None
+        found = await self._run.read(runs.load_watermark, self._system.number, partition)
+        if found is None:
+            if self._on_lost_watermark() is OnLostWatermark.FAIL:
+                raise RunFailed(
+                    f"the system {self._system.name!r} has no watermark",
+                    code="identity.import.no_watermark",
+                    remedy="run a full import first",
+                )
+            self._run.warn("watermark_lost: there is no watermark; a full import was made")
+        return found
+
+    def _on_lost_watermark(self) -> OnLostWatermark:
+        return self._run.profile.on_lost_watermark or self._system.definition.on_lost_watermark
+
+    async def _read_pages(self, scope: ReadScope, since: Watermark | None) -> ReadComplete:
+        reader = PageReader(self._connector, self._system, self._decode_key, self._run.profile.page_size)
+        try:
+            reader.start(scope, since)
+            while True:
+                self._run.raise_if_cancelled()
+                read = await reader.next_page()
+                for warning in read.warnings:
+                    self._run.warn(warning)
+                written = await self._run.write_page(self._write_page, read)
+                # Only now: a page that is repeated must not find its own objects.
+                self._seen_count += sum(not self._seen.add(id) for id in written.seen)
+                self._cleared += written.cleared
+                self._run.at("import_page_committed")
+                if read.complete is not None:
+                    return read.complete
+        finally:
+            await reader.close()
+
+    # --- pages ------------------------------------------------------------------------------------------------------
+
+    async def _write_page(self, connection: Connection, page: Page, read: ReadPage) -> _PageWrites:
+        classified = await self._classify(connection, read.objects)
+        unchanged, differing, duplicates = self._compare(read.objects, classified)
+        writes = _PageWrites(seen=list(unchanged))
+        decoded = await asyncio.to_thread(self._decode, page, writes, differing)
+        await self._prepare(connection, writes, decoded)
+        await self._write(connection, writes)
+        page.counts.processed += len(unchanged) + len(decoded)
+        await self._reconcile(connection, writes, [*unchanged, *(each.id for each in writes.changed)])
+        await self._note_refused(connection, page, writes, [*read.refused, *duplicates])
+        await self._note_deleted(connection, read.deleted)
+        if self._system.row.held is not None:
+            await runs.delete_pending_deletions_of_seen(connection, self._system.number, writes.seen)
+        for object_id, fields in writes.items.items():
+            page.add_item(object_id=object_id, **fields)
+        self._run.at("import_page_written")
+        return writes
+
+    async def _classify(self, connection: Connection, read: Sequence[ReadObject]) -> dict[int, ClassifiedObject]:
+        """Return the stored objects by position; objects that wait for their first import are found by address."""
+        if not read:
+            return {}
+        found = await objects.classify_objects(
+            connection,
+            self._system.number,
+            [each.type_number for each in read],
+            [each.anchor for each in read],
+            [each.fingerprint for each in read],
+        )
+        stored = {each.position - 1: each for each in found}
+        waiting = [
+            (position, each) for position, each in enumerate(read) if position not in stored and each.address_key
+        ]
+        if self._has_provisioning and waiting:
+            by_address = await objects.find_provisioning(
+                connection,
+                self._system.number,
+                [each.type_number for _, each in waiting],
+                [each.address_key or "" for _, each in waiting],
+            )
+            for hit in by_address:
+                stored[waiting[hit.position - 1][0]] = hit
+        return stored
+
+    def _compare(
+        self, read: Sequence[ReadObject], classified: Mapping[int, ClassifiedObject]
+    ) -> tuple[list[int], list[tuple[ReadObject, ClassifiedObject | None]], list[RefusedObject]]:
+        """Separate unchanged objects from new and different ones, and from those that an earlier page contained."""
+        unchanged: list[int] = []
+        differing: list[tuple[ReadObject, ClassifiedObject | None]] = []
+        duplicates: list[RefusedObject] = []
+        for position, each in enumerate(read):
+            stored = classified.get(position)
+            if stored is None:
+                differing.append((each, None))
+            elif stored.id in self._seen:
+                duplicates.append(refuse_duplicate(each, [each]))
+            elif stored.is_same and stored.state is ObjectState.NORMAL:
+                unchanged.append(stored.id)
+            else:
+                differing.append((each, stored))
+        return unchanged, differing, duplicates
+
+    def _decode(
+        self, page: Page, writes: _PageWrites, differing: Sequence[tuple[ReadObject, ClassifiedObject | None]]
+    ) -> list[_Decoded]:
+        decoded: list[_Decoded] = []
+        for read, stored in differing:
+            object_type = self._system.definition.types[read.type]
+            old = stored.attributes if stored else None
+            values = decode_object(object_type, read.cells, self._decoding, old=old)
+            if values.is_rejected:
+                page.counts.processed += 1
+                page.add_item(
+                    type=read.type,
+                    anchor=read.anchor,
+                    object_id=stored.id if stored else None,
+                    **_describe_bad_values(read, values),
+                )
+                if stored is not None:
+                    writes.seen.append(stored.id)
+                continue
+            decoded.append(_Decoded(read, stored, values))
+        return decoded
+
+    async def _prepare(self, connection: Connection, writes: _PageWrites, decoded: Sequence[_Decoded]) -> None:
+        """Work out what a page writes: new and changed objects, their references, marks and items."""
+        new = [each for each in decoded if each.stored is None]
+        ids = iter(await objects.draw_object_ids(connection, len(new)))
+        old_references = await self._load_references(connection, [each.stored.id for each in decoded if each.stored])
+        for each in decoded:
+            id = next(ids) if each.stored is None else each.stored.id
+            writes.seen.append(id)
+            wanted, known = self._raw_references(each), old_references.get(id, {})
+            self._prepare_object(writes, each, id, wanted, known)
+            writes.removed_references += [row for key, row in known.items() if key not in wanted]
+            writes.added_references += [
+                ReferenceRow(id, attribute, raw_key, raw, None, None)
+                for (attribute, raw_key), raw in wanted.items()
+                if (attribute, raw_key) not in known
+            ]
+
+    def _prepare_object(
+        self,
+        writes: _PageWrites,
+        each: _Decoded,
+        id: int,
+        references: Mapping[tuple[int, str], str],
+        old_references: Mapping[tuple[int, str], ReferenceRow],
+    ) -> None:
+        read, stored, attributes = each.read, each.stored, each.values.attributes
+        fields: dict[str, Any] = {"type": read.type, "anchor": read.anchor, "display": display_of(attributes)}
+        if each.values.errors:
+            fields.update(_describe_bad_values(read, each.values))
+            writes.items[id] = fields
+        if stored is None:
+            writes.new.append(
+                NewObject(
+                    id,
+                    self._system.number,
+                    read.type_number,
+                    read.anchor,
+                    read.address,
+                    read.address_key,
+                    read.container,
+                    ObjectState.NORMAL,
+                    attributes,
+                    read.fingerprint,
+                )
+            )
+            diff: dict[str, Any] = {name: [[], list(values)] for name, values in attributes.items()}
+            writes.items[id] = {**fields, "change": "Added", "diff": diff}
+            return
+        diff = _diff(stored.attributes or {}, attributes)
+        diff.update(self._reference_diff(references, old_references))
+        if stored.address != read.address:
+            diff["address"] = [_listed(stored.address), _listed(read.address)]
+        writes.cleared.update((read.type, name) for name, (before, after) in diff.items() if before and not after)
+        is_same = not diff and stored.state is ObjectState.NORMAL and stored.container == read.container
+        if is_same:
+            writes.fingerprints[id] = read.fingerprint
+            return
+        writes.changed.append(
+            ChangedObject(id, read.anchor, read.address, read.address_key, read.container, attributes, read.fingerprint)
+        )
+        writes.marked.append(id)
+        change = "Added" if stored.state is ObjectState.PROVISIONING else "Updated"
+        writes.items[id] = {**fields, "change": change, "diff": diff}
+
+    # --- references -------------------------------------------------------------------------------------------------
+
+    def _raw_references(self, each: _Decoded) -> dict[tuple[int, str], str]:
+        """Return the raw references of an object by (attribute number, key)."""
+        if not each.values.references:
+            return {}
+        object_type = self._system.definition.types[each.read.type]
+        numbers = self._run.configuration.attribute_numbers
+        return {
+            (numbers[name], index_key(address_key(raw, object_type))): raw
+            for name, found in each.values.references.items()
+            for raw in found
+        }
+
+    def _reference_diff(
+        self, wanted: Mapping[tuple[int, str], str], stored: Mapping[tuple[int, str], ReferenceRow]
+    ) -> dict[str, Any]:
+        if wanted.keys() == stored.keys():
+            return {}
+        names = self._run.configuration.attribute_names
+        attributes = {number for number, _ in wanted.keys() ^ stored.keys()}
+        return {
+            names[number]: [
+                sorted(row.raw for (other, _), row in stored.items() if other == number),
+                sorted(raw for (other, _), raw in wanted.items() if other == number),
+            ]
+            for number in sorted(attributes)
+        }
+
+    async def _load_references(
+        self, connection: Connection, ids: Sequence[int]
+    ) -> dict[int, dict[tuple[int, str], ReferenceRow]]:
+        has_references = any(
+            attribute.is_reference
+            for object_type in self._system.definition.types.values()
+            for attribute in object_type.attributes.values()
+        )
+        if not ids or not has_references:
+            return {}
+        found: dict[int, dict[tuple[int, str], ReferenceRow]] = {}
+        for row in await objects.load_references(connection, ids):
+            found.setdefault(row.object_id, {})[row.attribute_number, row.raw_key] = row
+        return found
+
+    async def _resolve(self, connection: Connection, rows: Sequence[ReferenceRow]) -> list[ReferenceRow]:
+        """Return references with their targets, as far as these are known."""
+        if not rows:
+            return []
+        types = self._reference_types()
+        targets = await objects.find_reference_targets(
+            connection,
+            self._system.number,
+            [row.raw_key for row in rows],
+            [normalize_anchor(row.raw) for row in rows],
+            [types.get(row.attribute_number, 0) for row in rows],
+        )
+        return [
+            ReferenceRow(row.object_id, row.attribute_number, row.raw_key, row.raw, targets.get(position), None)
+            for position, row in enumerate(rows)
+        ]
+
+    def _reference_types(self) -> dict[int, int]:
+        """Return the type number that each reference attribute refers to."""
+        numbers = self._run.configuration.attribute_numbers
+        return {
+            numbers[name]: self._system.type_numbers[attribute.to]
+            for object_type in self._system.definition.types.values()
+            for name, attribute in object_type.attributes.items()
+            if attribute.to is not None and attribute.to in self._system.type_numbers
+        }
+
+    # --- writing ----------------------------------------------------------------------------------------------------
+
+    async def _write(self, connection: Connection, writes: _PageWrites) -> None:
+        now, number = self._run.now(), self._system.number
+        await objects.insert_objects(connection, writes.new, now)
+        await objects.update_objects(connection, writes.changed, now)
+        await objects.update_fingerprints(connection, writes.fingerprints)
+        await objects.delete_references(connection, writes.removed_references)
+        added = await self._resolve(connection, writes.added_references)
+        await objects.insert_references(connection, number, added)
+        await sync_marks.insert_marks(connection, number, [each.id for each in writes.new], MarkReason.IMPORTED)
+        await sync_marks.set_marks(connection, [(id, number) for id in writes.marked], MarkReason.IMPORTED)
+        written: list[NewObject | ChangedObject] = [*writes.new, *writes.changed]
+        targets = [
+            (key, each.id)
+            for each in written
+            for key in {each.address_key, index_key(fold_key(each.anchor or ""))}
+            if key
+        ]
+        referring = await objects.resolve_waiting_references(connection, number, targets)
+        marked = {*writes.marked, *(each.id for each in writes.new)}
+        await sync_marks.set_marks(
+            connection, [(id, number) for id in referring if id not in marked], MarkReason.REFERENCE
+        )
+        if self._uses_keys:
+            await self._write_keys(connection, writes)
+
+    async def _write_keys(self, connection: Connection, writes: _PageWrites) -> None:
+        """Store the keys by which out rules find these objects."""
+        written: list[NewObject | ChangedObject] = [*writes.new, *writes.changed]
+        keys = {
+            each.id: object_match_keys(
+                self._run, self._system.name, writes.items[each.id]["type"], each.id, each.attributes
+            )
+            for each in written
+        }
+        await objects.replace_object_keys(connection, self._system.number, keys)
+
+    # --- confirmation -----------------------------------------------------------------------------------------------
+
+    async def _reconcile(self, connection: Connection, writes: _PageWrites, ids: Sequence[int]) -> None:
+        """Compare the pending exports of all objects of a page with what was imported, unchanged objects included:
+        that is how an export without effect is noticed."""
+        if not self._confirms or not ids:
+            return
+        systems = self._run.configuration.system_names
+        pending = await exports.load_exports_to_confirm(connection, ids, systems)
+        if not pending:
+            return
+        rows = await objects.load_objects(connection, sorted(pending))
+        references = await objects.load_references(connection, sorted(pending))
+        found = to_connector_objects(self._run.configuration, rows, references)
+        results = {
+            id: reconcile(found[id], export, self._system.definition.types[found[id].type])
+            for id, export in pending.items()
+            if id in found and found[id].type in self._system.definition.types
+        }
+        await self._write_reconciled(connection, writes.items, results, found, pending)
+
+    async def _write_reconciled(
+        self,
+        connection: Connection,
+        items: dict[int, dict[str, Any]],
+        results: Mapping[int, Reconciled],
+        found: Mapping[int, ConnectorObject],
+        pending: Mapping[int, PendingExport],
+    ) -> None:
+        changed = {id: each for id, each in results.items() if each.pending != pending[id]}
+        await exports.delete_exports(connection, [id for id, each in changed.items() if each.pending is None])
+        remaining = [each.pending for each in changed.values() if each.pending is not None]
+        depths = {
+            each.object_id: export_depth(each.kind, found[each.object_id].address if each.object_id in found else "")
+            for each in remaining
+        }
+        await exports.write_exports(
+            connection, remaining, self._run.configuration.system_numbers, depths, self._run.now()
+        )
+        for id, each in changed.items():
+            fields = items.setdefault(id, self._item_fields(found.get(id)))
+            _describe_confirmation(fields, each)
+
+    def _item_fields(self, found: ConnectorObject | None) -> dict[str, Any]:
+        if found is None:
+            return {}
+        return {"type": found.type, "anchor": found.anchor, "display": display_of(found.attributes)}
+
+    async def _reconcile_missing(self) -> None:
+        """After a complete read: exports whose object was not found are not confirmed."""
+        if not self._confirms:
+            return
+        after = 0
+        while True:
+            listed = await self._run.read(exports.list_exported, self._system.number, after, DELETION_PAGE)
+            if not listed:
+                return
+            after = listed[-1][0]
+            missing = [id for id, kind in listed if id not in self._seen and kind is not ExportKind.DELETE]
+            if missing:
+                await self._run.write_page(self._unconfirm, missing)
+
+    async def _unconfirm(self, connection: Connection, page: Page, ids: Sequence[int]) -> None:
+        systems = self._run.configuration.system_names
+        pending = await exports.lock_exports(connection, ids, systems)
+        rows = await objects.load_objects(connection, sorted(pending))
+        found = to_connector_objects(self._run.configuration, rows, [])
+        results = {
+            id: reconcile(None, export, self._system.definition.types[found[id].type])
+            for id, export in pending.items()
+            if id in found
+        }
+        fields: dict[int, dict[str, Any]] = {}
+        await self._write_reconciled(connection, fields, results, found, pending)
+        for id, each in fields.items():
+            page.add_item(object_id=id, **each)
+
+    # --- refused objects and deletions ------------------------------------------------------------------------------
+
+    async def _note_refused(
+        self, connection: Connection, page: Page, writes: _PageWrites, refused: Sequence[RefusedObject]
+    ) -> None:
+        """Record objects that are not imported. One whose anchor is known does not count as deleted."""
+        known = [each for each in refused if each.anchor and each.type_number is not None]
+        ids: dict[tuple[int, str], int] = {}
+        if known:
+            rows = await objects.classify_objects(
+                connection,
+                self._system.number,
+                [each.type_number or 0 for each in known],
+                [each.anchor or "" for each in known],
+                [b""] * len(known),
+            )
+            for row in rows:
+                each = known[row.position - 1]
+                ids[each.type_number or 0, each.anchor or ""] = row.id
+                writes.seen.append(row.id)
+        for each in refused:
+            page.counts.processed += 1
+            page.add_item(
+                error=each.error,
+                message=each.message,
+                type=each.type,
+                anchor=each.anchor,
+                object_id=ids.get((each.type_number or 0, each.anchor or "")),
+            )
+
+    async def _note_deleted(self, connection: Connection, deleted: Sequence[tuple[int, str]]) -> None:
+        """Keep the deletions that a delta reports until all changes are read."""
+        if not deleted:
+            return
+        rows = await objects.classify_objects(
+            connection,
+            self._system.number,
+            [number for number, _ in deleted],
+            [anchor for _, anchor in deleted],
+            [b""] * len(deleted),
+        )
+        ids = [row.id for row in rows if row.state is not ObjectState.OBSOLETE]
+        await runs.insert_pending_deletions(connection, self._run.id, ids)
+
+    async def _detect_deletions(self, complete: ReadComplete, is_delta: bool) -> tuple[TrippedGuard, ...]:
+        """Find the objects that were deleted in the source, and evaluate the guards."""
+        run = self._run
+        counts = await run.read(objects.count_objects, self._system.number)
+        total = sum(each.object_count for each in counts)
+        if not is_delta:
+            if total and not self._seen_count:
+                raise RunFailed(
+                    f"nothing was read from {self._system.name!r}, which had {total} objects",
+                    code="identity.import.empty_source",
+                    remedy="check the source and the permission to read it; nothing was changed",
+                )
+            await self._find_missing(complete)
+        run.at("import_deletions_found")
+        expected = await run.read(runs.count_expected_deletions, run.id)
+        pending = await run.read(runs.count_pending_deletions, run.id)
+        measures: list[Measure] = []
+        deleted: Counter[tuple[str, str | None]] = Counter()
+        for row in pending:
+            deleted[self._system.type_names[row.type_number], row.container] += row.object_count
+        for row in expected:
+            deleted[self._system.type_names[row.type_number], row.container] -= row.object_count
+        measures += self._deletion_measures(deleted, counts, is_delta)
+        measures += await self._clearing_measures()
+        return evaluate_guards(measures, self._system.guards(run.profile))
+
+    def _deletion_measures(
+        self, deleted: Mapping[tuple[str, str | None], int], counts: Sequence[objects.ObjectCount], is_delta: bool
+    ) -> list[Measure]:
+        totals: Counter[str] = Counter()
+        by_container: Counter[tuple[str, str]] = Counter()
+        gone: Counter[str] = Counter()
+        gone_in: Counter[tuple[str, str]] = Counter()
+        for row in counts:
+            name = self._system.type_names[row.type_number]
+            totals[name] += row.object_count
+            by_container[name, row.container or ""] += row.object_count
+        for (name, container), count in deleted.items():
+            gone[name] += max(count, 0)
+            gone_in[name, container or ""] += max(count, 0)
+        measures = [Measure(GuardKind.DELETIONS, name, gone[name], totals[name]) for name in sorted(gone)]
+        if not is_delta:
+            measures += [
+                Measure(GuardKind.EMPTIED, name, gone[name], totals[name]) for name in sorted(gone) if gone[name]
+            ]
+        if len({container for _, container in by_container}) > 1:
+            measures += [
+                Measure(GuardKind.DELETIONS, f"{name} in {container}", count, by_container[name, container])
+                for (name, container), count in sorted(gone_in.items())
+            ]
+        return measures
+
+    async def _clearing_measures(self) -> list[Measure]:
+        """Measure attributes that lost their value. The total is counted only where the guard can trip."""
+        limit = self._system.guards(self._run.profile).limit(GuardKind.CLEARING)
+        measures: list[Measure] = []
+        for (type_name, attribute), count in sorted(self._cleared.items()):
+            if count < max(limit.at_least, 1):
+                continue
+            number = self._system.type_numbers[type_name]
+            left = await self._run.read(
+                objects.count_with_value, self._system.number, number, attribute, whole_tables=True
+            )
+            measures.append(Measure(GuardKind.CLEARING, f"{type_name}.{attribute}", count, count + left))
+        return measures
+
+    async def _find_missing(self, complete: ReadComplete) -> None:
+        """Walk the objects of the system in order of id, and keep those that were not seen and could have been."""
+        types = {self._system.type_numbers[name] for name in complete.types if name in self._system.type_numbers}
+        containers = None if complete.containers is None else _normalized(complete.containers)
+        after = 0
+        while True:
+            stored = await self._run.read(objects.load_object_ids, self._system.number, after, ID_PAGE)
+            if not stored:
+                return
+            after = stored[-1].id
+            missing = [
+                each.id
+                for each in stored
+                if each.id not in self._seen
+                and each.type_number in types
+                and (containers is None or _is_within(each.container, containers))
+            ]
+            if missing:
+                await self._run.write_page(self._keep_missing, missing)
+
+    async def _keep_missing(self, connection: Connection, page: Page, ids: Sequence[int]) -> None:
+        await runs.insert_pending_deletions(connection, self._run.id, ids)
+
+    async def _obsolete(self) -> None:
+        """Mark the pending deletions of this run obsolete, page by page."""
+        await obsolete_pending(self._run, self._run.id)
+
+    def _describe_hold(self, guards: Sequence[TrippedGuard]) -> dict[str, Any]:
+        holding = [guard for guard in guards if guard.consequence is Consequence.HOLD]
+        return {
+            "run": str(self._run.id),
+            "at": self._run.now().isoformat(),
+            "message": "; ".join(guard.message for guard in holding),
+            "guards": [
+                {
+                    "kind": guard.kind.value,
+                    "subject": guard.subject,
+                    "affected": guard.affected,
+                    "total": guard.total,
+                }
+                for guard in holding
+            ],
+        }
+
+
+async def obsolete_pending(run: Run, run_id: Any) -> None:
+    """Mark the objects that a run found deleted as obsolete, page by page: those of this run, or of an approved one."""
+    while True:
+        ids = await run.read(runs.list_pending_deletions, run_id, 0, DELETION_PAGE)
+        if not ids:
+            return
+        await run.write_page(_obsolete_page, run, run_id, ids)
+        run.at("import_deletion_page_committed")
+
+
+async def _obsolete_page(connection: Connection, page: Page, run: Run, run_id: Any, ids: Sequence[int]) -> None:
+    """Mark joined objects obsolete and remove the others at once. An item records each."""
+    number, now = run.system.number, run.now()
+    rows = {each.id: each for each in await objects.load_objects(connection, ids)}
+    joined = [id for id, row in rows.items() if row.metaverse_id is not None]
+    unjoined = [id for id, row in rows.items() if row.metaverse_id is None]
+    removed = [
+        *await objects.mark_obsolete(connection, joined, now),
+        *await objects.delete_objects(connection, unjoined),
+    ]
+    await exports.delete_exports(connection, ids)
+    await sync_marks.delete_marks_of_objects(connection, unjoined)
+    await sync_marks.set_marks(connection, [(id, number) for id in joined], MarkReason.DELETED)
+    for each in removed:
+        page.add_item(
+            change="Deleted",
+            object_id=each.id,
+            metaverse_id=rows[each.id].metaverse_id,
+            type=run.system.type_names.get(each.type_number),
+            anchor=each.anchor,
+            display=display_of(each.attributes),
+            diff={name: [list(values), []] for name, values in each.attributes.items()},
+        )
+    page.counts.processed += len(removed)
+    await runs.delete_pending_deletions(connection, run_id, ids)
+
+
+def _describe_confirmation(fields: dict[str, Any], result: Reconciled) -> None:
+    """Add to an item what an import said about the pending export of its object."""
+    detail = fields.setdefault("detail", {})
+    if "change" in fields:
+        detail["import"] = fields["change"]
+    if result.unconfirmed:
+        has_failed = any(change.state.value == "failed" for change in result.unconfirmed)
+        fields["change"] = "NotConfirmed"
+        fields["error"] = "confirmation_failed" if has_failed else "not_confirmed"
+        fields["message"] = "; ".join(
+            f"{change.attribute}: sent {list(change.values or change.references)},"
+            f" observed {list(change.observed or ())}"
+            for change in result.unconfirmed
+        )
+    else:
+        fields["change"] = "Confirmed"
+    detail["confirmed"] = sorted({change.attribute for change in result.confirmed})
+
+
+def _describe_bad_values(read: ReadObject, values: DecodedObject) -> dict[str, Any]:
+    where = f" (line {read.line})" if read.line is not None else ""
+    return {"error": "bad_value", "message": "; ".join(each.message for each in values.errors) + where}
+
+
+def _diff(before: Document, after: Document) -> dict[str, Any]:
+    return {
+        name: [list(before.get(name, ())), list(after.get(name, ()))]
+        for name in sorted({*before, *after})
+        if list(before.get(name, ())) != list(after.get(name, ()))
+    }
+
+
+def _listed(value: str | None) -> list[str]:
+    return [] if value is None else [value]
+
+
+def _normalized(containers: Iterable[str]) -> tuple[str, ...]:
+    return tuple(normalize_or_fold(each) for each in containers)
+
+
+def _is_within(container: str | None, containers: Sequence[str]) -> bool:
+    """Return whether a container is one of these, or below one of them."""
+    found = normalize_or_fold(container or "")
+    return any(not each or found == each or found.endswith(f",{each}") for each in containers)

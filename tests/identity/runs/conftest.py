@@ -1,0 +1,18 @@
+"""Fixtures of the scenario tests."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.identity.site import Site, open_site
+
+
+@pytest.fixture
+async def site(url: str, tmp_path: Path) -> AsyncIterator[Site]:
+    """A site with the HR file and empty targets; no definitions are applied yet."""
+    async with open_site(url, tmp_path) as site:
+        yield site
+        assert site.app.extension_registry.failures == []

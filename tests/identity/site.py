@@ -1,0 +1,198 @@
+"""A site for scenario tests: the HR file, two memory targets, the definitions, and a worker that executes run profiles."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from tenuto import Step, Tenuto, manual
+from tenuto.definitions.document_parser import parse_document
+from tenuto.operations.plans import read_declarations
+from tenuto.operations.schedules import schedule_definition
+from tenuto.postgres.database import Database
+from tenuto_identity.connectors.memory import MemorySystem
+
+HEADER = "employee_id,first,last,mail,department,title,manager,starts,ends"
+ADA = "1001,Ada,Lovelace,ada@example.org,Research,Director,,2020-01-01,"
+GRACE = "1002,Grace,Hopper,grace@example.org,Engineering,Engineer,1001,2020-02-01,"
+ALAN = "1003,Alan,Turing,alan@example.org,Research,Fellow,1001,2020-03-01,"
+EDSGER = "1004,Edsger,Dijkstra,edsger@example.org,Engineering,Engineer,1002,2020-04-01,"
+PEOPLE = (ADA, GRACE, ALAN, EDSGER)
+
+PROFILES = """[{name: Full Import, kind: full_import}, {name: Delta Import, kind: delta_import},
+                   {name: Full Sync, kind: full_sync}, {name: Delta Sync, kind: delta_sync},
+                   {name: Export, kind: export}]"""
+
+DEFINITIONS = """
+systems:
+  - name: HR
+    connector: csv
+    settings: {{path: {hr}}}
+    types:
+      - name: person
+        anchor: employee_id
+        attributes: {{employee_id: text, first: text, last: text, mail: text, department: text, title: text,
+                     manager: {{type: reference, to: person}}, starts: date, ends: date}}
+    run_profiles: {profiles}
+  - name: AD
+    connector: memory
+    settings: {{path: {ad}, {options}}}
+    types:
+      - name: user
+        anchor: uuid
+        address_format: dn
+        attributes: {{uuid: {{type: text, writable: false}}, cn: text, sn: text, mail: text, title: text,
+                     departmentNumber: text, manager: {{type: reference, to: user}}}}
+    run_profiles: {profiles}
+  - name: LDAP
+    connector: memory
+    settings: {{path: {ldap}, {options}}}
+    types:
+      - name: account
+        anchor: uuid
+        address_format: dn
+        attributes: {{uuid: {{type: text, writable: false}}, uid: text, cn: text, mail: text, title: text}}
+    run_profiles: {profiles}
+metaverse:
+  - type: person
+    attributes: {{employee_id: text, first: text, last: text, display: text, mail: text, login: text,
+                 department: text, title: text, manager: {{type: reference, to: person}}, starts: date, ends: date}}
+    deletion: {{rule: authoritative_source, sources: [HR]{grace}}}
+sync_rules:
+  - name: HR people in
+    in: {{system: HR, type: person, to: person}}
+    project: true
+    match: [{{object: employee_id, metaverse: employee_id}}]
+    map:
+      same: [employee_id, first, last, mail, department, title, manager, starts, ends]
+      display: {{value: 'first + " " + last'}}
+      login: {{value: 'lower(first) + "." + lower(last)'}}
+  - name: AD people out
+    out: {{from: person, system: AD, type: user}}
+    match: [{{object: mail, metaverse: mail}}]
+    provision: true
+    on_out_of_scope: delete
+    {scope}
+    map:
+      same: [mail, title, manager]
+      cn: display
+      sn: last
+      departmentNumber: department
+      address: {{value: 'dn("cn", display, "ou", department, "ou=people,dc=ad,dc=test")'}}
+  - name: LDAP people out
+    out: {{from: person, system: LDAP, type: account}}
+    match: [{{object: mail, metaverse: mail}}]
+    provision: true
+    on_out_of_scope: delete
+    {scope}
+    map:
+      same: [mail, title]
+      cn: display
+      uid: login
+      address: {{value: 'dn("uid", login, "ou=people,dc=ldap,dc=test")'}}
+"""
+
+
+class Site:
+    """The systems of the scenarios and an app with a worker."""
+
+    def __init__(self, app: Tenuto, folder: Path) -> None:
+        self.app = app
+        self.folder = folder
+        self.hr = folder / "files" / "hr.csv"
+        self.ad = MemorySystem(folder / "files" / "ad.json")
+        self.ldap = MemorySystem(folder / "files" / "ldap.json")
+
+    async def database(self) -> Database:
+        return await self.app.open()
+
+    def write_hr(self, *rows: str) -> None:
+        self.hr.parent.mkdir(exist_ok=True)
+        self.hr.write_text("\n".join((HEADER, *rows)) + "\n", encoding="utf-8")
+
+    def definitions(self, **parts: str) -> str:
+        given = {"grace": "", "scope": "", "options": "delta: true", **parts}
+        return DEFINITIONS.format(
+            hr=self.hr, ad=self.folder / "files/ad.json", ldap=self.folder / "files/ldap.json", profiles=PROFILES, **given
+        )
+
+    async def apply(self, text: str) -> Any:
+        """Plan and apply a definition file."""
+        planned = await self.app.plans.plan(read_declarations([parse_document("identity.yaml", text.encode())]))
+        await self.app.plans.apply(planned)
+        return planned
+
+    async def run(self, system: str, profile: str) -> RunResult:
+        """Execute a run profile by a worker, as a step of a schedule."""
+        name = f"{system}/{profile}"
+        step = Step.of("run_profile", {"system": system, "profile": profile})
+        if name not in {each.name for each in await self.app.schedules.list()}:
+            await self.app.schedules.create(schedule_definition(name, manual(), [step]))
+        fired = await self.app.schedules.run(name)
+        assert fired.execution_id is not None
+        await self.app.executions.wait(fired.execution_id, 60)
+        database = await self.database()
+        (row,) = await database.fetch_all(
+            "SELECT id, status AS state, error::text AS error FROM tenuto.activities"
+            " WHERE execution_id = $1 ORDER BY id DESC LIMIT 1",
+            fired.execution_id,
+        )
+        return RunResult(row["id"], row["state"], row["error"], await self.items(row["id"]))
+
+    async def items(self, run_id: Any) -> list[dict[str, Any]]:
+        database = await self.database()
+        rows = await database.fetch_all(
+            "SELECT change, error, anchor, display, type, message, detail::text AS detail FROM tenuto_identity.items"
+            " WHERE run_id = $1 ORDER BY number",
+            run_id,
+        )
+        return [dict(row) for row in rows]
+
+    async def nightly(self) -> dict[str, RunResult]:
+        """HR import, HR sync, exports, confirming imports."""
+        done: dict[str, RunResult] = {}
+        for system, profile in (
+            ("HR", "Full Import"),
+            ("HR", "Full Sync"),
+            ("AD", "Export"),
+            ("LDAP", "Export"),
+            ("AD", "Full Import"),
+            ("LDAP", "Full Import"),
+        ):
+            done[f"{system} {profile}"] = await self.run(system, profile)
+        return done
+
+    async def count(self, table: str, where: str = "true") -> int:
+        database = await self.database()
+        return int(await database.fetch_value(f"SELECT count(*) FROM tenuto_identity.{table} WHERE {where}"))
+
+
+class RunResult:
+    """The activity of a run and its items."""
+
+    def __init__(self, id: Any, state: str, error: str | None, items: list[dict[str, Any]]) -> None:
+        self.id = id
+        self.state = state
+        self.error = error
+        self.items = items
+
+    @property
+    def changes(self) -> list[str]:
+        return sorted(item["change"] for item in self.items if item["change"])
+
+    @property
+    def errors(self) -> list[str]:
+        return sorted(item["error"] for item in self.items if item["error"])
+
+    def __repr__(self) -> str:
+        return f"<{self.state} {self.error or ''} {self.changes} {self.errors}>"
+
+
+@asynccontextmanager
+async def open_site(url: str, folder: Path) -> AsyncIterator[Site]:
+    async with Tenuto(url, home=folder) as app, app.worker():
+        site = Site(app, folder)
+        site.write_hr(*PEOPLE)
+        yield site
