@@ -1,4 +1,4 @@
-"""A site for scenario tests: the HR file, two memory targets, the definitions, and a worker that executes run profiles."""
+"""A site for scenario tests: the HR file, two memory targets, their definitions, and a worker that runs profiles."""
 
 from __future__ import annotations
 
@@ -115,7 +115,11 @@ class Site:
     def definitions(self, **parts: str) -> str:
         given = {"grace": "", "scope": "", "options": "delta: true", **parts}
         return DEFINITIONS.format(
-            hr=self.hr, ad=self.folder / "files/ad.json", ldap=self.folder / "files/ldap.json", profiles=PROFILES, **given
+            hr=self.hr,
+            ad=self.folder / "files/ad.json",
+            ldap=self.folder / "files/ldap.json",
+            profiles=PROFILES,
+            **given,
         )
 
     async def apply(self, text: str) -> Any:

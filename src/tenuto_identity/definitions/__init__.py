@@ -1,2 +1,1 @@
-"""Definitions in files: the lists ``systems``, ``metaverse``, ``sync_rules`` and ``templates``, planned and applied with
-the schedules of the same files."""
+"""Definitions in files: systems, metaverse types, sync rules and templates, applied with the schedules of the files."""

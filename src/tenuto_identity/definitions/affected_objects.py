@@ -18,7 +18,9 @@ async def mark_affected(
     if kind is DefinitionKind.TEMPLATE:
         return
     after = await load_definitions(connection)
-    for system_number, type_number in sorted(affected_types(kind, changes, before) | affected_types(kind, changes, after)):
+    for system_number, type_number in sorted(
+        affected_types(kind, changes, before) | affected_types(kind, changes, after)
+    ):
         await sync_marks.mark_objects_of_type(connection, system_number, type_number)
 
 

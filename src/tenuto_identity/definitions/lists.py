@@ -73,9 +73,7 @@ def _list(
         async with session.schema_of_identity(connection):
             await apply_changes(connection, kind, planned.changes, author, origin="file")
 
-    return DefinitionList(
-        _LISTS[kind], parse_entry, lambda value: cast(Declared, value).key, plan, apply, check_entry
-    )
+    return DefinitionList(_LISTS[kind], parse_entry, lambda value: cast(Declared, value).key, plan, apply, check_entry)
 
 
 # --- checks ---------------------------------------------------------------------------------------------------------
@@ -127,9 +125,7 @@ async def _check_rule(connection: Connection, value: Declared, merged: Merged, s
 # --- plan and apply -------------------------------------------------------------------------------------------------
 
 
-async def _plan(
-    connection: Connection, kind: DefinitionKind, declared: Sequence[Declared], prune: bool
-) -> ListPlan:
+async def _plan(connection: Connection, kind: DefinitionKind, declared: Sequence[Declared], prune: bool) -> ListPlan:
     stored = await definitions.load_definitions(connection)
     rows = {row.name: row for row in stored.of_kind(kind)}
     changes = [_compare(each, rows.get(each.key)) for each in declared]

@@ -186,10 +186,7 @@ class ExportRun:
         references = await objects.load_references(connection, ids)
         found = to_connector_objects(configuration, rows, references)
         targets = {
-            target
-            for each in claimed
-            for change in sendable_changes(each.pending)
-            for target in change.references
+            target for each in claimed for change in sendable_changes(each.pending) for target in change.references
         }
         addresses = await objects.load_addresses(connection, self._system.number, sorted(targets))
         last = claimed[-1]
@@ -225,9 +222,7 @@ class ExportRun:
             values = (*change.values, *(resolved[target] for target in left if target in resolved))
             changes.append(WriteChange(change.attribute, change.op, values))
         needs_request = bool(changes) or pending.kind is not ExportKind.UPDATE
-        request = WriteRequest(
-            pending.kind, found.type, found.anchor, found.address, tuple(changes), pending.uncertain
-        )
+        request = WriteRequest(pending.kind, found.type, found.anchor, found.address, tuple(changes), pending.uncertain)
         return _Sending(
             pending,
             found,
@@ -261,9 +256,7 @@ class ExportRun:
 
     # --- recording --------------------------------------------------------------------------------------------------
 
-    async def _record(
-        self, connection: Connection, page: Page, batch: _Batch, results: Sequence[WriteResult]
-    ) -> None:
+    async def _record(self, connection: Connection, page: Page, batch: _Batch, results: Sequence[WriteResult]) -> None:
         now = self._run.now()
         ids = [each.pending.object_id for each in batch.sendings]
         await objects.lock_objects(connection, ids)
@@ -293,9 +286,7 @@ class ExportRun:
         await self._write_objects(connection, written, confirmed, batch.targets)
         await exports.delete_exports(connection, finished)
         depths = {each.pending.object_id: self._depth(each) for each in batch.sendings}
-        await exports.write_exports(
-            connection, remaining, self._run.configuration.system_numbers, depths, now
-        )
+        await exports.write_exports(connection, remaining, self._run.configuration.system_numbers, depths, now)
         await self._remove(connection, gone)
 
     @property
