@@ -33,6 +33,7 @@ from tenuto.model.manifests import Manifest
 from tenuto.model.operation_context import IdempotencyKey, OperationCaller
 from tenuto.model.steps import MANIFEST, SCHEDULE
 from tenuto.observability.status import InstallationStatus
+from tenuto.operations import backups
 from tenuto.operations.api_keys import ApiKeys
 from tenuto.operations.audit_log import AuditLog
 from tenuto.operations.batches import Batch, Batches
@@ -284,6 +285,35 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         """
         findings: list[Finding] = await self.extensions.doctor.examine(on_finding)
         return findings
+
+    async def backup(
+        self, file: Path | str, on_progress: backups.ReportProgress = lambda _text: None
+    ) -> backups.BackupDescription:
+        """Write the database, the master keys, the audit keys and checkpoints and the admin key to one file.
+
+        The database may be in use. Only the owner may read the file: who has it can decrypt all secrets.
+        """
+        database = await self.connect()
+        try:
+            return await backups.create_backup(database, self.settings, Path(file), on_progress)
+        finally:
+            await database.close()
+
+    async def restore(
+        self,
+        file: Path | str,
+        *,
+        replace: bool = False,
+        on_progress: backups.ReportProgress = lambda _text: None,
+    ) -> backups.RestoreResult:
+        """Restore a backup into a database without Tenuto's tables, or with ``replace`` instead of what is there."""
+        database = await self.connect(check_schema=False)
+        try:
+            result = await backups.restore_backup(database, self.settings, Path(file), on_progress, replace=replace)
+        finally:
+            await database.close()
+        await self.migrate()
+        return result
 
     def health(self, service: str, name: str | None = None) -> list[health_file.Health]:
         """Read the health files of a service on this machine, without using the database."""

@@ -161,16 +161,14 @@ def find_keys(settings: Settings) -> MasterKeys | None:
                 field="master_key",
                 remedy="set only one of them",
             )
-        return MasterKeys(_parse_keys(settings.master_key.get_secret_value(), "master_key"), "TENUTO_MASTER_KEY")
+        return MasterKeys(parse_keys(settings.master_key.get_secret_value(), "master_key"), "TENUTO_MASTER_KEY")
     if settings.master_key_file is not None:
         return MasterKeys(
-            _parse_keys(_read_key_file(settings.master_key_file), "master_key_file"), str(settings.master_key_file)
+            parse_keys(read_key_file(settings.master_key_file), "master_key_file"), str(settings.master_key_file)
         )
     key_file = settings.home / _HOME_KEY_FILE
     if settings.database is None and key_file.exists():
-        return MasterKeys(
-            _parse_keys(_read_key_file(key_file), "master_key_file"), str(key_file), managed_file=key_file
-        )
+        return MasterKeys(parse_keys(read_key_file(key_file), "master_key_file"), str(key_file), managed_file=key_file)
     return None
 
 
@@ -252,7 +250,8 @@ class _ReplacementFile:
                 os.close(directory)
 
 
-def _read_key_file(file: Path) -> str:
+def read_key_file(file: Path) -> str:
+    """Return the text of a key file; reject one that other accounts can read."""
     try:
         descriptor = os.open(file, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except OSError as error:
@@ -283,7 +282,8 @@ def _read_key_file(file: Path) -> str:
         os.close(descriptor)
 
 
-def _parse_keys(text: str, field: str) -> list[MasterKey]:
+def parse_keys(text: str, field: str) -> list[MasterKey]:
+    """Return the keys of a setting or file, the current one first."""
     keys: list[MasterKey] = []
     for encoded in text.replace(",", " ").split():
         try:

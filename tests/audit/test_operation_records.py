@@ -48,12 +48,12 @@ QUERIES = {
     "one_shots.count", "one_shots.find", "one_shots.list", "one_shots.list_ended", "one_shots.status",
     "api_keys.authenticate", "api_keys.authenticate_session", "api_keys.get", "api_keys.has_prefix", "api_keys.list",
     "logs.names",
-    "logs.read", "secrets.list", "secrets.resolve_text", "secrets.reveal", "extensions.inventory.items",
+    "logs.read", "secrets.count_old_keys", "secrets.list", "secrets.resolve_text", "secrets.reveal", "extensions.inventory.items",
 }  # fmt: skip
 """Operations that only read. `api_keys.authenticate` also stores the last use of a key, which is no act of a person."""
 NOT_OPERATIONS = {
     "open", "close", "connect", "connect_for_services", "run", "run_scheduler", "run_worker", "migrate", "doctor",
-    "executions.close", "api_keys.close", "bulk_enqueue",
+    "executions.close", "api_keys.close", "bulk_enqueue", "backup", "restore",
     "schedules.report_undeclared", "manifests.report_undeclared",
 }  # fmt: skip
 """Life cycle of the app and its services; `bulk_enqueue` is `batches.enqueue`, and

@@ -23,7 +23,7 @@ from tests.cli.conftest import TASKS
 from tests.docs.generate import commands
 
 READ_ONLY_COMMANDS = {
-    "", "plan", "simulate", "health", "doctor", "version", "completion", "worker list",
+    "", "backup", "plan", "simulate", "status", "health", "doctor", "version", "completion", "worker list",
     "schedule", "schedule list", "schedule show",
     "schedule next", "schedule history", "schedule ledger", "execution", "execution list", "execution show",
     "execution watch", "cron", "cron explain", "manifest", "manifest list", "manifest show", "manifest history",
@@ -34,8 +34,8 @@ READ_ONLY_COMMANDS = {
     "secret list",
 }  # fmt: skip
 """Commands that change nothing."""
-SERVICE_COMMANDS = {"up", "worker", "scheduler", "web", "migrate"}
-"""Services have no user; `migrate` runs before there is an audit log."""
+SERVICE_COMMANDS = {"up", "worker", "scheduler", "web", "migrate", "restore"}
+"""Services have no user; `migrate` and `restore` run before there is an audit log."""
 PLAN = """
 schedules: [{name: weekly, every: 7d, steps: [{job: third_time}]}]
 """

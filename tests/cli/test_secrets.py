@@ -29,7 +29,7 @@ def test_secret_set_list_rotate_and_delete_never_print_a_value(shell: Shell) -> 
     assert [result.code for result in results] == [0, 0, 0, 7, 0, 2], [result.err for result in results]
     assert results[0].json == {"name": "hr", "version": 1}
     assert results[1].out.split()[5:7] == ["hr", "1"]
-    assert "1 secrets encrypted" in results[2].err
+    assert "1 secret encrypted" in results[2].err
     assert new.id in results[3].err
     for result in results[:-1]:
         assert CANARY not in result.out + result.err

@@ -277,7 +277,12 @@ async def test_master_key_rotation_replaces_the_key_file_in_the_home_directory(
     await own.secrets.set("one", "value of one")
     file = tmp_path / "own" / "master.key"
     before = file.read_text()
+    assert await own.secrets.count_old_keys() == 0
     assert await own.secrets.rotate() == 1
+    assert file.read_text().split()[1:] == before.split(), "earlier dumps need the old key"
+    assert await own.secrets.count_old_keys() == 1
+    assert await own.secrets._decrypt_value("one") == "value of one"
+    assert await own.secrets.rotate(forget_old_keys=True) == 1
     after = file.read_text()
     assert len(after.split()) == 1
     assert after != before

@@ -1,6 +1,6 @@
 """Keys of the audit chain, derived from the master keys, so that only the master keys must be kept safe.
 
-A master key that Tenuto created itself is deleted when it is rotated. Seals made with it must stay verifiable for
+A master key that Tenuto created itself may be removed after a rotation. Seals made with it must stay verifiable for
 years, so the keys derived from it are stored in a file in the home directory.
 """
 

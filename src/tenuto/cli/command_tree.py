@@ -56,6 +56,8 @@ _COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "login": ("admin.credentials:create_login_link", "Print a link that logs a browser in to the web service"),
         "audit": ("admin.audit_log:audit_log", "List, verify and export the audit log"),
         "secret": ("admin.credentials:secrets", "Store secrets for steps and jobs"),
+        "backup": ("admin.backups:create_backup", "Write the database and all keys to one file"),
+        "restore": ("admin.backups:restore_backup", "Restore a backup into an empty database, and write its key files"),
         "migrate": ("admin.services:migrate_database", "Migrate the database schema to this version"),
         "completion": ("admin.installation:print_completion", "Print the completion script of a shell"),
         "version": ("admin.installation:print_version", "Print the version"),

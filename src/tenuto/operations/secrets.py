@@ -61,11 +61,13 @@ class Secrets(OperationGroup):
         if not await secrets.delete_secret(operation.database, name):
             raise _not_found(name)
 
-    async def rotate(self) -> int:
+    async def rotate(self, *, forget_old_keys: bool = False) -> int:
         """Wrap every secret with the current master key and return the number of secrets changed.
 
-        With the key file in the home directory, a new key is created first and the old one is removed at the end. With
-        keys in settings: put the new key before the old one, restart every service, call this, and remove the old one.
+        With the key file in the home directory, a new key is created first. Older keys stay in the file, because dumps
+        made before need them; with ``forget_old_keys``, those that no secret needs are removed at the end. With keys in
+        settings: put the new key before the old one, restart every service, call this, and remove the old one when no
+        dump needs it.
         """
         operation = await self._begin("secret.rotate")
 
@@ -93,8 +95,14 @@ class Secrets(OperationGroup):
                 await asyncio.to_thread(secret_encryption.drop_unused_keys, keys, counts_by_key)
 
         count = await operation.database.transaction(rewrap)
-        await operation.database.transaction(tidy)
+        if forget_old_keys:
+            await operation.database.transaction(tidy)
         return count
+
+    async def count_old_keys(self) -> int | None:
+        """Return the number of master keys besides the current one; None if no master key is configured."""
+        keys = await asyncio.to_thread(secret_encryption.find_keys, self._settings())
+        return None if keys is None else len(list(keys)) - 1
 
     async def reveal(self, secret: TextOrSecret, ctx: Context | None = None) -> str:
         """Return the value of a secret to the running attempt, and redact it in the attempt's output from now on.

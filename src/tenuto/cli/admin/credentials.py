@@ -14,13 +14,13 @@ from typing import Annotated, Any, Literal
 from tenuto.app import Tenuto
 from tenuto.cli.command import Session, command, group, login_name
 from tenuto.cli.lists import limit, list_command
-from tenuto.cli.parameters import argument, choice, option
+from tenuto.cli.parameters import argument, choice, flag, option
 from tenuto.errors import Invalid
 from tenuto.model.actors import Role
 from tenuto.model.triggers.parsing import parse_instant
 from tenuto.operations.secrets import MAX_VALUE_BYTES
 from tenuto.presentation.admin_views import API_KEYS, SECRETS
-from tenuto.presentation.formatting import format_local_time
+from tenuto.presentation.formatting import count_noun, format_local_time
 from tenuto.settings import Settings
 
 RoleName = Literal["viewer", "operator", "editor", "admin"]
@@ -145,9 +145,26 @@ async def delete_secret(session: Session, name: SecretName) -> None:
     session.report({"name": name, "deleted": True}, f"secret {name} deleted")
 
 
-@command(secrets, "rotate", "", "-o json")
-async def rotate_secrets(session: Session) -> None:
-    """Encrypt every secret with the current master key; a master key in the home folder is replaced first."""
+@command(secrets, "rotate", "", "--forget-old-keys -o json")
+async def rotate_secrets(
+    session: Session,
+    forget_old_keys: Annotated[
+        bool, flag("Remove old keys from the key file; secrets in earlier dumps are lost.", "--forget-old-keys")
+    ] = False,
+) -> None:
+    """Encrypt every secret with the current master key (embedded: a new key is made first).
+
+    Old master keys stay in the key file, because dumps made before the rotation need them. A backup made with `tenuto
+    backup` contains the keys that it needs.
+    """
     with session.as_user() as app:
-        count = await app.secrets.rotate()
-    session.report({"rotated": count}, f"{count} secrets encrypted with the current master key")
+        count = await app.secrets.rotate(forget_old_keys=forget_old_keys)
+        old = await app.secrets.count_old_keys()
+    document = {"rotated": count, "old_keys": old}
+    if old is None:
+        session.report(document, "there is no master key; nothing to do")
+        return
+    messages = [f"{count_noun(count, 'secret')} encrypted with the current master key"]
+    if old:
+        messages.append(f"{count_noun(old, 'old key')} kept for earlier dumps; remove with --forget-old-keys")
+    session.report(document, *messages)
