@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
@@ -334,24 +335,26 @@ def _compare_with_clock(
     return result
 
 
-def _turning_points(context: EvaluationContext, clock: Any, other: Any) -> list[tuple[datetime, Any]]:
-    """Return the instants, in order, at which a comparison with the clock may change, with the clock's value then."""
+def _turning_points(context: EvaluationContext, clock: Any, other: Any) -> Iterator[tuple[datetime, Any]]:
+    """Yield the instants, in order, at which a comparison with the clock may change, with the clock's value then."""
     offset = timedelta(days=clock.offset_days)
-    try:
+    # A date at the end of the calendar, such as 9999-12-31, has no day after it: that turning point never comes.
+    with suppress(OverflowError):
         if isinstance(clock, _ClockInstant) and isinstance(other, datetime):
             tick = timedelta(microseconds=1)
-            return [(other - offset, other), (other - offset + tick, other + tick)]
+            yield other - offset, other
+            yield other - offset + tick, other + tick
+            return
         if isinstance(other, datetime):
             other = other.astimezone(ZoneInfo(context.clock.zone)).date()
         if not isinstance(other, date):
-            return []
-        days = [other, other + timedelta(days=1)]
-        if isinstance(clock, _ClockInstant):
-            midnights = [context.clock.midnight(day) for day in days]
-            return [(midnight - offset, midnight) for midnight in midnights]
-        return [(context.clock.midnight(day - offset), day) for day in days]
-    except OverflowError:  # a date at the end of the calendar never comes
-        return []
+            return
+        for step in (timedelta(), timedelta(days=1)):
+            if isinstance(clock, _ClockInstant):
+                midnight = context.clock.midnight(other + step)
+                yield midnight - offset, midnight
+            else:
+                yield context.clock.midnight(other + step - offset), other + step
 
 
 def _in(context: EvaluationContext, left: Any, right: Any) -> bool:
