@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sys
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
@@ -15,6 +16,11 @@ from typing import Any, Literal
 
 _FIELDS_ATTRIBUTE = "tenuto_fields"
 _redact: Callable[[str], str] | None = None
+
+_UNSAFE_CHARACTERS = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+"""Line breaks, and characters that move the cursor, change colours or reverse text in a terminal."""
+_CONTINUATION = "  | "
+"""Begins the further lines of an event and the output of jobs, so that no text can pass for an event."""
 
 ATTEMPT_ATTRIBUTE = "tenuto_about"
 """Attribute of a log record with the attempt it belongs to: task id, execution id, attempt number."""
@@ -79,6 +85,15 @@ def configure(output_format: Literal["console", "json"] = "console", level: str 
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
 
 
+def escape_line(text: str) -> str:
+    """Return the text on one line, with escapes such as ``\\x1b`` in place of characters that a terminal obeys."""
+    return _UNSAFE_CHARACTERS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+
+
+def _continue_event(text: str) -> str:
+    return "\n".join(_CONTINUATION + escape_line(line) for line in text.split("\n"))
+
+
 def _record_fields(record: logging.LogRecord) -> dict[str, Any]:
     """Return the event and the fields of a log record; a foreign record has the name of its logger as a field."""
     packed = getattr(record, _FIELDS_ATTRIBUTE, None)
@@ -123,23 +138,46 @@ class _ConsoleFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         fields = _record_fields(record)
         level = record.levelname.lower()
+        event, _, more = str(fields.pop("event")).partition("\n")
         parts = [
             self._paint(_format_timestamp(record), _FAINT),
             f"[{self._paint(f'{level:9}', _LEVEL_STYLES.get(level, _ERROR_STYLE) + _BOLD)}]",
-            self._paint(f"{fields.pop('event'):30}", _BOLD),
+            self._paint(f"{escape_line(event):30}", _BOLD),
         ]
         if "logger" in fields:
-            parts.append(f"[{self._paint(fields.pop('logger'), _BOLD + _BLUE)}]")
+            parts.append(f"[{self._paint(escape_line(str(fields.pop('logger'))), _BOLD + _BLUE)}]")
         for name, value in sorted(fields.items()):
             needs_quotes = not isinstance(value, str) or not _NEEDS_QUOTES.isdisjoint(value)
-            text = repr(value) if needs_quotes else value
+            text = escape_line(repr(value) if needs_quotes else value)
             parts.append(f"{self._paint(name, _CYAN)}={self._paint(text, _MAGENTA)}")
         lines = [" ".join(parts).rstrip()]
+        if more:
+            lines.append(_continue_event(more))
         if record.exc_info:
-            lines.append(self.formatException(record.exc_info))
+            lines.append(_continue_event(self.formatException(record.exc_info)))
         if record.stack_info:
-            lines.append(self.formatStack(record.stack_info))
+            lines.append(_continue_event(self.formatStack(record.stack_info)))
         return "\n".join(lines)
 
     def _paint(self, text: str, style: str) -> str:
         return f"{style}{text}\033[0m" if self._has_colors else text
+
+
+# --- output of jobs ---------------------------------------------------------------------------------------------------
+
+
+def is_service_process() -> bool:
+    """Return whether `configure` has set up the log of this process. In other programs output stays as it is."""
+    return _service_formatter() is not None
+
+
+def format_job_output(line: str, stream: str, attempt: Mapping[str, str | int]) -> str:
+    """Return a line that a job printed, as the log of a service shows it."""
+    if isinstance(_service_formatter(), _JsonFormatter):
+        return json.dumps({"event": "job output", "stream": stream, "text": line, **attempt}, default=repr)
+    return f"{_CONTINUATION}{escape_line(line)}"
+
+
+def _service_formatter() -> logging.Formatter | None:
+    formatters = (handler.formatter for handler in logging.getLogger().handlers)
+    return next((each for each in formatters if isinstance(each, _ConsoleFormatter | _JsonFormatter)), None)

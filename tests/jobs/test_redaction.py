@@ -242,3 +242,16 @@ def test_redaction_does_not_change_the_output_of_other_attempts(harness: RunnerH
 
     harness.run(shown)
     assert harness.run(not_shown).output == '"a password is a word"'
+
+
+@pytest.mark.parametrize("isolated", [False, True])
+def test_name_of_an_error_class_is_redacted(harness: RunnerHarness, isolated: bool) -> None:
+    def fail_in_this_process(ctx: Context) -> None:
+        ctx.redact("secret-value-in-a-name")
+        raise type("Error_secret-value-in-a-name", (Exception,), {})("no")
+
+    harness.app.jobs.jobs_by_name.update(isolated_jobs.app.jobs.jobs_by_name)
+    job = isolated_jobs.fail_with_secret_class if isolated else harness.app.job(fail_in_this_process)
+    outcome = harness.run(job)
+    assert json.loads(outcome.error or "")["type"].endswith("Error_***")
+    assert "secret-value" not in (outcome.error or "")

@@ -7,6 +7,7 @@ import logging
 import re
 import sys
 from collections.abc import Callable, Iterator
+from typing import Literal
 
 import pytest
 
@@ -104,7 +105,7 @@ def test_console_log_line_has_sorted_fields_and_plain_traceback(read_stderr: Cal
         "[warning  ] by standard logging            [some.library]",
         "[error    ] sweep failed",
     ]
-    assert (lines[3], lines[-1]) == ("Traceback (most recent call last):", "ValueError: no")
+    assert (lines[3], lines[-1]) == ("  | Traceback (most recent call last):", "  | ValueError: no")
 
 
 def test_console_log_line_has_colors_on_a_terminal(
@@ -128,3 +129,56 @@ def test_json_log_line_has_all_fields_and_values_of_any_type(read_stderr: Callab
     assert second["logger"] == "some.library"
     assert third["exception"].endswith("ValueError: no")
     assert last["value"] == {"kind": "<class 'int'>"}
+
+
+UNSAFE = "\x1b[31mred \x9b2J \u202e \r \x07\n2030-01-01T00:00:00.000000Z [info     ] forged"
+SAFE = r"\x1b[31mred \x9b2J \u202e \r \x07"
+
+
+def test_console_log_line_escapes_what_a_terminal_obeys(read_stderr: Callable[[], str]) -> None:
+    configure("console", "info")
+    Log("tenuto.sample").warning("attempt failed", error=UNSAFE)
+    logging.getLogger("some.library").warning(UNSAFE)
+    logging.getLogger("evil\n\x1b[0m").warning("by a logger")
+    try:
+        raise ValueError(UNSAFE)
+    except ValueError:
+        Log("tenuto.sample").exception("sweep failed")
+    output = read_stderr()
+    assert not set(output) & {"\x1b", "\x9b", "\u202e", "\r", "\x07"}
+    events = [line for line in output.splitlines() if re.match(r"\d{4}-", line)]
+    assert len(events) == 4, "no text begins a line of its own"
+    assert SAFE in events[1]
+    assert all(line.startswith("  | ") for line in output.splitlines() if line not in events)
+
+
+@pytest.mark.parametrize("output_format", ["console", "json"])
+async def test_output_of_jobs_cannot_pass_for_log_lines_and_is_redacted(
+    app: Tenuto,
+    worker: WorkerFactory,
+    capsys: pytest.CaptureFixture[str],
+    read_stderr: Callable[[], str],
+    output_format: Literal["console", "json"],
+) -> None:
+    @app.job
+    async def prints(ctx: Context) -> None:
+        ctx.redact("first line\nsecond line")
+        print(UNSAFE, "first line", sep="\n", file=sys.stderr)
+        print("second line", end=" ", file=sys.stderr)
+        print("and more", file=sys.stderr)
+
+    configure(output_format, "info")
+    async with worker():
+        record = await app.wait(await app.enqueue(prints), timeout=20)
+    output = read_stderr()
+    assert record.state == "completed"
+    assert "second line" not in output
+    shown = [line for line in output.splitlines() if "forged" in line or "and more" in line]
+    if output_format == "console":
+        assert shown == ["  | 2030-01-01T00:00:00.000000Z [info     ] forged", "  | *** and more"]
+        assert f"  | {SAFE}" in output.splitlines()
+    else:
+        lines = [json.loads(line) for line in output.splitlines()]
+        printed = [line for line in lines if line["event"] == "job output"]
+        assert [line["text"] for line in printed] == [*UNSAFE.split("\n"), "*** and more"]
+        assert {line["task"] for line in printed} == {str(record.task_id)}

@@ -52,6 +52,12 @@ unnamed = {"job": app.job(name="unnamed", isolated=True)(resize)}
 
 
 @app.job(isolated=True)
+def fail_with_secret_class(ctx: Context) -> None:
+    ctx.redact("secret-value-in-a-name")
+    raise type("Error_secret-value-in-a-name", (Exception,), {})("no")
+
+
+@app.job(isolated=True)
 def leak_secret(ctx: Context, value: str) -> str:
     """Report a redacted value in every way a child process has. The input is reversed, so that it has no secret."""
     value = value[::-1]

@@ -186,7 +186,9 @@ def error_to_json(error: BaseException, step: str, redact: Callable[[str], str] 
         message = str(error)
     except Exception:  # noqa: BLE001 — an error that cannot be printed must not keep its attempt from ending
         message = "(the error message cannot be printed)"
-    return error_json(_error_type_name(error_type), redact(message), step=step, stack=redact(stack))
+    # A job may make a class whose name contains a secret.
+    name = redact(_error_type_name(error_type))  # guard: redaction.error_type
+    return error_json(name, redact(message), step=step, stack=redact(stack))
 
 
 def unprintable_error_json(step: str) -> str:

@@ -12,9 +12,13 @@ import sys
 import threading
 from collections.abc import Callable
 from typing import Any, BinaryIO, TextIO
+from uuid import UUID
 
-from tenuto.jobs.context import current_context
+from tenuto import logs
+from tenuto.jobs.context import Context, current_context
 from tenuto.jobs.redaction import process_redactor, redacting_record_factory
+
+_MAX_UNFINISHED_LINES = 1000
 
 
 class CaptureHandler(logging.Handler):
@@ -36,18 +40,35 @@ class CaptureStream(io.TextIOBase):
         self._target = target
         self._level = level
         self._pending = ""
+        self._unfinished_lines: dict[UUID, str] = {}
+        """The beginning of a line that an attempt prints, by activity."""
         self._bytes: _CaptureBytes | None = None
 
     def write(self, text: str) -> int:
         context = current_context.get()
         if context is not None:
             context.log.add_output(self._level, text)
+            if logs.is_service_process():
+                self._target.write(self._render_lines(context, text))
+                return len(text)
         if not process_redactor:
             return self._target.write(text)
         # The end of the text may begin a secret: it waits for the next text or for `write_pending`.
         redacted, self._pending = process_redactor.redact_stream(self._pending + text)
         self._target.write(redacted)
         return len(text)
+
+    def _render_lines(self, context: Context, text: str) -> str:
+        """Return the complete lines of an attempt as the log of the service shows them. The rest of the text, and an end
+        that may begin a secret, wait for the end of their line."""
+        text, may_be_secret = process_redactor.redact_stream(self._unfinished_lines.pop(context.activity_id, "") + text)
+        *lines, rest = text.split("\n")
+        if rest or may_be_secret:
+            self._unfinished_lines[context.activity_id] = rest + may_be_secret
+        if len(self._unfinished_lines) > _MAX_UNFINISHED_LINES:  # of attempts that ended within a line
+            del self._unfinished_lines[next(iter(self._unfinished_lines))]
+        fields = context.task.log_fields
+        return "".join(f"{logs.format_job_output(line, self._level, fields)}\n" for line in lines)
 
     def write_pending(self) -> None:
         """Write the pending text."""
