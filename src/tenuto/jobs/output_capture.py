@@ -59,8 +59,8 @@ class CaptureStream(io.TextIOBase):
         return len(text)
 
     def _render_lines(self, context: Context, text: str) -> str:
-        """Return the complete lines of an attempt as the log of the service shows them. The rest of the text, and an end
-        that may begin a secret, wait for the end of their line."""
+        """Return the complete lines of an attempt as the log of the service shows them. The rest of the text, and an
+        end that may begin a secret, wait for the end of their line."""
         text, may_be_secret = process_redactor.redact_stream(self._unfinished_lines.pop(context.activity_id, "") + text)
         *lines, rest = text.split("\n")
         if rest or may_be_secret:
