@@ -114,6 +114,32 @@ async def test_worker_in_a_container_with_equal_host_and_path_is_not_ended(
         assert await sql("SELECT id FROM tenuto.workers WHERE ended_at IS NULL") == [elsewhere]
 
 
+@pytest.mark.parametrize(
+    ("change", "is_taken"),
+    [
+        ("host = 'before' || substr(host, position(':' in host))", False),  # the host was renamed
+        ("host = replace(host, '@', '0@')", True),  # another home
+        ("host = host || '7'", True),  # a copy of the home
+        ("host = 'before' || substr(host, position(':' in host)), boot = 'another'", True),  # another host, shared home
+        ("boot = 'another'", False),  # the same host after a reboot
+        ("host = host || '7', boot = 'another'", False),  # the same, and the device has another number now
+    ],
+)
+async def test_free_name_lock_proves_the_end_of_the_predecessor(
+    app: Tenuto, worker: WorkerFactory, sql: Any, change: str, is_taken: bool
+) -> None:
+    async with worker(name="baker"):
+        pass
+    await sql(f"UPDATE tenuto.workers SET ended_at = NULL, seen_at = now(), {change}")
+    if is_taken:
+        with raises_code("process.name.taken"):
+            async with worker(name="baker"):
+                pass
+    else:
+        async with worker(name="baker"):
+            assert len(await sql("SELECT id FROM tenuto.workers WHERE ended_at IS NULL")) == 1
+
+
 async def test_second_worker_with_the_same_name_is_rejected(app: Tenuto, worker: WorkerFactory) -> None:
     @app.job
     async def bake() -> int:

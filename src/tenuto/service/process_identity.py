@@ -102,7 +102,8 @@ class ProcessIdentity:
     def to_registration(
         self, queues: list[str], slots: int, heartbeat_seconds: float = 10.0, handlers: KnownHandlers | None = None
     ) -> ProcessRegistration:
-        """Return the row that registers this process. Its host includes the home, the scope of the file locks."""
+        """Return the row that registers this process. Its host includes the home, the scope of the file locks: host
+        name and path, then ``#`` and what identifies the folder of the locks also after a change of the host name."""
         host = f"{socket.gethostname()}:{self._home}#{_home_id(self._home)}"  # guard: workers.home_id
         return ProcessRegistration(
             self.id, self.name, self.service, host, _boot_id(), os.getpid(), __version__, queues, slots,
@@ -154,8 +155,14 @@ def _try_lock(home: Path, service: str, name: str) -> IO[str] | None:
 
 
 def _home_id(home: Path) -> str:
-    """Return the random id of this home, created at its first use."""
+    """Return the random id of this home, and its file: a copied home has the same id, but another file."""
     file = home / "run" / "home.id"
+    home_id = _read_or_create_home_id(file)
+    status = file.stat()
+    return f"{home_id}@{status.st_dev:x}.{status.st_ino:x}"
+
+
+def _read_or_create_home_id(file: Path) -> str:
     with suppress(FileNotFoundError):
         if home_id := file.read_text(encoding="ascii").strip():
             return home_id

@@ -113,7 +113,8 @@ async def register_process(
     """Register a process; return the previous process of this name if its end is proven only now: its tasks can be
     recovered at once.
 
-    Proof is that this process holds the lock of the name in the same home directory, or that the host has booted since.
+    Proof is that this process holds the lock of the name in the same home directory, whatever the host is called now, or
+    that the host has booted since.
     Without proof, the previous process counts as ended if it was silent for ``reserved_for`` and has no live lease.
     Otherwise the name is in use.
     """
@@ -122,9 +123,15 @@ async def register_process(
         before = await connection.fetchrow(SQL.lock_live_process_by_name, registration.service, registration.name)
         proven = False
         if before is not None and before["id"] != registration.id:
-            same_host = before["host"] == registration.host
+            host, _, lock_folder = registration.host.rpartition("#")
+            host_before, _, lock_folder_before = before["host"].rpartition("#")
+            is_same_boot = before["boot"] == registration.boot
             # guard: workers.name_lock_on_same_host
-            proven = (same_host and holds_name_lock) or (same_host and before["boot"] != registration.boot)
+            proven = (lock_folder == lock_folder_before and is_same_boot and holds_name_lock) or (
+                host == host_before
+                and lock_folder.partition("@")[0] == lock_folder_before.partition("@")[0]
+                and not is_same_boot
+            )
             # guard: workers.name_reserved_by_lease
             if not proven and (before["silent_for"] < reserved_for or before["leased_for"] is not None):
                 raise _name_in_use_error(registration, before, reserved_for)

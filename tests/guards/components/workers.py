@@ -54,7 +54,7 @@ GUARDS = (
     guard(
         "workers.name_lock_on_same_host",
         "The lock of a worker name proves a death only on the same host.",
-        Replace("(same_host and holds_name_lock)", "holds_name_lock"),
+        Replace("lock_folder == lock_folder_before and is_same_boot and holds_name_lock", "holds_name_lock"),
         "store/test_workers.py::test_name_lock_on_another_host_is_no_proof_of_end",
     ),
     guard(
