@@ -113,8 +113,8 @@ async def register_process(
     """Register a process; return the previous process of this name if its end is proven only now: its tasks can be
     recovered at once.
 
-    Proof is that this process holds the lock of the name in the same home directory, whatever the host is called now, or
-    that the host has booted since.
+    Proof is that this process holds the lock of the name in the same home directory, whatever the host is called now,
+    or that the host has booted since.
     Without proof, the previous process counts as ended if it was silent for ``reserved_for`` and has no live lease.
     Otherwise the name is in use.
     """
