@@ -66,6 +66,23 @@ async def test_schedule_routes_create_show_change_and_delete(service: ApiClient)
     assert_problem(await service.get(path), 404)
 
 
+async def test_why_routes_explain_schedules_and_manifests(service: ApiClient) -> None:
+    schedule = {"name": "s/1", "trigger": {"kind": "cron", "cron": "0 2 * * *"}, "steps": [{"job": "boom"}]}
+    assert (await service.post("/api/v1/schedules", json=schedule)).status_code == 201
+    await service.post("/api/v1/schedules/s%2F1/disable", headers={"X-Reason": "holidays"})
+    why = await service.get_json("/api/v1/schedules/s%2F1/why")
+    (reason,) = why["reasons"]
+    assert (why["name"], why["state"], reason["code"]) == ("s/1", "disabled", "disabled")
+    assert (reason["command"], reason["fields"]["disable_reason"]) == ("tenuto schedule enable s/1", "holidays")
+    assert reason["fields"]["disabled_at"].endswith("Z")
+
+    assert (await service.post("/api/v1/manifests", json=MAIL_MANIFEST)).status_code == 201
+    why = await service.get_json("/api/v1/manifests/mail%2Fall/why")
+    assert (why["name"], [each["code"] for each in why["reasons"]]) == ("mail/all", ["manual_only"])
+    assert_problem(await service.get("/api/v1/schedules/none/why"), 404, "schedule.not_found")
+    assert_problem(await service.get("/api/v1/manifests/none/why"), 404, "manifest.not_found")
+
+
 async def test_execution_routes_run_pause_cancel_and_retry(service: ApiClient) -> None:
     await service.post("/api/v1/schedules", json={"name": "s", "steps": [{"name": "a", "job": "boom"}]})
     started = await service.post("/api/v1/schedules/s/run", json={"arguments": {"a": {"why": "on request"}}})

@@ -45,7 +45,7 @@ QUERIES = {
     "one_shots.find", "one_shots.list", "one_shots.list_ended", "one_shots.status", "api_keys.authenticate",
     "api_keys.authenticate_session", "api_keys.get", "api_keys.has_prefix", "api_keys.list", "logs.names",
     "logs.read", "secrets.count_old_keys", "secrets.list", "secrets.resolve_text", "secrets.reveal",
-    "extensions.inventory.items",
+    "extensions.inventory.items", "schedules.why", "manifests.why",
 }  # fmt: skip
 """Operations that only read. `api_keys.authenticate` also stores the last use of a key, which is no act of a person."""
 NOT_OPERATIONS = {

@@ -29,7 +29,8 @@ READ_ONLY_COMMANDS = {
     "execution watch", "cron", "cron explain", "manifest", "manifest list", "manifest show", "manifest history",
     "manifest polls", "manifest groups", "batch", "batch list", "batch watch", "batch show", "batch items",
     "dead-letter", "dead-letter list", "dead-letter show", "job", "job list", "once", "once list", "once show", "task",
-    "task list", "task show", "task why", "activity", "activity list", "activity show", "log", "log list", "log show",
+    "task list", "task show", "task why", "execution why", "schedule why",
+    "manifest why", "activity", "activity list", "activity show", "log", "log list", "log show",
     "queue", "queue list", "key", "key list", "audit", "audit list", "audit verify", "audit export", "secret",
     "secret list",
 }  # fmt: skip

@@ -11,7 +11,8 @@ import pytest
 from tenuto import Tenuto
 from tenuto.definitions import manifest_definitions
 from tenuto.definitions.versioned_definitions import ChangeContext
-from tenuto.diagnostics.task_diagnosis import Reason, ReasonCode, diagnose_task
+from tenuto.diagnostics.reasons import Reason, ReasonCode
+from tenuto.diagnostics.task_diagnosis import diagnose_task
 from tenuto.operations import batches
 from tenuto.postgres.database import Database
 from tenuto.store import tasks as store
@@ -60,7 +61,7 @@ async def test_why_names_active_runs_of_full_manifest(db: Database, worker_id: U
     for id in await list_unclaimed_ids(db):
         (reason,) = await load_reasons(db, id)
         assert (reason.code, reason.ids) == (ReasonCode.MANIFEST_LIMIT, (running.id,))
-        assert "manifest bake is exhausted: 1 of 1" in reason.message
+        assert "manifest bake may run 1 at a time, and 1 is running" in reason.message
 
 
 async def test_why_names_active_runs_of_full_manifest_group(db: Database, worker_id: UUID) -> None:
@@ -75,7 +76,7 @@ async def test_why_names_active_runs_of_full_manifest_group(db: Database, worker
         ReasonCode.GROUP_LIMIT,
         {task.id for task in taken if task.manifest_id != alone.id},
     )
-    assert "group kitchen is exhausted: 2 of 2" in reason.message
+    assert "group kitchen may run 2 at a time, and 2 are running" in reason.message
 
 
 async def test_why_reports_limit_of_all_manifests_for_runs_but_not_for_jobs(
@@ -90,7 +91,7 @@ async def test_why_reports_limit_of_all_manifests_for_runs_but_not_for_jobs(
     (id,) = await list_unclaimed_ids(db)
     (reason,) = await load_reasons(db, id)
     assert reason.code is ReasonCode.GROUP_LIMIT
-    assert "all manifests together is exhausted: 1 of 1" in reason.message
+    assert "all manifests together may run 1 at a time, and 1 is running" in reason.message
     other = await app.enqueue(quick)
     assert reason_codes(await app.why(other.id)) == ["free"]
 
@@ -157,14 +158,14 @@ async def test_why_names_the_command_that_completes_an_interrupted_batch_change(
     await db.fetch_all("UPDATE tenuto.batches SET paused_at = NULL, paused_by = NULL")
     (reason,) = await load_reasons(db, id)
     assert reason.code is ReasonCode.STUCK
-    assert f"`tenuto batch resume {batch}`" in reason.message
+    assert reason.command == f"tenuto batch resume {batch}"
     assert "scheduler" not in reason.message
     await db.fetch_all("UPDATE tenuto.tasks SET state = 'queued'")
     await db.fetch_all("UPDATE tenuto.batches SET cancelled_at = now(), cancelled_by = 'ana'")
     assert await claim_runs(db, worker_id) == []
     (reason,) = await load_reasons(db, id)
     assert reason.code is ReasonCode.STOPPING
-    assert f"`tenuto batch cancel {batch}`" in reason.message
+    assert reason.command == f"tenuto batch cancel {batch}"
 
 
 async def test_why_reports_standby_task_that_uses_no_slot(app: Tenuto, db: Database, sql: Sql) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from tenuto import Actor, Context, RetryPolicy, Step, Tenuto, manual
 from tenuto.diagnostics import task_diagnosis
-from tenuto.diagnostics.task_diagnosis import Diagnosis, ReasonCode
+from tenuto.diagnostics.reasons import Diagnosis, ReasonCode
 from tenuto.errors import NotFound
 from tenuto.ids import new_id
 from tests.support.errors import raises_code
@@ -92,7 +92,12 @@ async def test_why_counts_failures_of_task_that_backs_off(app: Tenuto, worker: W
         await eventually(lambda: is_scheduled(app, task.id))
         found = await app.why(task.id)
     assert reason_codes(found) == ["backing_off"]
-    assert "failure 1 of 4" in found.reasons[0].message
+    reason = found.reasons[0]
+    assert "failed once (last: ValueError: no); try 2 of 4 at" in reason.message
+    assert (reason.fields["failure_count"], reason.fields["max_attempts"]) == (1, 4)
+    assert reason.last_error is not None
+    assert (reason.last_error.type, reason.last_error.message, reason.last_error.attempt) == ("ValueError", "no", 1)
+    assert reason.command == f"tenuto task show {task.id}"
 
 
 async def is_scheduled(app: Tenuto, task_id: UUID) -> bool:
@@ -138,7 +143,9 @@ async def test_why_names_running_tasks_of_full_queue(app: Tenuto, gate: threadin
     task = await app.enqueue(app.jobs.get_job("quick"))
     (reason,) = (await app.why(task.id)).reasons
     assert (reason.code, set(reason.ids)) == (ReasonCode.QUEUE_LIMIT, set(running))
-    assert "2 of 2" in reason.message
+    assert reason.message.startswith("queue default may run 2 at a time, and 2 are running: quick ")
+    assert (reason.fields["limit"], reason.fields["running_count"]) == (2, 2)
+    assert reason.command == "tenuto queue limit default N"
 
 
 async def test_why_names_running_tasks_of_full_limit_key_with_live_leases(

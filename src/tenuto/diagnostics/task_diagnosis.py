@@ -7,12 +7,23 @@ nothing. It takes no locks, so it may be outdated a moment later.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from enum import StrEnum
+from shlex import quote
 from typing import Any
 from uuid import UUID
 
+from tenuto.diagnostics.reasons import (
+    Diagnosis,
+    LastError,
+    Reason,
+    ReasonCode,
+    describe_error,
+    describe_pause,
+    error_fields,
+    facts,
+    format_instant,
+)
 from tenuto.errors import NotFound
 from tenuto.model.policies import policy_from_json
 from tenuto.model.schedules import plan_from_json
@@ -39,60 +50,11 @@ MAX_STEPS = 20
 """Maximum number of open steps of an execution that are diagnosed."""
 
 
-class ReasonCode(StrEnum):
-    NOT_DUE = "not_due"
-    BACKING_OFF = "backing_off"
-    WAITS_FOR_GROUP = "waits_for_group"
-    WAITS_FOR_EXECUTION = "waits_for_execution"
-    EXECUTION_PAUSED = "execution_paused"
-    QUEUE_PAUSED = "queue_paused"
-    BATCH_PAUSED = "batch_paused"
-    GROUP_DISABLED = "group_disabled"
-    QUEUE_LIMIT = "queue_limit"
-    KEY_LIMIT = "key_limit"
-    MANIFEST_LIMIT = "manifest_limit"
-    GROUP_LIMIT = "group_limit"
-    NO_WORKER = "no_worker"
-    UNKNOWN_JOB = "unknown_job"
-    SLOTS_BUSY = "slots_busy"
-    OTHERS_FIRST = "others_first"
-    FREE = "free"
-    STANDBY = "standing_by"
-    RUNNING = "running"
-    STOPPING = "stopping"
-    LEASE_EXPIRED = "lease_expired"
-    STUCK = "stuck"
-    ENDED = "ended"
-
-
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """One reason: code, message, related ids, and when it ends by itself, if known."""
-
-    code: ReasonCode
-    message: str
-    ids: tuple[UUID, ...] = ()
-    ends_at: datetime | None = None
-    task_id: UUID | None = None
-    """The task that the reason is about."""
-    step: str | None = None
-    """Step name of that task, in an execution."""
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """State of a task or execution, with reasons."""
-
-    id: UUID
-    state: str
-    reasons: tuple[Reason, ...]
-
-
 async def diagnose_task(database: Database, task_id: UUID) -> Diagnosis:
     """Return why a task does not run, its progress if it runs, or how it ended."""
     found = await store.load_tasks(database, [task_id])
     if found:
-        return Diagnosis(task_id, found[0].state, tuple(await _Diagnostician(database).diagnose(found[0])))
+        return Diagnosis(task_id, found[0].state, tuple(await TaskDiagnostician(database).diagnose(found[0])))
     attempts = await activities.list_attempts(database, task_id)
     if not attempts:
         raise NotFound(
@@ -112,16 +74,23 @@ async def diagnose_execution(database: Database, id: UUID) -> Diagnosis:
             remedy="list executions with `tenuto execution list`",
         )
     if found.ended_at is not None:
-        how = found.state + (f": {found.error}" if found.error else "")
-        return Diagnosis(id, found.state, (Reason(ReasonCode.ENDED, f"it has ended: {how}"),))
+        how = found.state.replace("_", " ") + (f": {found.error}" if found.error else "")
+        ended = Reason(
+            ReasonCode.ENDED,
+            f"it has ended: {how}",
+            fields=facts(state=str(found.state), ended_at=found.ended_at, error=found.error),
+            command=None if found.error is None else f"tenuto execution show {id}",
+        )
+        return Diagnosis(id, found.state, (ended,))
     reasons: list[Reason] = []
     if found.paused_at is not None:
         reasons.append(_execution_paused(found.paused_at, found.paused_by, id))
     if found.cancelled_at is not None:
         text = f"it was cancelled by {found.cancel_name}; its running steps are stopping"
-        reasons.append(Reason(ReasonCode.STOPPING, text, (id,)))
+        fields = facts(cancelled_by=found.cancel_name, cancelled_at=found.cancelled_at)
+        reasons.append(Reason(ReasonCode.STOPPING, text, (id,), fields=fields))
     open_steps = await store.list_open_steps(database, id, found.current_group, MAX_STEPS)
-    diagnostician = _Diagnostician(database)
+    diagnostician = TaskDiagnostician(database)
     for task in await store.load_tasks(database, open_steps.ids):
         step_reasons = [
             each for each in await diagnostician.diagnose(task) if each.code is not ReasonCode.EXECUTION_PAUSED
@@ -138,7 +107,7 @@ async def diagnose_execution(database: Database, id: UUID) -> Diagnosis:
 _REPAIR_HINT = "a running scheduler repairs this at its next poll; see `tenuto doctor`"
 
 
-class _Diagnostician:
+class TaskDiagnostician:
     """Diagnoses tasks; queries that several tasks need run once."""
 
     def __init__(self, database: Database) -> None:
@@ -156,7 +125,7 @@ class _Diagnostician:
             reasons += await self._waiting_reasons(task)
         due = task.run_at <= self._now
         if task.state != "queued" and task.waits_for is None and not due:
-            reasons.append(_not_due(task))
+            reasons.append(_not_due(task, await self._load_last_error(task)))
         if task.queue_paused_at is not None:
             reasons.append(_queue_paused(task, task.queue_paused_at))
         reasons += _groups_disabled(task)
@@ -194,28 +163,55 @@ class _Diagnostician:
         active = store.list_running_of_manifests
         found = [
             await self._exhausted_limit(
-                ReasonCode.QUEUE_LIMIT, f"queue {queue}", task.max_running, store.list_running_in_queue, queue
+                ReasonCode.QUEUE_LIMIT,
+                f"queue {queue}",
+                task.max_running,
+                f"tenuto queue limit {queue} N",
+                store.list_running_in_queue,
+                queue,
             ),
             await self._exhausted_limit(
                 ReasonCode.KEY_LIMIT,
                 "tasks that have lost two workers",
                 1 if task.last_chance else None,
+                None,
                 store.list_running_on_last_chance,
             ),
             await self._exhausted_limit(
                 ReasonCode.KEY_LIMIT,
-                f"key {key}",
+                _name_limit_key(key),
                 None if task.last_chance and task.limit_max == 1 else task.limit_max,
+                None,
                 store.list_running_with_limit_key,
                 key,
                 queue,
             ),
             await self._exhausted_limit(
-                ReasonCode.MANIFEST_LIMIT, f"manifest {task.manifest}", task.manifest_max, active, manifest, None
+                ReasonCode.MANIFEST_LIMIT,
+                f"manifest {task.manifest}",
+                task.manifest_max,
+                f"tenuto manifest edit {quote(task.manifest or '')} --max-active N",
+                active,
+                manifest,
+                None,
             ),
-            await self._exhausted_limit(ReasonCode.GROUP_LIMIT, f"group {group}", task.group_max, active, None, group),
             await self._exhausted_limit(
-                ReasonCode.GROUP_LIMIT, "all manifests together", task.all_max, active, None, None
+                ReasonCode.GROUP_LIMIT,
+                f"group {group}",
+                task.group_max,
+                f"tenuto manifest group {quote(group or '')} --max-active N",
+                active,
+                None,
+                group,
+            ),
+            await self._exhausted_limit(
+                ReasonCode.GROUP_LIMIT,
+                "all manifests together",
+                task.all_max,
+                "tenuto manifest group '*' --max-active N",
+                active,
+                None,
+                None,
             ),
         ]
         return [reason for reason in found if reason is not None]
@@ -225,6 +221,7 @@ class _Diagnostician:
         code: ReasonCode,
         name: str,
         limit: int | None,
+        command: str | None,
         load_running: Callable[..., Awaitable[Sample[RunningTask]]],
         *arguments: UUID | str | None,
     ) -> Reason | None:
@@ -237,8 +234,17 @@ class _Diagnostician:
         limit = running.limit_max or limit
         if running.total_count < limit:
             return None
-        text = f"the limit of {name} is exhausted: {running.total_count} of {limit} run ({_describe_tasks(running)})"
-        return Reason(code, text, running.ids)
+        count = f"{running.total_count} {'is' if running.total_count == 1 else 'are'} running"
+        text = f"{name} may run {limit} at a time, and {count}: {_describe_tasks(running)}; it starts when one ends"
+        if not running.total_count:
+            text = f"{name} may run {limit} at a time, so it does not start"
+        return Reason(
+            code,
+            text,
+            running.ids,
+            fields=facts(limited=name, limit=limit, running_count=running.total_count),
+            command=command,
+        )
 
     async def _queue_position(self, task: DiagnosedTask, alive: Sequence[QueueWorker]) -> Reason:
         slots = sum(worker.slots for worker in alive)
@@ -248,12 +254,22 @@ class _Diagnostician:
         )
         ahead = _describe_tasks_ahead(ahead_count)
         workers_text = _count(len(alive), "worker")
+        numbers = facts(queue=task.queue, tasks_ahead=ahead_count, slot_count=slots, worker_count=len(alive))
         if all(worker.running_count >= worker.slots for worker in alive):
             text = f"all {slots} slots of the {workers_text} for queue {task.queue} are busy; {ahead}"
-            return Reason(ReasonCode.SLOTS_BUSY, text, tuple(worker.id for worker in alive[:MAX_NAMED_IDS]))
+            ids = tuple(worker.id for worker in alive[:MAX_NAMED_IDS])
+            return Reason(ReasonCode.SLOTS_BUSY, text, ids, fields=numbers, command="tenuto worker list")
         if ahead_count:
-            return Reason(ReasonCode.OTHERS_FIRST, f"{ahead}; {workers_text} with free slots will claim it")
-        return Reason(ReasonCode.FREE, f"nothing blocks it: {workers_text} with free slots may claim it at any moment")
+            text = f"{ahead}; {workers_text} with free slots will claim it"
+            return Reason(ReasonCode.OTHERS_FIRST, text, fields=numbers)
+        text = f"nothing blocks it: {workers_text} with free slots may claim it at any moment"
+        return Reason(ReasonCode.FREE, text, fields=numbers)
+
+    async def _load_last_error(self, task: DiagnosedTask) -> LastError | None:
+        if not task.failures and not task.losses:
+            return None
+        found = await store.load_last_failure(self._database, task.id)
+        return None if found is None else _to_last_error(found.error, found.attempt, found.ended_at, found.id)
 
     async def _load_workers(self, task: DiagnosedTask) -> list[QueueWorker]:
         key = (task.queue, task.kind, task.name)
@@ -268,35 +284,48 @@ class _Diagnostician:
 def _running_reasons(task: DiagnosedTask) -> list[Reason]:
     worker = task.worker or "a worker that no longer exists"
     progress = _describe_progress(task.progress)
-    since = "" if task.claimed_at is None else f" since {_format_instant(task.claimed_at)}"
-    reasons = [Reason(ReasonCode.RUNNING, f"it is running on {worker}{since}{progress}")]
+    since = "" if task.claimed_at is None else f" since {format_instant(task.claimed_at)}"
+    numbers = facts(worker=task.worker, claimed_at=task.claimed_at)
+    reasons = [Reason(ReasonCode.RUNNING, f"it is running on {worker}{since}{progress}", fields=numbers)]
     if task.standby:
         text = f"it is on standby at {worker}: it starts when a task under the same limits ends"
-        reasons = [Reason(ReasonCode.STANDBY, text)]
+        reasons = [Reason(ReasonCode.STANDBY, text, fields=numbers)]
     if task.cancel_at is not None:
-        text = f"its cancellation was requested by {task.cancel_name} at {_format_instant(task.cancel_at)}"
-        reasons.insert(0, Reason(ReasonCode.STOPPING, text))
+        text = f"its cancellation was requested by {task.cancel_name} at {format_instant(task.cancel_at)}"
+        numbers = facts(cancelled_by=task.cancel_name, cancelled_at=task.cancel_at)
+        reasons.insert(0, Reason(ReasonCode.STOPPING, text, fields=numbers))
     if task.lease_expired:
         text = f"the lease of {worker} has expired: the next recovery sweep re-queues the task, if a service runs"
-        reasons.insert(0, Reason(ReasonCode.LEASE_EXPIRED, text))
+        reasons.insert(
+            0, Reason(ReasonCode.LEASE_EXPIRED, text, fields=facts(worker=task.worker), command="tenuto worker list")
+        )
     return reasons
 
 
-def _not_due(task: DiagnosedTask) -> Reason:
-    when = _format_instant(task.run_at)
+def _not_due(task: DiagnosedTask, error: LastError | None) -> Reason:
+    when, numbers = format_instant(task.run_at), facts(run_at=task.run_at)
+    if not task.failures and not task.losses:
+        return Reason(ReasonCode.NOT_DUE, f"it is not due until {when}", ends_at=task.run_at, fields=numbers)
+    command = f"tenuto task show {task.id}"
     if task.failures:
-        limit = policy_from_json(task.policy).retry.max_attempts
-        text = f"it is backing off until {when}, after failure {task.failures} of {limit}"
-        return Reason(ReasonCode.BACKING_OFF, text, ends_at=task.run_at)
-    if task.losses:
-        text = f"it is backing off until {when}, after its worker was lost ({_count(task.losses, 'time')})"
-        return Reason(ReasonCode.BACKING_OFF, text, ends_at=task.run_at)
-    return Reason(ReasonCode.NOT_DUE, f"it is not due until {when}", ends_at=task.run_at)
+        limit = max(policy_from_json(task.policy).retry.max_attempts, 1)
+        text = f"it has failed {_times(task.failures)}{describe_error(error)}; try {task.failures + 1} of {limit}"
+        text += f" at {when}"
+        numbers |= facts(failure_count=task.failures, max_attempts=limit)
+    else:
+        text = f"it has lost its worker {_times(task.losses)}; next try at {when}"
+        numbers |= facts(loss_count=task.losses)
+    return Reason(ReasonCode.BACKING_OFF, text, ends_at=task.run_at, fields=numbers, last_error=error, command=command)
 
 
 def _execution_paused(at: datetime, by: str | None, execution_id: UUID) -> Reason:
-    text = f"the execution is paused by {by or 'an operator'} since {_format_instant(at)}"
-    return Reason(ReasonCode.EXECUTION_PAUSED, text, (execution_id,))
+    return Reason(
+        ReasonCode.EXECUTION_PAUSED,
+        f"the execution is {describe_pause(by, at)}",
+        (execution_id,),
+        fields=facts(paused_at=at, paused_by=by),
+        command=f"tenuto execution resume {execution_id}",
+    )
 
 
 def _waits_for_group(step: StepPosition, open_steps: Sample[OpenStep]) -> Reason:
@@ -306,71 +335,113 @@ def _waits_for_group(step: StepPosition, open_steps: Sample[OpenStep]) -> Reason
     steps = ", ".join(named) + (f" and {more:,} more" if more else "")
     group = f"group {step.group_index + 1} of {step.group_count}"
     text = f"it belongs to {group}, and group {step.current_group + 1} is not finished: {steps or 'no step'} open"
-    return Reason(ReasonCode.WAITS_FOR_GROUP, text, open_steps.ids)
+    numbers = facts(
+        group=step.group_index + 1,
+        current_group=step.current_group + 1,
+        group_count=step.group_count,
+        open_step_count=open_steps.total_count,
+    )
+    command = f"tenuto execution show {step.execution_id}"
+    return Reason(ReasonCode.WAITS_FOR_GROUP, text, open_steps.ids, fields=numbers, command=command)
 
 
 def _waits_for_execution(id: UUID, awaited: AwaitedExecution | None) -> Reason:
     if awaited is None:
         return Reason(ReasonCode.STUCK, f"it waits for an execution that no longer exists: {_REPAIR_HINT}", (id,))
-    since = _format_instant(awaited.awaited_started_at)
+    since = format_instant(awaited.awaited_started_at)
     how = f"in group {awaited.awaited_group + 1} of {awaited.awaited_group_count} since {since}"
     if awaited.awaited_paused_at is not None:
-        how += f", {_describe_pause(awaited.awaited_paused_by, awaited.awaited_paused_at)}"
+        how += f", {describe_pause(awaited.awaited_paused_by, awaited.awaited_paused_at)}"
     text = f"it waits for execution {id} of {awaited.awaited_name!r}, {how}"
-    return Reason(ReasonCode.WAITS_FOR_EXECUTION, text, (id,))
+    numbers = facts(
+        schedule=awaited.awaited_name,
+        started_at=awaited.awaited_started_at,
+        current_group=awaited.awaited_group + 1,
+        group_count=awaited.awaited_group_count,
+        paused_at=awaited.awaited_paused_at,
+        paused_by=awaited.awaited_paused_by,
+    )
+    return Reason(ReasonCode.WAITS_FOR_EXECUTION, text, (id,), fields=numbers, command=f"tenuto execution why {id}")
 
 
 def _batch_reasons(task: DiagnosedTask) -> list[Reason]:
     """Return reasons in the batch of an item. A resumed or cancelled batch with waiting items was interrupted."""
-    id, repeat = task.batch_id, "if that was interrupted, repeat `tenuto batch"
+    id, repeat = task.batch_id, "if that was interrupted, repeat it"
     if id is None:
         return []
     if task.batch_cancelled_at is not None:
-        text = f"its batch was cancelled by {task.batch_cancelled_by}, and it is being removed; {repeat} cancel {id}`"
-        return [Reason(ReasonCode.STOPPING, text, (id,))]
+        text = f"its batch was cancelled by {task.batch_cancelled_by}, and it is being removed; {repeat}"
+        fields = facts(cancelled_by=task.batch_cancelled_by, cancelled_at=task.batch_cancelled_at)
+        return [Reason(ReasonCode.STOPPING, text, (id,), fields=fields, command=f"tenuto batch cancel {id}")]
     if task.batch_paused_at is not None:
-        text = f"its batch is {_describe_pause(task.batch_paused_by, task.batch_paused_at)}"
-        return [Reason(ReasonCode.BATCH_PAUSED, text, (id,))]
+        text = f"its batch is {describe_pause(task.batch_paused_by, task.batch_paused_at)}"
+        fields = facts(paused_by=task.batch_paused_by, paused_at=task.batch_paused_at)
+        return [Reason(ReasonCode.BATCH_PAUSED, text, (id,), fields=fields, command=f"tenuto batch resume {id}")]
     if task.state == "waiting":
-        text = f"it waits although its batch was resumed; {repeat} resume {id}`"
-        return [Reason(ReasonCode.STUCK, text, (id,))]
+        text = f"it waits although its batch was resumed; {repeat}"
+        return [Reason(ReasonCode.STUCK, text, (id,), command=f"tenuto batch resume {id}")]
     return []
 
 
 def _groups_disabled(task: DiagnosedTask) -> list[Reason]:
     reasons = []
-    for enabled, by, at, subject in (
-        (task.group_enabled, task.group_changed_by, task.group_changed_at, f"group {task.limit_group} is"),
-        (task.all_enabled, task.all_changed_by, task.all_changed_at, "all manifests together are"),
+    for enabled, by, at, subject, name in (
+        (
+            task.group_enabled,
+            task.group_changed_by,
+            task.group_changed_at,
+            f"group {task.limit_group} is",
+            task.limit_group,
+        ),
+        (task.all_enabled, task.all_changed_by, task.all_changed_at, "all manifests together are", "*"),
     ):
         if enabled is False and at is not None:
-            changed = f"last changed by {by} at {_format_instant(at)}"
-            reasons.append(Reason(ReasonCode.GROUP_DISABLED, f"{subject} disabled ({changed}): no run starts"))
+            changed = f"last changed by {by} at {format_instant(at)}"
+            reasons.append(
+                Reason(
+                    ReasonCode.GROUP_DISABLED,
+                    f"{subject} disabled ({changed}): no run starts",
+                    fields=facts(group=name, changed_by=by, changed_at=at),
+                    command=f"tenuto manifest group {quote(name or '*')} --enable",
+                )
+            )
     return reasons
 
 
 def _queue_paused(task: DiagnosedTask, paused_at: datetime) -> Reason:
     reason = f": {task.queue_reason}" if task.queue_reason else ""
     by = task.queue_paused_by or "an operator"
-    text = f"queue {task.queue} is paused by {by} since {_format_instant(paused_at)}{reason}"
-    return Reason(ReasonCode.QUEUE_PAUSED, text)
+    text = f"queue {task.queue} is paused by {by} since {format_instant(paused_at)}{reason}"
+    fields = facts(
+        queue=task.queue, paused_by=task.queue_paused_by, paused_at=paused_at, pause_reason=task.queue_reason
+    )
+    return Reason(ReasonCode.QUEUE_PAUSED, text, fields=fields, command=f"tenuto queue resume {task.queue}")
 
 
 def _no_worker(queue: str, workers: Sequence[QueueWorker]) -> Reason:
     others = [f"{worker.name} is {_describe_state(worker)}" for worker in workers[:3]]
     details = f" ({', '.join(others)})" if others else ""
     text = f"no live worker serves queue {queue}{details}"
-    return Reason(ReasonCode.NO_WORKER, text, tuple(worker.id for worker in workers[:MAX_NAMED_IDS]))
+    return Reason(
+        ReasonCode.NO_WORKER,
+        text,
+        tuple(worker.id for worker in workers[:MAX_NAMED_IDS]),
+        fields=facts(queue=queue, worker_count=len(workers)),
+        command=f"tenuto worker --app MODULE:OBJECT --queues {queue}",
+    )
 
 
 def _unknown_job(task: DiagnosedTask, alive: Sequence[QueueWorker]) -> Reason:
     what = f"job {task.name}" if task.kind == "job" else f"step kind {task.kind}"
     named = ", ".join(worker.name for worker in alive[:3]) + (" …" if len(alive) > 3 else "")
-    text = (
-        f"no live worker of queue {task.queue} knows {what} ({named}); it waits, and no attempt is counted."
-        f" Start a worker with the app that registers it: tenuto worker --app MODULE:OBJECT --queues {task.queue}"
+    text = f"no live worker of queue {task.queue} knows {what} ({named}); it waits, and no attempt is counted"
+    return Reason(
+        ReasonCode.UNKNOWN_JOB,
+        text,
+        tuple(worker.id for worker in alive[:MAX_NAMED_IDS]),
+        fields=facts(queue=task.queue, kind=task.kind, job=task.name, worker_count=len(alive)),
+        command=f"tenuto worker --app MODULE:OBJECT --queues {task.queue}",
     )
-    return Reason(ReasonCode.UNKNOWN_JOB, text, tuple(worker.id for worker in alive[:MAX_NAMED_IDS]))
 
 
 def _describe_state(worker: QueueWorker) -> str:
@@ -383,8 +454,23 @@ def _ended(last: ActivityDetails) -> Reason:
     if last.reason:
         how += f" ({last.reason.replace('_', ' ')})"
     message = (last.error or {}).get("message")
-    text = f"it has ended: {how} at {_format_instant(last.ended_at)}" if last.ended_at else f"it has ended: {how}"
-    return Reason(ReasonCode.ENDED, f"{text}: {message}" if message else text, (last.id,))
+    text = f"it has ended: {how} at {format_instant(last.ended_at)}" if last.ended_at else f"it has ended: {how}"
+    error = _to_last_error(last.error, last.attempt, last.ended_at, last.id)
+    return Reason(
+        ReasonCode.ENDED,
+        f"{text}: {message}" if message else text,
+        (last.id,),
+        fields=facts(state=str(last.state), reason=last.reason, ended_at=last.ended_at, attempt=last.attempt),
+        last_error=error,
+        command=None if error is None else f"tenuto task show {last.task_id}",
+    )
+
+
+def _to_last_error(
+    error: Mapping[str, Any] | None, attempt: int, at: datetime | None, activity_id: UUID
+) -> LastError | None:
+    message, kind = error_fields(error)
+    return None if not error or at is None else LastError(message, kind, attempt, at, activity_id)
 
 
 def _describe_progress(progress: Mapping[str, Any] | None) -> str:
@@ -411,13 +497,14 @@ def _describe_tasks_ahead(ahead_count: int) -> str:
     return f"{ahead_count:,} tasks are ahead of it" if ahead_count != 1 else "1 task is ahead of it"
 
 
+def _name_limit_key(key: str | None) -> str:
+    """Return the subject of a limit: a job by its name, other keys as they are."""
+    return f"job {key.removeprefix('job:')}" if key is not None and key.startswith("job:") else f"limit key {key}"
+
+
+def _times(number: int) -> str:
+    return {1: "once", 2: "twice"}.get(number, f"{number} times")
+
+
 def _count(number: int, noun: str) -> str:
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
-
-
-def _describe_pause(by: str | None, at: datetime) -> str:
-    return f"paused by {by or 'an operator'} since {_format_instant(at)}"
-
-
-def _format_instant(instant: datetime) -> str:
-    return f"{instant:%Y-%m-%d %H:%M:%S} UTC"

@@ -9,7 +9,8 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
-from tenuto.diagnostics.task_diagnosis import Diagnosis, diagnose_execution
+from tenuto.diagnostics.reasons import Diagnosis
+from tenuto.diagnostics.task_diagnosis import diagnose_execution
 from tenuto.errors import Conflict, NotFound
 from tenuto.ids import new_id
 from tenuto.lifecycle import execution_control

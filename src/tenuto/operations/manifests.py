@@ -14,6 +14,8 @@ from pydantic import BaseModel
 from tenuto.definitions import manifest_definitions
 from tenuto.definitions.definition_files import DeclaredManifest
 from tenuto.definitions.manifest_definitions import MANIFESTS
+from tenuto.diagnostics.definition_diagnosis import diagnose_manifest
+from tenuto.diagnostics.reasons import Diagnosis
 from tenuto.errors import Conflict, Invalid, NotFound, UnknownJob, quoted
 from tenuto.ids import new_id
 from tenuto.jobs.registry import Job, JobRegistry, require_job
@@ -113,6 +115,10 @@ class Manifests(DefinitionOperations[DeclaredManifest, Manifest, StoredManifest]
         return await manifests.list_manifests(
             await self._open(), after=after, enabled=enabled, group=group, search=search, limit=check_limit(limit)
         )
+
+    async def why(self, external_id: str) -> Diagnosis:
+        """Explain why a manifest does not run, or when it will; of an open run the reasons of its task."""
+        return await diagnose_manifest(await self._open(), external_id)
 
     async def details(self, external_id: str, *, limit: int = 5) -> ManifestDetails:
         """Return a manifest with open runs, last runs, group, dependent manifests and dead letters."""

@@ -9,6 +9,8 @@ from uuid import UUID
 
 from tenuto.definitions.definition_files import DeclaredSchedule
 from tenuto.definitions.schedule_definitions import SCHEDULES
+from tenuto.diagnostics.definition_diagnosis import diagnose_schedule
+from tenuto.diagnostics.reasons import Diagnosis
 from tenuto.errors import Invalid, quoted
 from tenuto.ids import new_id
 from tenuto.jobs.registry import JobRegistry
@@ -110,6 +112,10 @@ class Schedules(DefinitionOperations[DeclaredSchedule, ScheduleDefinition, Sched
     async def simulate(self, start: datetime, end: datetime, inputs: SimulationOptions | None = None) -> Simulation:
         """Simulate all schedules between two instants with their overlap and misfire policies."""
         return await simulate_stored_schedules(await self._open(), start, end, inputs or SimulationOptions())
+
+    async def why(self, name: str) -> Diagnosis:
+        """Explain why a schedule does not run, or when it will."""
+        return await diagnose_schedule(await self._open(), name)
 
     async def ledger(
         self,

@@ -10,7 +10,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, Literal, overload
 from uuid import UUID
 
-from tenuto.diagnostics.task_diagnosis import Diagnosis, diagnose_task
+from tenuto.diagnostics.reasons import Diagnosis
+from tenuto.diagnostics.task_diagnosis import diagnose_task
 from tenuto.errors import Conflict, Invalid, NotFound, quoted
 from tenuto.ids import new_id
 from tenuto.jobs.context import current_context

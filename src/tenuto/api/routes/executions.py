@@ -24,7 +24,7 @@ from tenuto.api.paging import After, Items, Limit, Page, decode_cursor, make_pag
 from tenuto.api.parameters import Id, TextFilter
 from tenuto.api.request_bodies import ReasonBody
 from tenuto.api.responses import Cancellation, StartedExecution
-from tenuto.diagnostics.task_diagnosis import Diagnosis
+from tenuto.diagnostics.reasons import Diagnosis
 from tenuto.model.actors import Role
 from tenuto.model.executions import ExecutionState
 from tenuto.model.filter_keys import EXECUTION_KEYS

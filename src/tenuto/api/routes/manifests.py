@@ -28,6 +28,7 @@ from tenuto.api.parameters import ExternalId, Name, NameFilter, TextFilter, quot
 from tenuto.api.request_bodies import Body
 from tenuto.api.responses import Changed, StartedTask
 from tenuto.definitions.definition_files import parse_manifests
+from tenuto.diagnostics.reasons import Diagnosis
 from tenuto.errors import Invalid
 from tenuto.model.actors import Role
 from tenuto.model.manifests import Manifest
@@ -291,6 +292,31 @@ async def manifest_details(call: Viewer, external_id: ExternalId, limit: Limit =
         open_dead_letter_count=found.open_dead_letter_count,
         obstacles=list(found.obstacles),
     )
+
+
+@router.get(
+    "/manifests/{external_id:name}/why",
+    operation_id="manifests_why",
+    responses=describe(
+        {
+            "id": "01a1e30e-df3e-7536-8f11-1c7c02f1d0a1",
+            "name": "import-ad",
+            "state": "enabled",
+            "reasons": [
+                {
+                    "code": "dependency_disabled",
+                    "message": "it runs after manifest import-hr has succeeded, and import-hr is disabled",
+                    "fields": {"manifest": "import-hr"},
+                    "command": "tenuto manifest enable import-hr",
+                }
+            ],
+        },
+        not_found="manifest.not_found",
+    ),
+)
+async def why_manifest(call: Viewer, external_id: ExternalId) -> Diagnosis:
+    """Explain why a manifest does not run, or when it will. Of an open run, the reasons of its task follow."""
+    return await call.app.manifests.why(external_id)
 
 
 @router.get(

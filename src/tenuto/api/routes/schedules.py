@@ -39,6 +39,7 @@ from tenuto.api.problems import Refused
 from tenuto.api.request_bodies import Body
 from tenuto.api.responses import Changed
 from tenuto.definitions.definition_files import DeclaredSchedule, parse_schedules
+from tenuto.diagnostics.reasons import Diagnosis
 from tenuto.model.actors import Role
 from tenuto.model.executions import ExecutionState
 from tenuto.model.occurrences import Decision
@@ -293,6 +294,32 @@ async def run_schedule(
     if started.execution_id is not None:
         response.headers["Location"] = f"/api/v1/executions/{started.execution_id}"
     return started
+
+
+@router.get(
+    "/schedules/{name:name}/why",
+    operation_id="schedules_why",
+    responses=describe(
+        {
+            "id": EXECUTION_ID,
+            "name": "Nightly HR Sync",
+            "state": "disabled",
+            "reasons": [
+                {
+                    "code": "disabled",
+                    "message": "it is disabled by ana since 2031-05-04 02:00:00 UTC",
+                    "fields": {"disabled_by": "ana", "disabled_at": "2031-05-04T02:00:00Z"},
+                    "command": "tenuto schedule enable 'Nightly HR Sync'",
+                }
+            ],
+        },
+        not_found="schedule.not_found",
+    ),
+)
+async def why_schedule(call: Viewer, name: Name) -> Diagnosis:
+    """Explain why a schedule does not run, or when it will. Each reason has a code, a message, its instants, names and
+    numbers as `fields`, and the command that helps."""
+    return await call.app.schedules.why(name)
 
 
 @router.get(

@@ -29,7 +29,7 @@ from tenuto.api.parameters import Id, TextFilter
 from tenuto.api.request_bodies import Body
 from tenuto.api.responses import Cancellation
 from tenuto.app import Tenuto
-from tenuto.diagnostics.task_diagnosis import Diagnosis
+from tenuto.diagnostics.reasons import Diagnosis
 from tenuto.errors import NotFound
 from tenuto.model.actors import ActorType, Role
 from tenuto.model.filter_keys import ACTIVITY_KEYS, TASK_KEYS

@@ -25,6 +25,7 @@ from tenuto.cli.output import print_json
 from tenuto.cli.parameters import REQUIRED, argument, flag, option
 from tenuto.cli.tables import name_value_table, print_rich, render_table, section_title
 from tenuto.cli.work.jobs import suggest_job_list, wait_for_task
+from tenuto.cli.work.task_report import reason_lines
 from tenuto.errors import NotFound
 from tenuto.model.manifests import OnDeadLetter
 from tenuto.presentation import definition_views, descriptions
@@ -157,6 +158,21 @@ async def show_manifest(session: Session, external_id: Annotated[str, EXTERNAL_I
     if found.last_attempts:
         parts += [*section_title("last attempts"), render_table(ATTEMPTS, found.last_attempts, now)]
     print_rich(*parts)
+
+
+@command(manifests, "why", "nightly-report", "nightly-report -o json")
+async def explain_manifest(session: Session, external_id: Annotated[str, EXTERNAL_ID]) -> None:
+    """Explain why a manifest does not run, or when it will.
+
+    The reasons that hold it now come first, each with the command that helps. Of an open run, the reasons of its task
+    follow.
+    """
+    found = await MANIFESTS.get(session.app, external_id)
+    why = await session.app.manifests.why(external_id)
+    if session.as_json:
+        print_json(why)
+        return
+    print_rich(*definition_heading(found), *reason_lines(why, await session.now()))
 
 
 def _summary(found: ManifestDetails, change: Version, now: datetime) -> list[tuple[str, Any]]:

@@ -35,7 +35,9 @@ from tenuto.cli.tables import (
     upcoming_runs_table,
 )
 from tenuto.cli.work.executions import watch_execution
+from tenuto.cli.work.task_report import reason_lines
 from tenuto.clock import monotonic_seconds
+from tenuto.diagnostics.reasons import ReasonCode
 from tenuto.errors import Conflict
 from tenuto.ids import new_id
 from tenuto.model.occurrences import Decision
@@ -171,6 +173,20 @@ async def show_schedule(session: Session, name: Annotated[str, NAME]) -> None:
     print_rich(*parts)
 
 
+@command(schedules, "why", "nightly", "'Nightly HR Sync' -o json")
+async def explain_schedule(session: Session, name: Annotated[str, NAME]) -> None:
+    """Explain why a schedule does not run, or when it will.
+
+    The reasons that hold it now come first, each with the command that helps.
+    """
+    found = await SCHEDULES.get(session.app, name)
+    why = await session.app.schedules.why(found.name)
+    if session.as_json:
+        print_json(why)
+        return
+    print_rich(*definition_heading(found), *reason_lines(why, await session.now()))
+
+
 async def _describe_firing(app: Tenuto) -> str:
     """Say whether a scheduler is alive that will fire the due schedule."""
     services = await app.workers()
@@ -237,6 +253,10 @@ async def show_ledger(
     async with SCHEDULES.suggesting_names(session.app, name or ""):
         found = await session.app.schedules.ledger(name, **filters)
     await print_page(session, definition_views.LEDGER, found, filters)
+    if name is not None and "before" not in filters and (await SCHEDULES.get(session.app, name)).enabled:
+        for reason in (await session.app.schedules.why(name)).reasons:
+            if reason.code is ReasonCode.DUE:
+                session.print_message(reason.message)
 
 
 @command(schedules, "run", "nightly --wait", "nightly --set import_hr.pages=1 --app tasks:app")

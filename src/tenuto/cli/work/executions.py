@@ -92,6 +92,22 @@ async def show_execution(session: Session, execution_id: Id) -> None:
     )
 
 
+@command(executions, "why", "019a8b3c-1d2e", "019a8b3c-1d2e -o json")
+async def explain_execution(session: Session, execution_id: Id) -> None:
+    """Explain why an execution does not advance.
+
+    For each open step of the current group: the reasons that hold it, and the commands that help.
+    """
+    app = session.app
+    found = await app.executions.get(await app.executions.find(execution_id))
+    why = await app.executions.why(found.id)
+    if session.as_json:
+        print_json(why)
+        return
+    heading = record_heading(execution_display_state(found), found.schedule_name, found.id)
+    print_rich(heading, "", *task_report.reason_lines(why, await session.now()))
+
+
 def _facts(found: ExecutionDetails, now: datetime) -> list[tuple[str, Any]]:
     initiator = f"{safe_text(found.initiator_name)} ({found.initiator_type.replace('_', ' ')})"
     return [

@@ -10,7 +10,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from tenuto.cli.tables import render_table, section_title
-from tenuto.diagnostics.task_diagnosis import Diagnosis, Reason
+from tenuto.diagnostics.reasons import Diagnosis, Reason
 from tenuto.presentation.formatting import (
     compact_json,
     format_local_time,
@@ -38,13 +38,35 @@ def reasons_section(why: Diagnosis, now: datetime) -> list[RenderableType]:
 
 
 def reason_lines(why: Diagnosis, now: datetime) -> list[RenderableType]:
-    """Return a line for each reason and below it the related ids."""
+    """Return a line for each reason, and below it the command that helps and the related ids."""
     lines: list[RenderableType] = []
     for reason in why.reasons:
         step = f"{safe_text(reason.step)}: " if reason.step else ""
         lines.append(Text(f"  • {step}{one_line(reason.message, 500)}{_local_end(reason, now)}"))
-        lines += [Text(f"      {id}", style="dim") for id in reason.ids if str(id) not in reason.message]
+        if reason.command is not None:
+            lines.append(Text(f"      try: {safe_text(reason.command)}", style="dim"))
+        named = f"{reason.message} {reason.command}"
+        lines += [Text(f"      {_describe_id(reason)} {id}", style="dim") for id in reason.ids if str(id) not in named]
     return lines
+
+
+_ID_NOUNS = {
+    "no_worker": "worker",
+    "slots_busy": "worker",
+    "no_scheduler": "scheduler",
+    "waits_for_execution": "execution",
+    "execution_paused": "execution",
+    "overlap": "execution",
+    "run_queued": "execution",
+    "batch_paused": "batch",
+    "dead_letter": "dead letter",
+    "ended": "activity",
+}
+
+
+def _describe_id(reason: Reason) -> str:
+    """Return what the ids of a reason identify."""
+    return _ID_NOUNS.get(reason.code, "task")
 
 
 def _local_end(reason: Reason, now: datetime) -> str:

@@ -1,4 +1,4 @@
-"""Facts that explain why a task waits, by bounded index lookups. Read-only."""
+"""Facts that explain why something does not run, by bounded index lookups. Read-only."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Annotated, Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
+from tenuto.model.manifests import ScheduleType
 from tenuto.model.tasks import TaskState
 from tenuto.model.worker_states import WorkerState
 from tenuto.postgres.database import Database, Row
@@ -103,6 +104,16 @@ class DiagnosedTask:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedAttempt:
+    """The last failed attempt at a task."""
+
+    id: UUID
+    attempt: int
+    ended_at: datetime
+    error: Annotated[dict[str, Any] | None, FromJson]
+
+
+@dataclass(frozen=True, slots=True)
 class OpenStep:
     """An open step of an execution."""
 
@@ -145,6 +156,76 @@ class QueueCapacity:
     paused: bool
 
 
+@dataclass(frozen=True, slots=True)
+class DiagnosedSchedule:
+    """A schedule with everything that may keep it from running."""
+
+    id: UUID
+    name: str
+    enabled: bool
+    overlap: str
+    trigger_kind: str | None
+    next_run_at: datetime | None
+    planned: bool
+    """Whether the next run was computed."""
+    disabled_at: datetime | None
+    disabled_by: str | None
+    disabled_reason: str | None
+    active_id: UUID | None
+    """The oldest active execution."""
+    active_started_at: datetime | None
+    active_group: int | None
+    active_group_count: int | None
+    queued_due_at: datetime | None
+    """Of the run that has been queued longest."""
+    last_due_at: datetime | None
+    last_decision: str | None
+    last_reason: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class DiagnosedManifest:
+    """A manifest with everything that may keep it from running."""
+
+    id: UUID
+    external_id: str
+    enabled: bool
+    schedule_type: ScheduleType
+    depends_on: str | None
+    group: str | None
+    next_run_at: datetime | None
+    planned: bool
+    on_dead_letter: str
+    disabled_at: datetime | None
+    disabled_by: str | None
+    disabled_reason: str | None
+    group_enabled: bool | None
+    group_changed_at: datetime | None
+    group_changed_by: str | None
+    all_enabled: bool | None
+    all_changed_at: datetime | None
+    all_changed_by: str | None
+    awaited_enabled: bool | None
+    """Whether the manifest that it depends on is enabled; None if it does not exist."""
+    awaited_last_success_at: datetime | None
+    dead_letter_id: UUID | None
+    dead_lettered_at: datetime | None
+    dead_letter_reason: str | None
+    dead_letter_attempts: int | None
+    dead_letter_activity_id: UUID | None
+    open_task_id: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class LiveScheduler:
+    """A scheduler that has not ended."""
+
+    id: UUID
+    name: str
+    silent_seconds: Annotated[float, FromInterval]
+    state: WorkerState
+
+
 class HasId(Protocol):
     """A row with an id."""
 
@@ -177,6 +258,7 @@ _TASKS = RowMapper(
     computed=("step", "awaited"),
     unmapped=[*_STEP_COLUMNS, *_AWAITED_COLUMNS],
 )
+_FAILED_ATTEMPTS = RowMapper(FailedAttempt, SQL.load_last_failure)
 _OPEN_STEPS = RowMapper(OpenStep, SQL.list_open_steps, unmapped=("total_count",))
 _RUNNING_TASKS = RowMapper(
     RunningTask,
@@ -187,6 +269,9 @@ _RUNNING_TASKS = RowMapper(
 )
 _LIMITED_TASKS = RowMapper(RunningTask, SQL.list_running_with_limit_key, unmapped=("total_count", "limit_max"))
 _QUEUE_WORKERS = RowMapper(QueueWorker, SQL.list_workers_of_queue)
+_SCHEDULES = RowMapper(DiagnosedSchedule, SQL.load_schedule)
+_MANIFESTS = RowMapper(DiagnosedManifest, SQL.load_manifest)
+_SCHEDULERS = RowMapper(LiveScheduler, SQL.list_schedulers)
 _QUEUE_CAPACITIES = RowMapper(QueueCapacity, SQL.list_queue_capacities)
 
 
@@ -202,6 +287,11 @@ async def load_tasks(database: Database, ids: Sequence[UUID]) -> list[DiagnosedT
         )
         for row in await database.fetch_all(SQL.load_tasks, list(ids))
     ]
+
+
+async def load_last_failure(database: Database, task_id: UUID) -> FailedAttempt | None:
+    """Return the last failed attempt at a task."""
+    return _FAILED_ATTEMPTS.optional(await database.fetch_one(SQL.load_last_failure, task_id))
 
 
 async def list_open_steps(database: Database, execution_id: UUID, group: int, limit: int) -> Sample[OpenStep]:
@@ -246,6 +336,21 @@ async def list_workers_of_queue(database: Database, queue: str, kind: str, name:
     """Return the workers of a queue, including draining and dead ones, and whether they know a job or step kind."""
     rows = await database.fetch_all(SQL.list_workers_of_queue, queue, MAX_LISTED_WORKERS, kind, name)
     return _QUEUE_WORKERS.all(rows)
+
+
+async def load_schedule(database: Database, name: str) -> DiagnosedSchedule | None:
+    """Return a schedule with everything that may keep it from running."""
+    return _SCHEDULES.optional(await database.fetch_one(SQL.load_schedule, name))
+
+
+async def load_manifest(database: Database, external_id: str) -> DiagnosedManifest | None:
+    """Return a manifest with everything that may keep it from running."""
+    return _MANIFESTS.optional(await database.fetch_one(SQL.load_manifest, external_id))
+
+
+async def list_schedulers(database: Database) -> list[LiveScheduler]:
+    """Return the schedulers that have not ended, including dead ones."""
+    return _SCHEDULERS.all(await database.fetch_all(SQL.list_schedulers, MAX_LISTED_WORKERS))
 
 
 async def list_queue_capacities(database: Database) -> list[QueueCapacity]:

@@ -34,6 +34,23 @@ WHERE task.id = ANY ($1::uuid[])
 ORDER BY task.step_index, task.id
 LIMIT 1000;
 
+-- name: load_last_failure
+-- Return the last failed attempt at a task. The first attempt has the id of the task.
+SELECT id, attempt, ended_at, error
+FROM (
+    SELECT id, attempt, ended_at, error FROM tenuto.activities WHERE id = $1 AND status = 'failed'
+    UNION ALL
+    (
+        SELECT id, attempt, ended_at, error
+        FROM tenuto.activities
+        WHERE task_id = $1 AND attempt > 1 AND status = 'failed'
+        ORDER BY attempt DESC
+        LIMIT 1
+    )
+) AS failed
+ORDER BY attempt DESC
+LIMIT 1;
+
 -- name: list_open_steps
 -- Return the first open steps of one group of an execution in plan order, and their total, counted up to the maximum
 -- plan size.
@@ -139,3 +156,86 @@ FROM (
 FULL JOIN tenuto.queues ON queues.name = served.queue
 ORDER BY 1
 LIMIT 10000;
+
+-- name: load_schedule
+-- Return what may keep a schedule from running: its state, the last change to disabled, the oldest active execution,
+-- the run queued longest and the last decision.
+SELECT schedule.id, schedule.name, schedule.enabled, schedule.overlap, schedule.trigger ->> 'kind' AS trigger_kind,
+       schedule.next_run_at, schedule.planned,
+       disabled.at AS disabled_at, disabled.actor_name AS disabled_by, disabled.reason AS disabled_reason,
+       active.id AS active_id, active.started_at AS active_started_at, active.current_group AS active_group,
+       active.total_groups AS active_group_count,
+       queued.due_at AS queued_due_at,
+       last.due_at AS last_due_at, last.decision AS last_decision, last.reason AS last_reason
+FROM tenuto.schedules AS schedule
+LEFT JOIN LATERAL (
+    SELECT at, actor_name, reason
+    FROM tenuto.schedule_versions
+    WHERE schedule_id = schedule.id AND change = 'disabled' AND NOT schedule.enabled
+    ORDER BY version DESC
+    LIMIT 1
+) AS disabled ON true
+LEFT JOIN LATERAL (
+    SELECT id, started_at, current_group, total_groups
+    FROM tenuto.executions
+    WHERE schedule_id = schedule.id AND ended_at IS NULL
+    ORDER BY id
+    LIMIT 1
+) AS active ON true
+LEFT JOIN LATERAL (
+    SELECT due_at
+    FROM tenuto.occurrences
+    WHERE schedule_id = schedule.id AND decision = 'queued'
+    ORDER BY due_at, id
+    LIMIT 1
+) AS queued ON true
+LEFT JOIN LATERAL (
+    SELECT due_at, decision, reason
+    FROM tenuto.occurrences
+    WHERE schedule_id = schedule.id
+    ORDER BY due_at DESC, id
+    LIMIT 1
+) AS last ON true
+WHERE schedule.name = $1;
+
+-- name: load_manifest
+-- Return what may keep a manifest from running: its state, the last change to disabled, its groups, the manifest that
+-- it depends on, its open dead letter and its open run.
+SELECT manifest.id, manifest.external_id, manifest.enabled, manifest.schedule_type, manifest.depends_on,
+       manifest.group_name AS "group", manifest.next_run_at, manifest.planned,
+       coalesce(manifest.definition ->> 'on_dead_letter', 'block') AS on_dead_letter,
+       disabled.at AS disabled_at, disabled.actor_name AS disabled_by, disabled.reason AS disabled_reason,
+       its_group.enabled AS group_enabled, its_group.changed_at AS group_changed_at, its_group.changed_by AS group_changed_by,
+       all_groups.enabled AS all_enabled, all_groups.changed_at AS all_changed_at, all_groups.changed_by AS all_changed_by,
+       awaited.enabled AS awaited_enabled, awaited.last_successful_run AS awaited_last_success_at,
+       letter.id AS dead_letter_id, letter.dead_lettered_at, letter.reason AS dead_letter_reason,
+       letter.attempts AS dead_letter_attempts, letter.activity_id AS dead_letter_activity_id,
+       (SELECT tasks.id FROM tenuto.tasks
+        WHERE tasks.manifest_id = manifest.id AND tasks.batch_id IS NULL AND tasks.item_key IS NULL
+        LIMIT 1) AS open_task_id
+FROM tenuto.manifests AS manifest
+LEFT JOIN LATERAL (
+    SELECT at, actor_name, reason
+    FROM tenuto.manifest_versions
+    WHERE manifest_id = manifest.id AND change = 'disabled' AND NOT manifest.enabled
+    ORDER BY version DESC
+    LIMIT 1
+) AS disabled ON true
+LEFT JOIN tenuto.manifest_groups AS its_group ON its_group.name = manifest.group_name
+LEFT JOIN tenuto.manifest_groups AS all_groups ON all_groups.name = '*'
+LEFT JOIN tenuto.manifests AS awaited ON awaited.external_id = manifest.depends_on
+LEFT JOIN LATERAL (
+    SELECT id, dead_lettered_at, reason, attempts, activity_id
+    FROM tenuto.dead_letters
+    WHERE dead_letters.manifest_id = manifest.id AND item = '' AND status = 'awaiting_intervention'
+    LIMIT 1
+) AS letter ON true
+WHERE manifest.external_id = $1;
+
+-- name: list_schedulers
+-- Return the schedulers that have not ended.
+SELECT id, name, tenuto.process_state(workers) AS state, clock_timestamp() - seen_at AS silent_seconds
+FROM tenuto.workers
+WHERE ended_at IS NULL AND service = 'scheduler'
+ORDER BY name, id
+LIMIT $1;

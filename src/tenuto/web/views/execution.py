@@ -13,7 +13,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from tenuto.api.parameters import Id
 from tenuto.app import Tenuto
-from tenuto.diagnostics.task_diagnosis import Reason, ReasonCode
+from tenuto.diagnostics.reasons import Reason, ReasonCode
 from tenuto.operations.execution_timeline import (
     AttemptBar,
     ExecutionTimeline,
