@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.guards.components import access, maintenance, manifests, schedules, steps, tasks, workers
+from tests.guards.components import access, identity, maintenance, manifests, schedules, steps, tasks, workers
 from tests.guards.guard import Guard
 
 GUARDS: tuple[Guard, ...] = (
@@ -13,4 +13,5 @@ GUARDS: tuple[Guard, ...] = (
     *access.GUARDS,
     *steps.GUARDS,
     *maintenance.GUARDS,
+    *identity.GUARDS,
 )

@@ -121,10 +121,12 @@ class CsvConnector:
         finally:
             reader.close()
         after = self._stat()
+        # guard: identity.csv_unchanged_while_read
         if (before.st_size, before.st_mtime_ns, before.st_ino) != (after.st_size, after.st_mtime_ns, after.st_ino):
             raise ConnectorError(
                 "source_changed", f"{self._path} changed while it was read", remedy="run the import again"
             )
+        # guard: identity.csv_empty_source
         if reader.row_count == 0 and not self._settings.allow_empty:
             raise ConnectorError("empty_source", f"{self._path} has no rows", remedy="check what writes the file")
         yield ReadComplete(types=tuple(each.name for each in scope.types), object_count=reader.row_count)
@@ -450,6 +452,7 @@ def _allowed_path(path: str, folders: Sequence[Path]) -> Path:
     if not found.is_absolute() and folders:
         found = folders[0] / found
     real = found.resolve()
+    # guard: identity.csv_allowed_folders
     if folders and not any(real.is_relative_to(folder.resolve()) for folder in folders):
         listed = ", ".join(str(folder) for folder in folders)
         raise ConnectorError(

@@ -203,6 +203,7 @@ class FileReader:
                 yield self._bad_row("bad_value", f"the record is not valid CSV: {error}", [])
                 continue
             if short is not None:
+                # guard: identity.csv_truncated_row
                 if found is None and not self._ends_with_newline():
                     raise self._truncated(f"it has {len(short.cells)} cells, and the header has {width}", short.line)
                 yield short

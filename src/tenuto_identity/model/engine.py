@@ -259,7 +259,7 @@ class _FlowState:
             if mapped.note is not None:
                 self._notes.append(mapped.note)
             source = (contribution.rule.number, contribution.object.id)
-            if mapped.has_failed:
+            if mapped.has_failed:  # guard: identity.failed_mapping_in
                 self._keep(name, "the mapping failed; the old value stays")
                 return
             if mapped.unique is not None:
@@ -305,7 +305,7 @@ class _FlowState:
         add_if(self._trace, "winner", attribute=name, object_id=source[1], unique=True)
 
     def _without_winner(self, name: str) -> None:
-        if self._is_frozen:
+        if self._is_frozen:  # guard: identity.frozen_values
             self._keep(name, "a scheduled deletion freezes the value")
         elif self._current is not None and name not in self._old_provenance and self._has_own_values():
             self._keep(name, "no rule contributed the value")
@@ -352,7 +352,7 @@ class _FlowState:
         self, attribute: Attribute, contribution: Contribution, resolved: frozenset[int], unresolved: int
     ) -> None:
         name = attribute.name
-        if unresolved:
+        if unresolved:  # guard: identity.unresolved_references
             # A target that is not joined yet holds back removals, so that values do not come and go.
             old = self._old_references.get(name, frozenset())
             resolved = resolved | old if attribute.multi else resolved or old
@@ -635,7 +635,7 @@ def reconcile(
         elif object is not None and change_confirmed(object, change, object_type):
             confirmed.append(change)
         elif change.state is ChangeState.EXPORTED:
-            failed = change.attempts + 1 >= MAX_ATTEMPTS
+            failed = change.attempts + 1 >= MAX_ATTEMPTS  # guard: identity.unconfirmed_attempts
             rejected = replace(
                 change,
                 attempts=change.attempts + 1,

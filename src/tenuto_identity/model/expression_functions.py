@@ -531,6 +531,7 @@ def _replace(_context: EvaluationContext, text: str, old: str, new: str) -> str:
     if not old:
         raise ExpressionFailed("replace needs a text to look for, not a blank one")
     # The length is known before the text is built.
+    # guard: identity.expression_size
     if len(text) + text.count(old) * (len(new) - len(old)) > MAX_RESULT_BYTES:
         raise ExpressionFailed(f"the result of replace has more than {MAX_RESULT_BYTES:,} characters")
     return text.replace(old, new)

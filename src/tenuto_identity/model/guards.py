@@ -55,6 +55,7 @@ class GuardLimit:
         """Return whether the affected number is too large. Computed in whole numbers: 20 of 100 is not above 20 %."""
         if affected < max(self.at_least, 1):
             return False
+        # guard: identity.guard_percentage
         return affected * 100 > Fraction(str(self.percent)) * total
 
 
@@ -138,9 +139,11 @@ def evaluate_guards(measures: Iterable[Measure], limits: GuardLimits) -> tuple[T
 def _trips(measure: Measure, limit: GuardLimit) -> bool:
     match measure.kind:
         case GuardKind.EMPTY_SOURCE:
+            # guard: identity.guard_empty_source
             return measure.total > 0 and measure.affected >= measure.total
         case GuardKind.EMPTIED:
             # No percentage: an emptied type or container is suspicious even where many deletions are allowed.
+            # guard: identity.guard_emptied
             return measure.total >= max(limit.at_least, 1) and measure.affected >= measure.total
         case _:
             return limit.is_exceeded(measure.affected, measure.total)

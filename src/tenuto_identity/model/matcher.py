@@ -110,10 +110,10 @@ def find_match(attempts: Iterable[MatchAttempt], candidates: MatchIndex, *, trac
             hits=sorted(hits),
             reason=_reason(attempt, hits),
         )
-        if len(hits) > 1:
+        if len(hits) > 1:  # guard: identity.match_ambiguous
             return Ambiguous(tuple(sorted(hits)), attempt.rule, attempt.match)
         for candidate in hits.values():
-            if candidate.joined_object_id is not None:
+            if candidate.joined_object_id is not None:  # guard: identity.match_joined_once
                 return AlreadyJoined(candidate.metaverse_id, candidate.joined_object_id, attempt.rule, attempt.match)
             return Joined(candidate.metaverse_id, attempt.rule, attempt.match)
     return None
@@ -182,7 +182,7 @@ def find_unjoined(
             if not match.exact_case or other == value
         }
         add_if(trace, "match_target", rule=rule.name, attribute=match.metaverse, hits=sorted(hits))
-        if len(hits) > 1:
+        if len(hits) > 1:  # guard: identity.match_target_ambiguous
             return UnjoinedAmbiguous(tuple(sorted(hits)), match)
         if hits:
             return UnjoinedMatch(hits.pop(), match)
@@ -213,6 +213,6 @@ def _object_keys(
             converted = canonical_value(value, attribute.type)
         except BadValue:
             continue
-        if key := fold_key(converted):
+        if key := fold_key(converted):  # guard: identity.match_blank
             keys[key] = converted
     return keys

@@ -138,7 +138,7 @@ def compute_changes(
     """Return the changes that turn the expected values into the desired ones; none if they are equal."""
     changes: list[Change] = []
     for name, mapping in desired.mappings.items():
-        if name in desired.failed:
+        if name in desired.failed:  # guard: identity.failed_mapping_out
             continue
         if name == ADDRESS:
             changes.extend(_address_change(desired, expected, object_type, creating))
@@ -617,6 +617,6 @@ def _was_never_sent(pending: PendingExport) -> bool:
     return (
         pending.kind is ExportKind.CREATE
         and pending.state in (ExportState.PENDING, ExportState.FAILED)
-        and not pending.uncertain
+        and not pending.uncertain  # guard: identity.uncertain_create
         and all(change.state in (ChangeState.PENDING, ChangeState.FAILED) for change in pending.changes)
     )

@@ -388,7 +388,7 @@ def record_refused(pending: PendingExport, error: str, now: datetime) -> Pending
     if is_delete_queued(pending):
         return _queued_delete(pending)
     attempts = pending.attempts + 1
-    has_failed = attempts >= MAX_ATTEMPTS
+    has_failed = attempts >= MAX_ATTEMPTS  # guard: identity.refused_attempts
     return replace(
         pending,
         changes=merge_changes(pending.changes, pending.queued_changes),

@@ -150,3 +150,9 @@ def test_metaverse_object_finds_its_unjoined_object() -> None:
     assert isinstance(find_unjoined(person, found, {key: [(7, "ADA@EXAMPLE.ORG")] for key in keys}), UnjoinedMatch)
     assert isinstance(find_unjoined(person, found, {key: [(7, "x"), (8, "y")] for key in keys}), UnjoinedAmbiguous)
     assert find_unjoined(MetaverseObject(1, "person"), found, {("mail", ""): [(7, "")]}) is None
+
+
+@pytest.mark.parametrize("value", ["", "  ", "\u00a0"])
+def test_blank_value_has_no_key(value: str) -> None:
+    (attempt,) = match_attempts(user(mail=value), USER, [rule(MAIL)], ATTRIBUTES, NOW)
+    assert not attempt.keys
