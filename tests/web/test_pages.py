@@ -73,16 +73,21 @@ async def make_fixture(app: Tenuto) -> dict[str, Any]:
     failed = (await app.schedules.run("fails")).execution_id
     await app.schedules.run(HOSTILE[:70])
     task = await app.enqueue(double, 1)
+    app.manifest("letters", boom, on_demand=True)
+    await app.manifests.deploy()
+    await app.bulk_enqueue("letters", [{"why": HOSTILE}, {"why": "other"}])
     await run_until_idle(app)
     waiting = (await app.schedules.run(HOSTILE[:70])).execution_id
     await app.pause_queue("mail", HOSTILE)
     open_task = await app.enqueue(app.jobs.jobs_by_name["mail/send"], HOSTILE)
     assert failed is not None
     record = await app.executions.get(failed)
+    letter = (await app.dead_letters.list())[0]
     return {
         "/executions/{id}": [str(failed), str(waiting), f"{failed}?step=2&tab=attempts", f"{waiting}?step=1&tab=why"],
         "/tasks/{id}": [str(open_task.id), str(task.id)],
         "/activities/{id}": [str(record.steps[1].activity_id)],
+        "/dead-letters/{id}": [str(letter.id)],
         "/schedules/{name}": ["fails"],
         "/queues/{name}": ["mail"],
     }
@@ -206,8 +211,21 @@ async def test_unknown_page_and_object_are_shown_as_pages(service: ApiClient) ->
     unknown = await get_page(service, "/executions/01a1e30e-df3e-7536-8f11-1c7c02f1d0a1", 404)
     assert "execution.not_found" in unknown.text
     assert (await get_page(service, "/nothing", 404)).headers["content-type"].startswith("text/html")
-    invalid = await get_page(service, "/executions?state=nothing", 422)
+    invalid = await get_page(service, "/?window=nothing", 422)
     assert "request.invalid" in invalid.text
+
+
+async def test_wrong_filter_shows_its_error_and_no_records(service: ApiClient) -> None:
+    await make_fixture(service.app)
+    await log_in(service)
+    for path in ("/executions", "/tasks", "/activities", "/dead-letters"):
+        shown = await get_page(service, path)
+        assert "data-key=" in shown.text.partition('data-part="list"')[2], path
+        wrong = await get_page(service, f"{path}?q=stat:failed", 422)
+        assert "Did you mean state?" in wrong.text or "did you mean state?" in wrong.text
+        assert "data-key=" not in wrong.text.partition('data-part="list"')[2], path
+    found = await get_page(service, "/activities?q=state:failed%20name:boom")
+    assert "1 ended attempts" in found.text or "boom" in found.text
 
 
 async def test_pages_show_instants_in_the_zone_of_the_viewer(service: ApiClient) -> None:

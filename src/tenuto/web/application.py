@@ -23,7 +23,17 @@ from tenuto.web.page import Dashboard, PageRoute, error_page, wants_html
 from tenuto.web.rendering import create_environment
 from tenuto.web.route_table import RouteTable
 from tenuto.web.view_cache import ViewCache
-from tenuto.web.views import api_reference, execution, executions, login, overview
+from tenuto.web.views import (
+    api_reference,
+    dead_letters,
+    execution,
+    executions,
+    fleet,
+    login,
+    overview,
+    schedules,
+    tasks,
+)
 from tenuto.web.views.counts import load_counts
 
 VIEWS = (
@@ -31,6 +41,10 @@ VIEWS = (
     overview.router,
     executions.router,
     execution.router,
+    schedules.router,
+    tasks.router,
+    dead_letters.router,
+    fleet.router,
     api_reference.router,
 )
 

@@ -14,7 +14,8 @@ from uuid import UUID
 
 from markupsafe import Markup
 
-from tenuto.presentation.formatting import format_duration, one_line
+from tenuto.model.filters import quote_value
+from tenuto.presentation.formatting import error_summary, format_duration, one_line
 from tenuto.presentation.statuses import status_of
 from tenuto.web.links import Links
 from tenuto.web.route_table import RouteTable
@@ -46,6 +47,9 @@ class Elements:
         status = status_of(state)
         return _STATUS.format(status.tone, self.icon(status.icon), label or status.label)
 
+    def state_icon(self, state: str) -> Markup:
+        return self.icon(status_of(state).icon)
+
     def tone(self, state: str) -> str:
         return status_of(state).tone
 
@@ -65,6 +69,9 @@ class Elements:
     def age(self, instant: datetime | None, none: str = "–") -> Markup:
         return self.times.age(instant, none)
 
+    def soon(self, instant: datetime) -> Markup:
+        return self.times.soon(instant)
+
     def since(self, instant: datetime) -> Markup:
         return self.times.since(instant)
 
@@ -82,6 +89,17 @@ class Elements:
 
     def line(self, text: object, limit: int = 160) -> str:
         return one_line(text, limit)
+
+    def error_line(self, error: Any, limit: int = 110) -> str:
+        return one_line(error_summary(error), limit)
+
+    def quoted(self, text: str) -> str:
+        """Return a value of a filter."""
+        return quote_value(text)
+
+    def note_field(self, is_required: bool) -> list[dict[str, Any]]:
+        """Return the field of a dialog for the note of a resolved dead letter."""
+        return [{"name": "note", "label": "Note" if is_required else "Note (optional)", "required": is_required}]
 
     def json(self, value: Any) -> str:
         """Return a stored value as indented JSON."""
@@ -103,7 +121,7 @@ class Elements:
         reason: Literal["", "optional", "required"] = "",
         fields: Sequence[Mapping[str, Any]] = (),
         body: Mapping[str, Any] | None = None,
-        query: Mapping[str, Any] | None = None,
+        select: Mapping[str, Any] | None = None,
         submit: str = "",
         done: str = "",
         goto: str = "",
@@ -117,7 +135,8 @@ class Elements:
         With ``text``, ``reason`` or ``fields`` it opens a dialog, which states the effect and asks for them. A reason
         is sent as ``X-Reason`` unless the fields contain it. ``done`` is the message after success; ``goto`` the page
         that the message links to, where ``{name}`` is a field of the response. ``blocked`` says why the action is not
-        possible now. If ``expected`` is more than 1,000, the viewer must type the number.
+        possible now. ``select`` filters dead letters, whose ids are then sent as ``ids``. If ``expected`` is more than
+        1,000, the viewer must type the number.
         """
         if operation not in self.routes:
             return Markup("")
@@ -127,8 +146,11 @@ class Elements:
         attributes: dict[str, str] = {
             "data-operation": operation,
             "data-method": route.method,
-            "data-url": self.links.to(route.address(parameters or {}), **(query or {})),
+            "data-url": self.links.to(route.address(parameters or {})),
         }
+        if select is not None:
+            attributes["data-select-url"] = self.links.to(self.routes["dead_letters_select"].path)
+            attributes["data-select"] = json.dumps(select)
         if blocked:
             attributes = {"data-operation": operation, "disabled": "", "title": blocked}
         elif text or reason or fields:

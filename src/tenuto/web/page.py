@@ -24,6 +24,7 @@ from tenuto.errors import TenutoError
 from tenuto.model.actors import Role
 from tenuto.web.assets import Assets
 from tenuto.web.elements import Elements
+from tenuto.web.filters import FilteredList
 from tenuto.web.links import Links
 from tenuto.web.navigation import Group
 from tenuto.web.rendering import HEADERS, PARTS_HEADER, entity_tag, html_response, render_parts
@@ -126,6 +127,11 @@ class PageView:
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={**HEADERS, **headers, "ETag": tag})
         return html_response(body, status, headers, tag)
+
+    async def render_list(self, template: str, model: FilteredList[Any], *, title: str, current: str) -> Response:
+        """Return the page of a list; with the status 422 if its filter is wrong."""
+        status = 200 if model.bar.error is None else 422
+        return await self.render(template, model, title=title, current=current, status=status)
 
 
 class PageRoute(ApiRoute):

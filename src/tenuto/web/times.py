@@ -63,6 +63,13 @@ class Times:
             return self.instant(instant)
         return self._element(instant, format_age(distance.total_seconds()), Markup(" data-age"))
 
+    def soon(self, instant: datetime) -> Markup:
+        """Return a wall clock time, with the distance from now if it is less than a day."""
+        clock = self.instant(instant)
+        if abs(instant - self.now) >= _DAY:
+            return clock
+        return Markup('{} <span class="muted">{}</span>').format(clock, self.age(instant))
+
     def since(self, instant: datetime) -> Markup:
         """Return the duration from an instant until now; the browser keeps it current."""
         text = format_ticking((self.now - instant).total_seconds())

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+
 from tenuto.app import Tenuto
 from tenuto.web.navigation import Counts
 
 
 async def load_counts(app: Tenuto) -> Counts:
     """Return the counts; computed once per second for all viewers."""
-    queues = await app.queues()
-    workers = await app.workers()
+    overview, executions = await asyncio.gather(app.reports.overview(), app.executions.count("state:in_progress"))
     return Counts(
-        tasks=sum(queue.queued_count + queue.scheduled_count + queue.running_count for queue in queues),
-        workers=sum(1 for worker in workers if worker.state == "alive" and worker.service == "worker"),
+        executions=executions.count,
+        tasks=overview.waiting_count + overview.running_count,
+        dead_letters=overview.open_dead_letter_count,
     )

@@ -2,32 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
 from dataclasses import dataclass
+from typing import Literal
 
 from fastapi import APIRouter, Request, Response
 
 from tenuto.app import Tenuto
-from tenuto.store.workers import QueueRecord, WorkerRecord
+from tenuto.operations.overview import Overview
+from tenuto.web.charts import AttemptChart, draw_attempts
 from tenuto.web.page import PageRoute, PageView, Reader
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
+Window = Literal["15m", "1h", "6h", "1d", "7d"]
+WINDOWS: tuple[tuple[Window, str], ...] = (
+    ("15m", "15 min"),
+    ("1h", "1 h"),
+    ("6h", "6 h"),
+    ("1d", "24 h"),
+    ("7d", "7 d"),
+)
+
 
 @dataclass(frozen=True, slots=True)
-class Overview:
-    queues: Sequence[QueueRecord]
-    workers: Sequence[WorkerRecord]
+class OverviewPage:
+    """The overview with its chart."""
+
+    overview: Overview
+    window: Window
+    windows: tuple[tuple[Window, str], ...]
+    chart: AttemptChart | None
+
+    @property
+    def attention_count(self) -> int:
+        found = self.overview
+        return (
+            len(found.failures)
+            + len(found.unresolved_executions)
+            + len(found.paused)
+            + len(found.silent_processes)
+            + len(found.late_runs)
+            + len(found.unserved_queues)
+            + len(found.repairs)
+        )
+
+    @property
+    def is_new(self) -> bool:
+        steps = self.overview.first_steps
+        return not (steps.has_worker and steps.has_definition and steps.has_run)
 
 
 @router.get("/")
-async def show_overview(request: Request, call: Reader) -> Response:
+async def show_overview(request: Request, call: Reader, window: Window = "1h") -> Response:
     """Show the overview."""
     view = PageView(request, call)
-    model = await view.shared("overview", load_overview)
+    model = await view.shared(("overview", window), lambda app: load_overview(app, window))
     return await view.render("pages/overview.html", model, title="Overview", current="/")
 
 
-async def load_overview(app: Tenuto) -> Overview:
+async def load_overview(app: Tenuto, window: Window) -> OverviewPage:
     """Load the model of the page."""
-    return Overview(await app.queues(), await app.workers())
+    overview, report = await asyncio.gather(app.reports.overview(), app.reports.series(window))
+    return OverviewPage(overview, window, WINDOWS, draw_attempts(report))

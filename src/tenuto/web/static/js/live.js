@@ -186,6 +186,11 @@ function start() {
     for (const part of liveParts()) if (part.dataset.live.split(" ").includes(topic)) stale.add(part.dataset.part);
     schedule();
   });
+  source.addEventListener("changed", (event) => {
+    const { topic } = JSON.parse(event.data);
+    for (const part of liveParts()) if (part.dataset.live.split(" ").includes(topic)) stale.add(part.dataset.part);
+    schedule();
+  });
   source.addEventListener("reset", refresh);
 }
 

@@ -1,0 +1,109 @@
+"""``/dead-letters``: open dead letters by kind of failure, the list of them, and the page of one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from fastapi import APIRouter, Query, Request, Response
+
+from tenuto.api.paging import After
+from tenuto.api.parameters import Id
+from tenuto.app import Tenuto
+from tenuto.model.filter_keys import DEAD_LETTER_KEYS
+from tenuto.store.activities import ActivityDetails
+from tenuto.store.dead_letters import DeadLetterDetails, DeadLetterRecord, FailureGroup
+from tenuto.web.filters import FilteredList, QuickFilter, load_filtered_list, read_filter
+from tenuto.web.page import PageRoute, PageView, Reader
+from tenuto.web.views.attempt_panel import AttemptPanel, make_panel, may_see_texts
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+QUICK = (
+    QuickFilter("Awaiting intervention", "", "attention"),
+    QuickFilter("Retried", "state:retried", "retry"),
+    QuickFilter("Acknowledged", "state:acknowledged", "done"),
+)
+_SHOWN_ATTEMPTS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterList:
+    """Groups of open dead letters, and a list of dead letters."""
+
+    groups: Sequence[FailureGroup]
+    list: FilteredList[DeadLetterRecord]
+    last_resolved: DeadLetterRecord | None
+
+    @property
+    def open_count(self) -> int:
+        return sum(group.dead_letter_count for group in self.groups)
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterPage:
+    """One dead letter."""
+
+    record: DeadLetterDetails
+    panel: AttemptPanel | None
+    attempts: Sequence[ActivityDetails]
+    same_failure: Sequence[DeadLetterRecord]
+    """Resolved dead letters with the same failure."""
+    texts_allowed: bool
+
+    @property
+    def is_open(self) -> bool:
+        return self.record.state == "awaiting_intervention"
+
+
+@router.get("/dead-letters")
+async def show_dead_letters(
+    request: Request, call: Reader, q: Annotated[str, Query(max_length=500)] = "", after: After = None
+) -> Response:
+    """Show open dead letters by failure, and a list."""
+    view = PageView(request, call)
+    zone = view.viewer.zone_name
+    model = await view.shared(("dead letters", q, after, zone), lambda app: load_dead_letters(app, q, after, zone))
+    return await view.render(
+        "pages/dead_letters.html",
+        model,
+        title=f"Dead letters ({model.open_count:,})",
+        current="/dead-letters",
+        status=422 if model.list.bar.error else 200,
+    )
+
+
+async def load_dead_letters(app: Tenuto, q: str, after: str | None, zone: str) -> DeadLetterList:
+    """Load the model of the page."""
+    now = (await app.open()).clock.now()
+    found, bar = read_filter(DEAD_LETTER_KEYS, "/dead-letters", q, now, zone, QUICK)
+    listed = await load_filtered_list(
+        found, bar, after, app.dead_letters.list, app.dead_letters.count, lambda each: each
+    )
+    groups = await app.dead_letters.groups(limit=50)
+    resolved: Sequence[DeadLetterRecord] = ()
+    if not groups:
+        resolved = await app.dead_letters.list("-state:awaiting_intervention", state=None, limit=1)
+    return DeadLetterList(groups, listed, resolved[0] if resolved else None)
+
+
+@router.get("/dead-letters/{id}")
+async def show_dead_letter(request: Request, call: Reader, id: Id) -> Response:
+    """Show a dead letter."""
+    view = PageView(request, call)
+    allowed = may_see_texts(view.viewer.role, hidden=view.app.settings.web_hide_inputs)
+
+    async def load(app: Tenuto) -> DeadLetterPage:
+        record = await app.dead_letters.get(id)
+        same = await app.dead_letters.list(
+            "-state:awaiting_intervention", state=None, fingerprint=record.fingerprint, limit=5
+        )
+        attempts = record.attempts[-_SHOWN_ATTEMPTS:]
+        panel = make_panel(record.attempts[-1], "error") if record.attempts else None
+        return DeadLetterPage(record, panel, attempts, [each for each in same if each.id != id], allowed)
+
+    model = await view.shared(("dead letter", id, allowed), load)
+    return await view.render(
+        "pages/dead_letter.html", model, title=f"Dead letter of {model.record.external_id}", current="/dead-letters"
+    )

@@ -1,0 +1,102 @@
+"""``/workers`` and ``/queues``: the processes of the installation, and the queues with their load."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fastapi import APIRouter, Request, Response
+
+from tenuto.api.parameters import Name
+from tenuto.app import Tenuto
+from tenuto.errors import NotFound
+from tenuto.operations.overview import QueueOverview, SilentProcess
+from tenuto.store.workers import WorkerRecord
+from tenuto.web.page import PageRoute, PageView, Reader
+from tenuto.web.views.tasks import TaskRow, describe_task
+
+router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRow:
+    """A process, and when its tasks are recovered if it is silent."""
+
+    record: WorkerRecord
+    silent: SilentProcess | None
+
+    @property
+    def used_percent(self) -> float:
+        return round(min(self.record.running_count / self.record.slots, 1.0) * 100, 1) if self.record.slots else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerList:
+    live: Sequence[WorkerRow]
+    ended: Sequence[WorkerRow]
+
+
+@dataclass(frozen=True, slots=True)
+class QueuePage:
+    """One queue with its tasks."""
+
+    queue: QueueOverview
+    workers: Sequence[WorkerRecord]
+    running: Sequence[TaskRow]
+    waiting: Sequence[TaskRow]
+
+
+@router.get("/workers")
+async def show_workers(request: Request, call: Reader) -> Response:
+    """Show all processes."""
+    view = PageView(request, call)
+    model = await view.shared("workers", load_workers)
+    return await view.render("pages/workers.html", model, title="Workers", current="/workers")
+
+
+async def load_workers(app: Tenuto) -> WorkerList:
+    """Load the model of the page."""
+    records, overview = await asyncio.gather(app.workers(ended=True), app.reports.overview())
+    silent = {(each.name, each.service): each for each in overview.silent_processes}
+    rows = [
+        WorkerRow(each, silent.get((each.name, each.service)) if each.ended_at is None else None) for each in records
+    ]
+    return WorkerList(
+        [row for row in rows if row.record.ended_at is None],
+        [row for row in rows if row.record.ended_at is not None][:50],
+    )
+
+
+@router.get("/queues")
+async def show_queues(request: Request, call: Reader) -> Response:
+    """Show all queues."""
+    view = PageView(request, call)
+    model = await view.shared("queues", lambda app: app.reports.overview())
+    return await view.render("pages/queues.html", model, title="Queues", current="/queues")
+
+
+@router.get("/queues/{name:name}")
+async def show_queue(request: Request, call: Reader, name: Name) -> Response:
+    """Show a queue."""
+    view = PageView(request, call)
+    model = await view.shared(("queue", name), lambda app: load_queue(app, name))
+    return await view.render("pages/queue.html", model, title=f"Queue {name}", current="/queues")
+
+
+async def load_queue(app: Tenuto, name: str) -> QueuePage:
+    """Load the model of the page."""
+    overview, workers, running, waiting = await asyncio.gather(
+        app.reports.overview(),
+        app.workers(),
+        app.tasks("state:running", queue=name, limit=20),
+        app.tasks("state:queued,scheduled", queue=name, limit=20),
+    )
+    queue = next((each for each in overview.queues if each.name == name), None)
+    serving = [each for each in workers if name in each.queues and each.service == "worker"]
+    if queue is None and not serving:
+        raise NotFound(f"there is no queue {name!r}", code="queue.not_found", remedy="see the list of queues")
+    empty = QueueOverview(name, None, 0, 0, None, 0.0, 0.0, None, None, None, None, len(serving))
+    return QueuePage(
+        queue or empty, serving, [describe_task(each) for each in running], [describe_task(each) for each in waiting]
+    )
