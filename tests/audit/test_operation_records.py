@@ -227,6 +227,7 @@ async def make_every_change(app: Tenuto) -> set[str]:
     assert caller is not None
     await change("api_keys.open_session", "session.open", acting.api_keys.open_session(caller))
     await change("api_keys.end_session", "session.close", acting.api_keys.end_session(opened[0]))
+    await change("api_keys.rotate", "key.rotate", acting.api_keys.rotate("ci"))
     await change("api_keys.revoke", "key.revoke", acting.api_keys.revoke("ci"))
 
     inventory = acting.extensions.inventory

@@ -132,6 +132,7 @@ CHANGING_COMMANDS = {
     ("queue", "pause"): "queue.pause",
     ("queue", "resume"): "queue.resume",
     ("key", "add"): "key.create",
+    ("key", "rotate"): "key.rotate",
     ("key", "revoke"): "key.revoke",
     ("login",): "key.link",
     ("secret", "set"): "secret.set",
@@ -206,6 +207,7 @@ def test_every_changing_command_has_one_audit_entry_with_its_action(
     tenuto("queue", "limit", "mail", "0", code=2)
     made = change("key", "add", "ci", "--role", "editor", target="ci")
     change("login", "--key", "ci", target="ci")
+    change("key", "rotate", "ci", target="ci")
     change("key", "revoke", "ci", target="ci")
     tenuto("key", "revoke", made["prefix"])  # already revoked: no entry
 

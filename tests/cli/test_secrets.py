@@ -58,3 +58,17 @@ def test_secret_set_prompts_twice_on_a_terminal_without_echo(shell: Shell) -> No
     assert process.wait(timeout=60) == 0
     os.close(keyboard)
     assert CANARY.encode() not in output
+
+
+def test_keys_are_listed_with_symbols_rotated_and_the_last_admin_is_protected(shell: Shell) -> None:
+    first = shell("key", "add", "admin", "--role", "admin").out.strip()
+    rotated = shell("key", "rotate", "admin")
+    assert rotated.code == 0, rotated.err
+    assert rotated.out.strip() not in ("", first)
+    listed = shell("key", "list").out
+    assert "● valid" in listed
+    assert "⊘ revoked" in listed
+    assert "?" not in listed
+    refused = shell("key", "revoke", "admin")
+    assert (refused.code, "is the last admin key" in refused.err) == (7, True)
+    assert shell("key", "revoke", "admin", "--last-admin").code == 0

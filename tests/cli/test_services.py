@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import socket
 from collections.abc import Callable
@@ -142,7 +143,7 @@ def test_up_runs_an_app_on_an_embedded_database(open_shell: Callable[..., Shell]
     assert shell("run", "double", "--input", '{"n": 4}', "--wait", "--timeout", "60").out == "8\n"
     listed = {each["service"] for each in shell("worker", "list", "-o", "json").json}
     assert listed == {"worker", "scheduler"}
-    assert [shell("health", service).code for service in ("worker", "scheduler")] == [0, 0]
+    assert [shell("health", service).code for service in ("worker", "scheduler", "web")] == [0, 0, 0]
     examined = shell("doctor", "-o", "json")
     assert (examined.code, examined.json["healthy"]) == (0, True)
     assert {check["severity"] for check in examined.json["checks"]} == {"ok"}
@@ -189,6 +190,32 @@ def test_health_reports_missing_and_stale_files(shell: Shell, tmp_path: Path) ->
     assert "worker w1 has not updated its health file in time" in stale.err
     file.write_text("not a time")
     assert shell("health", "worker").code == 1
+
+
+def test_health_ignores_the_file_of_a_crashed_process_while_another_is_healthy(shell: Shell, tmp_path: Path) -> None:
+    shell.start_service("worker", "--name", "p1").wait_for_line("worker started")
+    crashed = shell.start_service("worker", "--name", "p2")
+    crashed.wait_for_line("worker started")
+    crashed.stop(signal.SIGKILL)
+    for file in (tmp_path / "home" / "run").glob("worker-p2.health"):
+        file.write_text(f"{datetime.now(UTC) - timedelta(minutes=5)}\n{os.uname().nodename}\n")
+    ended = shell("health", "worker")
+    assert ended.code == 0, ended.err
+    assert "○ ended  p2" in ended.out
+    assert shell("health", "worker", "--name", "p2").code == 1
+
+
+def test_health_reports_a_worker_that_hangs_beside_a_healthy_one(shell: Shell, tmp_path: Path) -> None:
+    shell.start_service("worker", "--name", "p1").wait_for_line("worker started")
+    hanging = shell.start_service("worker", "--name", "p2")
+    hanging.wait_for_line("worker started")
+    hanging.process.send_signal(signal.SIGSTOP)
+    (tmp_path / "home" / "run" / "worker-p2.health").write_text(
+        f"{datetime.now(UTC) - timedelta(minutes=5)}\n{os.uname().nodename}\n"
+    )
+    ended = shell("health", "worker")
+    assert (ended.code, "worker p2 has not updated its health file in time" in ended.err) == (1, True)
+    hanging.process.send_signal(signal.SIGCONT)
 
 
 def test_health_needs_neither_database_nor_app(shell: Shell, tmp_path: Path) -> None:

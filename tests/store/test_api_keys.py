@@ -20,7 +20,7 @@ from tenuto import Tenuto
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.model.actors import Actor, Caller, Role
-from tenuto.operations.api_keys import CACHE_SECONDS
+from tenuto.operations.api_keys import CACHE_SECONDS, has_key_file_of, replace_in_key_file
 from tenuto.postgres.database import Database
 from tenuto.store.access import api_keys
 from tests.support.errors import raises_code
@@ -266,7 +266,7 @@ async def test_first_start_creates_one_admin_key_file_for_the_owner(app: Tenuto,
     assert caller is not None
     assert caller.has_role(Role.ADMIN)
     assert await app.api_keys.create_initial_key(path.parent) is None
-    await app.api_keys.revoke("admin")
+    await app.api_keys.revoke("admin", allow_last_admin=True)
     assert await app.api_keys.create_initial_key(path.parent) is None  # not after the key was revoked
 
 
@@ -298,3 +298,54 @@ async def test_foreign_key_file_is_neither_followed_nor_overwritten(app: Tenuto,
 
 def test_key_cache_lasts_less_than_a_second() -> None:
     assert CACHE_SECONDS < 1.0
+
+
+async def test_last_admin_key_is_revoked_only_on_explicit_request(app: Tenuto) -> None:
+    await app.api_keys.create("admin", Role.ADMIN)
+    await app.api_keys.create("gone", Role.ADMIN, expires_at=(await app.open()).clock.now() + timedelta(seconds=0.05))
+    await app.api_keys.create("editor", Role.EDITOR)
+    await asyncio.sleep(0.1)
+    await app.api_keys.revoke("editor")
+    with raises_code("api_key.last_admin", Conflict) as refusal:
+        await app.api_keys.revoke("admin")
+    assert "--last-admin" in (refusal.value.remedy or "")
+    await app.api_keys.create("second", Role.ADMIN)
+    await app.api_keys.revoke("admin")
+    assert (await app.api_keys.revoke("second", allow_last_admin=True)).revoked_at is not None
+
+
+async def test_of_two_revocations_of_the_last_two_admin_keys_one_is_refused(app: Tenuto) -> None:
+    first, _ = await app.api_keys.create("first", Role.ADMIN)
+    await app.api_keys.create("second", Role.ADMIN)
+    database = await app.open()
+    async with database.connection() as connection, connection.transaction():
+        await api_keys.lock_active_admin_keys(connection)
+        await api_keys.revoke_key(connection, first.id, "ana")
+        other = asyncio.create_task(app.api_keys.revoke("second"))
+        await asyncio.wait([other], timeout=0.3)
+    with raises_code("api_key.last_admin", Conflict):
+        await other
+
+
+async def test_rotated_key_keeps_name_and_role_and_the_old_one_ends(app: Tenuto, tmp_path: Path) -> None:
+    before, old = await app.api_keys.create("deploy", Role.EDITOR)
+    made, text = await app.api_keys.rotate("deploy")
+    assert (made.name, made.role, made.id != before.id) == ("deploy", "editor", True)
+    assert await app.api_keys.authenticate(old) is None
+    caller = await app.api_keys.authenticate(text)
+    assert caller is not None
+    assert caller.actor.name == "deploy"
+    with raises_code("api_key.inactive", Conflict):
+        await app.api_keys.rotate(before.prefix)
+
+
+async def test_rotated_admin_key_is_written_to_the_key_file(app: Tenuto, tmp_path: Path) -> None:
+    created = await app.api_keys.create_initial_key(tmp_path / "keys")
+    assert created is not None
+    before = await app.api_keys.get("admin")
+    assert has_key_file_of(tmp_path / "keys", before.prefix)
+    _, text = await app.api_keys.rotate("admin")  # the last admin key may be rotated
+    assert replace_in_key_file(tmp_path / "keys", before.prefix, text) == created[0]
+    assert created[0].read_text().strip() == text
+    assert stat.S_IMODE(created[0].stat().st_mode) == 0o600
+    assert replace_in_key_file(tmp_path / "keys", before.prefix, text) is None

@@ -52,7 +52,7 @@ _COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "queue": ("work.tasks:queues", "List queues, limit and pause them"),
     },
     "Administration": {
-        "key": ("admin.credentials:api_keys", "Create, list and revoke API keys"),
+        "key": ("admin.credentials:api_keys", "Create, list, rotate and revoke API keys"),
         "login": ("admin.credentials:create_login_link", "Print a link that logs a browser in to the web service"),
         "audit": ("admin.audit_log:audit_log", "List, verify and export the audit log"),
         "secret": ("admin.credentials:secrets", "Store secrets for steps and jobs"),

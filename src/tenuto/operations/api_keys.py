@@ -120,17 +120,64 @@ class ApiKeys(OperationGroup):
             )
         return found[0]
 
-    async def revoke(self, name_or_prefix: str) -> ApiKeyRecord:
-        """Revoke a key and its sessions, effective within a second, and return its record."""
+    async def revoke(self, name_or_prefix: str, *, allow_last_admin: bool = False) -> ApiKeyRecord:
+        """Revoke a key and its sessions, effective within a second, and return its record.
+
+        The last usable admin key is revoked only with ``allow_last_admin``.
+        """
         found = await self.get(name_or_prefix)
         operation = await self._begin(
             "key.revoke", target=found.name, before={"revoked": False}, after={"revoked": True}
         )
         by = operation.actor.name
-        await operation.database.transaction(lambda connection: api_keys.revoke_key(connection, found.id, by))
+
+        async def revoke(connection: Connection) -> None:
+            if not allow_last_admin:
+                admins = await api_keys.lock_active_admin_keys(connection)
+                if admins == {found.id}:  # guard: api_keys.last_admin
+                    raise Conflict(
+                        f"{found.name} is the last admin key: without it, no caller could create keys over HTTP",
+                        code="api_key.last_admin",
+                        field="key",
+                        remedy="create another admin key first, replace it with `tenuto key rotate`, or revoke it with"
+                        " `tenuto key revoke --last-admin`",
+                    )
+            await api_keys.revoke_key(connection, found.id, by)
+
+        await operation.database.transaction(revoke)
         self._keys.clear()
         self._sessions.clear()
         return await self.get(found.prefix)
+
+    async def rotate(self, name_or_prefix: str) -> tuple[ApiKeyRecord, str]:
+        """Replace a key by a new one with the same name, role and expiry, and return its record and its text.
+
+        The old key and its sessions end within a second.
+        """
+        found = await self.get(name_or_prefix)
+        if found.revoked_at is not None or found.expired:
+            raise Conflict(
+                f"the API key {found.name} ({found.prefix}) is {'expired' if found.revoked_at is None else 'revoked'}",
+                code="api_key.inactive",
+                field="key",
+                remedy="create a new one with `tenuto key add`",
+            )
+        operation = await self._begin("key.rotate", target=found.name, before={"prefix": found.prefix})
+        by = operation.actor.name
+
+        async def replace(connection: Connection, new: api_keys.NewKey) -> ApiKeyRecord | None:
+            await api_keys.revoke_key(connection, found.id, by)
+            return await api_keys.insert_key(connection, new)
+
+        while True:
+            text = _generate_key()
+            new = _key_row(text, found.name, Role.from_key(found.role), by, found.expires_at)
+            operation.entry.after = _audit_values(new)
+            made = await operation.database.transaction(partial(replace, new=new))
+            if made is not None:
+                self._keys.clear()
+                self._sessions.clear()
+                return made, text
 
     async def authenticate(self, text: str) -> Caller | None:
         """Return the caller with this key; None if the key is unknown, expired or revoked."""
@@ -391,6 +438,25 @@ def _check_expiry(expires_at: datetime | None, now: datetime) -> None:
             field="expires_at",
             remedy="give a future instant",
         )
+
+
+def replace_in_key_file(home: Path, old_prefix: str, text: str) -> Path | None:
+    """Write a new key to the key file of the home directory if the file has the old key; return the file if so."""
+    path = home / INITIAL_KEY_FILE
+    if not has_key_file_of(home, old_prefix):
+        return None
+    path.unlink()
+    _write_key_file(path, text)
+    return path
+
+
+def has_key_file_of(home: Path, prefix: str) -> bool:
+    """Return whether the key file of the home directory has the key with this prefix."""
+    path = home / INITIAL_KEY_FILE
+    if path.is_symlink() or not path.exists():
+        return False
+    shape = _KEY_PATTERN.fullmatch(_read_key_file(path))
+    return shape is not None and shape[1] == prefix
 
 
 # --- initial key file -----------------------------------------------------------------------------------------------

@@ -44,6 +44,7 @@ CORE_ACTIONS: tuple[AuditAction, ...] = (
     AuditAction("secret.rotate", "Secrets were encrypted with the current master key."),
     AuditAction("key.first", "The first API key was created."),
     AuditAction("key.create", "An API key was created."),
+    AuditAction("key.rotate", "An API key was replaced by a new one of the same name."),
     AuditAction("key.revoke", "An API key was revoked."),
     AuditAction("key.link", "A login link was created."),
     AuditAction("session.open", "A browser session was opened."),

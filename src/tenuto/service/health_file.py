@@ -7,8 +7,9 @@ files of the same host, because containers may share a home directory, and a kil
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -59,6 +60,19 @@ class Health:
     name: str
     written_at: datetime | None
     healthy: bool
+    """Whether the file is recent."""
+    has_ended: bool = False
+    """Whether the process is known to have ended without removing its file, as after a crash."""
+
+
+def failed_processes(found: Sequence[Health]) -> list[Health]:
+    """Return the processes that make a service unhealthy.
+
+    The file that a crashed process left behind does not count while another process of the service is healthy; a
+    process that runs and does not update its file does.
+    """
+    is_served = any(each.healthy for each in found)
+    return [each for each in found if not each.healthy and not (is_served and each.has_ended)]
 
 
 def read_health(home: Path, service: str, now: datetime, name: str | None = None) -> list[Health]:
@@ -70,8 +84,19 @@ def read_health(home: Path, service: str, now: datetime, name: str | None = None
         if name is None and host not in (None, _host_name()):
             continue
         healthy = written_at is not None and now - written_at < STALE_AFTER[service]
-        healths.append(Health(file.stem.removeprefix(f"{service}-"), written_at, healthy))
+        has_ended = not healthy and not _is_locked(file.with_suffix(".lock"))
+        healths.append(Health(file.stem.removeprefix(f"{service}-"), written_at, healthy, has_ended))
     return healths
+
+
+def _is_locked(file: Path) -> bool:
+    """Return whether a process holds the lock on its name, see `process_identity`; True if it is not known."""
+    try:
+        with file.open("rb") as handle:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:  # held, or there is no such file
+        return True
+    return False
 
 
 def _directory(home: Path) -> Path:

@@ -24,6 +24,7 @@ from tenuto.api.routes.events import close_event_streams
 from tenuto.app import Tenuto
 from tenuto.errors import Conflict, Invalid
 from tenuto.logs import Log
+from tenuto.service.health_file import HealthFile
 from tenuto.service.polling_loop import reduce_garbage_collection, retry_until_database_answers
 from tenuto.service.process_identity import ProcessIdentity
 from tenuto.service.service import ProcessRole, run_services
@@ -92,6 +93,29 @@ class _Server(uvicorn.Server):
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+
+@asynccontextmanager
+async def web_server_with_health(app: Tenuto, host: str | None = None, port: int | None = None) -> AsyncIterator[str]:
+    """Run the web server beside other services of the process, and write its health file; yield its address."""
+    identity = ProcessIdentity.acquire("web", app.settings.home)
+    file = HealthFile(app.settings.home, "web", lambda: identity.name)
+
+    async def write_health_file() -> None:
+        while True:
+            file.write()
+            await asyncio.sleep(_HEARTBEAT_SECONDS)
+
+    try:
+        async with web_server(app, host, port) as address:
+            heartbeats = asyncio.create_task(write_health_file(), name="tenuto-web-health")
+            try:
+                yield address
+            finally:
+                heartbeats.cancel()
+    finally:
+        file.remove()
+        identity.release()
 
 
 async def run_web_service(

@@ -50,6 +50,18 @@ GUARDS = (
     ),
     # --- api_keys
     guard(
+        "api_keys.last_admin",
+        "The last usable admin key is revoked only on explicit request.",
+        Condition("False"),
+        "store/test_api_keys.py::test_last_admin_key_is_revoked_only_on_explicit_request",
+    ),
+    guard(
+        "api_keys.admins_are_locked",
+        "Two admin keys are not revoked at once.",
+        Replace("FOR UPDATE", ""),
+        "store/test_api_keys.py::test_of_two_revocations_of_the_last_two_admin_keys_one_is_refused",
+    ),
+    guard(
         "api_keys.revoked",
         "A revoked API key gives no access.",
         Remove(),

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from tenuto.api.api_route import ApiRoute
@@ -134,17 +134,43 @@ async def get_key(call: Admin, name: Name) -> ApiKeyRecord:
     return await call.app.api_keys.get(name)
 
 
+@router.post(
+    "/keys/{name:name}/rotate",
+    operation_id="keys_rotate",
+    responses=describe(
+        {**KEY, "key": "tnt_k3y5d8a1_…"},
+        not_found="api_key.not_found",
+        conflict=("api_key.name.ambiguous", "api_key.inactive"),
+        invalid="api_key.name.invalid",
+    ),
+    tags=["keys"],
+)
+async def rotate_key(
+    call: Annotated[ApiCall, requires(Role.ADMIN, "key.rotate", stores_response=False)], name: Name
+) -> CreatedKey:
+    """Replace an API key by a new one of the same name, role and expiry. The response contains its text."""
+    key, text = await call.app.api_keys.rotate(name)
+    return CreatedKey.model_validate({**asdict(key), "key": text})
+
+
 @router.delete(
     "/keys/{name:name}",
     operation_id="keys_revoke",
     responses=describe(
-        KEY, not_found="api_key.not_found", conflict="api_key.name.ambiguous", invalid="api_key.name.invalid"
+        KEY,
+        not_found="api_key.not_found",
+        conflict=("api_key.name.ambiguous", "api_key.last_admin"),
+        invalid="api_key.name.invalid",
     ),
     tags=["keys"],
 )
-async def revoke_key(call: Annotated[ApiCall, requires(Role.ADMIN, "key.revoke")], name: Name) -> ApiKeyRecord:
+async def revoke_key(
+    call: Annotated[ApiCall, requires(Role.ADMIN, "key.revoke")],
+    name: Name,
+    last_admin: Annotated[bool, Query(description="Revoke it although no other admin key is left.")] = False,
+) -> ApiKeyRecord:
     """Revoke an API key and its sessions. It stops working within a second."""
-    return await call.app.api_keys.revoke(name)
+    return await call.app.api_keys.revoke(name, allow_last_admin=last_admin)
 
 
 @router.post(

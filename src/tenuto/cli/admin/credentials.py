@@ -1,6 +1,6 @@
 """``tenuto key``, ``tenuto login`` and ``tenuto secret``: API keys, login links for the web service, secrets.
 
-No command prints the value of a secret, and only `tenuto key add` prints a key.
+No command prints the value of a secret, and only `tenuto key add` and `tenuto key rotate` print a key.
 """
 
 from __future__ import annotations
@@ -18,16 +18,17 @@ from tenuto.cli.parameters import argument, choice, flag, option
 from tenuto.errors import Invalid
 from tenuto.model.actors import Role
 from tenuto.model.triggers.parsing import parse_instant
+from tenuto.operations.api_keys import INITIAL_KEY_FILE, has_key_file_of, replace_in_key_file
 from tenuto.operations.secrets import MAX_VALUE_BYTES
 from tenuto.presentation.admin_views import API_KEYS, SECRETS
-from tenuto.presentation.formatting import count_noun, format_local_time
+from tenuto.presentation.formatting import count_noun, format_local_time, safe_text
 from tenuto.settings import Settings
 
 RoleName = Literal["viewer", "operator", "editor", "admin"]
 Key = Annotated[str, argument("KEY", "Name or prefix of the key.")]
 _ROLE_HELP = "Role: viewer reads; operator also runs and stops; editor also changes definitions; admin may do all."
 
-api_keys = group("key", "Create, list and revoke API keys.", "list", "add deploy --role editor")
+api_keys = group("key", "Create, list, rotate and revoke API keys.", "list", "add deploy --role editor")
 
 
 @command(api_keys, "add", "deploy --role editor", "ci --expires 2031-12-31T00:00:00Z > ci.key")
@@ -57,12 +58,39 @@ async def list_keys(app: Tenuto) -> Sequence[Any]:
     return found
 
 
+@command(api_keys, "rotate", "deploy", "admin > admin.key")
+async def rotate_key(session: Session, key: Key) -> None:
+    """Replace an API key by a new one with the same name and role, and print it. It is never shown again.
+
+    The old key and the browser sessions it opened end within a second. If the home folder has the old key in admin.key,
+    the new key is written there.
+    """
+    with session.as_user() as app:
+        before = await app.api_keys.get(key)
+        created, text = await app.api_keys.rotate(key)
+        file = replace_in_key_file(app.settings.home, before.prefix, text)
+    messages = [
+        f"key {created.name} ({before.prefix}) replaced by {created.prefix}; store it now, it is not shown again"
+    ]
+    if file is not None:
+        messages.append(f"written to {safe_text(file)}")
+    session.report({**asdict(created), "key": text}, *messages, result=text)
+
+
 @command(api_keys, "revoke", "deploy", "k3xv9m2a")
-async def revoke_key(session: Session, key: Key) -> None:
+async def revoke_key(
+    session: Session,
+    key: Key,
+    last_admin: Annotated[bool, flag("Revoke it although no other admin key is left.", "--last-admin")] = False,
+) -> None:
     """Revoke an API key and the browser sessions it opened. It takes effect within a second."""
     with session.as_user() as app:
-        revoked = await app.api_keys.revoke(key)
-    session.report(revoked, f"key {revoked.name} ({revoked.prefix}) revoked by {revoked.revoked_by or login_name()}")
+        revoked = await app.api_keys.revoke(key, allow_last_admin=last_admin)
+        has_file = has_key_file_of(app.settings.home, revoked.prefix)
+    messages = [f"key {revoked.name} ({revoked.prefix}) revoked by {revoked.revoked_by or login_name()}"]
+    if has_file:
+        messages.append(f"  delete {safe_text(app.settings.home / INITIAL_KEY_FILE)}: it holds the revoked key")
+    session.report(revoked, *messages)
 
 
 @command(None, "login", "", "--key deploy --port 9000")

@@ -57,7 +57,12 @@ def report_health(home: Path, service: str, name: str | None, *, as_json: bool) 
     now = SystemClock().now()
     found = health_file.read_health(home, service, now, name)
     if as_json:
-        print_json([{"name": each.name, "seen_at": each.written_at, "healthy": each.healthy} for each in found])
+        print_json(
+            [
+                {"name": each.name, "seen_at": each.written_at, "healthy": each.healthy, "has_ended": each.has_ended}
+                for each in found
+            ]
+        )
     if not found:
         named = f" named {name}" if name else ""
         exit_codes.print_error(
@@ -69,15 +74,21 @@ def report_health(home: Path, service: str, name: str | None, *, as_json: bool) 
         return exit_codes.FAILED
     if not as_json:
         for each in found:
-            state = "alive" if each.healthy else "stale"
+            state = "alive" if each.healthy else "ended" if each.has_ended else "stale"
             age = each.written_at and f"last seen {format_duration(now - each.written_at)} ago"
             print_text(f"{state_label(state)}  {each.name}  {age or 'health file unreadable'}")
-    stale = [each.name for each in found if not each.healthy]
-    if stale:
+    failed = health_file.failed_processes(found)
+    if failed:
+        names = ", ".join(each.name for each in failed)
+        has_ended = all(each.has_ended for each in failed)
         exit_codes.print_error(
-            f"{service} {', '.join(stale)} has not updated its health file in time",
-            f"check its log and restart it; if it was removed, delete its file in {home / 'run'}",
+            f"{service} {names} has ended without an orderly shutdown, and no other {service} runs here"
+            if has_ended
+            else f"{service} {names} has not updated its health file in time",
+            f"start it; see tenuto {service} --help"
+            if has_ended
+            else f"check its log and restart it; if it was removed, delete its file in {home / 'run'}",
             code="health.service.stale",
             as_json=as_json,
         )
-    return exit_codes.FAILED if stale else exit_codes.OK
+    return exit_codes.FAILED if failed else exit_codes.OK

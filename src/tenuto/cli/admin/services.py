@@ -87,9 +87,9 @@ async def run_all_services(
 
 @asynccontextmanager
 async def _serve_web(session: Session, host: str | None, port: int | None) -> AsyncIterator[None]:
-    from tenuto.web.server import web_server  # FastAPI is loaded only by processes that serve it
+    from tenuto.web.server import web_server_with_health  # FastAPI is loaded only by processes that serve it
 
-    async with web_server(session.app, host, port) as address:
+    async with web_server_with_health(session.app, host, port) as address:
         # Created after the server listens: a start that fails must not create a key that is never reported.
         initial_key = await session.app.api_keys.create_initial_key(session.app.settings.home)
         _print_web_summary(session, address, None if initial_key is None else initial_key[0])

@@ -137,6 +137,11 @@ async def revoke_key(connection: Connection, id: UUID, by: str) -> bool:
     return ended is not None
 
 
+async def lock_active_admin_keys(connection: Connection) -> set[UUID]:
+    """Return the ids of the usable admin keys. Until the transaction ends, no other transaction revokes one of them."""
+    return {row["id"] for row in await connection.fetch(SQL.lock_active_admin_keys)}
+
+
 async def create_login_link(connection: Connection, id: UUID, key: UUID, digest: bytes, lifetime: timedelta) -> bool:
     """Create a single-use login link; return False if the key is not active."""
     await connection.execute(SQL.insert_login_link, id, key, digest, lifetime)

@@ -77,6 +77,16 @@ SET revoked_at = clock_timestamp(),
 WHERE id = $1 AND revoked_at IS NULL
 RETURNING revoked_at;
 
+-- name: lock_active_admin_keys
+-- Return and lock the admin keys that are neither revoked nor expired, so that two transactions cannot revoke the last
+-- two at once.
+SELECT id
+FROM tenuto.api_keys
+WHERE role = 'admin' AND revoked_at IS NULL AND (expires_at IS NULL OR expires_at > clock_timestamp())
+ORDER BY id
+LIMIT 1000
+FOR UPDATE; -- guard: api_keys.admins_are_locked
+
 -- name: end_sessions_of_key
 -- End the sessions and delete the unused login links of a key.
 UPDATE tenuto.sessions
