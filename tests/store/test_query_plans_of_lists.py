@@ -10,9 +10,14 @@ from uuid import UUID
 import pytest
 
 from tenuto.ids import new_id, new_ids
+from tenuto.model.filters import Filter
 from tenuto.postgres.database import Database
+from tenuto.store.activities import SQL as ACTIVITIES
 from tenuto.store.batches import SQL as BATCHES
 from tenuto.store.executions import SQL as EXECUTIONS
+from tenuto.store.filter_sql import ACTIVITIES as FILTERED_ACTIVITIES
+from tenuto.store.filter_sql import TASKS as FILTERED_TASKS
+from tenuto.store.filter_sql import FilterTable
 from tenuto.store.reports.changes import SQL as EVENTS
 from tenuto.store.schedules import SQL as SCHEDULES
 from tests.store.test_query_plans import plan_of, touched
@@ -123,3 +128,44 @@ async def test_event_feed_queries_use_indexes_except_queue_counts(db: Database) 
                 if by_nothing and "Relation Name" in node and not node["Node Type"].startswith("Bitmap"):
                     through.setdefault(name, set()).add(node["Relation Name"])
     assert through == {"load_queues_and_workers": {"tasks"}}
+
+
+# --- rare names ------------------------------------------------------------------------------------------------------
+
+MANY_NAMES = """
+INSERT INTO tenuto.activities (id, task_id, attempt, status, final, kind, name, queue, priority, created_at, run_at,
+                               claimed_at, started_at, ended_at, fence, failures, losses, input, initiator_type,
+                               initiator_name)
+SELECT id, id, 1, 'completed', true, 'job', CASE WHEN n <= 3 THEN 'rare_job' ELSE 'job' || n % 500 END, 'default', 0,
+       now(), now(), now(), now(), now(), 1, 0, 0, '{}', 'system', 'test'
+FROM unnest($1::uuid[]) WITH ORDINALITY AS new (id, n)
+"""
+OPEN_NAMES = """
+INSERT INTO tenuto.tasks (id, activity_id, state, queue, rank, kind, policy, input, name, initiator_type,
+                          initiator_name)
+SELECT id, id, 'queued', 'default', 0, 'job', '{}', '{}', CASE WHEN n <= 3 THEN 'rare_job' ELSE 'job' || n % 500 END,
+       'system', 'test'
+FROM unnest($1::uuid[]) WITH ORDINALITY AS new (id, n)
+"""
+
+
+@pytest.mark.parametrize("plan", ["custom", "generic"])
+@pytest.mark.parametrize(
+    ("fill_statement", "table", "statement", "given"),
+    [
+        (MANY_NAMES, FILTERED_ACTIVITIES, ACTIVITIES.list_activities, ["NULL", "50"]),
+        (MANY_NAMES, FILTERED_ACTIVITIES, ACTIVITIES.count_activities, ["10001"]),
+        (OPEN_NAMES, FILTERED_TASKS, ACTIVITIES.list_tasks, ["NULL", "50"]),
+    ],
+    ids=["activities", "count of activities", "tasks"],
+)
+async def test_list_by_a_rare_name_reads_only_its_rows(
+    database: Database, fill_statement: str, table: FilterTable, statement: str, given: list[str], plan: str
+) -> None:
+    filtered, *values = table.add_filter(statement, Filter(table.schema).where(name="rare_job"), *given)
+    assert values[-1] == "rare_job"
+    async with database.connection() as connection:
+        await connection.execute(fill_statement, new_ids(MANY))
+        await connection.execute(f"VACUUM ANALYZE {table.relation}")
+        await connection.execute(f"SET plan_cache_mode = force_{plan}_plan")
+        assert await touched(connection, filtered, *given, "'rare_job'") < 40

@@ -128,6 +128,8 @@ class _Compiler:
                 pass
         if column.equals is not None:
             return column.equals.replace("{values}", self._texts(clause))
+        if len(clause.values) == 1:  # an index on the key and the id then provides the order, in a generic plan too
+            return f"{column.expression} = {self._parameter(str(clause.values[0]), 'text')}"
         return f"{column.expression} = ANY ({self._texts(clause)})"
 
     def _contains(self, expression: str, clause: Clause) -> str:
