@@ -37,6 +37,7 @@ from tenuto.operations import backups
 from tenuto.operations.api_keys import ApiKeys
 from tenuto.operations.audit_log import AuditLog
 from tenuto.operations.batches import Batch, Batches
+from tenuto.operations.bulk_operations import BulkOperations
 from tenuto.operations.dead_letters import DeadLetters
 from tenuto.operations.executions import Executions
 from tenuto.operations.extension_operations import ExtensionOperations
@@ -68,6 +69,7 @@ from tenuto.worker.worker import Worker
 class Tenuto(Registration, TaskOperations, QueueOperations):
     """One application: its jobs, its database and its operations."""
 
+    bulk_operations: BulkOperations
     logs: Logs
 
     def __init__(

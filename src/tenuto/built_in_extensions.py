@@ -1,4 +1,4 @@
-"""Optional parts of Tenuto that use the contract for extensions: one-shots, named logs, the doctor.
+"""Optional parts of Tenuto that use the contract for extensions: one-shots, bulk operations, named logs, the doctor.
 
 Every app has them. Their operations are also attributes of the app: ``app.one_shots``, ``app.logs``.
 """
@@ -14,11 +14,14 @@ from tenuto.extension import (
     DoctorCheck,
     Extension,
     ExtensionServices,
+    ProcessRole,
     Retention,
     RouterEntry,
+    Service,
 )
 
 if TYPE_CHECKING:
+    from tenuto.operations.bulk_operations import BulkOperations
     from tenuto.operations.doctor import Doctor
     from tenuto.operations.logs import Logs
     from tenuto.operations.one_shots import OneShots
@@ -46,6 +49,40 @@ class OneShotsExtension(Extension):
             AuditAction("one_shot.create", "A one-shot was created."),
             AuditAction("one_shot.cancel", "A one-shot was cancelled."),
             AuditAction("one_shot.wipe", "All one-shots were cancelled."),
+        ]
+
+
+class BulkOperationsExtension(Extension):
+    """One action on many objects, tracked and processed by schedulers."""
+
+    name = "bulk_operations"
+
+    def operations(self, services: ExtensionServices) -> BulkOperations:
+        from tenuto.operations.bulk_operations import BulkOperations
+
+        return BulkOperations(services.open_database, services.caller, services.get_settings)
+
+    def routers(self) -> Sequence[RouterEntry]:
+        return [RouterEntry("tenuto.api.routes.bulk_operations:router", prefix="")]
+
+    def commands(self) -> Sequence[CommandEntry]:
+        help = "Act on many objects at once, and track it"
+        return [CommandEntry("operation", "Work", help, "tenuto.cli.work.bulk_operations:operations")]
+
+    def background_services(self, role: ProcessRole, services: ExtensionServices) -> Sequence[Service]:
+        from tenuto.operations.bulk_processor import BulkProcessor
+
+        return [BulkProcessor(services.open_database)] if role is ProcessRole.SCHEDULER else []
+
+    def retention(self) -> Sequence[Retention]:
+        from tenuto.store.bulk_operations import delete_old_operations
+
+        return [Retention("operations", delete_old_operations)]
+
+    def audit_actions(self) -> Sequence[AuditAction]:
+        return [
+            AuditAction("operation.create", "A bulk operation was started."),
+            AuditAction("operation.abort", "A bulk operation was aborted."),
         ]
 
 
@@ -94,4 +131,9 @@ class DoctorExtension(Extension):
         return [CommandEntry("doctor", "Administration", help, "tenuto.cli.admin.doctor:run_doctor")]
 
 
-BUILT_IN: tuple[Extension, ...] = (OneShotsExtension(), NamedLogsExtension(), DoctorExtension())
+BUILT_IN: tuple[Extension, ...] = (
+    OneShotsExtension(),
+    BulkOperationsExtension(),
+    NamedLogsExtension(),
+    DoctorExtension(),
+)

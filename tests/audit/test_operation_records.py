@@ -46,6 +46,8 @@ QUERIES = {
     "api_keys.authenticate_session", "api_keys.get", "api_keys.has_prefix", "api_keys.list", "logs.names",
     "logs.read", "secrets.count_old_keys", "secrets.list", "secrets.resolve_text", "secrets.reveal",
     "extensions.inventory.items", "schedules.why", "manifests.why",
+    "bulk_operations.find", "bulk_operations.get", "bulk_operations.items",
+    "bulk_operations.list", "bulk_operations.preview", "bulk_operations.wait",
 }  # fmt: skip
 """Operations that only read. `api_keys.authenticate` also stores the last use of a key, which is no act of a person."""
 NOT_OPERATIONS = {
@@ -199,6 +201,10 @@ async def make_every_change(app: Tenuto) -> set[str]:
     await change("dead_letters.retry_all", "dead_letter.retry", acting.dead_letters.retry_all(manifest="oven"))
     async with app.worker(poll_seconds=0.1):
         await app.batches.wait((await app.batches.enqueue("oven", [{"loaves": n} for n in range(2)])).id, 30)
+    started = await change(
+        "bulk_operations.create", "operation.create", acting.bulk_operations.create("dead_letter.acknowledge", "")
+    )
+    await change("bulk_operations.abort", "operation.abort", acting.bulk_operations.abort(started.id))
     await change("dead_letters.acknowledge_all", "dead_letter.acknowledge", acting.dead_letters.acknowledge_all())
     await change("manifests.delete", "manifest.delete", acting.manifests.delete("regular"))
     planned = await app.plans.plan(

@@ -159,6 +159,7 @@ SECTIONS = {
     "Batches": "batches",
     "Dead letters": "dead_letters",
     "One-shots": "one_shots",
+    "Bulk operations": "bulk_operations",
     "Logs": "logs",
     "Secrets": "secrets",
     "API keys": "api_keys",

@@ -10,7 +10,7 @@ from pkgutil import walk_packages
 from typing import Any
 
 from tenuto import store
-from tenuto.built_in_extensions import NamedLogsExtension
+from tenuto.built_in_extensions import BUILT_IN
 from tenuto.maintenance.housekeeping import RETENTION
 from tenuto.store import partitions, workers
 from tenuto.store.access import secrets
@@ -18,7 +18,8 @@ from tests.docs.pages import ROOT
 
 PAGE = ROOT / "docs" / "how-to" / "retention.md"
 DELETIONS: list[Callable[..., Any]] = [
-    *(each.delete_batch for each in (*RETENTION, *NamedLogsExtension().retention())),
+    *(each.delete_batch for each in RETENTION),
+    *(each.delete_batch for extension in BUILT_IN for each in extension.retention()),
     partitions.delete_old_default_rows,
     workers.delete_ended_processes,
 ]

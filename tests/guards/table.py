@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from tests.guards.components import access, identity, maintenance, manifests, schedules, steps, tasks, workers
+from tests.guards.components import (
+    access,
+    bulk_operations,
+    identity,
+    maintenance,
+    manifests,
+    schedules,
+    steps,
+    tasks,
+    workers,
+)
 from tests.guards.guard import Guard
 
 GUARDS: tuple[Guard, ...] = (
@@ -14,4 +24,5 @@ GUARDS: tuple[Guard, ...] = (
     *steps.GUARDS,
     *maintenance.GUARDS,
     *identity.GUARDS,
+    *bulk_operations.GUARDS,
 )

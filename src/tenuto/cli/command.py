@@ -152,9 +152,9 @@ class Session:
         return self.app
 
     @contextmanager
-    def as_user(self) -> Iterator[Tenuto]:
+    def as_user(self, reason: str | None = None) -> Iterator[Tenuto]:
         """Yield the app acting as the user of the terminal."""
-        yield self.app.acting_as(Actor.user(login_name()), source="cli")
+        yield self.app.acting_as(Actor.user(login_name()), source="cli", reason=reason)
 
     def print_message(self, *lines: str) -> None:
         """Print lines on stderr, unless --quiet is given."""

@@ -29,6 +29,7 @@ _STYLES = {
     "coalesced": ("≡", "cyan"),
     "skipped": ("⊘", "yellow"),
     "missed": ("✕", "red"),
+    "aborted": ("⊘", "magenta"),
     "filling": ("◔", "cyan"),
     "some_failed": ("▲", "red"),
     "awaiting_intervention": ("✉", "red"),

@@ -257,6 +257,35 @@ BATCH_ITEMS = ResourceView(
     next_page={},
 )
 
+BULK_OPERATIONS = ResourceView(
+    "bulk operations",
+    (
+        Column("id", "id", "id", under="kind"),
+        Column("kind", "kind", flexible=True),
+        Column("selection", "description", under="kind"),
+        Column("state", "state", "state"),
+        Column("items", "item_count", "count"),
+        Column("done", "succeeded_count", "count", under="items", label="{} done"),
+        Column("failed", "failed_count", "count", under="state", label="{} failed"),
+        Column("skipped", "skipped_count", "count", under="state", label="{} skipped"),
+        Column("created", "created_at", "age"),
+        Column("by", "actor_name", under="created", label="by {}"),
+        Column("reason", "reason", under="created"),
+    ),
+    hint="start one with: tenuto operation start --help",
+)
+
+BULK_ITEMS = ResourceView(
+    "items that failed or were skipped",
+    (
+        Column("id", "item_id", "id"),
+        Column("outcome", "outcome", "state"),
+        Column("code", "code", drop=1),
+        Column("message", "message", "error", flexible=True),
+    ),
+    next_page={"above": "item_id"},
+)
+
 DEAD_LETTERS = ResourceView(
     "dead letters",
     (

@@ -36,7 +36,9 @@ TAGS_INDEX = 13
 # Claims map rows by position: a measured optimisation (benchmark drain); test_records.py checks the columns.
 _CLAIMED_TASKS = PositionalMapper(Task, SQL.claim_tasks, defaults=CLAIM_DEFAULTS)
 _LOST_TASKS = PositionalMapper(Task, SQL.lock_expired_tasks, SQL.lock_tasks_of_worker)
-_TASKS_TO_CANCEL = PositionalMapper(Task, SQL.load_task_to_cancel, defaults=("limit_slot", "overran_time_limit"))
+_TASKS_TO_CANCEL = PositionalMapper(
+    Task, SQL.load_task_to_cancel, SQL.load_tasks_to_cancel, defaults=("limit_slot", "overran_time_limit")
+)
 _LIMITED_TASKS = PositionalMapper(
     Task, SQL.claim_limited_tasks, skip=1, trailing=("limit_slot",), defaults=CLAIM_DEFAULTS
 )
@@ -424,6 +426,11 @@ async def _lock_owners(connection: Connection, statement: str, *values: Any) -> 
     await batches.lock_shared(connection, batch_ids)  # guard: recovery.batches_locked_first
     await manifests.lock_manifests_and_dependents(connection, manifest_ids)
     return execution_ids, batch_ids, manifest_ids
+
+
+async def load_tasks_to_cancel(database: Database, ids: Sequence[UUID]) -> list[Task]:
+    """Return tasks with the columns that a cancellation needs."""
+    return _TASKS_TO_CANCEL.all(await database.fetch_all(SQL.load_tasks_to_cancel, ids))
 
 
 async def load_task_to_cancel(database: Database, task_id: UUID) -> Task | None:

@@ -799,6 +799,15 @@ ORDER BY queue, id
 LIMIT $1
 FOR UPDATE SKIP LOCKED;
 
+-- name: load_tasks_to_cancel
+-- Return tasks with the columns that a cancellation needs.
+SELECT id, activity_id, fence, worker_id, kind, name, input, policy AS policy_json, attempt,
+       failures, losses, queue, -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id,
+       tags, execution_id, manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id
+FROM tenuto.tasks
+WHERE id = ANY ($1::uuid[])
+ORDER BY id;
+
 -- name: load_task_to_cancel
 -- Return one task with the columns that a cancellation needs.
 SELECT id, activity_id, fence, worker_id, kind, name, input, policy AS policy_json, attempt,

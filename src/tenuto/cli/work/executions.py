@@ -19,10 +19,12 @@ from tenuto.cli.output import print_json
 from tenuto.cli.parameters import argument, choice, flag, option
 from tenuto.cli.tables import name_value_table, print_rich, record_heading, render_table
 from tenuto.cli.work import execution_view, task_report
+from tenuto.cli.work.bulk_operations import BULK_OPTIONS, check_one_or_where, run_bulk_operation
 from tenuto.cli.work.execution_view import ExecutionProgress
 from tenuto.cli.work.live_view import watch
 from tenuto.cli.work.state_changes import add_state_change
 from tenuto.clock import monotonic_seconds
+from tenuto.model.bulk_operations import BulkKind
 from tenuto.model.executions import ExecutionState
 from tenuto.model.filter_keys import EXECUTION_KEYS
 from tenuto.operations.executions import ExecutionDetails
@@ -32,6 +34,7 @@ from tenuto.presentation.work_views import EXECUTIONS, STEPS, execution_display_
 
 ID = argument("ID", "Id of the execution, or its beginning.")
 Id = Annotated[str, ID]
+OptionalId = Annotated[str | None, argument("[ID]", "Id of the execution, or its beginning.", default=None)]
 Timeout = Annotated[float | None, option("SECONDS", "Maximum time to wait.", min=0)]
 _ORIGINS = {
     "trigger": "when due",
@@ -181,19 +184,28 @@ async def watch_execution(
     return exit_codes.FAILED
 
 
-@command(executions, "cancel", "019a8b3c-1d2e", "019a8b3c-1d2e --reason 'wrong file'")
-async def cancel_execution(
-    session: Session,
-    execution_id: Id,
-    reason: Annotated[str | None, option("TEXT", "Reason, stored with the execution.")] = None,
-) -> None:
-    """Cancel an execution: remove the steps that have not started and stop the running ones."""
+@command(
+    executions,
+    "cancel",
+    "019a8b3c-1d2e --reason 'wrong file'",
+    "--where 'state:in_progress schedule:nightly' --yes",
+    options=BULK_OPTIONS,
+)
+async def cancel_execution(session: Session, execution_id: OptionalId = None, **options: Any) -> int:
+    """Cancel an execution: remove the steps that have not started and stop the running ones.
+
+    With --where, all executions that meet a filter are cancelled as a bulk operation, and its id is printed.
+    """
+    reason = options["reason"]
+    where = check_one_or_where(execution_id, options, "tenuto execution cancel")
+    if where is not None:
+        return await run_bulk_operation(session, BulkKind.EXECUTION_CANCEL, **options)
     with session.as_user() as app:
-        id = await app.executions.find(execution_id)
+        id = await app.executions.find(execution_id or "")
         outcome = await app.executions.cancel(id, reason=reason)
     hints = [] if outcome == "cancelled" else [f"  running steps are being stopped; watch: tenuto execution watch {id}"]
     document = {"id": id, "outcome": outcome, "by": login_name()}
-    session.report(document, f"execution {id} cancelled by {login_name()}", *hints)
+    return session.report(document, f"execution {id} cancelled by {login_name()}", *hints)
 
 
 _PAUSE_HELP = """Pause an execution: start no more of its steps.

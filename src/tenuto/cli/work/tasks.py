@@ -15,7 +15,9 @@ from tenuto.cli.output import print_json
 from tenuto.cli.parameters import argument, choice, flag, option
 from tenuto.cli.tables import name_value_table, print_rich, record_heading
 from tenuto.cli.work import task_report
+from tenuto.cli.work.bulk_operations import BULK_OPTIONS, check_one_or_where, run_bulk_operation
 from tenuto.errors import NotFound
+from tenuto.model.bulk_operations import BulkKind
 from tenuto.model.filter_keys import ACTIVITY_KEYS, TASK_KEYS
 from tenuto.model.tasks import OutcomeStatus, TaskState
 from tenuto.presentation.formatting import error_summary, format_duration, format_local_time
@@ -23,6 +25,7 @@ from tenuto.presentation.work_views import ACTIVITIES, QUEUES, TASKS, progress_t
 from tenuto.store.workers import QueueRecord
 
 Id = Annotated[str, argument("ID", "Id of the task, or its beginning.")]
+OptionalId = Annotated[str | None, argument("[ID]", "Id of the task, or its beginning.", default=None)]
 Log = Annotated[bool, flag("The whole log of every attempt.", "--log")]
 
 tasks = group("task", "List tasks, explain why they wait, cancel them.", "list --state running", "show 019a8b3c")
@@ -103,22 +106,31 @@ async def explain_task(session: Session, task_id: Id) -> None:
     print_rich(record_heading(state, task.name, why.id), "", *task_report.reason_lines(why, await session.now()))
 
 
-@command(tasks, "cancel", "019a8b3c-1d2e", "019a8b3c-1d2e -q")
-async def cancel_task(session: Session, task_id: Id) -> None:
+@command(
+    tasks,
+    "cancel",
+    "019a8b3c-1d2e",
+    "--where 'queue:mail created:<1d' --yes --wait",
+    options=BULK_OPTIONS,
+)
+async def cancel_task(session: Session, task_id: OptionalId = None, **options: Any) -> int:
     """Cancel a task.
 
     A task that is not running ends at once. A running task is asked to stop and ends as cancelled when its code has
-    stopped.
+    stopped. With --where, all open tasks that meet a filter are cancelled as a bulk operation, and its id is printed.
     """
-    with session.as_user() as app:
-        id = (await app.activity(await app.find(task_id))).task_id
+    where = check_one_or_where(task_id, options, "tenuto task cancel")
+    if where is not None:
+        return await run_bulk_operation(session, BulkKind.TASK_CANCEL, **options)
+    with session.as_user(reason=options["reason"]) as app:
+        id = (await app.activity(await app.find(task_id or ""))).task_id
         outcome = await app.cancel(id)
     user = login_name()
     messages = [f"task {id} cancelled by {user}"]
     if outcome != "cancelled":
         stopping = f"task {id} is running; {user} has asked it to stop"
         messages = [stopping, f"  see its state with: tenuto task show {id}"]
-    session.report({"id": id, "outcome": outcome, "by": user}, *messages)
+    return session.report({"id": id, "outcome": outcome, "by": user}, *messages)
 
 
 @list_command(

@@ -1,0 +1,89 @@
+"""`tenuto operation` and `--where`: bulk operations on the command line, also when the scheduler is killed."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tenuto import Tenuto
+from tests.cli.conftest import Shell
+from tests.support.waiting import eventually
+
+
+def enqueue(shell: Shell, count: int) -> None:
+    for _ in range(count):
+        shell("run", "double", "--input", '{"n": 1}')
+
+
+def test_tasks_are_cancelled_by_where_and_followed_until_the_end(shell: Shell) -> None:
+    enqueue(shell, 3)
+    refused = shell("task", "cancel", "--where", "name:double", "-o", "json")
+    assert refused.error["code"] == "cli.confirmation.unavailable"
+    shell.start_service("scheduler", "--name", "s1").wait_for_line("scheduler started")
+    result = shell("task", "cancel", "--where", "name:double", "--reason", "not needed", "--yes", "--wait")
+    assert (result.code, result.out.splitlines()[-1]) == (0, "3 of 3 done"), result
+    assert shell("task", "list", "--count").out == "0\n"
+    (listed,) = shell("operation", "list", "-o", "json").json
+    assert (listed["kind"], listed["state"], listed["reason"]) == ("task.cancel", "ended", "not needed")
+    shown = shell("operation", "show", listed["id"]).out
+    assert "name is double" in shown
+    assert "3 of 3 done" in shown
+    assert shell("operation", "items", listed["id"], "-o", "json").json == []
+    nothing = shell("execution", "cancel", "--where", "state:in_progress", "--yes")
+    assert (nothing.code, nothing.err) == (0, "no executions match: state is in_progress\n")
+
+
+def test_cancel_commands_take_one_id_or_a_filter(shell: Shell) -> None:
+    for resource in ("task", "execution"):
+        assert shell(resource, "cancel", "-o", "json").error["code"] == "cli.option.requires_other"
+        both = shell(resource, "cancel", "019a8b3c", "--where", "id:01", "-o", "json")
+        assert both.error["code"] == "cli.option.conflict"
+        assert shell(resource, "cancel", "019a8b3c", "--yes", "-o", "json").error["code"] == "cli.option.requires_other"
+
+
+def test_operation_is_started_and_aborted(shell: Shell) -> None:
+    enqueue(shell, 2)
+    id = shell("operation", "start", "task.cancel", "--where", "name:double", "--yes").out.strip()
+    aborted = shell("operation", "abort", id[:20], "-o", "json").json
+    assert (aborted["state"], aborted["item_count"], aborted["succeeded_count"]) == ("aborted", 2, 0)
+    assert shell("operation", "watch", id).code == 1
+    assert shell("task", "list", "--count").out == "2\n"
+
+
+@pytest.mark.slow
+async def test_operation_of_a_killed_scheduler_is_completed_by_another_one(shell: Shell, app: Tenuto) -> None:
+    """The scheduler dies by SIGKILL in the middle; afterwards every task was cancelled once, as counted."""
+    count = 6000
+
+    @app.job(name="double")
+    async def double(n: int) -> int:
+        return n
+
+    await app.enqueue_many(double, [{"n": number} for number in range(count)])
+    started = await app.bulk_operations.create("task.cancel", "name:double", expected=count)
+    database = await app.open()
+
+    async def load_counts() -> tuple[int, int]:
+        """Return the number of processed and of open tasks, at one moment."""
+        row = await database.fetch_one(
+            "SELECT (SELECT succeeded FROM tenuto.bulk_operations) AS done, count(*) AS open FROM tenuto.tasks"
+        )
+        assert row is not None
+        return row["done"], row["open"]
+
+    async def has_begun() -> bool:
+        return (await load_counts())[0] > 0
+
+    first = shell.start_service("scheduler", "--name", "s1")
+    await eventually(has_begun, 60)
+    first.stop(signal.SIGKILL)
+    done, open_count = await load_counts()
+    assert 0 < done < count, "the scheduler was killed in the middle"
+    assert done + open_count == count, "no task is cancelled without being counted"
+    shell.start_service("scheduler", "--name", "s2")
+    ended = await app.bulk_operations.wait(started.id, 100)
+    assert (ended.item_count, ended.succeeded_count, ended.failed_count, ended.skipped_count) == (count, count, 0, 0)
+    row = await database.fetch_one("SELECT count(*) AS rows, count(DISTINCT task_id) AS tasks FROM tenuto.activities")
+    assert row is not None
+    assert (row["rows"], row["tasks"]) == (count, count)
