@@ -553,3 +553,15 @@ async def test_overview_route_names_what_needs_attention(service: ApiClient) -> 
     found = await service.get_json("/api/v1/overview", role=Role.VIEWER)
     assert (found["waiting_count"], found["paused"][0]["reason"]) == (1, "server down")
     assert [queue["name"] for queue in found["unserved_queues"]] == ["default"]
+
+
+async def test_log_route_returns_text_and_the_next_offset(service: ApiClient) -> None:
+    task = await service.app.enqueue(service.app.jobs.get_job("double"), n=1)
+    path = f"/api/v1/activities/{task.id}/log"
+    waiting = await service.get(f"{path}?tail=5")
+    assert (waiting.text, waiting.headers["tenuto-log-offset"]) == ("", "0")
+    assert waiting.headers["tenuto-log-complete"] == "false"
+    await service.app.cancel(task)
+    ended = await service.get(f"{path}?from=0", role=Role.VIEWER)
+    assert (ended.status_code, ended.headers["tenuto-log-complete"]) == (200, "true")
+    assert_problem(await service.get(f"{path}?from=0&tail=1"), 422, "activity.log.range")

@@ -32,7 +32,8 @@ RECORDS = ("audit", "audit_unsealed", "audit_chain", "requests")
 """Tables that record changes."""
 
 QUERIES = {
-    "activities", "activity", "attempts", "chain_steps", "children", "find", "outcome_counts", "queues", "stats",
+    "activities", "activity", "activity_log", "attempts", "chain_steps", "children", "find", "outcome_counts",
+    "queues", "stats",
     "count_activities", "count_tasks", "task", "tasks", "wait", "why", "workers", "schedules.get", "schedules.ledger",
     "schedules.list", "schedules.next", "schedules.plan", "schedules.simulate", "schedules.versions",
     "executions.find", "executions.count", "executions.get", "executions.list", "executions.wait",

@@ -14,6 +14,7 @@ from tenuto.observability import event_feed
 from tenuto.observability.event_feed import EventFeed, Subscription
 from tenuto.observability.watched_objects import WatchedObjects, parse_watched_topic
 from tenuto.postgres.database import Database
+from tenuto.store import live_logs
 from tests.support.errors import raises_code
 from tests.support.manifests import claim_runs, create_batch, create_manifest
 from tests.support.schedules import claim_steps, finish_task, start_execution
@@ -64,6 +65,19 @@ async def test_ended_items_change_a_batch(db: Database, worker_id: UUID) -> None
     await finish_task(db, held[0])
     assert await changed(watched, db, topic) == [topic]
     assert await changed(watched, db, topic) == []
+
+
+async def test_subscription_to_a_log_watches_it_and_reports_new_lines(db: Database, worker_id: UUID) -> None:
+    task_id = await create_task(db)
+    (task,) = await claim(db, worker_id)
+    watched, topic = WatchedObjects(), f"log:{task_id}"
+    await changed(watched, db, topic)
+    assert await live_logs.list_watched(db) == [task_id]
+    await live_logs.append_texts(db, [(task_id, 0, "hello\n")])
+    assert await changed(watched, db, topic) == [topic]
+    assert await changed(watched, db, topic) == []
+    await finish_task(db, task)
+    assert await changed(watched, db, topic) == [topic], "the attempt has ended"
 
 
 async def test_overview_changes_only_with_its_figures(db: Database) -> None:

@@ -14,6 +14,7 @@ from tenuto.model.tasks import Task
 
 MAX_LOG_CHARACTERS = 256 * 1024
 _MAX_LINE_CHARACTERS = 8 * 1024
+_MAX_LIVE_LINES = 10_000
 _EMPTY: deque[str] = deque(maxlen=0)
 
 _clock = SystemClock()
@@ -23,14 +24,18 @@ _logger = logging.getLogger("tenuto.job")
 class AttemptLog:
     """The log of one attempt: calls of `debug`, `info`, `warning`, `error`, and captured output."""
 
-    __slots__ = ("_cut_count", "_head", "_partial_line", "_size", "_tail", "_task", "redactor")
+    __slots__ = (
+        "_cut_characters", "_cut_count", "_head", "_live", "_partial_line", "_size", "_tail", "_task", "redactor",
+    )  # fmt: skip
 
     def __init__(self, task: Task) -> None:
         self._task = task
         self._head: list[str] | None = None
         self._tail: deque[str] = _EMPTY
         self._size = 0
-        self._cut_count = 0
+        self._cut_count = self._cut_characters = 0
+        self._live: deque[str] | None = None
+        """New lines for the watchdog, which sends them to clients that watch the log."""
         self._partial_line = ""
         self.redactor: Redactor | None = None
         """Redacts secret values in every line, if the attempt has any."""
@@ -67,14 +72,18 @@ class AttemptLog:
         self._size += len(line)
         if not self._tail and self._size <= MAX_LOG_CHARACTERS // 2:
             self._head.append(line)
-            return
-        self._tail.append(line)
-        self._drop_excess_lines()
+        else:
+            self._tail.append(line)
+            self._drop_excess_lines()
+        if self._live is not None:
+            self._live.append(line)
 
     def _drop_excess_lines(self) -> None:
         """Drop the oldest lines of the tail. The newest line is always kept."""
         while self._size > MAX_LOG_CHARACTERS and len(self._tail) > 1:
-            self._size -= len(self._tail.popleft())
+            cut = len(self._tail.popleft())
+            self._size -= cut
+            self._cut_characters += cut
             self._cut_count += 1
 
     def add_output(self, level: str, text: str) -> None:
@@ -101,6 +110,29 @@ class AttemptLog:
         self._head.insert(0, text)
         self._size += len(text)
         self._drop_excess_lines()
+
+    def start_live(self) -> tuple[int, list[str]]:
+        """Collect new lines for `take_live_lines` from now on. Return the lines of the end of the log, and the number
+        of characters before them. The watchdog calls it on its own thread.
+
+        There is no lock: an interruption of the code could leave it locked. A line that is added meanwhile may be both
+        among the returned lines and the new ones; it is the same object, and removed from the former.
+        """
+        self._live = live = deque[str](maxlen=_MAX_LIVE_LINES)
+        lines = [*self._tail] if self._cut_count else [*(self._head or ()), *self._tail]
+        before = sum(map(len, self._head or ())) + self._cut_characters if self._cut_count else 0
+        new = {id(line) for line in [*live]}
+        return before, [line for line in lines if id(line) not in new]
+
+    def take_live_lines(self) -> list[str]:
+        """Return the lines that were added since the previous call."""
+        lines: list[str] = []
+        while self._live:
+            lines.append(self._live.popleft())
+        return lines
+
+    def stop_live(self) -> None:
+        self._live = None
 
     def text(self) -> str | None:
         """Return the whole log, or None if it is empty."""

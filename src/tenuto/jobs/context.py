@@ -163,6 +163,11 @@ class Context:
         return None if self._log is None else self._log.text()
 
     @property
+    def has_log(self) -> bool:
+        """Whether the attempt has logged anything."""
+        return self._log is not None
+
+    @property
     def task_id(self) -> UUID:
         return self.task.id
 

@@ -22,6 +22,7 @@ from tenuto.store import (
     batches,
     dead_letters,
     executions,
+    live_logs,
     manifests,
     partitions,
     rollups,
@@ -92,6 +93,7 @@ class Housekeeping:
         # Except the services of this process: after a suspension this cycle may run before their next heartbeats.
         # guard: housekeeping.own_services
         await workers.end_silent_processes(self._database, SILENT_WORKER_AFTER, [one.id for one in self._own])
+        await live_logs.remove_abandoned(self._database)
         interval = timedelta(seconds=self._settings.retention_interval_seconds)
         if self._retention_applied_at is None or now - self._retention_applied_at >= interval:
             if not await self.apply_retention(now):

@@ -22,6 +22,7 @@ from tenuto.extension_registry import ExtensionRegistry
 from tenuto.logs import Log
 from tenuto.observability.event_sources import RESET, TOPICS, Reset
 from tenuto.observability.watched_objects import (
+    LOG,
     MAX_WATCHED,
     LoadOverview,
     WatchedObjects,
@@ -319,7 +320,18 @@ class EventFeed:
             except StoreError as error:
                 log.warning("event feed poll failed", error=str(error))
             pause_seconds = min((monotonic_seconds() - started_at) / _MAX_QUERY_SHARE, _MAX_PAUSE_SECONDS)
-            await asyncio.sleep(max(self._poll_interval_seconds, pause_seconds))
+            await self._pause(database, max(self._poll_interval_seconds, pause_seconds), since)
+
+    async def _pause(self, database: Database, seconds: float, since: datetime) -> None:
+        """Wait until the next poll; while logs are watched, query the watched objects twice as often."""
+        if any(topic.startswith(f"{LOG}:") for topic in self._watched_topics()):
+            seconds /= 2
+            await asyncio.sleep(seconds)
+            try:
+                await self._publish_watched_objects(database, since, database.clock.now())
+            except StoreError as error:
+                log.warning("event feed poll failed", error=str(error))
+        await asyncio.sleep(seconds)
 
     async def _publish_watched_objects(self, database: Database, since: datetime, now: datetime) -> None:
         """Publish changes of single objects. They are not remembered: a subscriber that returns loads its objects."""

@@ -7,19 +7,22 @@ Only objects with subscribers are queried, all of a process by one statement. Th
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
+from tenuto.clock import monotonic_seconds
 from tenuto.errors import Invalid, quoted
 from tenuto.extension import Event
 from tenuto.postgres.database import Database
+from tenuto.store import live_logs
 from tenuto.store.reports import watched_objects as store
 
 MAX_WATCHED = 200
 """Objects that the subscribers of one process may watch at the same time."""
 OVERVIEW = "overview"
+LOG = "log"
 _VOLATILE_FIELDS = {"read_at", "silent_seconds"}
 """Fields of the overview that change with time alone."""
 
@@ -62,6 +65,8 @@ class WatchedObjects:
     def __init__(self, load_overview: LoadOverview | None = None) -> None:
         self._load_overview = load_overview
         self._known: dict[str, Any] = {}
+        self._log_watches: dict[UUID, float] = {}
+        """Watched logs, and when each watch was renewed."""
 
     async def detect_changes(self, database: Database, topics: Collection[str]) -> list[Event]:
         """Return the objects that have changed since the previous poll. An object that was not watched then is not
@@ -71,6 +76,7 @@ class WatchedObjects:
             return []
         current: dict[str, Any] = {}
         if ids := _ids_by_kind(topics):
+            await self._watch_logs(database, ids.get(LOG, []))
             digests = await store.load_digests(database, ids)
             current |= {topic: digests.get(topic) for topic in topics if topic != OVERVIEW}
         if OVERVIEW in topics and self._load_overview is not None:
@@ -78,6 +84,15 @@ class WatchedObjects:
         known, self._known = self._known, current
         changed = [topic for topic in current if topic in known and known[topic] != current[topic]]
         return [make_change_event(topic) for topic in changed]
+
+    async def _watch_logs(self, database: Database, ids: Sequence[UUID]) -> None:
+        """Renew the watches of logs, so that the workers send them."""
+        now = monotonic_seconds()
+        self._log_watches = {id: at for id, at in self._log_watches.items() if id in ids}
+        renew_before = now - live_logs.WATCH_TIME.total_seconds() / 3
+        if due := [id for id in ids if self._log_watches.get(id, renew_before) <= renew_before]:
+            await live_logs.watch(database, due)
+            self._log_watches |= dict.fromkeys(due, now)
 
 
 def make_change_event(topic: str) -> Event:

@@ -21,6 +21,7 @@ from tenuto.model.actors import Actor
 from tenuto.model.filter_keys import ACTIVITY_KEYS, TASK_KEYS
 from tenuto.model.filters import Filter
 from tenuto.model.tasks import NewTask, parse_duration_seconds
+from tenuto.operations.attempt_logs import AttemptLogText, read_attempt_log
 from tenuto.operations.batch_inputs import PipelinedWriter
 from tenuto.operations.end_waiter import EndSignal, PollIntervals, wait_until_ended
 from tenuto.operations.listing import build_filter, check_id, check_instant, check_limit, require_single_match
@@ -209,6 +210,20 @@ class TaskOperations(OperationGroup):
         if record is None:
             raise NotFound(f"there is no activity {activity_id}", code="activity.not_found")
         return record
+
+    async def activity_log(
+        self, activity_id: UUID, *, tail: int | None = None, from_offset: int | None = None
+    ) -> AttemptLogText:
+        """Return the log of an attempt, also while it runs: the whole, the last lines, or what follows an offset.
+
+        While the attempt runs, the call asks its worker to send new lines for the next 15 seconds. The first lines
+        arrive within a second; repeat the call with the next offset to follow the log.
+        """
+        id = check_id(activity_id, noun="activity")
+        found = await read_attempt_log(await self._open(), await self._open_shared(), id, tail, from_offset)
+        if found is None:
+            raise NotFound(f"there is no activity {activity_id}", code="activity.not_found")
+        return found
 
     async def activities(
         self, where: str | Filter | None = None, *, below: UUID | None = None, limit: int = 50, **values: Any

@@ -122,6 +122,15 @@ class ActivityDetails(ActivityRecord):
 
 
 @dataclass(frozen=True, slots=True)
+class StoredLog:
+    """The log of one attempt; None until it has ended."""
+
+    state: ActivityState
+    ended_at: datetime | None
+    log: str | None
+
+
+@dataclass(frozen=True, slots=True)
 class JobStatistics:
     """Outcomes, waiting times and durations of the attempts at tasks of one name."""
 
@@ -157,6 +166,7 @@ _TASKS = RowMapper(TaskRecord, SQL.list_tasks)
 _TASK_DETAILS = RowMapper(TaskDetails, SQL.load_task)
 _ACTIVITIES = RowMapper(ActivityRecord, SQL.list_activities, SQL.list_children)
 _ACTIVITY_DETAILS = RowMapper(ActivityDetails, SQL.load_activity, SQL.list_attempts)
+_LOGS = RowMapper(StoredLog, SQL.load_log)
 _STATISTICS = RowMapper(JobStatistics, SQL.list_job_statistics)
 _COUNTS = RowMapper(OutcomeCounts, SQL.count_outcomes)
 
@@ -164,6 +174,11 @@ _COUNTS = RowMapper(OutcomeCounts, SQL.count_outcomes)
 async def load_activity(database: Database, activity_id: UUID) -> ActivityDetails | None:
     """Return one activity: planned, running or ended."""
     return _ACTIVITY_DETAILS.optional(await database.fetch_one(SQL.load_activity, activity_id))
+
+
+async def load_log(database: Database, activity_id: UUID) -> StoredLog | None:
+    """Return the log of one activity: planned, running or ended."""
+    return _LOGS.optional(await database.fetch_one(SQL.load_log, activity_id))
 
 
 async def list_attempts(database: Database, task_id: UUID) -> list[ActivityDetails]:

@@ -51,6 +51,12 @@ SELECT id, task_id, attempt, status AS state, reason, final, kind, name, queue, 
 FROM tenuto.all_activities
 WHERE id = $1;
 
+-- name: load_log
+-- Return the log of one activity: planned, running or ended.
+SELECT status AS state, ended_at, log
+FROM tenuto.all_activities
+WHERE id = $1;
+
 -- name: list_attempts
 -- Return all attempts at a task, oldest first.
 SELECT id, task_id, attempt, status AS state, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,

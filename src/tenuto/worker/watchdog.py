@@ -29,6 +29,7 @@ from tenuto.service.polling_loop import wait_for_event
 from tenuto.service.signals import EXIT_LOST_CONTROL
 from tenuto.store import tasks as store
 from tenuto.store import workers
+from tenuto.worker.live_logs import LiveLogs
 
 TICK_SECONDS = 0.5
 SAFETY_FRACTION = 0.2
@@ -104,6 +105,8 @@ class Watchdog:
         self._last_cancellation_check_at = monotonic_seconds()
         self._database: Database | None = None
         self._renewal: asyncio.Task[None] | None = None
+        self._live_logs = LiveLogs()
+        self._sending_logs: asyncio.Task[None] | None = None
 
     def start(self) -> None:
         self._thread.start()
@@ -118,6 +121,12 @@ class Watchdog:
         """Check soon: cancellation of a task of this worker was requested."""
         self._cancellation_check_requested = True
         self._wake_up()
+
+    def check_log_watches(self) -> None:
+        """Check soon: a client has begun to watch a log, maybe of a task of this worker."""
+        if self._held:
+            self._live_logs.check_watches()
+            self._wake_up()
 
     def on_tasks_claimed(self) -> None:
         """Wake an idle watchdog one tick later; called on the worker's event loop. An immediate wake-up would compete
@@ -152,12 +161,16 @@ class Watchdog:
                 if self._renewal is None or self._renewal.done():
                     # In a separate task: a database that hangs must not delay stopping code.
                     self._renewal = asyncio.create_task(self._renew())
+                if self._sending_logs is None or self._sending_logs.done():
+                    # In a separate task: logs must not delay renewals.
+                    self._sending_logs = asyncio.create_task(self._send_live_logs())
                 self._idle = not self._held
                 await wait_for_event(self._heartbeat_seconds if self._idle else self._tick_seconds, self._wake)
                 self._wake.clear()
         finally:
-            if self._renewal is not None:
-                self._renewal.cancel()
+            for task in (self._renewal, self._sending_logs):
+                if task is not None:
+                    task.cancel()
             if self._database is not None:
                 await self._database.close()
 
@@ -202,6 +215,16 @@ class Watchdog:
             log.warning("leases not renewed", held=len(self._held), error=str(error))
         except Exception:  # the next cycle tries again, until the lease expires
             log.exception("leases not renewed", held=len(self._held))
+
+    async def _send_live_logs(self) -> None:
+        if self._database is None:
+            return
+        try:
+            await self._live_logs.send(self._database, list(self._held.values()))
+        except StoreError as error:  # the complete log is stored when the attempt ends
+            log.debug("live logs not sent", error=str(error))
+        except Exception:  # a log must not stop the watchdog
+            log.exception("live logs not sent")
 
     async def _end_renewal_of_overrunning(self, database: Database) -> None:
         """End the renewal of attempts that ran far past their timeout: the task ends when its lease expires, and this

@@ -337,6 +337,9 @@ class Worker:
             if details == str(self.identity.id):
                 self._watchdog.check_cancellations()
             return
+        if kind == "watch":
+            self._watchdog.check_log_watches()
+            return
         if kind in ("limits", RECONNECTED):
             self._handoff.invalidate()  # guard: handoff.changed_limits
         self._fetcher.on_notification(kind, details)

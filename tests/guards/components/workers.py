@@ -252,4 +252,17 @@ GUARDS = (
         Condition("True"),
         "postgres/test_embedded_restart.py::test_concurrent_connects_of_an_app_hold_the_server_once",
     ),
+    # --- live logs
+    guard(
+        "live_logs.attempts_per_worker",
+        "A worker sends the logs of a limited number of attempts.",
+        Condition("False"),
+        "worker/test_live_logs.py::test_worker_sends_the_logs_of_a_limited_number_of_attempts",
+    ),
+    guard(
+        "live_logs.characters_per_second",
+        "A worker sends a limited number of characters per second of each log.",
+        Condition("self._waiting"),
+        "worker/test_live_logs.py::test_worker_leaves_out_lines_beyond_the_limit_and_a_reader_sees_the_gap",
+    ),
 )

@@ -368,11 +368,25 @@ async def get_activity(call: ActivityViewer, id: Id) -> ActivityDetails:
     "/{id}/log",
     operation_id="activities_log",
     response_class=PlainTextResponse,
-    responses=describe(not_found="activity.not_found"),
+    responses=describe(not_found="activity.not_found", invalid="activity.log.range"),
 )
-async def activity_log(call: ActivityViewer, id: Id) -> str:
-    """Get the log of an attempt as text. It is complete when the attempt has ended."""
-    return (await call.app.activity(id)).log or ""
+async def activity_log(
+    call: ActivityViewer,
+    id: Id,
+    tail: Annotated[int | None, Query(ge=0, le=100_000, description="Return the last lines only.")] = None,
+    from_offset: Annotated[
+        int | None, Query(alias="from", ge=0, le=2**53, description="Return what follows this offset.")
+    ] = None,
+) -> PlainTextResponse:
+    """Get the log of an attempt as text, also while it runs. `Tenuto-Log-Offset` is the offset from which it continues,
+    for `from`; `Tenuto-Log-Complete` is `true` if the attempt has ended. While it runs, each request makes the worker
+    send new lines for 15 seconds; the first arrive within a second."""
+    found = await call.app.activity_log(id, tail=tail, from_offset=from_offset)
+    headers = {
+        "Tenuto-Log-Offset": str(found.next_offset),
+        "Tenuto-Log-Complete": "true" if found.is_complete else "false",
+    }
+    return PlainTextResponse(found.text, headers=headers)
 
 
 @activity_router.get(

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any
+from uuid import UUID
 
 from rich.console import RenderableType
 
@@ -11,19 +13,23 @@ from tenuto.app import Tenuto
 from tenuto.cli.command import Session, command, group, login_name
 from tenuto.cli.lists import TASK_FILTERS, list_command
 from tenuto.cli.option_parsing import parse_whole_number, translate_error_fields
-from tenuto.cli.output import print_json
+from tenuto.cli.output import print_json, write
 from tenuto.cli.parameters import argument, choice, flag, option
 from tenuto.cli.tables import name_value_table, print_rich, record_heading
 from tenuto.cli.work import task_report
 from tenuto.cli.work.bulk_operations import BULK_OPTIONS, check_one_or_where, run_bulk_operation
+from tenuto.clock import monotonic_seconds
 from tenuto.errors import NotFound
 from tenuto.model.bulk_operations import BulkKind
 from tenuto.model.filter_keys import ACTIVITY_KEYS, TASK_KEYS
 from tenuto.model.tasks import OutcomeStatus, TaskState
-from tenuto.presentation.formatting import error_summary, format_duration, format_local_time
+from tenuto.operations.attempt_logs import AttemptLogText
+from tenuto.presentation.formatting import error_summary, format_duration, format_local_time, safe_text
 from tenuto.presentation.work_views import ACTIVITIES, QUEUES, TASKS, progress_text, run_duration
 from tenuto.store.workers import QueueRecord
 
+_LOG_POLL_SECONDS = 0.5
+_LOG_WAIT_SECONDS = 2.0
 Id = Annotated[str, argument("ID", "Id of the task, or its beginning.")]
 OptionalId = Annotated[str | None, argument("[ID]", "Id of the task, or its beginning.", default=None)]
 Log = Annotated[bool, flag("The whole log of every attempt.", "--log")]
@@ -87,6 +93,52 @@ async def show_task(session: Session, task_id: Id, log: Log = False) -> None:
     for attempt in attempts if log else attempts[-2:]:
         parts += task_report.log_section(attempt, whole=log)
     print_rich(*parts)
+
+
+@command(tasks, "log", "019a8b3c-1d2e", "019a8b3c-1d2e --follow", "019a8b3c-1d2e --tail 50")
+async def print_log(
+    session: Session,
+    task_id: Annotated[str, argument("ID", "Id of the task or of an attempt, or its beginning.")],
+    tail: Annotated[int | None, option("N", "Number of lines from the end.", min=0, max=100_000)] = None,
+    follow: Annotated[bool, flag("Print new lines until the task has ended.", "--follow", "-f")] = False,
+) -> None:
+    """Print the log of a task's last attempt, also while it runs.
+
+    With the id of an attempt, print the log of that attempt. With --follow, new lines appear about a second after the
+    job has written them; if the task is retried, the log of the next attempt follows. Ctrl-C stops printing.
+    """
+    app = session.app
+    found = await app.activity(await app.find(task_id))
+    if found.id == found.task_id:
+        found = (await app.attempts(found.task_id))[-1]
+    page = await app.activity_log(found.id, tail=tail)
+    if session.as_json and not follow:
+        print_json(page)
+        return
+    if not follow and not page.text and not page.is_complete:  # the worker has not sent the log yet
+        page = await _wait_for_text(app, found.id, tail)
+    write(safe_text(page.text))
+    while follow:
+        while not page.is_complete:
+            await asyncio.sleep(_LOG_POLL_SECONDS)
+            page = await app.activity_log(found.id, from_offset=page.next_offset)
+            write(safe_text(page.text))
+        if (await app.activity(found.id)).final:
+            return
+        found = (await app.attempts(found.task_id))[-1]
+        session.print_message(f"attempt {found.attempt}")
+        page = await app.activity_log(found.id)
+        write(safe_text(page.text))
+
+
+async def _wait_for_text(app: Tenuto, activity_id: UUID, tail: int | None) -> AttemptLogText:
+    """Wait up to two seconds for the first lines of a running attempt."""
+    started_at = monotonic_seconds()
+    while True:
+        page = await app.activity_log(activity_id, tail=tail)
+        if page.text or page.is_complete or monotonic_seconds() > started_at + _LOG_WAIT_SECONDS:
+            return page
+        await asyncio.sleep(_LOG_POLL_SECONDS / 2)
 
 
 @command(tasks, "why", "019a8b3c-1d2e", "019a8b3c-1d2e -o json")

@@ -10,7 +10,7 @@ from tenuto.postgres.sql_loader import load_statements
 
 SQL = load_statements(__file__)
 
-KINDS = ("execution", "task", "batch")
+KINDS = ("execution", "task", "batch", "log")
 """Kinds of objects, in the order of the parameters of the statement."""
 
 

@@ -29,4 +29,13 @@ SELECT 'batch:' || id,
                   LIMIT 1000) AS remaining)
        )
 FROM tenuto.batches
-WHERE id = ANY ($3::uuid[]);
+WHERE id = ANY ($3::uuid[])
+UNION ALL
+SELECT 'log:' || watched.id,
+       concat_ws(
+           ' ',
+           (SELECT max(first_offset) FROM tenuto.live_logs WHERE live_logs.activity_id = watched.id),
+           EXISTS (SELECT FROM tenuto.tasks WHERE tasks.id = watched.id AND attempt = 1 AND state = 'running')
+           OR EXISTS (SELECT FROM tenuto.tasks WHERE tasks.activity_id = watched.id AND attempt > 1 AND state = 'running')
+       )
+FROM unnest($4::uuid[]) AS watched (id);
