@@ -234,11 +234,13 @@ class ExportRun:
         )
 
     def _reference_text(self, target: TargetAddress | None) -> str | None:
-        """Return how a reference is written; None while its target does not exist in the system."""
+        """Return how a reference is written; None while its target does not exist, or is about to be renamed."""
         if target is None or target.pending_kind == ExportKind.CREATE:
             return None
         if self._connector.capabilities.references is ReferenceForm.ANCHOR:
             return target.anchor
+        if target.is_renamed:
+            return None
         return target.address or target.anchor
 
     async def _call(self, requests: Sequence[WriteRequest]) -> list[WriteResult]:

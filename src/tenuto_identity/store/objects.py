@@ -122,6 +122,8 @@ class TargetAddress:
     state: ObjectState
     pending_kind: str | None
     """Kind of the export that is still to be sent."""
+    is_renamed: bool
+    """The export that is still to be sent changes the address, and was not refused before."""
 
 
 _OBJECTS = RowMapper(ObjectRow, SQL.load_objects_page, SQL.load_objects, SQL.load_joined_objects)

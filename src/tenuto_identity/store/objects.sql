@@ -217,7 +217,8 @@ DELETE FROM object_keys WHERE system_number = $1;
 
 -- name: load_addresses
 -- Addresses and anchors of the objects in one system that are joined to these metaverse objects.
-SELECT a.metaverse_id, o.id, o.address, o.anchor, o.state, p.kind AS pending_kind
+SELECT a.metaverse_id, o.id, o.address, o.anchor, o.state, p.kind AS pending_kind,
+    coalesce(p.phase = 1 AND p.attempts = 0, false) AS is_renamed
 FROM unnest($2::bigint[]) AS a (metaverse_id)
 CROSS JOIN LATERAL (
     SELECT id, address, anchor, state FROM connector_objects
@@ -225,7 +226,9 @@ CROSS JOIN LATERAL (
     LIMIT 1
 ) AS o
 LEFT JOIN LATERAL (
-    SELECT kind FROM pending_exports WHERE object_id = o.id AND state IN ('pending', 'executing', 'failed') LIMIT 1
+    SELECT kind, phase, attempts FROM pending_exports
+    WHERE object_id = o.id AND state IN ('pending', 'executing', 'failed')
+    LIMIT 1
 ) AS p ON true;
 
 -- name: has_provisioning
