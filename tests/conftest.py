@@ -45,7 +45,7 @@ settings.load_profile("suite")
 
 SLOW_DIRECTORIES = {
     "api", "bad_inputs", "chaos", "cli", "deploy", "docs", "examples", "guards", "installation", "jobs",
-    "postgres", "races", "state_machine", "steps", "testing", "worker",
+    "postgres", "races", "state_machine", "steps", "testing", "web", "worker",
 }  # fmt: skip
 """Tests that start real processes, servers or programs; `scripts/test fast` excludes them all."""
 

@@ -14,6 +14,7 @@ from uuid import UUID
 
 from markupsafe import Markup
 
+from tenuto.diagnostics.reasons import Reason, format_instant
 from tenuto.model.filters import quote_value
 from tenuto.presentation.formatting import error_summary, format_duration, one_line
 from tenuto.presentation.statuses import status_of
@@ -89,6 +90,14 @@ class Elements:
 
     def line(self, text: object, limit: int = 160) -> str:
         return one_line(text, limit)
+
+    def reason(self, reason: Reason) -> Markup:
+        """Return the message of a reason, with its instants in the zone of the viewer."""
+        text = Markup.escape(reason.message)
+        instants = [value for value in (*reason.fields.values(), reason.ends_at) if isinstance(value, datetime)]
+        for instant in instants:
+            text = Markup(str(text).replace(str(Markup.escape(format_instant(instant))), str(self.time(instant))))
+        return text
 
     def error_line(self, error: Any, limit: int = 110) -> str:
         return one_line(error_summary(error), limit)

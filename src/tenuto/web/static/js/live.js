@@ -59,6 +59,7 @@ function schedule(wait = Math.max(0, lastFetch + gap - Date.now())) {
 async function fetchStale() {
   if (isFetching || !stale.size) return;
   isFetching = true;
+  stale.add("title");
   const names = [...stale].sort().join(",");
   stale.clear();
   const started = performance.now();

@@ -1,0 +1,95 @@
+"""The execution page in the browser: live progress, bars of all attempts, retry, focus that survives updates."""
+
+from __future__ import annotations
+
+import asyncio
+
+from playwright.async_api import expect
+
+from tenuto.model.actors import Role
+from tests.web.browser.conftest import Site
+
+
+async def test_execution_page_follows_a_run_with_retries(site: Site) -> None:
+    started = await site.run("Nightly sync")
+    page = await site.open(f"/executions/{started}")
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Nightly sync")
+    await expect(page.get_by_role("list", name="Step groups").get_by_role("listitem")).to_have_count(2)
+    row = page.get_by_role("row", name="Sync")
+    await expect(row).to_contain_text("Completed, attempt 3 of 3", timeout=30_000)
+    await expect(page.locator("[data-part=head] .status").first).to_have_text("Completed", timeout=5_000)
+    await expect(page).to_have_title("● Nightly sync, completed · Tenuto")
+    assert await row.locator("rect.fill-fail").count() >= 2
+    assert await row.locator("rect.fill-done").count() >= 1
+    assert await row.locator("line.off").count() == 2
+    widths = await row.locator("rect").evaluate_all("all => all.map((each) => each.getBoundingClientRect().width)")
+    assert any(width >= 4 for width in widths)
+
+    record = await site.app.executions.timeline(started)
+    attempts = record.groups[1].steps[0].attempts
+    assert [str(each.state) for each in attempts] == ["failed", "failed", "completed"]
+    await row.get_by_role("link", name="Sync").click()
+    await page.wait_for_url("**step=2")
+    await page.get_by_role("link", name="Attempts 3").click()
+    await expect(page.get_by_role("table", name="Attempts").get_by_role("row")).to_have_count(4)
+    await page.go_back()
+    await expect(page.locator(".tabs [aria-current]")).to_have_text("Log")
+
+
+async def test_updates_keep_focus_selection_and_elements(site: Site) -> None:
+    started = await site.run("Talk")
+    page = await site.open(f"/executions/{started}")
+    link = page.get_by_role("link", name="Left", exact=True)
+    await link.focus()
+    await page.evaluate(
+        """() => {
+          window.kept = document.activeElement;
+          window.updates = 0;
+          document.addEventListener("tenuto:updated", () => { window.updates += 1; });
+          getSelection().selectAllChildren(document.querySelector("h1"));
+        }"""
+    )
+    async with asyncio.timeout(20):
+        while await page.evaluate("window.updates") < 3:
+            await asyncio.sleep(0.1)
+    assert await page.evaluate("document.activeElement === window.kept && window.kept.isConnected")
+    assert await page.evaluate("String(getSelection())") == "Talk"
+
+
+async def test_failed_execution_is_retried_from_its_page(site: Site) -> None:
+    started = await site.run("Month end", wait=True)
+    page = await site.open(f"/executions/{started}")
+    await expect(page.locator("[data-part=head] .status").first).to_contain_text("Failed in group 2 of 3: Close")
+    await expect(page.locator("ol.groups li").nth(2)).to_contain_text("Not run")
+    await page.keyboard.press("r")
+    dialog = page.get_by_role("dialog")
+    await expect(dialog).to_contain_text("starts at group 2")
+    await dialog.get_by_label("Reason (optional)").fill("Konto ergänzt – München")
+    await dialog.get_by_role("button", name="Retry").click()
+    toast = page.get_by_role("status").get_by_role("link", name="Open")
+    await toast.click()
+    await page.wait_for_url(lambda url: str(started) not in url)
+    await expect(page.locator("ol.groups li").first).to_contain_text("Completed earlier")
+    entry = next(entry for entry in await site.app.audit.list() if entry.action == "execution.retry")
+    assert (entry.reason, entry.actor_name) == ("Konto ergänzt – München", "operator")
+
+
+async def test_viewer_sees_actions_disabled_with_the_role_they_need(site: Site) -> None:
+    started = await site.run("Talk")
+    page = await site.open(f"/executions/{started}", Role.VIEWER)
+    button = page.get_by_role("button", name="Cancel…")
+    await expect(button).to_be_disabled()
+    assert await button.get_attribute("title") == "Requires the role operator"
+
+
+async def test_link_to_a_step_survives_the_login(site: Site) -> None:
+    started = await site.run("Nightly sync")
+    page = await (await site.browser.new_context(base_url=site.address)).new_page()
+    target = f"/executions/{started}?step=2&tab=attempts"
+    await page.goto(target)
+    await page.wait_for_url("**/login?next=**")
+    await page.get_by_label("Login link or API key").fill(site.keys[Role.VIEWER])
+    await page.get_by_role("button", name="Log in").click()
+    await page.wait_for_url(f"{site.address}{target}")
+    await expect(page.locator(".tabs [aria-current]")).to_contain_text("Attempts")
+    await page.context.close()
