@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 from tenuto import Step, Tenuto, manual
 from tenuto.definitions.document_parser import parse_document
@@ -21,9 +22,19 @@ ALAN = "1003,Alan,Turing,alan@example.org,Research,Fellow,1001,2020-03-01,"
 EDSGER = "1004,Edsger,Dijkstra,edsger@example.org,Engineering,Engineer,1002,2020-04-01,"
 PEOPLE = (ADA, GRACE, ALAN, EDSGER)
 
-PROFILES = """[{name: Full Import, kind: full_import}, {name: Delta Import, kind: delta_import},
-                   {name: Full Sync, kind: full_sync}, {name: Delta Sync, kind: delta_sync},
-                   {name: Export, kind: export}]"""
+NIGHT = (
+    ("HR", "Full Import"),
+    ("HR", "Full Sync"),
+    ("AD", "Export"),
+    ("LDAP", "Export"),
+    ("AD", "Full Import"),
+    ("LDAP", "Full Import"),
+)
+"""The steps of the nightly run: systems and run profiles."""
+
+PROFILES = """[{{name: Full Import, kind: full_import{page}}}, {{name: Delta Import, kind: delta_import{page}}},
+                   {{name: Full Sync, kind: full_sync{page}}}, {{name: Delta Sync, kind: delta_sync{page}}},
+                   {{name: Export, kind: export{batch}}}]"""
 
 DEFINITIONS = """
 systems:
@@ -112,13 +123,16 @@ class Site:
         self.hr.parent.mkdir(exist_ok=True)
         self.hr.write_text("\n".join((HEADER, *rows)) + "\n", encoding="utf-8")
 
-    def definitions(self, **parts: str) -> str:
+    def definitions(self, *, page_size: int | None = None, **parts: str) -> str:
+        """Return the definition file, with other parts and with a small page size if given."""
+        page = f", page_size: {page_size}" if page_size else ""
+        batch = f", batch_size: {page_size}" if page_size else ""
         given = {"grace": "", "scope": "", "options": "delta: true", **parts}
         return DEFINITIONS.format(
             hr=self.hr,
-            ad=self.folder / "files/ad.json",
-            ldap=self.folder / "files/ldap.json",
-            profiles=PROFILES,
+            ad=self.folder / "files" / "ad.json",
+            ldap=self.folder / "files" / "ldap.json",
+            profiles=PROFILES.format(page=page, batch=batch),
             **given,
         )
 
@@ -128,22 +142,31 @@ class Site:
         await self.app.plans.apply(planned)
         return planned
 
-    async def run(self, system: str, profile: str) -> RunResult:
-        """Execute a run profile by a worker, as a step of a schedule."""
+    async def fire(self, system: str, profile: str) -> UUID:
+        """Start a run profile as a step of a schedule; return the execution."""
         name = f"{system}/{profile}"
         step = Step.of("run_profile", {"system": system, "profile": profile})
         if name not in {each.name for each in await self.app.schedules.list()}:
             await self.app.schedules.create(schedule_definition(name, manual(), [step]))
         fired = await self.app.schedules.run(name)
         assert fired.execution_id is not None
-        await self.app.executions.wait(fired.execution_id, 60)
+        return fired.execution_id
+
+    async def finish(self, execution_id: UUID) -> RunResult:
+        """Wait for the end of an execution; return its last attempt."""
+        await self.app.executions.wait(execution_id, 60)
         database = await self.database()
-        (row,) = await database.fetch_all(
+        row = await database.fetch_one(
             "SELECT id, status AS state, error::text AS error FROM tenuto.activities"
-            " WHERE execution_id = $1 ORDER BY id DESC LIMIT 1",
-            fired.execution_id,
+            " WHERE execution_id = $1 ORDER BY ended_at DESC LIMIT 1",
+            execution_id,
         )
+        assert row is not None
         return RunResult(row["id"], row["state"], row["error"], await self.items(row["id"]))
+
+    async def run(self, system: str, profile: str) -> RunResult:
+        """Execute a run profile by a worker and wait for its end."""
+        return await self.finish(await self.fire(system, profile))
 
     async def items(self, run_id: Any) -> list[dict[str, Any]]:
         database = await self.database()
@@ -157,14 +180,7 @@ class Site:
     async def nightly(self) -> dict[str, RunResult]:
         """HR import, HR sync, exports, confirming imports."""
         done: dict[str, RunResult] = {}
-        for system, profile in (
-            ("HR", "Full Import"),
-            ("HR", "Full Sync"),
-            ("AD", "Export"),
-            ("LDAP", "Export"),
-            ("AD", "Full Import"),
-            ("LDAP", "Full Import"),
-        ):
+        for system, profile in NIGHT:
             done[f"{system} {profile}"] = await self.run(system, profile)
         return done
 
@@ -195,8 +211,11 @@ class RunResult:
 
 
 @asynccontextmanager
-async def open_site(url: str, folder: Path) -> AsyncIterator[Site]:
-    async with Tenuto(url, home=folder) as app, app.worker():
+async def open_site(url: str, folder: Path, *, has_worker: bool = True) -> AsyncIterator[Site]:
+    async with AsyncExitStack() as stack:
+        app = await stack.enter_async_context(Tenuto(url, home=folder))
+        if has_worker:
+            await stack.enter_async_context(app.worker())
         site = Site(app, folder)
         site.write_hr(*PEOPLE)
         yield site

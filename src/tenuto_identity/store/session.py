@@ -18,7 +18,9 @@ LIVE_SCHEMA = "tenuto_identity"
 _SCHEMA = re.compile(r"tenuto_identity(_preview_[0-9a-z_]{1,40})?")
 _LOOKUPS = (
     "SET LOCAL search_path TO {schema}, pg_catalog; SET LOCAL plan_cache_mode = force_custom_plan;"
-    " SET LOCAL enable_seqscan = off; SET LOCAL jit = off; SET LOCAL statement_timeout = '60s'"
+    " SET LOCAL enable_seqscan = off; SET LOCAL jit = off; SET LOCAL statement_timeout = '60s';"
+    # A worker that is stopped within a page must not keep its locks: its successor waits for them.
+    " SET LOCAL idle_in_transaction_session_timeout = '30s'"
 )
 _WHOLE_TABLES = (
     "SET LOCAL search_path TO {schema}, pg_catalog; SET LOCAL plan_cache_mode = force_custom_plan;"
