@@ -7,10 +7,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tenuto.extension import DefinitionList, Extension, ExtensionServices, PartitionedTable, Retention, StepKind
+from tenuto.extension import (
+    AuditAction,
+    DefinitionList,
+    Extension,
+    ExtensionServices,
+    PartitionedTable,
+    ProcessRole,
+    Retention,
+    Service,
+    StepKind,
+)
 from tenuto.extras import require_extra
 
 if TYPE_CHECKING:
+    from tenuto_identity.operations.identity import IdentityOperations
     from tenuto_identity.settings import IdentitySettings
 
 
@@ -35,9 +46,30 @@ class Identity(Extension):
         return [PartitionedTable("items", key="id"), PartitionedTable("changes", key="id")]
 
     def step_kinds(self, services: ExtensionServices) -> Sequence[StepKind]:
-        from tenuto_identity.runs.step_kinds import run_profile_kind
+        from tenuto_identity.runs.step_kinds import run_profile_kind, task_kinds
 
-        return [run_profile_kind(services)]
+        return [run_profile_kind(services), *task_kinds(services)]
+
+    def operations(self, services: ExtensionServices) -> IdentityOperations:
+        from tenuto_identity.operations.identity import IdentityOperations
+
+        return IdentityOperations(services)
+
+    def audit_actions(self) -> Sequence[AuditAction]:
+        return [
+            AuditAction("identity.run.start", "A run profile was started."),
+            AuditAction("identity.system.enable", "A connected system was enabled."),
+            AuditAction("identity.system.disable", "A connected system was disabled."),
+            AuditAction("identity.system.clear", "The connector space of a system was cleared."),
+            AuditAction("identity.system.delete", "A connected system was deleted."),
+            AuditAction("identity.hold.approve", "What a guard held was approved."),
+            AuditAction("identity.exports.retry", "Pending exports were set to be sent again."),
+        ]
+
+    def background_services(self, role: ProcessRole, services: ExtensionServices) -> Sequence[Service]:
+        from tenuto_identity.runs.housekeeping import housekeeping_service
+
+        return [housekeeping_service(services)] if role in (ProcessRole.SCHEDULER, ProcessRole.WORKER) else []
 
     def retention(self) -> Sequence[Retention]:
         from tenuto_identity.store.runs import delete_ended_runs

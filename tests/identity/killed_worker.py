@@ -1,4 +1,4 @@
-"""A worker process that ends itself at a crash point: ``python -m tests.identity.killed_worker URL HOME POINT COUNT``."""
+"""A worker that ends itself at a crash point: ``python -m tests.identity.killed_worker URL HOME POINT COUNT``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ async def main(url: str, home: str, point: str, count: int) -> None:
             if left == 0:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-    Run.observe = staticmethod(observe)  # type: ignore[assignment]
+    Run.observe = staticmethod(observe)
     async with Tenuto(url, home=home) as app, app.worker(lease_seconds=1.5, name="killed"):
         print("ready", flush=True)
         await asyncio.Event().wait()

@@ -41,7 +41,7 @@ from tenuto_identity.runs.lifecycle import Page, Run, RunFailed
 from tenuto_identity.runs.object_keys import object_match_keys
 from tenuto_identity.runs.page_context import display_of, to_connector_objects
 from tenuto_identity.runs.seen_objects import SeenObjects
-from tenuto_identity.store import definitions, exports, objects, runs, sync_marks
+from tenuto_identity.store import definitions, exports, items, objects, runs, sync_marks
 from tenuto_identity.store.objects import ChangedObject, ClassifiedObject, NewObject, ReferenceRow
 from tenuto_identity.store.sync_marks import MarkReason
 
@@ -195,7 +195,8 @@ class ImportRun:
         await self._write(connection, writes)
         page.counts.processed += len(unchanged) + len(decoded)
         await self._reconcile(connection, writes, [*unchanged, *(each.id for each in writes.changed)])
-        await self._note_refused(connection, page, writes, [*read.refused, *duplicates])
+        await self._undo_duplicates(connection, page, [id for id, _ in duplicates])
+        await self._note_refused(connection, page, writes, [*read.refused, *(each for _, each in duplicates)])
         await self._note_deleted(connection, read.deleted)
         if self._system.row.held is not None:
             await runs.delete_pending_deletions_of_seen(connection, self._system.number, writes.seen)
@@ -232,17 +233,17 @@ class ImportRun:
 
     def _compare(
         self, read: Sequence[ReadObject], classified: Mapping[int, ClassifiedObject]
-    ) -> tuple[list[int], list[tuple[ReadObject, ClassifiedObject | None]], list[RefusedObject]]:
+    ) -> tuple[list[int], list[tuple[ReadObject, ClassifiedObject | None]], list[tuple[int, RefusedObject]]]:
         """Separate unchanged objects from new and different ones, and from those that an earlier page contained."""
         unchanged: list[int] = []
         differing: list[tuple[ReadObject, ClassifiedObject | None]] = []
-        duplicates: list[RefusedObject] = []
+        duplicates: list[tuple[int, RefusedObject]] = []
         for position, each in enumerate(read):
             stored = classified.get(position)
             if stored is None:
                 differing.append((each, None))
             elif stored.id in self._seen:
-                duplicates.append(refuse_duplicate(each, [each]))
+                duplicates.append((stored.id, refuse_duplicate(each, [each])))
             elif stored.is_same and stored.state is ObjectState.NORMAL:
                 unchanged.append(stored.id)
             else:
@@ -468,7 +469,7 @@ class ImportRun:
     async def _write_reconciled(
         self,
         connection: Connection,
-        items: dict[int, dict[str, Any]],
+        described: dict[int, dict[str, Any]],
         results: Mapping[int, Reconciled],
         found: Mapping[int, ConnectorObject],
         pending: Mapping[int, PendingExport],
@@ -484,7 +485,7 @@ class ImportRun:
             connection, remaining, self._run.configuration.system_numbers, depths, self._run.now()
         )
         for id, each in changed.items():
-            fields = items.setdefault(id, self._item_fields(found.get(id)))
+            fields = described.setdefault(id, self._item_fields(found.get(id)))
             _describe_confirmation(fields, each)
 
     def _item_fields(self, found: ConnectorObject | None) -> dict[str, Any]:
@@ -550,6 +551,39 @@ class ImportRun:
                 anchor=each.anchor,
                 object_id=ids.get((each.type_number or 0, each.anchor or "")),
             )
+
+    async def _undo_duplicates(self, connection: Connection, page: Page, ids: Sequence[int]) -> None:
+        """Take back what earlier pages of this run wrote about objects that occur again: none of them wins."""
+        if not ids:
+            return
+        written = await items.load_changes_of_objects(connection, self._run.id, ids)
+        added = [each.object_id for each in written if each.change == "Added"]
+        rows = {row.id: row for row in await objects.load_objects(connection, ids)}
+        restored: dict[int, dict[str, Any]] = {}
+        for each in written:
+            if each.change == "Added" or each.diff is None or each.object_id not in rows:
+                continue
+            attributes = dict(rows[each.object_id].attributes)
+            references = self._reference_names(rows[each.object_id].type_number)
+            for name, (before, _) in each.diff.items():
+                if name not in references and name != "address":
+                    attributes[name] = before
+            restored[each.object_id] = {name: values for name, values in attributes.items() if values}
+        await objects.restore_attributes(connection, restored)
+        await sync_marks.delete_marks_of_objects(connection, added)
+        await objects.delete_objects(connection, added)
+        numbers = [each.number for each in written if each.change is not None]
+        await items.refuse_items(connection, self._run.id, numbers, "the anchor occurs again later in the source")
+        for each in written:
+            if each.change is not None:
+                page.counts.changes[each.change] -= 1
+                page.counts.errors["duplicate_object"] += 1
+                page.counts.error_objects += 1
+
+    def _reference_names(self, type_number: int) -> set[str]:
+        object_type = self._system.object_type(type_number)
+        found = object_type.attributes.items() if object_type is not None else ()
+        return {name for name, attribute in found if attribute.is_reference}
 
     async def _note_deleted(self, connection: Connection, deleted: Sequence[tuple[int, str]]) -> None:
         """Keep the deletions that a delta reports until all changes are read."""

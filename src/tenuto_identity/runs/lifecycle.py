@@ -325,14 +325,18 @@ async def execute(
     ctx: Context,
     database: Database,
     system_name: str,
-    profile_name: str,
+    profile: str | RunProfile,
     process: Callable[[RunProfile], Processor],
     *,
     schema: str = session.LIVE_SCHEMA,
+    allowed_states: tuple[str, ...] = ("active",),
 ) -> dict[str, Any]:
-    """Execute a run profile as this attempt; return the summary that its activity shows."""
-    async with _begin(ctx, database, system_name, profile_name, schema) as run:
-        log.info("run begun", run=run.id, system=system_name, profile=profile_name, kind=run.profile.kind)
+    """Execute a run profile as this attempt; return the summary that its activity shows.
+
+    The profile is one of the system, by name, or that of a task which is a run as well.
+    """
+    async with _begin(ctx, database, system_name, profile, schema, allowed_states) as run:
+        log.info("run begun", run=run.id, system=system_name, profile=run.profile.name, kind=run.profile.kind)
         try:
             status = await process(run.profile)(run)
         except (asyncio.CancelledError, StaleLease):
@@ -375,7 +379,12 @@ def _conclude(run: Run, status: OutcomeStatus) -> dict[str, Any]:
 
 @asynccontextmanager
 async def _begin(
-    ctx: Context, database: Database, system_name: str, profile_name: str, schema: str
+    ctx: Context,
+    database: Database,
+    system_name: str,
+    chosen: str | RunProfile,
+    schema: str,
+    allowed_states: tuple[str, ...],
 ) -> AsyncIterator[Run]:
     """Begin a run in one transaction; wait without a slot while another run excludes it."""
     async with AsyncExitStack() as stack:
@@ -391,8 +400,8 @@ async def _begin(
                     remedy="list them with `tenuto identity systems`",
                 )
             system = configuration.systems[system_name]
-            profile = system.profile(profile_name)
-            _check_state(locked, profile)
+            profile = system.profile(chosen) if isinstance(chosen, str) else chosen
+            _check_state(locked, profile, allowed_states)
             open_run = await runs.find_open_run(connection, system.number, profile.kind, ctx.task_id)
             if open_run is not None and open_run.task_id == ctx.task_id and open_run.fence < ctx.fence:
                 await runs.end_lost_run(connection, open_run.id, now)
@@ -428,15 +437,14 @@ async def _begin(
         await run.close()
 
 
-def _check_state(locked: runs.LockedSystem, profile: RunProfile) -> None:
-    if locked.state != "active":
+def _check_state(locked: runs.LockedSystem, profile: RunProfile, allowed_states: tuple[str, ...]) -> None:
+    if locked.state not in allowed_states:
         raise RunFailed(
             f"the system {locked.name!r} is {locked.state}",
             code="identity.system.not_active",
             remedy="enable it" if locked.state == "disabled" else "wait until it is deleted",
         )
-    is_held = locked.held is not None and not locked.held.get("deletes_only")
-    if locked.held is not None and is_held and profile.kind in _NOT_WHILE_HELD:
+    if locked.held is not None and not locked.held.get("deletes_only") and profile.kind in _NOT_WHILE_HELD:
         raise RunFailed(
             f"the system {locked.name!r} is on hold since run {locked.held.get('run')}: {locked.held.get('message')}",
             code="identity.system.held",

@@ -118,6 +118,35 @@ async def load_page_context(
     )
 
 
+async def load_identity_context(
+    connection: Connection, configuration: Configuration, system_name: str, metaverse_ids: Sequence[int]
+) -> PageContext:
+    """Load the context of metaverse objects that are deleted: their values, their objects and pending exports."""
+    identity_rows = {row.id: row for row in await metaverse.load_identities(connection, metaverse_ids)}
+    references = await metaverse.load_references(connection, metaverse_ids)
+    rows = await objects.load_joined_objects(connection, metaverse_ids)
+    object_references = await objects.load_references(connection, [row.id for row in rows])
+    found = to_connector_objects(configuration, rows, object_references)
+    joined: dict[int, list[int]] = {}
+    for each in found.values():
+        if each.metaverse_id is not None:
+            joined.setdefault(each.metaverse_id, []).append(each.id)
+    return PageContext(
+        system=system_name,
+        page_ids=[],
+        objects=found,
+        object_versions={row.id: row.version for row in rows},
+        marks={},
+        attempts={},
+        candidates={},
+        identities=to_metaverse_objects(configuration, identity_rows.values(), references),
+        identity_rows=identity_rows,
+        reference_rules={},
+        joined=joined,
+        exports=await exports.load_exports(connection, sorted(found), configuration.system_names),
+    )
+
+
 def _match_attempts(configuration: Configuration, unjoined: ConnectorObject, now: datetime) -> tuple[MatchAttempt, ...]:
     """Return the matching attempts of an unjoined object: those of in rules in scope, and of out rules of its type."""
     rules = configuration.rules

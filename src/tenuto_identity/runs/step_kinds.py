@@ -1,8 +1,10 @@
-"""Step kinds of identity synchronisation: ``run_profile``, checked against the database when a schedule is saved."""
+"""Step kinds of identity synchronisation: ``run_profile``, and the tasks of operations and housekeeping."""
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
+from uuid import UUID
 
 from pydantic import BaseModel, ConfigDict
 
@@ -13,7 +15,7 @@ from tenuto.model.policies import RetryPolicy, TaskPolicy
 from tenuto.model.tasks import OutcomeStatus
 from tenuto_identity.model.definition_reader import suggestion
 from tenuto_identity.model.definitions import RunKind, RunProfile
-from tenuto_identity.runs import lifecycle
+from tenuto_identity.runs import lifecycle, tasks
 from tenuto_identity.runs.connections import decoding_of, open_connector
 from tenuto_identity.runs.export_run import ExportRun
 from tenuto_identity.runs.import_run import ImportRun
@@ -21,6 +23,7 @@ from tenuto_identity.runs.lifecycle import Run
 from tenuto_identity.runs.sync_run import SyncRun
 from tenuto_identity.settings import IdentitySettings
 from tenuto_identity.store import definitions, session
+from tenuto_identity.store.definitions import DefinitionChange
 
 POLICY = TaskPolicy(retry=RetryPolicy(max_attempts=1), on_lost="retry")
 """A failed run is final, because the next one repeats it; a lost one is repeated at once."""
@@ -59,12 +62,6 @@ def run_profile_kind(services: ExtensionServices) -> StepKind:
         arguments: RunProfileArguments = step.arguments
         await check_profile(step, arguments.system, arguments.profile)
 
-    def derive(arguments: RunProfileArguments) -> StepDefaults:
-        """Run one profile of a system at a time. That syncs exclude each other is ensured when they begin."""
-        return StepDefaults(
-            limit_key=f"identity:{arguments.system}", limit=1, queue=services.section(IdentitySettings).queue
-        )
-
     return StepKind.of(
         "run_profile",
         RunProfileArguments,
@@ -72,8 +69,100 @@ def run_profile_kind(services: ExtensionServices) -> StepKind:
         help="Execute a run profile of a connected system",
         policy=POLICY,
         check=check,
-        derive=derive,
+        derive=_derive_of(services),
     )
+
+
+class SystemArguments(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    system: str
+    """Name of the connected system."""
+
+
+class ApprovalArguments(SystemArguments):
+    run: UUID
+    """The run whose hold was approved."""
+
+
+class DueDeletionArguments(SystemArguments):
+    identities: list[int]
+    """Metaverse objects whose grace period has ended."""
+
+
+class DeleteArguments(SystemArguments):
+    reason: str | None = None
+
+
+def task_kinds(services: ExtensionServices) -> list[StepKind]:
+    """The step kinds of tasks that operations and housekeeping enqueue."""
+
+    def kind(
+        name: str,
+        arguments: type[Any],
+        profile: RunProfile,
+        process: Callable[[Run, Any], Awaitable[OutcomeStatus]],
+        help: str,
+        allowed_states: tuple[str, ...] = ("active", "disabled"),
+    ) -> StepKind:
+        async def execute(arguments: Any, ctx: Context) -> dict[str, Any]:
+            database = await services.open_database()
+            return await lifecycle.execute(
+                ctx,
+                database,
+                arguments.system,
+                profile,
+                lambda _: lambda run: process(run, arguments),
+                allowed_states=allowed_states,
+            )
+
+        execute.__annotations__["arguments"] = arguments
+        return StepKind.of(name, arguments, execute, help=help, policy=POLICY, derive=_derive_of(services))
+
+    return [
+        kind(
+            "identity.delete_due",
+            DueDeletionArguments,
+            tasks.DUE_DELETIONS,
+            lambda run, arguments: tasks.delete_due(run, arguments.identities),
+            "Delete metaverse objects whose grace period has ended",
+        ),
+        kind(
+            "identity.approve",
+            ApprovalArguments,
+            tasks.APPROVAL,
+            lambda run, arguments: tasks.apply_approval(run, arguments.run),
+            "Apply the deletions that a guard held and a user approved",
+        ),
+        kind(
+            "identity.clear",
+            SystemArguments,
+            tasks.CLEARING,
+            lambda run, arguments: tasks.clear_system(run),
+            "Delete all objects of a connected system from the connector space",
+        ),
+        kind(
+            "identity.delete",
+            DeleteArguments,
+            tasks.DELETION,
+            lambda run, arguments: tasks.delete_system(
+                run, DefinitionChange(run.record.initiator.name, run.now(), arguments.reason, "hand")
+            ),
+            "Delete a connected system with its objects and rules",
+            ("active", "disabled", "deleting"),
+        ),
+    ]
+
+
+def _derive_of(services: ExtensionServices) -> Callable[[Any], StepDefaults]:
+    """Run one task of a system at a time. That syncs exclude each other is ensured when they begin."""
+
+    def derive(arguments: Any) -> StepDefaults:
+        return StepDefaults(
+            limit_key=f"identity:{arguments.system}", limit=1, queue=services.section(IdentitySettings).queue
+        )
+
+    return derive
 
 
 async def check_profile(step: StepCheck, system: str, profile: str) -> None:

@@ -185,7 +185,7 @@ class SyncRun:
             await self._choose_unique(connection, decision)
             unjoined = await self._find_unjoined(connection, decision)
             await asyncio.to_thread(decide_outbound, self._configuration, context, decision, unjoined, now)
-            writer = _PageWriter(self._run, context, decision, unjoined, loaded_exports, now)
+            writer = PageWriter(self._run, context, decision, unjoined, loaded_exports, now)
             await writer.write(connection, page)
             if not is_repeated:
                 page.counts.processed += len(rows)
@@ -279,7 +279,7 @@ class SyncRun:
         )
 
 
-class _PageWriter:
+class PageWriter:
     """Writes the decision of a page in the order of locks: metaverse objects, objects, exports, all others."""
 
     def __init__(

@@ -10,10 +10,11 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from tenuto.ids import new_id
-from tenuto.postgres.database import Connection
+from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.records import FromJson, RowMapper
 from tenuto_identity.store.objects import encode_json
+from tenuto_identity.store.session import fetch_all
 
 SQL = load_statements(__file__)
 
@@ -117,8 +118,29 @@ class DefinitionChange:
     origin: str
 
 
+@dataclass(frozen=True, slots=True)
+class SystemRecord:
+    """A connected system as interfaces show it."""
+
+    number: int
+    id: UUID
+    name: str
+    connector: str
+    state: str
+    held: Annotated[dict[str, Any] | None, FromJson]
+    """Why a guard holds the system: message, guards, run and instant."""
+    version: int
+    origin: str
+    updated_at: datetime
+    object_count: int
+    export_count: int
+    """Pending exports in all states."""
+    last_run_id: UUID | None
+
+
+_RECORDS = RowMapper(SystemRecord, SQL.list_systems)
 _ROWS = RowMapper(DefinitionRow, SQL.load_definitions)
-_SYSTEMS = RowMapper(SystemRow, SQL.load_systems)
+_SYSTEMS = RowMapper(SystemRow, SQL.load_systems, SQL.lock_system_row)
 _VERSIONS = RowMapper(DefinitionVersion, SQL.list_versions)
 
 
@@ -251,3 +273,24 @@ async def store_decode_key(connection: Connection, system_number: int, decode_ke
 
 async def store_discovered(connection: Connection, system_number: int, schema: Mapping[str, Any]) -> None:
     await connection.execute(SQL.store_discovered, system_number, encode_json(schema))
+
+
+async def lock_system(connection: Connection, name: str) -> SystemRow | None:
+    """Lock a system against runs that begin, and return it; None if there is no system of this name."""
+    return _SYSTEMS.optional(await connection.fetchrow(SQL.lock_system_row, name))
+
+
+async def find_open_run(connection: Connection, system_number: int) -> UUID | None:
+    """Return the open run of a system."""
+    found: UUID | None = await connection.fetchval(SQL.has_open_run, system_number)
+    return found
+
+
+async def list_systems(database: Database, after: str, limit: int) -> list[SystemRecord]:
+    """Return connected systems by name; page with ``after``."""
+    return _RECORDS.all(await fetch_all(database, SQL.list_systems, after, limit))
+
+
+async def list_versions(database: Database, kind: DefinitionKind, name: str, limit: int) -> list[DefinitionVersion]:
+    """Return the versions of a definition, the newest first."""
+    return _VERSIONS.all(await fetch_all(database, SQL.list_versions, kind.value, name, limit))

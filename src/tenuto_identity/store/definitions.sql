@@ -121,3 +121,22 @@ WHERE number = $1;
 
 -- name: delete_template
 DELETE FROM templates WHERE number = $1;
+
+-- name: lock_system_row
+SELECT number, name, connector, state, held, keyed_by, decode_key, discovered
+FROM systems
+WHERE name = $1
+FOR UPDATE;
+
+-- name: list_systems
+SELECT s.number, s.id, s.name, s.connector, s.state, s.held, s.version, s.origin, s.updated_at,
+       (SELECT count(*) FROM connector_objects AS o WHERE o.system_number = s.number) AS object_count,
+       (SELECT count(*) FROM pending_exports AS p WHERE p.system_number = s.number) AS export_count,
+       (SELECT max(r.id::text)::uuid FROM runs AS r WHERE r.system_number = s.number) AS last_run_id
+FROM systems AS s
+WHERE s.name > $1
+ORDER BY s.name
+LIMIT $2;
+
+-- name: has_open_run
+SELECT id FROM runs WHERE system_number = $1 AND state = 'running';

@@ -77,6 +77,32 @@ async def write_items(
         )
 
 
+@dataclass(frozen=True, slots=True)
+class WrittenChange:
+    """What a run has written about an object."""
+
+    object_id: int
+    number: int
+    change: str | None
+    diff: Annotated[dict[str, Any] | None, FromColumn(from_json)]
+
+
+_WRITTEN = RowMapper(WrittenChange, SQL.load_changes_of_objects)
+
+
+async def load_changes_of_objects(
+    connection: Connection, run_id: UUID, object_ids: Sequence[int]
+) -> list[WrittenChange]:
+    """Return what a run has written about these objects so far."""
+    return _WRITTEN.all(await connection.fetch(SQL.load_changes_of_objects, run_id, object_ids))
+
+
+async def refuse_items(connection: Connection, run_id: UUID, numbers: Sequence[int], message: str) -> None:
+    """Turn items of changes into errors: the objects occur again in a later page."""
+    await connection.execute(SQL.refuse_items, run_id, numbers, message)
+    await connection.execute(SQL.delete_changes, run_id, numbers)
+
+
 async def list_items(
     database: Database, run_id: UUID, after: int, limit: int, *, errors_only: bool = False
 ) -> list[Item]:

@@ -236,6 +236,17 @@ async def take_due_object_reevaluations(connection: Connection, now: datetime, l
     return [(row["id"], row["system_number"]) for row in rows]
 
 
+async def list_joined(connection: Connection, system_number: int, after_id: int, limit: int) -> list[tuple[int, int]]:
+    """Return the next joined objects of a system, as (object, metaverse object)."""
+    rows = await connection.fetch(SQL.find_orphans_of_system, system_number, after_id, limit)
+    return [(row["object_id"], row["metaverse_id"]) for row in rows]
+
+
+async def reset_interrupted_deletions(connection: Connection) -> list[str]:
+    """Make systems active again whose deletion was interrupted; return their names."""
+    return [row["name"] for row in await connection.fetch(SQL.reset_interrupted_deletions)]
+
+
 async def count_identities(connection: Connection) -> dict[int, int]:
     """Count metaverse objects by type number."""
     return {row["type_number"]: row["identity_count"] for row in await connection.fetch(SQL.count_identities)}

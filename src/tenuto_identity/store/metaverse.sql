@@ -80,6 +80,14 @@ WHERE delete_after <= $1
 ORDER BY delete_after, id
 LIMIT $2;
 
+-- name: find_orphans_of_system
+-- The next metaverse objects that are joined to an object of a system.
+SELECT o.id AS object_id, o.metaverse_id
+FROM connector_objects AS o
+WHERE o.system_number = $1 AND o.id > $2 AND o.metaverse_id IS NOT NULL
+ORDER BY o.id
+LIMIT $3;
+
 -- name: find_due_reevaluations
 -- Metaverse objects, and unjoined connector space objects, whose rules may have another result now.
 SELECT id FROM metaverse_objects WHERE reevaluate_at <= $1 ORDER BY reevaluate_at, id LIMIT $2;
@@ -112,4 +120,16 @@ CROSS JOIN LATERAL (
 SELECT EXISTS (SELECT FROM metaverse_objects WHERE delete_after <= $1)
     OR EXISTS (SELECT FROM metaverse_objects WHERE reevaluate_at <= $1)
     OR EXISTS (SELECT FROM connector_objects WHERE reevaluate_at <= $1)
-    OR EXISTS (SELECT FROM systems WHERE state = 'deleting');
+    OR EXISTS (
+        SELECT FROM systems AS s
+        WHERE s.state = 'deleting' AND NOT EXISTS (
+            SELECT FROM runs WHERE system_number = s.number AND state = 'running'
+        )
+    );
+
+-- name: reset_interrupted_deletions
+-- Systems whose deletion failed or was killed can be used, and deleted, again.
+UPDATE systems AS s
+SET state = 'active'
+WHERE s.state = 'deleting' AND NOT EXISTS (SELECT FROM runs WHERE system_number = s.number AND state = 'running')
+RETURNING s.name;

@@ -183,6 +183,16 @@ async def load_object_ids(connection: Connection, system_number: int, after_id: 
     return _STORED_IDS.all(await connection.fetch(SQL.load_object_ids, system_number, after_id, limit))
 
 
+async def list_ids(connection: Connection, system_number: int, after_id: int, limit: int) -> list[int]:
+    """Return the next objects of a system in any state."""
+    return [row["id"] for row in await connection.fetch(SQL.list_ids, system_number, after_id, limit)]
+
+
+async def delete_watermarks(connection: Connection, system_number: int) -> None:
+    """Forget up to where a system was read: the next delta import reads everything."""
+    await connection.execute(SQL.delete_watermarks, system_number)
+
+
 async def count_objects(connection: Connection, system_number: int) -> list[ObjectCount]:
     """Count the normal objects of a system by type and container."""
     return _COUNTS.all(await connection.fetch(SQL.count_objects, system_number))
@@ -338,6 +348,14 @@ async def update_fingerprints(connection: Connection, fingerprints: Mapping[int,
     """Store fingerprints of objects whose values have not changed."""
     if fingerprints:
         await connection.execute(SQL.update_fingerprints, list(fingerprints), list(fingerprints.values()))
+
+
+async def restore_attributes(connection: Connection, attributes: Mapping[int, Document]) -> None:
+    """Set the values of objects back; the next import decodes them again."""
+    if attributes:
+        await connection.execute(
+            SQL.restore_attributes, list(attributes), [encode_json(each) for each in attributes.values()]
+        )
 
 
 async def lock_objects(connection: Connection, ids: Sequence[int]) -> dict[int, LockedObject]:

@@ -247,3 +247,17 @@ WHERE o.system_number = $1 AND o.type_number = $2 AND o.state = 'normal'
            JOIN attributes AS a ON a.number = r.attribute_number
            WHERE r.object_id = o.id AND a.name = $3
        ));
+
+-- name: list_ids
+-- The next objects of a system, in any state.
+SELECT id FROM connector_objects WHERE system_number = $1 AND id > $2 ORDER BY id LIMIT $3;
+
+-- name: delete_watermarks
+DELETE FROM watermarks WHERE system_number = $1;
+
+-- name: restore_attributes
+-- Undo what an earlier page of the same run wrote; the next import decodes the objects again.
+UPDATE connector_objects AS o
+SET attributes = u.attributes::jsonb, fingerprint = NULL, version = o.version + 1
+FROM unnest($1::bigint[], $2::text[]) AS u (id, attributes)
+WHERE o.id = u.id;

@@ -7,12 +7,14 @@ empty, or kept as a generic plan, becomes quadratic; measured, the settings here
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from tenuto.errors import Invalid
 from tenuto.postgres.database import Connection, Database, Row
+
+T = TypeVar("T")
 
 LIVE_SCHEMA = "tenuto_identity"
 _SCHEMA = re.compile(r"tenuto_identity(_preview_[0-9a-z_]{1,40})?")
@@ -54,6 +56,16 @@ async def schema_of_identity(connection: Connection) -> AsyncIterator[Connection
         await connection.execute("SELECT set_config('search_path', $1, true)", f"{LIVE_SCHEMA}, pg_catalog")
         yield connection
         await connection.execute("SELECT set_config('search_path', $1, true)", before)
+
+
+async def read_with(database: Database, work: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+    """Run ``work(connection, *arguments)`` in a transaction on the live tables."""
+
+    async def read(connection: Connection) -> T:
+        await prepare(connection)
+        return await work(connection, *arguments)
+
+    return await database.transaction(read)
 
 
 async def fetch_all(database: Database, statement: str, *values: Any) -> list[Row]:

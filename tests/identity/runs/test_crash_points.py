@@ -20,7 +20,13 @@ from tenuto.postgres import scratch_databases
 from tests.conftest import database_name
 from tests.identity.site import ADA, ALAN, EDSGER, GRACE, NIGHT, Site, open_site
 
-FIRST_NIGHT = (ADA, GRACE, ALAN, EDSGER, *(f"2{n:03},P{n},Q,p{n}@example.org,Staff,,1001,2020-01-01," for n in range(6)))
+FIRST_NIGHT = (
+    ADA,
+    GRACE,
+    ALAN,
+    EDSGER,
+    *(f"2{n:03},P{n},Q,p{n}@example.org,Staff,,1001,2020-01-01," for n in range(6)),
+)
 BARBARA = "3001,Barbara,Liskov,barbara@example.org,Research,Fellow,1001,2020-05-01,"
 SECOND_NIGHT = (
     ADA.replace("Director,,", "Director,3001,"),  # refers to an object that is joined in a later page

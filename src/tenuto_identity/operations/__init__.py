@@ -1,0 +1,1 @@
+"""Use cases of identity synchronisation: permission, transaction, audit entry, typed result."""

@@ -1,0 +1,137 @@
+"""Guards: mass deletions, emptied sources and cleared attributes hold a system until a user approves."""
+
+from __future__ import annotations
+
+import pytest
+
+from tenuto import Actor
+from tenuto.errors import Conflict
+from tests.identity.site import Site
+from tests.support.errors import raises_code
+
+
+def people(count: int, *, first: int = 0) -> list[str]:
+    return [
+        f"{1000 + n},F{n},L{n},p{n}@example.org,Research,Fellow,,2020-01-01,2099-12-31" for n in range(first, count)
+    ]
+
+
+async def imported(site: Site, count: int) -> None:
+    await site.apply(site.definitions())
+    site.write_hr(*people(count))
+    assert (await site.run("HR", "Full Import")).state == "completed"
+
+
+async def hold_of(site: Site) -> str | None:
+    (system,) = [each for each in await site.app.extensions.identity.systems() if each.name == "HR"]
+    return None if system.held is None else str(system.held["message"])
+
+
+async def test_mass_deletion_holds_the_system_until_it_is_approved(site: Site) -> None:
+    await imported(site, 100)
+    assert (await site.run("HR", "Full Sync")).state == "completed"
+    site.write_hr(*people(79))
+    held = await site.run("HR", "Full Import")
+    assert (held.state, held.changes) == ("completed_with_error", [])
+    assert "21 of 100 (21 %)" in (await hold_of(site) or "")
+    assert await site.count("connector_objects", "state = 'obsolete'") == 0
+    refused = await site.run("HR", "Full Sync")
+    assert refused.state == "failed"
+    assert "is on hold" in (refused.error or "")
+
+    ana = site.app.acting_as(Actor.user("ana")).extensions.identity
+    task = await ana.approve("HR", reason="the Paris office was sold")
+    await site.app.wait(task, timeout=30)
+    assert await hold_of(site) is None
+    assert await site.count("connector_objects", "system_number = 1 AND state = 'obsolete'") == 21
+    (entry,) = [each for each in await site.app.audit.list() if each.action == "identity.hold.approve"]
+    assert (entry.reason, entry.after) == ("the Paris office was sold", {"approved_deletions": 21})
+    with raises_code("identity.hold.missing", Conflict):
+        await ana.approve("HR", reason="again")
+
+
+@pytest.mark.parametrize(("before", "after"), [(100, 80), (15, 6)])
+async def test_deletions_below_the_limit_continue(site: Site, before: int, after: int) -> None:
+    await imported(site, before)
+    site.write_hr(*people(after))
+    run = await site.run("HR", "Full Import")
+    assert (run.state, run.changes) == ("completed", ["Deleted"] * (before - after))
+
+
+async def test_people_who_came_back_are_not_part_of_the_approved_set(site: Site) -> None:
+    await imported(site, 100)
+    await site.run("HR", "Full Sync")
+    site.write_hr(*people(70))
+    await site.run("HR", "Full Import")
+    site.write_hr(*people(75))
+    assert (await site.run("HR", "Full Import")).state == "completed_with_error"
+    assert "25 of 100" in (await hold_of(site) or "")
+    task = await site.app.extensions.identity.approve("HR", reason="sold")
+    await site.app.wait(task, timeout=30)
+    assert await site.count("connector_objects", "system_number = 1 AND state = 'obsolete'") == 25
+
+
+async def test_clean_import_ends_a_hold(site: Site) -> None:
+    await imported(site, 100)
+    site.write_hr(*people(50))
+    await site.run("HR", "Full Import")
+    assert await hold_of(site) is not None
+    site.write_hr(*people(100))
+    assert (await site.run("HR", "Full Import")).state == "completed"
+    assert await hold_of(site) is None
+    assert await site.count("pending_deletions") == 0
+
+
+@pytest.mark.parametrize("content", ["", "employee_id,first,last,mail,department,title,manager,starts,ends\n", "\n\n"])
+async def test_empty_source_fails_and_changes_nothing(site: Site, content: str) -> None:
+    await imported(site, 20)
+    site.hr.write_text(content)
+    run = await site.run("HR", "Full Import")
+    assert run.state == "failed"
+    assert await site.count("connector_objects", "state = 'normal'") == 20
+
+
+async def test_cleared_column_holds_the_system(site: Site) -> None:
+    await imported(site, 100)
+    site.write_hr(*(row.replace("Fellow", "") for row in people(100)))
+    run = await site.run("HR", "Full Import")
+    assert run.state == "completed_with_error"
+    assert "cleared person.title: 100 of 100" in (await hold_of(site) or "")
+    assert (await site.run("HR", "Full Sync")).state == "failed"
+    assert await site.app.extensions.identity.approve("HR", reason="titles are gone") is None
+    assert (await site.run("HR", "Full Sync")).state == "completed"
+
+
+async def test_export_guard_holds_deletes_and_sends_everything_else(site: Site) -> None:
+    # No grace, and a high limit for immediate deletions: the deletes reach the export.
+    text = site.definitions().replace(
+        "    run_profiles:", "    guards: {identity_deletions: 100%}\n    run_profiles:", 1
+    )
+    text = text.replace("    guards: {identity", "    guards: {deletions: 100%, emptied: 100%, identity", 1)
+    await site.apply(text)
+    site.write_hr(*people(60))
+    await site.nightly()
+    site.write_hr(*people(61, first=20))
+    assert (await site.run("HR", "Full Import")).state == "completed"
+    assert (await site.run("HR", "Full Sync")).state == "completed"
+    held = await site.run("AD", "Export")
+    assert (held.state, held.changes) == ("completed_with_error", ["Exported"])
+    assert len(site.ad.objects("user")) == 61
+    assert (await site.run("AD", "Export")).state == "completed_with_error", "updates are still possible"
+    await site.app.extensions.identity.approve("AD", reason="sold")
+    approved = await site.run("AD", "Export")
+    assert (approved.state, len(approved.changes)) == ("completed", 20)
+    assert len(site.ad.objects("user")) == 41
+
+
+async def test_identity_deletions_beyond_the_limit_are_postponed(site: Site) -> None:
+    text = site.definitions().replace("    run_profiles:", "    guards: {deletions: 100%}\n    run_profiles:", 1)
+    await site.apply(text)
+    site.write_hr(*people(60))
+    await site.nightly()
+    site.write_hr(*people(40))
+    assert (await site.run("HR", "Full Import")).state == "completed"
+    sync = await site.run("HR", "Full Sync")
+    assert sync.state == "completed_with_error"
+    assert await site.count("metaverse_objects") == 60 - 12
+    assert await site.count("metaverse_objects", "delete_after IS NOT NULL") == 8
