@@ -143,9 +143,16 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         """Whether the database is open."""
         return self._connections.is_open
 
-    async def connect(self, *, for_worker: bool = False, check_schema: bool = True) -> Database:
-        """Open a separate database that the caller closes; start and migrate the embedded one if necessary."""
-        return await self._connections.connect(for_worker=for_worker, check_schema=check_schema)
+    async def connect(
+        self, *, for_worker: bool = False, check_schema: bool = True, connect_seconds: float | None = None
+    ) -> Database:
+        """Open a separate database that the caller closes; start and migrate the embedded one if necessary.
+
+        ``connect_seconds`` replaces the setting of this name.
+        """
+        return await self._connections.connect(
+            for_worker=for_worker, check_schema=check_schema, connect_seconds=connect_seconds
+        )
 
     async def close(self) -> None:
         """Close the database; an embedded server stops after its last user has disconnected.
@@ -353,7 +360,7 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
     ) -> None:
         """Run a worker process until a signal stops it; for ``prune`` see `connect_for_services`."""
         await processes.run_worker(
-            partial(self.connect_for_services, prune=prune),
+            partial(self.connect_for_services, prune=prune, connect_seconds=0.0),
             self.jobs,
             self.settings,
             load_worker_settings(**options),
@@ -365,7 +372,7 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
     async def run_scheduler(self, *, name: str | None = None, prune: bool = False) -> None:
         """Run a scheduler process until a signal stops it; for ``prune`` see `connect_for_services`."""
         await processes.run_scheduler(
-            partial(self.connect_for_services, prune=prune),
+            partial(self.connect_for_services, prune=prune, connect_seconds=0.0),
             self.settings,
             self.extension_registry,
             name=name,
@@ -385,7 +392,7 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         For ``prune`` see `connect_for_services`.
         """
         await processes.run_all(
-            partial(self.connect_for_services, prune=prune),
+            partial(self.connect_for_services, prune=prune, connect_seconds=0.0),
             self.jobs,
             self.settings,
             load_worker_settings(**options),
@@ -401,14 +408,14 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         declared = Declarations(list(self.schedules.declared), list(self.manifests.declared))
         return declared if self.jobs.jobs_by_name or declared.schedules or declared.manifests else None
 
-    async def connect_for_services(self, *, prune: bool = False) -> Database:
+    async def connect_for_services(self, *, prune: bool = False, connect_seconds: float | None = None) -> Database:
         """Open a database for a service in this process and deploy the declared schedules and manifests.
 
         Schedules and manifests from code that neither this app nor another running app declares any more are logged;
         with ``prune`` they are deleted.
         """
         self._connections.bind_to_running_loop()
-        database = await self.connect(for_worker=True)
+        database = await self.connect(for_worker=True, connect_seconds=connect_seconds)
         try:
             await self.manifests.deploy(database)  # before the schedules, whose steps may run them
             await self.schedules.deploy(database)

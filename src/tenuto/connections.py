@@ -74,8 +74,10 @@ class Connections:
             raise
         return database
 
-    async def connect(self, *, for_worker: bool = False, check_schema: bool = True) -> Database:
-        """Open a separate database that the caller closes."""
+    async def connect(
+        self, *, for_worker: bool = False, check_schema: bool = True, connect_seconds: float | None = None
+    ) -> Database:
+        """Open a separate database that the caller closes; ``connect_seconds`` replaces the setting."""
         reject_start_during_child_import()
         settings = self._settings()
         url = settings.database
@@ -86,7 +88,7 @@ class Connections:
             max_connections=20 if for_worker else 10,
             generic_plans=for_worker,
             behind_pooler=settings.behind_pooler,
-            connect_timeout_seconds=settings.connect_seconds,
+            connect_timeout_seconds=settings.connect_seconds if connect_seconds is None else connect_seconds,
         )
         if settings.database is None:
             database.restart_server = self._restart_embedded

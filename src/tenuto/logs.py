@@ -83,6 +83,8 @@ def configure(output_format: Literal["console", "json"] = "console", level: str 
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter() if output_format == "json" else _ConsoleFormatter(sys.stderr.isatty()))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
+    # The pool of the driver logs a traceback whenever it cannot reconnect; services log the lost connection themselves.
+    logging.getLogger("asyncpg.pool").setLevel(logging.DEBUG if level == "debug" else logging.ERROR)
 
 
 def escape_line(text: str) -> str:

@@ -12,6 +12,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
+from math import inf
 
 from tenuto.audit.sealer import AuditSealer
 from tenuto.clock import monotonic_seconds
@@ -24,7 +25,7 @@ from tenuto.maintenance.housekeeping import RETENTION, Housekeeping
 from tenuto.maintenance.recovery import recover_lost_tasks
 from tenuto.observability.probe_server import ProbeServer
 from tenuto.observability.status import InstallationStatus
-from tenuto.postgres.database import Database
+from tenuto.postgres.database import Database, describe_address
 from tenuto.scheduling import firing
 from tenuto.scheduling.manifest_manager import ManifestManager
 from tenuto.scheduling.scheduler import Scheduler
@@ -42,6 +43,10 @@ from tenuto.worker.watchdog import DEFAULT_TIMING, WorkerTiming
 from tenuto.worker.worker import Worker
 
 _DATABASE_RETRY_SECONDS = 2.0
+_DATABASE_REPORT_SECONDS = 30.0
+"""Interval of the log lines while a service waits for its database."""
+_SILENT_CONNECT_SECONDS = 2.0
+"""After this time without an answer, a service says which server it waits for."""
 
 log = Log("tenuto.service")
 
@@ -362,16 +367,35 @@ class SchedulerRegistration:
         return self._interval_seconds
 
 
-async def wait_for_database(connect: Connect, write_health_file: Callable[[], None]) -> Database:
-    """Connect; wait for a database that is not reachable or not migrated yet."""
+async def wait_for_database(connect: Connect, settings: Settings, write_health_file: Callable[[], None]) -> Database:
+    """Connect; wait for a database that is not reachable or not migrated yet.
+
+    The first failure is logged at once, further ones at an interval that the log line states.
+    """
+    server = "the embedded server" if settings.database is None else describe_address(settings.database)
+    fields = {"server": server, "retry_seconds": _DATABASE_RETRY_SECONDS, "report_seconds": _DATABASE_REPORT_SECONDS}
+    started_at, reported_at = monotonic_seconds(), -inf
     while True:
         write_health_file()
+        connecting = asyncio.ensure_future(connect())
         try:
-            return await connect()
+            answered, _ = await asyncio.wait([connecting], timeout=_SILENT_CONNECT_SECONDS)
+            # An embedded server may have to be created first, which takes some seconds.
+            if not answered and reported_at == -inf and settings.database is not None:
+                log.warning("connection postponed", error="no answer yet", **fields)
+                reported_at = monotonic_seconds()
+            database = await connecting
+            if reported_at != -inf:
+                log.info("database connected", server=server, waited_seconds=round(monotonic_seconds() - started_at, 1))
+            return database
         except StoreError as error:
             if not isinstance(error, Unavailable | SchemaBehind):  # another schema mismatch does not go away
                 raise
-            log.warning("connection postponed", error=str(error), next_try_in=_DATABASE_RETRY_SECONDS)
+            if monotonic_seconds() - reported_at >= _DATABASE_REPORT_SECONDS:
+                log.warning("connection postponed", error=str(error), **fields)
+                reported_at = monotonic_seconds()
+        finally:
+            connecting.cancel()
         await asyncio.sleep(_DATABASE_RETRY_SECONDS)
 
 
@@ -421,7 +445,7 @@ async def _service_process(
             status = InstallationStatus(process.require_database, lambda: settings, extensions)
             async with run_services([ProbeServer(settings, status)]):
                 process.database = await process.signals.run_unless_stopped(
-                    wait_for_database(connect, process.write_health_files)
+                    wait_for_database(connect, settings, process.write_health_files)
                 )
                 try:
                     yield process

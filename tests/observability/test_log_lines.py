@@ -11,7 +11,7 @@ from typing import Literal
 
 import pytest
 
-from tenuto import Context, PermanentFailure, Step, Tenuto, cron
+from tenuto import Context, PermanentFailure, RetryPolicy, Step, Tenuto, cron
 from tenuto.logs import Log, configure
 from tests.support.service_fixtures import WorkerFactory
 
@@ -67,6 +67,8 @@ async def test_json_log_lines_name_task_attempt_and_execution(
         "error",
         False,
     )
+    assert failure["error"] == "tenuto.PermanentFailure: no"
+    assert "stack" in failure, "at debug level"
     assert "execution" not in failure
     assert "task" not in by_event["worker started"]
 
@@ -83,6 +85,9 @@ async def test_console_log_lines_name_task_and_execution_and_omit_successes(
     assert "attempt ended" not in output
     (line,) = [line for line in output.splitlines() if "attempt failed" in line]
     assert f"task={failed}" in line
+    assert "[warning" in line
+    assert "error='tenuto.PermanentFailure: no'" in line
+    assert "max_attempts=" in line
 
 
 def write_samples() -> None:
@@ -182,3 +187,29 @@ async def test_output_of_jobs_cannot_pass_for_log_lines_and_is_redacted(
         printed = [line for line in lines if line["event"] == "job output"]
         assert [line["text"] for line in printed] == [*UNSAFE.split("\n"), "*** and more"]
         assert {line["task"] for line in printed} == {str(record.task_id)}
+
+
+async def test_log_line_of_a_retried_attempt_has_the_error_and_the_next_try(
+    app: Tenuto, worker: WorkerFactory, read_stderr: Callable[[], str]
+) -> None:
+    @app.job(retry=RetryPolicy(max_attempts=3, base_seconds=0.2, jitter=0))
+    async def send_mail() -> None:
+        raise ConnectionError("smtp said 451")
+
+    configure("json", "info")
+    async with worker():
+        await app.wait(await app.enqueue(send_mail), timeout=20)
+    lines = [line for line in map(json.loads, read_stderr().splitlines()) if line["event"] == "attempt failed"]
+    shown = [(each["level"], each["attempt"], each["max_attempts"], each["error"]) for each in lines]
+    assert shown == [("warning", number, 3, "ConnectionError: smtp said 451") for number in (1, 2, 3)]
+    assert [each.get("next_try_seconds", "none") for each in lines] == [0.2, 0.4, "none"]
+    assert all("stack" not in each for each in lines)
+
+
+def test_tracebacks_of_the_pool_of_the_driver_are_not_logged(read_stderr: Callable[[], str]) -> None:
+    configure("console", "info")
+    try:
+        raise OSError("refused")
+    except OSError:
+        logging.getLogger("asyncpg.pool").warning("Failed to restore the pool connection floor", exc_info=True)
+    assert read_stderr() == ""

@@ -99,7 +99,9 @@ class CrashingTenuto(Tenuto):
         CrashingDatabase.crash_point = CrashPoint(crash_at)
         vars(watchdog)["Database"] = CrashingDatabase  # the watchdog opens its own connection
 
-    async def connect(self, *, for_worker: bool = False, check_schema: bool = True) -> Database:
+    async def connect(
+        self, *, for_worker: bool = False, check_schema: bool = True, connect_seconds: float | None = None
+    ) -> Database:
         assert self.settings.database is not None
         database = await CrashingDatabase.open(self.settings.database, max_connections=20, generic_plans=for_worker)
         return database

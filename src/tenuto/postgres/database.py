@@ -13,6 +13,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
 from typing import Any, TypeAlias, TypeVar
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
@@ -114,8 +115,8 @@ class Database:
                 )
                 break
             except (*DRIVER_ERRORS, ValueError) as error:
-                problem = translate_driver_error(error)
-                if not isinstance(problem, Unavailable) or monotonic_seconds() > deadline:
+                problem = _name_address(translate_driver_error(error), error, url)
+                if not isinstance(problem, Unavailable) or monotonic_seconds() >= deadline:
                     raise problem from error
                 await asyncio.sleep(0.2)
         database = cls(url, pool, clock, behind_pooler=behind_pooler)
@@ -359,6 +360,29 @@ def _translate_server_error(error: asyncpg.PostgresError) -> StoreError | Invali
 
 def _connection_lost(error: BaseException) -> Unavailable:
     return Unavailable(f"lost the connection to the database: {error}", code="database.connection_lost")
+
+
+def describe_address(url: str) -> str:
+    """Return where a URL leads to, without login and password: ``db.example.org port 5432``."""
+    parts = urlsplit(url)
+    query = dict(parse_qsl(parts.query))
+    place = unquote(query.get("host") or parts.netloc.rpartition("@")[2]) or "the local machine"
+    host, colon, port = place.rpartition(":")
+    if colon and port.isdigit():
+        return f"{host.strip('[]')} port {port}"
+    return f"{place} port {query.get('port', 5432)}"
+
+
+def _name_address(problem: StoreError | Invalid, error: BaseException, url: str) -> StoreError | Invalid:
+    """Add the address to the error of a connection; not every event loop names it."""
+    address = describe_address(url)
+    if problem.code == "database.unreachable" and "no server listens" not in problem.message:
+        refused = isinstance(error, ConnectionRefusedError)
+        reason = (
+            f": no server listens on {address}" if refused else f" at {address}: {_connection_failure_reason(error)}"
+        )
+        problem.message = f"cannot connect to the database{reason}"
+    return problem
 
 
 def _connection_failure_reason(error: BaseException) -> str:

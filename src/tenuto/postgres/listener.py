@@ -58,7 +58,12 @@ class Listener:
             self.is_connected = False
             if not self._is_disconnected:  # log once per interruption
                 self._is_disconnected = True
-                log.warning("notification listener disconnected", channel=self._channel, error=reason)
+                log.warning(
+                    "notification listener disconnected",
+                    channel=self._channel,
+                    error=reason,
+                    consequence="polling instead, so tasks start later",
+                )
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))
             wait = min(wait * 2, 5.0)
 

@@ -64,7 +64,7 @@ class PollingLoop:
 
     async def _run(self) -> None:
         await wait_for_event(self._delay_seconds, self._wake_up)
-        await run_cycles(self._clear_and_run_cycle, self._wake_up, lambda: self._stopping, self._log)
+        await run_cycles(self._clear_and_run_cycle, self._wake_up, lambda: self._stopping, self._log, self.name)
 
     async def _clear_and_run_cycle(self) -> float:
         self._wake_up.clear()  # before the cycle: a notification that arrives during it must not be lost
@@ -78,9 +78,16 @@ class PollingLoop:
 
 
 async def run_cycles(
-    run_cycle: Callable[[], Awaitable[float]], wake_up: asyncio.Event, is_stopped: Callable[[], bool], log: Any
+    run_cycle: Callable[[], Awaitable[float]],
+    wake_up: asyncio.Event,
+    is_stopped: Callable[[], bool],
+    log: Any,
+    name: str,
 ) -> None:
-    """Run cycles until stopped. Each returns the seconds to wait for a wake-up. A failed cycle is repeated."""
+    """Run cycles until stopped. Each returns the seconds to wait for a wake-up. A failed cycle is repeated.
+
+    ``name`` names the loop in the log.
+    """
     failure_count = 0
     while not is_stopped():
         try:
@@ -90,9 +97,9 @@ async def run_cycles(
             failure_count += 1
             wait_seconds = min(0.2 * 2**failure_count, 10.0) * random.uniform(0.5, 1.0)
             if isinstance(error, StoreError):
-                log.warning("cycle failed", error=str(error), next_try_in=round(wait_seconds, 1))
+                log.warning("cycle failed", loop=name, error=str(error), next_try_seconds=round(wait_seconds, 1))
             else:
-                log.exception("cycle failed", next_try_in=round(wait_seconds, 1))
+                log.exception("cycle failed", loop=name, next_try_seconds=round(wait_seconds, 1))
         await wait_for_event(wait_seconds, wake_up)
 
 
@@ -124,7 +131,7 @@ async def retry_until_database_answers(
         except Unavailable as error:
             if is_stopped():
                 return False
-            log.warning("start postponed", error=str(error), next_try_in=retry_seconds)
+            log.warning("start postponed", error=str(error), next_try_seconds=retry_seconds)
         await asyncio.sleep(retry_seconds)
 
 

@@ -38,7 +38,7 @@ class ShutdownSignals:
 
     def __enter__(self) -> None:
         for number in _SHUTDOWN_SIGNALS:
-            self._loop.add_signal_handler(number, self.stop)
+            self._loop.add_signal_handler(number, self.stop, number.name)
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         for number in _SHUTDOWN_SIGNALS:
@@ -65,13 +65,14 @@ class ShutdownSignals:
         if self._signal_count:
             drain()
 
-    def stop(self) -> None:
-        """Handle a signal."""
+    def stop(self, signal_name: str | None = None) -> None:
+        """Handle a signal, or an error that ends the process."""
         self._signal_count += 1
         ready, first = self._handlers is not None, self._signal_count == 1
         grace_seconds = self._grace_seconds if ready and first else 0.0
         self._exit_timers.append(self._loop.call_later(grace_seconds + _SHUTDOWN_SECONDS, _exit_as_if_killed))
-        log.info("shutdown requested", mode=("drain" if first else "now") if ready else "before start")
+        mode = ("drain" if first else "now") if ready else "while waiting for the database"
+        log.info("shutdown requested", signal=signal_name, mode=mode, grace_seconds=grace_seconds)
         if self._handlers is not None:
             self._handlers[0 if first else 1]()
         elif self._starting is not None:

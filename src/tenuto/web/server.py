@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from ipaddress import ip_address
 from pathlib import Path
 
@@ -154,7 +155,8 @@ async def run_web_service(
                     continue
 
     try:
-        await processes.run_web(app.connect_for_services, app.settings, app.extension_registry, identity, serve)
+        connect = partial(app.connect_for_services, connect_seconds=0.0)
+        await processes.run_web(connect, app.settings, app.extension_registry, identity, serve)
     finally:
         await app.close()
 

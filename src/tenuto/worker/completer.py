@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from uuid import UUID
 
 from tenuto.clock import Clock, monotonic_seconds
@@ -22,6 +23,7 @@ from tenuto.ids import new_id
 from tenuto.jobs.attempts import Attempt
 from tenuto.lifecycle.completion import finish
 from tenuto.logs import Log
+from tenuto.model.dead_letters import error_summary
 from tenuto.model.tasks import Outcome, OutcomeStatus, Settlement, Task, error_json, settle
 from tenuto.observability.process_metrics import process_metrics
 from tenuto.postgres.database import Database, StatementTimeout
@@ -158,7 +160,9 @@ class Completer:
 
     def _report(self, settlements: Sequence[Settlement], written: set[UUID]) -> None:
         notable = process_metrics.record_outcomes(settlements, written)
-        _log_outcomes([s for s in settlements if s.task.id in written] if log.is_debug_enabled else notable)
+        _log_outcomes(
+            [s for s in settlements if s.task.id in written] if log.is_debug_enabled else notable, self._clock.now()
+        )
         if len(written) < len(settlements):
             for settlement in settlements:
                 task = settlement.task
@@ -261,19 +265,33 @@ def _abandon(settlements: Iterable[Settlement]) -> set[UUID]:
     return set()
 
 
-def _log_outcomes(settlements: Sequence[Settlement]) -> None:
-    """Log every failed attempt; other outcomes only at debug level."""
+def _log_outcomes(settlements: Sequence[Settlement], now: datetime) -> None:
+    """Log every failed attempt with its error and the next try; other outcomes only at debug level."""
     for settlement in settlements:
         outcome, is_retried = settlement.outcome, settlement.retry is not None
         failed = outcome.status in (OutcomeStatus.FAILED, OutcomeStatus.COMPLETED_WITH_ERROR)
-        write = log.debug if not failed else log.info if is_retried else log.warning
+        write = log.warning if failed else log.debug
         write(
             "attempt failed" if failed else "attempt ended" if outcome.deferral is None else "attempt deferred",
             **settlement.task.log_fields,
+            **(_failure_fields(settlement, now) if failed else {}),
             status=str(outcome.status),
             reason=None if outcome.reason is None else str(outcome.reason),
             retried=is_retried,
         )
+
+
+def _failure_fields(settlement: Settlement, now: datetime) -> dict[str, Any]:
+    """Return the error, how many attempts there are, and when the next one starts."""
+    fields: dict[str, Any] = {"max_attempts": settlement.task.policy.retry.max_attempts}
+    if settlement.outcome.error:
+        error = json.loads(settlement.outcome.error)
+        fields["error"] = error_summary(error)
+        if log.is_debug_enabled and error.get("stack"):
+            fields["stack"] = error["stack"]
+    if settlement.retry is not None:
+        fields["next_try_seconds"] = max(0.0, round((settlement.retry.run_at - now).total_seconds(), 1))
+    return fields
 
 
 def _is_success(outcome: Outcome) -> bool:

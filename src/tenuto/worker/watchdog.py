@@ -303,7 +303,11 @@ class Watchdog:
         now = await workers.record_heartbeat(database, self._worker_id)
         if now is None:
             self._declared_dead = True
-            log.error("worker declared dead by another process; its tasks are given up")
+            log.error(
+                "worker declared dead by another process",
+                reason="it was silent for longer than its lease, and its tasks went to other workers",
+                remedy="restart it",
+            )
             for attempt in list(self._held.values()):
                 attempt.stop(StopReason.LEASE_LOST)
             self._on_declared_dead()

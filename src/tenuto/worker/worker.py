@@ -131,7 +131,7 @@ class Worker:
             await self._completer.record_batch_successes(settlements, written)
 
         self._completer.start(complete, self._release)
-        await polling_loop.run_cycles(claim_and_start, self._wake, lambda: self.stopping, log)
+        await polling_loop.run_cycles(claim_and_start, self._wake, lambda: self.stopping, log, "tenuto-worker")
 
     # --- lifecycle ----------------------------------------------------------------------------------------------------
 
