@@ -327,7 +327,9 @@ async def why_schedule(call: Viewer, name: Name) -> Diagnosis:
     operation_id="schedules_preview",
     responses=describe({"runs": ["2031-05-05T01:00:00Z"]}, not_found="schedule.not_found"),
 )
-async def preview_schedule(call: Viewer, name: Name, count: Annotated[int, Query(ge=1, le=100)] = 10) -> Preview:
+async def preview_schedule(
+    call: Viewer, name: Name, count: Annotated[int, Query(ge=1, le=100, description="Number of runs, 1 to 100.")] = 10
+) -> Preview:
     """List the next runs of a schedule."""
     return Preview(runs=await call.app.schedules.next(name, count))
 
