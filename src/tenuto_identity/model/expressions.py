@@ -67,6 +67,7 @@ class Expression:
     """The outermost call is ``unique``: the result is a list of candidates."""
     uses_clock: bool
     _function: Callable[[EvaluationContext, Variables], Any]
+    _variables: Mapping[str, Kind]
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, Expression) and other.text == self.text
@@ -88,6 +89,24 @@ class Expression:
             failure.attach(self.text, {name: variables[name] for name in sorted(self.names)})
             raise failure from problem
         return functions.finish(context, result)
+
+    def terms(self) -> tuple[Expression, ...]:
+        """Return the conditions that ``and``, ``or`` and ``not`` combine, for explanations; itself if it is one."""
+        text = self.text.strip()
+        segments = [ast.get_source_segment(text, node) for node in _leaves(ast.parse(text, mode="eval").body)]
+        if len(segments) < 2:
+            return (self,)
+        return tuple(compile_expression(segment, self._variables) for segment in segments if segment)
+
+
+def _leaves(node: ast.expr) -> list[ast.expr]:
+    match node:
+        case ast.BoolOp():
+            return [leaf for value in node.values for leaf in _leaves(value)]
+        case ast.UnaryOp(op=ast.Not()):
+            return _leaves(node.operand)
+        case _:
+            return [node]
 
 
 def compile_expression(text: str, variables: Mapping[str, Kind], *, field: str | None = None) -> Expression:
@@ -120,6 +139,7 @@ def compile_expression(text: str, variables: Mapping[str, Kind], *, field: str |
         is_unique=isinstance(tree.body, ast.Call) and _called_name(tree.body) == "unique",
         uses_clock=translator.uses_clock,
         _function=function,
+        _variables=variables,
     )
 
 

@@ -80,6 +80,15 @@ def desired_values(
         if target.is_reference:
             if found := metaverse.references.get(mapping.source or "", frozenset()):
                 references[name] = found
+            add_if(
+                trace,
+                "desired",
+                system=rule.system,
+                rule=rule.name,
+                attribute=name,
+                source=mapping.source,
+                values=sorted(found),
+            )
             continue
         mapped = evaluate_mapping(
             mapping,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
 from tenuto_identity.model.explain import Trace, add_if
 from tenuto_identity.model.expressions import ExpressionFailed, RuleClock, Variables
@@ -42,5 +43,20 @@ def is_in_scope(rule: SyncRule, variables: Variables, now: datetime, *, trace: T
         inputs={name: variables[name] for name in sorted(rule.scope.names)},
         in_scope=evaluation.is_true,
         reevaluate_at=evaluation.reevaluate_at,
+        terms=_evaluate_terms(rule, variables, now) if trace is not None else (),
     )
     return ScopeResult(evaluation.is_true, evaluation.reevaluate_at)
+
+
+def _evaluate_terms(rule: SyncRule, variables: Variables, now: datetime) -> list[dict[str, Any]]:
+    """Evaluate the terms of a scope one by one, for explanations."""
+    assert rule.scope is not None
+    found: list[dict[str, Any]] = []
+    for term in rule.scope.terms():
+        inputs = {name: variables[name] for name in sorted(term.names)}
+        try:
+            result: Any = term.evaluate(variables, RuleClock(now, rule.zone)).value
+        except ExpressionFailed as error:
+            result = str(error)
+        found.append({"term": term.text, "inputs": inputs, "result": result})
+    return found
