@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
-
 from playwright.async_api import expect
 
 from tenuto.model.actors import Role
+from tests.support.waiting import eventually
 from tests.web.browser.conftest import Site
 
 
@@ -49,9 +48,11 @@ async def test_updates_keep_focus_selection_and_elements(site: Site) -> None:
           getSelection().selectAllChildren(document.querySelector("h1"));
         }"""
     )
-    async with asyncio.timeout(20):
-        while await page.evaluate("window.updates") < 3:
-            await asyncio.sleep(0.1)
+
+    async def has_updates() -> bool:
+        return bool(await page.evaluate("window.updates >= 3"))
+
+    await eventually(has_updates, 20)
     assert await page.evaluate("document.activeElement === window.kept && window.kept.isConnected")
     assert await page.evaluate("String(getSelection())") == "Talk"
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 
 from playwright.async_api import expect
 
 from tenuto.model.actors import Role
 from tests.support.proofs import times
+from tests.support.waiting import eventually
 from tests.web.browser.conftest import REFRESH, Site
 
 MORPH_PROPERTY = """
@@ -104,10 +104,10 @@ async def test_unchanged_parts_are_not_sent_again_and_change_nothing(site: Site)
             .observe(document.querySelector(".cols"), { subtree: true, childList: true, attributes: true });
         }"""
     )
-    for expected in (1, 2):
-        await page.evaluate(REFRESH)
-        while len(statuses) < expected:
-            await asyncio.sleep(0.05)
+    await page.evaluate(REFRESH)
+    await eventually(lambda: len(statuses) == 1)
+    await page.evaluate(REFRESH)
+    await eventually(lambda: len(statuses) == 2)
     assert statuses == [200, 304]
     assert await page.evaluate("window.mutations") == 0
 

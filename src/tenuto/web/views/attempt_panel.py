@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+from tenuto.app import Tenuto
 from tenuto.model.actors import Role
 from tenuto.presentation.work_views import progress_text
 from tenuto.store.activities import ActivityDetails
@@ -47,16 +48,34 @@ class AttemptPanel:
     frames: Sequence[Frame]
 
     @property
+    def topic(self) -> str:
+        """Topic of the log while it is shown and grows."""
+        return f"log:{self.activity.id}" if self.tab == "log" and self.is_open else ""
+
+    @property
     def is_open(self) -> bool:
         return self.activity.ended_at is None
 
 
-def make_panel(activity: ActivityDetails, tab: Tab | None) -> AttemptPanel:
-    """Return the panel of an attempt; the first tab is the error of a failed one, otherwise the log."""
+async def load_panel(app: Tenuto, activity: ActivityDetails, tab: Tab | None) -> AttemptPanel:
+    """Return the panel of an attempt; while it runs, with the log that its worker has sent so far."""
+    shown = choose_tab(activity, tab)
+    if shown == "log" and activity.ended_at is None and activity.started_at is not None:
+        activity = replace(activity, log=(await app.activity_log(activity.id)).text)
+    return make_panel(activity, shown)
+
+
+def choose_tab(activity: ActivityDetails, tab: Tab | None) -> Tab:
+    """Return the tab: the chosen one, else the error of a failed attempt, else the log."""
+    return tab or ("error" if activity.error and activity.ended_at else "log")
+
+
+def make_panel(activity: ActivityDetails, tab: Tab) -> AttemptPanel:
+    """Return the panel of an attempt."""
     error = activity.error if isinstance(activity.error, dict) else {}
     return AttemptPanel(
         activity,
-        tab or ("error" if error and activity.ended_at else "log"),
+        tab,
         read_progress(activity.progress) if activity.ended_at is None else None,
         parse_log(activity.log, activity.started_at or activity.claimed_at or activity.created_at),
         _document(activity.input),

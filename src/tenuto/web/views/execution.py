@@ -27,7 +27,7 @@ from tenuto.presentation.formatting import format_duration, one_line
 from tenuto.presentation.statuses import status_of
 from tenuto.web.drawing import SMALL_PERCENT, Scale, Wedge, draw_wedges
 from tenuto.web.page import PageRoute, PageView, Reader
-from tenuto.web.views.attempt_panel import AttemptPanel, Tab, make_panel, may_see_texts, read_progress
+from tenuto.web.views.attempt_panel import AttemptPanel, Tab, load_panel, may_see_texts, read_progress
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -237,7 +237,7 @@ async def _inspect(
     own_reasons = tuple(reason for reason in reasons if reason.task_id == row.step.task_id)
     panel = None
     if chosen is not None and (chosen.started_at is not None or chosen.ended_at is not None):
-        panel = make_panel(await app.activity(chosen.activity_id), tab)
+        panel = await load_panel(app, await app.activity(chosen.activity_id), tab)
     shown: Tab = tab or (panel.tab if panel is not None else "why" if own_reasons else "log")
     return Inspector(row, chosen, panel, shown, own_reasons, texts_allowed)
 

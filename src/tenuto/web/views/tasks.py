@@ -21,7 +21,7 @@ from tenuto.store.activities import ActivityDetails, ActivityRecord, TaskRecord
 from tenuto.store.step_checkpoints import ChainStepRecord
 from tenuto.web.filters import FilteredList, QuickFilter, load_filtered_list, read_filter
 from tenuto.web.page import PageRoute, PageView, Reader
-from tenuto.web.views.attempt_panel import AttemptPanel, Tab, make_panel, may_see_texts
+from tenuto.web.views.attempt_panel import AttemptPanel, Tab, load_panel, may_see_texts
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -191,7 +191,7 @@ async def load_task(app: Tenuto, task_id: UUID, number: int | None, tab: Tab | N
     state = "running" if last.state == "in_progress" else str(last.state)
     if is_open and state in ("queued", "scheduled") and last.attempt > 1:
         state = "retrying"
-    panel = make_panel(selected, tab or ("why" if reasons and selected.started_at is None else None))
+    panel = await load_panel(app, selected, tab or ("why" if reasons and selected.started_at is None else None))
     return TaskPage(
         task_id=task_id,
         attempts=[_attempt_row(each) for each in attempts],

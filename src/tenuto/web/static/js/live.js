@@ -17,6 +17,7 @@ export const serverNow = () => Date.now() + clockOffset;
 const stale = new Set();
 const tags = new Map();
 let source = null;
+let subscribed = "";
 let timer = 0;
 let isFetching = false;
 let gap = MIN_GAP_MS;
@@ -100,6 +101,7 @@ function apply(response, names, text) {
     const current = document.querySelector(`[data-part="${CSS.escape(target.dataset.part)}"]`);
     if (current && !holdNewRows(current, target)) morph(current, target);
   }
+  updateTopics();
   document.dispatchEvent(new CustomEvent("tenuto:updated"));
   return undefined;
 }
@@ -165,9 +167,19 @@ function showLogin() {
 
 // --- the stream -------------------------------------------------------------------------------------------------------
 
+const currentTopics = () => [...new Set(liveParts().flatMap((part) => part.dataset.live.split(" ")))].filter(Boolean).sort();
+
+/** After an update the page may show other objects: subscribe to their topics. */
+function updateTopics() {
+  if (!source || currentTopics().join() === subscribed) return;
+  stop();
+  start();
+}
+
 function start() {
-  const topics = [...new Set(liveParts().flatMap((part) => part.dataset.live.split(" ")))].filter(Boolean);
+  const topics = currentTopics();
   if (!topics.length || source || isPaused || document.hidden) return;
+  subscribed = topics.join();
   source = new EventSource(`${root.dataset.prefix}/api/v1/events?topics=${topics.map(encodeURIComponent).join(",")}`);
   source.onopen = () => {
     attempts = 0;
