@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tenuto.model.actors import Role
 from tests.api.conftest import ApiClient, assert_problem
 from tests.support.waiting import eventually
 
@@ -73,3 +74,15 @@ async def test_one_shots_and_audit_entries_are_filtered_by_query(service: ApiCli
     entries = await service.get_json("/api/v1/audit?q=action:one_shot+by:admin+at:>1h")
     assert [each["action"] for each in entries["items"]] == ["one_shot.create"] * 2
     assert (await service.get_json("/api/v1/audit/count?q=action:one_shot.create"))["count"] == 2
+
+
+async def test_viewer_searches_objects_and_reads_their_history(service: ApiClient) -> None:
+    await service.post("/api/v1/queues/mail/pause", json={"reason": "server down"})
+    hits = await service.get_json("/api/v1/search?q=mai", role=Role.VIEWER)
+    assert hits["items"] == [{"kind": "queue", "id": None, "name": "mail", "state": None}]
+    history = await service.get_json("/api/v1/history?target=queue:mail", role=Role.VIEWER)
+    [entry] = history["items"]
+    assert (entry["action"], entry["actor_name"], entry["reason"]) == ("queue.pause", "admin", "server down")
+    assert "source" not in entry
+    assert_problem(await service.get("/api/v1/history?target=secret:x"), 422, "history.target.invalid")
+    assert_problem(await service.get("/api/v1/search"), 422)

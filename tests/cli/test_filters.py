@@ -39,3 +39,13 @@ def test_every_filtered_list_has_a_count(shell: Shell) -> None:
     for words in ("execution", "task", "activity", "dead-letter", "batch", "audit", "once"):
         assert shell(words, "list", "--count").out == "0\n", words
         assert shell(words, "list", "--where", "id:01", "--count").out == "0\n", words
+
+
+def test_search_and_history_commands_print_what_they_found(shell: Shell) -> None:
+    shell("queue", "pause", "mail", "--reason", "server down")
+    (hit,) = shell("search", "mai", "-o", "json").json
+    assert (hit["kind"], hit["name"]) == ("queue", "mail")
+    assert shell("search", "nothing").err == "no matching objects\n"
+    (entry,) = shell("history", "queue:mail", "-o", "json").json
+    assert (entry["action"], entry["reason"]) == ("queue.pause", "server down")
+    assert shell("history", "mail", "-o", "json").error["code"] == "history.target.invalid"

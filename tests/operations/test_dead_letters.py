@@ -166,3 +166,21 @@ async def test_failures_of_one_kind_share_a_fingerprint_whatever_they_say(
         (kind,) = await failing.dead_letters.groups()
         assert kind.dead_letter_count == 3
         assert len(await failing.dead_letters.list(fingerprint=kind.fingerprint)) == 3
+
+
+async def test_groups_of_dead_letters_have_manifests_trend_and_last_resolution(
+    failing: Tenuto, worker: WorkerFactory
+) -> None:
+    failing.manifest("cake", failing.jobs.get_job("bake"), on_demand=True)
+    await failing.manifests.deploy()
+    async with worker():
+        first = await create_dead_letter(failing, flour=2)
+        await failing.acting_as(BEN).dead_letters.acknowledge(first.id, note="bought flour")
+        await create_dead_letter(failing, flour=1)
+        await failing.wait(await failing.manifests.enqueue("cake", {"flour": 2}), 10)
+    [group] = await failing.dead_letters.groups()
+    assert (group.dead_letter_count, list(group.manifests)) == (2, ["bread", "cake"])
+    assert (len(group.hourly_counts), group.hourly_counts[-1], sum(group.hourly_counts)) == (24, 3, 3)
+    last = group.last_resolution
+    assert last is not None
+    assert (last.id, last.state, last.resolved_by, last.note) == (first.id, "acknowledged", "Ben", "bought flour")

@@ -15,7 +15,7 @@ from tenuto.audit import checkpoints, verifier
 from tenuto.audit import keys as auditkeys
 from tenuto.audit.checkpoints import Checkpoint
 from tenuto.audit.verifier import Verification, VerifierCursor
-from tenuto.errors import Invalid, NotFound
+from tenuto.errors import Invalid, NotFound, quoted
 from tenuto.model import validation
 from tenuto.model.audit_chain import AuditKeys, SealedEntry
 from tenuto.model.filter_keys import AUDIT_KEYS
@@ -24,9 +24,14 @@ from tenuto.operations.listing import OpenDatabase, build_filter, check_instant,
 from tenuto.postgres.database import Database
 from tenuto.settings import Settings
 from tenuto.store.access import audit_log
-from tenuto.store.access.audit_log import AuditEntryRecord
+from tenuto.store.access.audit_log import AuditEntryRecord, HistoryEntry
 from tenuto.store.filter_sql import CappedCount
 
+HISTORY_KINDS = (
+    "task", "execution", "schedule", "manifest", "manifest_group", "batch", "dead_letter", "one_shot", "queue",
+    "worker", "operation",
+)  # fmt: skip
+"""Kinds of objects whose history every user may see; API keys, sessions and secrets are not among them."""
 _EXPORT_PAGE_SIZE = 500
 _MAX_UNSEALED_ENTRIES = 5000
 
@@ -91,6 +96,22 @@ class AuditLog:
         check_instant(until, field="until")
         filter = build_filter(AUDIT_KEYS, where, database.clock.now())
         return filter.where(by=actor, action=action, target=target).within("at", since, until)
+
+    async def history(self, target: str, *, below: UUID | None = None, limit: int = 50) -> Sequence[HistoryEntry]:
+        """List the changes of one object, newest first: who, when, what and why. ``target`` is such as ``queue:mail``.
+
+        Unlike `list`, it names no addresses and no values, and it is not for objects that only administrators see.
+        """
+        kind, colon, name = target.partition(":")
+        if not colon or kind not in HISTORY_KINDS:
+            raise Invalid(
+                f"target {quoted(target, 80)} does not name a kind of object",
+                code="history.target.invalid",
+                field="target",
+                remedy=f"write KIND:NAME or KIND:ID, with one of the kinds {', '.join(HISTORY_KINDS)}",
+            )
+        validation.check_label(name, field="target", limit=500)
+        return await audit_log.list_history(await self._open(), kind, name, below=below, limit=check_limit(limit))
 
     async def get(self, id: UUID) -> AuditEntryRecord:
         """Return an entry with its position in the chain and its seal."""

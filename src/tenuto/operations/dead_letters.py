@@ -33,6 +33,8 @@ from tenuto.store.batches import BatchLock
 from tenuto.store.dead_letters import DeadLetterDetails, DeadLetterRecord, FailureGroup, OpenDeadLetter
 from tenuto.store.filter_sql import CappedCount
 from tenuto.store.manifests import GroupSettings, NewRun, StoredManifest
+from tenuto.store.reports import failure_groups
+from tenuto.store.reports.failure_groups import FailureGroupDetails
 
 MakeInput = Callable[[StoredManifest], str]
 
@@ -83,9 +85,11 @@ class DeadLetters(OperationGroup):
 
     async def groups(
         self, *, manifest: str | None = None, batch: UUID | None = None, limit: int = 100
-    ) -> Sequence[FailureGroup]:
-        """Count open dead letters by kind of failure, most frequent first."""
-        return await dead_letters.list_failure_groups(await self._open(), manifest, batch, check_limit(limit))
+    ) -> Sequence[FailureGroupDetails]:
+        """Count open dead letters by kind of failure, most frequent first, with trend and last resolution."""
+        database = await self._open()
+        groups = await dead_letters.list_failure_groups(database, manifest, batch, check_limit(limit))
+        return await failure_groups.add_histories(database, groups, database.clock.now())
 
     async def summary(self, ids: Sequence[UUID], *, limit: int = 20) -> Sequence[FailureGroup]:
         """Count the selected dead letters by manifest and kind of failure."""

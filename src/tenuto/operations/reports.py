@@ -1,4 +1,4 @@
-"""Reports on the whole installation (``app.reports``): the overview, and series of ended attempts for charts."""
+"""Reports on the whole installation (``app.reports``): overview, search, and series of ended attempts for charts."""
 
 from __future__ import annotations
 
@@ -8,18 +8,26 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from tenuto.errors import Invalid, TenutoError, Unavailable
+from tenuto.model import validation
 from tenuto.model.operation_context import OperationCaller
 from tenuto.model.rollups import Dimension, RollupCounts, choose_buckets, floor_to_bucket, percentile
 from tenuto.model.tasks import parse_duration_seconds
 from tenuto.observability.cached_query import CachedQuery
+from tenuto.operations.listing import check_limit
 from tenuto.operations.operation import OpenDatabase, OperationGroup
 from tenuto.operations.overview import Overview, make_overview
 from tenuto.postgres.database import Database
-from tenuto.store import rollups
+from tenuto.store import activities, rollups
+from tenuto.store.reports import search
 from tenuto.store.reports.overview import load_overview_facts
+from tenuto.store.reports.search import SearchHit
 from tenuto.store.rollups import RollupRecord
 
 OVERVIEW_INTERVAL_SECONDS = 1.0
+MAX_HITS = 20
+"""Number of objects that a search returns."""
+MIN_ID_DIGITS = 4
+"""Shorter texts are searched as names only: most ids begin alike."""
 MAX_SERIES = 20
 """The busiest queues or names are returned one by one."""
 MIN_WINDOW, MAX_WINDOW = timedelta(minutes=1), timedelta(days=366)
@@ -78,6 +86,11 @@ class SeriesReport:
     """Number of further queues or names with attempts, beyond the busiest."""
 
 
+def _is_id_prefix(text: str) -> bool:
+    digits = text.replace("-", "").lower()
+    return MIN_ID_DIGITS <= len(digits) <= 32 and all(digit in "0123456789abcdef" for digit in digits)
+
+
 class Reports(OperationGroup):
     """Reports on the whole installation."""
 
@@ -98,6 +111,20 @@ class Reports(OperationGroup):
         raise Unavailable(
             "the database did not answer in time", code="database.statement_timeout", remedy="try again later"
         )
+
+    async def search(self, text: str, *, limit: int = MAX_HITS) -> Sequence[SearchHit]:
+        """Find objects by the beginning of their id, and schedules, manifests, queues, workers and jobs by their name.
+
+        At most 20 objects are returned, those with this id first, then whole names and beginnings of names.
+        """
+        validation.check_label(text.strip(), field="q", limit=200)
+        database, wanted = await self._open(), check_limit(limit, MAX_HITS)
+        hits: list[SearchHit] = []
+        if _is_id_prefix(text.strip()):
+            hits += await search.find_by_id(database, *activities.id_range_of_prefix(text.strip()), wanted)
+        if len(hits) < wanted:
+            hits += await search.find_by_name(database, text.strip(), wanted - len(hits))
+        return hits
 
     async def series(
         self,

@@ -312,6 +312,35 @@ def _manifest_names(kind: Any, _: datetime) -> str:
     return f"{kind.external_id}{more}"
 
 
+def _describe_resolution(group: Any) -> str | None:
+    last = group.last_resolution
+    if last is None:
+        return None
+    return f"{last.state} by {last.resolved_by}{f': {last.note}' if last.note else ''}"
+
+
+SEARCH_HITS = ResourceView(
+    "objects",
+    (
+        Column("kind", lambda hit: hit.kind.replace("_", " ")),
+        Column("name", "name", flexible=True),
+        Column("id", "id", "id"),
+        Column("state", "state", "state", drop=1),
+    ),
+    next_page={},
+)
+
+HISTORY = ResourceView(
+    "changes",
+    (
+        Column("time", "at", "instant"),
+        Column("actor", "actor_name"),
+        Column("action", "action"),
+        Column("reason", "reason", flexible=True),
+        Column("id", "id", "id", drop=1),
+    ),
+)
+
 FAILURE_GROUPS = ResourceView(
     "dead letters",
     (
@@ -321,6 +350,7 @@ FAILURE_GROUPS = ResourceView(
         Column("first", "first_at", "age", under="newest", label="first {}"),
         Column("newest", "last_at", "age"),
         Column("newest reason", "reason", "error", flexible=True),
+        Column("last resolved", _describe_resolution, under="newest reason", label="before: {}"),
     ),
     next_page={},
 )

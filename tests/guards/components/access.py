@@ -5,6 +5,12 @@ from __future__ import annotations
 from tests.guards.guard import Condition, Remove, Replace, guard
 
 GUARDS = (
+    guard(
+        "history.kind_of_object",
+        "The history of an object contains no changes of secrets or keys with the same name.",
+        Condition("$1::text IS NOT NULL"),
+        "operations/test_history.py::test_history_contains_only_changes_of_the_named_kind",
+    ),
     # --- access
     guard(
         "access.step_override",

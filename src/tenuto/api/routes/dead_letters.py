@@ -34,6 +34,7 @@ from tenuto.model.dead_letters import DeadLetterState
 from tenuto.model.filter_keys import DEAD_LETTER_KEYS
 from tenuto.model.filters import DEFAULT_WINDOW
 from tenuto.store.dead_letters import DeadLetterDetails, DeadLetterRecord, FailureGroup
+from tenuto.store.reports.failure_groups import FailureGroupDetails
 
 router = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"], route_class=ApiRoute)
 
@@ -54,6 +55,19 @@ GROUP = {
     "dead_letter_count": 41,
     "first_at": "2031-05-04T01:58:00Z",
     "last_at": "2031-05-04T02:00:00Z",
+}
+GROUP_DETAILS = {
+    **GROUP,
+    "manifests": ["invoices", "reminders"],
+    "hourly_counts": [*[0] * 22, 3, 38],
+    "last_resolution": {
+        "fingerprint": "5f2c8d31a9b04e77",
+        "id": EXAMPLE["id"],
+        "state": "retried",
+        "resolved_at": "2031-04-02T10:14:00Z",
+        "resolved_by": "ben",
+        "note": "the server was restarted",
+    },
 }
 INVALID_FILTER = "value.instant.no_utc_offset"
 MAX_SELECTED = 10_000
@@ -151,11 +165,12 @@ async def count_dead_letters(
     return await call.app.dead_letters.count(filter, state=None if state == "any" else state)
 
 
-@router.get("/groups", operation_id="dead_letters_groups", responses=describe({"items": [GROUP]}))
+@router.get("/groups", operation_id="dead_letters_groups", responses=describe({"items": [GROUP_DETAILS]}))
 async def dead_letter_groups(
     call: Viewer, manifest: TextFilter = None, batch: UUID | None = None, limit: Limit = 100
-) -> Items[FailureGroup]:
-    """List open dead letters grouped by failure, the most frequent first."""
+) -> Items[FailureGroupDetails]:
+    """List open dead letters grouped by failure, the most frequent first. Each group has the affected manifests, the
+    number of failures in each of the last 24 hours, and the last resolution of the same failure."""
     return Items(items=list(await call.app.dead_letters.groups(manifest=manifest, batch=batch, limit=limit)))
 
 

@@ -1,18 +1,22 @@
-"""``/api/v1/overview`` and ``/api/v1/series``: figures of the whole installation."""
+"""``/api/v1/overview``, ``/api/v1/series``, ``/api/v1/search`` and ``/api/v1/history``: the whole installation."""
 
 from __future__ import annotations
 
 from typing import Annotated
+from uuid import UUID
 
 from fastapi import APIRouter, Query
 
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, requires
-from tenuto.api.openapi import describe
+from tenuto.api.openapi import describe, describe_page
+from tenuto.api.paging import After, Items, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import TextFilter
 from tenuto.model.actors import Role
 from tenuto.operations.overview import Overview
-from tenuto.operations.reports import SeriesDivision, SeriesReport
+from tenuto.operations.reports import MAX_HITS, SeriesDivision, SeriesReport
+from tenuto.store.access.audit_log import HistoryEntry
+from tenuto.store.reports.search import SearchHit
 
 router = APIRouter(prefix="/api/v1", tags=["reports"], route_class=ApiRoute)
 
@@ -103,3 +107,50 @@ async def get_series(
     """Get how many attempts ended when, with outcomes, waits and durations. The series is divided into at most 120
     points; schedulers add ended attempts every 10 seconds."""
     return await call.app.reports.series(window, by=by, queue=queue, name=name)
+
+
+HIT = {
+    "kind": "execution",
+    "id": "01a1e30e-df3e-7536-8f11-1c7c02f1d0a1",
+    "name": "Nightly HR Sync",
+    "state": "failed",
+}
+CHANGE = {
+    "id": "01a1e30e-df3e-7536-8f11-1c7c02f1d0a1",
+    "at": "2031-05-04T02:00:00Z",
+    "actor_type": "user",
+    "actor_name": "ana",
+    "action": "queue.pause",
+    "reason": "server down",
+}
+
+
+@router.get("/search", operation_id="search", responses=describe({"items": [HIT]}, invalid="value.label.invalid"))
+async def search_objects(
+    call: Annotated[ApiCall, requires(Role.VIEWER, "search.read")],
+    q: Annotated[str, Query(min_length=1, max_length=200, description="Beginning of an id, or a part of a name.")],
+    limit: Annotated[int, Query(ge=1, le=MAX_HITS, description="Maximum number of objects.")] = MAX_HITS,
+) -> Items[SearchHit]:
+    """Find objects. Objects of every kind are found by the beginning of their id; schedules, manifests, queues, workers
+    and jobs also by their name."""
+    return Items(items=list(await call.app.reports.search(q, limit=limit)))
+
+
+@router.get(
+    "/history",
+    operation_id="history",
+    responses=describe_page(CHANGE, invalid=("history.target.invalid", "value.label.invalid")),
+)
+async def object_history(
+    call: Annotated[ApiCall, requires(Role.VIEWER, "history.read")],
+    target: Annotated[
+        str, Query(max_length=700, description="Kind and name or id of the object, such as `queue:mail`.")
+    ],
+    limit: Limit = 50,
+    after: After = None,
+) -> Page[HistoryEntry]:
+    """List the changes of one object, newest first: who, when, what and why. Addresses and values are in the audit log
+    only, which is for administrators."""
+    cursor = decode_cursor(after, UUID)
+    found = await call.app.audit.history(target, below=cursor[0] if cursor else None, limit=limit)
+    return make_page(found, limit, lambda each: (each.id,))

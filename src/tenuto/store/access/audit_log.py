@@ -41,7 +41,20 @@ class AuditEntryRecord:
     """The seal in hexadecimal digits."""
 
 
+@dataclass(frozen=True, slots=True)
+class HistoryEntry:
+    """One change of an object, as every user may see it."""
+
+    id: UUID
+    at: datetime
+    actor_type: str
+    actor_name: str
+    action: str
+    reason: str | None
+
+
 _ENTRIES = RowMapper(AuditEntryRecord, SQL.list_entries, SQL.load_entry)
+_HISTORY = RowMapper(HistoryEntry, SQL.list_history)
 _SEALED_ENTRIES = RowMapper(SealedEntry, SQL.load_unsealed_entries, SQL.list_unsealed_entries)
 
 
@@ -157,6 +170,13 @@ async def list_entries(
 ) -> list[AuditEntryRecord]:
     """Return audit entries, newest first."""
     return _ENTRIES.all(await database.fetch_all(*AUDIT.add_filter(SQL.list_entries, filter, below, limit)))
+
+
+async def list_history(
+    database: Database, kind: str, target: str, *, below: UUID | None, limit: int
+) -> list[HistoryEntry]:
+    """Return the changes of one object, newest first."""
+    return _HISTORY.all(await database.fetch_all(SQL.list_history, kind, target, below, limit))
 
 
 async def count_entries(database: Database, filter: Filter) -> CappedCount:

@@ -98,6 +98,16 @@ WHERE audit.id < coalesce($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
 ORDER BY audit.id DESC
 LIMIT $2;
 
+-- name: list_history
+-- Return the changes of one object, newest first, below a cursor, without addresses and values.
+SELECT id, at, actor_type, actor_name, action, reason
+FROM tenuto.audit
+WHERE target = $2
+  AND split_part(action, '.', 1) = $1 -- guard: history.kind_of_object
+  AND id < coalesce($3::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+ORDER BY id DESC
+LIMIT $4;
+
 -- name: count_entries
 -- Count audit entries that meet a filter, up to a limit.
 SELECT count(*) AS count
