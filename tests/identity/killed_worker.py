@@ -1,4 +1,4 @@
-"""A worker that ends itself at a crash point: ``python -m tests.identity.killed_worker URL HOME POINT COUNT``."""
+"""A worker that kills or stops itself at a crash point: ``killed_worker.py URL HOME POINT COUNT [SIGNAL]``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tenuto import Tenuto
 from tenuto_identity.runs.lifecycle import Run
 
 
-async def main(url: str, home: str, point: str, count: int) -> None:
+async def main(url: str, home: str, point: str, count: int, sent: str = "KILL") -> None:
     left = count
 
     def observe(reached: str) -> None:
@@ -19,7 +19,7 @@ async def main(url: str, home: str, point: str, count: int) -> None:
         if reached == point:
             left -= 1
             if left == 0:
-                os.kill(os.getpid(), signal.SIGKILL)
+                os.kill(os.getpid(), signal.Signals[f"SIG{sent}"])
 
     Run.observe = staticmethod(observe)
     async with Tenuto(url, home=home) as app, app.worker(lease_seconds=1.5, name="killed"):
@@ -28,4 +28,4 @@ async def main(url: str, home: str, point: str, count: int) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])))
+    asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5] if sys.argv[5:] else "KILL"))

@@ -123,7 +123,7 @@ class Site:
         self.hr.parent.mkdir(exist_ok=True)
         self.hr.write_text("\n".join((HEADER, *rows)) + "\n", encoding="utf-8")
 
-    def definitions(self, *, page_size: int | None = None, **parts: str) -> str:
+    def definitions(self, page_size: Any = None, **parts: str) -> str:
         """Return the definition file, with other parts and with a small page size if given."""
         page = f", page_size: {page_size}" if page_size else ""
         batch = f", batch_size: {page_size}" if page_size else ""

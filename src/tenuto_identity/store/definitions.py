@@ -160,7 +160,7 @@ async def load_definitions(connection: Connection) -> StoredDefinitions:
 
 async def lock_definitions(connection: Connection) -> int:
     """Lock all definitions against other changes; return the version of the rules."""
-    return int(await connection.fetchval(SQL.lock_definitions))  # guard: identity.definitions_lock
+    return int(await connection.fetchval(SQL.lock_definitions))
 
 
 async def raise_rules_version(connection: Connection) -> int:

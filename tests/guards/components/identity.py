@@ -39,6 +39,25 @@ GUARDS: tuple[Guard, ...] = (
         Replace("and not pending.uncertain", ""),
         f"{MODEL}/test_outbound.py::test_object_that_was_never_sent_is_removed_without_an_export",
     ),
+    # --- runs
+    guard(
+        "identity.run_fence",
+        "A page of an attempt whose run another attempt has taken over is not written.",
+        Condition("true"),
+        "identity/store/test_repository.py::test_page_of_an_attempt_with_a_smaller_fence_is_refused",
+    ),
+    guard(
+        "identity.mark_stamp",
+        "A mark that was set again since it was read is not deleted.",
+        Condition("true"),
+        "identity/store/test_repository.py::test_mark_that_is_set_again_since_it_was_read_stays",
+    ),
+    guard(
+        "identity.export_unchanged",
+        "A sync decides a page again if a pending export has changed since it was read.",
+        Condition("False"),
+        "identity/runs/test_run_lifecycle.py::test_export_that_is_claimed_while_a_page_is_decided_gets_queued_changes",
+    ),
     # --- matching
     guard(
         "identity.match_ambiguous",

@@ -1,0 +1,174 @@
+"""Life of a run: exclusion of other runs, cancellation at page borders, take-over, lost connections, conflicts."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from tenuto_identity.runs import lifecycle, sync_decisions, sync_run
+from tenuto_identity.runs.lifecycle import Run
+from tests.identity.site import ADA, Site, open_site
+from tests.support.waiting import eventually
+
+
+def people(count: int) -> list[str]:
+    return [f"{1000 + n},F{n},L{n},p{n}@example.org,Research,Fellow,,2020-01-01," for n in range(count)]
+
+
+async def test_cancelled_run_finishes_its_page_and_stores_no_watermark(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await site.apply(site.definitions(page_size=2))
+    site.ad.put_many("user", [(f"u{n:02}", {"cn": f"U{n}"}) for n in range(20)], address="cn=x,dc=ad,dc=test")
+    reached, may_continue = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    pages = 0
+
+    def observe(point: str) -> None:
+        nonlocal pages
+        pages += point == "import_page_written"
+        if pages == 4 and point == "import_page_written":
+            loop.call_soon_threadsafe(reached.set)
+            asyncio.run_coroutine_threadsafe(may_continue.wait(), loop).result(30)
+
+    monkeypatch.setattr(Run, "observe", staticmethod(observe))
+    execution = await site.fire("AD", "Full Import")
+    await asyncio.wait_for(reached.wait(), 30)
+    await site.app.executions.cancel(execution)
+    may_continue.set()
+    done = await site.finish(execution)
+    assert done.state == "cancelled"
+    assert await site.count("connector_objects") == 8, "the fourth page is committed, the fifth never begins"
+    assert await site.count("watermarks") == 0
+    assert await site.count("runs", "state = 'cancelled'") == 1
+    monkeypatch.setattr(Run, "observe", staticmethod(lambda point: None))
+    again = await site.run("AD", "Full Import")
+    assert (again.state, len(again.changes)) == ("completed", 12)
+
+
+async def test_second_run_of_a_system_waits_and_names_the_run_it_waits_for(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lifecycle, "WAIT_SECONDS", 0.2)
+    await site.apply(site.definitions())
+    database = await site.database()
+    await database.write_all(
+        "INSERT INTO tenuto_identity.runs (id, task_id, fence, system_number, profile, kind, rules_version, started_at,"
+        " initiator_type, initiator_name) VALUES (gen_random_uuid(), gen_random_uuid(), 1, 3, 'Full Sync', 'full_sync',"
+        " 1, now(), 'system', 'test')"
+    )
+    execution = await site.fire("HR", "Full Sync")
+
+    async def waiting() -> str | None:
+        found = await database.fetch_value("SELECT progress::text FROM tenuto.tasks WHERE execution_id = $1", execution)
+        return found if found and "waiting for the run" in found else None
+
+    assert "Full Sync of LDAP" in str(await eventually(waiting))
+    imported = await site.run("AD", "Full Import")
+    assert imported.state == "completed", "imports of other systems do not wait"
+    await database.write_all("UPDATE tenuto_identity.runs SET state = 'completed' WHERE initiator_name = 'test'")
+    assert (await site.finish(execution)).state == "completed"
+
+
+async def test_run_repeats_its_page_after_a_lost_connection(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    await site.apply(site.definitions(page_size=2))
+    site.write_hr(*people(10))
+    database = await site.database()
+    loop = asyncio.get_running_loop()
+    kill = (
+        "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'tenuto job'"
+        " AND state = 'idle in transaction'"
+    )
+    done: list[str] = []
+
+    def observe(point: str) -> None:
+        if point in ("import_page_written", "sync_page_written") and point not in done:
+            done.append(point)
+            asyncio.run_coroutine_threadsafe(database.write_all(kill), loop).result(30)
+
+    monkeypatch.setattr(Run, "observe", staticmethod(observe))
+    imported = await site.run("HR", "Full Import")
+    synced = await site.run("HR", "Full Sync")
+    assert (imported.state, imported.changes) == ("completed", ["Added"] * 10)
+    assert (synced.state, synced.changes) == ("completed", ["Projected"] * 10)
+    assert done == ["import_page_written", "sync_page_written"]
+
+
+async def test_export_that_is_claimed_while_a_page_is_decided_gets_queued_changes(
+    site: Site, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await site.apply(site.definitions())
+    site.write_hr(ADA)
+    await site.run("HR", "Full Import")
+    await site.run("HR", "Full Sync")
+    site.write_hr(ADA.replace("Director", "Countess"))
+    await site.run("HR", "Full Import")
+    decide = sync_decisions.decide_outbound
+    calls: list[int] = []
+
+    def claim_and_decide(*arguments: Any) -> None:
+        if not calls:
+            asyncio.run(_execute(url, "UPDATE tenuto_identity.pending_exports SET state = 'executing'"))
+        calls.append(1)
+        decide(*arguments)
+
+    monkeypatch.setattr(sync_run, "decide_outbound", claim_and_decide)
+    assert (await site.run("HR", "Delta Sync")).state == "completed"
+    assert len(calls) == 2
+    assert await site.count("pending_exports", "state = 'executing' AND queued_changes IS NOT NULL") == 2
+
+
+async def _execute(url: str, statement: str) -> None:
+    connection = await asyncpg.connect(url)
+    try:
+        await connection.execute(statement)
+    finally:
+        await connection.close()
+
+
+@pytest.mark.slow
+async def test_worker_that_continues_after_its_lease_was_lost_writes_nothing(url: str, tmp_path: Path) -> None:
+    async with open_site(url, tmp_path, has_worker=False) as site:
+        await site.apply(site.definitions(page_size=2))
+        site.write_hr(*people(10))
+        execution = await site.fire("HR", "Full Import")
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "tests.identity.killed_worker",
+            url,
+            str(tmp_path),
+            "import_page_committed",
+            "2",
+            "STOP",
+        )
+        try:
+            await eventually(lambda: site.count("connector_objects", "true"))
+
+            async def is_stopped() -> bool:
+                return "T" in Path(f"/proc/{process.pid}/stat").read_text().rsplit(")", 1)[1].split()[0]
+
+            await eventually(is_stopped)
+            async with site.app.worker(lease_seconds=1.5):
+                done = await site.finish(execution)
+                assert done.state == "completed"
+                database = await site.database()
+                query = "SELECT id, state, page, counts::text FROM tenuto_identity.runs ORDER BY id"
+                before = await database.fetch_all(query)
+                process.send_signal(signal.SIGCONT)
+                await site.run("AD", "Full Import")
+            after = await database.fetch_all(query)
+            assert after[: len(before)] == before
+            assert [row["state"] for row in before] == ["lost", "completed"]
+            assert await site.count("items") == 10
+        finally:
+            with suppress(ProcessLookupError):  # it ends itself when it finds its lease lost
+                process.kill()
+            await process.wait()
