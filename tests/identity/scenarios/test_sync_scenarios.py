@@ -16,8 +16,8 @@ async def identities(site: Site) -> dict[str, dict[str, Any]]:
     return {each["employee_id"][0]: each for each in found if "employee_id" in each}
 
 
-async def change_rules(site: Site, change: Any, **parts: str) -> None:
-    whole = yaml.safe_load(site.definitions(**parts))
+async def change_rules(site: Site, change: Any) -> None:
+    whole = yaml.safe_load(site.definitions())
     change(whole)
     await site.apply(yaml.safe_dump(whole))
 
