@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from tenuto.errors import TenutoError
     from tenuto.jobs.chains import stop
     from tenuto.jobs.context import Context, PermanentFailure, RetryLater
+    from tenuto.jobs.enqueued import Enqueued
     from tenuto.jobs.registry import Job
     from tenuto.model.actors import Actor
     from tenuto.model.manifests import Manifest
@@ -20,17 +21,18 @@ if TYPE_CHECKING:
     from tenuto.model.steps import Step
     from tenuto.model.triggers import Trigger, at, cron, every, manual
     from tenuto.operations.batches import Batch
-    from tenuto.operations.tasks import Enqueued
+    from tenuto.operations.tasks import Record
 
 _MODULES = {
     "Actor": "tenuto.model.actors",
     "Batch": "tenuto.operations.batches",
     "Context": "tenuto.jobs.context",
-    "Enqueued": "tenuto.operations.tasks",
+    "Enqueued": "tenuto.jobs.enqueued",
     "Job": "tenuto.jobs.registry",
     "Manifest": "tenuto.model.manifests",
     "Misfire": "tenuto.model.schedules",
     "PermanentFailure": "tenuto.jobs.context",
+    "Record": "tenuto.operations.tasks",
     "RetryLater": "tenuto.jobs.context",
     "RetryPolicy": "tenuto.model.policies",
     "ScheduleDefinition": "tenuto.model.schedules",
@@ -54,6 +56,7 @@ __all__ = [
     "Manifest",
     "Misfire",
     "PermanentFailure",
+    "Record",
     "RetryLater",
     "RetryPolicy",
     "ScheduleDefinition",

@@ -25,7 +25,7 @@ from tenuto.extension import Extension, ExtensionServices
 from tenuto.extension_registry import ExtensionRegistry
 from tenuto.extension_schemas import ExtensionSchemas
 from tenuto.jobs.context import current_context
-from tenuto.jobs.registry import JobRegistry
+from tenuto.jobs.registry import JobEnqueuer, JobRegistry
 from tenuto.jobs.step_kind import StepKind
 from tenuto.model.actors import Actor
 from tenuto.model.findings import Finding
@@ -202,6 +202,9 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
     def _current_actor(self) -> Actor:
         context = current_context.get()
         return self._actor if context is None else context.initiator
+
+    def _job_enqueuer(self) -> JobEnqueuer:
+        return self.enqueue
 
     def _database_now(self) -> datetime | None:
         return self._connections.now()

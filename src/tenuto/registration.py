@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
-from typing import Any, Literal, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Concatenate, Literal, ParamSpec, Protocol, TypedDict, TypeVar, Unpack, cast, overload
 
 from tenuto.errors import Invalid
 from tenuto.jobs.chains import Chain
-from tenuto.jobs.registry import Job, JobRegistry, TaskOptions
+from tenuto.jobs.context import Context
+from tenuto.jobs.registry import Job, JobEnqueuer, JobRegistry, JobWithContext, TaskOptions, job_class
 from tenuto.model import validation
 from tenuto.model.actors import Actor
 from tenuto.model.manifests import Manifest
@@ -40,6 +41,16 @@ class ChainOptions(TypedDict, total=False):
     version: str | None
 
 
+class JobDecorator(Protocol):
+    """Turns a function into a job. A first parameter `Context` is not part of the input."""
+
+    @overload
+    def __call__(self, function: Callable[Concatenate[Context, P], R], /) -> JobWithContext[P, R]: ...
+
+    @overload
+    def __call__(self, function: Callable[P, R], /) -> Job[P, R]: ...
+
+
 class Registration:
     """The methods of an app that register jobs and declare definitions."""
 
@@ -48,6 +59,13 @@ class Registration:
     manifests: Manifests
     _actor: Actor
     _drivers: dict[str, ScriptDriver]
+
+    def _job_enqueuer(self) -> JobEnqueuer:
+        """Return what `Job.enqueue` calls."""
+        raise NotImplementedError
+
+    @overload
+    def job(self, function: Callable[Concatenate[Context, P], R], /) -> JobWithContext[P, R]: ...
 
     @overload
     def job(self, function: Callable[P, R], /) -> Job[P, R]: ...
@@ -70,11 +88,11 @@ class Registration:
         isolated: bool = False,
         tags: Iterable[str] = (),
         version: str | None = None,
-    ) -> Callable[[Callable[P, R]], Job[P, R]]: ...
+    ) -> JobDecorator: ...
 
     def job(
         self,
-        function: Callable[P, R] | None = None,
+        function: Callable[..., Any] | None = None,
         /,
         *,
         name: str | None = None,
@@ -89,7 +107,7 @@ class Registration:
         isolated: bool = False,
         tags: Iterable[str] = (),
         version: str | None = None,
-    ) -> Job[P, R] | Callable[[Callable[P, R]], Job[P, R]]:
+    ) -> Job[..., Any] | JobDecorator:
         """Register a function as a job.
 
         ``max_attempts`` (default 3) is short for ``retry=RetryPolicy(max_attempts=…)``; give only one of them.
@@ -101,17 +119,18 @@ class Registration:
             resolve_retry_policy(max_attempts, retry), parse_duration_seconds(timeout, field="timeout"), on_lost
         )
 
-        def register(function: Callable[P, R]) -> Job[P, R]:
+        def register(function: Callable[..., Any], /) -> Job[..., Any]:
             job_name = name or function.__name__
             key = limit_key or (f"job:{job_name}" if limit is not None else None)
             options = TaskOptions(
                 queue=queue, priority=priority, limit_key=key, limit=limit, tags=tuple(validation.check_tags(tags))
             )
-            job = Job(function, job_name, policy, options, isolated=isolated, version=version)
+            job = job_class(function)(function, job_name, policy, options, isolated=isolated, version=version)
+            job.enqueuer = self._job_enqueuer()
             self.jobs.add_job(job)
             return job
 
-        return register if function is None else register(function)
+        return cast(JobDecorator, register) if function is None else register(function)
 
     def register_driver(self, name: str, driver: ScriptDriver) -> None:
         """Register a driver that runs SQL scripts on other kinds of databases.
@@ -152,7 +171,8 @@ class Registration:
         """
         if unknown := options.keys() - ChainOptions.__optional_keys__:
             raise Invalid(f"a chain has no option {min(unknown)!r}", code="chain.option.unknown", field="chain")
-        return self.job(name=name, **options)(Chain(name, steps).as_function())
+        job: Job[..., Any] = self.job(name=name, **options)(Chain(name, steps).as_function())
+        return job
 
     def manifest(
         self,

@@ -106,8 +106,8 @@ REQUESTS = [
     *(Case("B59", "GET", f"{path}?after=(SELECT 1)", {}, (422,)) for path in LISTS),
     *(Case("B59", "GET", f"{path}?after=WyJ4Il0", {}, (200, 422)) for path in LISTS),
     *(Case("B59", "GET", f"{path}?after=W10", {}, (422,)) for path in LISTS),
-    Case("B62", "POST", TASKS, raw_body('{"job":"double","input":{"n":1},"key":"a\\u0000b"}'), (422,)),
-    Case("B62", "POST", TASKS, raw_body('{"job":"double","input":{"n":1},"key":"\\ud800"}'), (422,)),
+    Case("B62", "POST", TASKS, raw_body('{"job":"double","input":{"n":1},"unique_key":"a\\u0000b"}'), (422,)),
+    Case("B62", "POST", TASKS, raw_body('{"job":"double","input":{"n":1},"unique_key":"\\ud800"}'), (422,)),
     Case("B62", "POST", TASKS, raw_body('{"job":"mail/send","input":{"to":"\\ud800"}}'), (422,)),
     Case("B62", "POST", TASKS, raw_body(b'{"job":"\xff"}'), (400,)),
     Case("B62", "GET", f"{SCHEDULES}/%00", {}, (400,)),
@@ -236,7 +236,7 @@ async def test_api_stores_and_shows_hostile_text_unchanged(client: ApiClient) ->
             assert shown.headers["content-type"] == "application/json"
             found = await client.get_json(SCHEDULES, params={"search": name})
             assert [each["name"] for each in found["items"]] == [name], "a wildcard matched other names"
-        task = {"job": "mail/send", "input": {"to": text}, "key": name}
+        task = {"job": "mail/send", "input": {"to": text}, "unique_key": name}
         asked = await client.post(TASKS, json={**task, "tags": [text]})
         if not is_visible:
             assert assert_problem(asked, 422)["errors"][0]["field"] == "tags"

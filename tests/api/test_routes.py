@@ -121,7 +121,7 @@ async def _find_ended(service: ApiClient, path: str) -> Any:
 
 
 async def test_task_routes_enqueue_show_and_cancel(service: ApiClient) -> None:
-    new_task = {"job": "double", "input": {"n": 4}, "key": "four", "delay": "1h", "tags": ["t"], "priority": 5}
+    new_task = {"job": "double", "input": {"n": 4}, "unique_key": "four", "delay": "1h", "tags": ["t"], "priority": 5}
     created = await service.post("/api/v1/tasks", role=Role.OPERATOR, json=new_task)
     assert (created.status_code, created.json()["created"]) == (202, True), created.text
     path, id = created.headers["location"], created.json()["id"]

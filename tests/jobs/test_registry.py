@@ -369,14 +369,14 @@ def test_using_returns_a_job_with_other_options(app: Tenuto) -> None:
     @app.job(queue="oven", tags=["a"])
     def bake() -> None: ...
 
-    other = bake.using(priority=9, tags=["b", "c"], key="k", delay=timedelta(hours=1))
-    assert (other.options.queue, other.options.priority, other.options.tags, other.options.key) == (
+    other = bake.using(priority=9, tags=["b", "c"], unique_key="k", delay=timedelta(hours=1))
+    assert (other.options.queue, other.options.priority, other.options.tags, other.options.unique_key) == (
         "oven",
         9,
         ("b", "c"),
         "k",
     )
-    assert (bake.options.priority, bake.options.tags, bake.options.key) == (0, ("a",), None)
+    assert (bake.options.priority, bake.options.tags, bake.options.unique_key) == (0, ("a",), None)
     assert other.name == bake.name
     assert app.jobs.jobs_by_name == {"bake": bake}
 
@@ -386,7 +386,7 @@ def test_using_rejects_unknown_options(app: Tenuto) -> None:
     def bake() -> None: ...
 
     with raises_code("job.option.unknown") as caught:
-        bake.using(prio=9)
+        bake.using(prio=9)  # type: ignore[call-arg]
     assert "priority" in (caught.value.remedy or "")
 
 

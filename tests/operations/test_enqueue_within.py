@@ -153,7 +153,13 @@ async def test_enqueue_within_keeps_options_and_audit_entry(
 ) -> None:
     ship, later = make_job(app), datetime(2100, 1, 1, tzinfo=UTC)
     job = ship.using(
-        queue="mail", priority=7, run_at=later, key="order 1: 100 %", limit_key="key", limit=2, tags=["a", 'b"\\,{}']
+        queue="mail",
+        priority=7,
+        run_at=later,
+        unique_key="order 1: 100 %",
+        limit_key="key",
+        limit=2,
+        tags=["a", 'b"\\,{}'],
     )
     async with open_caller(url) as (connection, _, commit, _roll_back):
         task = await app.acting_as(Actor.user("ana")).enqueue_within(connection, job, 1)
@@ -239,13 +245,13 @@ async def test_enqueue_within_sync_transaction_needs_no_event_loop(
 ) -> None:
     ship = make_job(app)
 
-    def place_orders() -> tuple[Enqueued, Enqueued]:
+    def place_orders() -> tuple[Enqueued[Any], Enqueued[Any]]:
         with pytest.raises(RuntimeError):
             asyncio.get_running_loop()
         for connection, execute, commit, roll_back in open_caller(url):
             execute("INSERT INTO public.orders VALUES (1)")
-            kept = app.enqueue_within(connection, ship.using(key="first"), 1)
-            again = app.enqueue_within(connection, ship.using(key="first"), 1)
+            kept = app.enqueue_within(connection, ship.using(unique_key="first"), 1)
+            again = app.enqueue_within(connection, ship.using(unique_key="first"), 1)
             assert again == Enqueued(kept.id, created=False)
             commit()
             execute("INSERT INTO public.orders VALUES (2)")

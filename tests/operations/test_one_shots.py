@@ -164,7 +164,7 @@ async def test_app_once_creates_a_one_shot_of_a_job_with_arguments(jobs: Tenuto)
     assert (status.exec_at, status.input) == (
         datetime(2056, 11, 16, 4, 0, tzinfo=UTC), {"loaves": 2, "oven": "big"},
     )  # fmt: skip
-    keyed = [await jobs.once(bake.using(key="friday"), 1, at=FAR) for _ in range(2)]
+    keyed = [await jobs.once(bake.using(unique_key="friday"), 1, at=FAR) for _ in range(2)]
     assert keyed[0].id == keyed[1].id
     assert [each.created for each in keyed] == [True, False]
     with raises_code("one_shot.exec_at.no_utc_offset", Invalid):

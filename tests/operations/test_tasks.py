@@ -70,8 +70,8 @@ async def test_enqueue_within_with_same_key_creates_one_task(
     async def ship(order: int) -> None: ...
 
     async with caller_connection.transaction():
-        first = await app.enqueue_within(caller_connection, ship.using(key="order 17"), 17)
-        second = await app.enqueue_within(caller_connection, ship.using(key="order 17"), 17)
+        first = await app.enqueue_within(caller_connection, ship.using(unique_key="order 17"), 17)
+        second = await app.enqueue_within(caller_connection, ship.using(unique_key="order 17"), 17)
     assert (first.created, second.created) == (True, False)
     assert first.id == second.id
     assert len(await app.tasks()) == 1
@@ -81,9 +81,11 @@ async def test_enqueue_with_key_in_use_returns_the_existing_task(app: Tenuto) ->
     @app.job
     async def ship(order: int) -> None: ...
 
-    first = await app.enqueue(ship.using(key="order 17"), 17)
-    assert await app.enqueue(ship.using(key="order 17"), 17) == Enqueued(first.id, created=False)
-    assert await app.enqueue_json(ship.using(key="order 17"), '{"order": 17}') == Enqueued(first.id, created=False)
+    first = await app.enqueue(ship.using(unique_key="order 17"), 17)
+    assert await app.enqueue(ship.using(unique_key="order 17"), 17) == Enqueued(first.id, created=False)
+    assert await app.enqueue_json(ship.using(unique_key="order 17"), '{"order": 17}') == Enqueued(
+        first.id, created=False
+    )
 
 
 async def test_enqueue_creates_a_task_if_the_owner_of_its_key_ends_concurrently(app: Tenuto, url: str) -> None:
@@ -95,8 +97,8 @@ async def test_enqueue_creates_a_task_if_the_owner_of_its_key_ends_concurrently(
         other = await asyncpg.connect(url)
         transaction = other.transaction()
         await transaction.start()
-        first = await app.enqueue_within(other, ship.using(key="order 17"), 17)
-        second = asyncio.create_task(app.enqueue(ship.using(key="order 17"), 17))
+        first = await app.enqueue_within(other, ship.using(unique_key="order 17"), 17)
+        second = asyncio.create_task(app.enqueue(ship.using(unique_key="order 17"), 17))
         waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND datname = current_database()"
 
         async def blocked(query: str = waits) -> bool:
@@ -138,7 +140,7 @@ async def test_enqueue_many_keeps_the_chunks_before_an_invalid_input(app: Tenuto
     (counted,) = await app.queues()
     assert counted.queued_count == 2502 + 1000
     with pytest.raises(Invalid) as refusal:
-        await app.enqueue_many(ship.using(key="k"), [1, 2])
+        await app.enqueue_many(ship.using(unique_key="k"), [1, 2])
     assert (refusal.value.code, refusal.value.field) == ("task.key.not_allowed", "key")
 
 
@@ -147,10 +149,10 @@ async def test_enqueue_many_keeps_the_chunks_before_an_invalid_input(app: Tenuto
     [
         ({"queue": "a b"}, "queue"),
         ({"priority": 5000}, "priority"),
-        ({"key": ""}, "unique_key"),
-        ({"key": "x" * 201}, "unique_key"),
-        ({"key": "a\x00"}, "unique_key"),
-        ({"key": 5}, "unique_key"),
+        ({"unique_key": ""}, "unique_key"),
+        ({"unique_key": "x" * 201}, "unique_key"),
+        ({"unique_key": "a\x00"}, "unique_key"),
+        ({"unique_key": 5}, "unique_key"),
         ({"limit": 3}, "limit"),
         ({"limit_key": "gas", "limit": "three"}, "limit"),
         ({"tags": [str(n) for n in range(10_000)]}, "tags"),
@@ -164,7 +166,7 @@ async def test_enqueue_with_invalid_options_stores_nothing(options: dict[str, An
     for enqueue in (lambda: app.enqueue(ship.using(**options)), lambda: app.enqueue_many(ship.using(**options), [{}])):
         with pytest.raises(Invalid) as refusal:
             await enqueue()
-        assert field.removeprefix("unique_") in str(refusal.value.field)
+        assert field in str(refusal.value.field)
     assert await app.tasks() == []
 
 
@@ -177,7 +179,9 @@ async def test_task_keeps_text_that_looks_like_sql_or_markup(app: Tenuto, worker
         return text
 
     async with worker():
-        task = await app.enqueue(echo.using(key=nasty[:200], tags=[nasty[:60]], correlation_id=nasty[:200]), nasty)
+        task = await app.enqueue(
+            echo.using(unique_key=nasty[:200], tags=[nasty[:60]], correlation_id=nasty[:200]), nasty
+        )
         record = await app.wait(task, timeout=10)
     assert (record.output, record.input) == (nasty, {"text": nasty})
     assert (record.tags, record.correlation_id) == ([nasty[:60]], nasty[:200])

@@ -68,10 +68,10 @@ async def test_enqueue_with_key_reports_creation_despite_a_lost_reply(
 ) -> None:
     proxy.lose_reply(SQL.enqueue_task)
 
-    enqueued = await proxied_app.enqueue(jobs.touch.using(key="only one"), 1)
+    enqueued = await proxied_app.enqueue(jobs.touch.using(unique_key="only one"), 1)
 
     assert enqueued.created
-    assert (await proxied_app.enqueue(jobs.touch.using(key="only one"), 1)).id == enqueued.id
+    assert (await proxied_app.enqueue(jobs.touch.using(unique_key="only one"), 1)).id == enqueued.id
     assert await count_rows(db) == 1
 
 
@@ -87,7 +87,7 @@ async def test_task_that_ended_before_its_lost_reply_was_noticed_is_not_created_
 
     proxy.lose_reply(SQL.enqueue_task)
     proxy.after_loss = finish_it
-    enqueued = await proxied_app.enqueue(jobs.touch.using(key=key), 1)
+    enqueued = await proxied_app.enqueue(jobs.touch.using(unique_key=key), 1)
 
     assert enqueued.created
     assert await count_rows(db) == 0

@@ -34,7 +34,7 @@ async def test_eight_concurrent_enqueues_with_one_key_create_one_task(
     async with AsyncExitStack() as stack:
         apps = [await stack.enter_async_context(Tenuto(url, home=tmp_path)) for _ in range(8)]
         for number in range(ROUNDS):
-            job = jobs.touch.using(key=f"key {number}")
+            job = jobs.touch.using(unique_key=f"key {number}")
             gate = asyncio.Barrier(8)
 
             async def ask(app: Tenuto, job: jobs.AnyJob = job, gate: asyncio.Barrier = gate) -> tuple[UUID, bool]:
@@ -52,7 +52,7 @@ async def test_key_released_during_an_enqueue_loses_no_task(
     db: Database, proxy: Proxy, tmp_path: Path, register_worker: RegisterWorker
 ) -> None:
     worker_id = await register_worker()
-    job = jobs.touch.using(key="a key")
+    job = jobs.touch.using(unique_key="a key")
     async with Tenuto(proxy.url, home=tmp_path) as app:
         first = await app.enqueue(job, 1)
         (task,) = await claim(db, worker_id)
@@ -71,7 +71,7 @@ async def test_key_released_during_an_enqueue_loses_no_task(
 async def test_key_used_twice_in_one_caller_transaction_creates_one_task(
     app: Tenuto, url: str, observer: Observer
 ) -> None:
-    job = jobs.touch.using(key="a key")
+    job = jobs.touch.using(unique_key="a key")
     connection = await asyncpg.connect(url)
     async with connection.transaction():
         first = await app.enqueue_within(connection, job, 1)

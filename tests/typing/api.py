@@ -46,7 +46,7 @@ async def use(ctx: Context) -> None:
     coroutine: Coroutine[Any, Any, str] = ship(Order(1), ctx)
     coroutine.close()
     task = await app.enqueue(ship.using(priority=9, delay=timedelta(hours=1)), Order(1), fast=True)
-    assert_type(task, Enqueued)
+    assert_type(task, Enqueued[str])
     assert_type(task.id, UUID)
     assert_type(await app.enqueue_many(double, range(10)), int)
     record = await app.wait(task, timeout=10)
@@ -62,7 +62,7 @@ async def use(ctx: Context) -> None:
 
 def use_blocking() -> None:
     with Portal(app) as portal:
-        assert_type(portal.run(app.enqueue(double, 3)), Enqueued)
+        assert_type(portal.run(app.enqueue(double, 3)), Enqueued[int])
 
 
 app.job(timeout=object())  # type: ignore[call-overload]

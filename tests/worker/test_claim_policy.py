@@ -14,6 +14,7 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.errors import Unavailable
+from tenuto.jobs.registry import TaskOptionValues
 from tenuto.store import tasks as store
 from tenuto.store.tasks import PromotionResult
 from tenuto.worker.claim_policy import ClaimPolicy, ClaimState
@@ -177,7 +178,7 @@ async def test_worker_repeats_a_failed_cycle_before_the_next_poll(
     async with worker() as one:
         await eventually(lambda: is_idle(one))
         armed.set()
-        options = {"delay": 0.3} if statement == "promote_due_tasks" else {}
+        options: TaskOptionValues = {"delay": 0.3} if statement == "promote_due_tasks" else {}
         record = await app.wait(await app.enqueue(bake.using(**options)), timeout=10)
         assert failed.is_set()
     assert record.output == 7

@@ -48,7 +48,8 @@ async def test_an_outcome_that_cannot_be_stored_whole_is_stored_bare(
     assert (record.state, record.final) == ("completed" if how == "returns" else "failed", True)
     assert record.error["type"] == "tenuto.NotStored"
     assert "could not be stored" in record.error["message"]
-    assert (record.output, record.log, record.progress) == (None, None, None)
+    output: Any = record.output  # typed as the result of a success
+    assert (output, record.log, record.progress) == (None, None, None)
     assert record.ended_at is not None
 
 

@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from tenuto import Actor, Context, Job, Tenuto
-from tenuto.operations.tasks import Enqueued
+from tenuto.jobs.enqueued import Enqueued
 from tests.support import isolated_jobs
 from tests.support.errors import raises_code
 from tests.support.known_values import known
@@ -288,14 +288,14 @@ async def test_ended_task_is_not_open(app: Tenuto, worker: WorkerFactory) -> Non
         await asyncio.to_thread(go_on.wait)
 
     async with worker():
-        task = await app.enqueue(bake.using(key="order 17"))
-        again = await app.enqueue(bake.using(key="order 17", delay=timedelta(hours=1)))
+        task = await app.enqueue(bake.using(unique_key="order 17"))
+        again = await app.enqueue(bake.using(unique_key="order 17", delay=timedelta(hours=1)))
         assert (again.id, again.created) == (task.id, False)
         go_on.set()
         await app.wait(task, timeout=10)
         with raises_code("task.not_found"):
             await app.task(task.id)
-        new = await app.enqueue(bake.using(key="order 17"))
+        new = await app.enqueue(bake.using(unique_key="order 17"))
         assert new.created
         assert new.id != task.id
 
@@ -311,7 +311,7 @@ async def test_locked_task_row_does_not_stop_renewal_of_other_leases(
         await asyncio.to_thread(go_on.wait)
         return number
 
-    async def lease_of(task: Enqueued) -> datetime:
+    async def lease_of(task: Enqueued[Any]) -> datetime:
         (row,) = await sql("SELECT lease_until FROM tenuto.tasks WHERE id = $1", task.id)
         lease: datetime = row["lease_until"]
         return lease

@@ -10,11 +10,11 @@ import dataclasses
 import inspect
 import json
 import typing
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from difflib import get_close_matches
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, overload
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, TypeAdapter
@@ -22,6 +22,7 @@ from pydantic_core import PydanticSerializationError
 
 from tenuto.errors import Invalid, UnknownJob
 from tenuto.jobs.context import MAX_DELAY, Context
+from tenuto.jobs.enqueued import Enqueued
 from tenuto.jobs.step_kind import StepKind
 from tenuto.model import validation
 from tenuto.model.known_handlers import KnownHandlers
@@ -30,7 +31,8 @@ from tenuto.model.steps import not_a_job_error
 from tenuto.model.tasks import check_task_options, parse_duration_seconds, parse_instant
 
 P = ParamSpec("P")
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +43,7 @@ class TaskOptions:
     priority: int = 0
     run_at: datetime | None = None
     delay: timedelta | None = None
-    key: str | None = None
+    unique_key: str | None = None
     limit_key: str | None = None
     limit: int | None = None
     tags: tuple[str, ...] = ()
@@ -49,9 +51,29 @@ class TaskOptions:
 
     def __post_init__(self) -> None:
         check_task_options(
-            self.queue, self.priority, self.run_at, self.key, self.limit_key, self.limit, self.correlation_id
+            self.queue, self.priority, self.run_at, self.unique_key, self.limit_key, self.limit, self.correlation_id
         )
         object.__setattr__(self, "tags", tuple(validation.check_tags(self.tags)))
+
+
+class TaskOptionValues(TypedDict, total=False):
+    """The options of `Job.using`."""
+
+    queue: str
+    priority: int
+    run_at: datetime | str | None
+    delay: float | str | timedelta | None
+    unique_key: str | None
+    limit_key: str | None
+    limit: int | None
+    tags: Iterable[str]
+    correlation_id: str | None
+
+
+class JobEnqueuer(Protocol):
+    """Enqueues a task of a job."""
+
+    def __call__(self, job: Job[..., Any], /, *args: Any, **kwargs: Any) -> Coroutine[Any, Any, Enqueued[Any]]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,12 +95,12 @@ class JobRecord:
     version: str | None = None
 
 
-class Job(Generic[P, R]):
+class Job(Generic[P, R_co]):
     """A callable that can be enqueued. A direct call runs the function in the calling process."""
 
     def __init__(
         self,
-        function: Callable[P, R],
+        function: Callable[P, R_co],
         name: str,
         policy: TaskPolicy,
         options: TaskOptions,
@@ -116,16 +138,39 @@ class Job(Generic[P, R]):
         self.__module__ = function.__module__
         self._input = _InputModel(function, name) if arguments is None else _TypedInput(function, name, arguments)
         self._output = _output_type(function)
+        self.enqueuer: JobEnqueuer | None = None
+        """The app that registered the job."""
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<job {self.name}>"
 
-    def using(self, **options: Any) -> Job[P, R]:
-        """Return the job with other options for its tasks: queue, priority, run_at, delay, key, tags …"""
-        unknown = options.keys() - TaskOptions.__dataclass_fields__.keys()
+    @overload
+    async def enqueue(self: Job[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Enqueued[T]: ...
+
+    @overload
+    async def enqueue(self, *args: P.args, **kwargs: P.kwargs) -> Enqueued[R_co]: ...
+
+    async def enqueue(self, *args: Any, **kwargs: Any) -> Enqueued[Any]:
+        """Enqueue a task with this input, in the database of the app that registered the job.
+
+        A parameter annotated `Context` is filled in by the worker. Type checkers leave it out if it comes first.
+        """
+        if self.enqueuer is None:
+            raise Invalid(
+                f"job {self.name} is not registered with an app",
+                code="job.not_registered",
+                field="job",
+                remedy="make it with @app.job, or use app.enqueue",
+            )
+        return await self.enqueuer(self, *args, **kwargs)
+
+    def using(self, **options: Unpack[TaskOptionValues]) -> Self:
+        """Return the job with other options for its tasks: queue, priority, run_at, delay, unique_key, tags …"""
+        values: dict[str, Any] = {**options}
+        unknown = values.keys() - TaskOptions.__dataclass_fields__.keys()
         if unknown:
             raise Invalid(
                 f"{min(unknown)!r} is not a task option",
@@ -133,13 +178,13 @@ class Job(Generic[P, R]):
                 field="using",
                 remedy=f"use one of {', '.join(TaskOptions.__dataclass_fields__)}",
             )
-        if options.get("delay") is not None:
-            options["delay"] = _parse_delay(options["delay"])
-        if isinstance(options.get("run_at"), str):
-            options["run_at"] = parse_instant(options["run_at"], field="run_at")
-        other: Job[P, R] = object.__new__(type(self))
+        if values.get("delay") is not None:
+            values["delay"] = _parse_delay(values["delay"])
+        if isinstance(values.get("run_at"), str):
+            values["run_at"] = parse_instant(values["run_at"], field="run_at")
+        other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
-        other.options = replace(self.options, **options)
+        other.options = replace(self.options, **values)
         return other
 
     def dump_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
@@ -197,6 +242,13 @@ class Job(Generic[P, R]):
             version=self.version,
         )
 
+    def load_output(self, value: Any) -> Any:
+        """Return a stored result as the type that the function returns; unchanged if it does not fit that type."""
+        try:
+            return self._output.validate_python(value)
+        except pydantic.ValidationError:  # stored by an earlier version of the job
+            return value
+
     def dump_output(self, value: Any) -> str | None:
         """Return a result as JSON; None stays None."""
         if value is None:
@@ -204,6 +256,20 @@ class Job(Generic[P, R]):
         dumped = self._output.dump_json(value)
         refuse_lost_numbers(self._output, value, dumped)
         return validation.check_json_text(dumped.decode("utf-8"), field="output", limit=validation.MAX_OUTPUT_BYTES)
+
+
+class JobWithContext(Job[P, R_co]):
+    """A job whose first parameter is a `Context`. Callers of the function give it, callers of `enqueue` do not."""
+
+    def __call__(self, context: Context, /, *args: P.args, **kwargs: P.kwargs) -> R_co:  # type: ignore[override]
+        return self.function(context, *args, **kwargs)  # type: ignore[arg-type]
+
+
+def job_class(function: Callable[..., Any]) -> type[Job[..., Any]]:
+    """Return the class of the job that runs a function."""
+    first = next(iter(inspect.signature(function).parameters), None)
+    is_context = first is not None and typing.get_type_hints(function).get(first) is Context
+    return JobWithContext if is_context else Job
 
 
 def require_job(job: object) -> None:

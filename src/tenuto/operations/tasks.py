@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from itertools import islice
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, overload
 from uuid import UUID
 
 from tenuto.diagnostics.reasons import Diagnosis
@@ -15,6 +15,7 @@ from tenuto.diagnostics.task_diagnosis import diagnose_task
 from tenuto.errors import Conflict, Invalid, NotFound, quoted
 from tenuto.ids import new_id
 from tenuto.jobs.context import current_context
+from tenuto.jobs.enqueued import Enqueued
 from tenuto.jobs.registry import Job, require_job
 from tenuto.lifecycle import task_cancellation
 from tenuto.model.actors import Actor
@@ -43,6 +44,8 @@ from tenuto.store.step_checkpoints import ChainStepRecord
 if TYPE_CHECKING:
     from tenuto.operations.one_shots import OneShots
 
+T = TypeVar("T")
+
 _ENQUEUE_CHUNK_SIZE = 1000
 _UNKNOWN_INSTANT = datetime(1970, 1, 1, tzinfo=UTC)
 """Creation time of a task until the database sets it."""
@@ -50,11 +53,14 @@ _POLL_INTERVALS = PollIntervals(first_seconds=0.01, growth=1.5)
 
 
 @dataclass(frozen=True, slots=True)
-class Enqueued:
-    """Result of an enqueue. ``created`` is False if an open task already had the same key."""
+class Record(ActivityDetails, Generic[T]):
+    """The last attempt of an ended task. ``output`` has the type that the job returns; it is None, whatever that
+    type, if the task did not succeed."""
 
-    id: UUID
-    created: bool = True
+    output: T
+
+
+_RECORD_FIELDS = tuple(field.name for field in fields(ActivityDetails))
 
 
 class TaskOperations(OperationGroup):
@@ -64,42 +70,53 @@ class TaskOperations(OperationGroup):
 
     # --- enqueue and cancel -----------------------------------------------------------------------------------------
 
-    async def enqueue(self, job: Job[..., Any], *args: Any, **kwargs: Any) -> Enqueued:
-        """Enqueue a task with this input, checked against the job's signature. Set options with ``job.using(...)``."""
+    @overload
+    async def enqueue(self, job: Job[..., Coroutine[Any, Any, T]], /, *args: Any, **kwargs: Any) -> Enqueued[T]: ...
+
+    @overload
+    async def enqueue(self, job: Job[..., T], /, *args: Any, **kwargs: Any) -> Enqueued[T]: ...
+
+    async def enqueue(self, job: Job[..., Any], /, *args: Any, **kwargs: Any) -> Enqueued[Any]:
+        """Enqueue a task with this input, checked against the job's signature. Set options with ``job.using(...)``.
+
+        `Job.enqueue` does the same, and type checkers check its arguments.
+        """
         require_job(job)
         operation = await self._begin("task.create", target=job.name)
         task = new_task(job, job.dump_input(args, kwargs), operation.now, operation.actor)
         operation.entry.after = {"task_id": str(task.id)}
-        return _enqueued(task, await tasks.enqueue_or_find(operation.database, task))
+        return _enqueued(job, task, await tasks.enqueue_or_find(operation.database, task))
 
-    async def enqueue_json(self, job: Job[..., Any], text: str, *, request_id: UUID | None = None) -> Enqueued:
+    async def enqueue_json(self, job: Job[..., Any], text: str, *, request_id: UUID | None = None) -> Enqueued[Any]:
         """Enqueue a task with untrusted JSON input. Calls with the same ``request_id`` create one task."""
         require_job(job)
         operation = await self._begin("task.create", target=job.name)
         task = new_task(job, job.validate_input(text), operation.now, operation.actor, request_id)
         operation.entry.after = {"task_id": str(task.id)}
-        return _enqueued(task, await tasks.enqueue_or_find(operation.database, task, may_exist=request_id is not None))
+        return _enqueued(
+            job, task, await tasks.enqueue_or_find(operation.database, task, may_exist=request_id is not None)
+        )
 
-    async def once(self, job: Job[..., Any], /, *args: Any, at: datetime | str, **kwargs: Any) -> Enqueued:
+    async def once(self, job: Job[..., Any], /, *args: Any, at: datetime | str, **kwargs: Any) -> Enqueued[Any]:
         """Enqueue a one-shot: the job runs once, at this instant."""
         require_job(job)
         operation = await self._begin("one_shot.create", target=job.name)
         task = new_task(job, job.dump_input(args, kwargs), operation.now, operation.actor)
         operation.entry.after = {"task_id": str(task.id)}
         self.one_shots.as_one_shot(task, at, operation.now)
-        return _enqueued(task, await tasks.enqueue_or_find(operation.database, task))
+        return _enqueued(job, task, await tasks.enqueue_or_find(operation.database, task))
 
     @overload
     def enqueue_within(
         self, connection: AsyncCallerConnection, job: Job[..., Any], *args: Any, **kwargs: Any
-    ) -> Coroutine[Any, Any, Enqueued]: ...
+    ) -> Coroutine[Any, Any, Enqueued[Any]]: ...
 
     @overload
-    def enqueue_within(self, connection: Any, job: Job[..., Any], *args: Any, **kwargs: Any) -> Enqueued: ...
+    def enqueue_within(self, connection: Any, job: Job[..., Any], *args: Any, **kwargs: Any) -> Enqueued[Any]: ...
 
     def enqueue_within(
         self, connection: Any, job: Job[..., Any], *args: Any, **kwargs: Any
-    ) -> Enqueued | Coroutine[Any, Any, Enqueued]:
+    ) -> Enqueued[Any] | Coroutine[Any, Any, Enqueued[Any]]:
         """Enqueue a task in the caller's transaction on the same database.
 
         The connection is one of asyncpg, psycopg 3 or Django, or a connection or session of SQLAlchemy. With a
@@ -113,8 +130,8 @@ class TaskOperations(OperationGroup):
         entry = AuditEntry(context, job.name, after={"task_id": str(task.id)}) if self._caller.is_audited else None
         statements = caller_transactions.enqueue(task, now, job.options.delay, entry)
         if driver.is_async:
-            return _enqueue_async(driver, connection, task, statements)
-        return _enqueued(task, caller_transactions.run(driver, connection, statements))
+            return _enqueue_async(driver, connection, job, task, statements)
+        return _enqueued(job, task, caller_transactions.run(driver, connection, statements))
 
     def _database_now(self) -> datetime | None:
         """Return the instant by the clock of the database, or None if the app has not opened it."""
@@ -129,9 +146,9 @@ class TaskOperations(OperationGroup):
         invalid, the earlier chunks remain stored.
         """
         require_job(job)
-        if job.options.key is not None:
+        if job.options.unique_key is not None:
             raise Invalid(
-                f"enqueue_many cannot give the key {quoted(job.options.key)} to several tasks",
+                f"enqueue_many cannot give the key {quoted(job.options.unique_key)} to several tasks",
                 code="task.key.not_allowed",
                 field="key",
                 remedy="enqueue the tasks one by one",
@@ -146,22 +163,32 @@ class TaskOperations(OperationGroup):
                 await writer.submit(partial(tasks.enqueue_bulk, database, template, dumped))
         return writer.created_count
 
-    async def cancel(self, task: Enqueued | UUID) -> Literal["cancelled", "stopping"]:
+    async def cancel(self, task: Enqueued[Any] | UUID) -> Literal["cancelled", "stopping"]:
         """Cancel a task: at once if it is not running, otherwise by asking its code to stop."""
         task_id = check_task_id(task)
         operation = await self._begin("task.cancel", target=str(task_id))
         return await task_cancellation.cancel_task(operation.database, task_id, operation.actor)
 
-    async def wait(self, task: Enqueued | UUID, timeout: float | str | timedelta | None = None) -> ActivityDetails:
-        """Wait until a task has ended and return the activity of its last attempt."""
+    @overload
+    async def wait(self, task: Enqueued[T], timeout: float | str | timedelta | None = None) -> Record[T]: ...
+
+    @overload
+    async def wait(self, task: UUID, timeout: float | str | timedelta | None = None) -> Record[Any]: ...
+
+    async def wait(self, task: Enqueued[Any] | UUID, timeout: float | str | timedelta | None = None) -> Record[Any]:
+        """Wait until a task has ended and return the activity of its last attempt.
+
+        For the result of an enqueue, the output has the type that the job returns; for an id it is plain JSON data.
+        """
+        load_output = task.load_output if isinstance(task, Enqueued) else None
         task_id = check_task_id(task)
         timeout_seconds = parse_duration_seconds(timeout, field="timeout")
         database = await self._open()
 
-        async def load_if_ended(_: bool) -> ActivityDetails | None:
+        async def load_if_ended(_: bool) -> Record[Any] | None:
             if await activities.has_task_ended(database, task_id) is False:
                 return None
-            return (await self.attempts(task_id))[-1]
+            return _to_record((await self.attempts(task_id))[-1], load_output)
 
         def timeout_error() -> Conflict:
             return Conflict(
@@ -174,7 +201,7 @@ class TaskOperations(OperationGroup):
 
     # --- inspect ----------------------------------------------------------------------------------------------------
 
-    async def task(self, task: Enqueued | UUID) -> TaskDetails:
+    async def task(self, task: Enqueued[Any] | UUID) -> TaskDetails:
         """Return an open task."""
         task_id = check_task_id(task)
         record = await activities.load_task(await self._open(), task_id)
@@ -243,7 +270,7 @@ class TaskOperations(OperationGroup):
         filter = build_filter(ACTIVITY_KEYS, where, database.clock.now()).where(**values)
         return await activities.count_activities(database, filter)
 
-    async def attempts(self, task: Enqueued | UUID) -> Sequence[ActivityDetails]:
+    async def attempts(self, task: Enqueued[Any] | UUID) -> Sequence[ActivityDetails]:
         """List all attempts of a task, first attempt first; the last one may not have started."""
         task_id = check_task_id(task)
         records = await activities.list_attempts(await self._open(), task_id)
@@ -258,7 +285,7 @@ class TaskOperations(OperationGroup):
         parent = await self.activity(activity_id)
         return await activities.list_children(await self._open(), parent.id, above, check_limit(limit))
 
-    async def chain_steps(self, task: Enqueued | UUID) -> Sequence[ChainStepRecord]:
+    async def chain_steps(self, task: Enqueued[Any] | UUID) -> Sequence[ChainStepRecord]:
         """List the stored results and sleeps of a chain's steps, in order; empty for other tasks."""
         task_id = check_task_id(task)
         return await step_checkpoints.list_steps_and_sleeps(await self._open(), task_id)
@@ -272,7 +299,7 @@ class TaskOperations(OperationGroup):
         """Count the tasks of a tag or an initiator."""
         return await activities.count_outcomes(await self._open(), tag, initiator_id)
 
-    async def why(self, task: Enqueued | UUID) -> Diagnosis:
+    async def why(self, task: Enqueued[Any] | UUID) -> Diagnosis:
         """Explain why a task is not running, as text and codes, or describe its run or its end."""
         task_id = check_task_id(task)
         return await diagnose_task(await self._open(), task_id)
@@ -300,7 +327,7 @@ def new_task(job: Job[..., Any], input: str, now: datetime, actor: Actor, id: UU
         options.queue,
         options.priority,
         job.policy_json,
-        options.key,
+        options.unique_key,
         options.limit_key,
         options.limit,
         list(options.tags) or None,
@@ -313,17 +340,26 @@ def new_task(job: Job[..., Any], input: str, now: datetime, actor: Actor, id: UU
     return task
 
 
-async def _enqueue_async(driver: Driver, connection: Any, task: NewTask, statements: Statements[UUID]) -> Enqueued:
-    return _enqueued(task, await caller_transactions.run_async(driver, connection, statements))
+async def _enqueue_async(
+    driver: Driver, connection: Any, job: Job[..., Any], task: NewTask, statements: Statements[UUID]
+) -> Enqueued[Any]:
+    return _enqueued(job, task, await caller_transactions.run_async(driver, connection, statements))
 
 
-def check_task_id(task: Enqueued | UUID | str) -> UUID:
+def _to_record(last: ActivityDetails, load_output: Callable[[Any], Any] | None) -> Record[Any]:
+    values = {name: getattr(last, name) for name in _RECORD_FIELDS}
+    if load_output is not None and values["output"] is not None:
+        values["output"] = load_output(values["output"])
+    return Record(**values)
+
+
+def check_task_id(task: Enqueued[Any] | UUID | str) -> UUID:
     """Return the id of a task, given as an id or as the result of an enqueue."""
     return task.id if isinstance(task, Enqueued) else check_id(task, noun="task")
 
 
-def _enqueued(task: NewTask, stored_id: UUID) -> Enqueued:
-    return Enqueued(stored_id, created=stored_id == task.id)
+def _enqueued(job: Job[..., Any], task: NewTask, stored_id: UUID) -> Enqueued[Any]:
+    return Enqueued(stored_id, created=stored_id == task.id, load_output=job.load_output)
 
 
 def _dump_row(job: Job[..., Any], row: Any) -> str:

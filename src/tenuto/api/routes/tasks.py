@@ -78,7 +78,9 @@ class NewTask(Body):
 
     model_config = ConfigDict(
         json_schema_extra={
-            "examples": [{"job": "send_mail", "input": {"to": "ana@example.org"}, "key": "welcome-ana", "delay": "10m"}]
+            "examples": [
+                {"job": "send_mail", "input": {"to": "ana@example.org"}, "unique_key": "welcome-ana", "delay": "10m"}
+            ]
         }
     )
 
@@ -88,7 +90,7 @@ class NewTask(Body):
     priority: int | None = Field(default=None, description="-1,000 to 1,000; a higher priority runs first.")
     run_at: datetime | None = Field(default=None, description="Earliest start.")
     delay: str | float | None = Field(default=None, description="Delay of the start: seconds, `10m`, `2h`.")
-    key: str | None = Field(
+    unique_key: str | None = Field(
         default=None, description="Key, unique among open tasks. A second request returns the open task."
     )
     limit_key: str | None = Field(default=None, description="Tasks with the same key share a limit.")
