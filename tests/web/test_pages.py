@@ -82,11 +82,13 @@ async def make_fixture(app: Tenuto) -> dict[str, Any]:
     open_task = await app.enqueue(app.jobs.jobs_by_name["mail/send"], HOSTILE)
     assert failed is not None
     record = await app.executions.get(failed)
+    operation = await app.bulk_operations.create("task.cancel", "queue:mail", reason=HOSTILE)
     letter = (await app.dead_letters.list())[0]
     return {
         "/executions/{id}": [str(failed), str(waiting), f"{failed}?step=2&tab=attempts", f"{waiting}?step=1&tab=why"],
         "/tasks/{id}": [str(open_task.id), str(task.id)],
         "/activities/{id}": [str(record.steps[1].activity_id)],
+        "/operations/{id}": [str(operation.id)],
         "/dead-letters/{id}": [str(letter.id)],
         "/schedules/{name}": ["fails"],
         "/queues/{name}": ["mail"],

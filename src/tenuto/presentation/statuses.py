@@ -59,6 +59,7 @@ _STATUSES = {
     "done before": replace(_COMPLETED, label="Completed earlier", tone="wait"),
     "done_before": replace(_COMPLETED, label="Completed earlier", tone="wait"),
     "acknowledged": replace(_COMPLETED, label="Acknowledged", tone="wait"),
+    "succeeded": replace(_COMPLETED, label="Succeeded"),
     "alive": replace(_COMPLETED, label="Alive"),
     "draining": replace(_PAUSED, label="Draining"),
     "stale": replace(_FAILED, label="No heartbeat"),

@@ -25,6 +25,7 @@ from tenuto.web.route_table import RouteTable
 from tenuto.web.view_cache import ViewCache
 from tenuto.web.views import (
     api_reference,
+    bulk_operations,
     dead_letters,
     execution,
     executions,
@@ -45,6 +46,7 @@ VIEWS = (
     tasks.router,
     dead_letters.router,
     fleet.router,
+    bulk_operations.router,
     api_reference.router,
 )
 

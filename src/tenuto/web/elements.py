@@ -130,7 +130,6 @@ class Elements:
         reason: Literal["", "optional", "required"] = "",
         fields: Sequence[Mapping[str, Any]] = (),
         body: Mapping[str, Any] | None = None,
-        select: Mapping[str, Any] | None = None,
         submit: str = "",
         done: str = "",
         goto: str = "",
@@ -144,8 +143,7 @@ class Elements:
         With ``text``, ``reason`` or ``fields`` it opens a dialog, which states the effect and asks for them. A reason
         is sent as ``X-Reason`` unless the fields contain it. ``done`` is the message after success; ``goto`` the page
         that the message links to, where ``{name}`` is a field of the response. ``blocked`` says why the action is not
-        possible now. ``select`` filters dead letters, whose ids are then sent as ``ids``. If ``expected`` is more than
-        1,000, the viewer must type the number.
+        possible now. If ``expected`` is more than 1,000, the viewer must type the number.
         """
         if operation not in self.routes:
             return Markup("")
@@ -157,9 +155,6 @@ class Elements:
             "data-method": route.method,
             "data-url": self.links.to(route.address(parameters or {})),
         }
-        if select is not None:
-            attributes["data-select-url"] = self.links.to(self.routes["dead_letters_select"].path)
-            attributes["data-select"] = json.dumps(select)
         if blocked:
             attributes = {"data-operation": operation, "disabled": "", "title": blocked}
         elif text or reason or fields:

@@ -34,6 +34,7 @@ NAVIGATION = (
             Entry("Tasks", "/tasks", "tasks", "k"),
             Entry("Dead letters", "/dead-letters", "dead_letters", "d"),
             Entry("Batches", "/batches", "batches", "b"),
+            Entry("Bulk operations", "/operations"),
         ),
     ),
     Group(

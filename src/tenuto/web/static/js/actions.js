@@ -58,15 +58,10 @@ export async function send(method, url, { body, reason, key } = {}) {
 async function run(button, values, key) {
   const { method, url, done, goto } = button.dataset;
   const { reason, ...fields } = values;
-  const hasBody = button.dataset.body || button.dataset.select || Object.keys(fields).length;
+  const hasBody = button.dataset.body || Object.keys(fields).length;
   const body = hasBody ? { ...JSON.parse(button.dataset.body || "{}"), ...fields } : undefined;
   button.setAttribute("aria-busy", "true");
   try {
-    if (button.dataset.select) {
-      const selected = await send("POST", button.dataset.selectUrl, { body: JSON.parse(button.dataset.select) });
-      if (!selected.response.ok) return selected.data;
-      body.ids = selected.data.ids;
-    }
     const { response, data } = await send(method, url, { body, reason, key });
     if (!response.ok) {
       const problem = data ?? { detail: `The server answered ${response.status}.` };
