@@ -140,3 +140,18 @@ async def test_feed_refuses_to_watch_more_objects_than_its_limit(db: Database, m
 def test_topics_that_name_no_object_are_refused(topic: str) -> None:
     with raises_code("events.topic.unknown"):
         parse_watched_topic(topic)
+
+
+async def test_processed_items_change_a_bulk_operation(db: Database) -> None:
+    id = new_id()
+    await db.fetch_all(
+        "INSERT INTO tenuto.bulk_operations"
+        " (id, kind, filter, description, until, total, created_at, actor_type, actor_name)"
+        " VALUES ($1, 'task.cancel', '', '', now(), 2, now(), 'user', 'ana')",
+        id,
+    )
+    watched, topic = WatchedObjects(), f"operation:{id}"
+    assert await changed(watched, db, topic) == []
+    await db.fetch_all("UPDATE tenuto.bulk_operations SET succeeded = 1 WHERE id = $1", id)
+    assert await changed(watched, db, topic) == [topic]
+    assert await changed(watched, db, topic) == []

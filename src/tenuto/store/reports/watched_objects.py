@@ -10,7 +10,7 @@ from tenuto.postgres.sql_loader import load_statements
 
 SQL = load_statements(__file__)
 
-KINDS = ("execution", "task", "batch", "log")
+KINDS = ("execution", "task", "batch", "log", "operation")
 """Kinds of objects, in the order of the parameters of the statement."""
 
 

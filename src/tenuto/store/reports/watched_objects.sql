@@ -38,4 +38,8 @@ SELECT 'log:' || watched.id,
            EXISTS (SELECT FROM tenuto.tasks WHERE tasks.id = watched.id AND attempt = 1 AND state = 'running')
            OR EXISTS (SELECT FROM tenuto.tasks WHERE tasks.activity_id = watched.id AND attempt > 1 AND state = 'running')
        )
-FROM unnest($4::uuid[]) AS watched (id);
+FROM unnest($4::uuid[]) AS watched (id)
+UNION ALL
+SELECT 'operation:' || id, concat_ws(' ', state, succeeded, failed, skipped, arrived)
+FROM tenuto.bulk_operations
+WHERE id = ANY ($5::uuid[]);
