@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from tenuto.extension import (
     AuditAction,
+    ChangeLog,
     DefinitionList,
+    DoctorCheck,
+    EventTopics,
     Extension,
     ExtensionServices,
+    MetricSource,
     PartitionedTable,
     ProcessRole,
     Retention,
@@ -75,6 +79,21 @@ class Identity(Extension):
         from tenuto_identity.store.runs import delete_ended_runs
 
         return [Retention("runs", delete_ended_runs)]
+
+    def doctor_checks(self) -> Sequence[DoctorCheck]:
+        from tenuto_identity.monitoring import doctor_checks
+
+        return doctor_checks()
+
+    def metrics(self) -> Sequence[MetricSource]:
+        from tenuto_identity.monitoring import metric_sources
+
+        return metric_sources()
+
+    def event_topics(self) -> Sequence[EventTopics]:
+        from tenuto_identity.monitoring import load_runs_since
+
+        return [EventTopics(("identity.runs",), lambda options: ChangeLog("identity.runs", load_runs_since))]
 
     def definition_lists(self) -> Sequence[DefinitionList[Any]]:
         from tenuto_identity.definitions.lists import definition_lists

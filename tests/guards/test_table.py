@@ -11,8 +11,11 @@ from pathlib import Path
 import asyncpg
 import pytest
 
+from tenuto.postgres import migrator
 from tenuto.postgres.database import Database
+from tenuto.postgres.migrator import Component
 from tenuto.postgres.sql_loader import SqlStatements
+from tenuto_identity.extension import Identity
 from tests.guards.guard import Guard
 from tests.guards.mutation import Place, StaleGuard, marked_places, mutate
 from tests.guards.runner import ROOT, digest, stored_results
@@ -70,7 +73,9 @@ def test_migrations_carry_no_markers() -> None:
 async def test_every_mutated_statement_prepares_on_the_database(db: Database, tmp_path: Path) -> None:
     """Otherwise the tests of a guard fail because of an invalid statement, and prove nothing."""
     refused, file_without_guard, prepared = [], tmp_path / "mutated.sql", 0
+    await migrator.migrate(db, Component("identity", Identity().migrations()))
     async with db.connection() as connection:
+        await connection.execute("SET search_path TO tenuto_identity, pg_catalog")  # its statements name no schema
         for each in GUARDS:
             if each.schema is not None:
                 continue

@@ -43,7 +43,7 @@ GUARDS: tuple[Guard, ...] = (
     guard(
         "identity.run_fence",
         "A page of an attempt whose run another attempt has taken over is not written.",
-        Condition("true"),
+        Condition("$2::bigint IS NOT NULL"),
         "identity/store/test_repository.py::test_page_of_an_attempt_with_a_smaller_fence_is_refused",
     ),
     guard(
