@@ -47,7 +47,8 @@ QUERIES = {
     "one_shots.find", "one_shots.list", "one_shots.list_ended", "one_shots.status", "api_keys.authenticate",
     "api_keys.authenticate_session", "api_keys.get", "api_keys.has_prefix", "api_keys.list", "logs.names",
     "logs.read", "secrets.count_old_keys", "secrets.list", "secrets.resolve_text", "secrets.reveal",
-    "extensions.inventory.items", "schedules.why", "manifests.why",
+    "extensions.inventory.items", "schedules.why", "manifests.why", "reports.upcoming",
+    "schedules.check", "schedules.explain",
     "bulk_operations.find", "bulk_operations.get", "bulk_operations.items",
     "bulk_operations.list", "bulk_operations.preview", "bulk_operations.wait",
 }  # fmt: skip

@@ -1,4 +1,4 @@
-"""Reports on the whole installation (``app.reports``): overview, search, and series of ended attempts for charts."""
+"""Reports on the whole installation (``app.reports``): overview, search, series for charts, and upcoming runs."""
 
 from __future__ import annotations
 
@@ -13,10 +13,13 @@ from tenuto.model.operation_context import OperationCaller
 from tenuto.model.rollups import Dimension, RollupCounts, choose_buckets, floor_to_bucket, percentile
 from tenuto.model.tasks import parse_duration_seconds
 from tenuto.observability.cached_query import CachedQuery
-from tenuto.operations.listing import check_limit
+from tenuto.operations.listing import check_instant, check_limit
 from tenuto.operations.operation import OpenDatabase, OperationGroup
 from tenuto.operations.overview import Overview, make_overview
 from tenuto.postgres.database import Database
+from tenuto.simulation.dst_report import ClockChangeEffect
+from tenuto.simulation.input_loader import SimulationOptions, simulate_stored_schedules
+from tenuto.simulation.simulator import Clash, SimulatedRun, Simulation
 from tenuto.store import activities, rollups
 from tenuto.store.reports import search
 from tenuto.store.reports.overview import load_overview_facts
@@ -28,6 +31,9 @@ MAX_HITS = 20
 """Number of objects that a search returns."""
 MIN_ID_DIGITS = 4
 """Shorter texts are searched as names only: most ids begin alike."""
+MAX_UPCOMING_SPAN = timedelta(days=31)
+MAX_UPCOMING_RUNS, MAX_UPCOMING_CONFLICTS = 200, 500
+"""Runs of one schedule that are returned one by one, and conflicts of all."""
 MAX_SERIES = 20
 """The busiest queues or names are returned one by one."""
 MIN_WINDOW, MAX_WINDOW = timedelta(minutes=1), timedelta(days=366)
@@ -89,6 +95,51 @@ class SeriesReport:
 def _is_id_prefix(text: str) -> bool:
     digits = text.replace("-", "").lower()
     return MIN_ID_DIGITS <= len(digits) <= 32 and all(digit in "0123456789abcdef" for digit in digits)
+
+
+@dataclass(frozen=True, slots=True)
+class UpcomingSchedule:
+    """The coming runs of one schedule."""
+
+    name: str
+    usual_seconds: float
+    """Usual duration of a run."""
+    duration_source: str
+    """``history``, or ``assumed`` if there is none."""
+    run_count: int
+    runs: Sequence[SimulatedRun]
+    """The first of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class UpcomingRuns:
+    """The coming runs of schedules, simulated with their overlap and misfire policies."""
+
+    start: datetime
+    end: datetime
+    schedules: Sequence[UpcomingSchedule]
+    conflicts: Sequence[Clash]
+    clock_changes: Sequence[ClockChangeEffect]
+    notes: Sequence[str]
+
+
+def _make_upcoming(found: Simulation) -> UpcomingRuns:
+    by_name: dict[str, list[SimulatedRun]] = {}
+    for run in found.runs:
+        by_name.setdefault(run.schedule, []).append(run)
+    schedules = [
+        UpcomingSchedule(
+            each.schedule,
+            each.seconds,
+            each.duration_is,
+            len(by_name.get(each.schedule, ())),
+            by_name.get(each.schedule, [])[:MAX_UPCOMING_RUNS],
+        )
+        for each in found.totals
+    ]
+    return UpcomingRuns(
+        found.start, found.end, schedules, found.clashes[:MAX_UPCOMING_CONFLICTS], found.clock_changes, found.notes
+    )
 
 
 class Reports(OperationGroup):
@@ -166,6 +217,26 @@ class Reports(OperationGroup):
             by_label[row.label].append(row)
         series = [_make_series(label or None, found, since, until, point_seconds) for label, found in by_label.items()]
         return SeriesReport(since, until, point_seconds, by, series, omitted_count)
+
+    async def upcoming(
+        self, start: datetime | None = None, end: datetime | None = None, *, schedules: Sequence[str] = ()
+    ) -> UpcomingRuns:
+        """Return the runs of enabled schedules between two instants, by default within the next 24 hours: what will
+        start when, for how long as usual, what is skipped, conflicts and clock changes."""
+        database = await self._open()
+        start = start or database.clock.now()
+        end = end or start + timedelta(days=1)
+        check_instant(start, field="from")
+        check_instant(end, field="to")
+        if end - start > MAX_UPCOMING_SPAN:
+            raise Invalid(
+                f"from {start.isoformat()} to {end.isoformat()} is longer than {MAX_UPCOMING_SPAN.days} days",
+                code="upcoming.range.too_long",
+                field="to",
+                remedy="ask for a shorter period",
+            )
+        found = await simulate_stored_schedules(database, start, end, SimulationOptions(names=schedules))
+        return _make_upcoming(found)
 
 
 async def _load_overview(database: Database) -> Overview:

@@ -31,6 +31,7 @@ from tenuto.model.triggers import Trigger
 from tenuto.operations.definition_operations import DefinitionOperations
 from tenuto.operations.listing import check_limit
 from tenuto.operations.operation import OpenDatabase
+from tenuto.operations.schedule_checks import ScheduleCheck, TriggerExplanation, check_schedule, explain_trigger
 from tenuto.postgres.database import Database
 from tenuto.scheduling import firing
 from tenuto.scheduling.firing import RunResult
@@ -116,6 +117,21 @@ class Schedules(DefinitionOperations[DeclaredSchedule, ScheduleDefinition, Sched
     async def why(self, name: str) -> Diagnosis:
         """Explain why a schedule does not run, or when it will."""
         return await diagnose_schedule(await self._open(), name)
+
+    async def explain(self, trigger: Trigger, *, count: int = 5) -> TriggerExplanation:
+        """Describe a trigger: plain English, the next runs, and the effects of clock changes within a year."""
+        return explain_trigger(trigger, (await self._open()).clock.now(), check_limit(count, 1000))
+
+    async def check(self, new: ScheduleDefinition, *, replaces: str | None = None, count: int = 5) -> ScheduleCheck:
+        """Check a definition without saving it: its steps, next runs, clock changes and conflicts with other schedules.
+
+        ``replaces`` is the name of the stored schedule that it would change.
+        """
+        database = await self._open()
+        stored = None if replaces is None else await SCHEDULES.get(database, replaces)
+        if stored is None or self._must_be_checked(new, stored.definition):
+            new = await self._check(database, new)
+        return await check_schedule(database, new, stored, check_limit(count, 1000))
 
     async def ledger(
         self,

@@ -5,6 +5,7 @@ Reads only. Given definitions, durations and slots take precedence over stored o
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
@@ -42,6 +43,10 @@ class SimulationOptions:
     slots: Mapping[str, int] = field(default_factory=dict)
     """Slots by queue; ``*`` for all others."""
     outages: Sequence[TimeSpan] = ()
+    edited: Sequence[ScheduleDefinition] = ()
+    """Replace stored definitions of the same name, as an edit by an operator does, and are enabled."""
+    without: Sequence[str] = ()
+    """Stored schedules that are left out, because an edited one replaces them under another name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +72,9 @@ async def simulate_stored_schedules(
     ]
     notes += _assumption_notes(simulated)
     notes += _active_run_notes(simulated, start, database.clock.now())
-    result = simulate(simulated, start, end, queue_slots=queue_slots, outages=options.outages)
+    result = await asyncio.to_thread(
+        simulate, simulated, start, end, queue_slots=queue_slots, outages=options.outages
+    )  # not on the event loop: many runs take a while
     return replace(result, notes=[*notes, *result.notes])
 
 
@@ -89,6 +96,7 @@ async def _select_schedules(
         if definition.name not in kept:
             before = stored.get(definition.name, _SelectedSchedule(definition, definition.name))
             stored[definition.name] = replace(before, definition=definition)
+    _apply_edits(stored, disabled, options)
     found = {name: each for name, each in stored.items() if name not in disabled}
     if options.names:
         missing = sorted(set(options.names) - found.keys())
@@ -108,6 +116,15 @@ async def _select_schedules(
     if kept_here := kept & found.keys():
         notes.append(f"simulated with the changes of an operator, which applying keeps: {_list_names(kept_here)}")
     return [each for _, each in sorted(found.items())], notes
+
+
+def _apply_edits(stored: dict[str, _SelectedSchedule], disabled: set[str], options: SimulationOptions) -> None:
+    edited = {each.name for each in options.edited}
+    replaced = [stored.pop(name) for name in options.without if name in stored and name not in edited]
+    for definition in options.edited:
+        before = stored.get(definition.name) or next(iter(replaced), _SelectedSchedule(definition, definition.name))
+        stored[definition.name] = replace(before, definition=definition)
+        disabled.discard(definition.name)
 
 
 async def _find_kept(database: Database, wanted: Sequence[ScheduleDefinition]) -> set[str]:

@@ -1,7 +1,8 @@
-"""``/api/v1/overview``, ``/api/v1/series``, ``/api/v1/search`` and ``/api/v1/history``: the whole installation."""
+"""``/api/v1/overview``, ``/series``, ``/upcoming``, ``/search`` and ``/history``: the whole installation."""
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import Annotated
 from uuid import UUID
 
@@ -14,7 +15,7 @@ from tenuto.api.paging import After, Items, Limit, Page, decode_cursor, make_pag
 from tenuto.api.parameters import TextFilter
 from tenuto.model.actors import Role
 from tenuto.operations.overview import Overview
-from tenuto.operations.reports import MAX_HITS, SeriesDivision, SeriesReport
+from tenuto.operations.reports import MAX_HITS, SeriesDivision, SeriesReport, UpcomingRuns
 from tenuto.store.access.audit_log import HistoryEntry
 from tenuto.store.reports.search import SearchHit
 
@@ -77,6 +78,30 @@ OVERVIEW = {
     ],
     "next_runs": [{"kind": "schedule", "name": "Hourly report", "due_at": "2031-05-04T02:05:00Z"}],
     "first_steps": {"has_worker": True, "has_definition": True, "has_run": True},
+}
+UPCOMING = {
+    "start": "2031-05-04T02:00:00Z",
+    "end": "2031-05-05T02:00:00Z",
+    "schedules": [
+        {
+            "name": "Nightly HR Sync",
+            "usual_seconds": 190.0,
+            "duration_source": "history",
+            "run_count": 1,
+            "runs": [
+                {
+                    "schedule": "Nightly HR Sync",
+                    "due_at": "2031-05-05T01:00:00Z",
+                    "decision": "fired",
+                    "starts_at": "2031-05-05T01:00:00Z",
+                    "ends_at": "2031-05-05T01:03:10Z",
+                }
+            ],
+        }
+    ],
+    "conflicts": [],
+    "clock_changes": [],
+    "notes": [],
 }
 Viewer = Annotated[ApiCall, requires(Role.VIEWER, "report.read")]
 
@@ -154,3 +179,25 @@ async def object_history(
     cursor = decode_cursor(after, UUID)
     found = await call.app.audit.history(target, below=cursor[0] if cursor else None, limit=limit)
     return make_page(found, limit, lambda each: (each.id,))
+
+
+@router.get(
+    "/upcoming",
+    operation_id="reports_upcoming",
+    responses=describe(
+        UPCOMING,
+        not_found="schedule.not_found",
+        invalid=("upcoming.range.too_long", "simulation.*", "value.instant.no_utc_offset"),
+    ),
+)
+async def get_upcoming(
+    call: Viewer,
+    start: Annotated[datetime | None, Query(alias="from", description="Start; default: now.")] = None,
+    end: Annotated[datetime | None, Query(alias="to", description="End; default: 24 hours after the start.")] = None,
+    schedule: Annotated[
+        list[str], Query(description="Name of a schedule; repeatable. Default: all that are enabled.")
+    ] = [],  # noqa: B006
+) -> UpcomingRuns:
+    """Get the coming runs of schedules: usual duration, decisions of the overlap and misfire policies, conflicts and
+    clock changes. At most 200 runs of a schedule are returned; `run_count` counts all."""
+    return await call.app.reports.upcoming(start, end, schedules=schedule)

@@ -18,11 +18,18 @@ from tenuto.api.definition_bodies import (
     IfMatch,
     drop_fields,
     locating_steps,
-    parse_definition,
     parse_etag,
     pop_enabled,
     refuse_enabled_change,
     schedule_to_fields,
+)
+from tenuto.api.definition_checks import (
+    FieldError,
+    collect_errors,
+    describe_error,
+    find_trigger,
+    parse_schedule,
+    parse_trigger,
 )
 from tenuto.api.definition_models import (
     DescribedBy,
@@ -38,13 +45,16 @@ from tenuto.api.parameters import Name, NameFilter, TextFilter, quote_path_part
 from tenuto.api.problems import Refused
 from tenuto.api.request_bodies import Body
 from tenuto.api.responses import Changed
-from tenuto.definitions.definition_files import DeclaredSchedule, parse_schedules
 from tenuto.diagnostics.reasons import Diagnosis
+from tenuto.errors import Invalid
 from tenuto.model.actors import Role
 from tenuto.model.executions import ExecutionState
 from tenuto.model.occurrences import Decision
 from tenuto.model.schedules import OverlapPolicy
+from tenuto.operations.schedule_checks import TriggerExplanation
+from tenuto.presentation.descriptions import describe_changes
 from tenuto.scheduling.firing import RunResult
+from tenuto.simulation.simulator import Clash
 from tenuto.store.definition_rows import Version
 from tenuto.store.schedules import LedgerRecord, Schedule, ScheduleRecord
 
@@ -72,6 +82,33 @@ LISTED = {
 EXECUTION_ID = "01a1e30e-df3e-7536-8f11-1c7c02f1d0a1"
 VERSION = {"version": 3, "change": "edited", "at": "2031-05-03T09:00:00Z", "reason": "an hour later"}
 ENTRY = {"schedule_name": EXAMPLE["name"], "due_at": "2031-05-04T01:00:00Z", "decision": "fired", "reason": None}
+
+EXPLANATION = {
+    "trigger": {"kind": "cron", "cron": "30 1 * * *", "zone": "Europe/London"},
+    "description": "Every day at 01:30, Europe/London",
+    "zone": "Europe/London",
+    "next_runs": ["2031-05-05T00:30:00Z"],
+    "clock_changes": [
+        {
+            "schedule": "",
+            "at": "2032-03-28T01:00:00Z",
+            "message": "on 2032-03-28 the clock of Europe/London is set forward from 01:00 to 02:00: "
+            "01:30 does not exist; it runs once, at 02:00",
+        }
+    ],
+}
+CHECK = {
+    "is_valid": True,
+    "errors": [],
+    "explanation": EXPLANATION,
+    "changes": [
+        {"title": "when", "lines": ["- Every day at 02:00, Europe/London", "+ Every day at 01:30, Europe/London"]}
+    ],
+    "usual_seconds": 190.0,
+    "conflicts": [],
+    "conflicts_until": "2031-05-11T02:00:00Z",
+    "notes": [],
+}
 
 INVALID_DEFINITION = (
     "definition.*",
@@ -159,13 +196,111 @@ async def create_schedule(
 ) -> ScheduleResource:
     """Create a schedule."""
     enabled = pop_enabled(definition)
-    new = _parse(definition)
+    new = parse_schedule(definition)
     with locating_steps(new):
         schedule = await call.app.schedules.create(
             new.definition, enabled=enabled, reason=call.reason, request_id=call.object_id
         )
     response.headers["Location"] = f"/api/v1/schedules/{quote_path_part(schedule.name)}"
     return _schedule_resource(schedule, response)
+
+
+class TriggerQuestion(Body):
+    """A trigger to explain."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"trigger": {"kind": "cron", "cron": "30 1 * * *", "zone": "Europe/London"}}]}
+    )
+
+    trigger: Annotated[dict[str, Any], DescribedBy(Trigger)]
+    count: int = Field(default=5, ge=1, le=100, description="Number of next runs.")
+
+
+@router.post(
+    "/triggers/explain",
+    operation_id="triggers_explain",
+    responses=describe(EXPLANATION, invalid=("definition.*", "trigger.*", "value.*", "schedule.*")),
+)
+async def explain_trigger(call: Viewer, question: TriggerQuestion) -> TriggerExplanation:
+    """Explain a trigger in plain English, with its next runs and the effects of clock changes within a year. Nothing is
+    saved."""
+    return await call.app.schedules.explain(parse_trigger(question.trigger), count=question.count)
+
+
+class ChangedField(BaseModel):
+    """A field that differs from the stored definition."""
+
+    title: str
+    lines: list[str] = Field(description="Lines that begin with `-`, `+` or a blank.")
+
+
+class ScheduleCheckResult(BaseModel):
+    """What saving a definition would change and cause, or its errors."""
+
+    is_valid: bool
+    errors: list[FieldError]
+    explanation: TriggerExplanation | None = Field(description="Null if the trigger is not valid.")
+    changes: list[ChangedField] = Field(description="Differences from the stored definition.")
+    usual_seconds: float | None = Field(description="Usual duration of a run; null without history.")
+    conflicts: list[Clash] = Field(description="Conflicts with other runs in which the schedule takes part.")
+    conflicts_until: datetime | None
+    notes: list[str]
+
+
+@router.post(
+    "/schedules/check",
+    operation_id="schedules_check",
+    responses=describe(CHECK, not_found="schedule.not_found"),
+)
+async def check_schedule(
+    call: Viewer,
+    definition: Annotated[dict[str, Any], DescribedBy(ScheduleReplacement)],
+    replaces: Annotated[str | None, Query(max_length=200, description="Name of the stored schedule to change.")] = None,
+    count: Annotated[int, Query(ge=1, le=100, description="Number of next runs.")] = 5,
+) -> ScheduleCheckResult:
+    """Check a definition without saving it. Returns the errors by field, or what saving it would change and cause: next
+    runs, clock changes, conflicts with other schedules."""
+    stored = None if replaces is None else await call.app.schedules.get(replaces)
+    fields = drop_fields(definition, SCHEDULE_READ_ONLY_FIELDS)
+    if stored is not None:
+        fields = {"name": stored.name, **fields}
+    stored_steps = [] if stored is None else schedule_to_fields(stored.definition)["steps"]
+    errors = collect_errors(call.app, fields, stored_steps)
+    if not errors:
+        declared = parse_schedule(fields)
+        new = declared.definition
+        if stored is not None and fields["steps"] == stored_steps:
+            new = replace(new, plan=stored.definition.plan)
+        try:
+            with locating_steps(declared):
+                found = await call.app.schedules.check(new, replaces=replaces, count=count)
+        except Invalid as error:
+            errors = [describe_error(error)]
+        else:
+            before = None if found.stored is None else found.stored.definition.to_fields()
+            changes = describe_changes(before, found.definition.to_fields())
+            return ScheduleCheckResult(
+                is_valid=True,
+                errors=[],
+                explanation=found.explanation,
+                changes=[ChangedField(title=title, lines=lines) for title, lines in changes],
+                usual_seconds=found.usual_seconds,
+                conflicts=list(found.conflicts),
+                conflicts_until=found.conflicts_until,
+                notes=list(found.notes),
+            )
+    trigger = find_trigger(fields)
+    explanation = None if trigger is None else await call.app.schedules.explain(trigger, count=count)
+    return ScheduleCheckResult(
+        is_valid=False,
+        errors=errors,
+        explanation=explanation,
+        changes=[],
+        usual_seconds=None,
+        conflicts=[],
+        conflicts_until=None,
+        notes=[],
+    )
 
 
 @router.get(
@@ -205,7 +340,7 @@ async def change_schedule(
     current = await call.app.schedules.get(name)
     refuse_enabled_change(definition, enabled=current.enabled)
     fields = {"name": name, **drop_fields(definition, SCHEDULE_READ_ONLY_FIELDS)}
-    declared = _parse(fields)
+    declared = parse_schedule(fields)
     new = declared.definition
     if fields["steps"] == schedule_to_fields(current.definition)["steps"]:
         new = replace(new, plan=current.definition.plan)
@@ -367,10 +502,6 @@ async def list_ledger(
 
 
 # --- conversion -------------------------------------------------------------------------------------------------------
-
-
-def _parse(definition: dict[str, Any]) -> DeclaredSchedule:
-    return parse_definition("schedules", definition, parse_schedules)
 
 
 def _list_item(schedule: ScheduleRecord) -> ScheduleListItem:
