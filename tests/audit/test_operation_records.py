@@ -147,6 +147,8 @@ async def make_every_change(app: Tenuto) -> set[str]:
     await change("limit_queue", "queue.limit", acting.limit_queue("default", 7))
     await change("pause_queue", "queue.pause", acting.pause_queue("default"))
     await change("resume_queue", "queue.resume", acting.resume_queue("default"))
+    await change("drain_worker", "worker.drain", _drain_worker(app, acting))
+    await change("resume_worker", "worker.resume", acting.resume_worker("box-1"))
 
     nightly = schedule_definition("nightly", every("1d"), [Step.job(bake)])
     app.schedules.declare(schedule_definition("declared", manual(), [Step.job(bake)]))
@@ -242,6 +244,16 @@ async def make_every_change(app: Tenuto) -> set[str]:
     inventory = acting.extensions.inventory
     await change("extensions.inventory.add", "inventory.item.add", inventory.add("flour", level=3))
     return recorder.recorded
+
+
+async def _drain_worker(app: Tenuto, acting: Tenuto) -> None:
+    database = await app.open()
+    await database.fetch_all(
+        "INSERT INTO tenuto.workers (id, name, service, host, boot, pid, version, queues, slots, started_at, seen_at)"
+        " VALUES ($1, 'box-1', 'worker', 'host', 'boot', 1, '1', '{}', 1, now(), now())",
+        new_id(),
+    )
+    await acting.drain_worker("box-1")
 
 
 async def _enqueue_within(app: Tenuto, acting: Tenuto, job: Any) -> None:

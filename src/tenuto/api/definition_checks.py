@@ -90,7 +90,7 @@ def _check_part(app: Tenuto, part: dict[str, Any]) -> None:
 
 
 def _parts(definition: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield every part as a small definition of its own, and the path of its step."""
+    """Yield each part as a separate small definition, and the path of its step."""
     yield "", {**_PLACEHOLDER, **_trigger_part(definition)}
     for name in ("name", "description", "overlap", "misfire"):
         if name in definition:

@@ -10,6 +10,8 @@ CORE_ACTIONS: tuple[AuditAction, ...] = (
     AuditAction("queue.limit", "The limit of a queue was set or removed."),
     AuditAction("queue.pause", "A queue was paused."),
     AuditAction("queue.resume", "A queue was resumed."),
+    AuditAction("worker.drain", "A worker was asked to claim no more tasks."),
+    AuditAction("worker.resume", "A drained worker was asked to claim tasks again."),
     AuditAction("schedule.create", "A schedule was created."),
     AuditAction("schedule.apply", "A schedule was created, or changed to match its definition."),
     AuditAction("schedule.change", "A schedule was changed."),

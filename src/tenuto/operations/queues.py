@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 
-from tenuto.errors import Invalid, quoted
+from tenuto.errors import Invalid, NotFound, quoted
 from tenuto.model import validation
 from tenuto.operations.operation import Operation, OperationGroup
 from tenuto.postgres.database import Connection
@@ -54,6 +54,36 @@ class QueueOperations(OperationGroup):
         _check_queue_name(name)
         operation = await self._begin("queue.resume", target=name)
         await _change_queue(operation, name, lambda connection: workers.resume_queue(connection, name))
+
+    async def drain_worker(self, name: str, reason: str | None = None) -> None:
+        """Drain a worker: it claims no more tasks until it is resumed or started again; running tasks continue."""
+        if reason is not None:
+            validation.check_text(reason, field="reason", limit=1000)
+        operation = await self._begin("worker.drain", target=name, reason=reason)
+        by = operation.actor.name
+        await _change_worker(
+            operation, name, lambda connection: workers.drain_worker(connection, name, by=by, reason=reason)
+        )
+
+    async def resume_worker(self, name: str) -> None:
+        """Let a drained worker claim tasks again."""
+        operation = await self._begin("worker.resume", target=name)
+        await _change_worker(operation, name, lambda connection: workers.resume_worker(connection, name))
+
+
+async def _change_worker(operation: Operation, name: str, change: Callable[[Connection], Awaitable[bool]]) -> None:
+    async def act(connection: Connection) -> None:
+        if await change(connection):
+            return
+        if not await workers.has_live_worker(connection, name):
+            raise NotFound(
+                f"there is no live worker named {quoted(name, 60)}",
+                code="worker.not_found",
+                remedy="list them with `tenuto worker list`",
+            )
+        operation.entry.mark_unchanged()
+
+    await operation.database.transaction(act)
 
 
 async def _change_queue(operation: Operation, name: str, change: Callable[[Connection], Awaitable[bool]]) -> None:

@@ -70,6 +70,9 @@ class WorkerRecord:
     """The jobs that it knows, with their versions."""
     kinds: Annotated[Mapping[str, str | None] | None, FromJson] = None
     """The step kinds that it knows, with their versions."""
+    drained_by: str | None = None
+    """Who asked it to claim no more tasks; None if it drains because it shuts down."""
+    drain_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +203,26 @@ async def record_heartbeat(database: Database, worker_id: UUID) -> datetime | No
     """Store a heartbeat and return the database's time; None if another process marked this one as ended."""
     now: datetime | None = await database.write_value(SQL.record_heartbeat, worker_id)
     return now
+
+
+async def drain_worker(connection: Connection, name: str, *, by: str, reason: str | None) -> bool:
+    """Ask a live worker to claim no more tasks; return False if it drains already or does not exist."""
+    return bool(await connection.fetch(SQL.drain_worker, name, by, reason))
+
+
+async def resume_worker(connection: Connection, name: str) -> bool:
+    """Let a drained worker claim tasks again; return False if no operator has drained it."""
+    return bool(await connection.fetch(SQL.resume_worker, name))
+
+
+async def is_draining(database: Database, worker_id: UUID) -> bool:
+    """Return whether a process must claim no more tasks."""
+    return bool(await database.fetch_value(SQL.is_draining, worker_id))
+
+
+async def has_live_worker(connection: Connection, name: str) -> bool:
+    """Return whether a live worker has this name."""
+    return bool(await connection.fetchval(SQL.has_live_worker, name))
 
 
 async def find_ended_holders(database: Database, limit: int = 100) -> list[UUID]:

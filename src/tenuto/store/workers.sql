@@ -55,6 +55,42 @@ UPDATE tenuto.workers
 SET draining_at = coalesce(draining_at, clock_timestamp())
 WHERE id = $1;
 
+-- name: drain_worker
+-- Ask a live worker to claim no more tasks, and notify it. The first actor and reason stay.
+WITH drained AS (
+    UPDATE tenuto.workers
+    SET draining_at = clock_timestamp(),
+        drained_by = $2,
+        drain_reason = $3
+    WHERE name = $1 AND service = 'worker' AND ended_at IS NULL AND draining_at IS NULL
+    RETURNING id
+)
+SELECT id, pg_notify('tenuto', 'drain ' || id)
+FROM drained;
+
+-- name: resume_worker
+-- Let a worker that an operator drained claim tasks again, and notify it.
+WITH resumed AS (
+    UPDATE tenuto.workers
+    SET draining_at = NULL,
+        drained_by = NULL,
+        drain_reason = NULL
+    WHERE name = $1 AND service = 'worker' AND ended_at IS NULL AND drained_by IS NOT NULL
+    RETURNING id
+)
+SELECT id, pg_notify('tenuto', 'drain ' || id)
+FROM resumed;
+
+-- name: is_draining
+-- Return whether a process must claim no more tasks.
+SELECT draining_at IS NOT NULL AS is_draining
+FROM tenuto.workers
+WHERE id = $1;
+
+-- name: has_live_worker
+-- Return whether a live worker has this name.
+SELECT EXISTS (SELECT FROM tenuto.workers WHERE name = $1 AND service = 'worker' AND ended_at IS NULL) AS found;
+
 -- name: find_ended_holders
 -- Return processes that are proven dead and still hold tasks. Processes that were ended because they were silent are
 -- excluded: they may have claimed a task since, and keep it until its lease expires.
@@ -82,8 +118,8 @@ WHERE ended_at < $1;
 
 -- name: list_workers
 -- Return processes, newest first, with the number of their tasks.
-SELECT id, name, service, host, boot, pid, version, queues, slots, started_at, seen_at, draining_at, ended_at,
-       clock_timestamp() - seen_at AS silent_seconds, jobs, kinds, tenuto.process_state(workers) AS state,
+SELECT id, name, service, host, boot, pid, version, queues, slots, started_at, seen_at, draining_at, drained_by,
+       drain_reason, ended_at, clock_timestamp() - seen_at AS silent_seconds, jobs, kinds, tenuto.process_state(workers) AS state,
        (SELECT count(*) FROM tenuto.tasks WHERE state = 'running' AND worker_id = workers.id) AS running_count
 FROM tenuto.workers
 WHERE $1 OR ended_at IS NULL

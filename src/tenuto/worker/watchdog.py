@@ -79,6 +79,7 @@ class Watchdog:
         *,
         on_declared_dead: Callable[[], object],
         behind_pooler: bool = False,
+        on_drain_changed: Callable[[bool], object] = lambda _is_draining: None,
         check_for_stalls: Callable[[], None] = lambda: None,
         timing: WorkerTiming = DEFAULT_TIMING,
     ) -> None:
@@ -89,6 +90,9 @@ class Watchdog:
         self._lease = lease
         self._clock = clock
         self._on_declared_dead = on_declared_dead
+        self._on_drain_changed = on_drain_changed
+        self._is_draining = False
+        self._drain_check_requested = False
         self._behind_pooler = behind_pooler
         self._check_for_stalls = check_for_stalls
         self._renew_seconds = _renewal_interval_seconds(lease)
@@ -120,6 +124,11 @@ class Watchdog:
     def check_cancellations(self) -> None:
         """Check soon: cancellation of a task of this worker was requested."""
         self._cancellation_check_requested = True
+        self._wake_up()
+
+    def check_drain(self) -> None:
+        """Check soon: an operator has drained or resumed this worker."""
+        self._drain_check_requested = True
         self._wake_up()
 
     def check_log_watches(self) -> None:
@@ -211,6 +220,7 @@ class Watchdog:
             await self._end_renewal_of_overrunning(self._database)
             await self._apply_cancellations(self._database)
             await self._send_heartbeat(self._database)
+            await self._check_drain(self._database)
         except StoreError as error:
             log.warning("leases not renewed", held=len(self._held), error=str(error))
         except Exception:  # the next cycle tries again, until the lease expires
@@ -313,6 +323,17 @@ class Watchdog:
             self._on_declared_dead()
         else:
             self._clock.synchronize(now, sent_at)
+            self._drain_check_requested = True
+
+    async def _check_drain(self, database: Database) -> None:
+        """Read whether an operator has drained this worker, after every heartbeat and notification."""
+        if not self._drain_check_requested:
+            return
+        self._drain_check_requested = False
+        is_draining = await workers.is_draining(database, self._worker_id)
+        if is_draining is not self._is_draining:
+            self._is_draining = is_draining
+            self._on_drain_changed(is_draining)
 
 
 def exit_after_losing_control(attempt: Attempt) -> NoReturn:

@@ -87,6 +87,8 @@ class Worker:
         self._ready = asyncio.Event()
         self._stop_immediately = False
         self._declared_dead = False
+        self._is_draining = False
+        """An operator asked the worker to claim no more tasks."""
         self._slots = SlotPool(settings.slots)
         self._max_held_count = settings.slots * 2 + settings.claim_batch * 2
         """Includes ended attempts that are not written yet: it bounds how far the database may fall behind."""
@@ -104,6 +106,7 @@ class Worker:
             database.url, identity.id, self._slots.held, self._lease, self._clock,
             on_declared_dead=partial(loop.call_soon_threadsafe, self._give_up),  # called on the watchdog's thread
             behind_pooler=database.behind_pooler,
+            on_drain_changed=lambda is_draining: loop.call_soon_threadsafe(self._set_draining, is_draining),
             check_for_stalls=self._executor.check_for_stalls,
             timing=timing,
         )  # fmt: skip
@@ -176,6 +179,16 @@ class Worker:
         """Stop running code as well, without a grace period, and hand its tasks back."""
         self.stopping = self._stop_immediately = True
         self._stop_held_attempts()
+        self._wake.set()
+
+    def _set_draining(self, is_draining: bool) -> None:
+        """Stop or continue claiming, as an operator asked."""
+        if self.stopping or is_draining is self._is_draining:
+            return
+        self._is_draining = is_draining
+        log.info("worker drained" if is_draining else "worker resumed", running=self._slots.running_count)
+        if not is_draining:
+            self._fetcher.rescan()
         self._wake.set()
 
     def _give_up(self) -> None:
@@ -279,6 +292,8 @@ class Worker:
         prefetch_count = self._estimator.prefetch_count(self.settings.claim_batch)
         free_count = self._slots.free_count + prefetch_count
         # Where tasks end quickly, the worker waits until half a batch is free: the rest ends within milliseconds.
+        if self._is_draining:  # guard: worker.drained_claims_nothing
+            return 0
         if not self._fetcher.policy.wants_claim or free_count <= prefetch_count // 2 or not self._may_hold_more():
             return 0
         return min(free_count, self.settings.claim_batch)
@@ -294,7 +309,8 @@ class Worker:
                 self._handoff.record_claimed(claim.tasks)
             if self._fetcher.should_claim_again(claim):
                 return 0  # if no slot is free then, the next one that becomes free wakes the worker
-        if policy.is_limited and self._may_hold_more():
+        # guard: worker.drained_claims_no_standby
+        if policy.is_limited and self._may_hold_more() and not self._is_draining:
             await self._claim_standby()
         seconds = self._fetcher.seconds_until_refresh()
         return seconds and max(
@@ -327,7 +343,8 @@ class Worker:
         groups wait their turn in the queues."""
         policy = self._fetcher.policy
         free_count = self._slots.free_count - policy.slots_in_flight
-        if free_count <= 0 or self.stopping or policy.may_have_tasks:
+        # guard: worker.drained_claims_no_group
+        if free_count <= 0 or self.stopping or policy.may_have_tasks or self._is_draining:
             return None
         return NextGroupClaim(self.identity.id, self._lease, self._queues, free_count, self._jobs.known_handlers())
 
@@ -336,6 +353,10 @@ class Worker:
         if kind == "cancel":
             if details == str(self.identity.id):
                 self._watchdog.check_cancellations()
+            return
+        if kind == "drain":
+            if details == str(self.identity.id):
+                self._watchdog.check_drain()
             return
         if kind == "watch":
             self._watchdog.check_log_watches()

@@ -265,4 +265,23 @@ GUARDS = (
         Condition("self._waiting"),
         "worker/test_live_logs.py::test_worker_leaves_out_lines_beyond_the_limit_and_a_reader_sees_the_gap",
     ),
+    # --- drained workers
+    guard(
+        "worker.drained_claims_nothing",
+        "A drained worker claims no tasks.",
+        Condition("False"),
+        "worker/test_drain_requests.py::test_drained_worker_claims_nothing_and_finishes_what_runs",
+    ),
+    guard(
+        "worker.drained_claims_no_standby",
+        "A drained worker prefetches no tasks under a limit.",
+        Condition("policy.is_limited and self._may_hold_more()"),
+        "worker/test_drain_requests.py::test_drained_worker_prefetches_no_standby_tasks",
+    ),
+    guard(
+        "worker.drained_claims_no_group",
+        "A drained worker does not claim the next step group.",
+        Condition("free_count <= 0 or self.stopping or policy.may_have_tasks"),
+        "worker/test_drain_requests.py::test_drained_worker_does_not_claim_the_next_step_group",
+    ),
 )

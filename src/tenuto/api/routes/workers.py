@@ -54,6 +54,32 @@ async def list_workers(
     return Items(items=list(await call.app.workers(ended=ended)))
 
 
+@router.post(
+    "/workers/{name:name}/drain",
+    operation_id="workers_drain",
+    status_code=204,
+    tags=["workers"],
+    responses=describe(not_found="worker.not_found", invalid="value.*"),
+)
+async def drain_worker(
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "worker.drain")], name: Name, body: ReasonBody | None = None
+) -> None:
+    """Drain a worker. It claims no further tasks until it is resumed or started again; running tasks finish."""
+    await call.app.drain_worker(name, (body and body.reason) or call.reason)
+
+
+@router.post(
+    "/workers/{name:name}/resume",
+    operation_id="workers_resume",
+    status_code=204,
+    tags=["workers"],
+    responses=describe(not_found="worker.not_found", invalid="value.*"),
+)
+async def resume_worker(call: Annotated[ApiCall, requires(Role.OPERATOR, "worker.resume")], name: Name) -> None:
+    """Resume a drained worker."""
+    await call.app.resume_worker(name)
+
+
 @router.get("/queues", operation_id="queues_list", responses=describe({"items": [QUEUE]}), tags=["queues"])
 async def list_queues(call: Annotated[ApiCall, requires(Role.VIEWER, "queue.read")]) -> Items[QueueRecord]:
     """List queues with limit, pause and task counts."""

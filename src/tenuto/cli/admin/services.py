@@ -11,7 +11,7 @@ import click
 
 from tenuto.app import Tenuto
 from tenuto.cli.admin.health import report_health
-from tenuto.cli.command import Session, command, group
+from tenuto.cli.command import Session, command, group, login_name
 from tenuto.cli.lists import list_command
 from tenuto.cli.parameters import Declaration, argument, flag, option
 from tenuto.extras import install_command, is_installed
@@ -142,6 +142,37 @@ async def list_workers(app: Tenuto, all: bool) -> Sequence[Any]:
     A process that missed three heartbeats is dead. Its tasks are recovered when their leases end.
     """
     return await app.workers(ended=all)
+
+
+WorkerName = Annotated[str, argument("NAME", "Name of the worker.")]
+
+
+@command(workers, "drain", "box-1", "box-1 --reason 'new kernel'")
+async def drain_worker(
+    session: Session,
+    name: WorkerName,
+    reason: Annotated[str | None, option("TEXT", "Reason, recorded in the audit log.")] = None,
+) -> None:
+    """Drain a worker: it claims no more tasks. Running tasks continue.
+
+    The worker claims tasks again when it is resumed, or started again.
+    """
+    with session.as_user() as app:
+        await app.drain_worker(name, reason)
+    await _report_worker(session, name, f"drained by {login_name()}; resume with: tenuto worker resume {name}")
+
+
+@command(workers, "resume", "box-1", "box-1 -q")
+async def resume_worker(session: Session, name: WorkerName) -> None:
+    """Let a drained worker claim tasks again."""
+    with session.as_user() as app:
+        await app.resume_worker(name)
+    await _report_worker(session, name, f"resumed by {login_name()}")
+
+
+async def _report_worker(session: Session, name: str, change: str) -> None:
+    found = [each for each in await session.app.workers() if (each.name, each.service) == (name, "worker")]
+    session.report(found[0] if found else None, f"worker {name} {change}")
 
 
 @command(None, "scheduler", *_SCHEDULER_EXAMPLES, service=True)
