@@ -49,7 +49,10 @@ _COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
             "work.search:search_objects",
             "Find objects by the beginning of their id, or by a part of their name",
         ),
-        "history": ("work.search:show_history", "List the changes of one object: who, when, what and why"),
+        "history": (
+            "work.search:show_history",
+            "List the changes of one object, newest first: who, when, what and why",
+        ),
         "run": ("work.jobs:run_job", "Run a job: put a task into the job's queue"),
         "job": ("work.jobs:jobs", "List the jobs of an app"),
         "task": ("work.tasks:tasks", "List tasks, explain why they wait, cancel them"),

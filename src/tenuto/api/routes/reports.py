@@ -150,7 +150,9 @@ CHANGE = {
 }
 
 
-@router.get("/search", operation_id="search", responses=describe({"items": [HIT]}, invalid="value.label.invalid"))
+@router.get(
+    "/search", operation_id="search_objects", responses=describe({"items": [HIT]}, invalid="value.label.invalid")
+)
 async def search_objects(
     call: Annotated[ApiCall, requires(Role.VIEWER, "search.read")],
     q: Annotated[str, Query(min_length=1, max_length=200, description="Beginning of an id, or a part of a name.")],
@@ -163,7 +165,7 @@ async def search_objects(
 
 @router.get(
     "/history",
-    operation_id="history",
+    operation_id="history_list",
     responses=describe_page(CHANGE, invalid=("history.target.invalid", "value.label.invalid")),
 )
 async def object_history(
