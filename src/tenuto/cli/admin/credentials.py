@@ -120,7 +120,7 @@ def _web_address(settings: Settings, host: str | None, port: int | None) -> str:
         raise Invalid(problem, code="cli.port.unknown", field="web_port", remedy=remedy)
     scheme = "https" if settings.web_tls_certificate else "http"
     host = "127.0.0.1" if host in ("0.0.0.0", "::") else host
-    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}"
+    return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{settings.web_path}"
 
 
 SecretName = Annotated[str, argument("NAME", "Name of the secret.")]

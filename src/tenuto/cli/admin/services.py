@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
@@ -15,6 +16,7 @@ from tenuto.cli.command import Session, command, group, login_name
 from tenuto.cli.lists import list_command
 from tenuto.cli.parameters import Declaration, argument, flag, option
 from tenuto.extras import install_command, is_installed
+from tenuto.operations.api_keys import INITIAL_KEY_FILE
 from tenuto.presentation.formatting import safe_text
 from tenuto.presentation.work_views import WORKERS
 from tenuto.settings import redact_password
@@ -93,7 +95,19 @@ async def _serve_web(session: Session, host: str | None, port: int | None) -> As
         # Created after the server listens: a start that fails must not create a key that is never reported.
         initial_key = await session.app.api_keys.create_initial_key(session.app.settings.home)
         _print_web_summary(session, address, None if initial_key is None else initial_key[0])
+        await _print_login_link(session, address)
         yield
+
+
+async def _print_login_link(session: Session, address: str) -> None:
+    """On a terminal, print a link that logs in to the dashboard once; elsewhere it would stay in a log."""
+    if not sys.stderr.isatty():
+        return
+    path = session.app.settings.home / INITIAL_KEY_FILE
+    caller = await session.app.api_keys.authenticate(path.read_text("ascii").strip()) if path.exists() else None
+    if caller is not None:
+        link = await session.app.acting_as(caller.actor, source="start").api_keys.create_link(caller)
+        session.print_message(f"dashboard  {address}/login?link={link} (once, within ten minutes)")
 
 
 def _print_web_summary(session: Session, address: str, key_file: Path | None) -> None:
