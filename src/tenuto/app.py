@@ -279,6 +279,23 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         """Return the SQL that `migrate` runs on an empty database."""
         return migrator.render_script(self._extension_schemas.readable_components())
 
+    async def pending_migration_script(self) -> str:
+        """Return the SQL that `migrate` would run on the database as it is."""
+        reached = await self._load_schema_versions()
+        return migrator.render_script(self._extension_schemas.readable_components(), reached)
+
+    async def migration_status(self) -> list[migrator.ComponentStatus]:
+        """Return the version of the schema of the core and of each extension, and the migrations that are missing."""
+        reached = await self._load_schema_versions()
+        return migrator.describe_status(reached, self._extension_schemas.readable_components())
+
+    async def _load_schema_versions(self) -> dict[str, int]:
+        database = await self.connect(check_schema=False)
+        try:
+            return await migrator.load_versions(database)
+        finally:
+            await database.close()
+
     async def migrate(self) -> list[migrator.Migration]:
         """Migrate the schemas of the core and of all extensions, create the partitions of the coming months, and return
         the migrations applied now."""

@@ -55,7 +55,8 @@ QUERIES = {
 """Operations that only read. `api_keys.authenticate` also stores the last use of a key, which is no act of a person."""
 NOT_OPERATIONS = {
     "open", "close", "connect", "connect_for_services", "run", "run_scheduler", "run_worker", "migrate", "doctor",
-    "executions.close", "api_keys.close", "bulk_enqueue", "backup", "restore",
+    "executions.close", "api_keys.close", "bulk_enqueue", "backup", "restore", "migration_status",
+    "pending_migration_script",
     "schedules.report_undeclared", "manifests.report_undeclared",
 }  # fmt: skip
 """Life cycle of the app and its services; `bulk_enqueue` is `batches.enqueue`, and

@@ -14,6 +14,8 @@ import asyncpg
 import pytest
 
 from tenuto.clock import monotonic_seconds
+from tenuto.postgres import migrator
+from tenuto.postgres.database import Database
 from tests.cli.conftest import Shell
 
 
@@ -340,3 +342,40 @@ def test_lists_and_disable_name_what_does_not_run(shell: Shell) -> None:
     assert {"kind": "dependency_disabled", "subject": "import-hr"} in listed["import-ad"]
     shell("run", "last")
     assert "▲ none" in shell("queue", "list").out
+
+
+async def test_migrate_status_and_dry_run_begin_at_the_present_version(
+    shell: Shell, empty_url: str, tmp_path: Path
+) -> None:
+    older = tmp_path / "older"
+    older.mkdir()
+    migrations = sorted(migrator.core_component().directory.glob("*.sql"))
+    for file in migrations[:13]:
+        (older / file.name).write_text(file.read_text())
+    database = await Database.open(empty_url)
+    try:
+        await migrator.migrate(database, migrator.Component("tenuto", older))
+    finally:
+        await database.close()
+    at = ("--database", empty_url)
+    (core,) = [each for each in shell("migrate", "--status", *at, "-o", "json").json if each["component"] == "tenuto"]
+    assert (core["version"], core["newest_version"], len(core["pending"])) == (
+        13,
+        len(migrations),
+        len(migrations) - 13,
+    )
+    assert "▲ behind" in shell("migrate", "--status", *at).out
+    script = shell("migrate", "--dry-run", *at).out
+    assert "-- component tenuto, from version 13" in script
+    assert "0014 index_manifest_failures" in script
+    assert "CREATE TABLE tenuto.tasks" not in script
+    assert shell("migrate", "--status", *at, "-o", "json").json[0]["version"] == 13, "nothing was changed"
+    connection = await asyncpg.connect(empty_url)
+    try:
+        await connection.execute(script)
+    finally:
+        await connection.close()
+    assert shell("migrate", "--status", *at, "-o", "json").json[0]["pending"] == []
+    assert "✓ current" in shell("migrate", "--status", *at).out
+    assert shell("migrate", "--dry-run", *at).out == "-- the schema is up to date\n"
+    assert shell("migrate", *at, "-o", "json").json == {"applied": []}

@@ -59,6 +59,11 @@ class Verification:
     def is_sound(self) -> bool:
         return not self.faults
 
+    @property
+    def lacks_keys_only(self) -> bool:
+        """Whether links could not be verified because their keys are missing, and nothing else is wrong."""
+        return bool(self.faults) and not self.has_more_faults and {each.kind for each in self.faults} == {"unknown_key"}
+
     def add_faults(self, faults: Iterator[Fault] | Sequence[Fault]) -> None:
         for fault in faults:
             if len(self.faults) >= _MAX_FAULTS:

@@ -259,7 +259,8 @@ async def _check_disk(settings: Settings, limits: Limits) -> Finding:
         Severity.WARNING,
         [free],
         "When the disk is full, no task is accepted and no outcome can be recorded.",
-        "free disk space, shorten the retention (TENUTO_RETENTION_DAYS), or move TENUTO_HOME",
+        "free disk space, or shorten the retention (TENUTO_RETENTION_DAYS); to use another disk, stop all processes and"
+        " move the home directory with its files: a new one would start with an empty database",
     )
 
 

@@ -32,6 +32,9 @@ _UNPRIVILEGED_ACCOUNTS = ("postgres", "pgserver", "nobody")
 
 USE_OWN_SERVER = "set TENUTO_DATABASE to the URL of a PostgreSQL server"
 USE_OTHER_HOME = "set TENUTO_HOME to another directory"
+FREE_DISK_SPACE = (
+    "free disk space; the server then continues by itself (another TENUTO_HOME would start with an empty database)"
+)
 
 
 @dataclass(frozen=True, slots=True)

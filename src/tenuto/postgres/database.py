@@ -37,6 +37,8 @@ _TRANSIENT_STATES = frozenset(
 )
 _TRANSIENT_CLASSES = ("08",)
 _QUERY_CANCELED = "57014"
+_INSUFFICIENT_PRIVILEGE = "42501"
+ROLES_PAGE = "docs/how-to/database-roles.md"
 _REJECTED_ID = re.compile(
     r"query argument \$\d+: (.*) \((?:invalid UUID |'\w+' object has no attribute 'bytes')", re.DOTALL
 )
@@ -324,6 +326,8 @@ def _translate_server_error(error: asyncpg.PostgresError) -> StoreError | Invali
         return LockTimeout(f"the database could not lock in time: {error}", code="database.lock_timeout")
     if state in _TRANSIENT_STATES or state.startswith(_TRANSIENT_CLASSES):
         return Unavailable(f"transient database error: {error}", code="database.transient_error")
+    if state == _INSUFFICIENT_PRIVILEGE:
+        return PermissionDenied(str(error))
     if state == _QUERY_CANCELED:
         return StatementTimeout(
             f"the database cancelled a slow statement: {error}",
@@ -407,3 +411,26 @@ class DatabaseError(StoreError):
     def __init__(self, message: str, *, sqlstate: str) -> None:
         super().__init__(message, code="database.statement_rejected")
         self.sqlstate = sqlstate
+
+
+class PermissionDenied(DatabaseError):
+    """The role of the database lacks a right."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(f"the role of the database lacks a right: {reason}", sqlstate=_INSUFFICIENT_PRIVILEGE)
+        self.code = "database.permission_denied"
+        self.remedy = f"{_missing_grant(reason)}; {ROLES_PAGE} lists the rights of each role"
+
+
+def _missing_grant(reason: str) -> str:
+    """Return the statement that grants what an error of the server misses, as far as it names it."""
+    found = re.search(r"permission denied for (schema|table|view|sequence|function) (\S+)", reason)
+    if found is None:
+        return "run it as the owner of the schema tenuto"
+    kind, name = found.groups()
+    rights = {
+        "schema": f"USAGE ON SCHEMA {name}",
+        "sequence": f"USAGE ON SEQUENCE tenuto.{name}",
+        "function": f"EXECUTE ON FUNCTION tenuto.{name}",
+    }
+    return f"GRANT {rights.get(kind, f'SELECT (for changes also INSERT, UPDATE, DELETE) ON tenuto.{name}')} TO the role"

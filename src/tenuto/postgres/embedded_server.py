@@ -9,6 +9,7 @@ the directory. This module must not know Tenuto's tables.
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import os
 import re
@@ -29,6 +30,7 @@ from tenuto.errors import Forbidden, Invalid, Unavailable, Unsupported
 from tenuto.extras import require_extra
 from tenuto.postgres.data_directory import (
     DATABASE_NAME,
+    FREE_DISK_SPACE,
     USE_OTHER_HOME,
     USE_OWN_SERVER,
     Account,
@@ -196,6 +198,8 @@ def _platform_errors_translated(home: Path) -> Iterator[None]:
             remedy=USE_OTHER_HOME,
         ) from error
     except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise _disk_full_error(home) from error
         raise Unavailable(
             f"cannot start the embedded PostgreSQL in {home}: {error}",
             code="embedded.does_not_start",
@@ -260,9 +264,15 @@ async def _connect(url: str) -> asyncpg.Connection:
         return connection
 
 
+def _disk_full_error(home: Path) -> Unavailable:
+    return Unavailable(f"the disk of {home} is full", code="embedded.disk_full", remedy=FREE_DISK_SPACE)
+
+
 def _startup_error(log: Path, log_offset: int, problem: str, *, code: str) -> Unavailable:
     """Return the error with the last lines that the server has logged since this process tried to start it."""
     output = log.read_bytes()[log_offset:].decode(errors="replace").splitlines()[-15:] if log.exists() else []
+    if any("No space left on device" in line for line in output):
+        return _disk_full_error(log.parent)
     return Unavailable(
         "\n".join((f"the embedded PostgreSQL in {log.parent} {problem}", *output)),
         code=code,

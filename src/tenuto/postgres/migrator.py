@@ -10,9 +10,10 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from tenuto.errors import Invalid, SchemaBehind, SchemaMismatch, Unavailable
 from tenuto.postgres.database import Connection, Database, DatabaseError, LockTimeout
@@ -126,21 +127,53 @@ def load_migrations() -> list[Migration]:
     return core_component().load_migrations()
 
 
-def render_script(extensions: Sequence[Component] = ()) -> str:
-    """Return the SQL that migrating the core and these extensions runs on an empty database."""
-    parts = ["BEGIN;", _CREATE_MIGRATIONS_TABLE.strip()]
+@dataclass(frozen=True, slots=True)
+class ComponentStatus:
+    """How far the schema of one component has been migrated."""
+
+    component: str
+    schema: str
+    version: int
+    """Number of the last applied migration; 0 if there is none."""
+    newest_version: int
+    """Number of the last migration that this program knows."""
+    pending: Sequence[str]
+    """Migrations that `tenuto migrate` would apply."""
+
+
+def describe_status(reached: Mapping[str, int], extensions: Sequence[Component] = ()) -> list[ComponentStatus]:
+    """Return the status of the core and of these extensions, from the versions that were reached."""
+    found = []
     for component in (core_component(), *extensions):
-        parts.append(f"\n-- component {component.name}")
+        version, known = reached.get(component.name, 0), component.load_migrations()
+        pending = [f"{each.number:04} {each.name}" for each in known if each.number > version]
+        found.append(ComponentStatus(component.name, component.schema, version, known[-1].number, pending))
+    return found
+
+
+def render_script(extensions: Sequence[Component] = (), reached: Mapping[str, int] = MappingProxyType({})) -> str:
+    """Return the SQL that migrating the core and these extensions runs on a database that has reached these versions;
+    by default on an empty one."""
+    parts = ["BEGIN;", *([] if reached else [_CREATE_MIGRATIONS_TABLE.strip()])]
+    is_complete = True
+    for component in (core_component(), *extensions):
+        version = reached.get(component.name, 0)
+        missing = [migration for migration in component.load_migrations() if migration.number > version]
+        parts.append(f"\n-- component {component.name}" + (f", from version {version}" if reached else ""))
+        if not missing:
+            parts.append("-- nothing to migrate")
+            continue
+        is_complete = False
         if not component.is_core:
             parts.append(f"CREATE SCHEMA IF NOT EXISTS {component.schema};")
-        for migration in component.load_migrations():
+        for migration in missing:
             parts.append(f"\n-- {migration.number:04} {migration.name}\n{migration.sql.strip()}")
             values = f"{migration.number}, '{migration.name}', '{migration.checksum}'"
             columns = "number, name, checksum"
             if not component.is_core:
                 columns, values = f"{columns}, component", f"{values}, '{component.name}'"
             parts.append(f"INSERT INTO tenuto.migrations ({columns}) VALUES ({values});")  # noqa: S608 — our own names
-    return "\n".join([*parts, "COMMIT;"])
+    return "\n".join(["-- the schema is up to date"] if is_complete else [*parts, "COMMIT;"])
 
 
 async def migrate(database: Database, component: Component | None = None) -> list[Migration]:

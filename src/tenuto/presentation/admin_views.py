@@ -36,6 +36,25 @@ API_KEYS = ResourceView(
     hint="create one with: tenuto key add NAME --role admin",
 )
 
+
+def _migration_state(status: Any) -> str:
+    if status.version > status.newest_version:
+        return "newer"
+    return "behind" if status.pending else "current"
+
+
+MIGRATIONS = ResourceView(
+    "components",
+    (
+        Column("component", "component"),
+        Column("state", _migration_state, "state"),
+        Column("version", "version", "number"),
+        Column("newest", "newest_version", "number"),
+        Column("pending", "pending", "list", flexible=True),
+    ),
+    next_page={},
+)
+
 SECRETS = ResourceView(
     "secrets",
     (

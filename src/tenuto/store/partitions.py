@@ -18,7 +18,7 @@ from typing import Literal
 
 from tenuto.errors import Invalid, Unavailable
 from tenuto.ids import smallest_id_at
-from tenuto.postgres.database import Connection, Database
+from tenuto.postgres.database import Connection, Database, PermissionDenied
 from tenuto.settings import Settings
 from tenuto.store.activities import SQL
 
@@ -56,6 +56,8 @@ async def ensure_partitions(database: Database, now: datetime) -> list[str]:
 
     try:
         return await database.transaction(create)
+    except PermissionDenied:
+        return []  # only the owner may; records go into the default partition, and the doctor warns
     except Unavailable:
         if month_start(now, 0) in missing:
             raise

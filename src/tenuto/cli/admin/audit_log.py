@@ -48,7 +48,7 @@ async def verify_audit_log(
 
     The seal of each entry covers the entry before it and is made with the master key. Without a master key, a
     completely rewritten log is detected only by the checkpoints outside the database (audit.heads in the home folder).
-    Exit code 1 if the verification fails.
+    Exit code 1 if the log was altered, 6 if entries could not be checked because their key is missing.
     """
     result = await session.app.audit.verify(newest=newest)
     if session.as_json:
@@ -57,17 +57,28 @@ async def verify_audit_log(
         session.print_message(f"the audit log is intact: {_extent(result)}")
     else:
         print_rich(render_table(AUDIT_FAULTS, result.faults, await session.now()))
+        if result.lacks_keys_only:
+            session.print_message(
+                f"part of the audit log could not be checked, because its key is missing: {_extent(result)}",
+                "there is no sign of tampering; add the missing key to TENUTO_MASTER_KEY_FILE or restore audit.keys",
+            )
+            return exit_codes.KEY_MISSING
         more = " (more faults are not shown)" if result.has_more_faults else ""
         session.print_message(f"the audit log was altered{more}: {_extent(result)}")
+    if result.lacks_keys_only:
+        return exit_codes.KEY_MISSING
     return exit_codes.OK if result.is_sound else exit_codes.FAILED
 
 
 def _extent(result: Verification) -> str:
     if result.end_position == 0:
         return "no entry is sealed yet"
-    seal = "sealed with a key" if result.is_keyed else "sealed without a key"
-    checkpoint = f"checkpoint at {result.checkpoint_position:,}" if result.checkpoint_position else "no checkpoint yet"
-    return f"{result.checked_link_count:,} of {result.end_position:,} entries verified, {seal}, {checkpoint}"
+    extent = f"{result.checked_link_count:,} of {result.end_position:,} entries verified"
+    if result.is_keyed:
+        return f"{extent}, sealed with the master key"
+    position = result.checkpoint_position
+    protected = f"only the first {position:,}, by the checkpoint in audit.heads," if position else "no entry yet"
+    return f"{extent}; no master key is set, so {protected} is protected against the owner of the database"
 
 
 @command(audit_log, "export", "trail.jsonl", "- | gzip > trail.jsonl.gz")

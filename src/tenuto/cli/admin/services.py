@@ -13,10 +13,13 @@ import click
 from tenuto.app import Tenuto
 from tenuto.cli.admin.health import report_health
 from tenuto.cli.command import Session, command, group, login_name
-from tenuto.cli.lists import list_command
+from tenuto.cli.lists import list_command, print_page
+from tenuto.cli.output import print_json
 from tenuto.cli.parameters import Declaration, argument, flag, option
+from tenuto.clock import SystemClock
 from tenuto.extras import install_command, is_installed
 from tenuto.operations.api_keys import INITIAL_KEY_FILE
+from tenuto.presentation.admin_views import MIGRATIONS
 from tenuto.presentation.formatting import safe_text
 from tenuto.presentation.work_views import WORKERS
 from tenuto.settings import redact_password
@@ -235,17 +238,34 @@ def check_health(
     return report_health(session.home, service, name, as_json=session.as_json)
 
 
-@command(None, "migrate", "--database postgresql://tenuto@db/tenuto", "--print > tenuto.sql", app_use="checks")
+@command(
+    None, "migrate", "--database postgresql://tenuto@db/tenuto", "--status", "--dry-run > step.sql", app_use="checks"
+)
 async def migrate_database(
     session: Session,
-    print_only: Annotated[bool, flag("SQL for an empty database on stdout; nothing is changed.", "--print")] = False,
+    status: Annotated[bool, flag("Version of each component and missing migrations; no change.", "--status")] = False,
+    dry_run: Annotated[
+        bool, flag("SQL from the present version of the database to this one on stdout; no change.", "--dry-run")
+    ] = False,
+    print_only: Annotated[bool, flag("SQL for an empty database on stdout; no change.", "--print")] = False,
 ) -> None:
     """Migrate the database schema to this version.
 
-    The command may run repeatedly and concurrently. An embedded database is migrated automatically.
+    The command may run repeatedly and concurrently. An embedded database is migrated automatically. The core and each
+    extension are components with their own versions; migrations go forward only.
     """
     if print_only:
         click.echo(session.app.migration_script())
+        return
+    if dry_run:
+        click.echo(await session.app.pending_migration_script())
+        return
+    if status:
+        found = await session.app.migration_status()
+        if session.as_json:
+            print_json(found)
+        else:
+            await print_page(session, MIGRATIONS, found, now=SystemClock().now())
         return
     applied = [f"{migration.number:04} {migration.name}" for migration in await session.app.migrate()]
     messages = [f"applied {migration}" for migration in applied]
