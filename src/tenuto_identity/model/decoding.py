@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, TypeGuard
 
 from tenuto_identity.model import dn
 from tenuto_identity.model.schema import ObjectType
@@ -124,6 +124,9 @@ def decode_object(
         raw = cells.get(name)
         if not raw:
             continue
+        if attribute.type is DataType.TEXT and len(raw) == 1 and _is_plain_text(cell := raw[0]):
+            attributes[name] = [cell]  # the common case; the code below gives the same result
+            continue
         try:
             values = [value for each in raw if (value := _decode(each, attribute.type, decoding)) is not None]
             found = canonical_values(values)
@@ -141,6 +144,13 @@ def decode_object(
         else:
             attributes[name] = found
     return DecodedObject(attributes, references, tuple(errors), bool(errors) and decoding.rejects_bad_values)
+
+
+def _is_plain_text(cell: str | bytes) -> TypeGuard[str]:
+    """Return whether a cell needs no conversion and no further check to be the value of a text."""
+    return (
+        isinstance(cell, str) and 0 < len(cell) < 1000 and cell.isascii() and cell.isprintable() and not cell.isspace()
+    )
 
 
 def _decode(cell: str | bytes, data_type: DataType, decoding: Decoding) -> Value | None:

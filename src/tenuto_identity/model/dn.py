@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 import unicodedata
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 _TYPE = re.compile(r"(?:[A-Za-z][A-Za-z0-9-]*|[0-9]+(?:\.[0-9]+)*)\Z")
 _BLANKS = re.compile(r"\s+")
+_NEEDS_ESCAPE = re.compile(r"""[,+"\\<>;=\x00-\x1f\x7f]|\A[ #]| \Z""")
 _ESCAPED = set(',+"\\<>;=')
 _HEX = set("0123456789abcdefABCDEF")
 
@@ -53,6 +55,8 @@ def build(rdns: Sequence[Rdn]) -> str:
 
 def escape(value: str) -> str:
     """Return an attribute value escaped for a DN."""
+    if not _NEEDS_ESCAPE.search(value):
+        return value
     last = len(value) - 1
     escaped: list[str] = []
     for index, character in enumerate(value):
@@ -63,6 +67,17 @@ def escape(value: str) -> str:
         else:
             escaped.append(character)
     return "".join(escaped)
+
+
+def is_type(name: str) -> bool:
+    """Return whether a text is an attribute type, such as ``cn`` or an OID."""
+    return _TYPE.match(name) is not None
+
+
+@lru_cache(maxsize=1000)
+def parse_base(text: str) -> tuple[Rdn, ...]:
+    """Parse a DN that occurs in many names, such as that of a container; raise `InvalidDn`."""
+    return parse(text)
 
 
 def normalize(text: str) -> str:
@@ -119,6 +134,9 @@ def _fold(value: str) -> str:
 
 def _split(text: str) -> list[tuple[str, str]]:
     """Return the pairs as raw text, each with the separator after it (``,`` ``;`` ``+`` or nothing at the end)."""
+    if "\\" not in text and '"' not in text and "+" not in text and ";" not in text:
+        names = text.split(",")
+        return [*((name, ",") for name in names[:-1]), (names[-1], "")]
     parts: list[tuple[str, str]] = []
     start = index = 0
     quoted = False
@@ -149,6 +167,8 @@ def _parse_pair(part: str, whole: str) -> Pair:
 
 def _unescape(raw: str, whole: str) -> str:
     raw = raw.lstrip(" ")
+    if "\\" not in raw and '"' not in raw and not raw.startswith("#"):
+        return raw.rstrip(" ")
     if raw.startswith("#"):
         try:
             return "#" + bytes.fromhex(raw[1:].strip()).hex()

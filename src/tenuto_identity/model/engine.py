@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from tenuto_identity.model.explain import Trace, add_if
-from tenuto_identity.model.expression_functions import UniqueBases
+from tenuto_identity.model.expression_functions import UniqueBases, Variables
 from tenuto_identity.model.expressions import ExpressionFailed
 from tenuto_identity.model.flow import Mapped, Note, NoteCode, evaluate_mapping
 from tenuto_identity.model.objects import ConnectorObject, MetaverseObject, ObjectState, Origin
@@ -186,7 +186,8 @@ def inbound_flow(
         for mapping in contribution.rule.mappings:
             by_target.setdefault(mapping.to, []).append((mapping, contribution))
     for name, attribute in metaverse_type.attributes.items():
-        ranked = sorted(by_target.get(name, ()), key=_rank)
+        found = by_target.get(name, ())
+        ranked = sorted(found, key=_rank) if len(found) > 1 else found
         if attribute.is_reference:
             state.flow_references(attribute, ranked)
         else:
@@ -235,27 +236,18 @@ class _FlowState:
         self._provenance: dict[str, tuple[int, int]] = {}
         self._notes: list[Note] = []
         self._unique: dict[str, UniqueChoice] = {}
+        self._variables: dict[int, Variables] = {}
+        """Variables by object, shared by its mappings: each attribute is decoded once."""
         self._reevaluate_at: datetime | None = None
 
     def flow_values(self, attribute: Attribute, ranked: _Ranked) -> None:
         name = attribute.name
         for mapping, contribution in ranked:
             mapped = self._evaluate(attribute, mapping, contribution)
-            self._reevaluate_at = earlier(self._reevaluate_at, mapped.reevaluate_at)
-            add_if(
-                self._trace,
-                "contribution",
-                attribute=name,
-                rule=contribution.rule.name,
-                system=contribution.object.system,
-                object_id=contribution.object.id,
-                priority=mapping.priority,
-                expression=mapping.value.text if mapping.value else None,
-                source=mapping.source,
-                inputs=self._inputs(mapping, contribution),
-                values=list(mapped.values) if mapped.unique is None else list(mapped.unique.bases),
-                note=mapped.note.message if mapped.note else None,
-            )
+            if mapped.reevaluate_at is not None:
+                self._reevaluate_at = earlier(self._reevaluate_at, mapped.reevaluate_at)
+            if self._trace is not None:
+                self._trace_contribution(name, mapping, contribution, mapped)
             if mapped.note is not None:
                 self._notes.append(mapped.note)
             source = (contribution.rule.number, contribution.object.id)
@@ -275,9 +267,29 @@ class _FlowState:
                 return
         self._without_winner(name)
 
+    def _trace_contribution(
+        self, name: str, mapping: AttributeMapping, contribution: Contribution, mapped: Mapped
+    ) -> None:
+        add_if(
+            self._trace,
+            "contribution",
+            attribute=name,
+            rule=contribution.rule.name,
+            system=contribution.object.system,
+            object_id=contribution.object.id,
+            priority=mapping.priority,
+            expression=mapping.value.text if mapping.value else None,
+            source=mapping.source,
+            inputs=self._inputs(mapping, contribution),
+            values=list(mapped.values) if mapped.unique is None else list(mapped.unique.bases),
+            note=mapped.note.message if mapped.note else None,
+        )
+
     def _evaluate(self, attribute: Attribute, mapping: AttributeMapping, contribution: Contribution) -> Mapped:
         source, object_type = contribution.object, contribution.object_type
-        variables = object_variables(source, object_type)
+        variables = self._variables.get(source.id)
+        if variables is None:
+            variables = self._variables[source.id] = object_variables(source, object_type)
         return evaluate_mapping(
             mapping,
             contribution.rule,

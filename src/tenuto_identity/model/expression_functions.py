@@ -660,14 +660,14 @@ def _dn(_context: EvaluationContext, *parts: str) -> str:
     for index in range(0, len(pairs), 2):
         if not pairs[index + 1].strip():
             raise ExpressionFailed(f"the value of {pairs[index]} in the DN is blank")
+        if not dn.is_type(pairs[index]):
+            raise ExpressionFailed(f"{pairs[index]!r:.40} is not an attribute type of a DN")
         rdns.append((dn.Pair(pairs[index], pairs[index + 1]),))
     try:
-        base_rdns = dn.parse(base) if base is not None else ()
-        text = dn.build([*rdns, *base_rdns])
-        dn.parse(text)
+        base_rdns = dn.parse_base(base) if base is not None else ()
     except dn.InvalidDn as error:
         raise ExpressionFailed(str(error)) from None
-    return bounded(text)
+    return bounded(dn.build([*rdns, *base_rdns]))
 
 
 @_function("escape_dn(text)", [Kind.TEXT], Kind.TEXT)

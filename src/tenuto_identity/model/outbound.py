@@ -14,6 +14,7 @@ from enum import StrEnum
 from tenuto_identity.model.drift import NO_DRIFT, Drift, detect_drift
 from tenuto_identity.model.engine import TargetValues, apply_pending, imported_values, scope_note
 from tenuto_identity.model.explain import Trace, add_if
+from tenuto_identity.model.expression_functions import Variables
 from tenuto_identity.model.flow import Note, NoteCode, evaluate_mapping
 from tenuto_identity.model.matcher import UnjoinedAmbiguous, UnjoinedMatch, find_unjoined
 from tenuto_identity.model.objects import ConnectorObject, JoinKind, MetaverseObject, ObjectState
@@ -71,8 +72,11 @@ def desired_values(
     notes: list[Note] = []
     address = ""
     reevaluate_at: datetime | None = None
+    variables: Variables | None = None
     for rule, mapping in mappings:
         name = mapping.to
+        if variables is None:  # all rules are of one system
+            variables = metaverse_variables(metaverse, metaverse_type, rule.system)
         target = _ADDRESS_ATTRIBUTE if name == ADDRESS else object_type.attributes.get(name)
         if target is None or name in taken:
             continue
@@ -96,7 +100,7 @@ def desired_values(
             target,
             metaverse.attributes,
             metaverse_type.attributes,
-            metaverse_variables(metaverse, metaverse_type, rule.system),
+            variables,
             now,
             cleans=False,
         )
@@ -109,17 +113,17 @@ def desired_values(
             address = str(mapped.values[0]) if mapped.values else ""
         elif mapped.values:
             attributes[name] = list(mapped.values)
-        add_if(
-            trace,
-            "desired",
-            system=rule.system,
-            rule=rule.name,
-            attribute=name,
-            expression=mapping.value.text if mapping.value else None,
-            source=mapping.source,
-            values=list(mapped.values),
-            note=mapped.note.message if mapped.note else None,
-        )
+        if trace is not None:
+            trace.add(
+                "desired",
+                system=rule.system,
+                rule=rule.name,
+                attribute=name,
+                expression=mapping.value.text if mapping.value else None,
+                source=mapping.source,
+                values=list(mapped.values),
+                note=mapped.note.message if mapped.note else None,
+            )
     values = TargetValues(attributes, references, address)
     return Desired(values, taken, frozenset(failed), tuple(notes), reevaluate_at)
 

@@ -17,6 +17,7 @@ from tenuto_identity.model.definitions import SystemDefinition, parse_name
 from tenuto_identity.model.expression_functions import Kind
 from tenuto_identity.model.expressions import Expression, compile_expression
 from tenuto_identity.model.rules import (
+    DEFAULT_CLEAN,
     DEFAULT_PRIORITY,
     AttributeMapping,
     Clean,
@@ -381,7 +382,7 @@ class _Binder:
         own = reader.raw("clean")
         value = own if own is not None else self._reader.raw("clean")
         if value is None:
-            return _DEFAULT_CLEAN
+            return DEFAULT_CLEAN
         path = reader.at("clean") if own is not None else "clean"
         fields = Reader(value, "clean", path, known=_CLEAN_FIELDS)
         case = fields.raw("case")
@@ -391,6 +392,3 @@ class _Binder:
             case=None if case is None else fields.as_choice(case, TextCase, "case"),
             blank_is_null=fields.flag("blank_is_null", True),
         )
-
-
-_DEFAULT_CLEAN = Clean()

@@ -59,6 +59,9 @@ class Clean:
     blank_is_null: bool = True
 
 
+DEFAULT_CLEAN = Clean()
+
+
 @dataclass(frozen=True, slots=True)
 class AttributeMapping:
     """How one attribute flows. Exactly one of ``source`` and ``value`` is set."""
@@ -73,7 +76,7 @@ class AttributeMapping:
     missing: MissingInput = MissingInput.NO_VALUE
     for_each: str | None = None
     """Multi-valued attribute: the expression is evaluated once per value, with the variable ``value``."""
-    clean: Clean = Clean()
+    clean: Clean = DEFAULT_CLEAN
     first_sorted: bool = False
     """Of several values for a single-valued attribute take the first in order, instead of refusing them."""
     only_on_create: bool = False

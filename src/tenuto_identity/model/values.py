@@ -99,7 +99,10 @@ def python_value(value: Value, data_type: DataType) -> PythonValue:
 
 def canonical_values(values: Iterable[Value]) -> list[Value]:
     """Return values of one type sorted and unique."""
-    return sorted(set(values), key=_sort_key)
+    found = values if isinstance(values, list | tuple) else list(values)
+    if len(found) < 2:
+        return list(found)
+    return sorted(set(found), key=_sort_key)
 
 
 def _sort_key(value: Value) -> tuple[int, int, str]:
@@ -128,7 +131,9 @@ def fold_key(value: Value) -> str:
 
 
 def _canonical_text(value: object) -> str:
-    if isinstance(value, bool):
+    if isinstance(value, str):
+        text = value
+    elif isinstance(value, bool):
         text = "true" if value else "false"
     elif isinstance(value, datetime):
         text = _format_datetime(_parse_datetime(value))
@@ -136,8 +141,6 @@ def _canonical_text(value: object) -> str:
         text = value.isoformat()
     elif isinstance(value, int | Decimal):
         text = str(_canonical_decimal(value))
-    elif isinstance(value, str):
-        text = value
     else:
         raise BadValue(f"{_short(value)} is not a text")
     if "\x00" in text:

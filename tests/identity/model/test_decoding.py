@@ -39,6 +39,13 @@ def test_every_data_type_is_decoded_from_its_text(document: Any) -> None:
     assert found.attributes == expected
 
 
+@pytest.mark.parametrize("text", ["plain", " ", "", "\t", "a b", "é", "x" * 2000, "a\u200bb"])
+def test_text_is_decoded_alike_alone_and_with_others(text: str) -> None:
+    alone = decode_object(EVERY_TYPE, {"text_many": (text,)}, Decoding()).attributes.get("text_many", [])
+    both = decode_object(EVERY_TYPE, {"text_many": (text, "other")}, Decoding()).attributes["text_many"]
+    assert sorted([*alone, "other"]) == both
+
+
 def test_references_are_raw_and_outside_of_the_document() -> None:
     found = decode_object(EVERY_TYPE, {"reference_many": ("b", "a", "a"), "text_one": ("x",)}, Decoding())
     assert found.attributes == {"text_one": ["x"]}

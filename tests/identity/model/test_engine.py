@@ -45,6 +45,7 @@ from tenuto_identity.model.pending import (
     record_exported,
 )
 from tenuto_identity.model.rules import (
+    DEFAULT_CLEAN,
     AttributeMapping,
     Clean,
     Direction,
@@ -270,6 +271,21 @@ def test_text_is_cleaned_on_the_way_in() -> None:
     for text, (clean, expected) in cases.items():
         found = flow([(rule(1, mapping("first", clean=clean)), person(first=text))])
         assert found.values.get("first") == ([expected] if expected is not None else None)
+
+
+@given(
+    st.text(st.sampled_from(" ab\u00a0é"), max_size=6),
+    st.booleans(),
+    st.builds(Clean, st.booleans(), st.booleans(), st.none(), st.booleans()),
+)
+@settings(max_examples=100)
+def test_copy_of_one_value_equals_the_general_code(text: str, is_default: bool, clean: Clean) -> None:
+    """A second mapping converts through an expression, which never takes the short path."""
+    chosen = DEFAULT_CLEAN if is_default else clean
+    source = person(first=text) if text else person()
+    copied = flow([(rule(1, mapping("first", clean=chosen)), source)])
+    computed = flow([(rule(1, mapping("first", value="first", clean=chosen)), source)])
+    assert copied.values == computed.values
 
 
 def test_for_each_evaluates_once_per_value() -> None:
