@@ -49,7 +49,7 @@ from tenuto.operations.queues import QueueOperations
 from tenuto.operations.reports import Reports
 from tenuto.operations.schedules import Schedules
 from tenuto.operations.secrets import Secrets
-from tenuto.operations.tasks import TaskOperations
+from tenuto.operations.tasks import TaskOperations, Tasks
 from tenuto.postgres import migrator
 from tenuto.postgres.database import Database
 from tenuto.registration import Registration
@@ -106,6 +106,7 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         self.executions = Executions(self.open, caller)
         self.manifests = Manifests(self.open, caller, self.jobs)
         self.dead_letters = DeadLetters(self.open, caller, self.jobs, self._current_settings)
+        self.tasks = Tasks(self.open, caller, self.dead_letters)
         self.batches = Batches(self.open, caller, self.manifests, self.dead_letters)
         self.plans = Plans(self.open, caller, self.schedules, self.manifests, self.jobs, self.extension_registry)
         self.reports = Reports(self.open, caller)

@@ -39,6 +39,7 @@ class ChainOptions(TypedDict, total=False):
     on_lost: Literal["retry", "fail"]
     tags: Iterable[str]
     version: str | None
+    dead_letter: bool
 
 
 class JobDecorator(Protocol):
@@ -88,6 +89,7 @@ class Registration:
         isolated: bool = False,
         tags: Iterable[str] = (),
         version: str | None = None,
+        dead_letter: bool = True,
     ) -> JobDecorator: ...
 
     def job(
@@ -107,16 +109,21 @@ class Registration:
         isolated: bool = False,
         tags: Iterable[str] = (),
         version: str | None = None,
+        dead_letter: bool = True,
     ) -> Job[..., Any] | JobDecorator:
         """Register a function as a job.
 
         ``max_attempts`` (default 3) is short for ``retry=RetryPolicy(max_attempts=…)``; give only one of them.
         ``limit`` is the maximum number of its tasks that run at the same time over all workers; tasks with the same
         ``limit_key`` share it. ``isolated`` runs the job in a child process that can be killed. ``version`` is
-        shown with the workers that know the job.
+        shown with the workers that know the job. With ``dead_letter=False``, a task that fails for good leaves no dead
+        letter and cannot be retried by an operator.
         """
         policy = TaskPolicy(
-            resolve_retry_policy(max_attempts, retry), parse_duration_seconds(timeout, field="timeout"), on_lost
+            resolve_retry_policy(max_attempts, retry),
+            parse_duration_seconds(timeout, field="timeout"),
+            on_lost,
+            dead_letter,
         )
 
         def register(function: Callable[..., Any], /) -> Job[..., Any]:

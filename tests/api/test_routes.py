@@ -6,10 +6,12 @@ import asyncio
 import json
 from collections.abc import AsyncIterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 
 from tenuto.api.routes import batches
+from tenuto.ids import new_id
 from tenuto.model.actors import Role
 from tests.api.conftest import ApiClient, assert_problem
 from tests.support.waiting import eventually
@@ -237,6 +239,24 @@ async def test_manifest_route_sets_what_happens_on_a_dead_letter(service: ApiCli
     assert changed.json()["on_dead_letter"] == "continue"
     wrong = {**fields, "on_dead_letter": "ignore"}
     assert_problem(await service.put("/api/v1/manifests/nightly", json=wrong), 422, "manifest.on_dead_letter.invalid")
+
+
+async def test_task_retry_route_runs_a_failed_task_again(service: ApiClient) -> None:
+    @service.app.job(max_attempts=1)
+    async def halve(n: int) -> float:
+        return 1 / n
+
+    task = (await service.post("/api/v1/tasks", json={"job": "halve", "input": {"n": 0}})).json()["id"]
+    path = f"/api/v1/tasks/{task}/retry"
+    assert_problem(await service.post(path), 409, "task.not_retryable")
+    async with service.app.worker(slots=1):
+        assert (await service.app.wait(UUID(task), timeout=10)).state == "failed"
+        assert_problem(await service.post(path, json={"input": {"n": "x"}}), 422, "job.input.invalid")
+        retried = await service.post(path, json={"input": {"n": 2}, "note": "typo"})
+        assert retried.status_code == 202, retried.text
+        assert (await service.app.wait(UUID(retried.json()["task_id"]), timeout=10)).output == 0.5
+    assert_problem(await service.post(path), 409, "dead_letter.already_resolved")
+    assert_problem(await service.post(f"/api/v1/tasks/{new_id()}/retry"), 404, "task.not_found")
 
 
 async def test_manifest_route_accepts_max_retries_for_max_attempts(service: ApiClient) -> None:

@@ -212,6 +212,11 @@ async def make_every_change(app: Tenuto) -> set[str]:
     )
     await change("bulk_operations.abort", "operation.abort", acting.bulk_operations.abort(started.id))
     await change("dead_letters.acknowledge_all", "dead_letter.acknowledge", acting.dead_letters.acknowledge_all())
+    async with app.worker(poll_seconds=0.1):
+        await app.batches.wait((await app.batches.enqueue("oven", [{"loaves": 1}])).id, 30)
+    (letter,) = await app.dead_letters.list()
+    await change("tasks.retry", "task.retry", acting.tasks.retry(letter.task_id))
+    recorder.recorded.add("dead_letters.retry_task")
     await change("manifests.delete", "manifest.delete", acting.manifests.delete("regular"))
     planned = await app.plans.plan(
         read_declarations([_document("schedules: [{name: weekly, every: 7d, steps: [{job: bake}]}]")])

@@ -115,7 +115,7 @@ def test_dead_letter_retry_with_corrected_input(shell: Shell) -> None:
 def test_dead_letter_retry_all_shows_the_selection_and_requires_confirmation(failed_batch: Shell) -> None:
     fingerprint = list_dead_letters(failed_batch)[0]["fingerprint"]
     unconfirmed = failed_batch("dead-letter", "retry", "--all")
-    assert (unconfirmed.code, unconfirmed.out.splitlines()[1].split()[:3]) == (2, ["3", "bad", fingerprint])
+    assert (unconfirmed.code, unconfirmed.out.splitlines()[1].split()[:4]) == (2, ["3", "hopeless", "bad", fingerprint])
     assert "cannot ask for confirmation to retry 3 dead letters" in unconfirmed.err
     for where in ("manifest=other", "fingerprint=nothing", "until=2020-01-01T00:00:00Z"):
         assert "no matching open dead letters" in failed_batch("dead-letter", "retry", "--all", "--where", where).err
@@ -261,3 +261,21 @@ def test_attempt_diff_refers_as_before_to_the_attempt_shown_before() -> None:
     assert "attempt 2 is omitted" in render(
         [make_attempt(1, worker="w2"), *(make_attempt(each) for each in range(2, 9))]
     )
+
+
+def test_task_retry_runs_a_failed_task_again_with_corrected_input(shell: Shell) -> None:
+    shell.start_service("worker").wait_for_line("worker started")
+    failed = shell("run", "hopeless", "--wait", "--timeout", "60")
+    assert failed.code != 0
+    (dead_letter,) = list_dead_letters(shell)
+    assert (dead_letter["name"], dead_letter["external_id"]) == ("hopeless", "")
+    assert "hopeless" in shell("dead-letter", "list").out
+    assert "hopeless" in shell("dead-letter", "list", "--group").out
+    assert "hopeless" in shell("dead-letter", "show", dead_letter["id"]).out
+    wrong = shell("task", "retry", dead_letter["task_id"], "--input", '{"n": 1}', "-o", "json")
+    assert (wrong.code, wrong.error["code"]) == (2, "job.input.invalid")
+    retried = shell("task", "retry", dead_letter["task_id"], "--note", "once more", TENUTO_APP="")
+    assert retried.code == 0, retried.err
+    assert retried.out.strip() != dead_letter["task_id"]
+    again = shell("task", "retry", dead_letter["task_id"], "-o", "json")
+    assert (again.code, again.error["code"]) == (7, "dead_letter.already_resolved")

@@ -171,7 +171,7 @@ INTERNAL_OPERATIONS = {
     "Executions": {"close"},
     "Schedules": {"report_undeclared"},
     "Manifests": {"check", "from_declaration", "item_serializer", "plan", "report_undeclared"},
-    "Dead letters": {"retry_all_of_batch"},
+    "Dead letters": {"retry_all_of_batch", "retry_task"},
     "One-shots": {"as_one_shot", "find_handler"},
     "Secrets": {"resolve_text"},
     "API keys": {"close", "find_prefix", "has_prefix", "was_recently_valid"},
@@ -187,7 +187,8 @@ def test_api_page_describes_every_operation_once(heading: str) -> None:
     counts = Counter(described_operations(section(text, heading)))
     assert {name: counts[name] for name in operations if counts[name] != 1} == {}
     attributes = {name for name, value in vars(app).items() if not name.startswith("_") and operations_of(value)}
-    assert attributes - {"settings", "jobs", "status", "plans", "extension_registry"} == set(SECTIONS.values())
+    assert attributes - {"settings", "jobs", "status", "plans", "tasks", "extension_registry"} == set(SECTIONS.values())
+    assert missing(operations_of(app.tasks), section(text, "Tenuto")) == set()
     for name in ("status", "plans"):
         (sentence,) = re.findall(rf"`app\.{name}`\s\([^)]*\)?[^)]*\)", section(text, "Tenuto"))
         assert missing(operations_of(getattr(app, name)), sentence) == set()

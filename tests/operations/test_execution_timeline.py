@@ -56,7 +56,7 @@ async def run_step_for(db: Database, worker_id: UUID, seconds: float) -> None:
 
 
 async def test_timeline_shows_every_attempt_of_a_retried_step(db: Database, worker_id: UUID) -> None:
-    run = await start_execution(db, make_step("a", max_retries=3), ["b", "c"])
+    run = await start_execution(db, make_step("a", max_attempts=3), ["b", "c"])
     await finish_task(db, (await claim_steps(db, worker_id))["a"], "failed", "no connection")
     found = await read_timeline(db, run)
     (step,) = found.groups[0].steps

@@ -110,17 +110,14 @@ async def test_rule_6_manifest_run_has_typed_properties(app: Tenuto, worker: Wor
     assert seen == [(Config("prod", {"a": 1}), Slice(table="users", number=3), False)]
 
 
-async def test_rule_6_run_of_unknown_job_fails_and_leaves_a_dead_letter(
+async def test_rule_6_run_of_unknown_job_waits_for_a_worker_that_knows_it(
     app: Tenuto, worker: WorkerFactory, db: Database
 ) -> None:
     stored = await create_manifest(db, job="forgotten")
     async with worker():
         id = await start_run(db, stored, db.clock.now())
         assert id is not None
-        record = await app.wait(id, 10)
-        assert (record.state, record.reason) == ("failed", "refused")
-        (letter,) = await app.dead_letters.list()
-        assert "forgotten" in letter.reason
+        assert [str(reason.code) for reason in (await app.why(id)).reasons] == ["unknown_job"]
     with raises_code("job.unknown", UnknownJob):
         await app.manifests.run("bake")
 

@@ -73,10 +73,14 @@ async def test_only_failures_write_dead_letters(db: Database, me: UUID, status: 
     assert await read_table(db, "dead_letters") == []
 
 
-async def test_task_without_manifest_writes_no_dead_letter(db: Database, me: UUID) -> None:
-    task = await create_and_claim(db, me, policy=TaskPolicy(RetryPolicy(max_attempts=1)).to_json())
+@pytest.mark.parametrize("dead_letter", [True, False])
+async def test_task_without_manifest_writes_a_dead_letter_unless_its_policy_forbids_it(
+    db: Database, me: UUID, dead_letter: bool
+) -> None:
+    policy = TaskPolicy(RetryPolicy(max_attempts=1), dead_letter=dead_letter)
+    task = await create_and_claim(db, me, policy=policy.to_json())
     await finish_task(db, task, "failed")
-    assert await read_table(db, "dead_letters") == []
+    assert [row["task_id"] for row in await read_table(db, "dead_letters")] == ([task.id] if dead_letter else [])
 
 
 async def test_dead_letter_identifies_its_item_by_key_or_task(db: Database, me: UUID) -> None:

@@ -39,3 +39,13 @@ class NoteBody(Body):
     model_config = ConfigDict(json_schema_extra={"examples": [{"note": "sent manually"}]})
 
     note: str | None = Field(default=None, max_length=4000, description="Note, stored with the dead letter.")
+
+
+class RetryBody(NoteBody):
+    """Note, and a new input if the failed one was wrong."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"note": "typo in the address", "input": {"to": "x@y.org"}}]}
+    )
+
+    input: dict[str, Any] | None = None

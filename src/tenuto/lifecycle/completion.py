@@ -43,7 +43,9 @@ async def finish(
             next_claim.claimed = []  # discards the result of a failed first try
         affected = sorted(affected_executions(settlements))
         if all(_ends_without_retry(settlement) for settlement in settlements):
+            failed, snapshots = await _load_failed_tasks(connection, settlements)
             finished = await task_outcomes.end_tasks(connection, settlements, executions_to_lock=affected)
+            await _write_task_dead_letters(connection, failed, snapshots, finished)
             await _advance(connection, settlements, finished, next_claim)
             return finished
         await executions.lock_executions(connection, affected)  # guard: executions.locked_before_finish
@@ -65,7 +67,9 @@ async def finish_in_transaction(
     ended = [s for s in settlements if s.retry is None and s.outcome.deferral is None]
     retried = [s for s in settlements if s.retry is not None]
     deferred = [s for s in settlements if s.outcome.deferral is not None]
+    failed, snapshots = await _load_failed_tasks(connection, ended)
     finished = await task_outcomes.end_tasks(connection, ended)
+    await _write_task_dead_letters(connection, failed, snapshots, finished)
     if continued := retried + deferred:
         await task_outcomes.pass_on_limit_slots(connection, continued)
         if retried:
@@ -98,11 +102,47 @@ def affected_executions(settlements: Sequence[Settlement]) -> set[UUID]:
 
 
 def _only_ends(settlement: Settlement) -> bool:
-    """Return whether nothing but the task is written: no next attempt, no execution, no manifest."""
+    """Return whether nothing but the task is written: no next attempt, no execution, no manifest, no dead letter."""
     task, outcome = settlement.task, settlement.outcome
     if settlement.retry is not None or outcome.deferral is not None or task.execution_id is not None:
         return False
+    if outcome.status is OutcomeStatus.FAILED and _becomes_dead_letter(settlement):
+        return False
     return task.manifest_id is None or (task.batch_id is not None and outcome.status is not OutcomeStatus.FAILED)
+
+
+def _becomes_dead_letter(settlement: Settlement) -> bool:
+    """Return whether a task without a manifest failed for good. A failed step is retried with its execution."""
+    task = settlement.task
+    return (
+        settlement.outcome.status is OutcomeStatus.FAILED
+        and settlement.retry is None
+        and task.manifest_id is None
+        and task.execution_id is None
+        and task.policy.dead_letter
+    )
+
+
+async def _load_failed_tasks(
+    connection: Connection, ended: Sequence[Settlement]
+) -> tuple[list[Settlement], dict[UUID, str]]:
+    """Return the tasks that become dead letters, and what a retry of each needs, before they are deleted."""
+    failed = [settlement for settlement in ended if _becomes_dead_letter(settlement)]
+    return failed, await dead_letters.load_task_snapshots(connection, [each.task.id for each in failed])
+
+
+async def _write_task_dead_letters(
+    connection: Connection, failed: Sequence[Settlement], snapshots: dict[UUID, str], finished: set[UUID]
+) -> None:
+    # guard: dead_letters.of_task_written_with_failure
+    await dead_letters.write_task_dead_letters(
+        connection,
+        [
+            (each.task.activity_id, each.outcome.error, snapshots[each.task.id])
+            for each in failed
+            if each.task.id in finished and each.task.id in snapshots
+        ],
+    )
 
 
 def _ends_without_retry(settlement: Settlement) -> bool:

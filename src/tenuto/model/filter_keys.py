@@ -103,6 +103,8 @@ DEAD_LETTER_KEYS = FilterSchema(
     (
         FilterKey("id", KeyType.ID, "id of the dead letter, or its beginning"),
         FilterKey("state", KeyType.CHOICE, "state", tuple(DeadLetterState)),
+        FilterKey("name", KeyType.TEXT, "name of the job or step", is_windowed=True),
+        FilterKey("task", KeyType.ID, "id of the failed task, or its beginning"),
         _MANIFEST,
         FilterKey("fingerprint", KeyType.TEXT, "kind of failure"),
         _BATCH,

@@ -141,6 +141,7 @@ def one_shot_policy_json(of_handler: TaskPolicy, retry: RetryPolicy | None, time
         retry or RetryPolicy(max_attempts=1),
         of_handler.timeout_seconds if timeout_seconds is None else timeout_seconds,
         of_handler.on_lost,
+        of_handler.dead_letter,
     ).to_json()
 
 

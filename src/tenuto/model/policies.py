@@ -137,6 +137,8 @@ class TaskPolicy:
     retry: RetryPolicy = RetryPolicy()
     timeout_seconds: float | None = None
     on_lost: Literal["retry", "fail"] = "retry"
+    dead_letter: bool = True
+    """Whether a task without a manifest becomes a dead letter when it fails for good. Runs of manifests always do."""
 
     def __post_init__(self) -> None:
         if self.timeout_seconds is not None and not 0 < self.timeout_seconds <= MAX_TIMEOUT_SECONDS:
@@ -148,6 +150,12 @@ class TaskPolicy:
         if self.on_lost not in ("retry", "fail"):
             raise Invalid(
                 f"on_lost {self.on_lost!r} is neither 'retry' nor 'fail'", code="task.on_lost.unknown", field="on_lost"
+            )
+        if not isinstance(self.dead_letter, bool):
+            raise Invalid(
+                f"dead_letter {quoted(self.dead_letter, 60)} is neither True nor False",
+                code="task.dead_letter.invalid",
+                field="dead_letter",
             )
 
     def to_json(self) -> str:
@@ -166,6 +174,8 @@ def _dump_policy(policy: TaskPolicy) -> str:
         stored["timeout_seconds"] = policy.timeout_seconds
     if policy.on_lost != "retry":
         stored["on_lost"] = policy.on_lost
+    if not policy.dead_letter:
+        stored["dead_letter"] = False
     return json.dumps(stored)
 
 
@@ -186,7 +196,8 @@ def policy_from_json(text: str) -> TaskPolicy:
         stored["max_attempts"] = max(stored["max_retries"], 1)  # the name before version 0.1.0
     retry = _apply_valid_fields(RetryPolicy(), {name: stored[name] for name in _RETRY_FIELDS if name in stored})
     on_lost: Literal["retry", "fail"] = "retry" if stored.get("on_lost", "retry") == "retry" else "fail"
-    return _apply_valid_fields(TaskPolicy(retry, on_lost=on_lost), {"timeout_seconds": stored.get("timeout_seconds")})
+    policy = TaskPolicy(retry, on_lost=on_lost, dead_letter=stored.get("dead_letter") is not False)
+    return _apply_valid_fields(policy, {"timeout_seconds": stored.get("timeout_seconds")})
 
 
 def _apply_valid_fields(policy: PolicyT, stored: dict[str, Any]) -> PolicyT:

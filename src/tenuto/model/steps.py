@@ -342,7 +342,7 @@ def override_policy(
             remedy="write {max_attempts: 5, base_seconds: 10}",
         )
     limit = policy.timeout_seconds if timeout is None else parse_duration_seconds(timeout, field="timeout")
-    return TaskPolicy(retry, limit, on_lost or policy.on_lost)
+    return TaskPolicy(retry, limit, on_lost or policy.on_lost, policy.dead_letter)
 
 
 def step_from_fields(stored: object) -> Step:

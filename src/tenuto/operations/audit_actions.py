@@ -7,6 +7,7 @@ from tenuto.extension import AuditAction
 CORE_ACTIONS: tuple[AuditAction, ...] = (
     AuditAction("task.create", "Tasks were created."),
     AuditAction("task.cancel", "A task was cancelled."),
+    AuditAction("task.retry", "A task that failed for good was retried."),
     AuditAction("queue.limit", "The limit of a queue was set or removed."),
     AuditAction("queue.pause", "A queue was paused."),
     AuditAction("queue.resume", "A queue was resumed."),

@@ -23,12 +23,13 @@ from tenuto.model.dead_letters import DeadLetterState
 from tenuto.model.filter_keys import DEAD_LETTER_KEYS
 from tenuto.model.filters import Filter
 from tenuto.model.operation_context import OperationCaller
+from tenuto.model.tasks import ActivityState, NewTask
 from tenuto.operations.listing import MAX_LIMIT, build_filter, check_instant, check_limit, require_single_match
 from tenuto.operations.operation import OpenDatabase, Operation, OperationGroup
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling.manifest_manager import new_run
 from tenuto.settings import Settings
-from tenuto.store import activities, batches, dead_letters, manifests, step_checkpoints
+from tenuto.store import activities, batches, dead_letters, manifests, step_checkpoints, tasks
 from tenuto.store.batches import BatchLock
 from tenuto.store.dead_letters import DeadLetterDetails, DeadLetterRecord, FailureGroup, OpenDeadLetter
 from tenuto.store.filter_sql import CappedCount
@@ -36,7 +37,7 @@ from tenuto.store.manifests import GroupSettings, NewRun, StoredManifest
 from tenuto.store.reports import failure_groups
 from tenuto.store.reports.failure_groups import FailureGroupDetails
 
-MakeInput = Callable[[StoredManifest], str]
+MakeInput = Callable[[OpenDeadLetter, StoredManifest | None], str]
 
 _MAX_AUDITED_IDS = 20
 
@@ -120,10 +121,36 @@ class DeadLetters(OperationGroup):
 
         Calls with the same ``request_id`` create one task.
         """
+        return await self._retry("dead_letter.retry", id, id, input, note, request_id)
+
+    async def retry_task(
+        self,
+        task_id: UUID,
+        *,
+        input: Mapping[str, Any] | None = None,
+        note: str | None = None,
+        request_id: UUID | None = None,
+    ) -> UUID:
+        """Retry the dead letter of a failed task; see `retry`."""
+        database = await self._open()
+        id = await dead_letters.find_dead_letter_of_task(database, task_id)
+        if id is None:
+            raise await _retry_refusal_of_task(database, task_id)
+        return await self._retry("task.retry", task_id, id, input, note, request_id)
+
+    async def _retry(
+        self,
+        action: str,
+        target: UUID,
+        id: UUID,
+        input: Mapping[str, Any] | None,
+        note: str | None,
+        request_id: UUID | None,
+    ) -> UUID:
         self._check_note(note)
         operation = await self._begin(
-            "dead_letter.retry",
-            target=str(id),
+            action,
+            target=str(target),
             reason=note,
             after=None if input is None else {"input": dict(input)},
         )
@@ -228,8 +255,10 @@ class DeadLetters(OperationGroup):
             where["until"] = since if until is None else min(until, since)
         return sorted({*before, *await self.select(**where)})
 
-    def _check_input(self, text: str, manifest: StoredManifest) -> str:
-        return self._jobs.get_job(manifest.manifest.job).validate_input(text)
+    def _check_input(self, text: str, dead_letter: OpenDeadLetter, manifest: StoredManifest | None) -> str:
+        if manifest is not None:
+            return self._jobs.get_job(manifest.manifest.job).validate_input(text)
+        return self._jobs.get_handler(dead_letter.kind, dead_letter.name).validate_input(text)
 
     def _check_note(self, note: str | None) -> None:
         if note is not None:
@@ -300,8 +329,11 @@ async def retry_dead_letters(
         batch_states = await batches.lock_shared_with_state(connection, batch_ids)
         stored = await manifests.lock_manifests(connection, external_ids)  # guard: dead_letters.manifest_lock_order
         found = await dead_letters.lock_open_dead_letters(connection, ids)
-        runs = []
+        runs, new_tasks = [], []
         for dead_letter in found:
+            if dead_letter.task is not None:
+                new_tasks.append(_new_task(dead_letter, task_ids[dead_letter.id], now, by, make_input))
+                continue
             manifest = stored.get(dead_letter.external_id)
             batch = None if dead_letter.batch_id is None else batch_states.get(dead_letter.batch_id)
             refusal = _retry_refusal(dead_letter, manifest, batch)
@@ -311,8 +343,15 @@ async def retry_dead_letters(
                 runs.append(await _new_run(connection, dead_letter, manifest, batch, now, by, id, make_input))
             elif strict:
                 raise refusal
-        created = await manifests.enqueue_runs(connection, runs)
+        created = set(await manifests.enqueue_runs(connection, runs))
+        created |= await tasks.enqueue_tasks_within(connection, new_tasks)
         retried = [dead_letter for dead_letter in found if task_ids[dead_letter.id] in created]
+        if strict and new_tasks and not retried:
+            raise Conflict(
+                f"a task with the key {new_tasks[0].unique_key!r} is already open",
+                code="task.key.in_use",
+                remedy="wait until it has ended",
+            )
         if strict and len(retried) < len(runs):
             raise Conflict(
                 "a run of the same item is already open",
@@ -320,8 +359,8 @@ async def retry_dead_letters(
                 remedy="wait until it has ended",
             )
         if make_input is None:  # a chain continues after its last stored step
-            tasks = [(dead_letter.task_id, task_ids[dead_letter.id]) for dead_letter in retried]
-            await step_checkpoints.copy_checkpoints(connection, tasks)
+            pairs = [(dead_letter.task_id, task_ids[dead_letter.id]) for dead_letter in retried]
+            await step_checkpoints.copy_checkpoints(connection, pairs)
         resolved = [(dead_letter.id, task_ids[dead_letter.id]) for dead_letter in retried]
         if resolved:
             await dead_letters.resolve_dead_letters(connection, resolved, now, by, note, request)
@@ -365,12 +404,34 @@ async def _new_run(
     group = (None if name is None else await manifests.load_group(connection, name)) or GroupSettings()
     run = new_run(
         stored.id, stored.manifest, now, by, id=id, batch_id=dead_letter.batch_id,
-        input=dead_letter.input if make_input is None else make_input(stored),
+        input=dead_letter.input if make_input is None else make_input(dead_letter, stored),
         item_key=_explicit_key(dead_letter.item, dead_letter.task_id),
         group_priority=group.priority,
     )  # fmt: skip
     run.is_held = batch is not None and batch.is_paused
     return run
+
+
+def _new_task(dead_letter: OpenDeadLetter, id: UUID, now: datetime, by: Actor, make_input: MakeInput | None) -> NewTask:
+    """Return the task that retries one without a manifest: the same options, counted from its first attempt."""
+    options = dead_letter.task or {}
+    return NewTask(
+        id,
+        dead_letter.name,
+        dead_letter.input if make_input is None else make_input(dead_letter, None),
+        now,
+        by,
+        kind=dead_letter.kind,
+        queue=options["queue"],
+        priority=options["priority"],
+        policy=json.dumps(options["policy"]),
+        unique_key=options.get("unique_key"),
+        limit_key=options.get("limit_key"),
+        limit_max=options.get("limit_max"),
+        tags=options.get("tags"),
+        correlation_id=options.get("correlation_id"),
+        origin=options.get("origin"),
+    )
 
 
 def _explicit_key(item: str, task_id: UUID) -> str | None:
@@ -414,6 +475,26 @@ async def _resolution_refusal(database: Database, id: UUID) -> NotFound | Confli
         code="dead_letter.already_resolved",
         remedy=f"see its resolution with `tenuto dead-letter show {id}`",
     )
+
+
+async def _retry_refusal_of_task(database: Database, task_id: UUID) -> NotFound | Conflict:
+    """Return the reason why a task without a dead letter cannot be retried."""
+    attempts = await activities.list_attempts(database, task_id)
+    if not attempts:
+        return NotFound(f"there is no task {task_id}", code="task.not_found", remedy="see `tenuto activity list`")
+    last = attempts[-1]
+    if last.execution_id is not None:
+        problem, remedy = (
+            "is a step of an execution",
+            f"retry the execution: tenuto execution retry {last.execution_id}",
+        )
+    elif last.ended_at is None:
+        problem, remedy = "has not ended", f"see why it waits: tenuto task why {task_id}"
+    elif last.state is ActivityState.FAILED:
+        problem, remedy = "has no dead letter, because its job has dead_letter=False", "enqueue it again"
+    else:
+        problem, remedy = f"is {last.state.replace('_', ' ')}, not failed", "enqueue it again"
+    return Conflict(f"task {task_id} {problem}", code="task.not_retryable", remedy=remedy)
 
 
 def _not_found(id: UUID) -> NotFound:

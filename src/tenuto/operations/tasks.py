@@ -21,12 +21,14 @@ from tenuto.lifecycle import task_cancellation
 from tenuto.model.actors import Actor
 from tenuto.model.filter_keys import ACTIVITY_KEYS, TASK_KEYS
 from tenuto.model.filters import Filter
+from tenuto.model.operation_context import OperationCaller
 from tenuto.model.tasks import NewTask, parse_duration_seconds
 from tenuto.operations.attempt_logs import AttemptLogText, read_attempt_log
 from tenuto.operations.batch_inputs import PipelinedWriter
+from tenuto.operations.dead_letters import DeadLetters
 from tenuto.operations.end_waiter import EndSignal, PollIntervals, wait_until_ended
 from tenuto.operations.listing import build_filter, check_id, check_instant, check_limit, require_single_match
-from tenuto.operations.operation import OperationGroup
+from tenuto.operations.operation import OpenDatabase, OperationGroup
 from tenuto.store import activities, caller_transactions, step_checkpoints, tasks
 from tenuto.store.access.audit_recorder import AuditEntry
 from tenuto.store.activities import (
@@ -63,10 +65,48 @@ class Record(ActivityDetails, Generic[T]):
 _RECORD_FIELDS = tuple(field.name for field in fields(ActivityDetails))
 
 
+class Tasks(OperationGroup):
+    """Operations on tasks (``app.tasks``); called, it lists the open ones."""
+
+    def __init__(self, open: OpenDatabase, caller: OperationCaller, dead_letters: DeadLetters) -> None:
+        super().__init__(open, caller)
+        self._dead_letters = dead_letters
+
+    async def __call__(
+        self, where: str | Filter | None = None, *, below: UUID | None = None, limit: int = 50, **values: Any
+    ) -> Sequence[TaskRecord]:
+        """List open tasks, newest first; page with ``below``.
+
+        ``where`` is a filter such as ``state:queued queue:mail created:>2h``; further arguments are exact values of its
+        keys, such as ``name="resize"``.
+        """
+        database = await self._open()
+        filter = build_filter(TASK_KEYS, where, database.clock.now()).where(**values)
+        return await activities.list_tasks(database, filter, below=below, limit=check_limit(limit))
+
+    async def retry(
+        self,
+        id: UUID,
+        *,
+        input: Mapping[str, Any] | None = None,
+        note: str | None = None,
+        request_id: UUID | None = None,
+    ) -> UUID:
+        """Run a task that failed for good again, optionally with another input, and return the id of the new task.
+
+        The dead letter of the task is resolved in the same transaction. Calls with the same ``request_id`` create one
+        task.
+        """
+        return await self._dead_letters.retry_task(
+            check_id(id, noun="task"), input=input, note=note, request_id=request_id
+        )
+
+
 class TaskOperations(OperationGroup):
     """The methods of an app that handle tasks."""
 
     one_shots: OneShots
+    tasks: Tasks
 
     # --- enqueue and cancel -----------------------------------------------------------------------------------------
 
@@ -212,18 +252,6 @@ class TaskOperations(OperationGroup):
                 remedy="see its activities if the task has ended",
             )
         return record
-
-    async def tasks(
-        self, where: str | Filter | None = None, *, below: UUID | None = None, limit: int = 50, **values: Any
-    ) -> Sequence[TaskRecord]:
-        """List open tasks, newest first; page with ``below``.
-
-        ``where`` is a filter such as ``state:queued queue:mail created:>2h``; further arguments are exact values of its
-        keys, such as ``name="resize"``.
-        """
-        database = await self._open()
-        filter = build_filter(TASK_KEYS, where, database.clock.now()).where(**values)
-        return await activities.list_tasks(database, filter, below=below, limit=check_limit(limit))
 
     async def count_tasks(self, where: str | Filter | None = None, **values: Any) -> CappedCount:
         """Count open tasks, exactly up to 10,000; the arguments are those of `tasks`."""

@@ -69,12 +69,15 @@ def describe_attention(overview: Overview) -> list[Attention]:
 def _describe_failures(overview: Overview) -> Iterator[Attention]:
     now = overview.read_at
     for failure in overview.failures:
-        manifests = ", ".join(failure.external_ids) + (
-            " …" if failure.manifest_count > len(failure.external_ids) else ""
+        names, count = (
+            (failure.external_ids, failure.manifest_count)
+            if failure.manifest_count
+            else (failure.names, failure.job_count)
         )
+        concerned = ", ".join(names) + (" …" if count > len(names) else "")
         yield Attention(
             "awaiting_intervention",
-            f"{count_noun(failure.dead_letter_count, 'dead letter')}: {one_line(failure.reason, 120)} · {manifests},"
+            f"{count_noun(failure.dead_letter_count, 'dead letter')}: {one_line(failure.reason, 120)} · {concerned},"
             f" last {format_relative(failure.last_at, now)}",
             f"tenuto dead-letter list --fingerprint {failure.fingerprint}",
         )

@@ -291,7 +291,8 @@ DEAD_LETTERS = ResourceView(
     (
         Column("id", "id", "id", under="manifest"),
         Column("state", "state", "state", drop=2),
-        Column("manifest", "external_id", flexible=True),
+        Column("manifest", lambda found: found.external_id or None, flexible=True),
+        Column("job", "name", under="manifest"),
         Column("item", lambda found: dead_letter_item(found) or None, under="manifest"),
         Column("attempts", "attempt_count", "count", under="when", label="attempts: {}"),
         Column("when", "dead_lettered_at", "age", drop=1),
@@ -341,11 +342,18 @@ HISTORY = ResourceView(
     ),
 )
 
+
+def _job_names(kind: Any, _: datetime) -> str:
+    more = f" and {kind.job_count - 1} more" if kind.job_count > 1 else ""
+    return f"{kind.name}{more}"
+
+
 FAILURE_GROUPS = ResourceView(
     "dead letters",
     (
         Column("fingerprint", "fingerprint", under="newest reason"),
         Column("count", "dead_letter_count", "count"),
+        Column("jobs", "name", text=_job_names, under="newest reason"),
         Column("manifests", "external_id", text=_manifest_names, under="newest reason"),
         Column("first", "first_at", "age", under="newest", label="first {}"),
         Column("newest", "last_at", "age"),
@@ -356,6 +364,7 @@ FAILURE_GROUPS = ResourceView(
 )
 SELECTED_FAILURES = (
     Column("count", "dead_letter_count", "count"),
+    Column("job", "name"),
     Column("manifest", "external_id"),
     Column("fingerprint", "fingerprint", drop=2),
     Column("newest", "last_at", "age", drop=1),

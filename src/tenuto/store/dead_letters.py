@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
@@ -28,9 +28,13 @@ class DeadLetterRecord:
     """One dead letter."""
 
     id: UUID
-    manifest_id: UUID
+    manifest_id: UUID | None
     external_id: str
-    """External id of the manifest."""
+    """External id of the manifest; empty for a task without a manifest."""
+    kind: str
+    """``job``, or the step kind of the task."""
+    name: str
+    """Name of the job or step."""
     item: str
     """Key of the item, or the id of its task; empty for a run of the manifest."""
     batch_id: UUID | None
@@ -64,13 +68,17 @@ class OpenDeadLetter:
     """What a retry needs of an open dead letter."""
 
     id: UUID
-    manifest_id: UUID
+    manifest_id: UUID | None
     external_id: str
     item: str
     batch_id: UUID | None
     task_id: UUID
     input: str
     """The input as JSON."""
+    kind: str
+    name: str
+    task: Annotated[Mapping[str, Any] | None, FromJson]
+    """Options of a task without a manifest: queue, priority, policy and the like."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +89,10 @@ class FailureGroup:
     dead_letter_count: int
     manifest_count: int
     external_id: str
-    """External id of a manifest, the first by name."""
+    """External id of a manifest, the first by name; empty if no manifest is concerned."""
+    job_count: int
+    name: str
+    """Name of a job, the first by name."""
     first_at: datetime
     last_at: datetime
     reason: str
@@ -98,16 +109,34 @@ async def write_dead_letters(connection: Connection, failures: Sequence[tuple[UU
     """Write a dead letter for each (activity of the last attempt, error as JSON); return their number."""
     if not failures:
         return 0
-    rows = [
-        (
-            new_id(),
-            activity,
-            error_summary(json.loads(error) if error else None)[:2000],
-            error_fingerprint_from_json(error),
-        )
-        for activity, error in failures
-    ]
+    rows = [(new_id(), activity, *_describe_error(error)) for activity, error in failures]
     return len(await connection.fetch(SQL.write_dead_letters, *to_columns(rows)))
+
+
+async def load_task_snapshots(connection: Connection, ids: Sequence[UUID]) -> dict[UUID, str]:
+    """Return what a retry needs of each of these open tasks, as JSON."""
+    if not ids:
+        return {}
+    return {row["id"]: row["snapshot"] for row in await connection.fetch(SQL.load_task_snapshots, ids)}
+
+
+async def write_task_dead_letters(connection: Connection, failures: Sequence[tuple[UUID, str | None, str]]) -> int:
+    """Write a dead letter for each task without a manifest, given as (activity of the last attempt, error as JSON,
+    snapshot of the task); return their number."""
+    if not failures:
+        return 0
+    rows = [(new_id(), activity, *_describe_error(error), snapshot) for activity, error, snapshot in failures]
+    return len(await connection.fetch(SQL.write_task_dead_letters, *to_columns(rows)))
+
+
+def _describe_error(error: str | None) -> tuple[str, str]:
+    return error_summary(json.loads(error) if error else None)[:2000], error_fingerprint_from_json(error)
+
+
+async def find_dead_letter_of_task(database: Database, task_id: UUID) -> UUID | None:
+    """Return the dead letter of a task, open or resolved."""
+    found: UUID | None = await database.fetch_value(SQL.find_dead_letter_of_task, task_id)
+    return found
 
 
 async def find_missing_dead_letters(

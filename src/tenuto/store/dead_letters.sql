@@ -1,9 +1,44 @@
+-- name: load_task_snapshots
+-- Return what a retry of these tasks needs, before they end. The key that tasks get on their last chance is not theirs.
+SELECT id,
+       jsonb_strip_nulls(jsonb_build_object(
+           'queue', queue, 'priority', -rank, 'policy', policy, 'unique_key', unique_key,
+           'limit_key', nullif(limit_key, 'tenuto:last-chance'),
+           'limit_max', CASE WHEN limit_key <> 'tenuto:last-chance' THEN limit_max END,
+           'tags', tags, 'correlation_id', correlation_id, 'origin', origin
+       )) AS snapshot
+FROM tenuto.tasks
+WHERE id = ANY ($1::uuid[])
+ORDER BY id;
+
+-- name: write_task_dead_letters
+-- Insert a dead letter for each task without a manifest that failed finally, in the transaction that records the
+-- failure. A task has one dead letter at most.
+INSERT INTO tenuto.dead_letters (
+    id, external_id, item, task_id, activity_id, dead_lettered_at, reason, fingerprint, attempts, input, kind, name, task
+)
+SELECT new.id, '', '', past.task_id, past.id, past.ended_at, new.reason, new.fingerprint, past.failures + past.losses,
+       past.input, past.kind, past.name, new.task
+FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[], $5::jsonb[])
+         AS new (id, activity_id, reason, fingerprint, task)
+JOIN tenuto.activities AS past ON past.id = new.activity_id
+WHERE past.id = ANY ($2::uuid[])
+  AND past.final
+ON CONFLICT (task_id) DO NOTHING
+RETURNING id;
+
+-- name: find_dead_letter_of_task
+-- Return the dead letter of a task.
+SELECT id
+FROM tenuto.dead_letters
+WHERE task_id = $1;
+
 -- name: write_dead_letters
 -- Insert a dead letter for each task that failed finally, in the transaction that records the failure. An item with
 -- an open dead letter keeps it; it then describes the newest failure.
 WITH failed AS (
     SELECT new.id, new.reason, new.fingerprint, past.manifest_id, past.batch_id, past.task_id, past.id AS activity_id,
-           past.ended_at, past.failures + past.losses AS attempts, past.input,
+           past.ended_at, past.failures + past.losses AS attempts, past.input, past.kind, past.name,
            coalesce(past.item_key, CASE WHEN past.batch_id IS NULL THEN '' ELSE past.task_id::text END) AS item
     FROM unnest($1::uuid[], $2::uuid[], $3::text[], $4::text[]) AS new (id, activity_id, reason, fingerprint)
     JOIN tenuto.activities AS past ON past.id = new.activity_id
@@ -13,11 +48,11 @@ WITH failed AS (
 )
 INSERT INTO tenuto.dead_letters (
     id, manifest_id, external_id, item, batch_id, task_id, activity_id, dead_lettered_at, reason, fingerprint, attempts,
-    input
+    input, kind, name
 )
 SELECT DISTINCT ON (manifest_id, item) id, manifest_id,
        coalesce((SELECT external_id FROM tenuto.manifests WHERE manifests.id = failed.manifest_id), manifest_id::text), item,
-       batch_id, task_id, activity_id, ended_at, reason, fingerprint, attempts, input
+       batch_id, task_id, activity_id, ended_at, reason, fingerprint, attempts, input, kind, name
 FROM failed
 ORDER BY manifest_id, item, ended_at DESC, activity_id DESC
 ON CONFLICT (manifest_id, item) WHERE status = 'awaiting_intervention' DO UPDATE
@@ -28,7 +63,9 @@ SET task_id = excluded.task_id,
     reason = excluded.reason,
     fingerprint = excluded.fingerprint,
     attempts = dead_letters.attempts + excluded.attempts,
-    input = excluded.input
+    input = excluded.input,
+    kind = excluded.kind,
+    name = excluded.name
 RETURNING id;
 
 -- name: find_missing_dead_letters
@@ -54,8 +91,8 @@ LIMIT $3;
 
 -- name: load_dead_letter
 -- Return one dead letter with its input and its resolution.
-SELECT id, manifest_id, external_id, item, batch_id, task_id, activity_id, dead_lettered_at, reason, fingerprint,
-       attempts AS attempt_count, status AS state, resolved_at, resolved_name AS resolved_by, note, retry_task_id, input,
+SELECT id, manifest_id, external_id, kind, name, item, batch_id, task_id, activity_id, dead_lettered_at, reason,
+       fingerprint, attempts AS attempt_count, status AS state, resolved_at, resolved_name AS resolved_by, note, retry_task_id, input,
        resolved_type AS resolved_by_type, resolved_id AS resolved_by_id
 FROM tenuto.dead_letters
 WHERE id = $1;
@@ -64,12 +101,12 @@ WHERE id = $1;
 -- Return the manifests and batches of dead letters, which must be locked before the dead letters.
 SELECT DISTINCT external_id, batch_id
 FROM tenuto.dead_letters
-WHERE id = ANY ($1::uuid[]) AND status = 'awaiting_intervention'
+WHERE id = ANY ($1::uuid[]) AND status = 'awaiting_intervention' AND manifest_id IS NOT NULL
 ORDER BY external_id, batch_id;
 
 -- name: lock_open_dead_letters
 -- Return and lock open dead letters.
-SELECT id, manifest_id, external_id, item, batch_id, task_id, input
+SELECT id, manifest_id, external_id, item, batch_id, task_id, input, kind, name, task
 FROM tenuto.dead_letters
 WHERE id = ANY ($1::uuid[]) AND status = 'awaiting_intervention'
 ORDER BY id
@@ -115,8 +152,8 @@ RETURNING dead_letters.id;
 
 -- name: list_dead_letters
 -- Return dead letters that meet a filter, newest first, below a cursor.
-SELECT id, manifest_id, external_id, item, batch_id, task_id, activity_id, dead_lettered_at, reason, fingerprint,
-       attempts AS attempt_count, status AS state, resolved_at, resolved_name AS resolved_by, note, retry_task_id
+SELECT id, manifest_id, external_id, kind, name, item, batch_id, task_id, activity_id, dead_lettered_at, reason,
+       fingerprint, attempts AS attempt_count, status AS state, resolved_at, resolved_name AS resolved_by, note, retry_task_id
 FROM tenuto.dead_letters
 WHERE id < coalesce($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
   AND (/* filter */ true)
@@ -130,8 +167,10 @@ FROM (SELECT FROM tenuto.dead_letters WHERE (/* filter */ true) LIMIT $1) AS fou
 
 -- name: list_failure_groups
 -- Group open dead letters by kind of failure, most frequent first.
-SELECT fingerprint, count(*) AS dead_letter_count, count(DISTINCT external_id) AS manifest_count,
-       min(external_id) AS external_id,
+SELECT fingerprint, count(*) AS dead_letter_count,
+       count(DISTINCT external_id) FILTER (WHERE external_id <> '') AS manifest_count,
+       coalesce(min(external_id) FILTER (WHERE external_id <> ''), '') AS external_id,
+       count(DISTINCT (kind, name)) AS job_count, min(name) AS name,
        min(dead_lettered_at) AS first_at, max(dead_lettered_at) AS last_at,
        (array_agg(reason ORDER BY dead_lettered_at DESC))[1] AS reason
 FROM tenuto.dead_letters
@@ -155,12 +194,13 @@ ORDER BY id;
 
 -- name: summarise_dead_letters
 -- Count dead letters by manifest and kind of failure.
-SELECT external_id, fingerprint, count(*) AS dead_letter_count, 1 AS manifest_count, min(dead_lettered_at) AS first_at,
+SELECT external_id, name, fingerprint, count(*) AS dead_letter_count,
+       CASE WHEN external_id = '' THEN 0 ELSE 1 END AS manifest_count, 1 AS job_count, min(dead_lettered_at) AS first_at,
        max(dead_lettered_at) AS last_at, (array_agg(reason ORDER BY id DESC))[1] AS reason
 FROM tenuto.dead_letters
 WHERE id = ANY ($1::uuid[])
-GROUP BY external_id, fingerprint
-ORDER BY count(*) DESC, external_id, fingerprint
+GROUP BY external_id, name, fingerprint
+ORDER BY count(*) DESC, external_id, name, fingerprint
 LIMIT $2;
 
 -- name: find_dead_letters
@@ -173,7 +213,8 @@ LIMIT 3;
 
 -- name: delete_resolved_dead_letters
 -- Delete a small batch of dead letters that were resolved before the cut-off and whose activity no longer exists:
--- until then the dead letter says how the failure was resolved.
+-- until then the dead letter says how the failure was resolved. Open dead letters of tasks without a manifest expire
+-- with their activities too; those of manifests stay until they are resolved.
 DELETE FROM tenuto.dead_letters
 WHERE id = ANY (ARRAY(
     SELECT id
@@ -182,6 +223,13 @@ WHERE id = ANY (ARRAY(
       -- guard: retention.dead_letter_with_activity
       AND NOT EXISTS (SELECT FROM tenuto.activities WHERE activities.id = dead_letters.activity_id)
     ORDER BY resolved_at
+    LIMIT $2
+) || ARRAY(
+    SELECT id
+    FROM tenuto.dead_letters
+    WHERE manifest_id IS NULL AND status = 'awaiting_intervention' AND dead_lettered_at < $1
+      AND NOT EXISTS (SELECT FROM tenuto.activities WHERE activities.id = dead_letters.activity_id)
+    ORDER BY dead_lettered_at
     LIMIT $2
 ))
 RETURNING id;

@@ -280,6 +280,8 @@ DEAD_LETTERS = FilterTable(
     {
         "id": Column("id"),
         "state": Column("status"),
+        "name": Column("name"),
+        "task": Column("task_id"),
         "manifest": Column("external_id"),
         "fingerprint": Column("fingerprint"),
         "batch": Column("batch_id"),
@@ -291,7 +293,7 @@ DEAD_LETTERS = FilterTable(
         "error": Column("reason"),
         "note": Column("note"),
     },
-    text="concat_ws(E'\\n', external_id, item, reason, note)",
+    text="concat_ws(E'\\n', external_id, name, item, reason, note)",
 )
 
 _ONE_SHOT_TEXT = "concat_ws(E'\\n', name, array_to_string(tags, E'\\n'), input::text)"

@@ -63,6 +63,17 @@ async def enqueue_tasks(database: Database, tasks: Sequence[NewTask]) -> set[UUI
     return created
 
 
+async def enqueue_tasks_within(connection: Connection, tasks: Sequence[NewTask]) -> set[UUID]:
+    """Create tasks as `enqueue_tasks` does, in the transaction of the caller."""
+    if not tasks:
+        return set()
+    columns = to_columns(task_row(task, 1) for task in tasks)
+    columns[TAGS_INDEX] = array_literals(columns[TAGS_INDEX])
+    created = {row["id"] for row in await connection.fetch(SQL.enqueue_tasks, *columns)}
+    await connection.fetch(SQL.notify_services, list({_queue_notification(task) for task in tasks}))
+    return created
+
+
 async def _enqueue_many(database: Database, tasks: Sequence[NewTask]) -> set[UUID]:
     """Create tasks that may already exist or have ended."""
     columns = to_columns(task_row(task, 1) for task in tasks)

@@ -159,6 +159,12 @@ GUARDS = (
         "store/test_dead_letters.py::test_database_rejects_changes_of_resolved_dead_letters",
     ),
     guard(
+        "dead_letters.of_task_written_with_failure",
+        "The transaction that ends a failed task writes its dead letter.",
+        Remove(),
+        "operations/test_task_retry.py::test_failed_task_becomes_a_dead_letter_and_is_retried",
+    ),
+    guard(
         "dead_letters.written_with_failure",
         "The dead letter is written in the transaction of the last failure.",
         Remove(),

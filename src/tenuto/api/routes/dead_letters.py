@@ -27,7 +27,7 @@ from tenuto.api.list_filters import (
 from tenuto.api.openapi import describe
 from tenuto.api.paging import After, Items, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import Id, TextFilter
-from tenuto.api.request_bodies import Body, NoteBody
+from tenuto.api.request_bodies import Body, NoteBody, RetryBody
 from tenuto.api.responses import RetriedCount, StartedTask
 from tenuto.model.actors import Role
 from tenuto.model.dead_letters import DeadLetterState
@@ -41,6 +41,8 @@ router = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"], route_c
 EXAMPLE: dict[str, Any] = {
     "id": "01a1e30e-df3e-7536-8f11-1c7c02f1d0a1",
     "external_id": "invoices",
+    "kind": "job",
+    "name": "make_invoice",
     "item": "17",
     "state": "awaiting_intervention",
     "dead_lettered_at": "2031-05-04T02:00:00Z",
@@ -50,6 +52,7 @@ EXAMPLE: dict[str, Any] = {
 }
 GROUP = {
     "external_id": "invoices",
+    "name": "make_invoice",
     "fingerprint": "5f2c8d31a9b04e77",
     "reason": EXAMPLE["reason"],
     "dead_letter_count": 41,
@@ -72,16 +75,6 @@ GROUP_DETAILS = {
 INVALID_FILTER = "value.instant.no_utc_offset"
 MAX_SELECTED = 10_000
 Viewer = Annotated[ApiCall, requires(Role.VIEWER, "dead_letter.read")]
-
-
-class RetryBody(NoteBody):
-    """Note, and a new input if the failed one was wrong."""
-
-    model_config = ConfigDict(
-        json_schema_extra={"examples": [{"note": "typo in the address", "input": {"to": "x@y.org"}}]}
-    )
-
-    input: dict[str, Any] | None = None
 
 
 class DeadLetterFilter(Body):
@@ -234,6 +227,7 @@ async def get_dead_letter(call: Viewer, id: Id) -> DeadLetterDetails:
             "dead_letter.manifest.deleted",
             "dead_letter.batch.cancelled",
             "manifest.run.already_open",
+            "task.key.in_use",
         ),
         invalid=("job.input.invalid", "job.unknown"),
     ),

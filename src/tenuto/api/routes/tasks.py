@@ -26,8 +26,8 @@ from tenuto.api.long_polling import Wait, waiting_requests
 from tenuto.api.openapi import describe, describe_page
 from tenuto.api.paging import After, Items, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import Id, TextFilter
-from tenuto.api.request_bodies import Body
-from tenuto.api.responses import Cancellation
+from tenuto.api.request_bodies import Body, RetryBody
+from tenuto.api.responses import Cancellation, StartedTask
 from tenuto.app import Tenuto
 from tenuto.diagnostics.reasons import Diagnosis
 from tenuto.errors import NotFound
@@ -282,6 +282,38 @@ async def task_steps(call: Viewer, id: Id) -> Items[ChainStepRecord]:
 async def why_task(call: Viewer, id: Id) -> Diagnosis:
     """Explain why a task is not running. Each reason has a code and a message."""
     return await call.app.why(id)
+
+
+@router.post(
+    "/{id}/retry",
+    operation_id="tasks_retry",
+    status_code=202,
+    responses=describe(
+        {"task_id": EXAMPLE["id"]},
+        202,
+        not_found=("task.not_found", "manifest.not_found"),
+        conflict=(
+            "task.not_retryable",
+            "task.key.in_use",
+            "dead_letter.already_resolved",
+            "dead_letter.manifest.deleted",
+            "dead_letter.batch.cancelled",
+            "manifest.run.already_open",
+        ),
+        invalid=("job.input.invalid", "job.unknown"),
+    ),
+)
+async def retry_task(
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "task.retry", handles_repeats=True)],
+    id: Id,
+    response: Response,
+    body: RetryBody | None = None,
+) -> StartedTask:
+    """Retry a task that failed for good, optionally with a new input. Its dead letter is resolved."""
+    body = body or RetryBody()
+    task_id = await call.app.tasks.retry(id, input=body.input, note=body.note or call.reason, request_id=call.object_id)
+    response.headers["Location"] = f"/api/v1/tasks/{task_id}"
+    return StartedTask(task_id=task_id)
 
 
 @router.post(

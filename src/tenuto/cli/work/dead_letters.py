@@ -146,7 +146,7 @@ async def show_dead_letter(session: Session, dead_letter_id: Id) -> None:
         print_json(found)
         return
     item = one_line(dead_letter_item(found), 30)
-    heading = record_heading(found.state, found.external_id, found.id, f"  {item}" if item else "")
+    heading = record_heading(found.state, found.external_id or found.name, found.id, f"  {item}" if item else "")
     parts: list[RenderableType] = [heading, "", name_value_table(*_facts(found, await session.now())), ""]
     if found.attempts:
         parts += render_attempt_diff(found.attempts, terminal_width())
@@ -165,6 +165,8 @@ async def show_dead_letter(session: Session, dead_letter_id: Id) -> None:
 def _facts(found: DeadLetterDetails, now: datetime) -> list[tuple[str, Any]]:
     attempts = count_noun(found.attempt_count, "attempt")
     return [
+        ("job", found.name),
+        ("task", found.task_id),
         ("reason", found.reason),
         ("when", f"{format_with_age(found.dead_lettered_at, now)} after {attempts}"),
         ("fingerprint", found.fingerprint),

@@ -12,12 +12,13 @@ from rich.console import RenderableType
 from tenuto.app import Tenuto
 from tenuto.cli.command import Session, command, group, login_name
 from tenuto.cli.lists import TASK_FILTERS, list_command
-from tenuto.cli.option_parsing import parse_whole_number, translate_error_fields
+from tenuto.cli.option_parsing import parse_whole_number, read_json_option, translate_error_fields
 from tenuto.cli.output import print_json, write
 from tenuto.cli.parameters import argument, choice, flag, option
 from tenuto.cli.tables import name_value_table, print_rich, record_heading
 from tenuto.cli.work import task_report
 from tenuto.cli.work.bulk_operations import BULK_OPTIONS, check_one_or_where, run_bulk_operation
+from tenuto.cli.work.jobs import suggest_job_list
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import NotFound
 from tenuto.model.bulk_operations import BulkKind
@@ -34,7 +35,9 @@ Id = Annotated[str, argument("ID", "Id of the task, or its beginning.")]
 OptionalId = Annotated[str | None, argument("[ID]", "Id of the task, or its beginning.", default=None)]
 Log = Annotated[bool, flag("The whole log of every attempt.", "--log")]
 
-tasks = group("task", "List tasks, explain why they wait, cancel them.", "list --state running", "show 019a8b3c")
+tasks = group(
+    "task", "List tasks, explain why they wait, cancel or retry them.", "list --state running", "show 019a8b3c"
+)
 activities = group("activity", "List and show past attempts.", "list --state failed", "show 019a8b3c --log")
 
 
@@ -183,6 +186,28 @@ async def cancel_task(session: Session, task_id: OptionalId = None, **options: A
         stopping = f"task {id} is running; {user} has asked it to stop"
         messages = [stopping, f"  see its state with: tenuto task show {id}"]
     return session.report({"id": id, "outcome": outcome, "by": user}, *messages)
+
+
+@command(tasks, "retry", "019a8b3c-1d2e --note 'the server is back'", "019a8b3c-1d2e --input @new.json --app tasks:app")
+async def retry_task(
+    session: Session,
+    task_id: Id,
+    input: Annotated[str | None, option("JSON|@FILE|-", "Corrected input; requires --app.")] = None,
+    note: Annotated[str | None, option("TEXT", "Note, stored with the dead letter.")] = None,
+) -> int:
+    """Retry a task that failed for good, with attempts counted from one. Prints the id of the new task.
+
+    Its dead letter is resolved in the same transaction, so it is retried only once. `tenuto dead-letter retry --all`
+    retries many.
+    """
+    new_input = None if input is None else read_json_option(input, "--input")
+    if input is not None:
+        session.require_app()  # the job checks its input
+    with session.as_user() as app, suggest_job_list(session):
+        id = (await app.activity(await app.find(task_id))).task_id
+        new_id = await app.tasks.retry(id, input=new_input, note=note)
+    messages = (f"task {id} retried by {login_name()}; see the new task with:", f"  tenuto task show {new_id}")
+    return session.report({"id": id, "task_id": new_id}, *messages, result=new_id)
 
 
 @list_command(

@@ -63,6 +63,8 @@ async def add_histories(database: Database, groups: Sequence[FailureGroup], now:
             group.dead_letter_count,
             group.manifest_count,
             group.external_id,
+            group.job_count,
+            group.name,
             group.first_at,
             group.last_at,
             group.reason,

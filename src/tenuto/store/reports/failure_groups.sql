@@ -2,7 +2,7 @@
 -- Return the manifests with open dead letters of each kind of failure.
 SELECT fingerprint, array_agg(DISTINCT external_id ORDER BY external_id) AS manifests
 FROM tenuto.dead_letters
-WHERE status = 'awaiting_intervention' AND fingerprint = ANY ($1::text[])
+WHERE status = 'awaiting_intervention' AND fingerprint = ANY ($1::text[]) AND external_id <> ''
 GROUP BY fingerprint
 ORDER BY fingerprint;
 

@@ -69,6 +69,9 @@ class OpenFailure:
     external_ids: Sequence[str]
     """External ids of up to five of their manifests."""
     manifest_count: int
+    names: Sequence[str]
+    """Names of up to five of their jobs."""
+    job_count: int
     total_count: int
     """Number of all open dead letters."""
 

@@ -61,7 +61,9 @@ LIMIT 1000;
 -- Group open dead letters by kind of failure, most frequent first, with some of their manifests.
 SELECT fingerprint, count(*) AS dead_letter_count, min(dead_lettered_at) AS first_at, max(dead_lettered_at) AS last_at,
        (array_agg(reason ORDER BY dead_lettered_at DESC))[1] AS reason,
-       (array_agg(DISTINCT external_id))[1:5] AS external_ids, count(DISTINCT external_id) AS manifest_count,
+       coalesce((array_agg(DISTINCT external_id) FILTER (WHERE external_id <> ''))[1:5], '{}') AS external_ids,
+       count(DISTINCT external_id) FILTER (WHERE external_id <> '') AS manifest_count,
+       (array_agg(DISTINCT name))[1:5] AS names, count(DISTINCT name) AS job_count,
        sum(count(*)) OVER () AS total_count
 FROM tenuto.dead_letters
 WHERE status = 'awaiting_intervention'

@@ -105,5 +105,8 @@ async def show_dead_letter(request: Request, call: Reader, id: Id) -> Response:
 
     model = await view.shared(("dead letter", id, allowed), load)
     return await view.render(
-        "pages/dead_letter.html", model, title=f"Dead letter of {model.record.external_id}", current="/dead-letters"
+        "pages/dead_letter.html",
+        model,
+        title=f"Dead letter of {model.record.external_id or model.record.name}",
+        current="/dead-letters",
     )
