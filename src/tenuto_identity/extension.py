@@ -50,9 +50,9 @@ class Identity(Extension):
         return [PartitionedTable("items", key="id"), PartitionedTable("changes", key="id")]
 
     def step_kinds(self, services: ExtensionServices) -> Sequence[StepKind]:
-        from tenuto_identity.runs.step_kinds import run_profile_kind, task_kinds
+        from tenuto_identity.runs.step_kinds import run_profile_kind, task_kinds, template_kind
 
-        return [run_profile_kind(services), *task_kinds(services)]
+        return [run_profile_kind(services), template_kind(services), *task_kinds(services)]
 
     def operations(self, services: ExtensionServices) -> IdentityOperations:
         from tenuto_identity.operations.identity import IdentityOperations
@@ -66,6 +66,7 @@ class Identity(Extension):
             AuditAction("identity.system.disable", "A connected system was disabled."),
             AuditAction("identity.system.clear", "The connector space of a system was cleared."),
             AuditAction("identity.system.delete", "A connected system was deleted."),
+            AuditAction("identity.template.run", "Example data was generated from a template."),
             AuditAction("identity.hold.approve", "What a guard held was approved."),
             AuditAction("identity.exports.retry", "Pending exports were set to be sent again."),
         ]

@@ -136,9 +136,10 @@ class Site:
             **given,
         )
 
-    async def apply(self, text: str) -> Any:
+    async def apply(self, text: str, *, prune: bool = False) -> Any:
         """Plan and apply a definition file."""
-        planned = await self.app.plans.plan(read_declarations([parse_document("identity.yaml", text.encode())]))
+        declared = read_declarations([parse_document("identity.yaml", text.encode())])
+        planned = await self.app.plans.plan(declared, prune=prune)
         await self.app.plans.apply(planned)
         return planned
 

@@ -18,6 +18,7 @@ from tenuto_identity.definitions.affected_objects import mark_affected
 from tenuto_identity.model.definitions import SystemDefinition, parse_metaverse_type, parse_system
 from tenuto_identity.model.rule_definitions import bind_rule, check_metaverse_type, parse_rule
 from tenuto_identity.model.schema import MetaverseType
+from tenuto_identity.model.templates import parse_template
 from tenuto_identity.store import definitions, session
 from tenuto_identity.store.definitions import DefinitionChange, DefinitionKind, DefinitionRow, StoredDefinitions
 
@@ -50,6 +51,7 @@ def definition_lists() -> list[DefinitionList[Any]]:
         _list(DefinitionKind.SYSTEM, parse_system, lambda parsed: parsed.name, _check_system),
         _list(DefinitionKind.METAVERSE_TYPE, parse_metaverse_type, lambda parsed: parsed.name, _check_type),
         _list(DefinitionKind.SYNC_RULE, parse_rule, lambda parsed: parsed.name, _check_rule),
+        _list(DefinitionKind.TEMPLATE, parse_template, lambda parsed: parsed.name, _check_template),
     ]
 
 
@@ -120,6 +122,10 @@ async def _check_type(connection: Connection, value: Declared, merged: Merged, s
 
 async def _check_rule(connection: Connection, value: Declared, merged: Merged, stored: StoredDefinitions) -> None:
     bind_rule(value.parsed, 1, merged.systems, merged.types)
+
+
+async def _check_template(connection: Connection, value: Declared, merged: Merged, stored: StoredDefinitions) -> None:
+    value.parsed.check(merged.types)
 
 
 # --- plan and apply -------------------------------------------------------------------------------------------------

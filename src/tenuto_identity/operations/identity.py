@@ -94,6 +94,12 @@ class IdentityOperations(OperationGroup):
             "identity.run.start", system, "run_profile", {"system": system, "profile": profile}, id=request_id
         )
 
+    async def run_template(self, template: str, *, seed: str = "1") -> UUID:
+        """Generate example data from a template, as a task."""
+        return await self._enqueue(
+            "identity.template.run", template, "identity.template", {"template": template, "seed": seed}
+        )
+
     async def clear(self, system: str, *, reason: str | None = None) -> UUID:
         """Delete all objects of a system from the connector space, as a task; the metaverse is not touched."""
         await self._check_no_open_run(system)

@@ -21,6 +21,7 @@ from tenuto_identity.runs.export_run import ExportRun
 from tenuto_identity.runs.import_run import ImportRun
 from tenuto_identity.runs.lifecycle import Run
 from tenuto_identity.runs.sync_run import SyncRun
+from tenuto_identity.runs.template_task import generate_from_template
 from tenuto_identity.settings import IdentitySettings
 from tenuto_identity.store import definitions, session
 from tenuto_identity.store.definitions import DefinitionChange
@@ -92,6 +93,31 @@ class DueDeletionArguments(SystemArguments):
 
 class DeleteArguments(SystemArguments):
     reason: str | None = None
+
+
+class TemplateArguments(BaseModel):
+    model_config = ConfigDict(extra="forbid")
+
+    template: str
+    """Name of the template."""
+    seed: str = "1"
+    """The same seed generates the same values."""
+
+
+def template_kind(services: ExtensionServices) -> StepKind:
+    """The step kind ``identity.template``: example data."""
+
+    async def generate(arguments: TemplateArguments, ctx: Context) -> dict[str, Any]:
+        """Generate metaverse objects from a template."""
+        return await generate_from_template(ctx, await services.open_database(), arguments.template, arguments.seed)
+
+    return StepKind.of(
+        "identity.template",
+        TemplateArguments,
+        generate,
+        help="Generate metaverse objects from a template",
+        policy=POLICY,
+    )
 
 
 def task_kinds(services: ExtensionServices) -> list[StepKind]:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
+from uuid import UUID
 
 from pydantic_core import from_json
 
@@ -250,6 +251,19 @@ async def reset_interrupted_deletions(connection: Connection) -> list[str]:
 async def count_identities(connection: Connection) -> dict[int, int]:
     """Count metaverse objects by type number."""
     return {row["type_number"]: row["identity_count"] for row in await connection.fetch(SQL.count_identities)}
+
+
+async def load_template_run(connection: Connection, task_id: UUID) -> int | None:
+    """Return how many objects a task has generated; None if it has not."""
+    found: int | None = await connection.fetchval(SQL.load_template_run, task_id)
+    return found
+
+
+async def insert_template_run(
+    connection: Connection, task_id: UUID, template: str, seed: str, object_count: int, now: datetime
+) -> None:
+    """Record that a task has generated its objects; with its transaction."""
+    await connection.execute(SQL.insert_template_run, task_id, template, seed, object_count, now)
 
 
 async def is_anything_due(database: Database, now: datetime) -> bool:

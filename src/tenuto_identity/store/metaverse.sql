@@ -133,3 +133,12 @@ UPDATE systems AS s
 SET state = 'active'
 WHERE s.state = 'deleting' AND NOT EXISTS (SELECT FROM runs WHERE system_number = s.number AND state = 'running')
 RETURNING s.name;
+
+-- name: insert_template_run
+INSERT INTO template_runs (task_id, template, seed, object_count, at)
+VALUES ($1, $2, $3, $4, $5)
+ON CONFLICT DO NOTHING
+RETURNING task_id;
+
+-- name: load_template_run
+SELECT object_count FROM template_runs WHERE task_id = $1;

@@ -1,0 +1,75 @@
+"""Example data from a template: reproducible by seed, a tree of managers without cycles, unique texts."""
+
+from __future__ import annotations
+
+from tenuto.errors import Invalid
+from tests.identity.site import Site
+from tests.support.errors import raises_code
+
+TEMPLATE = """
+metaverse:
+  - type: group
+    attributes: {cn: text, members: {type: reference, to: person, multi: true}}
+templates:
+  - name: example people
+    objects:
+      - type: person
+        count: 300
+        attributes:
+          employee_id: {sequence: 1000}
+          first: {choice: [Ada, Grace, Alan]}
+          last: {choice: [Lovelace, Hopper]}
+          mail: {pattern: "{first}.{last}{n?}@example.org"}
+          department: {weighted: {Research: 3, Engineering: 1}}
+          title: {choice: [Fellow], population: 40%}
+          starts: {date: [2015-01-01, 2026-01-01]}
+          manager: {tree: 8}
+      - type: group
+        count: 5
+        attributes: {cn: {pattern: "group {sequence}"}, members: {sample: 10}}
+"""
+
+
+async def test_template_generates_people_and_groups(site: Site) -> None:
+    await site.apply(site.definitions())
+    await site.apply(TEMPLATE)
+    identity = site.app.extensions.identity
+    done = await site.app.wait(await identity.run_template("example people", seed="7"), timeout=60)
+    assert (done.state, done.output) == ("completed", {"template": "example people", "created": 305})
+    assert await site.count("metaverse_objects", "origin = 'internal'") == 305
+    database = await site.database()
+    roots = await database.fetch_value(
+        "WITH RECURSIVE below AS (SELECT m.id FROM tenuto_identity.metaverse_objects AS m"
+        " WHERE m.attributes ? 'employee_id' AND NOT EXISTS (SELECT FROM tenuto_identity.metaverse_references"
+        " WHERE object_id = m.id)"
+        " UNION ALL SELECT r.object_id FROM tenuto_identity.metaverse_references AS r"
+        " JOIN below ON below.id = r.target_id"
+        " JOIN tenuto_identity.metaverse_objects AS o ON o.id = r.object_id AND o.attributes ? 'employee_id')"
+        " SELECT count(*) FROM below"
+    )
+    assert roots == 300, "every person is below one root, once"
+    assert (
+        await database.fetch_value(
+            "SELECT count(DISTINCT attributes -> 'mail' ->> 0) FROM tenuto_identity.metaverse_objects"
+        )
+        == 300
+    )
+    values = await _values(site)
+    await database.write_all("DELETE FROM tenuto_identity.metaverse_objects")
+    await database.write_all("DELETE FROM tenuto_identity.match_keys")
+    await site.app.wait(await identity.run_template("example people", seed="7"), timeout=60)
+    assert await _values(site) == values
+
+
+async def test_template_with_an_unknown_attribute_is_refused_with_its_place(site: Site) -> None:
+    await site.apply(site.definitions())
+    with raises_code("identity.definition.invalid", Invalid) as refused:
+        await site.apply(TEMPLATE.replace("employee_id: {sequence", "employe_id: {sequence"))
+    assert "line 11" in str(refused.value.field)
+    assert "employee_id" in str(refused.value.remedy)
+
+
+async def _values(site: Site) -> list[str]:
+    database = await site.database()
+    rows = await database.fetch_all("SELECT attributes::text AS attributes FROM tenuto_identity.metaverse_objects")
+    return sorted(row["attributes"] for row in rows)
