@@ -157,8 +157,7 @@ async def explain_task(session: Session, task_id: Id) -> None:
     if session.as_json:
         print_json(why)
         return
-    state = "in_progress" if why.state == "running" else why.state
-    print_rich(record_heading(state, task.name, why.id), "", *task_report.reason_lines(why, await session.now()))
+    print_rich(record_heading(why.state, task.name, why.id), "", *task_report.reason_lines(why, await session.now()))
 
 
 @command(
