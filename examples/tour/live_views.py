@@ -55,7 +55,7 @@ def _describe_attempt(one: ActivityDetails) -> tuple[str, str]:
             return f"● {head}  done: {one_line(one.output, 50)}", "green"
         case "failed":
             return f"✗ {head}  failed: {one_line(one.error['message'], 50)}", "red"
-        case "in_progress":
+        case "running":
             return f"◐ {head}  running", "yellow"
         case _:
             return f"○ {head}  queued", "dim"

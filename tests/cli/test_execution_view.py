@@ -38,11 +38,11 @@ def draw_lines(
     [
         ("completed", {"duration_seconds": 2.5}, "● step 0 done"),
         ("completed_with_warning", {}, "● step 0 done with warning"),
-        ("in_progress", {}, "◐ step 0 running"),
-        ("in_progress", {"progress": {"done": 3, "total": 4, "message": "x"}}, "◐ step 0 ━━━━━━━━━───  75% 3/4 x"),
-        ("in_progress", {"progress": {"done": 1200}}, "◐ step 0 running 1,200"),
-        ("in_progress", {"progress": {"message": "saving"}}, "◐ step 0 running saving"),
-        ("in_progress", {"attempt": 2}, "◐ step 0 running  attempt 2"),
+        ("running", {}, "◐ step 0 running"),
+        ("running", {"progress": {"done": 3, "total": 4, "message": "x"}}, "◐ step 0 ━━━━━━━━━───  75% 3/4 x"),
+        ("running", {"progress": {"done": 1200}}, "◐ step 0 running 1,200"),
+        ("running", {"progress": {"message": "saving"}}, "◐ step 0 running saving"),
+        ("running", {"attempt": 2}, "◐ step 0 running  attempt 2"),
         ("waiting", {}, "○ step 0 waiting"),
         ("waiting", {"kind": "schedule"}, "◐ step 0 running"),
         ("queued", {}, "○ step 0 queued"),
@@ -73,7 +73,7 @@ def test_parallel_steps_are_drawn_below_the_number_of_their_group() -> None:
     lines = draw_lines(
         make_execution(
             make_step(0, 0, "completed"),
-            make_step(1, 1, "in_progress"),
+            make_step(1, 1, "running"),
             make_step(2, 1, "completed"),
             make_step(3, 2, "waiting"),
             current_group=1,
@@ -95,7 +95,7 @@ def test_paused_execution_shows_the_operator_and_idle_execution_the_reasons() ->
 
 
 def test_cancelled_execution_with_running_steps_is_stopping() -> None:
-    assert draw_lines(make_execution(make_step(0, 0, "in_progress"), state="cancelled"))[0].startswith("◐ stopping")
+    assert draw_lines(make_execution(make_step(0, 0, "running"), state="cancelled"))[0].startswith("◐ stopping")
 
 
 @pytest.mark.parametrize(("groups", "steps_per_group"), [(1, 1000), (1000, 1), (30, 30), (3, 9), (1000, 10)])
@@ -107,7 +107,7 @@ def test_large_execution_is_folded_around_its_current_group(groups: int, steps_p
         for group in range(groups)
         for place in range(steps_per_group)
     ]
-    steps[current * steps_per_group] = replace(steps[current * steps_per_group], state=StepState.IN_PROGRESS)
+    steps[current * steps_per_group] = replace(steps[current * steps_per_group], state=StepState.RUNNING)
     lines = draw_lines(make_execution(*steps, current_group=current), width=width)
     assert len(lines) <= 24
     assert any(line.split()[:2] == [str(current + 1), "◐"] for line in lines)
@@ -134,7 +134,7 @@ def test_changed_lines_report_only_changes() -> None:
     first = make_execution(make_step(0, 0, "queued"), make_step(1, 1, "waiting"))
     assert ExecutionProgress(first).changed_lines(None) == ["◐ Nightly HR Sync: running"]
     assert ExecutionProgress(first).changed_lines(ExecutionProgress(first)) == []
-    second = make_execution(make_step(0, 0, "in_progress", duration_seconds=0.1), make_step(1, 1, "waiting"))
+    second = make_execution(make_step(0, 0, "running", duration_seconds=0.1), make_step(1, 1, "waiting"))
     assert ExecutionProgress(second).changed_lines(ExecutionProgress(first)) == ["◐ 1 of 2 step 0: running"]
     third = make_execution(
         make_step(0, 0, "failed", duration_seconds=2.0, ended_at=NOW, error="bad", attempt=3),

@@ -23,7 +23,7 @@ _STEPS: tuple[tuple[int, str, str, float | None, tuple[int, int, str] | None], .
     (0, "HR System - Full Import", "completed", 61.0, None),
     (1, "HR System - Full Sync", "completed", 48.0, None),
     (2, "AD - Export", "completed", 35.0, None),
-    (2, "LDAP - Export", "in_progress", 52.0, (312, 480, "writing to LDAP")),
+    (2, "LDAP - Export", "running", 52.0, (312, 480, "writing to LDAP")),
     (3, "AD - Confirming Import", "waiting", None, None),
     (3, "LDAP - Confirming Import", "waiting", None, None),
 )

@@ -137,7 +137,7 @@ async def test_cancelled_job_keeps_its_slot_during_cleanup(app: Tenuto, worker: 
             return (await app.task(task.id)).cancel_at is not None
 
         await eventually(asked)
-        assert (await app.activity(task.id)).state == "in_progress"
+        assert (await app.activity(task.id)).state == "running"
         assert not ran.is_set()
         may_go.set()
         await app.wait(after, timeout=10)
@@ -279,7 +279,7 @@ async def test_ended_or_unknown_task_cannot_be_cancelled(app: Tenuto, worker: Wo
 
 async def wait_until_running(app: Tenuto, task_id: Any) -> None:
     async def is_so() -> bool:
-        return bool((await app.activity(task_id)).state == "in_progress")
+        return bool((await app.activity(task_id)).state == "running")
 
     await eventually(is_so)
 

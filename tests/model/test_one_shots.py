@@ -91,7 +91,7 @@ def test_one_shot_policy_defaults_to_one_attempt_with_the_handlers_timeout() -> 
 def make_attempt(number: int, state: str, **more: Any) -> OneShotAttempt:
     """Make an attempt as the store returns it."""
     started = state not in ("scheduled", "queued")
-    ended = state not in ("scheduled", "queued", "in_progress")
+    ended = state not in ("scheduled", "queued", "running")
     at = NOW + timedelta(minutes=number)
     attempt = OneShotAttempt(
         task_id=UUID(int=1), attempt=number, state=state, reason=None, final=ended, name="log.append", created_at=NOW,
@@ -110,7 +110,7 @@ FAILED = {"reason": "error", "error": {"type": "ValueError", "message": "no", "s
     [
         (make_attempt(1, "scheduled"), "Pending"),
         (make_attempt(1, "queued"), "Pending"),
-        (make_attempt(1, "in_progress"), "Running"),
+        (make_attempt(1, "running"), "Running"),
         (make_attempt(1, "completed"), "Completed"),
         (make_attempt(1, "completed_with_warning"), "Completed"),
         (make_attempt(1, "completed_with_error"), "Failed"),
@@ -152,7 +152,7 @@ def test_one_shot_failure_before_success_is_only_in_the_history() -> None:
 
 
 def test_one_shot_with_pending_cancellation_is_running_and_names_the_actor() -> None:
-    running = make_attempt(1, "in_progress", cancel_at=NOW + timedelta(hours=1), cancel_name="Ben")
+    running = make_attempt(1, "running", cancel_at=NOW + timedelta(hours=1), cancel_name="Ben")
     described = one_shots.describe_one_shot([running], history=True)
     assert described.runtime_status == "Running"
     assert described.stopping == PendingCancellation(NOW + timedelta(hours=1), "Ben")

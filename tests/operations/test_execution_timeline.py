@@ -80,7 +80,7 @@ async def test_timeline_measures_waits_and_durations_of_open_attempts_until_now(
     await task_store.claim_tasks(db, worker_id, ["default"], 1, timedelta(seconds=30))
     found = await read_timeline(db, run)
     bars = {each.attempts[0].state: each.attempts[0] for each in found.groups[0].steps}
-    running, queued = bars["in_progress"], bars["queued"]  # type: ignore[index]
+    running, queued = bars["running"], bars["queued"]  # type: ignore[index]
     assert running.started_at is not None
     assert running.duration_seconds == max(0.0, (found.read_at - running.started_at).total_seconds())
     assert queued.duration_seconds is None
@@ -117,7 +117,7 @@ async def test_timeline_folds_a_wide_group_and_lists_the_requested_window(db: Da
     found = await read_timeline(db, run)
     folded = found.groups[1]
     assert (folded.is_folded, folded.step_count, list(folded.steps)) == (True, 230, [])
-    assert {each.state: each.count for each in folded.states} == {"completed": 7, "in_progress": 23, "queued": 200}
+    assert {each.state: each.count for each in folded.states} == {"completed": 7, "running": 23, "queued": 200}
     assert folded.first_started_at is not None
     assert folded.longest_seconds is not None
     assert [step.name for step in found.groups[0].steps] == ["first"]

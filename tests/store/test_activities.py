@@ -108,7 +108,7 @@ async def test_activity_is_found_before_during_and_after_its_attempt(db: Databas
     assert (await load_activity()).state == "queued"
     (task,) = await claim(db, worker)
     record = await load_activity()
-    assert (record.state, record.worker_id, record.ended_at) == ("in_progress", worker, None)
+    assert (record.state, record.worker_id, record.ended_at) == ("running", worker, None)
     await finish(db, [Settlement(task, completed_outcome())])
     record = await load_activity()
     assert (record.state, record.final) == ("completed", True)
@@ -135,7 +135,7 @@ async def test_activities_of_later_attempts_are_found_before_during_and_after(
     await store.promote_due_tasks(db, NOON, ["default"])
     assert await list_states() == [("failed", False), ("queued", False)]
     (again,) = await claim(db, worker)
-    assert await list_states() == [("failed", False), ("in_progress", False)]
+    assert await list_states() == [("failed", False), ("running", False)]
     await finish(db, [Settlement(again, completed_outcome())])
     assert await list_states() == [("failed", False), ("completed", True)]
 

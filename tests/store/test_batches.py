@@ -87,11 +87,11 @@ async def test_batch_items_are_paged_and_filtered_by_status(db: Database, me: UU
     await finish_task(db, held[0])
     await finish_task(db, held[1], "failed")
     items = await batches.list_batch_items(db, batch, after=None, state=None, limit=10)
-    assert sorted(item.state for item in items) == ["completed", "failed", "in_progress", "queued", "queued"]
+    assert sorted(item.state for item in items) == ["completed", "failed", "queued", "queued", "running"]
     first = await batches.list_batch_items(db, batch, after=None, state=None, limit=2)
     rest = await batches.list_batch_items(db, batch, after=first[-1].task_id, state=None, limit=10)
     assert [item.task_id for item in first + rest] == sorted(item.task_id for item in items)
-    for status, number in (("completed", 1), ("failed", 1), ("in_progress", 1), ("queued", 2), ("waiting", 0)):
+    for status, number in (("completed", 1), ("failed", 1), ("running", 1), ("queued", 2), ("waiting", 0)):
         assert len(await batches.list_batch_items(db, batch, after=None, state=status, limit=10)) == number, status
 
 

@@ -138,7 +138,7 @@ async def test_an_outcome_that_comes_too_late_changes_nothing(app: Tenuto, worke
         go_on.set()
         await eventually(lambda: one.finished_count == 1)
         assert one._completer.stale_count == 1
-        assert (await app.activity(task.id)).state == "in_progress"
+        assert (await app.activity(task.id)).state == "running"
         assert await app.activities() == []
         await sql("DELETE FROM tenuto.tasks")
 

@@ -50,7 +50,7 @@ async def running(app: Tenuto, worker: WorkerFactory) -> AsyncIterator[UUID]:
         task = await app.enqueue(chatter)
 
         async def is_running() -> bool:
-            return (await app.activity(task.id)).state == "in_progress"
+            return (await app.activity(task.id)).state == "running"
 
         await eventually(is_running)
         yield task.id

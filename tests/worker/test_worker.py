@@ -75,7 +75,7 @@ async def test_progress_is_visible_while_the_task_runs(app: Tenuto, worker: Work
         async def seen() -> bool:
             record = await app.activity(task.id)
             now = {"done": 1, "total": 2, "message": "kneading"}
-            return bool(record.state == "in_progress" and record.progress == now)
+            return bool(record.state == "running" and record.progress == now)
 
         await eventually(seen, timeout=15)  # long before the lease, as long as an hour, is due for renewal
         go_on.set()
@@ -125,7 +125,7 @@ async def test_worker_claims_tasks_while_others_run(app: Tenuto, worker: WorkerF
         long = await app.enqueue(slow)
         for _ in range(3):
             assert (await app.wait(await app.enqueue(fast), timeout=10)).state == "completed"
-        assert (await app.activity(long.id)).state == "in_progress"
+        assert (await app.activity(long.id)).state == "running"
         release.set()
         await app.wait(long, timeout=10)
 

@@ -31,7 +31,7 @@ class StepState(StrEnum):
     WAITING = "waiting"
     SCHEDULED = "scheduled"
     QUEUED = "queued"
-    IN_PROGRESS = "in_progress"
+    RUNNING = "running"
     COMPLETED = "completed"
     COMPLETED_WITH_WARNING = "completed_with_warning"
     COMPLETED_WITH_ERROR = "completed_with_error"

@@ -274,7 +274,7 @@ def runtime_status(attempts: Sequence[OneShotAttempt]) -> RuntimeStatus:
     last = attempts[-1]
     if last.final:
         return runtime_status_of_outcome(last.state)
-    return RuntimeStatus.RUNNING if last.state == "in_progress" else RuntimeStatus.PENDING
+    return RuntimeStatus.RUNNING if last.state == "running" else RuntimeStatus.PENDING
 
 
 def describe_one_shot(attempts: Sequence[OneShotAttempt], *, history: bool = False) -> OneShotStatus:

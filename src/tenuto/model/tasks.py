@@ -44,12 +44,12 @@ class OutcomeStatus(StrEnum):
 
 
 class ActivityState(StrEnum):
-    """State of an attempt: the states of an open task (`in_progress` while it runs), then those of its outcome."""
+    """State of an attempt: those of its task while it is open, then those of its outcome."""
 
     WAITING = "waiting"
     SCHEDULED = "scheduled"
     QUEUED = "queued"
-    IN_PROGRESS = "in_progress"
+    RUNNING = "running"
     COMPLETED = "completed"
     COMPLETED_WITH_WARNING = "completed_with_warning"
     COMPLETED_WITH_ERROR = "completed_with_error"

@@ -40,7 +40,7 @@ async def read_attempt_log(
     found = await activities.load_log(database, id)
     if found is None:
         return None
-    if found.state is not ActivityState.IN_PROGRESS:
+    if found.state is not ActivityState.RUNNING:
         return select_text([LiveText(0, found.log or "")], tail, from_offset, is_complete=found.ended_at is not None)
     await live_logs.watch(watch_database, [id])
     texts = await live_logs.list_texts(database, id, from_offset or 0)

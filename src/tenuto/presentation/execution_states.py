@@ -29,7 +29,7 @@ def display_step_state(state: str, reason: str | None, attempt: int, *, kind: st
             return "done with warning"
         case "failed" | "completed_with_error":
             return "failed"
-        case "in_progress":
+        case "running":
             return "running"
         case "cancelled":
             return "not run" if reason == "not_run" else "cancelled"

@@ -98,12 +98,12 @@ FROM (SELECT FROM tenuto.batches WHERE (/* filter */ true) LIMIT $1) AS found;
 )
 UNION ALL
 (
-    SELECT id, activity_id, item_key, CASE state WHEN 'running' THEN 'in_progress' ELSE state END, NULL, attempt, input,
+    SELECT id, activity_id, item_key, state, NULL, attempt, input,
            NULL, NULL, claimed_at, NULL
     FROM tenuto.tasks
     WHERE batch_id = $1
       AND id > coalesce($2::uuid, '00000000-0000-0000-0000-000000000000')
-      AND ($3::text IS NULL OR CASE state WHEN 'running' THEN 'in_progress' ELSE state END = $3)
+      AND ($3::text IS NULL OR state = $3)
     ORDER BY id
     LIMIT $4
 )

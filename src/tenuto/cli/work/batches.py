@@ -36,7 +36,7 @@ from tenuto.presentation.work_views import BATCH_ITEMS, BATCHES, batch_key
 ID = argument("ID", "Id of the batch, the beginning of its id, or its key.")
 Id = Annotated[str, ID]
 ItemStatus = Literal[
-    "waiting", "scheduled", "queued", "in_progress",
+    "waiting", "scheduled", "queued", "running",
     "completed", "completed_with_warning", "completed_with_error", "failed", "cancelled",
 ]  # fmt: skip
 OutputFormat = Literal["table", "json", "jsonl", "csv"]

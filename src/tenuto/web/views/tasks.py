@@ -188,7 +188,7 @@ async def load_task(app: Tenuto, task_id: UUID, number: int | None, tab: Tab | N
     if is_open:
         diagnosis = await app.why(task_id)
         reasons = tuple(each for each in diagnosis.reasons if each.code is not ReasonCode.RUNNING)
-    state = "running" if last.state == "in_progress" else str(last.state)
+    state = str(last.state)
     if is_open and state in ("queued", "scheduled") and last.attempt > 1:
         state = "retrying"
     panel = await load_panel(app, selected, tab or ("why" if reasons and selected.started_at is None else None))
