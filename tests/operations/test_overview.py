@@ -9,6 +9,7 @@ from uuid import UUID
 import pytest
 
 from tenuto import Tenuto
+from tenuto.ids import new_id
 from tenuto.maintenance.activity_rollups import add_ended_activities
 from tenuto.model.rollups import floor_to_bucket
 from tenuto.operations.overview import Overview, make_overview
@@ -175,3 +176,19 @@ async def test_overview_names_paused_executions(db: Database) -> None:
     await db.fetch_all("UPDATE tenuto.executions SET paused_at = now(), paused_by = 'ana' WHERE id = $1", run)
     (paused,) = (await read_overview(db)).paused
     assert (paused.kind, paused.id, paused.name, paused.paused_by) == ("execution", str(run), "Nightly", "ana")
+
+
+async def test_overview_names_bulk_operations_that_ended_with_failures(db: Database) -> None:
+    insert = (
+        "INSERT INTO tenuto.bulk_operations (id, kind, filter, description, until, state, total, failed, created_at,"
+        " ended_at, actor_type, actor_name) VALUES ($1, 'task.cancel', 'queue:mail', 'queue is mail', now(), 'ended', 9,"
+        " $2, now(), now(), 'user', 'ana')"
+    )
+    await db.fetch_all(insert, new_id(), 0)
+    await db.fetch_all(insert, new_id(), 4)
+    found = await read_overview(db)
+    (failed,) = found.failed_operations
+    assert (failed.failed_count, failed.total_count, failed.started_by) == (4, 9, "ana")
+    assert any(
+        "4 of 9 items of the bulk operation task.cancel failed" in each.text for each in describe_attention(found)
+    )

@@ -11,6 +11,7 @@ from tenuto.store.reports.metrics import UnknownJobTasks
 from tenuto.store.reports.overview import (
     MAX_ITEMS,
     MAX_NEXT_RUNS,
+    FailedOperation,
     FirstSteps,
     LiveProcess,
     NextRun,
@@ -103,6 +104,8 @@ class Overview:
     """Jobs and step kinds with waiting tasks that no live worker of their queue knows."""
     repairs: Sequence[RecentRepair]
     """Repairs of the last hour; in normal operation there are none."""
+    failed_operations: Sequence[FailedOperation]
+    """Bulk operations of the last day that ended with failed items."""
     queues: Sequence[QueueOverview]
     next_runs: Sequence[NextRun]
     first_steps: FirstSteps
@@ -143,6 +146,7 @@ def make_overview(facts: OverviewFacts) -> Overview:
         ][:MAX_ITEMS],
         unknown_jobs=facts.unknown_jobs,
         repairs=facts.repairs,
+        failed_operations=facts.failed_operations,
         queues=queues,
         next_runs=facts.next_runs[:MAX_NEXT_RUNS],
         first_steps=facts.first_steps,

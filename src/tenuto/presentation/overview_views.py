@@ -63,7 +63,12 @@ NEXT_RUNS = ResourceView(
 
 def describe_attention(overview: Overview) -> list[Attention]:
     """Return what needs attention, in sentences."""
-    return [*_describe_failures(overview), *_describe_pauses(overview), *_describe_missing_services(overview)]
+    return [
+        *_describe_failures(overview),
+        *_describe_operations(overview),
+        *_describe_pauses(overview),
+        *_describe_missing_services(overview),
+    ]
 
 
 def _describe_failures(overview: Overview) -> Iterator[Attention]:
@@ -88,6 +93,16 @@ def _describe_failures(overview: Overview) -> Iterator[Attention]:
             f"{run.schedule_name} failed in group {run.current_group + 1} of {run.group_count}"
             f" {format_relative(run.ended_at, now)}: {one_line(run.error or 'no reason recorded', 160)}{running}",
             f"tenuto execution show {run.id}",
+        )
+
+
+def _describe_operations(overview: Overview) -> Iterator[Attention]:
+    for operation in overview.failed_operations:
+        yield Attention(
+            "some_failed",
+            f"{operation.failed_count:,} of {operation.total_count:,} items of the bulk operation {operation.kind}"
+            f" failed {format_relative(operation.ended_at, overview.read_at)}: {one_line(operation.description, 120)}",
+            f"tenuto operation show {operation.id}",
         )
 
 

@@ -73,6 +73,7 @@ OVERVIEW = {
     "late_runs": [],
     "unserved_queues": [],
     "repairs": [],
+    "failed_operations": [],
     "queues": [
         {"name": "mail", "waiting_count": 1204, "running_count": 0, "in_per_minute": 40.0, "out_per_minute": 0.0}
     ],

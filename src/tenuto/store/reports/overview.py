@@ -31,6 +31,7 @@ _MAX_LATE_RUNS = 200
 _MAX_NEW_TASKS = 10_000
 _RATE_SPAN = timedelta(minutes=1)
 _HOUR = timedelta(hours=1)
+_DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +144,21 @@ class RecentRepair:
 
 
 @dataclass(frozen=True, slots=True)
+class FailedOperation:
+    """A bulk operation that ended with failed items."""
+
+    id: UUID
+    kind: str
+    description: str
+    """Its selection in plain English."""
+    total_count: int
+    failed_count: int
+    state: str
+    ended_at: datetime
+    started_by: str
+
+
+@dataclass(frozen=True, slots=True)
 class FirstSteps:
     """What a new installation has already."""
 
@@ -169,6 +185,7 @@ class OverviewFacts:
     next_runs: Sequence[NextRun]
     repairs: Sequence[RecentRepair]
     unknown_jobs: Sequence[UnknownJobTasks]
+    failed_operations: Sequence[FailedOperation]
     first_steps: FirstSteps
 
 
@@ -180,6 +197,7 @@ _PAUSED = RowMapper(PausedObject, SQL.list_paused_objects)
 _PROCESSES = RowMapper(LiveProcess, SQL.list_processes)
 _NEXT_RUNS = RowMapper(NextRun, SQL.list_next_runs)
 _REPAIRS = RowMapper(RecentRepair, SQL.list_recent_repairs)
+_FAILED_OPERATIONS = RowMapper(FailedOperation, SQL.list_failed_operations)
 _FIRST_STEPS = RowMapper(FirstSteps, SQL.load_first_steps)
 
 
@@ -208,6 +226,9 @@ async def load_overview_facts(database: Database) -> OverviewFacts:
             next_runs=_NEXT_RUNS.all(await connection.fetch(SQL.list_next_runs, _MAX_LATE_RUNS)),
             repairs=_REPAIRS.all(await connection.fetch(SQL.list_recent_repairs, now - _HOUR)),
             unknown_jobs=(await metrics.list_unknown_jobs(connection))[:MAX_ITEMS],
+            failed_operations=_FAILED_OPERATIONS.all(
+                await connection.fetch(SQL.list_failed_operations, now - _DAY, MAX_ITEMS)
+            ),
             first_steps=_FIRST_STEPS.one(first_steps),
         )
 

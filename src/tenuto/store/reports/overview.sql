@@ -156,6 +156,15 @@ WHERE last_at >= $1
 ORDER BY last_at DESC, net
 LIMIT 100;
 
+-- name: list_failed_operations
+-- Return bulk operations that ended since an instant with failed items, latest first.
+SELECT id, kind, description, total AS total_count, failed AS failed_count, state, ended_at, actor_name AS started_by
+FROM tenuto.bulk_operations
+WHERE ended_at >= $1
+  AND failed > 0
+ORDER BY ended_at DESC, id
+LIMIT $2;
+
 -- name: load_first_steps
 -- Return whether a worker, a schedule or manifest, and an ended attempt exist.
 SELECT EXISTS (SELECT FROM tenuto.workers WHERE service = 'worker') AS has_worker,
