@@ -16,7 +16,9 @@ from tenuto.operations.operation import OperationGroup
 from tenuto.postgres.database import Connection
 from tenuto.store import tasks
 from tenuto_identity.model.definition_reader import suggestion
+from tenuto_identity.model.explanation import IdentityExplanation, ObjectExplanation
 from tenuto_identity.model.pending import export_depth, retry
+from tenuto_identity.runs.explanations import load_explanation
 from tenuto_identity.runs.task_enqueuing import build_task
 from tenuto_identity.store import definitions, exports, items, objects, runs, session
 from tenuto_identity.store.definitions import DefinitionKind, DefinitionVersion, SystemRecord, SystemRow
@@ -68,6 +70,13 @@ class IdentityOperations(OperationGroup):
     ) -> Sequence[ExportRecord]:
         """List pending exports by object; page with ``after``."""
         return await exports.list_exports(await self._open(), system, state, after, limit)
+
+    async def explain(
+        self, system: str, anchor: str, *, reveals: bool = False
+    ) -> IdentityExplanation | ObjectExplanation:
+        """Explain the identity of an object, or why the object is not joined. ``reveals`` shows sensitive values."""
+        database = await self._open()
+        return await session.read_with(database, load_explanation, system, anchor, database.clock.now(), reveals)
 
     async def versions(self, kind: DefinitionKind, name: str, *, limit: int = 100) -> Sequence[DefinitionVersion]:
         """List the versions of a definition, the newest first."""

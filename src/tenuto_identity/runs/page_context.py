@@ -72,9 +72,9 @@ async def load_page_context(
         if each.metaverse_id is None
         and each.state is ObjectState.NORMAL
         and not each.pinned
-        and (found := _match_attempts(configuration, each, now))
+        and (found := match_attempts_of(configuration, each, now))
     }
-    keys = _match_keys(configuration, attempts.values())
+    keys = match_keys_of(configuration, attempts.values())
     hits = await metaverse.find_by_keys(connection, keys, system.number)
     names = configuration.attribute_names
     candidates = {
@@ -147,7 +147,9 @@ async def load_identity_context(
     )
 
 
-def _match_attempts(configuration: Configuration, unjoined: ConnectorObject, now: datetime) -> tuple[MatchAttempt, ...]:
+def match_attempts_of(
+    configuration: Configuration, unjoined: ConnectorObject, now: datetime
+) -> tuple[MatchAttempt, ...]:
     """Return the matching attempts of an unjoined object: those of in rules in scope, and of out rules of its type."""
     rules = configuration.rules
     scoped = rules_in_scope(unjoined, rules, now).rules
@@ -169,7 +171,8 @@ def _match_attempts(configuration: Configuration, unjoined: ConnectorObject, now
     )
 
 
-def _match_keys(configuration: Configuration, attempts: Iterable[Sequence[MatchAttempt]]) -> list[MatchKey]:
+def match_keys_of(configuration: Configuration, attempts: Iterable[Sequence[MatchAttempt]]) -> list[MatchKey]:
+    """Return the keys to look up for matching attempts."""
     found: dict[MatchKey, None] = {}
     for each in attempts:
         for attempt in each:

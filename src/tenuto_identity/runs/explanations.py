@@ -1,0 +1,93 @@
+"""Loading of what explains one object or identity: the page context of a page of one, without any change."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from tenuto.errors import NotFound
+from tenuto.postgres.database import Connection
+from tenuto_identity.model.definition_reader import suggestion
+from tenuto_identity.model.explanation import (
+    IdentityExplanation,
+    ObjectExplanation,
+    explain_identity,
+    explain_object,
+)
+from tenuto_identity.model.matcher import Candidate
+from tenuto_identity.model.objects import ConnectorObject
+from tenuto_identity.model.outbound import Target
+from tenuto_identity.runs.configuration import Configuration, load_configuration
+from tenuto_identity.runs.page_context import (
+    load_identity_context,
+    match_attempts_of,
+    match_keys_of,
+    to_connector_objects,
+)
+from tenuto_identity.store import metaverse, objects
+
+
+async def load_explanation(
+    connection: Connection, system: str, anchor: str, now: datetime, reveals: bool
+) -> IdentityExplanation | ObjectExplanation:
+    """Explain the identity that an object is joined to, or why the object is not joined."""
+    configuration = await load_configuration(connection)
+    if system not in configuration.systems:
+        raise NotFound(
+            f"there is no system {system!r}",
+            code="identity.system.not_found",
+            field="system",
+            remedy=suggestion(system, configuration.systems),
+        )
+    ids = await objects.find_by_anchor(connection, configuration.systems[system].number, anchor)
+    rows = await objects.load_objects(connection, ids)
+    found = to_connector_objects(configuration, rows, await objects.load_references(connection, ids))
+    if not found:
+        raise NotFound(
+            f"the system {system!r} has no object with the anchor {anchor!r}",
+            code="identity.object.not_found",
+            field="anchor",
+            remedy="check the anchor; an object that was deleted is found in the items of its run",
+        )
+    each = next(iter(found.values()))
+    if each.metaverse_id is None:
+        return await _explain_unjoined(connection, configuration, each, now, reveals)
+    return await _explain_joined(connection, configuration, each.metaverse_id, system, now, reveals)
+
+
+async def _explain_joined(
+    connection: Connection,
+    configuration: Configuration,
+    metaverse_id: int,
+    system: str,
+    now: datetime,
+    reveals: bool,
+) -> IdentityExplanation:
+    context = await load_identity_context(connection, configuration, system, [metaverse_id])
+    identity = context.identities[metaverse_id]
+    joined = {each.system: each for each in context.objects.values()}
+    targets = [
+        Target(
+            name,
+            rules,
+            configuration.systems[name].definition.types,
+            joined.get(name),
+            context.exports.get(joined[name].id) if name in joined else None,
+        )
+        for name, rules in configuration.rules.outbound_by_system(identity.type).items()
+    ]
+    return explain_identity(identity, joined.values(), targets, configuration.rules, now, reveals=reveals)
+
+
+async def _explain_unjoined(
+    connection: Connection, configuration: Configuration, each: ConnectorObject, now: datetime, reveals: bool
+) -> ObjectExplanation:
+    attempts = match_attempts_of(configuration, each, now)
+    keys = match_keys_of(configuration, [attempts])
+    hits = await metaverse.find_by_keys(connection, keys, configuration.systems[each.system].number)
+    candidates: dict[str, dict[tuple[str, str], list[Candidate]]] = {}
+    for (type_number, attribute, key), found in hits.items():
+        by_key = candidates.setdefault(configuration.metaverse_type_names[type_number], {})
+        by_key[configuration.attribute_names[attribute], key] = [
+            Candidate(hit.object_id, hit.attributes, hit.joined_object_id) for hit in found
+        ]
+    return explain_object(each, attempts, candidates, configuration.rules, now, reveals=reveals)
