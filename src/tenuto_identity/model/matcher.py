@@ -6,7 +6,7 @@ ambiguous: matching stops and never guesses.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -166,11 +166,13 @@ def find_unjoined(
     rule: SyncRule,
     unjoined: Mapping[tuple[str, str], Sequence[tuple[int, Value]]],
     *,
+    taken: Collection[int] = (),
     trace: Trace | None = None,
 ) -> UnjoinedMatch | UnjoinedAmbiguous | None:
     """Return the unjoined object of the rule's system that a metaverse object matches.
 
-    ``unjoined`` maps (metaverse attribute, folded key) of the system's unjoined objects to (object id, value).
+    ``unjoined`` maps (metaverse attribute, folded key) of the system's unjoined objects to (object id, value). Objects
+    in ``taken`` were joined to other metaverse objects meanwhile.
     """
     for match in rule.match:
         values = metaverse.attributes.get(match.metaverse, ())
@@ -179,7 +181,7 @@ def find_unjoined(
             for value in values
             if (key := fold_key(value))
             for object_id, other in unjoined.get((match.metaverse, key), ())
-            if not match.exact_case or other == value
+            if object_id not in taken and (not match.exact_case or other == value)
         }
         add_if(trace, "match_target", rule=rule.name, attribute=match.metaverse, hits=sorted(hits))
         if len(hits) > 1:  # guard: identity.match_target_ambiguous

@@ -6,7 +6,7 @@ confirmed. Their difference is the pending export.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -292,6 +292,8 @@ class Target:
     unjoined: Mapping[tuple[str, str], Sequence[tuple[int, Value]]] = field(default_factory=dict)
     """Keys of unjoined objects, see `matcher.find_unjoined`."""
     unjoined_objects: Mapping[int, ConnectorObject] = field(default_factory=dict)
+    taken: Collection[int] = ()
+    """Unjoined objects that other metaverse objects of the page were joined to."""
 
 
 def stage_exports(
@@ -368,7 +370,8 @@ class _Stage:
     def find_or_provision(self, rules: Sequence[SyncRule]) -> StagedExport:
         system = self._target.system
         for rule in rules:
-            match find_unjoined(self._metaverse, rule, self._target.unjoined, trace=self._trace):
+            target = self._target
+            match find_unjoined(self._metaverse, rule, target.unjoined, taken=target.taken, trace=self._trace):
                 case UnjoinedMatch(object_id=object_id):
                     found = self._target.unjoined_objects[object_id]
                     same_type = [each for each in rules if each.object_type == found.type] or [rule]

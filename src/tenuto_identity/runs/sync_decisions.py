@@ -527,18 +527,15 @@ def _stage_identity(
         if not system_rules and not state.is_deleted:
             continue
         found = objects.get(system)
-        free = {
-            key: [each for each in values if each[0] not in taken]
-            for key, values in unjoined_by_system.get(system, {}).items()
-        }
         target = Target(
             system,
             system_rules,
             configuration.systems[system].definition.types,
             found,
             context.exports.get(found.id) if found is not None else None,
-            free,
+            unjoined_by_system.get(system, {}),
             unjoined.objects,
+            taken,
         )
         before = state.before if state.before is not None and not state.is_deleted else None
         result = stage_exports(

@@ -156,3 +156,12 @@ def test_metaverse_object_finds_its_unjoined_object() -> None:
 def test_blank_value_has_no_key(value: str) -> None:
     (attempt,) = match_attempts(user(mail=value), USER, [rule(MAIL)], ATTRIBUTES, NOW)
     assert not attempt.keys
+
+
+def test_unjoined_object_is_taken_once() -> None:
+    person = MetaverseObject(1, "person", {"mail": ["ada@example.org"]})
+    unjoined: dict[tuple[str, str], list[tuple[int, Any]]] = {("mail", "ada@example.org"): [(7, "x"), (8, "y")]}
+    found = find_unjoined(person, rule(MAIL), unjoined, taken={7})
+    assert isinstance(found, UnjoinedMatch)
+    assert found.object_id == 8
+    assert find_unjoined(person, rule(MAIL), unjoined, taken={7, 8}) is None
