@@ -27,8 +27,8 @@ from tests.support.errors import raises_code
 from tests.support.waiting import eventually
 
 DEAD_LETTERS_PER_TRANSACTION = 2
-COMPLETED_BY_REPEATS = ("batches_pause", "batches_resume", "batches_cancel")
-"""Operations of several transactions: a repeated call completes an interrupted one."""
+COMPLETED_BY_REPEATS = ("batches_pause", "batches_resume", "batches_cancel", "operations_abort")
+"""Operations that a repeated call completes, or finds done."""
 
 
 async def crash(*_: object, **__: object) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from uuid import UUID
 
 import pytest
@@ -183,9 +183,8 @@ async def test_dead_letters_are_listed_grouped_and_selected(db: Database, me: UU
     assert (group.dead_letter_count, group.manifest_count) == (4, 2)
     assert [group.dead_letter_count for group in await dead_letters.list_failure_groups(db, "a", None, 10)] == [3]
 
-    async def select(**where: object) -> list[UUID]:
-        given = {"manifest": None, "fingerprint": None, "batch": None, "until": None, **where}
-        return await dead_letters.select_open_dead_letters(db, **given)  # type: ignore[arg-type]
+    async def select(until: datetime | None = None, **values: object) -> list[UUID]:
+        return await dead_letters.select_open_dead_letters(db, Filter(DEAD_LETTER_KEYS).where(**values), until)
 
     assert await select() == all_ids
     assert len(await select(manifest="a")) == len(await select(batch=batch)) == 3

@@ -191,19 +191,16 @@ class DeadLetters(OperationGroup):
             raise await _resolution_refusal(operation.database, id)
 
     async def select(
-        self,
-        *,
-        manifest: str | None = None,
-        fingerprint: str | None = None,
-        batch: UUID | None = None,
-        until: datetime | None = None,
+        self, where: str | Filter | None = None, *, until: datetime | None = None, **values: Any
     ) -> Sequence[UUID]:
-        """Return the ids of the open dead letters that match a filter now, for `retry_selected` and the like."""
+        """Return the ids of the open dead letters that meet a filter now, for `retry_selected` and the like.
+
+        The arguments are those of `list`; ``until`` excludes dead letters that were written later.
+        """
         database = await self._open()
         check_instant(until, field="until")
-        return await dead_letters.select_open_dead_letters(
-            database, manifest=manifest, fingerprint=fingerprint, batch=batch, until=until
-        )
+        filter = build_filter(DEAD_LETTER_KEYS, where, database.clock.now()).where(**values)
+        return await dead_letters.select_open_dead_letters(database, filter.without_window(), until)
 
     async def retry_all(self, *, note: str | None = None, request_id: UUID | None = None, **where: Any) -> int:
         """Retry all open dead letters that match a filter and return their number; see `retry_selected`."""

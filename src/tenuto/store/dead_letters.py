@@ -219,17 +219,10 @@ async def summarise_dead_letters(database: Database, ids: Sequence[UUID], limit:
     return _FAILURE_GROUPS.all(await database.fetch_all(SQL.summarise_dead_letters, ids, limit))
 
 
-async def select_open_dead_letters(
-    database: Database,
-    *,
-    manifest: str | None,
-    fingerprint: str | None,
-    batch: UUID | None,
-    until: datetime | None,
-) -> list[UUID]:
-    """Return all open dead letters that match a filter."""
-    rows = await database.fetch_all(SQL.select_open_dead_letters, manifest, fingerprint, batch, until)
-    return [row["id"] for row in rows]
+async def select_open_dead_letters(database: Database, filter: Filter, until: datetime | None) -> list[UUID]:
+    """Return all open dead letters that meet a filter and were written up to an instant."""
+    statement = DEAD_LETTERS.add_filter(SQL.select_open_dead_letters, filter, until)
+    return [row["id"] for row in await database.fetch_all(*statement)]
 
 
 async def find_dead_letters(database: Database, low: UUID, high: UUID) -> list[UUID]:

@@ -182,14 +182,12 @@ ORDER BY count(*) DESC, fingerprint
 LIMIT $2;
 
 -- name: select_open_dead_letters
--- Return the ids of all open dead letters that match a filter.
+-- Return the ids of all open dead letters that meet a filter and were written up to an instant.
 SELECT id
 FROM tenuto.dead_letters
 WHERE status = 'awaiting_intervention'
-  AND ($1::text IS NULL OR external_id = $1)
-  AND ($2::text IS NULL OR fingerprint = $2)
-  AND ($3::uuid IS NULL OR batch_id = $3)
-  AND ($4::timestamptz IS NULL OR dead_lettered_at <= $4)
+  AND ($1::timestamptz IS NULL OR dead_lettered_at <= $1)
+  AND (/* filter */ true)
 ORDER BY id;
 
 -- name: summarise_dead_letters

@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.auth import ApiCall, requires
 from tenuto.api.list_filters import (
+    FILTER_PROBLEMS,
     CappedCount,
     FilterText,
     Window,
@@ -84,6 +85,7 @@ class DeadLetterFilter(Body):
         json_schema_extra={"examples": [{"manifest": "invoices", "fingerprint": "5f2c8d31a9b04e77"}]}
     )
 
+    q: str | None = Field(default=None, max_length=500, description="Filter, such as `error:~timeout created:>1d`.")
     manifest: str | None = Field(default=None, max_length=200)
     fingerprint: str | None = Field(default=None, max_length=200)
     batch: UUID | None = None
@@ -170,12 +172,18 @@ async def dead_letter_groups(
 @router.post(
     "/selections",
     operation_id="dead_letters_select",
-    responses=describe({"total": 1, "ids": [EXAMPLE["id"]], "groups": [GROUP]}, invalid=INVALID_FILTER),
+    responses=describe(
+        {"total": 1, "ids": [EXAMPLE["id"]], "groups": [GROUP]}, invalid=(INVALID_FILTER, *FILTER_PROBLEMS)
+    ),
 )
 async def select_dead_letters(call: Viewer, filter: DeadLetterFilter) -> Summary:
     """Select dead letters by a filter. Returns their ids and a summary for a later retry or acknowledgement."""
     ids = await call.app.dead_letters.select(
-        manifest=filter.manifest, fingerprint=filter.fingerprint, batch=filter.batch, until=filter.until
+        await parse_query(call, DEAD_LETTER_KEYS, filter.q),
+        manifest=filter.manifest,
+        fingerprint=filter.fingerprint,
+        batch=filter.batch,
+        until=filter.until,
     )
     groups = await call.app.dead_letters.summary(ids)
     return Summary(total=len(ids), ids=list(ids[:MAX_SELECTED]), groups=groups)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from datetime import datetime
-from functools import partial
 from typing import Annotated, Any, Literal
 
 from rich import box
@@ -13,7 +11,6 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tenuto.app import Tenuto
 from tenuto.cli import exit_codes
 from tenuto.cli.command import Session, command, group, login_name
 from tenuto.cli.lists import (
@@ -26,7 +23,7 @@ from tenuto.cli.lists import (
     print_window,
     take_filter,
 )
-from tenuto.cli.option_parsing import confirm, invalid_value, missing_option, option_conflict, read_json_option
+from tenuto.cli.option_parsing import confirm, missing_option, option_conflict, read_json_option
 from tenuto.cli.output import print_json, print_message, print_text
 from tenuto.cli.parameters import Declaration, argument, choice, flag, option
 from tenuto.cli.tables import (
@@ -42,7 +39,6 @@ from tenuto.cli.work.jobs import suggest_job_list
 from tenuto.cli.work.task_report import stack_section
 from tenuto.errors import Invalid
 from tenuto.model.filter_keys import DEAD_LETTER_KEYS
-from tenuto.model.triggers.parsing import parse_instant
 from tenuto.presentation.formatting import (
     compact_json,
     count_noun,
@@ -69,16 +65,9 @@ RESOLVE_OPTIONS: dict[str, Declaration] = {
     "ids": argument("[ID…]", "Ids of dead letters, or their beginnings.", default=None, type=list[str]),
     "note": option("TEXT", "Note, stored with the dead letter."),
     "all": flag("All open dead letters, or those --where selects; shown for confirmation first.", "--all"),
-    "where": option(
-        "CONDITION",
-        "With --all: manifest=…, fingerprint=…, batch=…, until=… (an instant). Several may follow each other.",
-        type=list[str],
-    ),
+    "where": option("FILTER", "With --all: filter such as 'manifest:mail error:~timeout created:<1d'."),
     "yes": flag("With --all: no confirmation.", "--yes"),
 }
-_CONDITIONS = ("manifest", "fingerprint", "batch", "until")
-_CONDITION_SEPARATOR = re.compile(r"[\s,]+(?=\w+=)")
-"""Blanks or commas before the next ``name=``; others belong to a value, since a batch key may contain them."""
 _MIN_ATTEMPT_WIDTH = 20
 _LABEL_WIDTH = 10
 _MAX_SHOWN_ATTEMPTS = 7
@@ -133,7 +122,7 @@ async def list_dead_letters(
         session.print_message(
             "list or retry one kind:",
             f"  tenuto dead-letter list --fingerprint {kinds[0].fingerprint}",
-            f"  tenuto dead-letter retry --all --where fingerprint={kinds[0].fingerprint}",
+            f"  tenuto dead-letter retry --all --where fingerprint:{kinds[0].fingerprint}",
         )
 
 
@@ -266,7 +255,7 @@ def _duration_text(attempt: ActivityDetails, before: ActivityDetails) -> str:
     "retry",
     "019a8b3c-1d2e --note 'the server is back'",
     "019a8b3c-1d2e --input @corrected.json --app tasks:app",
-    "--all --where manifest=replicate-users fingerprint=f83b834f17bb",
+    "--all --where 'manifest:replicate-users fingerprint:f83b834f17bb'",
     options=RESOLVE_OPTIONS,
 )
 async def retry_dead_letters(
@@ -302,7 +291,7 @@ async def retry_dead_letters(
     dead_letters,
     "acknowledge",
     "019a8b3c-1d2e --note 'booked manually'",
-    "--all --where until=2031-05-17T00:00:00Z --note 'test data' --yes",
+    "--all --where 'created:<2031-05-17' --note 'test data' --yes",
     options=RESOLVE_OPTIONS,
 )
 async def acknowledge_dead_letters(session: Session, **options: Any) -> int:
@@ -327,17 +316,16 @@ def _require_ids(ids: list[str] | None) -> list[str]:
 
 
 async def _resolve_all(session: Session, outcome: Literal["retried", "acknowledged"], options: dict[str, Any]) -> int:
-    """Select dead letters, show the selection, ask for confirmation and resolve exactly the selected ones.
-
-    The ids in the options are the conditions that follow the first after --where; the parser takes them for ids.
-    """
+    """Select dead letters, show the selection, ask for confirmation and resolve exactly the selected ones."""
     if not options["all"]:
         raise missing_option("--where", "--all", "add --all")
+    if options["ids"]:
+        raise option_conflict("ID", "--all", "name ids, or put the whole filter of --where in quotes")
     with session.as_user() as app:
-        filters = await _parse_conditions(app, [*(options["where"] or []), *(options["ids"] or [])])
-        selected = await app.dead_letters.select(**filters)
+        filter = await take_filter(session, DEAD_LETTER_KEYS, {"where": options["where"]})
+        selected = await app.dead_letters.select(filter)
         if not selected:
-            session.print_message("no matching open dead letters" if filters else "no open dead letters")
+            session.print_message("no matching open dead letters" if filter.clauses else "no open dead letters")
             return session.report({"selected": 0, outcome: 0})
         if not session.as_json:
             kinds = await app.dead_letters.summary(selected)
@@ -353,27 +341,3 @@ async def _resolve_all(session: Session, outcome: Literal["retried", "acknowledg
     skipped = len(selected) - count
     hints = [f"  {skipped:,} skipped: already resolved, already open, or their manifest was deleted"] if skipped else []
     return session.report({"selected": len(selected), outcome: count}, f"{count:,} {outcome} by {login_name()}", *hints)
-
-
-async def _parse_conditions(app: Tenuto, texts: list[str]) -> dict[str, Any]:
-    filters: dict[str, Any] = {}
-    for text in (part for each in texts for part in _CONDITION_SEPARATOR.split(each.strip(", \t\n"))):
-        name, equals, value = text.partition("=")
-        invalid = partial(invalid_value, "--where", text)
-        if not equals:
-            remedy = "write name=value, in quotes if the value contains blanks"
-            raise invalid("is not a condition", code="dead_letter.condition.invalid", remedy=remedy)
-        if name not in _CONDITIONS:
-            remedy = f"use one of these filters: {', '.join(_CONDITIONS)}"
-            raise invalid("has an unknown filter", code="dead_letter.condition.unknown", remedy=remedy)
-        if not value:
-            raise invalid("has no value", code="dead_letter.condition.empty", remedy=f"write {name}=…, or omit it")
-        if name in filters:
-            remedy = "give each filter once"
-            raise invalid("repeats a filter", code="dead_letter.condition.duplicate", remedy=remedy)
-        filters[name] = value
-    if "until" in filters:
-        filters["until"] = parse_instant(filters["until"], field="--where until")
-    if "batch" in filters:
-        filters["batch"] = await app.batches.find(filters["batch"])
-    return filters
