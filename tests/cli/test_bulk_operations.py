@@ -8,7 +8,7 @@ import pytest
 
 from tenuto import Tenuto
 from tests.cli.conftest import Shell
-from tests.support.waiting import eventually
+from tests.support.waiting import eventually, eventually_blocking
 
 
 def enqueue(shell: Shell, count: int) -> None:
@@ -32,6 +32,22 @@ def test_tasks_are_cancelled_by_where_and_followed_until_the_end(shell: Shell) -
     assert shell("operation", "items", listed["id"], "-o", "json").json == []
     nothing = shell("execution", "cancel", "--where", "state:in_progress", "--yes")
     assert (nothing.code, nothing.err) == (0, "no executions match: state is in_progress\n")
+
+
+def test_failed_tasks_are_retried_by_where(shell: Shell) -> None:
+    for _ in range(2):
+        shell("run", "hopeless")
+    worker = shell.start_service("worker", "--name", "w1")
+    eventually_blocking(lambda: shell("dead-letter", "list", "--count").out == "2\n", 30)
+    worker.stop()
+    shell.start_service("scheduler", "--name", "s1")
+    where = ("--where", "name:hopeless error:~cannot")
+    result = shell("task", "retry", *where, "--note", "try again", "--yes", "--wait")
+    assert (result.code, result.out.splitlines()[-1]) == (0, "2 of 2 done"), result
+    assert shell("task", "list", "--where", "name:hopeless", "--count").out == "2\n"
+    assert shell("dead-letter", "list", "--state", "retried", "--count").out == "2\n"
+    both = shell("task", "retry", *where, "--input", "{}", "-o", "json")
+    assert both.error["code"] == "cli.option.conflict"
 
 
 def test_cancel_commands_take_one_id_or_a_filter(shell: Shell) -> None:

@@ -12,7 +12,7 @@ from rich.console import RenderableType
 from tenuto.app import Tenuto
 from tenuto.cli.command import Session, command, group, login_name
 from tenuto.cli.lists import TASK_FILTERS, list_command
-from tenuto.cli.option_parsing import parse_whole_number, read_json_option, translate_error_fields
+from tenuto.cli.option_parsing import option_conflict, parse_whole_number, read_json_option, translate_error_fields
 from tenuto.cli.output import print_json, write
 from tenuto.cli.parameters import argument, choice, flag, option
 from tenuto.cli.tables import name_value_table, print_rich, record_heading
@@ -187,23 +187,34 @@ async def cancel_task(session: Session, task_id: OptionalId = None, **options: A
     return session.report({"id": id, "outcome": outcome, "by": user}, *messages)
 
 
-@command(tasks, "retry", "019a8b3c-1d2e --note 'the server is back'", "019a8b3c-1d2e --input @new.json --app tasks:app")
+@command(
+    tasks,
+    "retry",
+    "019a8b3c-1d2e --input @new.json --app tasks:app",
+    "--where 'name:resize error:~timeout created:>1d' --note 'the server is back'",
+    options={name: declared for name, declared in BULK_OPTIONS.items() if name != "reason"},
+)
 async def retry_task(
     session: Session,
-    task_id: Id,
-    input: Annotated[str | None, option("JSON|@FILE|-", "Corrected input; requires --app.")] = None,
+    task_id: OptionalId = None,
+    input: Annotated[str | None, option("JSON|@FILE|-", "Corrected input of one task; requires --app.")] = None,
     note: Annotated[str | None, option("TEXT", "Note, stored with the dead letter.")] = None,
+    **options: Any,
 ) -> int:
     """Retry a task that failed for good, with attempts counted from one. Prints the id of the new task.
 
-    Its dead letter is resolved in the same transaction, so it is retried only once. `tenuto dead-letter retry --all`
-    retries many.
+    Its dead letter is resolved in the same transaction, so it is retried only once. With --where, all tasks whose open
+    dead letters meet a filter are retried as a bulk operation, and its id is printed.
     """
+    if check_one_or_where(task_id, options, "tenuto task retry") is not None:
+        if input is not None:
+            raise option_conflict("--input", "--where", "retry one task, or omit --input")
+        return await run_bulk_operation(session, BulkKind.DEAD_LETTER_RETRY, reason=note, **options)
     new_input = None if input is None else read_json_option(input, "--input")
     if input is not None:
         session.require_app()  # the job checks its input
     with session.as_user() as app, suggest_job_list(session):
-        id = (await app.activity(await app.find(task_id))).task_id
+        id = (await app.activity(await app.find(task_id or ""))).task_id
         new_id = await app.tasks.retry(id, input=new_input, note=note)
     messages = (f"task {id} retried by {login_name()}; see the new task with:", f"  tenuto task show {new_id}")
     return session.report({"id": id, "task_id": new_id}, *messages, result=new_id)
