@@ -55,7 +55,7 @@ _COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         ),
         "run": ("work.jobs:run_job", "Run a job: put a task into the job's queue"),
         "job": ("work.jobs:jobs", "List the jobs of an app"),
-        "task": ("work.tasks:tasks", "List tasks, explain why they wait, cancel them"),
+        "task": ("work.tasks:tasks", "List tasks, explain why they wait, cancel or retry them"),
         "activity": ("work.tasks:activities", "List and show past attempts"),
         "queue": ("work.tasks:queues", "List queues, limit and pause them"),
     },
