@@ -31,7 +31,9 @@ from tenuto.web.views import (
     executions,
     fleet,
     login,
+    manifests,
     overview,
+    records,
     schedules,
     tasks,
 )
@@ -47,6 +49,8 @@ VIEWS = (
     dead_letters.router,
     fleet.router,
     bulk_operations.router,
+    manifests.router,
+    records.router,
     api_reference.router,
 )
 

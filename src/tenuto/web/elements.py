@@ -16,6 +16,7 @@ from markupsafe import Markup
 
 from tenuto.diagnostics.reasons import Reason, format_instant
 from tenuto.model.filters import quote_value
+from tenuto.presentation.columns import Column
 from tenuto.presentation.formatting import error_summary, format_duration, one_line
 from tenuto.presentation.statuses import status_of
 from tenuto.web.links import Links
@@ -113,6 +114,27 @@ class Elements:
     def json(self, value: Any) -> str:
         """Return a stored value as indented JSON."""
         return json.dumps(value, ensure_ascii=False, indent=2, default=str)
+
+    def cell(self, column: Column, record: Any) -> Markup:
+        """Return a value of a record by the description of its column."""
+        value = column.read(record)
+        text = None if column.text is None else column.text(record, self.times.now)
+        if value is None and not text:
+            return Markup("")
+        match column.format:
+            case "state":
+                return self.status(str(value).lower(), None if text is None else str(text))
+            case "switch":
+                return self.status("on" if value else "off")
+            case "instant" if text is None:
+                return self.time(value)
+            case "age" if text is None:
+                return self.age(value)
+            case "id":
+                return self.id(value)
+            case _:
+                shown = column.cell(record, self.times.now).text
+                return Markup("<bdi>{}</bdi>").format(one_line(shown, 160))
 
     # --- actions ----------------------------------------------------------------------------------------------------
 

@@ -7,9 +7,9 @@ const root = document.documentElement;
 
 /**
  * Show a message.
- * @param {{text: string, remedy?: string, link?: string, label?: string, isError?: boolean}} message
+ * @param {{text: string, remedy?: string, link?: string, label?: string, isError?: boolean, stays?: boolean}} message
  */
-export function toast({ text, remedy = "", link = "", label = "Open", isError = false }) {
+export function toast({ text, remedy = "", link = "", label = "Open", isError = false, stays = false }) {
   const element = document.createElement("div");
   element.className = isError ? "toast is-error" : "toast";
   const content = document.createElement("div");
@@ -32,7 +32,7 @@ export function toast({ text, remedy = "", link = "", label = "Open", isError = 
   close.addEventListener("click", () => element.remove());
   element.append(content, close);
   document.querySelector("#toasts").append(element);
-  setTimeout(() => element.remove(), isError ? 30_000 : 12_000);
+  if (!stays) setTimeout(() => element.remove(), isError ? 30_000 : 12_000);
 }
 
 /** Send a request to the API. Returns the response and its JSON; throws if the server cannot be reached. */
@@ -69,7 +69,8 @@ async function run(button, values, key) {
       return problem;
     }
     const link = goto && data ? goto.replace(/\{(\w+)\}|%7B(\w+)%7D/g, (_, a, b) => encodeURIComponent(data[a || b] ?? "")) : goto;
-    if (done || link) toast({ text: done || "Done.", link: link || "" });
+    const text = (done || "Done.").replace(/\{(\w+)\}/g, (_, name) => data?.[name] ?? "");
+    if (done || link) toast({ text, link: link || "", stays: text !== done });
     refresh();
     return null;
   } catch {
