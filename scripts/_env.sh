@@ -79,9 +79,19 @@ except BlockingIOError:
 }
 
 install() {
-    local log=$venv/install.log
+    local log=$venv/install.log dots= code=0
+    if [ -t 2 ]; then  # a dot every two seconds shows that pip is still working
+        (while sleep 2; do printf . >&2; done) &
+        dots=$!
+    fi
     PIP_USER=0 "$python" -m pip --disable-pip-version-check --no-input install --progress-bar off "$@" \
-        >"$log" 2>&1 && return
+        >"$log" 2>&1 || code=$?
+    if [ -n "$dots" ]; then
+        kill "$dots" 2>/dev/null || true
+        wait "$dots" 2>/dev/null || true
+        printf '\n' >&2
+    fi
+    [ "$code" -ne 0 ] || return 0
     tail -n 15 -- "$log" >&2
     if grep -qE 'Max retries|NewConnectionError|NameResolutionError|ConnectTimeout|ReadTimeout|ProxyError|SSLError|from versions: none' "$log"; then
         fail "the package index could not be reached, or lacks a package of the lock file." \

@@ -73,6 +73,9 @@ def _run_tour(home: Path, options: argparse.Namespace) -> int:
             embedded_server.stop_server(home)
             shutil.rmtree(home, ignore_errors=True)
     presenter.ledger(ledger)
+    if not options.json:
+        kept = f"tenuto activity list --home {options.keep}" if options.keep else "scripts/demo --keep DIR"
+        sys.stdout.write(f"{'Look around with' if options.keep else 'To look around afterwards, run'}: {kept}\n")
     if options.json:
         sys.stdout.write(json.dumps(ledger.as_document()) + "\n")
     return 0 if ledger.balances else 1

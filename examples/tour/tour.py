@@ -18,7 +18,7 @@ from examples.tour import jobs, ledger
 from examples.tour.jobs import PACE, app
 from examples.tour.ledger import Ledger
 from examples.tour.live_views import TaskAttempts, WorkerOverview, WorkerState
-from examples.tour.processes import LEASE_SECONDS, WORKER_NAMES, WorkerProcesses
+from examples.tour.processes import LEASE_SECONDS, WorkerProcesses
 from examples.tour.view import Presenter
 
 from tenuto.cli.work.batches import BatchProgress
@@ -201,15 +201,18 @@ class Tour:
         )
         died_at = monotonic_seconds()
         await self._until(lambda: self._all_tasks_recovered(victim, total))
-        self._presenter.message(
-            f"leases expired, tasks recovered after {monotonic_seconds() - died_at:.1f} s by {_other_workers(victim)}"
-        )
+        self._presenter.message(f"leases expired, tasks recovered after {monotonic_seconds() - died_at:.1f} s")
         await self._until(lambda: self._all_ended("reports", total))
         taken = (await self._counts()).lost_attempt_count - before
         await self._outcome(
-            f"All {total} reports done; {taken} of them were recovered and done by {_other_workers(victim)}. "
+            f"All {total} reports done; {taken} of them were recovered and done by {await self._recovering_workers()}. "
             "The lost attempts are on record too."
         )
+
+    async def _recovering_workers(self) -> str:
+        """Name the workers that did the recovered reports, as the records say."""
+        found = await self._app.activities(name=jobs.nightly_report.name, final=True, limit=200)
+        return " and ".join(sorted({each.worker for each in found if each.loss_count and each.worker})) or "other workers"
 
     async def _enqueue_reports(self) -> int:
         for number in range(REPORT_COUNT):
@@ -346,7 +349,3 @@ def _is_early(task: TaskRecord) -> bool:
 
 def _reports(count: int) -> str:
     return "1 report" if count == 1 else f"{count} reports"
-
-
-def _other_workers(victim: str) -> str:
-    return " and ".join(name for name in WORKER_NAMES if name != victim)

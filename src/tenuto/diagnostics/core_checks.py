@@ -195,6 +195,24 @@ async def _check_audit_chain(database: Database, settings: Settings, limits: Lim
         )
     details = list_details([fault.description for fault in result.faults])
     kinds = {fault.kind for fault in result.faults}
+    if kinds == {"unsealed"}:
+        return Finding(
+            "audit",
+            "audit entries are not sealed yet",
+            Severity.WARNING,
+            details,
+            "A scheduler seals entries. Until then, a change of these entries would not be noticed.",
+            "check that a scheduler runs: tenuto worker list",
+        )
+    if kinds == {"unknown_key"}:
+        return Finding(
+            "audit",
+            "part of the audit log cannot be checked, because its key is missing",
+            Severity.WARNING,
+            details,
+            "There is no sign of tampering.",
+            "add the missing key to TENUTO_MASTER_KEY_FILE, or restore audit.keys from a backup",
+        )
     if kinds <= {"unsealed", "unknown_key"}:
         remedy = "check that a scheduler runs, and that each has the master key (TENUTO_MASTER_KEY_FILE)"
         meaning = "Entries that are not sealed, or cannot be verified, could have been changed without being noticed."

@@ -327,7 +327,12 @@ def _translate_server_error(error: asyncpg.PostgresError) -> StoreError | Invali
     if state in _TRANSIENT_STATES or state.startswith(_TRANSIENT_CLASSES):
         return Unavailable(f"transient database error: {error}", code="database.transient_error")
     if state == _INSUFFICIENT_PRIVILEGE:
-        return PermissionDenied(str(error))
+        return PermissionDenied(
+            f"the role of the database lacks a right: {error}",
+            sqlstate=state,
+            code="database.permission_denied",
+            remedy=f"{_missing_grant(str(error))}; {ROLES_PAGE} lists the rights of each role",
+        )
     if state == _QUERY_CANCELED:
         return StatementTimeout(
             f"the database cancelled a slow statement: {error}",
@@ -408,18 +413,15 @@ class StatementTimeout(Unavailable):
 class DatabaseError(StoreError):
     """The database rejected a statement; ``sqlstate`` is its SQLSTATE."""
 
-    def __init__(self, message: str, *, sqlstate: str) -> None:
-        super().__init__(message, code="database.statement_rejected")
+    def __init__(
+        self, message: str, *, sqlstate: str, code: str = "database.statement_rejected", remedy: str | None = None
+    ) -> None:
+        super().__init__(message, code=code, remedy=remedy)
         self.sqlstate = sqlstate
 
 
 class PermissionDenied(DatabaseError):
     """The role of the database lacks a right."""
-
-    def __init__(self, reason: str) -> None:
-        super().__init__(f"the role of the database lacks a right: {reason}", sqlstate=_INSUFFICIENT_PRIVILEGE)
-        self.code = "database.permission_denied"
-        self.remedy = f"{_missing_grant(reason)}; {ROLES_PAGE} lists the rights of each role"
 
 
 def _missing_grant(reason: str) -> str:
