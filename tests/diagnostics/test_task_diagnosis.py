@@ -227,6 +227,7 @@ async def test_why_reports_outcome_of_ended_task(app: Tenuto, worker: WorkerFact
         await app.wait(task, 10)
     found = await app.why(task.id)
     assert (reason_codes(found), found.state) == (["ended"], "failed")
+    assert found.reasons[0].command == f"tenuto task retry {task.id}"
     assert "the disk is full" in found.reasons[0].message
 
 

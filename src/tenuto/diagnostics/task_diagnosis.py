@@ -27,6 +27,7 @@ from tenuto.diagnostics.reasons import (
 from tenuto.errors import NotFound
 from tenuto.model.policies import policy_from_json
 from tenuto.model.schedules import plan_from_json
+from tenuto.model.tasks import ActivityState
 from tenuto.model.worker_states import WorkerState
 from tenuto.postgres.database import Database
 from tenuto.store import activities, executions
@@ -79,7 +80,7 @@ async def diagnose_execution(database: Database, id: UUID) -> Diagnosis:
             ReasonCode.ENDED,
             f"it has ended: {how}",
             fields=facts(state=str(found.state), ended_at=found.ended_at, error=found.error),
-            command=None if found.error is None else f"tenuto execution show {id}",
+            command=None if found.state == "completed" else f"tenuto execution retry {id}",
         )
         return Diagnosis(id, found.state, (ended,))
     reasons: list[Reason] = []
@@ -462,8 +463,17 @@ def _ended(last: ActivityDetails) -> Reason:
         (last.id,),
         fields=facts(state=str(last.state), reason=last.reason, ended_at=last.ended_at, attempt=last.attempt),
         last_error=error,
-        command=None if error is None else f"tenuto task show {last.task_id}",
+        command=_command_after_end(last),
     )
+
+
+def _command_after_end(last: ActivityDetails) -> str | None:
+    """Return how to run a failed task again: a step with its execution, a run of a manifest by its dead letter."""
+    if last.state is not ActivityState.FAILED:
+        return None
+    if last.execution_id is not None:
+        return f"tenuto execution retry {last.execution_id}"
+    return f"tenuto task show {last.task_id}" if last.manifest_id is not None else f"tenuto task retry {last.task_id}"
 
 
 def _to_last_error(
