@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tenuto.extension import (
     AuditAction,
     ChangeLog,
+    CommandEntry,
     DefinitionList,
     DoctorCheck,
     EventTopics,
@@ -70,6 +71,10 @@ class Identity(Extension):
             AuditAction("identity.hold.approve", "What a guard held was approved."),
             AuditAction("identity.exports.retry", "Pending exports were set to be sent again."),
         ]
+
+    def commands(self) -> Sequence[CommandEntry]:
+        description = "Connected systems, runs, pending exports and explanations"
+        return [CommandEntry("identity", "Extensions", description, "tenuto_identity.cli.commands:identity")]
 
     def background_services(self, role: ProcessRole, services: ExtensionServices) -> Sequence[Service]:
         from tenuto_identity.runs.housekeeping import housekeeping_service

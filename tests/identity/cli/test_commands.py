@@ -1,0 +1,66 @@
+"""Commands ``tenuto identity …``, run as processes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from tests.identity.site import Site, open_site
+
+
+@pytest.fixture
+async def site(url: str, tmp_path: Path) -> AsyncIterator[Site]:
+    async with open_site(url, tmp_path) as site:
+        await site.apply(site.definitions())
+        yield site
+
+
+async def tenuto(url: str, folder: Path, *arguments: str, code: int = 0) -> str:
+    """Run a command beside the worker of the site, and return what it prints."""
+    environment = {**os.environ, "TENUTO_DATABASE": url, "TENUTO_HOME": str(folder)}
+    command = [sys.executable, "-m", "tenuto", "identity", *arguments]
+    done = await asyncio.to_thread(
+        subprocess.run, command, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == code, done.stderr
+    return done.stdout + done.stderr
+
+
+async def test_commands_run_list_and_explain(site: Site, url: str, tmp_path: Path) -> None:
+    assert "completed" in await tenuto(url, tmp_path, "run", "HR", "Full Import", "--wait")
+    await site.run("HR", "Full Sync")
+    systems = json.loads(await tenuto(url, tmp_path, "systems", "-o", "json"))
+    assert {each["name"]: each["object_count"] for each in systems}["HR"] == 4
+    assert "HR" in await tenuto(url, tmp_path, "systems")
+    runs = json.loads(await tenuto(url, tmp_path, "runs", "--system", "HR", "-o", "json"))
+    assert [each["profile"] for each in runs] == ["Full Sync", "Full Import"]
+    listed = await tenuto(url, tmp_path, "items", runs[1]["id"])
+    assert listed.count("Added") == 4
+    assert (await tenuto(url, tmp_path, "pending", "--system", "AD")).count("create") == 4
+    explained = await tenuto(url, tmp_path, "explain", "HR", "1002")
+    assert 'first + " " + last' in explained
+    assert json.loads(await tenuto(url, tmp_path, "explain", "HR", "1002", "-o", "json"))["type"] == "person"
+
+
+async def test_failed_run_ends_with_exit_code_1_and_unknown_names_are_refused(
+    site: Site, url: str, tmp_path: Path
+) -> None:
+    site.hr.write_text("", encoding="utf-8")
+    assert "failed" in await tenuto(url, tmp_path, "run", "HR", "Full Import", "--wait", code=1)
+    assert "did you mean HR" in await tenuto(url, tmp_path, "explain", "Hr", "1", code=3)
+    assert "reason" in await tenuto(url, tmp_path, "approve", "HR", code=2)
+
+
+async def test_refused_exports_are_retried(site: Site, url: str, tmp_path: Path) -> None:
+    site.ad.behave(refuse={"*": "no"})
+    await site.run("HR", "Full Import")
+    await site.run("HR", "Full Sync")
+    await site.run("AD", "Export")
+    assert "4 exports of AD" in await tenuto(url, tmp_path, "retry", "AD")
