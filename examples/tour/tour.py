@@ -212,7 +212,9 @@ class Tour:
     async def _recovering_workers(self) -> str:
         """Name the workers that did the recovered reports, as the records say."""
         found = await self._app.activities(name=jobs.nightly_report.name, final=True, limit=200)
-        return " and ".join(sorted({each.worker for each in found if each.loss_count and each.worker})) or "other workers"
+        return (
+            " and ".join(sorted({each.worker for each in found if each.loss_count and each.worker})) or "other workers"
+        )
 
     async def _enqueue_reports(self) -> int:
         for number in range(REPORT_COUNT):
