@@ -113,7 +113,7 @@ class Registration:
     ) -> Job[..., Any] | JobDecorator:
         """Register a function as a job.
 
-        ``max_attempts`` (default 3) is short for ``retry=RetryPolicy(max_attempts=…)``; give only one of them.
+        ``max_attempts`` (default 15) is short for ``retry=RetryPolicy(max_attempts=…)``; give only one of them.
         ``limit`` is the maximum number of its tasks that run at the same time over all workers; tasks with the same
         ``limit_key`` share it. ``isolated`` runs the job in a child process that can be killed. ``version`` is
         shown with the workers that know the job. With ``dead_letter=False``, a task that fails for good leaves no dead

@@ -61,7 +61,9 @@ def test_edit_changes_only_the_given_options_and_needs_the_app_only_for_new_inpu
     del shell.environment["TENUTO_APP"]
     ended = shell("manifest", "edit", "report", "--every", "2h", "--max-attempts", "5", "--reason", "more often")
     assert (ended.code, "changed to version 2" in ended.err) == (0, True)
-    assert ended.out.startswith("when\n  - Every weekday at 06:00, UTC\n  + Every 2 hours, UTC\npolicy\n  - 3 attempts")
+    assert ended.out.startswith(
+        "when\n  - Every weekday at 06:00, UTC\n  + Every 2 hours, UTC\npolicy\n  - 15 attempts"
+    )
     assert "\n  + 5 attempts" in ended.out
     assert "is unchanged" in shell("manifest", "edit", "report", "--max-attempts", "5").err
     rejected = shell("manifest", "edit", "report", "--set", "n=8")

@@ -10,7 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenuto.model.policies import MAX_WORKER_LOSSES, RetryPolicy, delay_after_loss
+from tenuto.model.policies import (
+    MAX_WORKER_LOSSES,
+    RetryPolicy,
+    TaskPolicy,
+    default_step_policy,
+    delay_after_loss,
+)
 from tests.support.errors import raises_code
 from tests.support.model_values import NOON
 
@@ -40,6 +46,21 @@ counts = st.integers(1, 1000)
 )
 def test_retry_policy_max_attempts_counts_failures(max_attempts: int, failures: int, final: bool) -> None:
     assert RetryPolicy(max_attempts=max_attempts).is_final_failure(failures) is final
+
+
+def test_default_retry_policy_spreads_its_attempts_over_hours() -> None:
+    policy = RetryPolicy()
+    hours = [
+        sum(policy.delay_after(n, seed).total_seconds() for n in range(1, policy.max_attempts)) / 3600
+        for seed in ("a", "b", "c")
+    ]
+    assert all(5 < each < 6.5 for each in hours)
+
+
+def test_step_has_three_attempts_unless_its_job_has_a_policy() -> None:
+    assert default_step_policy(TaskPolicy(timeout_seconds=5)) == TaskPolicy(RetryPolicy(max_attempts=3), 5)
+    own = TaskPolicy(RetryPolicy(max_attempts=7))
+    assert default_step_policy(own) is own
 
 
 def test_retry_delays_grow_by_the_factor_up_to_the_cap() -> None:

@@ -17,7 +17,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
 from tenuto.model.manifests import MAX_ACTIVE, OnDeadLetter, ScheduleType
-from tenuto.model.policies import MAX_ATTEMPTS
+from tenuto.model.policies import DEFAULT_MAX_ATTEMPTS, MAX_ATTEMPTS
 from tenuto.model.schedules import MAX_CATCH_UP_RUNS, MisfirePolicy, OverlapPolicy
 from tenuto.model.tasks import MAX_PRIORITY
 
@@ -149,7 +149,9 @@ class InlineTrigger(DefinitionModel):
 class RetryPolicyFields(DefinitionModel):
     """How often, and after which delay, a failed task is retried."""
 
-    max_attempts: int = Field(default=3, ge=1, le=MAX_ATTEMPTS, description="Maximum number of attempts.")
+    max_attempts: int = Field(
+        default=DEFAULT_MAX_ATTEMPTS, ge=1, le=MAX_ATTEMPTS, description="Maximum number of attempts."
+    )
     base_seconds: float = Field(default=10.0, ge=0, le=30 * 86_400, description="Delay after the first failure.")
     factor: float = Field(default=2.0, ge=1, le=100, description="Factor by which each further delay grows.")
     cap_seconds: float = Field(default=3600.0, ge=0, le=366 * 86_400, description="Longest delay.")

@@ -22,13 +22,15 @@ MAX_WORKER_LOSSES = 3
 """A task whose workers died this often while running it is a poison task: it fails instead of being retried."""
 MAX_TIMEOUT_SECONDS = 30 * 86_400.0
 MAX_ATTEMPTS = 1000
+DEFAULT_MAX_ATTEMPTS = 15
+"""With the default delays, the last attempt follows more than five hours after the first."""
 
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often, and after which delay, a failed task is retried."""
+    """How often, and after which delay, a failed task is retried. The defaults spread the attempts over hours."""
 
-    max_attempts: int = 3
+    max_attempts: int = DEFAULT_MAX_ATTEMPTS
     base_seconds: float = 10.0
     factor: float = 2.0
     cap_seconds: float = 3600.0
@@ -161,6 +163,15 @@ class TaskPolicy:
     def to_json(self) -> str:
         """Return the stored form: only the fields that differ from the defaults."""
         return _dump_policy(self)
+
+
+STEP_RETRY = RetryPolicy(max_attempts=3)
+"""For a step whose job has no policy of its own: the other steps of an execution wait for it."""
+
+
+def default_step_policy(policy: TaskPolicy) -> TaskPolicy:
+    """Return the policy of a step without rules, given the policy of its job."""
+    return replace(policy, retry=STEP_RETRY) if policy.retry == RetryPolicy() else policy
 
 
 @lru_cache(maxsize=1024)

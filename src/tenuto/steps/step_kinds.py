@@ -20,7 +20,7 @@ from tenuto.jobs.context import Context
 from tenuto.jobs.registry import Job, JobRegistry, TaskOptions
 from tenuto.jobs.step_kind import StepCheck, StepDefaults, StepKind
 from tenuto.model import validation
-from tenuto.model.policies import TaskPolicy
+from tenuto.model.policies import TaskPolicy, default_step_policy
 from tenuto.model.schedules import Plan, ScheduleDefinition
 from tenuto.model.secrets import TextOrSecret
 from tenuto.model.sql_scripts import ScriptDriver
@@ -97,7 +97,7 @@ def _resolve_step(step: Step, jobs: JobRegistry) -> Step:
             )
         text = job.validate_input(validation.dump_json(dict(step.arguments), field="arguments"))
         arguments = json.loads(text)
-        options, policy = job.options, job.policy
+        options, policy = job.options, default_step_policy(job.policy)
         kind = jobs.kinds.get(step.kind)
         if kind is not None and kind.derive is not None:
             options, policy = _merge_defaults(options, policy, kind.derive(job.load_arguments(text)))
