@@ -142,6 +142,8 @@ class _InboundPage:
         self._candidates: dict[tuple[str, str, str], list[Candidate]] = dict(context.candidates)
         self._keys_of: dict[int, list[tuple[str, str, str]]] = {}
         """Metaverse object → its keys among the candidates."""
+        self._matched_types: dict[str, MetaverseType] = {}
+        """Metaverse types reduced to the attributes that matching compares."""
         for key, found in context.candidates.items():
             for candidate in found:
                 self._keys_of.setdefault(candidate.metaverse_id, []).append(key)
@@ -363,8 +365,13 @@ class _InboundPage:
         attributes = self._rules.matched_attributes(state.type.name)
         if not attributes:
             return
+        # Only the attributes that matching compares: the whole flow follows when all joins of the page are known.
+        matched = self._matched_types.get(state.type.name)
+        if matched is None:
+            found = {name: each for name, each in state.type.attributes.items() if name in attributes}
+            matched = self._matched_types[state.type.name] = replace(state.type, attributes=found)
         contributions, _ = collect_contributions(state.type.name, state.joined.values(), self._rules, self._now)
-        flow = inbound_flow(state.type, None, contributions, self._now)
+        flow = inbound_flow(matched, None, contributions, self._now)
         values = replace(state.current, attributes=flow.values)
         for attribute, keys in metaverse_keys(values, attributes).items():
             for key in keys:
