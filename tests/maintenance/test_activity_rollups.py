@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tenuto.ids import new_id
+from tenuto.maintenance import activity_rollups
 from tenuto.maintenance.activity_rollups import ActivityRollups, add_ended_activities
 from tenuto.model.rollups import HISTOGRAM_BOUNDS, Dimension, add_histograms
 from tenuto.postgres.database import Database
@@ -125,6 +126,25 @@ async def test_rollups_of_concurrent_schedulers_are_exact(db: Database) -> None:
     by_name = await count_attempts(db, 60, Dimension.NAME)
     assert sum(by_name.values()) == written
     assert len(by_name) == 4
+
+
+async def test_backlog_is_added_in_steps_of_some_transactions(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    await add_ended_activities(db, NOW)
+    monkeypatch.setattr(activity_rollups, "MAX_TRANSACTIONS_PER_STEP", 3)
+    async with db.connection() as slow, db.connection() as quick:
+        transaction = slow.transaction()
+        await transaction.start()
+        await write_activity(slow)
+        for _ in range(20):
+            await write_activity(quick)
+        steps = [await activity_rollups.add_next_activities(db, NOW) for _ in range(30)]
+        assert sum(step.added_count for step in steps) == 20
+        assert max(step.added_count for step in steps) <= 3
+        assert steps[0].has_more
+        assert await add_ended_activities(db, NOW) == 0
+        await transaction.commit()
+    assert await add_ended_activities(db, NOW) == 1
+    assert await count_attempts(db) == {"": 21}
 
 
 async def test_second_scheduler_leaves_the_counting_to_the_first(db: Database) -> None:

@@ -181,7 +181,7 @@ async def test_overview_names_paused_executions(db: Database) -> None:
 async def test_overview_names_bulk_operations_that_ended_with_failures(db: Database) -> None:
     insert = (
         "INSERT INTO tenuto.bulk_operations (id, kind, filter, description, until, state, total, failed, created_at,"
-        " ended_at, actor_type, actor_name) VALUES ($1, 'task.cancel', 'queue:mail', 'queue is mail', now(), 'ended', 9,"
+        " ended_at, actor_type, actor_name) VALUES ($1, 'task.cancel', 'queue:mail', 'mail', now(), 'ended', 9,"
         " $2, now(), now(), 'user', 'ana')"
     )
     await db.fetch_all(insert, new_id(), 0)

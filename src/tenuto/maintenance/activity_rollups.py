@@ -7,6 +7,7 @@ the progress is locked, and stores the transactions whose activities have been a
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from tenuto.logs import Log
@@ -20,9 +21,11 @@ from tenuto.model.rollups import (
 from tenuto.postgres.database import Connection, Database
 from tenuto.service.polling_loop import PollingLoop
 from tenuto.store import rollups
-from tenuto.store.rollups import EndedAttemptCount, RollupKey
+from tenuto.store.rollups import EndedAttemptCount, RollupKey, RollupProgress
 
 INTERVAL_SECONDS = 10.0
+MAX_TRANSACTIONS_PER_STEP = 20_000
+_MAX_STEPS_PER_CYCLE = 500
 _DELETED_ROWS = 2000
 
 log = Log("tenuto.activity_rollups")
@@ -38,30 +41,62 @@ class ActivityRollups:
     async def run_cycle(self) -> float:
         """Run one cycle; return the seconds until the next one."""
         now = self._database.clock.now()
-        await add_ended_activities(self._database, now)
+        for _ in range(_MAX_STEPS_PER_CYCLE):
+            if not (await add_next_activities(self._database, now)).has_more:
+                break
+        else:
+            return 0.1  # a backlog, after a time without schedulers
         for seconds, retention in BUCKET_RETENTION.items():
             await rollups.expire_rollups(self._database, seconds, now - retention, _DELETED_ROWS)
         return INTERVAL_SECONDS
 
 
+@dataclass(frozen=True, slots=True)
+class RollupStep:
+    """Result of one step."""
+
+    added_count: int
+    has_more: bool
+    """Further transactions had ended before the step began."""
+
+
 async def add_ended_activities(database: Database, now: datetime) -> int:
     """Add the activities of all transactions that have ended; return their number."""
+    added_count, has_more = 0, True
+    while has_more:
+        step = await add_next_activities(database, now)
+        added_count, has_more = added_count + step.added_count, step.has_more
+    return added_count
 
-    async def add(connection: Connection) -> int:
-        progress = await rollups.lock_progress(connection)
-        if progress is None:
-            return 0  # another scheduler is adding them
-        if progress.new_next_transaction_id < progress.next_transaction_id:
+
+async def add_next_activities(database: Database, now: datetime) -> RollupStep:
+    """Add the activities of the next transactions that have ended."""
+
+    async def add(connection: Connection) -> RollupStep:
+        found = await rollups.lock_progress(connection)
+        if found is None:
+            return RollupStep(0, has_more=False)  # another scheduler is adding them
+        if found.new_next_transaction_id < found.next_transaction_id:
             # Transaction ids started again: the database was restored from a dump, with the ids of the old server.
-            await rollups.store_progress(connection, progress, now)
+            await rollups.store_progress(connection, found, now)
             log.warning("activity rollups restarted after a restore", since=now.isoformat())
-            return 0
+            return RollupStep(0, has_more=False)
+        progress = limit_transactions(found)
         ended = await rollups.count_new_activities(connection, progress)
         await rollups.add_rollups(connection, sum_buckets(ended, now).items())
         await rollups.store_progress(connection, progress, progress.since)
-        return sum(each.count for each in ended)
+        has_more = progress.new_next_transaction_id < found.new_next_transaction_id
+        return RollupStep(sum(each.count for each in ended), has_more)
 
     return await database.transaction(add)
+
+
+def limit_transactions(progress: RollupProgress) -> RollupProgress:
+    """Return the progress up to a limited number of further transactions, so that a step after a time without
+    schedulers stays short."""
+    end = min(progress.new_next_transaction_id, progress.next_transaction_id + MAX_TRANSACTIONS_PER_STEP)
+    in_progress = [id for id in progress.new_in_progress if id < end]
+    return replace(progress, new_next_transaction_id=end, new_in_progress=in_progress)
 
 
 def sum_buckets(ended: Sequence[EndedAttemptCount], now: datetime) -> dict[RollupKey, RollupCounts]:
