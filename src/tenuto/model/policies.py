@@ -166,7 +166,7 @@ class TaskPolicy:
 
 
 STEP_RETRY = RetryPolicy(max_attempts=3)
-"""For a step whose job has no policy of its own: the other steps of an execution wait for it."""
+"""For a step whose job sets no policy: the other steps of an execution wait for it."""
 
 
 def default_step_policy(policy: TaskPolicy) -> TaskPolicy:
