@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from tests.docs.generate import commands
+from tenuto_identity.cli.commands import identity
+from tests.docs.generate import commands, walk_commands
 from tests.docs.pages import ROOT, console_commands, inline_commands, page_name, pages
 
 DEPLOYMENT_FILES = [
@@ -17,7 +18,8 @@ DEPLOYMENT_FILES = [
     ROOT / "deploy" / "compose.yaml",
     *(ROOT / "deploy").rglob("*.service"),
 ]
-COMMANDS = commands()
+COMMANDS = {**commands(), **dict(walk_commands("identity", identity))}
+"""The tests disable identity synchronisation, so its commands are added."""
 
 
 @pytest.mark.parametrize("page", pages(), ids=page_name)

@@ -1,4 +1,4 @@
-"""The example Nightly HR Sync (S12) with real processes: every event of its timeline.
+"""The example Nightly HR Sync (S12) with real processes and files: every event of its timeline, and four nights.
 
 Triggers in the database record all changes of tasks, execution and schedule with their order and transaction. The test
 reads that record, so it does not depend on timing.
@@ -6,7 +6,10 @@ reads that record, so it does not depend on timing.
 
 from __future__ import annotations
 
-import json
+import csv
+import shutil
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -97,16 +100,17 @@ class TransactionRecord:
 
 @pytest.fixture
 def shell(url: str, tmp_path: Path) -> Iterator[Shell]:
-    """A shell in the directory of the example."""
+    """A shell in the directory of the example, with the HR file in the files of its home."""
+    files = tmp_path / "home" / "files"
+    files.mkdir(parents=True)
+    shutil.copy(EXAMPLE / "people.csv", files)
     services: list[Service] = []
     yield Shell(
         EXAMPLE,
         clean_environment(
             TENUTO_DATABASE=url,
             TENUTO_HOME=str(tmp_path / "home"),
-            TENUTO_APP="app:app",
-            HR_FOLDER=str(tmp_path / "systems"),
-            HR_SECONDS="0.3",
+            TENUTO_DISABLED_EXTENSIONS="",
             PYTHONDONTWRITEBYTECODE="1",
         ),
         services,
@@ -118,8 +122,10 @@ def shell(url: str, tmp_path: Path) -> Iterator[Shell]:
 @pytest.fixture
 async def transactions(shell: Shell, app: Tenuto) -> list[TransactionRecord]:
     """Apply and run the example, make its schedule due, and return the changes by transaction."""
-    applied = shell("apply", "schedule.yaml", "--reason", "the first night")
-    assert (applied.code, applied.err) == (0, f"1 to create\napplied by {_login()}\n")
+    assert shell("migrate").code == 0
+    applied = shell("apply", "nightly.yaml", "--reason", "the first night")
+    assert applied.code == 0, applied.err
+    assert f"applied by {_login()}" in applied.err
     shell.start_service("up").wait_for_line("stop with Ctrl-C")
     database = await app.open()
     for statement in TRACE.split(";\nCREATE "):
@@ -197,14 +203,15 @@ async def test_nightly_hr_sync_follows_the_documented_timeline(
 
     # 7. First export completes: one remains, so it waits.
     first = next(following)
-    assert first.of("activity") == [(AD_EXPORT, None, "completed")]
-    assert first.moved("running", None) == [AD_EXPORT]
+    ((first_export, *_),) = first.of("activity")
+    assert first.of("activity") == [(first_export, None, "completed")]
+    assert first.moved("running", None) == [first_export]
     assert first.kinds == {"activity", "task"}, "no group advances"
     assert len(first.of("task")) == 1
 
     # 8. Second export completes: index 3 becomes queued.
     second = next(following)
-    assert second.of("activity") == [(LDAP_EXPORT, None, "completed")]
+    assert second.of("activity") == [(AD_EXPORT + LDAP_EXPORT - first_export, None, "completed")]
     assert second.of("execution") == [(None, "in_progress 2", "in_progress 3")]
 
     # 9. Worker dispatches BOTH index 3 tasks in parallel.
@@ -212,17 +219,19 @@ async def test_nightly_hr_sync_follows_the_documented_timeline(
 
     # 10. Both confirming imports complete: no more steps.
     one, other = next(following), next(following)
-    assert one.of("activity") == [(AD_CONFIRM, None, "completed")]
+    ((first_import, *_),) = one.of("activity")
+    assert one.of("activity") == [(first_import, None, "completed")]
     assert one.of("execution") == []
-    assert other.of("activity") == [(LDAP_CONFIRM, None, "completed")]
-    assert other.moved("running", None) == [LDAP_CONFIRM]
+    last_import = AD_CONFIRM + LDAP_CONFIRM - first_import
+    assert other.of("activity") == [(last_import, None, "completed")]
+    assert other.moved("running", None) == [last_import]
 
     # 11. Execution marked Completed, in the same transaction; and no further change.
     assert other.of("execution") == [(None, "in_progress 3", "completed 3")]
     assert list(following) == []
 
     await _check_schedule_and_execution(app)
-    _check_target_systems(tmp_path / "systems")
+    _check_target_systems(tmp_path / "home" / "files")
 
 
 def assert_claimed(steps: list[int], handed_over: TransactionRecord, following: Iterator[TransactionRecord]) -> None:
@@ -256,14 +265,45 @@ async def _check_schedule_and_execution(app: Tenuto) -> None:
     assert await app.tasks() == []
 
 
-def _check_target_systems(systems: Path) -> None:
-    ad, ldap = (json.loads((systems / f"{system}.json").read_text("utf-8")) for system in ("AD", "LDAP"))
-    assert len(ad) == 10
-    assert ad == ldap
+def _check_target_systems(files: Path) -> None:
+    ad, ldap = (_read_rows(files / name) for name in ("ad.csv", "ldap.csv"))
+    people = ["ada.lovelace", "alan.turing", "edsger.dijkstra", "grace.hopper", "radia.perlman"]
+    assert sorted(row["account"] for row in ad) == sorted(row["uid"] for row in ldap) == people
+    assert {row["account"]: row["manager"] for row in ad}["alan.turing"] == "ada.lovelace"
+
+
+def _read_rows(file: Path) -> list[dict[str, str]]:
+    with file.open(newline="", encoding="utf-8") as stream:
+        return list(csv.DictReader(stream))
+
+
+@pytest.mark.slow
+def test_nightly_hr_sync_shows_joiner_mover_and_leaver(shell: Shell, tmp_path: Path) -> None:
+    assert shell("migrate").code == 0
+    done = subprocess.run(
+        [sys.executable, str(EXAMPLE / "nights.py"), str(tmp_path)],
+        env=shell.environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    _, first, joiner, mover, leaver = done.stdout.split("\nNight ")
+    assert "Added 5" in first
+    assert "AD   + barbara.liskov" in joiner
+    assert "LDAP + barbara.liskov" in joiner
+    assert "AD   ~ alan.turing" in mover
+    assert "manager ada.lovelace → grace.hopper" in mover
+    assert "LDAP" in mover
+    assert "LDAP ~" not in mover, "LDAP has no attribute that changed"
+    assert "AD   - edsger.dijkstra" in leaver
+    assert "LDAP - edsger.dijkstra" in leaver
+    assert len(_read_rows(tmp_path / "files" / "ad.csv")) == len(_read_rows(tmp_path / "files" / "ldap.csv")) == 5
 
 
 def test_nightly_hr_sync_readme_links_existing_files() -> None:
     readme = (EXAMPLE / "README.md").read_text("utf-8")
-    for file in ("app.py", "schedule.yaml"):
+    for file in ("nightly.yaml", "people.csv", "nights.py"):
         assert f"]({file})" in readme
         assert (EXAMPLE / file).is_file()
