@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from typing import Any
 
@@ -12,7 +13,7 @@ from fastapi.routing import iter_route_contexts
 
 from tenuto import Step, Tenuto, every
 from tenuto.api.api_route import ApiRoute
-from tenuto.model.actors import Role
+from tenuto.model.actors import Actor, ActorType, Role
 from tenuto.testing import run_until_idle
 from tenuto.web.application import create_web_application
 from tenuto.web.page import PageRoute
@@ -20,6 +21,7 @@ from tests.api.conftest import ApiClient
 from tests.web.conftest import get_page, log_in
 
 HOSTILE = '"><img src=x onerror=window.__x=1>{{7*7}}</script><script>window.__x=1</script>\u202etxt'
+NEXT_YEAR = datetime.now(UTC) + timedelta(days=365)
 _VOID = {"area", "base", "br", "col", "hr", "img", "input", "link", "meta", "source", "track", "wbr"}
 
 
@@ -85,13 +87,23 @@ async def make_fixture(app: Tenuto) -> dict[str, Any]:
     record = await app.executions.get(failed)
     operation = await app.bulk_operations.create("task.cancel", "queue:mail", reason=HOSTILE)
     letter = (await app.dead_letters.list())[0]
+    acting = app.acting_as(Actor(ActorType.USER, None, HOSTILE[:70]), source="test")
+    await acting.pause_queue("print", HOSTILE)
+    await acting.one_shots.create(NEXT_YEAR, "log.append", {"message": HOSTILE}, tags=[HOSTILE[:60]])
+    app.manifest("follow", double, after="letters", properties={"n": 1})
+    await app.manifests.deploy()
+    await app.manifests.disable("letters")
+    await acting.limit_queue("print", 3)
+    [entry] = await app.audit.list("action:queue.limit")
     return {
         "/executions/{id}": [str(failed), str(waiting), f"{failed}?step=2&tab=attempts", f"{waiting}?step=1&tab=why"],
         "/tasks/{id}": [str(open_task.id), str(task.id)],
         "/activities/{id}": [str(record.steps[1].activity_id)],
         "/batches/{id}": [str(batch.id)],
-        "/manifests/{external_id}": ["letters"],
+        "/manifests/{external_id}": ["letters", "follow"],
         "/logs/{name}": ["night"],
+        "/jobs/{name}": ["double", "mail%2Fsend"],
+        "/audit/{id}": [str(entry.id)],
         "/operations/{id}": [str(operation.id)],
         "/dead-letters/{id}": [str(letter.id)],
         "/schedules/{name}": ["fails"],
@@ -242,3 +254,27 @@ async def test_pages_show_instants_in_the_zone_of_the_viewer(service: ApiClient)
     titles = re.findall(r'<time datetime="[^"]+" title="([^"]+)"', page)
     assert titles
     assert all("+0545 (Asia/Kathmandu)" in title for title in titles)
+
+
+async def test_manifest_page_names_why_it_does_not_run(service: ApiClient) -> None:
+    await make_fixture(service.app)
+    await log_in(service)
+    page = (await get_page(service, "/manifests/follow")).text
+    assert "Why is it not running?" in page
+    assert "letters is disabled" in page
+    assert "waits for letters, which is disabled" in (await get_page(service, "/manifests")).text
+    failed = (await get_page(service, "/manifests/letters")).text
+    assert "Dead letters by failure" in failed
+    assert 'data-operation="manifests_enqueue"' in failed
+
+
+async def test_audit_entry_page_shows_what_changed(service: ApiClient) -> None:
+    values = await make_fixture(service.app)
+    await log_in(service, Role.ADMIN)
+    page = (await get_page(service, f"/audit/{values['/audit/{id}'][0]}")).text
+    assert "queue.limit" in page
+    assert "is-changed" in page
+    for role in (Role.VIEWER, Role.OPERATOR, Role.EDITOR):
+        await log_in(service, role)
+        refused = await get_page(service, f"/audit/{values['/audit/{id}'][0]}", 403)
+        assert "queue.limit" not in refused.text

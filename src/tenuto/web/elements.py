@@ -100,8 +100,19 @@ class Elements:
             text = Markup(str(text).replace(str(Markup.escape(format_instant(instant))), str(self.time(instant))))
         return text
 
+    def instant_after(self, seconds: float) -> str:
+        """Return the full minute after this delay, as the default value of a field."""
+        at = self.times.local(self.times.now + timedelta(seconds=seconds)).replace(second=0, microsecond=0)
+        return at.isoformat()
+
     def error_line(self, error: Any, limit: int = 110) -> str:
         return one_line(error_summary(error), limit)
+
+    def name_of(self, record: Any) -> str:
+        return str(record.name)
+
+    def id_of(self, record: Any) -> str:
+        return str(record.id)
 
     def quoted(self, text: str) -> str:
         """Return a value of a filter."""

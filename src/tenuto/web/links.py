@@ -60,6 +60,12 @@ class Links:
     def one_shot(self, id: UUID | str, **query: Any) -> str:
         return self.to(f"/one-shots/{_part(id)}", **query)
 
+    def log(self, name: str, **query: Any) -> str:
+        return self.to(f"/logs/{_part(name)}", **query)
+
+    def audit_entry(self, id: UUID | str) -> str:
+        return self.to(f"/audit/{_part(id)}")
+
     def is_own(self, target: str) -> bool:
         """Return whether a target of a redirect is a page of this service, and never another site."""
         path = target.partition("?")[0].partition("#")[0]

@@ -6,6 +6,7 @@ import pytest
 from axe_playwright_python.async_playwright import Axe
 from playwright.async_api import Page
 
+from tenuto.model.actors import Actor, ActorType, Role
 from tests.web.browser.conftest import Site
 
 TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
@@ -22,11 +23,14 @@ async def find_violations(page: Page) -> list[str]:
 async def fill(site: Site) -> list[str]:
     """Create objects of every kind; return the addresses of all pages."""
     app = site.app
-    await app.bulk_enqueue("bills", [{"number": number} for number in range(3)])
+    batch = await app.bulk_enqueue("bills", [{"number": number} for number in range(3)])
     failed, running = await site.run("Month end", wait=True), await site.run("Talk")
     done = await app.executions.get(failed)
     await app.pause_queue("mail", "server down")
     letter = (await app.dead_letters.list())[0]
+    await app.acting_as(Actor(ActorType.USER, None, "ana"), source="test").pause_queue("print", "no paper")
+    [entry] = await app.audit.list("action:queue.pause")
+    await app.logs.append("night", "an entry")
     return [
         "/",
         "/executions",
@@ -43,6 +47,20 @@ async def fill(site: Site) -> list[str]:
         "/workers",
         "/queues",
         "/queues/mail",
+        "/manifests",
+        "/manifests/bills",
+        "/batches",
+        f"/batches/{batch.id}",
+        "/one-shots",
+        "/jobs",
+        "/jobs/bill",
+        "/ledger",
+        "/logs",
+        "/audit",
+        f"/audit/{entry.id}",
+        "/keys",
+        "/secrets",
+        "/settings",
         "/docs",
         "/nothing",
     ]
@@ -53,7 +71,7 @@ async def test_all_pages_have_no_violation_in_both_themes_and_widths(site: Site)
     addresses = await fill(site)
     violations: dict[str, list[str]] = {}
     for width, theme in ((1280, "light"), (390, "dark")):
-        page = await site.open("/", width=width, theme=theme)
+        page = await site.open("/", Role.ADMIN, width=width, theme=theme)
         for address in addresses:
             await page.goto(address)
             if found := await find_violations(page):

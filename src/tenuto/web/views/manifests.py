@@ -12,14 +12,16 @@ from fastapi import APIRouter, Query, Request, Response
 from tenuto.api.paging import After
 from tenuto.api.parameters import Id, Name
 from tenuto.app import Tenuto
+from tenuto.diagnostics.reasons import Reason
 from tenuto.model.filter_keys import BATCH_KEYS
 from tenuto.model.manifests import manifest_from_fields
 from tenuto.operations.batches import BatchDetails
-from tenuto.presentation.definition_views import describe_manifest_trigger
+from tenuto.presentation.columns import Column
+from tenuto.presentation.definition_views import GROUPS, POLLS, describe_manifest_trigger, describe_obstacles
 from tenuto.presentation.work_views import batch_display_state
 from tenuto.store.batches import BatchItemRecord, BatchRecord
 from tenuto.store.dead_letters import FailureGroup
-from tenuto.store.manifests import ManifestDetails, ManifestRecord
+from tenuto.store.manifests import ManifestDetails, ManifestGroupRecord, ManifestRecord, PollRecord
 from tenuto.web.drawing import Share, stack_shares
 from tenuto.web.filters import FilteredList, load_filtered_list, read_filter
 from tenuto.web.page import PageRoute, PageView, Reader
@@ -33,6 +35,8 @@ PAGE_SIZE = 50
 class ManifestRow:
     record: ManifestRecord
     description: str
+    obstacles: str | None
+    """Why it does not run on its own although it is enabled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +45,10 @@ class ManifestList:
     search: str
     next: str | None
     is_first: bool
+    groups: Sequence[ManifestGroupRecord]
+    polls: Sequence[PollRecord]
+    group_columns: Sequence[Column] = GROUPS.columns
+    poll_columns: Sequence[Column] = POLLS.columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +56,8 @@ class ManifestPage:
     details: ManifestDetails
     description: str
     fields: dict[str, Any]
+    reasons: Sequence[Reason]
+    """Why it does not run, or when it will."""
     versions: Sequence[Any]
     failures: Sequence[FailureGroup]
 
@@ -78,10 +88,14 @@ async def show_manifests(
     view = PageView(request, call)
 
     async def load(app: Tenuto) -> ManifestList:
-        found = await app.manifests.list(after=after, search=search or None, limit=PAGE_SIZE)
-        rows = [ManifestRow(each, _describe(each.definition)) for each in found]
+        found, groups, polls = await asyncio.gather(
+            app.manifests.list(after=after, search=search or None, limit=PAGE_SIZE),
+            app.manifests.groups(limit=PAGE_SIZE),
+            app.manifests.polls(only_busy=True, limit=10),
+        )
+        rows = [ManifestRow(each, _describe(each.definition), describe_obstacles(each.obstacles)) for each in found]
         following = found[-1].external_id if len(found) == PAGE_SIZE else None
-        return ManifestList(rows, search, following, after is None)
+        return ManifestList(rows, search, following, after is None, groups, polls)
 
     model = await view.shared(("manifests", search, after), load)
     return await view.render("pages/manifests.html", model, title="Manifests", current="/manifests")
@@ -97,13 +111,14 @@ async def show_manifest(request: Request, call: Reader, external_id: Name) -> Re
     view = PageView(request, call)
 
     async def load(app: Tenuto) -> ManifestPage:
-        details, versions, failures = await asyncio.gather(
+        details, diagnosis, versions, failures = await asyncio.gather(
             app.manifests.details(external_id, limit=20),
+            app.manifests.why(external_id),
             app.manifests.versions(external_id, limit=15),
             app.dead_letters.groups(manifest=external_id, limit=10),
         )
         fields = details.manifest.manifest.to_fields()
-        return ManifestPage(details, _describe(fields), fields, versions, failures)
+        return ManifestPage(details, _describe(fields), fields, diagnosis.reasons, versions, failures)
 
     model = await view.shared(("manifest", external_id), load)
     return await view.render("pages/manifest.html", model, title=external_id, current="/manifests")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
@@ -11,14 +13,20 @@ from fastapi import APIRouter, Query, Request, Response
 
 from tenuto.api.auth import ApiCall
 from tenuto.api.paging import After, cursor_instant, decode_cursor, encode_cursor
-from tenuto.api.parameters import Name
+from tenuto.api.parameters import Id, Name
 from tenuto.app import Tenuto
+from tenuto.errors import NotFound, UnknownJob
+from tenuto.jobs.registry import Job
 from tenuto.model.actors import Role
 from tenuto.model.filter_keys import AUDIT_KEYS
+from tenuto.model.filters import quote_value
+from tenuto.operations.reports import AttemptFigures
 from tenuto.presentation.admin_views import API_KEYS, AUDIT_ENTRIES, LOG_ENTRIES, LOGS, SECRETS
 from tenuto.presentation.columns import ResourceView
 from tenuto.presentation.definition_views import LEDGER
 from tenuto.presentation.work_views import ONE_SHOTS
+from tenuto.store.access.audit_log import AuditEntryRecord
+from tenuto.store.activities import ActivityRecord
 from tenuto.web.filters import PAGE_SIZE, FilterBar, load_filtered_list, read_filter
 from tenuto.web.links import Links
 from tenuto.web.page import PageRoute, PageView, Reader, page_role
@@ -45,8 +53,45 @@ class RecordList:
     """Address of the page of a record, given the links."""
     key: Callable[[Any], str] = lambda record: str(record.id)
     hint: str = ""
+    about: str = ""
+    """What the list contains, beside its title."""
     actions: str = ""
     """Name of the actions of a row in the template."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A field before and after a change; None if it did not exist."""
+
+    field: str
+    before: str | None
+    after: str | None
+
+    @property
+    def is_changed(self) -> bool:
+        return self.before != self.after
+
+
+@dataclass(frozen=True, slots=True)
+class AuditEntryPage:
+    entry: AuditEntryRecord
+    changes: Sequence[Change]
+
+
+def compare_values(before: Any, after: Any) -> list[Change]:
+    """Return the fields of two JSON values, changed fields first; values other than objects are one field."""
+    first, second = (
+        value if isinstance(value, dict) else {} if value is None else {"value": value} for value in (before, after)
+    )
+    changes = [
+        Change(name, *(_json_line(value[name]) if name in value else None for value in (first, second)))
+        for name in {**first, **second}
+    ]
+    return sorted(changes, key=lambda change: not change.is_changed)
+
+
+def _json_line(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 async def _show(view: PageView, model: RecordList) -> Response:
@@ -120,7 +165,7 @@ async def show_logs(request: Request, call: Reader, after: Annotated[str, Query(
             "activities",
             found[-1].log if len(found) == PAGE_SIZE else None,
             not after,
-            link=lambda links, each: links.to(f"/logs/{each.log}"),
+            link=lambda links, each: links.log(each.log),
             key=lambda each: each.log,
             hint="tenuto log append MESSAGE",
         )
@@ -154,9 +199,27 @@ async def show_audit_log(
     found, bar = read_filter(AUDIT_KEYS, "/audit", q, now, view.viewer.zone_name)
     listed = await load_filtered_list(found, bar, after, view.app.audit.list, None, lambda each: each)
     model = RecordList(
-        "Audit", "/audit", AUDIT_ENTRIES, listed.rows, "overview executions", listed.next, listed.is_first, bar
+        "Audit",
+        "/audit",
+        AUDIT_ENTRIES,
+        listed.rows,
+        "overview executions",
+        listed.next,
+        listed.is_first,
+        bar,
+        link=lambda links, each: links.audit_entry(each.id),
     )
     return await _show(view, model)
+
+
+@router.get("/audit/{id}")
+async def show_audit_entry(request: Request, call: Admin, id: Id) -> Response:
+    """Show an audit entry with the values before and after the change."""
+    view = PageView(request, call)
+    entry: AuditEntryRecord = await view.app.audit.get(id)
+    changes = compare_values(entry.before, entry.after)
+    model = AuditEntryPage(entry, changes)
+    return await view.render("pages/audit_entry.html", model, title=entry.action, current="/audit")
 
 
 @router.get("/keys")
@@ -173,7 +236,15 @@ async def show_secrets(request: Request, call: Admin) -> Response:
     view = PageView(request, call)
     found = await view.app.secrets.list(limit=500)
     model = RecordList(
-        "Secrets", "/secrets", SECRETS, found, "", key=lambda each: each.name, hint="tenuto secret set NAME"
+        "Secrets",
+        "/secrets",
+        SECRETS,
+        found,
+        "",
+        key=lambda each: each.name,
+        hint="tenuto secret set NAME",
+        about="names and versions; values cannot be read",
+        actions="secret",
     )
     return await _show(view, model)
 
@@ -194,17 +265,64 @@ class JobRow:
 async def show_jobs(request: Request, call: Reader) -> Response:
     """Show the jobs that this web service knows."""
     view = PageView(request, call)
-    rows = [
-        JobRow(
-            name,
-            (job.function.__doc__ or "").strip().partition("\n")[0],
-            job.options.queue,
-            job.policy.timeout_seconds,
-            job.policy.retry.max_attempts,
-        )
-        for name, job in sorted(view.app.jobs.jobs_by_name.items())[:_MAX_JOBS]
-    ]
+    rows = [_job_row(name, job) for name, job in sorted(view.app.jobs.jobs_by_name.items())[:_MAX_JOBS]]
     return await view.render("pages/jobs.html", rows, title="Jobs", current="/jobs")
+
+
+@dataclass(frozen=True, slots=True)
+class JobPage:
+    """One job with its last attempts."""
+
+    row: JobRow
+    documentation: str
+    schema: dict[str, Any]
+    required: Sequence[str]
+    example: str
+    attempts: Sequence[ActivityRecord]
+    open_count: int
+    figures: AttemptFigures | None
+    """Ended attempts of the last day."""
+
+
+@router.get("/jobs/{name:name}")
+async def show_job(request: Request, call: Reader, name: Name) -> Response:
+    """Show a job: input, policies, figures of the last day and last attempts."""
+    view = PageView(request, call)
+    try:
+        job = view.app.jobs.get_job(name)
+    except UnknownJob as error:
+        raise NotFound(error.message, code=error.code, remedy="open the list of jobs") from None
+
+    async def load(app: Tenuto) -> JobPage:
+        where = f"name:{quote_value(name)}"
+        attempts, open_count, report = await asyncio.gather(
+            app.activities(where, limit=20), app.count_tasks(where), app.reports.series("24h", name=name)
+        )
+        schema = job.input_schema()
+        required = sorted(job.required_parameters)
+        return JobPage(
+            _job_row(name, job),
+            (job.__doc__ or "").strip(),
+            schema,
+            required,
+            json.dumps(dict.fromkeys(required), indent=2),
+            attempts,
+            open_count.count,
+            report.series[0].total if report.series else None,
+        )
+
+    model = await view.shared(("job", name), load)
+    return await view.render("pages/job.html", model, title=name, current="/jobs")
+
+
+def _job_row(name: str, job: Job[..., Any]) -> JobRow:
+    return JobRow(
+        name,
+        (job.function.__doc__ or "").strip().partition("\n")[0],
+        job.options.queue,
+        job.policy.timeout_seconds,
+        job.policy.retry.max_attempts,
+    )
 
 
 @router.get("/settings")

@@ -56,8 +56,13 @@ export async function send(method, url, { body, reason, key } = {}) {
 
 /** Run the action of a button with the values of its dialog. Returns the problem, or null after success. */
 async function run(button, values, key) {
-  const { method, url, done, goto } = button.dataset;
+  const { method, done, goto } = button.dataset;
   const { reason, ...fields } = values;
+  const url = button.dataset.url.replace(/%7B(\w+)%7D/g, (_, name) => {
+    const value = encodeURIComponent(fields[name]);
+    delete fields[name];
+    return value;
+  });
   const hasBody = button.dataset.body || Object.keys(fields).length;
   const body = hasBody ? { ...JSON.parse(button.dataset.body || "{}"), ...fields } : undefined;
   button.setAttribute("aria-busy", "true");
@@ -109,6 +114,7 @@ function createField({ name, label, type = "text", value = "", required = false,
   if (options) for (const each of options) field.append(new Option(each.label ?? each, each.value ?? each, false, (each.value ?? each) === value));
   else if (field.localName === "input") field.type = type;
   else field.rows = 8;
+  if (type === "password") field.autocomplete = "off";
   if (type === "checkbox") field.checked = Boolean(value);
   else field.value = value;
   return labelled(label, field, description);
@@ -120,6 +126,8 @@ function readField(field) {
     case "checkbox": return field.checked;
     case "number": return text === "" ? null : Number(text);
     case "json": return text === "" ? null : JSON.parse(text);
+    case "list": return text.split(",").map((each) => each.trim()).filter(Boolean);
+    case "password": return field.value;
     default: return text === "" ? null : text;
   }
 }
