@@ -36,12 +36,14 @@ from tenuto.web.views import (
     records,
     schedules,
     tasks,
+    timeline,
 )
 from tenuto.web.views.counts import load_counts
 
 VIEWS = (
     login.router,
     overview.router,
+    timeline.router,
     executions.router,
     execution.router,
     schedules.router,

@@ -33,6 +33,7 @@ async def fill(site: Site) -> list[str]:
     await app.logs.append("night", "an entry")
     return [
         "/",
+        "/timeline",
         "/executions",
         "/executions?q=stat:failed",
         f"/executions/{failed}",

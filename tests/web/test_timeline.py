@@ -1,0 +1,78 @@
+"""Timeline: marks of past executions and coming runs, numbers instead of too many marks, clock times of the viewer."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+from tenuto import Step, every
+from tenuto.testing import run_until_idle
+from tenuto.web.views.timeline import MAX_MARKS, draw_ticks, load_timeline
+from tests.api.conftest import ApiClient
+from tests.web.conftest import get_page, log_in
+
+
+async def make_schedules(service: ApiClient) -> None:
+    app = service.app
+    double, boom = app.jobs.jobs_by_name["double"], app.jobs.jobs_by_name["boom"]
+    app.schedule("hourly", every("1h"), [Step.job(double, 1)])
+    app.schedule("often", every("1m"), [Step.job(double, 1)])
+    app.schedule("fails", every("12h"), [Step.job(boom, "x")])
+    await app.schedules.deploy()
+    for _ in range(2):
+        await app.schedules.run("hourly")
+        await run_until_idle(app)
+    await app.schedules.run("fails")
+    await run_until_idle(app)
+
+
+async def test_timeline_shows_past_executions_and_coming_runs_of_each_schedule(service: ApiClient) -> None:
+    await make_schedules(service)
+    model = await load_timeline(service.app, "24h", None, "", "name", "UTC")
+    lanes = {lane.record.name: lane for lane in model.lanes}
+    assert list(lanes) == ["fails", "hourly", "often"]
+    assert [mark.tone for mark in lanes["hourly"].past] == ["done", "done"]
+    assert lanes["hourly"].past_text == "2 completed"
+    assert [mark.tone for mark in lanes["fails"].past] == ["fail"]
+    assert 11 <= len(lanes["hourly"].coming) <= 13
+    assert model.now_x is not None
+    assert all(mark.x >= model.now_x - 0.1 for mark in lanes["hourly"].coming)
+    [band] = lanes["often"].coming
+    assert band.kind == "plan-count"
+    assert "upcoming" in lanes["often"].coming_text
+    by_next_run = await load_timeline(service.app, "24h", None, "", "next", "UTC")
+    assert [lane.record.name for lane in by_next_run.lanes] == ["often", "hourly", "fails"]
+
+
+async def test_timeline_counts_executions_that_are_too_many_to_draw(service: ApiClient) -> None:
+    await make_schedules(service)
+    for _ in range(MAX_MARKS):
+        await service.app.schedules.run("hourly")
+        await run_until_idle(service.app)
+    model = await load_timeline(service.app, "6h", None, "hourly", "name", "UTC")
+    [lane] = model.lanes
+    assert {mark.kind for mark in lane.past} == {"past-count"}
+    assert sum(int(mark.title.split()[0]) for mark in lane.past) == MAX_MARKS + 2
+
+
+async def test_timeline_window_can_be_moved_and_filtered(service: ApiClient) -> None:
+    await make_schedules(service)
+    await log_in(service)
+    page = (await get_page(service, "/timeline?window=6h&search=hour")).text
+    assert 'href="/schedules/hourly"' in page
+    assert 'href="/schedules/often"' not in page
+    past = datetime.now(UTC) - timedelta(days=3)
+    earlier = (await get_page(service, f"/timeline?window=6h&at={past:%Y-%m-%dT%H:%M:%SZ}")).text
+    assert 'class="now"' not in earlier
+    assert "upcoming" not in earlier
+    assert "request.invalid" in (await get_page(service, "/timeline?window=5h", 422)).text
+
+
+def test_timeline_ticks_follow_the_clock_of_the_viewer_across_a_clock_change() -> None:
+    start = datetime(2026, 3, 28, 18, 0, tzinfo=UTC)
+    ticks = draw_ticks(start, start + timedelta(hours=24), ZoneInfo("Europe/London"), 3)
+    labels = [tick.label for tick in ticks]
+    assert labels == ["21:00", "Sun 29", "03:00", "06:00", "09:00", "12:00", "15:00", "18:00"]
+    positions = [tick.x for tick in ticks]
+    assert round(positions[2] - positions[1], 1) == 8.3  # two hours: the clock goes from 01:00 to 02:00
+    assert round(positions[3] - positions[2], 1) == 12.5
