@@ -192,7 +192,7 @@ REQUESTS = [
 @pytest.fixture
 async def client(service: ApiClient, monkeypatch: pytest.MonkeyPatch) -> ApiClient:
     """Client without the limit on failed authentications, which has its own tests."""
-    monkeypatch.setattr(service.api.state.rate_limiter, "count_failure", lambda _address: None)
+    monkeypatch.setattr(service.api.state.rate_limiter, "count_failure", lambda *_scope: None)
     return service
 
 

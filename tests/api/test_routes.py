@@ -522,7 +522,7 @@ async def test_session_routes_open_and_close_a_browser_session(service: ApiClien
     assert opened.status_code == 201, opened.text
     cookie = opened.headers["set-cookie"]
     assert "HttpOnly" in cookie
-    assert "SameSite=strict" in cookie
+    assert "SameSite=lax" in cookie
     assert "Secure" not in cookie
     service.client.cookies.clear()
     assert_problem(await service.post("/api/v1/session", role=None, json={"link": link}), 401, "auth.link.invalid")

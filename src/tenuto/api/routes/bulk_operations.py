@@ -86,7 +86,7 @@ class NewBulkOperation(BulkSelection):
 
 @router.post("/preview", operation_id="operations_preview", responses=describe(PREVIEW, invalid=INVALID))
 async def preview_operation(
-    call: Annotated[ApiCall, requires(Role.VIEWER, "operation.preview")], selection: BulkSelection
+    call: Annotated[ApiCall, requires(Role.VIEWER, "operation.read")], selection: BulkSelection
 ) -> BulkPreview:
     """Preview a bulk operation. Counts the objects that it would select, exactly up to 10,000, and changes nothing."""
     return await call.app.bulk_operations.preview(selection.kind, selection.q, until=selection.until)

@@ -64,7 +64,7 @@ SELECT fingerprint, count(*) AS dead_letter_count, min(dead_lettered_at) AS firs
        coalesce((array_agg(DISTINCT external_id) FILTER (WHERE external_id <> ''))[1:5], '{}') AS external_ids,
        count(DISTINCT external_id) FILTER (WHERE external_id <> '') AS manifest_count,
        (array_agg(DISTINCT name))[1:5] AS names, count(DISTINCT name) AS job_count,
-       sum(count(*)) OVER () AS total_count
+       (sum(count(*)) OVER ())::bigint AS total_count
 FROM tenuto.dead_letters
 WHERE status = 'awaiting_intervention'
 GROUP BY fingerprint
