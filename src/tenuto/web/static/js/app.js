@@ -3,6 +3,7 @@
 import { serverNow, startLive } from "./live.js";
 import { startActions } from "./actions.js";
 import { startShortcuts } from "./shortcuts.js";
+import { startPalette } from "./palette.js";
 
 const root = document.documentElement;
 
@@ -81,6 +82,7 @@ if (root.dataset.prefix !== undefined) {
   startPreferences();
   startActions();
   startShortcuts();
+  startPalette();
   startLive();
   setInterval(tick, 1000);
   setZone();
