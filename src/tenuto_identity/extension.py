@@ -20,6 +20,7 @@ from tenuto.extension import (
     PartitionedTable,
     ProcessRole,
     Retention,
+    RouterEntry,
     Service,
     StepKind,
 )
@@ -71,6 +72,9 @@ class Identity(Extension):
             AuditAction("identity.hold.approve", "What a guard held was approved."),
             AuditAction("identity.exports.retry", "Pending exports were set to be sent again."),
         ]
+
+    def routers(self) -> Sequence[RouterEntry]:
+        return [RouterEntry("tenuto_identity.api.routes:router")]
 
     def commands(self) -> Sequence[CommandEntry]:
         description = "Connected systems, runs, pending exports and explanations"

@@ -20,6 +20,7 @@ from tenuto_identity.model.engine import (
     rules_in_scope,
 )
 from tenuto_identity.model.explain import Trace
+from tenuto_identity.model.json_forms import LongId
 from tenuto_identity.model.matcher import MatchAttempt, MatchIndex, find_match
 from tenuto_identity.model.objects import ConnectorObject, MetaverseObject
 from tenuto_identity.model.outbound import Target, expected_values, stage_exports
@@ -57,7 +58,7 @@ class ContributionExplanation:
 
     rule: str
     system: str
-    object_id: int
+    object_id: LongId
     priority: int
     expression: str | None
     source: str | None
@@ -83,7 +84,7 @@ class SourceExplanation:
     """A joined object and the in rules that apply to it."""
 
     system: str
-    object_id: int
+    object_id: LongId
     anchor: str | None
     join_kind: str | None
     state: str
@@ -108,7 +109,7 @@ class TargetExplanation:
     """What a target shows and what it is sent."""
 
     system: str
-    object_id: int | None
+    object_id: LongId | None
     anchor: str | None
     address: str
     action: str
@@ -128,7 +129,7 @@ class TargetExplanation:
 class IdentityExplanation:
     """Why a metaverse object is as it is."""
 
-    id: int
+    id: LongId
     type: str
     sources: tuple[SourceExplanation, ...]
     attributes: tuple[AttributeExplanation, ...]
@@ -147,7 +148,7 @@ class MatchExplanation:
     rule: str
     attribute: str
     keys: tuple[str, ...]
-    hits: tuple[int, ...]
+    hits: tuple[LongId, ...]
     reason: str
 
 
@@ -156,7 +157,7 @@ class ObjectExplanation:
     """Why an object is not joined."""
 
     system: str
-    object_id: int
+    object_id: LongId
     anchor: str | None
     type: str
     scopes: tuple[ScopeExplanation, ...]
@@ -238,15 +239,18 @@ def explain_object(
     )
 
 
+def sensitive_attributes(rules: RuleSet) -> frozenset[str]:
+    """Return the names of attributes whose values only administrators may see."""
+    attributes = [each.attributes for each in rules.object_types.values()]
+    attributes += [each.attributes for each in rules.metaverse_types.values()]
+    return frozenset(name for found in attributes for name, attribute in found.items() if attribute.sensitive)
+
+
 class _Mask:
     """Replaces values of sensitive attributes, also where they are inputs of expressions."""
 
     def __init__(self, rules: RuleSet, reveals: bool) -> None:
-        attributes = [each.attributes for each in rules.object_types.values()]
-        attributes += [each.attributes for each in rules.metaverse_types.values()]
-        self.hidden = frozenset(
-            name for found in attributes for name, attribute in found.items() if attribute.sensitive and not reveals
-        )
+        self.hidden = frozenset[str]() if reveals else sensitive_attributes(rules)
 
     def values(self, name: str, values: Iterable[Any]) -> tuple[Any, ...]:
         return tuple(HIDDEN if name in self.hidden else _plain(value) for value in values)

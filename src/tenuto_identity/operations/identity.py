@@ -7,6 +7,7 @@ id is returned.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
@@ -16,17 +17,47 @@ from tenuto.operations.operation import OperationGroup
 from tenuto.postgres.database import Connection
 from tenuto.store import tasks
 from tenuto_identity.model.definition_reader import suggestion
-from tenuto_identity.model.explanation import IdentityExplanation, ObjectExplanation
+from tenuto_identity.model.explanation import (
+    HIDDEN,
+    IdentityExplanation,
+    ObjectExplanation,
+    sensitive_attributes,
+)
 from tenuto_identity.model.pending import export_depth, retry
-from tenuto_identity.runs.explanations import load_explanation
+from tenuto_identity.runs.configuration import load_configuration
+from tenuto_identity.runs.explanations import load_explanation, load_identity_explanation, no_identity
 from tenuto_identity.runs.task_enqueuing import build_task
-from tenuto_identity.store import definitions, exports, items, objects, runs, session
+from tenuto_identity.store import definitions, exports, items, listing, objects, runs, session
 from tenuto_identity.store.definitions import DefinitionKind, DefinitionVersion, SystemRecord, SystemRow
 from tenuto_identity.store.exports import ExportRecord
 from tenuto_identity.store.items import Item
+from tenuto_identity.store.listing import HeldObject, HistoryEntry, IdentityRecord, ObjectRecord
 from tenuto_identity.store.runs import RunRecord
 
 RETRY_PAGE = 1_000
+
+
+@dataclass(frozen=True, slots=True)
+class SystemDetails:
+    """A connected system with its definition."""
+
+    system: SystemRecord
+    definition: Mapping[str, Any]
+    run_profiles: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """What a guard holds in a system until a user approves."""
+
+    system: str
+    message: str
+    run_id: UUID
+    is_approved: bool
+    """A user has approved it, and the task that applies it has not ended."""
+    guards: Sequence[Mapping[str, Any]]
+    objects: Sequence[HeldObject]
+    """The first objects that would be deleted."""
 
 
 class IdentityOperations(OperationGroup):
@@ -41,6 +72,138 @@ class IdentityOperations(OperationGroup):
     async def systems(self, *, after: str = "", limit: int = 100) -> Sequence[SystemRecord]:
         """List connected systems by name; page with ``after``."""
         return await definitions.list_systems(await self._open(), after, limit)
+
+    async def system(self, name: str) -> SystemDetails:
+        """Return one connected system with its definition."""
+        database = await self._open()
+        stored = await session.read_with(database, definitions.load_definitions)
+        rows = {row.name: row for row in stored.of_kind(DefinitionKind.SYSTEM)}
+        listed = [each for each in await definitions.list_systems(database, "", 10_000) if each.name == name]
+        if name not in rows or not listed:
+            raise _no_system(name, list(rows))
+        definition = rows[name].definition
+        return SystemDetails(listed[0], definition, tuple(each["name"] for each in definition.get("run_profiles", ())))
+
+    async def hold(self, system: str, *, after: int = 0, limit: int = 20) -> Hold:
+        """Return what a guard holds in a system, with the first objects concerned; page them with ``after``."""
+        found = (await self.system(system)).system
+        held = found.held
+        if held is None:
+            raise NotFound(
+                f"the system {system!r} is not on hold",
+                code="identity.hold.missing",
+                remedy="nothing has to be approved",
+            )
+        run_id, database = UUID(held["run"]), await self._open()
+        if held.get("deletes_only"):
+            sample = await session.read_with(database, listing.list_held_deletes, found.number, after, limit)
+        else:
+            sample = await session.read_with(database, listing.list_held_objects, run_id, after, limit)
+        return Hold(system, held.get("message", ""), run_id, bool(held.get("approved")), held.get("guards", ()), sample)
+
+    async def objects(
+        self,
+        *,
+        system: str | None = None,
+        type: str | None = None,
+        state: str | None = None,
+        joined: bool | None = None,
+        text: str | None = None,
+        identity: int | None = None,
+        after: int = 0,
+        limit: int = 100,
+        reveals: bool = False,
+    ) -> Sequence[ObjectRecord]:
+        """List connector space objects by id; page with ``after``. ``text`` is the beginning of anchor or address.
+        ``reveals`` shows the values of sensitive attributes."""
+
+        async def read(connection: Connection) -> Sequence[ObjectRecord]:
+            hidden = await _hidden_attributes(connection, reveals)
+            found = await listing.list_objects(
+                connection,
+                system=system,
+                type=type,
+                state=state,
+                joined=joined,
+                text=text,
+                metaverse_id=identity,
+                after=after,
+                limit=limit,
+            )
+            return [
+                replace(
+                    each,
+                    attributes=_hide(each.attributes, hidden),
+                    reference_values=_hide(each.reference_values, hidden),
+                )
+                for each in found
+            ]
+
+        return await session.read_with(await self._open(), read)
+
+    async def identities(
+        self,
+        *,
+        type: str | None = None,
+        text: str | None = None,
+        deletion_scheduled: bool | None = None,
+        after: int = 0,
+        limit: int = 100,
+        reveals: bool = False,
+    ) -> Sequence[IdentityRecord]:
+        """List metaverse objects by id; page with ``after``. ``text`` is a part of the display name."""
+        return await self._identities(type, text, deletion_scheduled, None, after, limit, reveals)
+
+    async def identity(self, id: int, *, reveals: bool = False) -> IdentityRecord:
+        """Return one metaverse object."""
+        found = await self._identities(None, None, None, id, 0, 1, reveals)
+        if not found:
+            raise no_identity(id)
+        return found[0]
+
+    async def _identities(
+        self,
+        type: str | None,
+        text: str | None,
+        deletion_scheduled: bool | None,
+        id: int | None,
+        after: int,
+        limit: int,
+        reveals: bool,
+    ) -> Sequence[IdentityRecord]:
+        async def read(connection: Connection) -> Sequence[IdentityRecord]:
+            hidden = await _hidden_attributes(connection, reveals)
+            found = await listing.list_identities(
+                connection,
+                type=type,
+                text=text,
+                deletion_scheduled=deletion_scheduled,
+                id=id,
+                after=after,
+                limit=limit,
+            )
+            return [
+                replace(
+                    each, attributes=_hide(each.attributes, hidden), reference_ids=_hide(each.reference_ids, hidden)
+                )
+                for each in found
+            ]
+
+        return await session.read_with(await self._open(), read)
+
+    async def history(
+        self, id: int, *, before: tuple[UUID, int, str] | None = None, limit: int = 100, reveals: bool = False
+    ) -> Sequence[HistoryEntry]:
+        """List the changes of an identity and of the objects joined to it, the newest first; page with ``before``:
+        run, item and subject of the last entry."""
+        await self.identity(id)
+
+        async def read(connection: Connection) -> Sequence[HistoryEntry]:
+            hidden = await _hidden_attributes(connection, reveals)
+            found = await listing.list_changes(connection, id, before, limit)
+            return [replace(each, diff=_hide(each.diff, hidden)) for each in found]
+
+        return await session.read_with(await self._open(), read)
 
     async def runs(
         self, *, system: str | None = None, before: UUID | None = None, limit: int = 100
@@ -60,16 +223,31 @@ class IdentityOperations(OperationGroup):
         return found
 
     async def items(
-        self, run_id: UUID, *, errors_only: bool = False, after: int = 0, limit: int = 100
+        self, run_id: UUID, *, errors_only: bool = False, after: int = 0, limit: int = 100, reveals: bool = False
     ) -> Sequence[Item]:
-        """List the results of a run by number; page with ``after``."""
-        return await items.list_items(await self._open(), run_id, after, limit, errors_only=errors_only)
+        """List the results of a run by number; page with ``after``.
+
+        Messages and details can quote values. They are hidden if any attribute is sensitive, unless ``reveals``."""
+        database = await self._open()
+        found = await items.list_items(database, run_id, after, limit, errors_only=errors_only)
+        if not await session.read_with(database, _hidden_attributes, reveals):
+            return found
+        return [replace(each, message=each.message and HIDDEN, detail=None) for each in found]
 
     async def pending_exports(
-        self, *, system: str | None = None, state: str | None = None, after: int = 0, limit: int = 100
+        self,
+        *,
+        system: str | None = None,
+        state: str | None = None,
+        after: int = 0,
+        limit: int = 100,
+        reveals: bool = False,
     ) -> Sequence[ExportRecord]:
         """List pending exports by object; page with ``after``."""
-        return await exports.list_exports(await self._open(), system, state, after, limit)
+        database = await self._open()
+        found = await exports.list_exports(database, system, state, after, limit)
+        hidden = await session.read_with(database, _hidden_attributes, reveals)
+        return [replace(each, changes=[_hide_change(change, hidden) for change in each.changes]) for each in found]
 
     async def explain(
         self, system: str, anchor: str, *, reveals: bool = False
@@ -77,6 +255,11 @@ class IdentityOperations(OperationGroup):
         """Explain the identity of an object, or why the object is not joined. ``reveals`` shows sensitive values."""
         database = await self._open()
         return await session.read_with(database, load_explanation, system, anchor, database.clock.now(), reveals)
+
+    async def explain_identity(self, id: int, *, reveals: bool = False) -> IdentityExplanation:
+        """Explain a metaverse object."""
+        database = await self._open()
+        return await session.read_with(database, load_identity_explanation, id, database.clock.now(), reveals)
 
     async def versions(self, kind: DefinitionKind, name: str, *, limit: int = 100) -> Sequence[DefinitionVersion]:
         """List the versions of a definition, the newest first."""
@@ -264,6 +447,22 @@ class IdentityOperations(OperationGroup):
             if last is None:
                 return count
             after = last
+
+
+async def _hidden_attributes(connection: Connection, reveals: bool) -> frozenset[str]:
+    """Return the attributes whose values the caller may not see."""
+    return frozenset() if reveals else sensitive_attributes((await load_configuration(connection)).rules)
+
+
+def _hide(values: Mapping[str, Any], hidden: frozenset[str]) -> dict[str, Any]:
+    """Return values by attribute with those of sensitive attributes replaced."""
+    return {name: [HIDDEN] if name in hidden else found for name, found in values.items()}
+
+
+def _hide_change(change: Mapping[str, Any], hidden: frozenset[str]) -> dict[str, Any]:
+    if change["attribute"] not in hidden:
+        return dict(change)
+    return {name: [HIDDEN] if name in ("values", "observed") else value for name, value in change.items()}
 
 
 async def _lock(connection: Connection, system: str) -> SystemRow:

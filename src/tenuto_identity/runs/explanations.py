@@ -54,6 +54,27 @@ async def load_explanation(
     return await _explain_joined(connection, configuration, each.metaverse_id, system, now, reveals)
 
 
+async def load_identity_explanation(
+    connection: Connection, id: int, now: datetime, reveals: bool
+) -> IdentityExplanation:
+    """Explain a metaverse object."""
+    configuration = await load_configuration(connection)
+    if not await metaverse.load_identities(connection, [id]):
+        raise no_identity(id)
+    joined = await objects.load_joined_objects(connection, [id])
+    systems = [configuration.system_names[each.system_number] for each in joined]
+    system = next(iter(systems), "")
+    return await _explain_joined(connection, configuration, id, system, now, reveals)
+
+
+def no_identity(id: int) -> NotFound:
+    return NotFound(
+        f"there is no metaverse object {id}",
+        code="identity.identity.not_found",
+        remedy="list them with `tenuto identity identities`",
+    )
+
+
 async def _explain_joined(
     connection: Connection,
     configuration: Configuration,

@@ -13,6 +13,7 @@ from pydantic_core import from_json
 from tenuto.postgres.database import Connection, Database, Row
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.records import FromColumn, RowMapper
+from tenuto_identity.model.json_forms import ChangesAsText, LongId
 from tenuto_identity.model.pending import (
     ExportKind,
     ExportState,
@@ -31,14 +32,14 @@ SQL = load_statements(__file__)
 class ExportRecord:
     """A pending export as interfaces show it."""
 
-    object_id: int
+    object_id: LongId
     system: str
     anchor: str | None
     address: str | None
     display: str | None
     kind: ExportKind
     state: ExportState
-    changes: Annotated[list[dict[str, Any]], FromColumn(from_json)]
+    changes: Annotated[list[dict[str, Any]], FromColumn(from_json), ChangesAsText]
     attempts: int
     next_attempt_at: datetime | None
     deferred_reference_count: int

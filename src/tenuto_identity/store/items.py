@@ -12,6 +12,7 @@ from pydantic_core import from_json
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.records import FromColumn, RowMapper
+from tenuto_identity.model.json_forms import LongId
 from tenuto_identity.store.objects import encode_json
 from tenuto_identity.store.session import fetch_all
 
@@ -22,9 +23,9 @@ SQL = load_statements(__file__)
 class Item:
     """The result of a run for one object, or its error."""
 
-    number: int
-    object_id: int | None = None
-    metaverse_id: int | None = None
+    number: LongId
+    object_id: LongId | None = None
+    metaverse_id: LongId | None = None
     type: str | None = None
     anchor: str | None = None
     display: str | None = None

@@ -1,0 +1,1 @@
+"""Routes of identity synchronisation, under ``/api/v1/identity``."""
