@@ -45,7 +45,7 @@ function listLocal() {
   const pages = [...document.querySelectorAll("nav.sidebar a")].map((link) => ({
     text: link.firstChild.textContent.trim(), kind: "Page", href: link.getAttribute("href"),
   }));
-  return [...actions, ...readRecent(), ...pages];
+  return [...actions, ...readRecent().filter((each) => each.href !== location.pathname), ...pages];
 }
 
 function addressOf(hit) {
