@@ -99,7 +99,7 @@ async def make_fixture(app: Tenuto) -> dict[str, Any]:
         "/executions/{id}": [str(failed), str(waiting), f"{failed}?step=2&tab=attempts", f"{waiting}?step=1&tab=why"],
         "/tasks/{id}": [str(open_task.id), str(task.id)],
         "/activities/{id}": [str(record.steps[1].activity_id)],
-        "/batches/{id}": [str(batch.id)],
+        "/batches/{id}": [str(batch.id), f"{batch.id}?items=all", f"{batch.id}?items=cancelled"],
         "/manifests/{external_id}": ["letters", "follow"],
         "/logs/{name}": ["night"],
         "/jobs/{name}": ["double", "mail%2Fsend"],
@@ -278,3 +278,13 @@ async def test_audit_entry_page_shows_what_changed(service: ApiClient) -> None:
         await log_in(service, role)
         refused = await get_page(service, f"/audit/{values['/audit/{id}'][0]}", 403)
         assert "queue.limit" not in refused.text
+
+
+async def test_batch_page_lists_items_of_a_state(service: ApiClient) -> None:
+    values = await make_fixture(service.app)
+    address = f"/batches/{values['/batches/{id}'][0]}"
+    await log_in(service)
+    for query, count in (("", 2), ("?items=failed", 2), ("?items=all", 2), ("?items=completed", 0)):
+        items = (await get_page(service, address + query, **{"Tenuto-Parts": "items"})).text
+        assert items.count("data-key=") == count, query
+    assert "request.invalid" in (await get_page(service, f"{address}?items=unknown", 422)).text

@@ -5,16 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
+from uuid import UUID
 
 from fastapi import APIRouter, Query, Request, Response
 
-from tenuto.api.paging import After
+from tenuto.api.paging import After, decode_cursor, encode_cursor
 from tenuto.api.parameters import Id, Name
 from tenuto.app import Tenuto
 from tenuto.diagnostics.reasons import Reason
 from tenuto.model.filter_keys import BATCH_KEYS
 from tenuto.model.manifests import manifest_from_fields
+from tenuto.model.tasks import ActivityState
 from tenuto.operations.batches import BatchDetails
 from tenuto.presentation.columns import Column
 from tenuto.presentation.definition_views import GROUPS, POLLS, describe_manifest_trigger, describe_obstacles
@@ -74,6 +76,10 @@ class BatchPage:
     record: BatchDetails
     shares: Sequence[Share]
     items: Sequence[BatchItemRecord]
+    item_state: str
+    """State of the items that are shown; empty for all."""
+    next: str | None
+    is_first: bool
     failures: Sequence[FailureGroup]
 
 
@@ -150,25 +156,34 @@ def _batch_row(record: BatchRecord) -> BatchRow:
 
 
 @router.get("/batches/{id}")
-async def show_batch(request: Request, call: Reader, id: Id) -> Response:
-    """Show a batch."""
+async def show_batch(
+    request: Request,
+    call: Reader,
+    id: Id,
+    items: Annotated[ActivityState | Literal["all"] | None, Query(description="State of the items.")] = None,
+    after: After = None,
+) -> Response:
+    """Show a batch with its items; first those that failed."""
     view = PageView(request, call)
+    cursor = decode_cursor(after, UUID)
 
     async def load(app: Tenuto) -> BatchPage:
-        record, items, failures = await asyncio.gather(
-            app.batches.get(id),
-            app.batches.list_items(id, state="failed", limit=50),
-            app.dead_letters.groups(batch=id, limit=10),
+        record, failures = await asyncio.gather(app.batches.get(id), app.dead_letters.groups(batch=id, limit=10))
+        state = items or ("failed" if record.failed_count else "all")
+        found = await app.batches.list_items(
+            id, above=cursor[0] if cursor else None, state=None if state == "all" else state, limit=PAGE_SIZE
         )
+        following = encode_cursor(found[-1].task_id) if len(found) == PAGE_SIZE else None
         parts = (
             ("done", record.done_count, f"{record.done_count:,} completed"),
             ("fail", record.failed_count, f"{record.failed_count:,} failed"),
             ("stop", record.cancelled_count, f"{record.cancelled_count:,} cancelled"),
             ("run", record.running_count, f"{record.running_count:,} running"),
         )
-        return BatchPage(record, stack_shares(parts, record.item_count), items, failures)
+        shares = stack_shares(parts, record.item_count)
+        return BatchPage(record, shares, found, str(state), following, after is None, failures)
 
-    model = await view.shared(("batch", id), load)
+    model = await view.shared(("batch", id, items, after), load)
     return await view.render(
         "pages/batch.html", model, title=f"Batch of {model.record.external_id}", current="/batches"
     )
