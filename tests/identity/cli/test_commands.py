@@ -9,10 +9,17 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
+from uuid import UUID
 
 import pytest
 
 from tests.identity.site import Site, open_site
+
+TEMPLATE = """
+templates:
+  - name: staff
+    objects: [{type: person, count: 5, attributes: {employee_id: {sequence: 1000}, first: {choice: [Ada]}}}]
+"""
 
 
 @pytest.fixture
@@ -64,3 +71,42 @@ async def test_refused_exports_are_retried(site: Site, url: str, tmp_path: Path)
     await site.run("HR", "Full Sync")
     await site.run("AD", "Export")
     assert "4 exports of AD" in await tenuto(url, tmp_path, "retry", "AD")
+
+
+async def test_objects_identities_and_history_are_listed_as_table_json_and_csv(
+    site: Site, url: str, tmp_path: Path
+) -> None:
+    await site.run("HR", "Full Import")
+    unjoined = await tenuto(url, tmp_path, "objects", "--system", "HR", "--unjoined", "-o", "csv")
+    assert [line.split(",")[3] for line in unjoined.splitlines()] == ["anchor", "1001", "1002", "1003", "1004"]
+    await site.run("HR", "Full Sync")
+    assert "no matching objects" in await tenuto(url, tmp_path, "objects", "--system", "HR", "--unjoined")
+    (found,) = json.loads(await tenuto(url, tmp_path, "identities", "--text", "hopper", "-o", "json"))
+    assert found["systems"] == ["AD", "HR", "LDAP"]
+    assert "Grace Hopper" in await tenuto(url, tmp_path, "identities")
+    history = json.loads(await tenuto(url, tmp_path, "history", str(found["id"]), "-o", "json"))
+    assert {each["profile"] for each in history} == {"Full Import", "Full Sync"}
+    assert "there may be more: add --after" in await tenuto(url, tmp_path, "identities", "--limit", "2")
+
+
+async def test_system_is_shown_disabled_cleared_and_deleted(site: Site, url: str, tmp_path: Path) -> None:
+    await site.run("HR", "Full Import")
+    shown = await tenuto(url, tmp_path, "show", "HR")
+    assert "run profiles: Full Import" in shown
+    assert "objects: 4" in shown
+    assert "LDAP is disabled" in await tenuto(url, tmp_path, "disable", "LDAP")
+    assert "LDAP is enabled" in await tenuto(url, tmp_path, "enable", "LDAP")
+    assert "--yes" in await tenuto(url, tmp_path, "clear", "HR", code=2)
+    cleared = json.loads(await tenuto(url, tmp_path, "clear", "HR", "--yes", "-o", "json"))
+    await site.app.wait(UUID(cleared["task_id"]), 60)
+    assert await site.count("connector_objects") == 0
+    deleted = json.loads(await tenuto(url, tmp_path, "delete-system", "LDAP", "--yes", "-o", "json"))
+    await site.app.wait(UUID(deleted["task_id"]), 60)
+    assert "there is no connected system" in await tenuto(url, tmp_path, "show", "LDAP", code=3)
+
+
+async def test_template_generates_identities(site: Site, url: str, tmp_path: Path) -> None:
+    await site.apply(site.definitions() + TEMPLATE)
+    started = json.loads(await tenuto(url, tmp_path, "template", "run", "staff", "-o", "json"))
+    await site.app.wait(UUID(started["task_id"]), 60)
+    assert len(json.loads(await tenuto(url, tmp_path, "identities", "-o", "json"))) == 5
