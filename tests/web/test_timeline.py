@@ -7,6 +7,7 @@ from zoneinfo import ZoneInfo
 
 from tenuto import Step, every
 from tenuto.testing import run_until_idle
+from tenuto.web.view_cache import ViewCache
 from tenuto.web.views.timeline import MAX_MARKS, draw_ticks, load_timeline
 from tests.api.conftest import ApiClient
 from tests.web.conftest import get_page, log_in
@@ -28,7 +29,7 @@ async def make_schedules(service: ApiClient) -> None:
 
 async def test_timeline_shows_past_executions_and_coming_runs_of_each_schedule(service: ApiClient) -> None:
     await make_schedules(service)
-    model = await load_timeline(service.app, "24h", None, "", "name", "UTC")
+    model = await load_timeline(service.app, ViewCache(), "24h", None, "", "name", "UTC")
     lanes = {lane.record.name: lane for lane in model.lanes}
     assert list(lanes) == ["fails", "hourly", "often"]
     assert [mark.tone for mark in lanes["hourly"].past] == ["done", "done"]
@@ -40,7 +41,7 @@ async def test_timeline_shows_past_executions_and_coming_runs_of_each_schedule(s
     [band] = lanes["often"].coming
     assert band.kind == "plan-count"
     assert "upcoming" in lanes["often"].coming_text
-    by_next_run = await load_timeline(service.app, "24h", None, "", "next", "UTC")
+    by_next_run = await load_timeline(service.app, ViewCache(), "24h", None, "", "next", "UTC")
     assert [lane.record.name for lane in by_next_run.lanes] == ["often", "hourly", "fails"]
 
 
@@ -49,10 +50,26 @@ async def test_timeline_counts_executions_that_are_too_many_to_draw(service: Api
     for _ in range(MAX_MARKS):
         await service.app.schedules.run("hourly")
         await run_until_idle(service.app)
-    model = await load_timeline(service.app, "6h", None, "hourly", "name", "UTC")
+    model = await load_timeline(service.app, ViewCache(), "6h", None, "hourly", "name", "UTC")
     [lane] = model.lanes
     assert {mark.kind for mark in lane.past} == {"past-count"}
     assert sum(int(mark.title.split()[0]) for mark in lane.past) == MAX_MARKS + 2
+
+
+async def test_timeline_simulates_again_only_after_a_change_of_a_definition(service: ApiClient) -> None:
+    await make_schedules(service)
+    simulations = ViewCache(60)
+
+    async def count_coming() -> int:
+        model = await load_timeline(service.app, simulations, "24h", None, "hourly", "name", "UTC")
+        return len(model.lanes[0].coming)
+
+    assert await count_coming() > 0
+    [first] = simulations._entries.values()
+    assert await count_coming() > 0
+    assert list(simulations._entries.values()) == [first]
+    await service.app.schedules.disable("hourly")
+    assert await count_coming() == 0
 
 
 async def test_timeline_window_can_be_moved_and_filtered(service: ApiClient) -> None:

@@ -40,6 +40,8 @@ from tenuto.web.views import (
 )
 from tenuto.web.views.counts import load_counts
 
+SIMULATION_VALID_SECONDS = 60.0
+
 VIEWS = (
     login.router,
     overview.router,
@@ -82,6 +84,7 @@ def create_web_application(tenuto: Tenuto, *, reload: bool = False) -> FastAPI:
         assets=Assets(reload=reload),
         links=Links(tenuto.settings.web_path),
         cache=ViewCache(),
+        simulations=ViewCache(SIMULATION_VALID_SECONDS),
         routes=RouteTable(api),
         navigation=visible_groups(paths),
         load_counts=load_counts,

@@ -44,6 +44,8 @@ class Dashboard:
     assets: Assets
     links: Links
     cache: ViewCache
+    simulations: ViewCache
+    """Simulated runs, which are expensive and change only with the definitions of schedules."""
     routes: RouteTable
     navigation: tuple[Group, ...]
     load_counts: Callable[[Tenuto], Awaitable[Any]]

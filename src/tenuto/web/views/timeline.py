@@ -26,6 +26,7 @@ from tenuto.store.schedules import ScheduleRecord
 from tenuto.web.drawing import SMALL_PERCENT, Scale, Tick
 from tenuto.web.page import PageRoute, PageView, Reader
 from tenuto.web.times import Times
+from tenuto.web.view_cache import ViewCache
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -102,13 +103,13 @@ async def show_timeline(
     zone = view.viewer.zone_name
     model = await view.shared(
         ("timeline", window, at, search, order, zone),
-        lambda app: load_timeline(app, window, at, search, order, zone),
+        lambda app: load_timeline(app, view.dashboard.simulations, window, at, search, order, zone),
     )
     return await view.render("pages/timeline.html", model, title="Timeline", current="/timeline", modules=("gantt",))
 
 
 async def load_timeline(
-    app: Tenuto, window: Window, at: datetime | None, search: str, order: Order, zone: str
+    app: Tenuto, simulations: ViewCache, window: Window, at: datetime | None, search: str, order: Order, zone: str
 ) -> Timeline:
     """Load the model of the page. The window begins at a multiple of its step, so that it rarely moves."""
     now = (await app.open()).clock.now()
@@ -120,7 +121,9 @@ async def load_timeline(
     times = Times(now, zone)
     found = await app.schedules.list(search=search or None, limit=MAX_LANES)
     executions, is_complete = await _load_executions(app, start, min(end, now))
-    upcoming, notes = await _load_upcoming(app, max(start, now), end)
+    changed_at = max((each.updated_at for each in found), default=now)
+    key = start, end, changed_at, sum(each.enabled for each in found), search
+    upcoming, notes = await simulations.get(key, lambda: _load_upcoming(app, max(start, now), end))
     if not is_complete:
         notes = [*notes, f"Only the newest {len(executions):,} executions of this window are shown."]
     if len(found) == MAX_LANES:
@@ -214,8 +217,8 @@ def draw_lane(
         if len(executions) <= MAX_MARKS
         else _count_past(executions, states, scale, times)
     )
-    runs = coming.runs if coming else ()
-    run_count = coming.run_count if coming else 0
+    runs = [run for run in coming.runs if run.due_at >= times.now] if coming else []
+    run_count = coming.run_count - (len(coming.runs) - len(runs)) if coming else 0
     usual = format_duration(coming.usual_seconds) if coming else ""
     planned = (
         [_draw_plan(run, usual, scale, times) for run in runs]
