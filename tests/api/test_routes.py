@@ -536,7 +536,7 @@ async def test_session_routes_open_and_close_a_browser_session(service: ApiClien
     assert_problem(await service.post(pause, role=None, headers=browser), 403, "auth.csrf")
     cross_site = {**browser, "Origin": "http://evil.example", "Sec-Fetch-Site": "cross-site"}
     assert_problem(await service.post(pause, role=None, headers=cross_site), 403)
-    same_origin = {**browser, "Origin": "http://localhost"}
+    same_origin = {**browser, "Origin": "http://localhost", "Tenuto-Page": "1"}
     assert (await service.post(pause, role=None, headers=same_origin)).status_code == 204
     link = (await service.post("/api/v1/keys/operator/link")).json()["link"]
     assert_problem(await service.post("/api/v1/session", role=None, json={"link": link}, headers=cross_site), 403)

@@ -12,8 +12,8 @@ import pytest
 import tenuto
 from tenuto.built_in_extensions import BUILT_IN
 from tenuto.extension import AuditAction, Extension
-from tenuto.extension_registry import ExtensionRegistry
 from tenuto.operations.audit_actions import CORE_ACTIONS
+from tests.support.extension_registries import make_registry
 
 SOURCE = Path(tenuto.__file__).parent
 PAGE = SOURCE.parents[1] / "docs" / "how-to" / "audit.md"
@@ -90,8 +90,8 @@ def test_actions_of_built_in_extensions_have_a_prefix_of_their_own() -> None:
         extension.name: {action.name.partition(".")[0] for action in extension.audit_actions()}
         for extension in BUILT_IN
     }
-    assert prefixes == {"one_shots": {"one_shot"}, "logs": {"log"}, "doctor": set()}
-    assert not {action.name.partition(".")[0] for action in CORE_ACTIONS} & {"one_shot", "log"}
+    assert prefixes == {"one_shots": {"one_shot"}, "bulk_operations": {"operation"}, "logs": {"log"}, "doctor": set()}
+    assert not {action.name.partition(".")[0] for action in CORE_ACTIONS} & {"one_shot", "operation", "log"}
 
 
 def test_registry_returns_the_actions_of_extensions_after_those_of_tenuto() -> None:
@@ -101,7 +101,7 @@ def test_registry_returns_the_actions_of_extensions_after_those_of_tenuto() -> N
         def audit_actions(self) -> list[AuditAction]:
             return [AuditAction("stock.item.add", "An item was added.")]
 
-    registry = ExtensionRegistry([Stock()], built_in=BUILT_IN)
+    registry = make_registry([Stock()], built_in=BUILT_IN)
     own = declared_actions()[len(CORE_ACTIONS) :]
     assert registry.audit_actions() == [*own, AuditAction("stock.item.add", "An item was added.")]
     assert registry.failures == []
@@ -115,7 +115,7 @@ def test_registry_rejects_actions_without_the_prefix_of_their_extension(action: 
         def audit_actions(self) -> list[AuditAction]:
             return [AuditAction("stock.change", "A row was changed."), AuditAction(action, "A row was changed.")]
 
-    registry = ExtensionRegistry([Stock()])
+    registry = make_registry([Stock()])
     assert registry.audit_actions() == []
     (failure,) = registry.failures
     assert (failure.extension, failure.part) == ("stock", "audit actions")

@@ -321,7 +321,8 @@ def test_command_that_needs_jobs_requires_an_app(shell: Shell, arguments: str) -
 def test_command_that_needs_no_jobs_works_without_an_app(shell: Shell) -> None:
     del shell.environment["TENUTO_APP"]
     for arguments in ("task list", "activity list", "worker list", "queue list", "doctor"):
-        assert shell(*arguments.split()).code == 0
+        # The doctor warns about the server of the tests, which may lose data.
+        assert shell(*arguments.split()).code == (5 if arguments == "doctor" else 0)
 
 
 def test_command_line_options_override_settings_of_the_app(open_shell: Callable[..., Shell], url: str) -> None:

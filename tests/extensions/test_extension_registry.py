@@ -21,6 +21,7 @@ from tenuto.postgres.database import Database
 from tenuto.settings import load_section
 from tenuto.version import __version__
 from tests.support.errors import raises_code
+from tests.support.extension_registries import make_registry
 
 
 class InventorySettings(BaseModel):
@@ -91,7 +92,7 @@ class BrokenRetention(Extension):
 
 
 def test_registry_loads_given_extensions(inventory: Inventory) -> None:
-    registry = ExtensionRegistry([inventory])
+    registry = make_registry([inventory])
     assert registry.extensions == (inventory,)
     assert registry.find("inventory") is inventory
     assert registry.failures == []
@@ -109,14 +110,14 @@ def test_registry_loads_given_extensions(inventory: Inventory) -> None:
 def test_registry_names_an_unusable_extension_and_uses_the_others(
     inventory: Inventory, faulty: Extension, problem: str
 ) -> None:
-    registry = ExtensionRegistry([inventory, faulty])
+    registry = make_registry([inventory, faulty])
     assert registry.extensions == (inventory,)
     (failure,) = registry.failures
     assert (failure.part, failure.problem) == ("loading", problem)
 
 
 def test_registry_omits_the_failed_contribution_only(inventory: Inventory) -> None:
-    registry = ExtensionRegistry([BrokenRetention(), inventory])
+    registry = make_registry([BrokenRetention(), inventory])
     assert registry.collect("retention", lambda extension: extension.retention()) == []
     assert [extension.name for extension in registry.extensions] == ["broken", "inventory"]
     (failure,) = registry.failures
@@ -124,7 +125,7 @@ def test_registry_omits_the_failed_contribution_only(inventory: Inventory) -> No
 
 
 def test_registry_logs_a_failure_once(caplog: pytest.LogCaptureFixture) -> None:
-    registry = ExtensionRegistry([BrokenRetention()])
+    registry = make_registry([BrokenRetention()])
     for _ in range(3):
         registry.collect("retention", lambda extension: extension.retention())
     assert [record.message.startswith("extension failed extension='broken'") for record in caplog.records] == [True]
@@ -140,7 +141,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> list[EntryPoint]:
 
 def test_registry_loads_installed_extensions(installed: list[EntryPoint]) -> None:
     installed.append(EntryPoint("inventory", f"{__name__}:Inventory", "tenuto.extensions"))
-    assert [extension.name for extension in ExtensionRegistry().extensions] == ["inventory"]
+    assert [extension.name for extension in make_registry().extensions] == ["inventory"]
 
 
 @pytest.mark.parametrize(
@@ -157,18 +158,18 @@ def test_registry_names_an_extension_that_cannot_be_imported(
     installed: list[EntryPoint], name: str, value: str, problem: str
 ) -> None:
     installed += [EntryPoint(name, value, "tenuto.extensions"), EntryPoint("broken", f"{__name__}:BrokenRetention", "")]
-    registry = ExtensionRegistry()
+    registry = make_registry()
     assert [extension.name for extension in registry.extensions] == ["broken"]
     assert [(failure.extension, failure.problem) for failure in registry.failures] == [(name, problem)]
 
 
 def test_registry_loads_a_given_extension_without_versions() -> None:
-    assert [extension.name for extension in ExtensionRegistry([Undeclared()]).extensions] == ["undeclared"]
+    assert [extension.name for extension in make_registry([Undeclared()]).extensions] == ["undeclared"]
 
 
 def test_registry_does_not_import_disabled_extensions(installed: list[EntryPoint]) -> None:
     installed.append(EntryPoint("gone", "no_such_module:Extension", "tenuto.extensions"))
-    registry = ExtensionRegistry(disabled=lambda: ("gone",))
+    registry = ExtensionRegistry(disabled=lambda: ("gone", "identity"))
     assert (registry.extensions, registry.failures) == ((), [])
 
 

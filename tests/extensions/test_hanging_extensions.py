@@ -25,6 +25,7 @@ from tenuto.extension_registry import ExtensionRegistry
 from tenuto.maintenance.housekeeping import RETENTION, Housekeeping
 from tenuto.observability.event_feed import ChangeDetector
 from tenuto.postgres.database import Database
+from tests.support.extension_registries import make_registry
 
 TEST_TIMEOUT_SECONDS = 20.0
 
@@ -94,7 +95,7 @@ def _problems(registry: ExtensionRegistry) -> dict[str, str]:
 
 @pytest.mark.parametrize("method", ["start", "stop"])
 async def test_hanging_service_does_not_stop_the_process(method: str) -> None:
-    registry = ExtensionRegistry([Hanging()], create_services=lambda _: None, timeout_seconds=0.05)  # type: ignore[arg-type, return-value]
+    registry = make_registry([Hanging()], create_services=lambda _: None, timeout_seconds=0.05)  # type: ignore[arg-type, return-value]
     (service,) = registry.background_services(ProcessRole.WORKER)
     async with asyncio.timeout(TEST_TIMEOUT_SECONDS):
         await getattr(service, method)()
@@ -147,7 +148,7 @@ async def test_metrics_leave_out_a_hanging_source(app: Tenuto) -> None:
 
 async def test_timeout_of_the_extension_itself_keeps_its_text() -> None:
     extension = Hanging()
-    registry = ExtensionRegistry([extension])
+    registry = make_registry([extension])
     async with registry.isolate_async(extension, "metrics"):
         await _time_out()
     assert _problems(registry) == {"metrics": "TimeoutError: the device is off"}

@@ -32,11 +32,11 @@ from tenuto.extension import (
     Service,
     StepKind,
 )
-from tenuto.extension_registry import ExtensionRegistry
 from tenuto.jobs.context import Context
 from tenuto.jobs.registry import Job
 from tenuto.observability.event_feed import ChangeDetector, EventFeed
 from tenuto.postgres.database import Connection, Database
+from tests.support.extension_registries import make_registry
 
 
 class Faulty(Extension):
@@ -124,7 +124,10 @@ def test_service_whose_readiness_fails_is_not_ready(tmp_path: Path) -> None:
 )
 def test_registry_leaves_out_an_invalid_retention(tmp_path: Path, retention: object) -> None:
     app = _app(Faulty(retention=[retention]), tmp_path)
-    assert [each.name for each in app.extension_registry.retention()] == ["logs: entries"]
+    assert [each.name for each in app.extension_registry.retention()] == [
+        "bulk_operations: operations",
+        "logs: entries",
+    ]
     assert _parts(app) == [("faulty", "retention")]
 
 
@@ -192,7 +195,7 @@ def test_registry_uses_the_first_of_two_definition_lists_with_the_same_name() ->
     class Second(Faulty):
         name = "second"
 
-    registry = ExtensionRegistry([Faulty(lists=[_list("items")]), Second(lists=[_list("items")])])
+    registry = make_registry([Faulty(lists=[_list("items")]), Second(lists=[_list("items")])])
     assert [each.extension.name for each in registry.definition_lists()] == ["faulty"]
     (failure,) = registry.failures
     assert (failure.extension, failure.part) == ("second", "definition lists")
@@ -209,13 +212,13 @@ def test_registry_names_an_extension_whose_module_exits(tmp_path: Path, monkeypa
     monkeypatch.syspath_prepend(tmp_path)
     entry_points = [EntryPoint("exiting", "exiting_extension:Extension", "tenuto.extensions")]
     monkeypatch.setattr("tenuto.extension_registry.find_entry_points", lambda: entry_points)
-    registry = ExtensionRegistry()
+    registry = make_registry()
     assert registry.extensions == ()
     assert [(failure.extension, failure.problem) for failure in registry.failures] == [("exiting", "SystemExit: 3")]
 
 
 def test_registry_names_an_extension_whose_method_exits() -> None:
-    registry = ExtensionRegistry([Faulty()])
+    registry = make_registry([Faulty()])
     assert registry.collect("retention", lambda extension: sys.exit("no licence")) == []
     (failure,) = registry.failures
     assert failure.problem == "SystemExit: no licence"

@@ -17,7 +17,14 @@ WAYS: dict[str, dict[str, set[str]]] = {
     "count_running_by_queue": {"tasks": {"tasks_held"}},
     "count_scheduled": {"tasks": {"tasks_to_come"}},
     "count_waiting": {"tasks": {"tasks_of_execution", "tasks_of_batch"}},
-    "count_open_dead_letters": {"dead_letters": {"dead_letters_open", "dead_letters_one_open", "dead_letters_by_age"}},
+    "count_open_dead_letters": {
+        "dead_letters": {
+            "dead_letters_open",
+            "dead_letters_one_open",
+            "dead_letters_by_age",
+            "dead_letters_open_by_name",
+        }
+    },
     "count_open_executions": {"executions": {"executions_active", "executions_one_active"}},
     "count_due_definitions": {"schedules": {"schedules_due"}, "manifests": {"manifests_due"}},
     "find_most_overdue_schedule": {"schedules": {"schedules_due"}},

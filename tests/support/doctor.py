@@ -11,13 +11,13 @@ from tenuto.clock import Clock
 from tenuto.diagnostics import doctor
 from tenuto.diagnostics.core_checks import Limits, Sleep, core_checks
 from tenuto.extension import DoctorCheck, Extension, ExtensionServices
-from tenuto.extension_registry import ExtensionRegistry
 from tenuto.jobs.registry import JobRegistry
 from tenuto.model.actors import Actor
 from tenuto.model.findings import Finding
 from tenuto.model.operation_context import OperationCaller
 from tenuto.postgres.database import Database
 from tenuto.settings import Settings
+from tests.support.extension_registries import make_registry
 
 
 async def examine(
@@ -53,5 +53,5 @@ async def examine(
             registry,
         )
 
-    registry = ExtensionRegistry(built_in=[CoreChecks()], create_services=create_services)
+    registry = make_registry(built_in=[CoreChecks()], create_services=create_services)
     return await doctor.examine(database, registry, report)

@@ -99,7 +99,7 @@ async def test_task_of_an_unknown_job_waits_and_reports_name_it(
         why = await app.why(task.id)
         assert [reason.code for reason in why.reasons] == ["unknown_job"]
         assert "no live worker of queue default knows job fresh (old)" in why.reasons[0].message
-        assert "tenuto worker --app" in why.reasons[0].message
+        assert "tenuto worker --app" in (why.reasons[0].command or "")
         (queue,) = await app.queues()
         assert (queue.queued_count, queue.unknown_jobs) == (1, ["fresh"])
         assert 'tenuto_unknown_job_tasks{kind="job",name="fresh",queue="default"} 1.0' in await app.status.metrics()

@@ -16,7 +16,6 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.errors import SchemaBehind, SchemaMismatch
-from tenuto.extension_registry import ExtensionRegistry
 from tenuto.postgres.database import Database
 from tenuto.processes import run_scheduler
 from tenuto.service import health_file
@@ -25,6 +24,7 @@ from tenuto.settings import load_settings
 from tests.lifecycle.test_task_cancellation import is_process_alive
 from tests.support import isolated_jobs
 from tests.support.errors import raises_code
+from tests.support.extension_registries import make_registry
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
@@ -300,7 +300,7 @@ async def test_service_waits_for_a_migration_and_rejects_a_changed_schema(tmp_pa
         raise SchemaMismatch("migration 0001 was changed", code="schema.migration.changed")
 
     with raises_code("schema.migration.changed"):
-        await run_scheduler(connect, load_settings(home=tmp_path), ExtensionRegistry())
+        await run_scheduler(connect, load_settings(home=tmp_path), make_registry())
     assert len(asked) == 2
 
 

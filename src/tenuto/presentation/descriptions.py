@@ -13,7 +13,7 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 from tenuto.errors import Invalid
-from tenuto.model.policies import policy_from_json
+from tenuto.model.policies import STEP_RETRY, policy_from_json
 from tenuto.model.schedules import changed_fields
 from tenuto.model.triggers import Trigger, trigger_from_fields
 from tenuto.model.triggers.zones import MICROSECOND
@@ -83,8 +83,9 @@ def describe_step(fields: Fields) -> str:
     policy = fields.get("policy") or {}
     if policy.get("timeout_seconds"):
         parts.append(f"timeout {format_duration(policy['timeout_seconds'])}")
-    if "max_attempts" in policy and fields.get("kind", "job") != "schedule":
-        parts.append(count_noun(policy["max_attempts"], "attempt"))
+    attempts = policy.get("max_attempts", STEP_RETRY.max_attempts)
+    if attempts != STEP_RETRY.max_attempts and fields.get("kind", "job") != "schedule":
+        parts.append(count_noun(attempts, "attempt"))
     if policy.get("on_lost", "retry") != "retry":
         parts.append(f"on lost: {policy['on_lost']}")
     if fields.get("queue", "default") != "default":

@@ -127,6 +127,8 @@ def _merge_defaults(options: TaskOptions, policy: TaskPolicy, derived: StepDefau
     )
 
 
+_APP_REMEDY = "name the app that registers it: --app module:object"
+
 Declared = Mapping[str, Collection[str]]
 """Keys that definition files declare, by list."""
 
@@ -185,7 +187,7 @@ def _in_step(step: Step, error: TenutoError) -> Invalid:
         f"step {step.name!r}: {error.message}",
         code=error.code,
         field=f"steps.{step.name}.{error.field}" if error.field else f"steps.{step.name}",
-        remedy=error.remedy or ("name the app that registers it: --app module:object" if is_unknown else None),
+        remedy=" Or ".join(filter(None, (error.remedy, is_unknown and _APP_REMEDY))) or None,
     )
 
 

@@ -1,0 +1,12 @@
+"""Extension registries for tests of Tenuto itself: without identity synchronisation, which is installed with it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tenuto.extension_registry import ExtensionRegistry
+
+
+def make_registry(*given: Any, **options: Any) -> ExtensionRegistry:
+    """Return a registry of the built-in, installed and given extensions."""
+    return ExtensionRegistry(*given, disabled=lambda: ("identity",), **options)
