@@ -285,6 +285,6 @@ async def test_batch_page_lists_items_of_a_state(service: ApiClient) -> None:
     address = f"/batches/{values['/batches/{id}'][0]}"
     await log_in(service)
     for query, count in (("", 2), ("?items=failed", 2), ("?items=all", 2), ("?items=completed", 0)):
-        items = (await get_page(service, address + query, **{"Tenuto-Parts": "items"})).text
+        items = (await get_page(service, address + query, 200, **{"Tenuto-Parts": "items"})).text
         assert items.count("data-key=") == count, query
     assert "request.invalid" in (await get_page(service, f"{address}?items=unknown", 422)).text
