@@ -295,7 +295,7 @@ def test_audit_log_and_api_keys_are_listed_verified_and_exported(
 
     asyncio.run(seal())
     code, _, said = run("audit", "verify")
-    assert (code, "3 of 3 entries verified, sealed with a key, checkpoint at 3" in said) == (0, True)
+    assert (code, "3 of 3 entries verified, sealed with the master key" in said) == (0, True)
     assert "3 entries exported to trail.jsonl" in run("audit", "export", "trail.jsonl")[2]
     out = run("audit", "export", "-")[1]
     assert out == (tmp_path / "trail.jsonl").read_text()

@@ -289,5 +289,5 @@ def test_extension_works_when_it_is_installed(url: str, tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     module, items, state, stock = done.stdout.splitlines()
     assert Path(module).is_relative_to(tmp_path / "site"), "the module is not that of the wheel"
-    assert json.loads(items) == {"items": [{"name": "bolt", "stock": 0, "level": 100}], "next": None}
+    assert json.loads(items) == {"items": [{"name": "bolt", "stock": 0, "level": 100}], "next": None, "searched": None}
     assert (state, stock) == ("completed", "150")
