@@ -7,6 +7,7 @@ the database counts outcomes, and the ledger compares both.
 from __future__ import annotations
 
 import asyncio
+import shutil
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,16 +25,19 @@ from examples.tour.view import Presenter
 from tenuto.cli.work.batches import BatchProgress
 from tenuto.cli.work.execution_view import ExecutionProgress
 from tenuto.clock import monotonic_seconds
+from tenuto.definitions.document_parser import parse_document
 from tenuto.errors import Unavailable
 from tenuto.ids import new_id
 from tenuto.model.actors import Actor
 from tenuto.operations.batches import BatchDetails
 from tenuto.operations.executions import ExecutionDetails
+from tenuto.operations.plans import read_declarations
 from tenuto.store.activities import ActivityDetails, OutcomeCounts, TaskRecord
 
 BATCH_SIZE, REPORT_COUNT, INVOICE_COUNT = 5000, 9, 300
 TIMEOUT_SECONDS = 300.0
 """A tour that takes longer, even on a busy machine, has failed."""
+_EXAMPLE = Path(__file__).resolve().parents[1] / "nightly_hr_sync"
 _POLL_SECONDS = 0.12
 _READING_SECONDS = 1.0
 _MAX_PROGRESS_OF_VICTIM = 0.6
@@ -88,17 +92,34 @@ class Tour:
         self._scene(
             1,
             "A schedule: six steps in four groups",
-            f"The schedule “{jobs.SCHEDULE}” runs now instead of at 02:00. The steps of a group run in parallel; the "
-            "next group starts when all of them have ended. The whole plan is in the database from the start.",
+            f"The schedule “{jobs.SCHEDULE}” runs now instead of at 02:00. It imports people from an HR file, decides "
+            "by rules, and writes accounts to two targets. The steps of a group run in parallel; the next group starts "
+            "when all of them have ended.",
         )
+        await self._apply_definitions()
         started = await self._app.schedules.run(jobs.SCHEDULE)
         assert started.execution_id is not None
         self._submitted_count += jobs.STEP_COUNT
         ended = await self._watch_execution(started.execution_id)
         await self._outcome(
-            f"All {jobs.STEP_COUNT} steps {ended.state} after {ended.duration_seconds:.1f} s. Each has a record with "
+            f"All {jobs.STEP_COUNT} steps {ended.state} after {ended.duration_seconds:.1f} s. "
+            f"{await self._count_identities()} people have an account in both targets. Each step has a record with "
             "initiator, input, output and duration."
         )
+
+    async def _apply_definitions(self) -> None:
+        """Write the HR file and apply the systems, rules and schedule of the example."""
+        files = self._home / "files"
+        files.mkdir(exist_ok=True)
+        shutil.copy(_EXAMPLE / "people.csv", files)
+        # An interrupted tour in a kept directory does not block the next one.
+        text = (_EXAMPLE / "nightly.yaml").read_text("utf-8").replace("overlap: skip", "overlap: allow")
+        declared = read_declarations([parse_document("nightly.yaml", text.encode())])
+        await self._app.plans.apply(await self._app.plans.plan(declared))
+
+    async def _count_identities(self) -> int:
+        found = await self._app.extensions.identity.identities()
+        return sum(each.systems == ["AD", "HR", "LDAP"] for each in found)
 
     async def _watch_execution(self, id: UUID) -> ExecutionDetails:
         async def ended() -> ExecutionDetails | None:
