@@ -7,14 +7,19 @@ An action is the work of one process at one time. It can be repeated with the sa
 from __future__ import annotations
 
 from tests.races.scenarios.access import ACCESS
+from tests.races.scenarios.bulk_operations import BULK_OPERATIONS
 from tests.races.scenarios.executions import EXECUTIONS
 from tests.races.scenarios.manifests import MANIFESTS
+from tests.races.scenarios.observability import LIVE_LOGS, ROLLUPS
 from tests.races.scenarios.scenario import Action
 from tests.races.scenarios.tasks import TASKS, WORKERS
 
 SCENARIOS: dict[str, tuple[Action, ...]] = {
     "tasks": TASKS,
     "workers": WORKERS,
+    "bulk_operations": BULK_OPERATIONS,
+    "live_logs": LIVE_LOGS,
+    "rollups": ROLLUPS,
     **dict.fromkeys(("schedules", "executions"), EXECUTIONS),
     **dict.fromkeys(("manifests", "batches", "dead_letters", "step_checkpoints"), MANIFESTS),
     **dict.fromkeys(

@@ -19,7 +19,9 @@ from tenuto.store import batches, manifests, step_checkpoints
 from tenuto.store import dead_letters as dead_letter_rows
 from tenuto.store import tasks as store
 from tests.races.execution_actions import fail_permanently
+from tests.races.scenarios.executions import fail_all
 from tests.races.scenarios.scenario import LATER, Action, Preparation, Scenario, run_sql
+from tests.races.scenarios.tasks import claim_tasks
 from tests.races.task_actions import ACTOR, LEASE, complete, fail
 
 
@@ -109,6 +111,15 @@ async def acknowledge_dead_letters(db: Database, scenario: Scenario) -> None:
     await dead_letters.acknowledge_dead_letters(db, [row["id"] for row in rows], db.clock.now(), ACTOR, note=None)
 
 
+async def enqueue_without_manifest(db: Database, scenario: Scenario) -> None:
+    await store.enqueue_tasks(db, [scenario.task("rejected"), scenario.task("rejected again")])
+
+
+async def retry_dead_letter_of_task(db: Database, scenario: Scenario) -> None:
+    id = await scenario.db.fetch_value("SELECT id FROM tenuto.dead_letters WHERE task_id = $1", scenario.id("rejected"))
+    await dead_letters.retry_dead_letters(db, [id], db.clock.now(), ACTOR, task_id=scenario.id("corrected"))
+
+
 async def cancel_batch(db: Database, scenario: Scenario) -> None:
     await bulk.cancel_batch(db, scenario.ids["batch"], db.clock.now(), ACTOR)
 
@@ -140,6 +151,7 @@ MANIFESTS: tuple[Action, ...] = (
     declare_manifest("from newer code"), change_group, MAKE_MANIFEST_DUE, poll_manifests, Preparation(claim_items),
     finish_run, record_item_success, submit_batch, Preparation(claim_items), record_checkpoints, pause_batch,
     retry_item, resume_batch, fail_item, retry_dead_letter, Preparation(fail_other_item), acknowledge_dead_letters,
-    Preparation(claim_items), cancel_batch, Preparation(finish_remaining_tasks), delete_old_batches,
-    delete_manifest,
+    Preparation(claim_items), cancel_batch, Preparation(finish_remaining_tasks),
+    Preparation(enqueue_without_manifest), Preparation(claim_tasks), fail_all, retry_dead_letter_of_task,
+    acknowledge_dead_letters, delete_old_batches, delete_manifest,
 )  # fmt: skip

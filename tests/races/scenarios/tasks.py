@@ -10,12 +10,13 @@ from tenuto.ids import new_id
 from tenuto.lifecycle import task_cancellation
 from tenuto.lifecycle.completion import finish
 from tenuto.maintenance.recovery import recover_lost_tasks, recover_tasks_of_worker
+from tenuto.model.known_handlers import KnownHandlers
 from tenuto.model.tasks import Deferral, Outcome, OutcomeStatus, Settlement, Task, settle
 from tenuto.postgres.database import Connection, Database
 from tenuto.store import tasks as store
 from tenuto.store import workers
 from tenuto.store.tasks import QUEUE_START
-from tenuto.store.workers import ProcessRegistration
+from tenuto.store.workers import Declarations, ProcessRegistration
 from tests.races.scenarios.scenario import LATER, Action, Preparation, Scenario, in_transaction, run_sql
 from tests.races.task_actions import ACTOR, LEASE, claim, complete, fail
 
@@ -145,6 +146,20 @@ async def replace_silent_process(db: Database, scenario: Scenario) -> None:
         await workers.register_process(db, registration, holds_name_lock=True, reserved_for=timedelta())
 
 
+async def record_declarations_and_handlers(db: Database, scenario: Scenario) -> None:
+    id = scenario.id("a second life")
+    await workers.record_declarations(db, id, Declarations(["Nightly"], ["bake"]))
+    await workers.update_handlers(db, id, KnownHandlers({"touch": "2"}, {}))
+
+
+async def drain_worker(connection: Connection, scenario: Scenario) -> None:
+    await workers.drain_worker(connection, "ann", by="tester", reason="an upgrade")
+
+
+async def resume_worker(connection: Connection, scenario: Scenario) -> None:
+    await workers.resume_worker(connection, "ann")
+
+
 async def heartbeat_and_leave(db: Database, scenario: Scenario) -> None:
     id = scenario.id("a second life")
     await workers.record_heartbeat(db, id)
@@ -177,6 +192,7 @@ TASKS: tuple[Action, ...] = (
     Preparation(claim_tasks), recover_own,
 )  # fmt: skip
 WORKERS: tuple[Action, ...] = (
-    register, replace_silent_process, heartbeat_and_leave, limit_and_pause_queue, in_transaction(count_repair),
+    register, replace_silent_process, record_declarations_and_handlers, in_transaction(drain_worker),
+    in_transaction(resume_worker), heartbeat_and_leave, limit_and_pause_queue, in_transaction(count_repair),
     MAKE_PROCESSES_SILENT, end_silent_processes,
 )  # fmt: skip

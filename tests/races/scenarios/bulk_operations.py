@@ -1,0 +1,75 @@
+"""Actions on bulk operations: one of each kind of selection, skipped items, and an operation that is aborted."""
+
+from __future__ import annotations
+
+from tenuto.model.bulk_operations import BulkKind
+from tenuto.model.operation_context import OperationCaller
+from tenuto.operations.bulk_operations import BulkOperations
+from tenuto.operations.bulk_processor import process_chunk
+from tenuto.postgres.database import Database
+from tenuto.settings import load_settings
+from tenuto.store import bulk_operations
+from tenuto.store import one_shots as shots
+from tenuto.store import tasks as store
+from tests.races.scenarios.executions import create_schedule, fail_all, run_manually
+from tests.races.scenarios.scenario import LATER, Action, Preparation, Scenario
+from tests.races.scenarios.tasks import claim_tasks
+from tests.races.task_actions import ACTOR
+
+CHUNK_SIZE = 2
+"""Smaller than the number of tasks, so that an operation has several chunks."""
+
+
+def _operations(db: Database) -> BulkOperations:
+    async def open_database() -> Database:
+        return db
+
+    return BulkOperations(open_database, OperationCaller(lambda: ACTOR, is_audited=True), load_settings)
+
+
+def create_operation(kind: BulkKind, request: str = "") -> Action:
+    """Return an action that creates a bulk operation on all objects; its repetition is the same request."""
+
+    async def action(db: Database, scenario: Scenario) -> None:
+        await _operations(db).create(kind, reason="tested", request_id=scenario.id(f"{kind} {request}"))
+
+    return action
+
+
+async def process_chunks(db: Database, scenario: Scenario) -> None:
+    while await process_chunk(db, CHUNK_SIZE):
+        pass
+
+
+async def abort_operation(db: Database, scenario: Scenario) -> None:
+    await _operations(db).abort(scenario.id(f"{BulkKind.TASK_CANCEL} to abort"))
+
+
+async def delete_old_operations(db: Database, scenario: Scenario) -> None:
+    await bulk_operations.delete_old_operations(db, db.clock.now() + LATER, 100)
+
+
+async def enqueue_failing_tasks(db: Database, scenario: Scenario) -> None:
+    await store.enqueue_tasks(db, [scenario.task(f"failing {number}") for number in range(3)])
+
+
+async def enqueue_tasks(db: Database, scenario: Scenario) -> None:
+    await store.enqueue_tasks(db, [scenario.task(f"queued {number}") for number in range(3)])
+
+
+async def create_one_shot(db: Database, scenario: Scenario) -> None:
+    await shots.create_one_shot(db, scenario.task("one-shot", origin="once"))
+
+
+BULK_OPERATIONS: tuple[Action, ...] = (
+    Preparation(enqueue_failing_tasks), Preparation(claim_tasks), Preparation(fail_all),
+    create_operation(BulkKind.DEAD_LETTER_ACKNOWLEDGE), process_chunks, delete_old_operations,
+    Preparation(create_schedule), Preparation(run_manually),
+    create_operation(BulkKind.EXECUTION_PAUSE), process_chunks,
+    create_operation(BulkKind.EXECUTION_CANCEL), process_chunks,
+    create_operation(BulkKind.SCHEDULE_DISABLE), process_chunks,
+    create_operation(BulkKind.SCHEDULE_DISABLE, "skipped"), process_chunks,
+    Preparation(create_one_shot), create_operation(BulkKind.ONE_SHOT_CANCEL), process_chunks,
+    Preparation(enqueue_tasks), create_operation(BulkKind.TASK_CANCEL, "to abort"), abort_operation,
+    create_operation(BulkKind.TASK_CANCEL), process_chunks,
+)  # fmt: skip

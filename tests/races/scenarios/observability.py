@@ -1,0 +1,58 @@
+"""Actions on activity rollups and live logs."""
+
+from __future__ import annotations
+
+from tenuto.maintenance.activity_rollups import add_ended_activities
+from tenuto.model.rollups import BUCKET_RETENTION
+from tenuto.postgres.database import Database
+from tenuto.store import live_logs, rollups
+from tests.races.scenarios.executions import finish_all
+from tests.races.scenarios.scenario import LATER, Action, Preparation, Scenario, run_sql
+from tests.races.scenarios.tasks import claim_tasks, enqueue
+
+
+async def add_to_rollups(db: Database, scenario: Scenario) -> None:
+    await add_ended_activities(db, db.clock.now())
+
+
+async def delete_old_rollups(db: Database, scenario: Scenario) -> None:
+    cutoff = db.clock.now() + LATER
+    await rollups.expire_rollups(db, min(BUCKET_RETENTION), cutoff, 100)
+
+
+async def watch_log(db: Database, scenario: Scenario) -> None:
+    await live_logs.watch(db, [scenario.id("watched"), scenario.id("left by a lost worker")])
+
+
+async def append_texts(db: Database, scenario: Scenario) -> None:
+    watched, left = scenario.id("watched"), scenario.id("left by a lost worker")
+    await live_logs.append_texts(db, [(watched, 0, "one"), (watched, 3, "two"), (left, 0, "old"), (left, 3, "new")])
+
+
+async def trim_texts(db: Database, scenario: Scenario) -> None:
+    await live_logs.trim_texts(db, [(scenario.id("watched"), 3)])
+
+
+async def remove_live_log(db: Database, scenario: Scenario) -> None:
+    await live_logs.remove_live_logs(db, [scenario.id("watched")])
+
+
+async def remove_abandoned(db: Database, scenario: Scenario) -> None:
+    await live_logs.remove_abandoned(db)
+
+
+EXPIRE_WATCHES = run_sql("UPDATE tenuto.log_watches SET watched_until = now() - interval '1 hour'")
+AGE_TEXTS = run_sql("UPDATE tenuto.live_logs SET written_at = now() - interval '1 hour' WHERE text = 'old'")
+
+ROLLUPS: tuple[Action, ...] = (
+    Preparation(enqueue), Preparation(claim_tasks), Preparation(finish_all), add_to_rollups, delete_old_rollups,
+)  # fmt: skip
+LIVE_LOGS: tuple[Action, ...] = (
+    watch_log,
+    append_texts,
+    trim_texts,
+    remove_live_log,
+    EXPIRE_WATCHES,
+    AGE_TEXTS,
+    remove_abandoned,
+)
