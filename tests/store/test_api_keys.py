@@ -341,6 +341,46 @@ async def test_rotated_key_keeps_name_and_role_and_the_old_one_ends(app: Tenuto,
         await app.api_keys.rotate(before.prefix)
 
 
+async def test_key_that_is_revoked_while_it_is_rotated_is_not_replaced(app: Tenuto, db: Database) -> None:
+    made, _ = await app.api_keys.create("deploy", Role.EDITOR)
+    async with db.connection() as connection:
+        async with connection.transaction():
+            assert await api_keys.revoke_key(connection, made.id, "the other")
+            rotation = asyncio.create_task(app.api_keys.rotate("deploy"))
+            await eventually(lambda: has_lock_waiter(db))
+        with raises_code("api_key.inactive", Conflict):
+            await rotation
+    [key] = await app.api_keys.list()
+    assert key.revoked_by == "the other"
+
+
+async def test_key_is_not_revoked_if_the_prefix_of_its_replacement_exists(app: Tenuto, db: Database) -> None:
+    made, text = await app.api_keys.create("deploy", Role.EDITOR)
+    new = api_keys.NewKey(UUID(int=8), "deploy", made.prefix, b"d" * 32, Role.EDITOR, "eve")
+    with pytest.raises(api_keys.PrefixInUse):
+        await db.transaction(lambda connection: api_keys.replace_key(connection, made.id, new))
+    assert await app.api_keys.authenticate(text) is not None
+
+
+async def test_replacement_of_a_key_that_runs_again_after_its_commit_returns_the_new_key(
+    app: Tenuto, db: Database
+) -> None:
+    made, _ = await app.api_keys.create("deploy", Role.EDITOR)
+    new = api_keys.NewKey(UUID(int=8), "deploy", "abcdefgh", b"d" * 32, Role.EDITOR, "eve")
+    for _ in range(2):
+        replaced = await db.transaction(lambda connection: api_keys.replace_key(connection, made.id, new))
+        assert replaced is not None
+        assert (replaced.id, replaced.revoked_at) == (new.id, None)
+
+
+async def has_lock_waiter(db: Database) -> bool:
+    return bool(
+        await db.fetch_value(
+            "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+        )
+    )
+
+
 async def test_rotated_admin_key_is_written_to_the_key_file(app: Tenuto, tmp_path: Path) -> None:
     created = await app.api_keys.create_initial_key(tmp_path / "keys")
     assert created is not None

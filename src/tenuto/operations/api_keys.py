@@ -8,6 +8,7 @@ at most that long.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import hmac
 import os
@@ -156,25 +157,22 @@ class ApiKeys(OperationGroup):
         """
         found = await self.get(name_or_prefix)
         if found.revoked_at is not None or found.expired:
-            raise Conflict(
-                f"the API key {found.name} ({found.prefix}) is {'expired' if found.revoked_at is None else 'revoked'}",
-                code="api_key.inactive",
-                field="key",
-                remedy="create a new one with `tenuto key add`",
-            )
+            raise _inactive_key_error(found, "expired" if found.revoked_at is None else "revoked")
         operation = await self._begin("key.rotate", target=found.name, before={"prefix": found.prefix})
         by = operation.actor.name
 
-        async def replace(connection: Connection, new: api_keys.NewKey) -> ApiKeyRecord | None:
-            await api_keys.revoke_key(connection, found.id, by)
-            return await api_keys.insert_key(connection, new)
+        async def replace(connection: Connection, new: api_keys.NewKey) -> ApiKeyRecord:
+            made = await api_keys.replace_key(connection, found.id, new)
+            if made is None:
+                raise _inactive_key_error(found, "revoked")
+            return made
 
         while True:
             text = _generate_key()
             new = _key_row(text, found.name, Role.from_key(found.role), by, found.expires_at)
             operation.entry.after = _audit_values(new)
-            made = await operation.database.transaction(partial(replace, new=new))
-            if made is not None:
+            with contextlib.suppress(api_keys.PrefixInUse):
+                made = await operation.database.transaction(partial(replace, new=new))
                 self._keys.clear()
                 self._sessions.clear()
                 return made, text
@@ -413,6 +411,15 @@ class _LookupCache(Generic[T]):
 def _generate_key() -> str:
     prefix = "".join(secrets.choice(_PREFIX_CHARACTERS) for _ in range(8))
     return f"tnt_{prefix}_{secrets.token_urlsafe(32)}"
+
+
+def _inactive_key_error(key: ApiKeyRecord, state: str) -> Conflict:
+    return Conflict(
+        f"the API key {key.name} ({key.prefix}) is {state}",
+        code="api_key.inactive",
+        field="key",
+        remedy="create a new one with `tenuto key add`",
+    )
 
 
 def _key_row(text: str, name: str, role: Role, by: str, expires_at: datetime | None) -> api_keys.NewKey:

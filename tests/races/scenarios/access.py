@@ -53,8 +53,13 @@ async def open_session(connection: Connection, scenario: Scenario) -> None:
     await api_keys.open_session(connection, scenario.id("session"), scenario.id("key"), b"s" * 32, LEASE)
 
 
+async def rotate_key(connection: Connection, scenario: Scenario) -> None:
+    new = NewKey(scenario.id("rotated key"), "robot", "ijklmnop", b"r" * 32, Role.from_key("admin"), "tester")
+    await api_keys.replace_key(connection, scenario.id("key"), new)
+
+
 async def revoke_key(connection: Connection, scenario: Scenario) -> None:
-    await api_keys.revoke_key(connection, scenario.id("key"), "tester")
+    await api_keys.revoke_key(connection, scenario.id("rotated key"), "tester")
 
 
 async def delete_sessions(db: Database, scenario: Scenario) -> None:
@@ -124,7 +129,8 @@ async def delete_old_rows(db: Database, scenario: Scenario) -> None:
 
 ACCESS: tuple[Action, ...] = (
     in_transaction(create_key), in_transaction(create_login_link), use_and_end_session, in_transaction(open_session),
-    in_transaction(revoke_key), delete_sessions, in_transaction(set_secret), in_transaction(rotate_secret),
-    delete_secret, create_one_shots, change_with_audit_entry, store_response, cancel_one_shot, Preparation(claim_one),
-    cancel_all_one_shots, seal_audit_entries, append_log_entry, delete_old_rows,
+    in_transaction(rotate_key), in_transaction(revoke_key), delete_sessions, in_transaction(set_secret),
+    in_transaction(rotate_secret), delete_secret, create_one_shots, change_with_audit_entry, store_response,
+    cancel_one_shot, Preparation(claim_one), cancel_all_one_shots, seal_audit_entries, append_log_entry,
+    delete_old_rows,
 )  # fmt: skip

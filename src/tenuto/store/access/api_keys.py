@@ -37,6 +37,10 @@ class ApiKeyRecord:
     revoked_by: str | None
 
 
+class PrefixInUse(Exception):
+    """The prefix of a new key exists; the caller must choose another."""
+
+
 _KEYS = RowMapper(ApiKeyRecord, SQL.load_key, SQL.list_keys, SQL.find_keys)
 
 
@@ -135,6 +139,20 @@ async def revoke_key(connection: Connection, id: UUID, by: str) -> bool:
     if ended is not None:
         await connection.execute(SQL.end_sessions_of_key, id)
     return ended is not None
+
+
+async def replace_key(connection: Connection, old_id: UUID, new: NewKey) -> ApiKeyRecord | None:
+    """Revoke a key and insert another with its name; return None, without a change, if the key is no longer active.
+
+    Raises `PrefixInUse` if the prefix exists: the transaction must end without the revocation.
+    """
+    if not await revoke_key(connection, old_id, new.by):  # guard: api_keys.revoked_key_is_not_replaced
+        # The new key exists if the acknowledgement of this transaction was lost and it runs again.
+        return _KEYS.optional(await connection.fetchrow(SQL.load_key, new.id))
+    stored = await insert_key(connection, new)
+    if stored is None:
+        raise PrefixInUse
+    return stored
 
 
 async def lock_active_admin_keys(connection: Connection) -> set[UUID]:
