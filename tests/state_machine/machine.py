@@ -235,7 +235,8 @@ class Machine(TaskRules):
 
     @invariant()
     def tables_match_model(self) -> None:
-        assert differences(self.actions.snapshot(), self.world, self.schedule_models) == []
+        found = differences(self.actions.snapshot(), self.world, self.schedule_models)
+        assert found == [], found[:5]
         self.world.now += timedelta(milliseconds=1)  # two requests at the same instant count as one repeated request
 
     def teardown(self) -> None:

@@ -209,7 +209,7 @@ class World:
         work = self.tasks.pop(id)
         failed = status == "failed" and reason != "lost"
         self._record(work, status, reason, final=True, failed=failed, lost=reason == "lost")
-        if work.batch is not None and status == "failed":
+        if work.execution is None and status == "failed":
             self.dead_letters += 1
         if work.execution is not None and work.group is not None:
             if status not in ("completed", "completed_with_warning"):
