@@ -95,7 +95,7 @@ def _problems(registry: ExtensionRegistry) -> dict[str, str]:
 
 @pytest.mark.parametrize("method", ["start", "stop"])
 async def test_hanging_service_does_not_stop_the_process(method: str) -> None:
-    registry = make_registry([Hanging()], create_services=lambda _: None, timeout_seconds=0.05)  # type: ignore[arg-type, return-value]
+    registry = make_registry([Hanging()], create_services=lambda _: None, timeout_seconds=0.05)
     (service,) = registry.background_services(ProcessRole.WORKER)
     async with asyncio.timeout(TEST_TIMEOUT_SECONDS):
         await getattr(service, method)()

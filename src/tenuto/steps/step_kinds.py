@@ -181,13 +181,17 @@ def _located(step: Step) -> Iterator[None]:
         ) from error
 
 
+def _join_remedies(first: str | None, second: str) -> str:
+    return second if first is None else f"{first} Or {second}"
+
+
 def _in_step(step: Step, error: TenutoError) -> Invalid:
     is_unknown = isinstance(error, UnknownJob)
     return Invalid(
         f"step {step.name!r}: {error.message}",
         code=error.code,
         field=f"steps.{step.name}.{error.field}" if error.field else f"steps.{step.name}",
-        remedy=" Or ".join(filter(None, (error.remedy, is_unknown and _APP_REMEDY))) or None,
+        remedy=_join_remedies(error.remedy, _APP_REMEDY) if is_unknown else error.remedy,
     )
 
 

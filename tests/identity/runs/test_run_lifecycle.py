@@ -12,9 +12,11 @@ from typing import Any
 import asyncpg
 import pytest
 
+from tenuto.jobs.context import current_context
 from tenuto_identity.runs import lifecycle, sync_decisions, sync_run
 from tenuto_identity.runs.lifecycle import Run
 from tests.identity.site import ADA, Site, open_site
+from tests.support.known_values import known
 from tests.support.waiting import eventually
 
 
@@ -27,7 +29,7 @@ async def test_cancelled_run_finishes_its_page_and_stores_no_watermark(
 ) -> None:
     await site.apply(site.definitions(page_size=2))
     site.ad.put_many("user", [(f"u{n:02}", {"cn": f"U{n}"}) for n in range(20)], address="cn=x,dc=ad,dc=test")
-    reached, may_continue = asyncio.Event(), asyncio.Event()
+    reached = asyncio.Event()
     loop = asyncio.get_running_loop()
     pages = 0
 
@@ -36,13 +38,12 @@ async def test_cancelled_run_finishes_its_page_and_stores_no_watermark(
         pages += point == "import_page_written"
         if pages == 4 and point == "import_page_written":
             loop.call_soon_threadsafe(reached.set)
-            asyncio.run_coroutine_threadsafe(may_continue.wait(), loop).result(30)
+            known(current_context.get()).wait(30)  # until the request to stop has arrived
 
     monkeypatch.setattr(Run, "observe", staticmethod(observe))
     execution = await site.fire("AD", "Full Import")
     await asyncio.wait_for(reached.wait(), 30)
     await site.app.executions.cancel(execution)
-    may_continue.set()
     done = await site.finish(execution)
     assert done.state == "cancelled"
     assert await site.count("connector_objects") == 8, "the fourth page is committed, the fifth never begins"
