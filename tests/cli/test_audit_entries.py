@@ -293,6 +293,9 @@ def test_audit_log_and_api_keys_are_listed_verified_and_exported(
         async with Tenuto(url, home=tmp_path / "home") as app:
             await AuditSealer(await app.open(), app.settings).run_cycle()
 
+    asyncio.run(age_entries(url, tmp_path / "home"))
+    code, _, said = run("audit", "verify")
+    assert (code, "not sealed yet" in said, "altered" in said) == (6, True, False)
     asyncio.run(seal())
     code, _, said = run("audit", "verify")
     assert (code, "3 of 3 entries verified, sealed with the master key" in said) == (0, True)
@@ -311,6 +314,13 @@ def test_audit_log_and_api_keys_are_listed_verified_and_exported(
     assert (code, "changed" in output, "was altered" in message) == (1, True, True)
     found = tenuto("audit", "verify", code=1)
     assert [(fault["kind"], fault["position"]) for fault in found["faults"]] == [("changed", 2)]
+
+
+async def age_entries(url: str, home: Path) -> None:
+    """Move the entries so far into the past that a scheduler should have sealed them."""
+    async with Tenuto(url, home=home) as app, (await app.open()).connection() as connection:
+        await connection.execute("SET session_replication_role = replica")
+        await connection.execute("UPDATE tenuto.audit SET at = at - interval '1 hour'")
 
 
 def test_login_link_has_the_address_of_the_web_service(

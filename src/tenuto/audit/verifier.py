@@ -64,6 +64,11 @@ class Verification:
         """Whether links could not be verified because their keys are missing, and nothing else is wrong."""
         return bool(self.faults) and not self.has_more_faults and {each.kind for each in self.faults} == {"unknown_key"}
 
+    @property
+    def lacks_seals_only(self) -> bool:
+        """Whether all faults are entries that no scheduler has sealed yet: there is no sign of tampering."""
+        return bool(self.faults) and not self.has_more_faults and {each.kind for each in self.faults} == {"unsealed"}
+
     def add_faults(self, faults: Iterator[Fault] | Sequence[Fault]) -> None:
         for fault in faults:
             if len(self.faults) >= _MAX_FAULTS:

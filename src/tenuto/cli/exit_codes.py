@@ -21,7 +21,7 @@ NOT_FOUND = 3
 NOT_ALLOWED = 4
 WARNINGS = 5
 """Only `tenuto doctor`: there are warnings, and no problem."""
-KEY_MISSING = 6
+UNVERIFIED = 6
 """Only `tenuto audit verify`: entries could not be checked, and there is no sign of tampering."""
 CONFLICT = 7
 DATABASE = 8
@@ -34,7 +34,7 @@ MEANINGS = {
     NOT_FOUND: "the object does not exist",
     NOT_ALLOWED: "permission denied",
     WARNINGS: "warnings, but no problem (`doctor`)",
-    KEY_MISSING: "entries could not be checked, because a key is missing (`audit verify`)",
+    UNVERIFIED: "entries could not be checked: a key is missing, or they are not sealed yet (`audit verify`)",
     CONFLICT: "the current state does not allow the operation",
     DATABASE: "the database cannot be reached or used",
     INTERRUPTED: "interrupted with Ctrl-C",

@@ -448,7 +448,7 @@ WORKERS = ResourceView(
         Column("queues", "queues", "list", under="name", flexible=True),
         Column("last seen", "silent_seconds", "duration", text=lambda worker, _: _last_seen(worker)),
         Column("started", "started_at", "age", under="last seen", label="started {}"),
-        Column("host", "host", under="service"),
+        Column("host", "host", text=lambda worker, _: worker.host.partition("#")[0], under="service"),
         Column("pid", "pid", "number", under="state", label="pid {}"),
         Column("version", "version", drop=1),
     ),

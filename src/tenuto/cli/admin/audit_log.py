@@ -48,7 +48,8 @@ async def verify_audit_log(
 
     The seal of each entry covers the entry before it and is made with the master key. Without a master key, a
     completely rewritten log is detected only by the checkpoints outside the database (audit.heads in the home folder).
-    Exit code 1 if the log was altered, 6 if entries could not be checked because their key is missing.
+    Exit code 1 if the log was altered, 6 if entries could not be checked: their key is missing, or no scheduler has
+    sealed them yet.
     """
     result = await session.app.audit.verify(newest=newest)
     if session.as_json:
@@ -62,11 +63,17 @@ async def verify_audit_log(
                 f"part of the audit log could not be checked, because its key is missing: {_extent(result)}",
                 "there is no sign of tampering; add the missing key to TENUTO_MASTER_KEY_FILE or restore audit.keys",
             )
-            return exit_codes.KEY_MISSING
+            return exit_codes.UNVERIFIED
+        if result.lacks_seals_only:
+            session.print_message(
+                f"some entries of the audit log are not sealed yet: {_extent(result)}",
+                "there is no sign of tampering; a scheduler seals entries: start one, and verify again",
+            )
+            return exit_codes.UNVERIFIED
         more = " (more faults are not shown)" if result.has_more_faults else ""
         session.print_message(f"the audit log was altered{more}: {_extent(result)}")
-    if result.lacks_keys_only:
-        return exit_codes.KEY_MISSING
+    if result.lacks_keys_only or result.lacks_seals_only:
+        return exit_codes.UNVERIFIED
     return exit_codes.OK if result.is_sound else exit_codes.FAILED
 
 

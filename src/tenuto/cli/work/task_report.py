@@ -52,6 +52,7 @@ def reason_lines(why: Diagnosis, now: datetime) -> list[RenderableType]:
 
 _ID_NOUNS = {
     "no_worker": "worker",
+    "unknown_job": "worker",
     "slots_busy": "worker",
     "no_scheduler": "scheduler",
     "waits_for_execution": "execution",
