@@ -45,7 +45,9 @@ EXPIRE_WATCHES = run_sql("UPDATE tenuto.log_watches SET watched_until = now() - 
 AGE_TEXTS = run_sql("UPDATE tenuto.live_logs SET written_at = now() - interval '1 hour' WHERE text = 'old'")
 
 ROLLUPS: tuple[Action, ...] = (
-    Preparation(enqueue), Preparation(claim_tasks), Preparation(finish_all), add_to_rollups, delete_old_rollups,
+    # First: the server may have made so many transactions that the rollups need several steps to reach the present.
+    add_to_rollups, Preparation(enqueue), Preparation(claim_tasks), Preparation(finish_all), add_to_rollups,
+    delete_old_rollups,
 )  # fmt: skip
 LIVE_LOGS: tuple[Action, ...] = (
     watch_log,

