@@ -45,7 +45,7 @@ DELETE FROM tenuto.live_logs
 WHERE activity_id = ANY ($1::uuid[]);
 
 -- name: remove_abandoned
--- Delete expired watches, and texts that nobody watches whose worker did not delete them.
+-- Delete expired watches, and texts without a watch whose worker did not delete them.
 WITH expired AS (
     DELETE FROM tenuto.log_watches
     WHERE watched_until < clock_timestamp() - $1::interval

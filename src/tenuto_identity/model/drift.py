@@ -1,4 +1,4 @@
-"""Drift: differences between desired and imported values that nobody asked for."""
+"""Drift: differences between desired and imported values that no pending export explains."""
 
 from __future__ import annotations
 

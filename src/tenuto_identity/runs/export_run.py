@@ -112,7 +112,7 @@ class ExportRun:
         await exports.release_uncertain_exports(connection, self._system.number, self._run.id)
 
     async def _check_deletes(self) -> bool:
-        """Evaluate the guard on deletes; return whether it holds those that nobody approved."""
+        """Evaluate the guard on deletes; return whether it holds those that are not approved."""
         now = self._run.now()
         counts = await self._run.read(exports.count_exports, self._system.number, now)
         waiting = (ExportState.PENDING, ExportState.UNCONFIRMED)
