@@ -10,12 +10,13 @@ from tenuto.clock import SystemClock
 from tenuto.jobs.redaction import Redactor
 from tenuto.logs import ATTEMPT_ATTRIBUTE
 from tenuto.model import validation
-from tenuto.model.tasks import Task
+from tenuto.model.work.tasks import Task
 
 MAX_LOG_CHARACTERS = 256 * 1024
 _MAX_LINE_CHARACTERS = 8 * 1024
 _MAX_LIVE_LINES = 10_000
 _EMPTY: deque[str] = deque(maxlen=0)
+_NO_LINES: dict[int, str] = {}
 
 _clock = SystemClock()
 _logger = logging.getLogger("tenuto.job")
@@ -25,7 +26,8 @@ class AttemptLog:
     """The log of one attempt: calls of `debug`, `info`, `warning`, `error`, and captured output."""
 
     __slots__ = (
-        "_cut_characters", "_cut_count", "_head", "_live", "_partial_line", "_size", "_tail", "_task", "redactor",
+        "_cut_characters", "_cut_count", "_head", "_live", "_partial_line", "_sent_at_start", "_size", "_tail", "_task",
+        "redactor",
     )  # fmt: skip
 
     def __init__(self, task: Task) -> None:
@@ -36,6 +38,8 @@ class AttemptLog:
         self._cut_count = self._cut_characters = 0
         self._live: deque[str] | None = None
         """New lines for the watchdog, which sends them to clients that watch the log."""
+        self._sent_at_start = _NO_LINES
+        """The lines that `start_live` returned, by identity."""
         self._partial_line = ""
         self.redactor: Redactor | None = None
         """Redacts secret values in every line, if the attempt has any."""
@@ -116,23 +120,29 @@ class AttemptLog:
         of characters before them. The watchdog calls it on its own thread.
 
         There is no lock: an interruption of the code could leave it locked. A line that is added meanwhile may be both
-        among the returned lines and the new ones; it is the same object, and removed from the former.
+        among the returned lines and the new ones, at once or when its thread continues. It is the same object, and is
+        therefore removed from one of them.
         """
         self._live = live = deque[str](maxlen=_MAX_LIVE_LINES)
         lines = [*self._tail] if self._cut_count else [*(self._head or ()), *self._tail]
         before = sum(map(len, self._head or ())) + self._cut_characters if self._cut_count else 0
         new = {id(line) for line in [*live]}
-        return before, [line for line in lines if id(line) not in new]
+        lines = [line for line in lines if id(line) not in new]
+        self._sent_at_start = {id(line): line for line in lines}
+        return before, lines
 
     def take_live_lines(self) -> list[str]:
         """Return the lines that were added since the previous call."""
         lines: list[str] = []
         while self._live:
-            lines.append(self._live.popleft())
+            line = self._live.popleft()
+            if self._sent_at_start.pop(id(line), None) is None:
+                lines.append(line)
         return lines
 
     def stop_live(self) -> None:
         self._live = None
+        self._sent_at_start = _NO_LINES
 
     def text(self) -> str | None:
         """Return the whole log, or None if it is empty."""

@@ -13,8 +13,8 @@ from enum import Enum, auto
 
 from tenuto.clock import monotonic_seconds
 from tenuto.jobs.context import Context
-from tenuto.model.actors import Actor
-from tenuto.model.tasks import Task
+from tenuto.model.access.actors import Actor
+from tenuto.model.work.tasks import Task
 
 _stop_lock = threading.Lock()
 

@@ -319,6 +319,7 @@ def _unwrap_function(step: Any) -> Callable[..., Any]:
                 f"job {step.name} is isolated and cannot be a step of a chain",
                 code="chain.step.isolated",
                 field="chain",
+                remedy="remove the isolation of the job, or enqueue it separately",
             )
         step = step.function
     if not (inspect.isfunction(step) or inspect.ismethod(step)):

@@ -26,7 +26,7 @@ from tenuto.jobs.context import Context, PermanentFailure, current_context
 from tenuto.jobs.outcomes import error_to_json, reject_unfinished_result, retry_delay, unprintable_error_json
 from tenuto.jobs.output_capture import OutputCapture
 from tenuto.jobs.registry import Job
-from tenuto.model.tasks import OutcomeReason, Task
+from tenuto.model.work.tasks import OutcomeReason, Task
 
 _PR_SET_PDEATHSIG = 1
 

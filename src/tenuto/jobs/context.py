@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 from uuid import UUID
 
 from tenuto.errors import EngineError, Invalid, TenutoError
@@ -21,8 +21,8 @@ from tenuto.jobs.attempt_log import AttemptLog, to_text
 from tenuto.jobs.redaction import MIN_LENGTH, Redactor, redact_in_process
 from tenuto.logs import set_attempt_fields
 from tenuto.model import validation
-from tenuto.model.actors import Actor, ActorType
-from tenuto.model.tasks import Deferral, Task, parse_duration_seconds
+from tenuto.model.access.actors import Actor, ActorType
+from tenuto.model.work.tasks import Deferral, Task, parse_duration_seconds
 
 current_context: ContextVar[Context | None] = ContextVar("tenuto_context", default=None)
 """The context of the attempt whose code is running, if any."""
@@ -336,3 +336,24 @@ class Context:
             )
         async with self._connect() as connection:
             yield connection
+
+
+class _InjectedContext:
+    """Stands for the context of a function that is called directly, without one."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise EngineError(
+            f"the function was called directly, without a context, and uses {name!r} of it",
+            code="job.context.missing",
+            remedy="give it a context, or run it as a task; tests can use tenuto.testing",
+        )
+
+    def __repr__(self) -> str:
+        return "injected"
+
+
+injected: Context = cast(Context, _InjectedContext())
+"""Default of a `Context` parameter that is not the first one: callers of ``job.enqueue`` and their type checkers leave
+it out, and the worker fills it in."""

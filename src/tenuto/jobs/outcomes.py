@@ -12,8 +12,8 @@ from tenuto.errors import Invalid, UnknownJob
 from tenuto.jobs.attempts import Attempt, StopReason
 from tenuto.jobs.context import MAX_DELAY, PermanentFailure, RetryLater, Stopped, TaskDeferred, TimedOut
 from tenuto.jobs.registry import Job
-from tenuto.model.tasks import Deferral, Outcome, OutcomeReason, OutcomeStatus, cancelled_outcome, error_json
 from tenuto.model.validation import truncate_text
+from tenuto.model.work.tasks import Deferral, Outcome, OutcomeReason, OutcomeStatus, cancelled_outcome, error_json
 
 UNKNOWN_JOB_DELAY = timedelta(seconds=15)
 """How long a task waits whose job the claiming process does not know after all. No attempt is counted."""

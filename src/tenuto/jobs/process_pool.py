@@ -23,8 +23,8 @@ from tenuto.jobs import outcomes
 from tenuto.jobs.attempts import Attempt
 from tenuto.jobs.child_entry_point import RunRequest, RunResponse, run_child
 from tenuto.jobs.registry import Job
-from tenuto.model.tasks import Outcome, OutcomeReason, error_json
 from tenuto.model.validation import truncate_text
+from tenuto.model.work.tasks import Outcome, OutcomeReason, error_json
 
 MAX_ATTEMPTS_PER_CHILD = 200
 _LIVENESS_POLL_MILLISECONDS = 1000

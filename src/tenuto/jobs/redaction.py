@@ -144,7 +144,7 @@ class Redactor:
                 del self._prefixes[form[:length]]
 
     def redact_text(self, text: str) -> str:
-        return _replace(text, self._find(text)) if self._forms else text
+        return _replace(text, self._find_spans(text)) if self._forms else text
 
     def redact_json(self, text: str) -> str:
         """Redact a JSON text, which stays JSON: names, strings and numbers are checked one by one."""
@@ -170,7 +170,7 @@ class Redactor:
         if not self._forms:
             return text, ""
         cut = self._find_unfinished_form(text)  # guard: redaction.partial_value
-        spans = self._find(text)
+        spans = self._find_spans(text)
         for begin, end in spans:
             if begin < cut < end:  # "aaaa" ends with its own prefix and must not be cut there
                 cut = begin
@@ -189,7 +189,7 @@ class Redactor:
                 return position
         return end
 
-    def _find(self, text: str) -> list[tuple[int, int]]:
+    def _find_spans(self, text: str) -> list[tuple[int, int]]:
         """Return the (begin, end) spans to replace, in order; overlapping ones are merged."""
         matches = self._find_each_form(text) if len(self._forms) <= _MAX_SEQUENTIAL_FORMS else self._find_by_index(text)
         spans: list[tuple[int, int]] = []

@@ -22,13 +22,13 @@ from pydantic_core import PydanticSerializationError
 
 from tenuto.errors import Invalid, UnknownJob
 from tenuto.jobs.context import MAX_DELAY, Context
-from tenuto.jobs.enqueued import Enqueued
+from tenuto.jobs.enqueued_task import Enqueued
 from tenuto.jobs.step_kind import StepKind
 from tenuto.model import validation
-from tenuto.model.known_handlers import KnownHandlers
-from tenuto.model.policies import TaskPolicy
-from tenuto.model.steps import not_a_job_error
-from tenuto.model.tasks import check_task_options, parse_duration_seconds, parse_instant
+from tenuto.model.definitions.policies import TaskPolicy
+from tenuto.model.definitions.steps import not_a_job_error
+from tenuto.model.work.known_handlers import KnownHandlers
+from tenuto.model.work.tasks import check_task_options, parse_duration_seconds, parse_instant
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
@@ -156,7 +156,8 @@ class Job(Generic[P, R_co]):
     async def enqueue(self, *args: Any, **kwargs: Any) -> Enqueued[Any]:
         """Enqueue a task with this input, in the database of the app that registered the job.
 
-        A parameter annotated `Context` is filled in by the worker. Type checkers leave it out if it comes first.
+        A parameter annotated `Context` is filled in by the worker. Type checkers leave it out if it comes first, or if
+        it has the default `injected`.
         """
         if self.enqueuer is None:
             raise Invalid(

@@ -26,7 +26,7 @@ from tenuto.jobs.context import Stopped, current_context
 from tenuto.jobs.process_pool import ProcessPool
 from tenuto.jobs.registry import Job, JobRegistry
 from tenuto.logs import Log
-from tenuto.model.tasks import Outcome
+from tenuto.model.work.tasks import Outcome
 
 log = Log("tenuto.runner")
 

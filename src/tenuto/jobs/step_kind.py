@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 if TYPE_CHECKING:
     from tenuto.jobs.context import Context
     from tenuto.jobs.registry import Job
-    from tenuto.model.policies import TaskPolicy
+    from tenuto.model.definitions.policies import TaskPolicy
     from tenuto.postgres.database import Connection
 
 A = TypeVar("A")
@@ -80,6 +80,6 @@ def _create_job(
 ) -> Job[..., Any]:
     # Here, because `registry` imports this module, and `tenuto --help` imports it for the commands of extensions.
     from tenuto.jobs.registry import Job, TaskOptions
-    from tenuto.model.policies import TaskPolicy as Policy
+    from tenuto.model.definitions.policies import TaskPolicy as Policy
 
     return Job(run, name, policy or Policy(), TaskOptions(queue=queue), isolated=False, arguments=arguments)

@@ -1,7 +1,7 @@
 """Advance executions: when no task of the current step group is left, start the next group or end the execution.
 
-`model.executions.decide_advance` decides, `store.executions` writes. The SQL statement ``finish_group`` of
-store/executions.sql is a fast path that repeats the decision for groups without failures. Equivalence test: all of
+`model.work.executions.decide_advance` decides, `store.work.executions` writes. The SQL statement ``finish_group`` of
+store/work/executions.sql is a fast path that repeats the decision for groups without failures. Equivalence test: all of
 tests/lifecycle/test_advancement.py runs on both paths (fixture ``both_completion_paths``).
 """
 
@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
 
-from tenuto.model.executions import (
+from tenuto.model.definitions.schedules import plan_from_json
+from tenuto.model.work.executions import (
     AdvanceDecision,
     CompleteExecution,
     FailedStep,
@@ -20,12 +21,11 @@ from tenuto.model.executions import (
     decide_advance,
     describe_step_failure,
 )
-from tenuto.model.schedules import plan_from_json
-from tenuto.model.tasks import Settlement, not_run_outcome
+from tenuto.model.work.tasks import Settlement, not_run_outcome
 from tenuto.postgres.database import Connection
-from tenuto.store import executions
-from tenuto.store.executions import FinishedGroup, NextGroupClaim
-from tenuto.store.task_outcomes import end_tasks
+from tenuto.store.work import executions
+from tenuto.store.work.executions import FinishedGroup, NextGroupClaim
+from tenuto.store.work.task_outcomes import end_tasks
 
 
 async def advance_executions(

@@ -11,10 +11,11 @@ from collections.abc import Sequence
 from uuid import UUID
 
 from tenuto.lifecycle.advancement import advance_executions
-from tenuto.model.tasks import OutcomeStatus, Settlement, cancel_instead_of_retry
+from tenuto.model.work.tasks import OutcomeStatus, Settlement, cancel_instead_of_retry
 from tenuto.postgres.database import Connection, Database
-from tenuto.store import batches, dead_letters, executions, manifests, task_outcomes
-from tenuto.store.executions import NextGroupClaim
+from tenuto.store.definitions import manifests
+from tenuto.store.work import batches, dead_letters, executions, task_outcomes
+from tenuto.store.work.executions import NextGroupClaim
 
 FAST_PATH_MAX_STEPS = 10
 """Largest number of steps for which `finish` tries the SQL fast path ``finish_group``; 0 turns it off."""
@@ -31,7 +32,7 @@ async def finish(
     if all(_only_ends(settlement) for settlement in settlements):
         return await task_outcomes.end_tasks_directly(database, settlements)  # the common case
 
-    # Fast path: it repeats the decision of `model.executions.decide_advance` in SQL. Equivalence test: all of
+    # Fast path: it repeats the decision of `model.work.executions.decide_advance` in SQL. Equivalence test: all of
     # tests/lifecycle/test_advancement.py runs on both paths (fixture ``both_completion_paths``).
     if (execution_id := _fast_path_execution(settlements)) is not None:
         worker_id, *outcomes = task_outcomes.outcome_columns(settlements)
@@ -58,7 +59,7 @@ async def finish_in_transaction(
     connection: Connection, settlements: Sequence[Settlement], next_claim: NextGroupClaim | None = None
 ) -> set[UUID]:
     """Write settlements as `finish` does, in a transaction that holds the locks of `affected_executions`."""
-    paused_batches = await batches.lock_shared(
+    paused_batches = await batches.lock_batches_shared(
         connection, {s.task.batch_id for s in settlements if s.task.batch_id is not None}
     )
     await manifests.lock_manifests_and_dependents(

@@ -14,13 +14,14 @@ from uuid import UUID
 from tenuto.errors import Conflict, NotFound
 from tenuto.ids import new_id
 from tenuto.lifecycle.advancement import advance_executions
-from tenuto.model.actors import Actor
-from tenuto.model.schedules import OverlapPolicy, plan_from_json
-from tenuto.model.tasks import Settlement, cancelled_outcome
+from tenuto.model.access.actors import Actor
+from tenuto.model.definitions.schedules import OverlapPolicy, plan_from_json
+from tenuto.model.work.tasks import Settlement, cancelled_outcome
 from tenuto.postgres.database import Connection, Database
-from tenuto.store import executions, schedules
-from tenuto.store.executions import NewExecution
-from tenuto.store.task_outcomes import end_tasks
+from tenuto.store.definitions import schedules
+from tenuto.store.work import executions
+from tenuto.store.work.executions import NewExecution
+from tenuto.store.work.task_outcomes import end_tasks
 
 
 async def cancel_execution(

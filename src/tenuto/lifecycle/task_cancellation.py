@@ -9,11 +9,11 @@ from uuid import UUID
 from tenuto.errors import Conflict, NotFound
 from tenuto.lifecycle.completion import finish
 from tenuto.lifecycle.execution_control import cancel_executions_in_transaction
-from tenuto.model.actors import Actor
-from tenuto.model.tasks import Settlement, cancelled_outcome
+from tenuto.model.access.actors import Actor
+from tenuto.model.work.tasks import Settlement, cancelled_outcome
 from tenuto.postgres.database import Database
-from tenuto.store import activities, executions
-from tenuto.store import tasks as store
+from tenuto.store.work import activities, executions
+from tenuto.store.work import tasks as store
 
 _MAX_TRIES = 20
 

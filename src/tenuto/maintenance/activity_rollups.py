@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from tenuto.logs import Log
-from tenuto.model.rollups import (
+from tenuto.model.work.rollups import (
     BUCKET_RETENTION,
     BUCKET_SECONDS,
     Dimension,
@@ -20,8 +20,8 @@ from tenuto.model.rollups import (
 )
 from tenuto.postgres.database import Connection, Database
 from tenuto.service.polling_loop import PollingLoop
-from tenuto.store import rollups
-from tenuto.store.rollups import EndedAttemptCount, RollupKey, RollupProgress
+from tenuto.store.work import rollups
+from tenuto.store.work.rollups import EndedAttemptCount, RollupKey, RollupProgress
 
 INTERVAL_SECONDS = 10.0
 MAX_TRANSACTIONS_PER_STEP = 20_000
@@ -92,8 +92,8 @@ async def add_next_activities(database: Database, now: datetime) -> RollupStep:
 
 
 def limit_transactions(progress: RollupProgress) -> RollupProgress:
-    """Return the progress up to a limited number of further transactions, so that a step after a time without
-    schedulers stays short."""
+    """Limit the progress of one step to a number of transactions. After a time without schedulers, the backlog is
+    then added in several short steps."""
     end = min(progress.new_next_transaction_id, progress.next_transaction_id + MAX_TRANSACTIONS_PER_STEP)
     in_progress = [id for id in progress.new_in_progress if id < end]
     return replace(progress, new_next_transaction_id=end, new_in_progress=in_progress)

@@ -18,20 +18,11 @@ from tenuto.postgres.database import Database, LockTimeout, StatementTimeout
 from tenuto.service.process_identity import ProcessIdentity
 from tenuto.service.quarantine import isolate_errors, log_error
 from tenuto.settings import Settings
-from tenuto.store import (
-    batches,
-    dead_letters,
-    executions,
-    live_logs,
-    manifests,
-    partitions,
-    rollups,
-    schedules,
-    step_checkpoints,
-    workers,
-)
-from tenuto.store.access import api_keys, idempotency_keys
+from tenuto.store import partitions
+from tenuto.store.access import api_keys, idempotency_keys, invitations
+from tenuto.store.definitions import manifests, schedules
 from tenuto.store.partitions import MonthlyTable
+from tenuto.store.work import batches, dead_letters, executions, live_logs, rollups, step_checkpoints, workers
 
 SILENT_WORKER_AFTER = timedelta(minutes=5)
 """A process without a heartbeat for this long that holds no task is ended."""
@@ -47,6 +38,7 @@ RETENTION = (
     Retention("polls", manifests.delete_old_polls),
     Retention("activity rollups", rollups.delete_old_hours),
     Retention("sessions", api_keys.delete_old_sessions),
+    Retention("invitations", invitations.delete_old_invitations),
     Retention("requests", idempotency_keys.delete_old_requests),
 )
 """The records of the core."""
@@ -140,7 +132,7 @@ class Housekeeping:
             if earlier_id != oldest.id:
                 log.warning(
                     "activities retained for open execution",
-                    execution=str(oldest.id),
+                    execution_id=str(oldest.id),
                     schedule=oldest.schedule_name,
                     since=activity_cutoff.isoformat(),
                 )

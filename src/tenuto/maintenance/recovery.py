@@ -16,10 +16,10 @@ from tenuto.errors import Invalid, StoreError, Unavailable
 from tenuto.ids import new_id
 from tenuto.lifecycle.completion import finish, finish_in_transaction
 from tenuto.logs import Log
-from tenuto.model.tasks import Settlement, Task, cancelled_outcome, lost_outcome, settle, timed_out_outcome
+from tenuto.model.work.tasks import Settlement, Task, cancelled_outcome, lost_outcome, settle, timed_out_outcome
 from tenuto.postgres.database import Connection, Database
-from tenuto.store import tasks as store
-from tenuto.store import workers
+from tenuto.store.work import tasks as store
+from tenuto.store.work import workers
 
 BATCH_SIZE = 500
 REPAIR_LEASE_EXPIRED = "lease_expired"
@@ -93,7 +93,7 @@ async def _recover_one_by_one(
             if isinstance(error, Unavailable):
                 raise
             skipped_ids.append(task.id)
-            log.error("lost task not settled", task=str(task.id), job=task.name, error=str(error))
+            log.error("lost task not settled", task_id=str(task.id), job=task.name, error=str(error))
     if recovered:
         await _count_repairs(database, repair, recovered)
     return recovered

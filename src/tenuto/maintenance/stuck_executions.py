@@ -15,11 +15,11 @@ from tenuto.lifecycle import completion
 from tenuto.lifecycle.advancement import advance_executions
 from tenuto.lifecycle.execution_control import cancel_executions_in_transaction
 from tenuto.logs import Log
-from tenuto.model.actors import Actor
-from tenuto.model.tasks import Outcome, OutcomeReason, OutcomeStatus, Settlement, error_json
+from tenuto.model.access.actors import Actor
+from tenuto.model.work.tasks import Outcome, OutcomeReason, OutcomeStatus, Settlement, error_json
 from tenuto.postgres.database import Connection, Database
 from tenuto.service.quarantine import isolate_errors, log_error
-from tenuto.store import executions, workers
+from tenuto.store.work import executions, workers
 
 REPAIR_STUCK_EXECUTION = "execution_stuck"
 REPAIR_ORPHANED_STEP = "step_waiting_for_nothing"
@@ -52,7 +52,7 @@ async def _advance_stuck(database: Database, now: datetime) -> int:
         with isolate_errors(errors.append):
             advanced_count = await database.transaction(partial(_advance_locked, ids=ids, now=now))
     for id in ids if errors else ():
-        with isolate_errors(log_error(log, "repair of stuck execution failed", execution=str(id))):
+        with isolate_errors(log_error(log, "repair of stuck execution failed", execution_id=str(id))):
             advanced_count += await database.transaction(partial(_advance_locked, ids=[id], now=now))
     if advanced_count:
         log.warning("stuck executions advanced", executions=advanced_count)
@@ -112,14 +112,14 @@ async def _fail_waiting_step(connection: Connection, step: executions.WaitCycleS
     failure = Outcome(OutcomeStatus.FAILED, OutcomeReason.ERROR, ended_at=now, error=error, may_retry=False)
     await completion.finish_in_transaction(connection, [Settlement(task, failure)])
     await workers.count_repair(connection, REPAIR_WAIT_CYCLE, 1)
-    log.warning("step in wait cycle failed", execution=str(step.execution_id), task=str(task.id))
+    log.warning("wait cycle broken", execution_id=str(step.execution_id), task_id=str(task.id), step=task.name)
 
 
 async def _cancel_abandoned(database: Database, now: datetime) -> int:
     """Cancel executions whose parent step no longer exists."""
     count = 0
     for id in await executions.find_abandoned_executions(database, _BATCH_SIZE):
-        with isolate_errors(log_error(log, "cancellation of abandoned execution failed", execution=str(id))):
+        with isolate_errors(log_error(log, "cancellation of abandoned execution failed", execution_id=str(id))):
             await database.transaction(partial(_cancel_abandoned_execution, id=id, now=now))
             count += 1
     return count
@@ -128,5 +128,5 @@ async def _cancel_abandoned(database: Database, now: datetime) -> int:
 async def _cancel_abandoned_execution(connection: Connection, id: UUID, now: datetime) -> None:
     reason = "the step that started it is gone"
     if await cancel_executions_in_transaction(connection, [id], now, _SCHEDULER, reason):
-        log.warning("abandoned execution cancelled", execution=str(id))
+        log.warning("abandoned execution cancelled", execution_id=str(id))
         await workers.count_repair(connection, REPAIR_ABANDONED_EXECUTION, 1)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from tenuto.model.actors import ActorType
-from tenuto.model.dead_letters import DeadLetterState
-from tenuto.model.executions import ExecutionState
+from tenuto.model.access.actors import ActorType
 from tenuto.model.filters import FilterKey, FilterSchema, KeyType
-from tenuto.model.one_shots import RuntimeStatus
-from tenuto.model.tasks import OutcomeReason, OutcomeStatus, TaskState
+from tenuto.model.work.dead_letters import DeadLetterState
+from tenuto.model.work.executions import ExecutionState
+from tenuto.model.work.occurrences import Decision
+from tenuto.model.work.one_shots import RuntimeStatus
+from tenuto.model.work.tasks import OutcomeReason, OutcomeStatus, TaskState
 
 _BY = FilterKey("by", KeyType.TEXT, "name or id of the initiator", is_windowed=True)
 _BY_TYPE = FilterKey("by_type", KeyType.CHOICE, "type of the initiator", tuple(ActorType), is_windowed=True)
@@ -22,7 +23,7 @@ _BATCH = FilterKey("batch", KeyType.ID, "batch")
 EXECUTION_KEYS = FilterSchema(
     "executions",
     (
-        FilterKey("id", KeyType.ID, "id of the execution, or its beginning"),
+        FilterKey("id", KeyType.ID, "id of the execution, or its first characters"),
         FilterKey("state", KeyType.CHOICE, "state", tuple(ExecutionState)),
         FilterKey("schedule", KeyType.TEXT, "name of the schedule"),
         FilterKey("paused", KeyType.FLAG, "whether it is paused"),
@@ -42,7 +43,7 @@ EXECUTION_KEYS = FilterSchema(
 TASK_KEYS = FilterSchema(
     "tasks",
     (
-        FilterKey("id", KeyType.ID, "id of the task, or its beginning"),
+        FilterKey("id", KeyType.ID, "id of the task, or its first characters"),
         FilterKey("state", KeyType.CHOICE, "state", tuple(TaskState)),
         FilterKey("name", KeyType.TEXT, "name of the job"),
         _KIND,
@@ -69,8 +70,8 @@ TASK_KEYS = FilterSchema(
 ACTIVITY_KEYS = FilterSchema(
     "activities",
     (
-        FilterKey("id", KeyType.ID, "id of the attempt, or its beginning"),
-        FilterKey("task", KeyType.ID, "id of the task, or its beginning", is_windowed=True),
+        FilterKey("id", KeyType.ID, "id of the attempt, or its first characters"),
+        FilterKey("task", KeyType.ID, "id of the task, or its first characters", is_windowed=True),
         FilterKey("state", KeyType.CHOICE, "outcome", tuple(OutcomeStatus)),
         FilterKey("reason", KeyType.CHOICE, "reason of a failure", tuple(OutcomeReason), is_windowed=True),
         FilterKey("final", KeyType.FLAG, "whether the task ended with this attempt"),
@@ -101,10 +102,10 @@ ACTIVITY_KEYS = FilterSchema(
 DEAD_LETTER_KEYS = FilterSchema(
     "dead letters",
     (
-        FilterKey("id", KeyType.ID, "id of the dead letter, or its beginning"),
+        FilterKey("id", KeyType.ID, "id of the dead letter, or its first characters"),
         FilterKey("state", KeyType.CHOICE, "state", tuple(DeadLetterState)),
         FilterKey("name", KeyType.TEXT, "name of the job or step", is_windowed=True),
-        FilterKey("task", KeyType.ID, "id of the failed task, or its beginning"),
+        FilterKey("task", KeyType.ID, "id of the failed task, or its first characters"),
         _MANIFEST,
         FilterKey("fingerprint", KeyType.TEXT, "kind of failure"),
         _BATCH,
@@ -123,7 +124,7 @@ DEAD_LETTER_KEYS = FilterSchema(
 ONE_SHOT_KEYS = FilterSchema(
     "one-shots",
     (
-        FilterKey("id", KeyType.ID, "id of the one-shot, or its beginning"),
+        FilterKey("id", KeyType.ID, "id of the one-shot, or its first characters"),
         FilterKey("state", KeyType.CHOICE, "state", tuple(status.lower() for status in RuntimeStatus)),
         FilterKey("type", KeyType.TEXT, "prompt type: log.append, http.call, or the name of a job", is_windowed=True),
         _BY,
@@ -139,7 +140,7 @@ ONE_SHOT_KEYS = FilterSchema(
 BATCH_KEYS = FilterSchema(
     "batches",
     (
-        FilterKey("id", KeyType.ID, "id of the batch, or its beginning"),
+        FilterKey("id", KeyType.ID, "id of the batch, or its first characters"),
         FilterKey("key", KeyType.TEXT, "key of the batch"),
         FilterKey("name", KeyType.TEXT, "display name", is_windowed=True),
         _MANIFEST,
@@ -157,7 +158,7 @@ BATCH_KEYS = FilterSchema(
 AUDIT_KEYS = FilterSchema(
     "audit entries",
     (
-        FilterKey("id", KeyType.ID, "id of the entry, or its beginning"),
+        FilterKey("id", KeyType.ID, "id of the entry, or its first characters"),
         FilterKey("by", KeyType.TEXT, "name or id of the actor", is_windowed=True),
         FilterKey("by_type", KeyType.CHOICE, "type of the actor", tuple(ActorType), is_windowed=True),
         FilterKey("action", KeyType.TEXT, "action such as schedule.disable, or its resource", is_windowed=True),
@@ -174,7 +175,7 @@ AUDIT_KEYS = FilterSchema(
 SCHEDULE_KEYS = FilterSchema(
     "schedules",
     (
-        FilterKey("id", KeyType.ID, "id of the schedule, or its beginning"),
+        FilterKey("id", KeyType.ID, "id of the schedule, or its first characters"),
         FilterKey("name", KeyType.TEXT, "name"),
         FilterKey("enabled", KeyType.FLAG, "whether it is enabled"),
         FilterKey("origin", KeyType.TEXT, "source of the definition: code, hand, or a file"),
@@ -185,4 +186,33 @@ SCHEDULE_KEYS = FilterSchema(
     "created",
     "name and description",
     has_window=False,
+)
+
+LEDGER_KEYS = FilterSchema(
+    "ledger entries",
+    (
+        FilterKey("schedule", KeyType.TEXT, "name of the schedule"),
+        FilterKey("decision", KeyType.CHOICE, "decision", tuple(Decision)),
+        FilterKey("origin", KeyType.CHOICE, "cause", ("trigger", "manual"), is_windowed=True),
+        FilterKey("due", KeyType.INSTANT, "due instant"),
+        FilterKey("decided", KeyType.INSTANT, "instant of the decision"),
+        FilterKey("by", KeyType.TEXT, "process or person that decided", is_windowed=True),
+        FilterKey("execution", KeyType.ID, "execution that was started", is_windowed=True),
+        FilterKey("reason", KeyType.TEXT, "reason of the decision", is_windowed=True),
+    ),
+    "due",
+    "schedule and reason",
+    has_window=False,
+)
+
+LOG_ENTRY_KEYS = FilterSchema(
+    "log entries",
+    (
+        FilterKey("at", KeyType.INSTANT, "instant of the entry", is_windowed=True),
+        FilterKey("message", KeyType.TEXT, "message", is_windowed=True),
+        FilterKey("task", KeyType.ID, "task that appended the entry", is_windowed=True),
+        FilterKey("log", KeyType.TEXT, "name of the log"),
+    ),
+    "at",
+    "message and fields",
 )

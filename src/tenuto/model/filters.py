@@ -42,13 +42,13 @@ _DURATION_FORMS = "a duration such as 30s, 15m, 2h or 7d"
 
 
 class KeyType(Enum):
-    """How the values of a key are written."""
+    """Format of the values of a key."""
 
     TEXT = auto()
     CHOICE = auto()
     TAGS = auto()
     ID = auto()
-    """An id, or its beginning."""
+    """An id, or its first characters."""
     NUMBER = auto()
     DURATION = auto()
     INSTANT = auto()
@@ -59,7 +59,7 @@ _RANGE_TYPES = (KeyType.NUMBER, KeyType.DURATION, KeyType.INSTANT)
 
 
 class Match(Enum):
-    """How a clause compares."""
+    """Comparison that a clause makes."""
 
     EQUALS = auto()
     CONTAINS = auto()

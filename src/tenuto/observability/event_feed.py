@@ -1,6 +1,7 @@
 """The event feed: changes in the whole installation, published to subscribers about once a second.
 
-One query serves all subscribers of this process, and none runs without subscribers. Events are derived from the state
+Single objects are queried twice a second, or four times while logs are watched: these queries read few rows. One query
+serves all subscribers of this process, and none runs without subscribers. Events are derived from the state
 of the database, not from messages, so that a subscriber can resume from any time: it receives all changes since then in
 one batch. Recent batches are repeated from memory; older changes are queried once for all subscribers that return
 together.
@@ -13,17 +14,18 @@ import contextlib
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import Conflict, StoreError, Unavailable
 from tenuto.extension import Contribution, Event, EventOptions, EventSource, EventTopics
-from tenuto.extension_registry import ExtensionRegistry
+from tenuto.extension.registry import ExtensionRegistry
 from tenuto.logs import Log
 from tenuto.observability.event_sources import RESET, TOPICS, Reset
 from tenuto.observability.watched_objects import (
     LOG,
     MAX_WATCHED,
+    OVERVIEW,
     LoadOverview,
     WatchedObjects,
     is_watched_topic,
@@ -90,7 +92,9 @@ class ChangeDetector:
 MAX_ABSENCE = timedelta(hours=1)
 """A subscriber that was away for longer must reload everything."""
 POLL_INTERVAL_SECONDS = 1.0
-_MAX_QUERY_SHARE = 0.05
+OBJECT_POLL_SHARE, LOG_POLL_SHARE = 0.5, 0.25
+"""Interval of the queries of single objects, and of logs, as a share of the interval of all queries."""
+_MAX_QUERY_SHARE = 0.1
 """Upper bound of the share of time spent on queries."""
 _MAX_PAUSE_SECONDS = 15.0
 """Longest pause after a slow query."""
@@ -111,7 +115,10 @@ class EventBatch:
 
     since: datetime
     at: datetime
+    """Start of the poll: a subscriber that received the batch resumes from here."""
     events: tuple[Event, ...]
+    published_at: datetime
+    """End of the poll: what was loaded later contains the changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,13 +135,13 @@ class Subscription:
 
     topics: frozenset[str]
     is_closed: bool = False
+    """No more events follow: the service stops, or too many batches waited. The subscriber may subscribe again."""
     watched: frozenset[str] = frozenset()
     """Topics of single objects."""
     is_started: bool = False
     """Missed batches are waiting: what is published from now on is added to them."""
-    has_baseline: bool = False
-    """Whether the first events of the watched objects have been published."""
-    """No more events follow: the service stops, or too many batches waited. The subscriber may subscribe again."""
+    announced: set[str] = field(default_factory=set)
+    """Watched topics whose first event has been published."""
     _waiting: deque[EventBatch] = field(default_factory=deque)
     _changed: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -145,13 +152,18 @@ class Subscription:
         if len(self._waiting) >= _MAX_WAITING_BATCHES:
             self.is_closed = True
         else:
-            self._waiting.append(EventBatch(batch.since, batch.at, wanted))
+            self._waiting.append(EventBatch(batch.since, batch.at, wanted, batch.published_at))
         self._changed.set()
 
     def start_with(self, missed: Iterable[EventBatch]) -> None:
         """Replace waiting batches by the missed ones, which include them."""
         self._waiting.clear()
-        for batch in missed:
+        batches = list(missed)
+        if len(batches) > _MAX_WAITING_BATCHES // 2:
+            # As one batch: more of them than may wait would end the stream, again and again.
+            events = tuple(event for batch in batches for event in batch.events)
+            batches = [EventBatch(batches[0].since, batches[-1].at, events, batches[-1].published_at)]
+        for batch in batches:
             self.publish(batch)
 
     def close(self) -> None:
@@ -182,12 +194,16 @@ class EventFeed:
         catch_up_validity: timedelta = CATCH_UP_VALIDITY,
     ) -> None:
         self._open = open
-        self._watched_objects = WatchedObjects(load_overview)
+        self._watched_objects = WatchedObjects()
+        self._watched_overview = WatchedObjects(load_overview)
         self._extensions = extensions
         self._poll_interval_seconds = poll_interval_seconds
         self._catch_up_validity = catch_up_validity
         self._subscriptions: set[Subscription] = set()
         self._polling: asyncio.Task[None] | None = None
+        self._polling_objects: asyncio.Task[None] | None = None
+        self._position = datetime.min.replace(tzinfo=UTC)
+        """All changes up to here have been published: a subscriber resumes from here."""
         self._baseline_known = asyncio.Event()
         """The initial state is known; later differences are events."""
         self._history: deque[EventBatch] = deque()
@@ -207,8 +223,13 @@ class EventFeed:
         return found
 
     @contextlib.asynccontextmanager
-    async def subscribe(self, topics: frozenset[str], since: datetime | None) -> AsyncIterator[Subscription]:
+    async def subscribe(
+        self, topics: frozenset[str], since: datetime | None, loaded_at: datetime | None = None
+    ) -> AsyncIterator[Subscription]:
         """Subscribe to topics for the duration of the block; with ``since``, first deliver the changes since then.
+
+        ``since`` is the id of the last event received. A subscriber without one gives ``loaded_at``, the instant before
+        it read what it shows, and first receives the changes that were detected later.
 
         An event for every single object among the topics follows as soon as its changes are detected: what the
         subscriber has loaded before may be out of date.
@@ -224,8 +245,10 @@ class EventFeed:
         if self._polling is None or self._polling.done():
             self._baseline_known = asyncio.Event()
             self._polling = asyncio.create_task(self._poll(database), name="tenuto-event-feed")
+        if watched and (self._polling_objects is None or self._polling_objects.done()):
+            self._polling_objects = asyncio.create_task(self._poll_objects(database), name="tenuto-object-feed")
         try:
-            await self._start_subscription(subscription, database, since)
+            await self._start_subscription(subscription, database, since, loaded_at)
             subscription.is_started = True
             yield subscription
         finally:
@@ -249,12 +272,16 @@ class EventFeed:
         self._closed = True
         for subscription in self._subscriptions:
             subscription.close()
-        polling, self._polling = self._polling, None
-        if polling is not None:
-            polling.cancel()
-            await asyncio.wait([polling])
+        polling = [each for each in (self._polling, self._polling_objects) if each is not None]
+        self._polling = self._polling_objects = None
+        for each in polling:
+            each.cancel()
+        if polling:
+            await asyncio.wait(polling)
 
-    async def _start_subscription(self, subscription: Subscription, database: Database, since: datetime | None) -> None:
+    async def _start_subscription(
+        self, subscription: Subscription, database: Database, since: datetime | None, loaded_at: datetime | None
+    ) -> None:
         try:
             async with asyncio.timeout(_START_TIMEOUT_SECONDS):
                 await self._baseline_known.wait()  # later changes are events
@@ -264,17 +291,22 @@ class EventFeed:
                 code="events.unavailable",
                 remedy="try again later",
             ) from None
-        if since is None:
+        start = since or loaded_at
+        if start is None:
             return
         now = database.clock.now()
-        if since < now - MAX_ABSENCE:
+        if start < now - MAX_ABSENCE:
             reset = Event(RESET, Reset("away for too long: reload everything"))
-            subscription.start_with([EventBatch(since, now, (reset,))])
+            subscription.start_with([EventBatch(start, now, (reset,), now)])
             return
-        if self._has_history_since(since):
-            subscription.start_with(batch for batch in self._history if batch.at > since)
+        if self._has_history_since(start):
+            missed_batches = [each for each in self._history if each.at > start]
+            if since is None:  # guard: events.changes_since_load
+                # A poll that began before the subscriber loaded its objects may have detected a change after that.
+                missed_batches = [each for each in self._history if each.published_at > start]
+            subscription.start_with(missed_batches)
         else:
-            missed = await self._catch_up(database, since)
+            missed = await self._catch_up(database, start)
             subscription.start_with([missed.batch, *self._published_after(missed.published_count)])
 
     def _has_history_since(self, since: datetime) -> bool:
@@ -294,7 +326,7 @@ class EventFeed:
             if since_second not in valid:  # guard: events.shared_query
                 detector = ChangeDetector(extensions=self._extensions, is_catch_up=True)
                 found = await detector.detect_changes(database, since_second)
-                valid[since_second] = _CatchUp(EventBatch(since_second, now, tuple(found)), published_count)
+                valid[since_second] = _CatchUp(EventBatch(since_second, now, tuple(found), now), published_count)
             self._catch_ups = valid
             return valid[since_second]
 
@@ -302,49 +334,61 @@ class EventFeed:
         return made_at > now - self._catch_up_validity and self._has_history_since(made_at)
 
     async def _poll(self, database: Database) -> None:
-        detector, since = ChangeDetector(extensions=self._extensions), database.clock.now()
+        """Detect changes of all topics except those of single objects."""
+        detector = ChangeDetector(extensions=self._extensions)
+        self._position = database.clock.now()
         self._history.clear()
         self._history_since = None
         while self._subscriptions:
             started_at = monotonic_seconds()
+            query_seconds = 0.0
             try:
                 now = database.clock.now()
-                found = await detector.detect_changes(database, since)
+                found = await detector.detect_changes(database, self._position)
+                query_seconds = monotonic_seconds() - started_at
                 if not self._baseline_known.is_set():  # the initial state is no event
-                    self._history_since = now
+                    self._history_since = self._position = database.clock.now()
                     self._baseline_known.set()
-                elif found:
-                    self._publish(EventBatch(since, now, tuple(found)))
-                await self._publish_watched_objects(database, since, now)
-                since = now
+                else:
+                    if found:
+                        self._publish(EventBatch(self._position, now, tuple(found), database.clock.now()))
+                    self._position = now
+                # The overview has its own interval.
+                await self._publish_watched(database, self._watched_overview, self._watched_topics() & {OVERVIEW})
+            except StoreError as error:
+                log.warning("event feed poll failed", error=str(error))
+            pause_seconds = min(query_seconds / _MAX_QUERY_SHARE, _MAX_PAUSE_SECONDS)
+            await asyncio.sleep(max(self._poll_interval_seconds, pause_seconds))
+
+    async def _poll_objects(self, database: Database) -> None:
+        """Detect changes of single objects, more often than others: a viewer looks at them."""
+        while topics := self._watched_topics() - {OVERVIEW}:
+            started_at = monotonic_seconds()
+            try:
+                await self._publish_watched(database, self._watched_objects, topics)
             except StoreError as error:
                 log.warning("event feed poll failed", error=str(error))
             pause_seconds = min((monotonic_seconds() - started_at) / _MAX_QUERY_SHARE, _MAX_PAUSE_SECONDS)
-            await self._pause(database, max(self._poll_interval_seconds, pause_seconds), since)
+            has_log = any(topic.startswith(f"{LOG}:") for topic in topics)
+            share = LOG_POLL_SHARE if has_log else OBJECT_POLL_SHARE
+            await asyncio.sleep(max(self._poll_interval_seconds * share, pause_seconds))
 
-    async def _pause(self, database: Database, seconds: float, since: datetime) -> None:
-        """Wait until the next poll; while logs are watched, query the watched objects twice as often."""
-        if any(topic.startswith(f"{LOG}:") for topic in self._watched_topics()):
-            seconds /= 2
-            await asyncio.sleep(seconds)
-            try:
-                await self._publish_watched_objects(database, since, database.clock.now())
-            except StoreError as error:
-                log.warning("event feed poll failed", error=str(error))
-        await asyncio.sleep(seconds)
+    async def _publish_watched(self, database: Database, watched: WatchedObjects, topics: frozenset[str]) -> None:
+        """Publish changes of single objects. They are not remembered: a subscriber that returns loads its objects.
 
-    async def _publish_watched_objects(self, database: Database, since: datetime, now: datetime) -> None:
-        """Publish changes of single objects. They are not remembered: a subscriber that returns loads its objects."""
-        subscriptions = [each for each in self._subscriptions if each.watched and each.is_started]
-        topics = self._watched_topics()
-        changes = await self._watched_objects.detect_changes(database, topics)
+        Their batches do not move the position of subscribers, because another poll may still detect earlier changes.
+        """
+        subscriptions = [each for each in self._subscriptions if each.watched & topics and each.is_started]
+        changes = await watched.detect_changes(database, topics)
+        now = database.clock.now()
         for subscription in subscriptions:
             events = changes
-            if not subscription.has_baseline:  # guard: events.load_after_baseline
-                subscription.has_baseline = True
-                events = [make_change_event(topic) for topic in sorted(subscription.watched)]
+            if new := (subscription.watched & topics) - subscription.announced:  # guard: events.load_after_baseline
+                subscription.announced |= new
+                events = [make_change_event(topic) for topic in sorted(new)]
+                events += [each for each in changes if each.topic not in new]
             if events:
-                subscription.publish(EventBatch(since, now, tuple(events)))
+                subscription.publish(EventBatch(self._position, self._position, tuple(events), now))
 
     def _publish(self, batch: EventBatch) -> None:
         self._published_count += 1
@@ -353,6 +397,6 @@ class EventFeed:
             len(self._history) > _MAX_REMEMBERED_BATCHES
             or sum(len(each.events) for each in self._history) > _MAX_REMEMBERED_EVENTS
         ):
-            self._history_since = self._history.popleft().at
+            self._history_since = self._history.popleft().published_at
         for subscription in self._subscriptions:
             subscription.publish(batch)

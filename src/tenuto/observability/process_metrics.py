@@ -14,7 +14,7 @@ from datetime import timedelta
 from uuid import UUID
 
 from tenuto.clock import monotonic_seconds
-from tenuto.model.tasks import OutcomeStatus, Settlement
+from tenuto.model.work.tasks import OutcomeStatus, Settlement
 
 BUCKET_BOUNDS_SECONDS = (
     0.001,

@@ -1,6 +1,7 @@
 """``app.status``: metrics of the installation, and readiness of this process.
 
-The readiness endpoint needs no API key, so its details contain no names and no addresses; the log has them.
+The readiness endpoint needs no API key, so its details contain no addresses and no names but those of services; the log
+has them.
 """
 
 from __future__ import annotations
@@ -9,15 +10,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from tenuto.clock import monotonic_seconds
-from tenuto.contribution_checks import check_metric_values
 from tenuto.errors import SchemaMismatch
 from tenuto.extension import LabelledValue, Metric
-from tenuto.extension_registry import ExtensionRegistry
+from tenuto.extension.contribution_checks import check_metric_values
+from tenuto.extension.registry import ExtensionRegistry
 from tenuto.observability import prometheus
 from tenuto.observability.cached_query import CachedQuery, QueryResult
 from tenuto.observability.process_metrics import ProcessMetrics, process_metrics
 from tenuto.postgres import migrator, read_transactions
 from tenuto.postgres.database import Database
+from tenuto.service.service import find_unready_services
 from tenuto.settings import Settings
 from tenuto.store.reports import metrics
 from tenuto.store.reports.metrics import LivenessSigns
@@ -77,7 +79,7 @@ class InstallationStatus:
         return found
 
     async def readiness(self) -> Readiness:
-        """Check database, schema, claims and schedules."""
+        """Check database, schema, claims, schedules, and the services of this process."""
         max_delay_seconds = self._settings().ready_max_delay_seconds
         checks = _decide_readiness(await self._liveness.latest(), process_metrics, max_delay_seconds)
         return Readiness(all(check.ok for check in checks), checks)
@@ -106,6 +108,7 @@ def _decide_readiness(
         ReadinessCheck("schema", ok=True, detail="up to date"),
         _check_claims(result.value, counters),
         _check_scheduler(result.value, max_delay_seconds),
+        _check_services(*find_unready_services()),
     ]
 
 
@@ -127,6 +130,12 @@ def _check_claims(signs: LivenessSigns, counters: ProcessMetrics) -> ReadinessCh
         ok=workers.alive_count > 0,
         detail=f"{workers.alive_count} alive, last heartbeat {age_seconds:.0f} s ago",
     )
+
+
+def _check_services(core: Sequence[str], extensions: Sequence[str]) -> ReadinessCheck:
+    """Check the services of this process. The process is ready without services of extensions."""
+    failing = ", ".join([*core, *(f"{name} (of an extension)" for name in extensions)])
+    return ReadinessCheck("services", ok=not core, detail=f"failing, see the log: {failing}" if failing else "running")
 
 
 def _check_scheduler(signs: LivenessSigns, max_delay_seconds: float) -> ReadinessCheck:

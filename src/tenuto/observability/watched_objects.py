@@ -16,8 +16,8 @@ from tenuto.clock import monotonic_seconds
 from tenuto.errors import Invalid, quoted
 from tenuto.extension import Event
 from tenuto.postgres.database import Database
-from tenuto.store import live_logs
 from tenuto.store.reports import watched_objects as store
+from tenuto.store.work import live_logs
 
 MAX_WATCHED = 200
 """Objects that the subscribers of one process may watch at the same time."""

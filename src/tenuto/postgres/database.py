@@ -12,6 +12,7 @@ import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, unquote, urlsplit
 
@@ -21,6 +22,7 @@ from asyncpg.pool import PoolConnectionProxy
 from tenuto.clock import DatabaseClock, monotonic_seconds
 from tenuto.errors import Invalid, StoreError, Unavailable, Unsupported
 from tenuto.postgres.pool import Pool
+from tenuto.postgres.write_coalescer import WriteCoalescer
 
 OLDEST_SERVER_VERSION = 150000
 UNIQUE_VIOLATION = "23505"
@@ -28,6 +30,10 @@ UNIQUE_VIOLATION = "23505"
 Connection: TypeAlias = asyncpg.Connection | PoolConnectionProxy
 Row = asyncpg.Record
 T = TypeVar("T")
+Request = TypeVar("Request")
+Result = TypeVar("Result")
+CombinedWrite: TypeAlias = "Callable[[Database, Sequence[Request]], Awaitable[Sequence[Result | Exception]]]"
+"""Writes several requests and returns a result or an error for each."""
 
 _LOCK_NOT_AVAILABLE = "55P03"
 # Transient: serialisation failure, deadlock, lock timeout, shutdown and start-up of the server, a database that accepts
@@ -71,6 +77,7 @@ class Database:
         self.behind_pooler = behind_pooler
         self._pool = Pool(pool)
         self._loop = asyncio.get_running_loop()
+        self._coalescers: dict[Any, WriteCoalescer[Any, Any]] = {}
 
     @classmethod
     async def open(
@@ -231,6 +238,22 @@ class Database:
 
         return await self._run_with_retries(send, tries)
 
+    async def write_coalesced(
+        self, write: CombinedWrite[Request, Result], request: Request, character_count: int = 0
+    ) -> Result:
+        """Write a request, together with those that arrive while another write of the same function is in flight.
+
+        ``character_count`` is about the length of its text; it bounds a combined write.
+        """
+        if self.is_on_other_loop():
+            return await run_on_loop(self._loop, self.write_coalesced(write, request, character_count))
+        coalescer = self._coalescers.get(write)
+        if coalescer is None:
+            coalescer = WriteCoalescer(partial(write, self), _concerns_all_requests)
+            self._coalescers[write] = coalescer
+        result: Result = await coalescer(request, character_count)
+        return result
+
     async def transaction(self, work: Callable[[Connection], Awaitable[T]], tries: int = 6) -> T:
         """Run ``work`` in one transaction; run it again after a transient error."""
 
@@ -251,7 +274,7 @@ class Database:
             try:
                 return await self._run_once(work)
             except DRIVER_ERRORS as error:
-                problem = translate_driver_error(error)
+                problem = _name_address(translate_driver_error(error), error, self.url)
                 if (
                     not isinstance(problem, Unavailable)
                     or isinstance(problem, StatementTimeout)
@@ -279,6 +302,11 @@ class Database:
         return result
 
 
+def _concerns_all_requests(error: Exception) -> bool:
+    """Return whether each request of a combined write would fail like the whole. A smaller statement may be in time."""
+    return isinstance(error, Unavailable) and not isinstance(error, StatementTimeout)
+
+
 async def run_on_loop(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, T]) -> T:
     """Run a coroutine on another event loop and wait for it here."""
     if not loop.is_running():
@@ -291,7 +319,11 @@ async def run_on_loop(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any,
     return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, loop))
 
 
-_LOGIN_REJECTED = ("database.login.rejected", "the database rejects the login: ", "check TENUTO_DATABASE")
+_LOGIN_REJECTED = (
+    "database.login.rejected",
+    "the database rejects the login: ",
+    "check the user and password in TENUTO_DATABASE, and that the server lets them in (pg_hba.conf)",
+)
 _ADDRESS_ERRORS = {
     "28000": _LOGIN_REJECTED,
     "28P01": _LOGIN_REJECTED,
@@ -341,7 +373,7 @@ def _translate_server_error(error: asyncpg.PostgresError) -> StoreError | Invali
         )
     if state in _RESOURCE_REMEDIES:
         return Unavailable(
-            f"the database server is out of resources: {error}",
+            f"the database server is out of resources: {_without_hint(error)}",
             code="database.out_of_resources",
             remedy=_RESOURCE_REMEDIES[state],
         )
@@ -365,6 +397,11 @@ def _translate_server_error(error: asyncpg.PostgresError) -> StoreError | Invali
         code, prefix, remedy = _ADDRESS_ERRORS[state]
         return StoreError(f"{prefix}{error}", code=code, remedy=remedy)
     return DatabaseError(f"{type(error).__name__}: {error}", sqlstate=state)
+
+
+def _without_hint(error: asyncpg.PostgresError) -> str:
+    """Return the message of the server without its detail and hint, which the driver puts on lines of their own."""
+    return str(error).partition("\n")[0]
 
 
 def _connection_lost(error: BaseException) -> Unavailable:
@@ -391,6 +428,8 @@ def _name_address(problem: StoreError | Invalid, error: BaseException, url: str)
             f": no server listens on {address}" if refused else f" at {address}: {_connection_failure_reason(error)}"
         )
         problem.message = f"cannot connect to the database{reason}"
+    if problem.code == "database.login.rejected":
+        problem.message = problem.message.replace("the database rejects", f"the database at {address} rejects", 1)
     return problem
 
 

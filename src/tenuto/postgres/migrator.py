@@ -129,7 +129,7 @@ def load_migrations() -> list[Migration]:
 
 @dataclass(frozen=True, slots=True)
 class ComponentStatus:
-    """How far the schema of one component has been migrated."""
+    """Schema version and missing migrations of one component."""
 
     component: str
     schema: str

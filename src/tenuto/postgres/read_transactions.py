@@ -10,6 +10,7 @@ from tenuto.postgres.database import Connection, Database
 T = TypeVar("T")
 
 _READ_ONLY = "SET TRANSACTION READ ONLY"
+_ONE_SNAPSHOT = "SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY"
 _READ_ONLY_WITH_SHORT_TIMEOUTS = (
     "SET TRANSACTION READ ONLY; SET LOCAL statement_timeout = '5s'; SET LOCAL lock_timeout = '1s'"
 )
@@ -20,6 +21,16 @@ async def read(database: Database, work: Callable[[Connection], Awaitable[T]]) -
 
     async def run(connection: Connection) -> T:
         await connection.execute(_READ_ONLY)
+        return await work(connection)
+
+    return await database.transaction(run)
+
+
+async def read_snapshot(database: Database, work: Callable[[Connection], Awaitable[T]]) -> T:
+    """Run queries that all see the database at the same instant."""
+
+    async def run(connection: Connection) -> T:
+        await connection.execute(_ONE_SNAPSHOT)
         return await work(connection)
 
     return await database.transaction(run)

@@ -16,8 +16,8 @@ from typing import Any
 import asyncpg
 
 from tenuto.errors import Forbidden, Invalid, Unavailable
-from tenuto.model import sql_scripts
-from tenuto.model.sql_scripts import Script, ScriptFailed, Statement, StatementResult
+from tenuto.model.definitions import sql_scripts
+from tenuto.model.definitions.sql_scripts import Script, ScriptFailed, Statement, StatementResult
 from tenuto.postgres.database import DRIVER_ERRORS, Database, translate_driver_error
 from tenuto.postgres.sql_loader import load_statements
 

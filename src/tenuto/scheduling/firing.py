@@ -1,8 +1,8 @@
 """Firing of schedules: decide due occurrences and create executions. Also manual runs and queued runs.
 
-One transaction locks the due schedules, decides every due instant (`model.occurrences`), writes the occurrence ledger,
-creates the executions with their tasks and stores the next run. Any number of schedulers may do this concurrently. Each
-due instant is decided once, because the key of the ledger is unique.
+One transaction locks the due schedules, decides every due instant (`model.work.occurrences`), writes the occurrence
+ledger, creates the executions with their tasks and stores the next run. Any number of schedulers may do this
+concurrently. Each due instant is decided once, because the key of the ledger is unique.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from tenuto.errors import Conflict, NotFound, StoreError
 from tenuto.ids import new_id
 from tenuto.lifecycle.execution_control import cancel_executions_in_transaction
 from tenuto.logs import Log
-from tenuto.model.actors import Actor
-from tenuto.model.occurrences import (
+from tenuto.model.access.actors import Actor
+from tenuto.model.definitions.schedules import MisfirePolicy, OverlapPolicy, Plan, misfire_from_json, plan_from_fields
+from tenuto.model.triggers import trigger_from_json
+from tenuto.model.work.occurrences import (
     DecidedOccurrence,
     Decision,
     OverlapState,
@@ -28,22 +30,21 @@ from tenuto.model.occurrences import (
     decide_overlap,
     first_undecided_instant,
 )
-from tenuto.model.schedules import MisfirePolicy, OverlapPolicy, Plan, misfire_from_json, plan_from_fields
-from tenuto.model.triggers import trigger_from_json
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling import next_runs
 from tenuto.scheduling.next_runs import RunTimes
 from tenuto.service.quarantine import (
-    BATCH_SIZE,
+    LOCKED_ROWS_PER_BATCH,
     UNREADABLE_ROW_ERRORS,
     LockedRows,
     Quarantine,
     isolate_errors,
     process_in_batches,
 )
-from tenuto.store import executions, schedules
-from tenuto.store.executions import NewExecution
-from tenuto.store.schedules import DueSchedule, LedgerEntry, QueuedRun, RunBlockers, Schedule
+from tenuto.store.definitions import schedules
+from tenuto.store.definitions.schedules import DueSchedule, LedgerEntry, QueuedRun, RunBlockers, Schedule
+from tenuto.store.work import executions
+from tenuto.store.work.executions import NewExecution
 
 SCHEDULER = Actor.system("scheduler")
 UNREADABLE_REQUEST_KEPT_FOR = timedelta(minutes=5)
@@ -344,7 +345,9 @@ async def start_queued_runs(
     """
     quarantine = new_quarantine() if quarantine is None else quarantine
     started_count = 0
-    for id, version, name in await schedules.find_schedules_with_startable_run(database, BATCH_SIZE, quarantine.rows):
+    for id, version, name in await schedules.find_schedules_with_startable_run(
+        database, LOCKED_ROWS_PER_BATCH, quarantine.rows
+    ):
         with isolate_errors(partial(quarantine.add, (id, version), name, "start queued run")):
             start = partial(_start_queued_run, schedule_id=id, now=now, scheduler=scheduler)
             started_count += await database.transaction(start)

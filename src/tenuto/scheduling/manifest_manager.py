@@ -21,15 +21,15 @@ from tenuto.ids import new_id, smallest_id_at
 from tenuto.lifecycle.completion import finish
 from tenuto.logs import Log
 from tenuto.maintenance.recovery import REPAIR_TIME_LIMIT_EXCEEDED
-from tenuto.model.actors import Actor
-from tenuto.model.manifests import Manifest, OnDeadLetter, ScheduleType, manifest_from_fields
-from tenuto.model.tasks import MAX_PRIORITY, Task, settle, timed_out_outcome
+from tenuto.model.access.actors import Actor
+from tenuto.model.definitions.manifests import Manifest, OnDeadLetter, ScheduleType, manifest_from_fields
 from tenuto.model.triggers import Trigger
+from tenuto.model.work.tasks import MAX_PRIORITY, NewTask, Task, settle, timed_out_outcome
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling.next_runs import RunTimes, compute_missing_next_runs, seconds_until_due
 from tenuto.service.polling_loop import PollingLoop
 from tenuto.service.quarantine import (
-    BATCH_SIZE,
+    LOCKED_ROWS_PER_BATCH,
     UNREADABLE_ROW_ERRORS,
     LockedRows,
     Quarantine,
@@ -37,8 +37,9 @@ from tenuto.service.quarantine import (
     log_error,
     process_in_batches,
 )
-from tenuto.store import dead_letters, manifests, workers
-from tenuto.store.manifests import DueManifest, NewRun, RunBlockers
+from tenuto.store.definitions import manifests
+from tenuto.store.definitions.manifests import DueManifest, RunBlockers
+from tenuto.store.work import dead_letters, task_creation, workers
 
 MANAGER = Actor.system("manifest manager")
 REPAIR_MISSING_DEAD_LETTER = "dead_letter_missing"
@@ -202,8 +203,8 @@ async def _time_out_and_dead_letter(
         result.dead_lettered = await database.transaction(
             lambda connection: _write_missing_dead_letters(connection, now)
         )
-    for task in await manifests.find_overrun_runs(database, BATCH_SIZE):
-        with isolate_errors(log_error(log, "run not timed out", task=str(task.id))):
+    for task in await manifests.find_overrun_runs(database, LOCKED_ROWS_PER_BATCH):
+        with isolate_errors(log_error(log, "run not timed out", task_id=str(task.id))):
             await _time_out_run(database, task, now, result)
     if result.timed_out:
         await database.transaction(
@@ -216,13 +217,13 @@ async def _time_out_run(database: Database, task: Task, now: datetime, result: P
     if await finish(database, [settlement]):
         result.timed_out += 1
         result.dead_lettered += settlement.retry is None
-        log.warning("overrun run timed out", task=str(task.id))
+        log.warning("overrun run timed out", task_id=str(task.id))
 
 
 async def _write_missing_dead_letters(connection: Connection, now: datetime) -> int:
     """Repair failures without a dead letter. `completion.finish` writes both together, so there should be none."""
     oldest_id, newest_at = smallest_id_at(now - _MISSING_DEAD_LETTER_AGE), now - _RECENT_FAILURE_AGE
-    failures = await dead_letters.find_missing_dead_letters(connection, oldest_id, newest_at, BATCH_SIZE)
+    failures = await dead_letters.find_missing_dead_letters(connection, oldest_id, newest_at, LOCKED_ROWS_PER_BATCH)
     written_count = await dead_letters.write_dead_letters(connection, failures)
     if written_count:
         await workers.count_repair(connection, REPAIR_MISSING_DEAD_LETTER, written_count)
@@ -257,7 +258,7 @@ async def _enqueue_batch(
     # After the lock on the manifests: runs that another transaction has just committed must be visible.
     # guard: manifests.blockers_read_under_lock
     blockers = await manifests.load_run_blockers(connection, [due.id for due in due_manifests])
-    runs: list[NewRun] = []
+    runs: list[NewTask] = []
     run_times: list[RunTimes] = []
     for due in due_manifests:
         try:
@@ -277,9 +278,9 @@ async def _enqueue_batch(
             batch.skipped.append((reason, due.external_id))
             is_dependent = manifest.schedule_type is ScheduleType.DEPENDENT
             run_times.append((due.id, None, now + _BLOCKED_DEPENDENT_DELAY if is_dependent else next_run_at))
-    created = await manifests.enqueue_runs(connection, runs)
+    created = await task_creation.enqueue_tasks_within(connection, runs)
     await manifests.record_runs(connection, run_times)
-    enqueued.update(run.manifest_id for run in runs if run.id in created)
+    enqueued.update(run.manifest_id for run in runs if run.manifest_id is not None and run.id in created)
     return batch
 
 
@@ -311,24 +312,24 @@ def new_run(
     batch_id: UUID | None = None,
     id: UUID | None = None,
     due_at: datetime | None = None,
-) -> NewRun:
+) -> NewTask:
     """Return a run of a manifest, or one item of a batch. ``due_at`` is the instant at which its trigger was due; a
     run that nothing triggered is due now.
 
     Every run has a limit key, of the manifest or of its batch, so that claims alternate between keys and a large batch
     does not delay others. The caps of manifest, group and all manifests are applied when the run is claimed.
     """
-    return NewRun(
+    return NewTask(
         id or new_id(),
-        manifest_id,
         manifest.job,
         input or json.dumps(dict(manifest.properties), ensure_ascii=False),
-        manifest.policy.to_json(),
-        manifest.queue,
-        max(-MAX_PRIORITY, min(MAX_PRIORITY, manifest.priority + group_priority)),
         now,
         by,
         run_at=due_at,
+        queue=manifest.queue,
+        priority=max(-MAX_PRIORITY, min(MAX_PRIORITY, manifest.priority + group_priority)),
+        policy=manifest.policy.to_json(),
+        manifest_id=manifest_id,
         limit_key=f"batch:{batch_id}" if batch_id is not None else manifest.limit_key,
         limit_max=NO_KEY_LIMIT,
         limit_group=manifest.group,

@@ -17,14 +17,14 @@ from pydantic import Field
 from tenuto.errors import Conflict, Invalid, NotFound, UnknownJob
 from tenuto.jobs.context import Context, PermanentFailure, TaskDeferred, TimedOut
 from tenuto.jobs.registry import Job, TaskOptions
-from tenuto.model.policies import RetryPolicy, TaskPolicy
-from tenuto.model.steps import MANIFEST
-from tenuto.model.tasks import Deferral
+from tenuto.model.definitions.policies import RetryPolicy, TaskPolicy
+from tenuto.model.definitions.steps import MANIFEST
+from tenuto.model.work.tasks import Deferral
 from tenuto.postgres.database import Database
 from tenuto.scheduling.schedule_step import StepFailed, log
 from tenuto.service.polling_loop import retry_while_unavailable
-from tenuto.store import activities, tasks
-from tenuto.store.activities import ActivityDetails
+from tenuto.store.work import activities, tasks
+from tenuto.store.work.activities import ActivityDetails
 
 _MIN_CHECK_SECONDS = 0.5
 _MAX_CHECK_SECONDS = 15.0
@@ -61,7 +61,7 @@ def manifest_step_job(open: Callable[[], Awaitable[Database]], run: RunManifest)
                 raise await _defer_or_time_out(database, ctx)
             return _result(ctx, manifest, id, record)
 
-        return await retry_while_unavailable(check, log, "check of step postponed", task=str(ctx.task_id))
+        return await retry_while_unavailable(check, log, "check of step postponed", task_id=str(ctx.task_id))
 
     return Job(run_manifest, MANIFEST, TaskPolicy(RetryPolicy(max_attempts=1)), TaskOptions(), isolated=False)
 

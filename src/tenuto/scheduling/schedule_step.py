@@ -14,14 +14,15 @@ from tenuto.errors import EngineError
 from tenuto.jobs.context import Context, PermanentFailure, TaskDeferred
 from tenuto.jobs.registry import Job, TaskOptions
 from tenuto.logs import Log
-from tenuto.model.policies import RetryPolicy, TaskPolicy
-from tenuto.model.schedules import OverlapPolicy
-from tenuto.model.steps import SCHEDULE
-from tenuto.model.tasks import Deferral
+from tenuto.model.definitions.policies import RetryPolicy, TaskPolicy
+from tenuto.model.definitions.schedules import OverlapPolicy
+from tenuto.model.definitions.steps import SCHEDULE
+from tenuto.model.work.tasks import Deferral
 from tenuto.postgres.database import Connection, Database
 from tenuto.service.polling_loop import retry_while_unavailable
-from tenuto.store import executions, schedules
-from tenuto.store.executions import NewExecution
+from tenuto.store.definitions import schedules
+from tenuto.store.work import executions
+from tenuto.store.work.executions import NewExecution
 
 log = Log("tenuto.steps")
 
@@ -37,7 +38,7 @@ def schedule_step_job(open: Callable[[], Awaitable[Database]]) -> Job[..., Any]:
         async def check() -> dict[str, Any]:
             return await _run_child(await open(), ctx)
 
-        return await retry_while_unavailable(check, log, "check of step postponed", task=str(ctx.task_id))
+        return await retry_while_unavailable(check, log, "check of step postponed", task_id=str(ctx.task_id))
 
     return Job(run_schedule, SCHEDULE, TaskPolicy(RetryPolicy(max_attempts=1)), TaskOptions(), isolated=False)
 

@@ -19,7 +19,7 @@ from tenuto.scheduling import firing
 from tenuto.scheduling.next_runs import seconds_until_due
 from tenuto.service.polling_loop import PollingLoop
 from tenuto.service.quarantine import isolate_errors, log_error
-from tenuto.store import schedules
+from tenuto.store.definitions import schedules
 
 log = Log("tenuto.scheduler")
 

@@ -1,7 +1,10 @@
 """Health files: each service process regularly writes the time and its host name to its own file.
 
+A web service adds its address, so that `tenuto login` prints a link to it although its port was an option.
+
 `tenuto health worker` in a container reads them; a missing or old file means unhealthy. By default it reads only the
 files of the same host, because containers may share a home directory, and a killed container leaves its file there.
+On the same host, the lock that a process holds on its name shows at once that it was killed.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from datetime import datetime
 from pathlib import Path
 
 from tenuto.clock import Clock, SystemClock, monotonic_seconds
-from tenuto.model.worker_states import STALE_AFTER
+from tenuto.model.work.worker_states import STALE_AFTER
 
 _WRITE_INTERVAL_SECONDS = 1.0
 
@@ -30,6 +33,7 @@ class HealthFile:
         self.path = self._current_path()
         self._clock = clock or SystemClock()
         self._written_at = float("-inf")
+        self._address = ""
 
     def _current_path(self) -> Path:
         return _directory(self._home) / f"{self._service}-{self._name().replace('/', '_')}.health"
@@ -45,8 +49,15 @@ class HealthFile:
         with contextlib.suppress(OSError):  # a full disk must not stop the service; the file becomes stale
             self.path.parent.mkdir(parents=True, exist_ok=True)
             new_file = self.path.with_suffix(".new")
-            new_file.write_text(f"{self._clock.now().isoformat()}\n{_host_name()}\n", encoding="utf-8")
+            lines = (self._clock.now().isoformat(), _host_name(), self._address)
+            new_file.write_text("".join(f"{line}\n" for line in lines if line), encoding="utf-8")
             new_file.replace(self.path)
+
+    def announce(self, address: str) -> None:
+        """Write the address at which the service is reached, now and from now on."""
+        self._address = address
+        self._written_at = float("-inf")
+        self.write()
 
     def remove(self) -> None:
         """Remove the file at an orderly shutdown."""
@@ -60,9 +71,11 @@ class Health:
     name: str
     written_at: datetime | None
     healthy: bool
-    """Whether the file is recent."""
+    """Whether the file is recent, and the process is not known to have ended."""
     has_ended: bool = False
     """Whether the process is known to have ended without removing its file, as after a crash."""
+    address: str | None = None
+    """Of a web service: its address."""
 
 
 def failed_processes(found: Sequence[Health]) -> list[Health]:
@@ -80,12 +93,15 @@ def read_health(home: Path, service: str, now: datetime, name: str | None = None
     pattern = f"{service}-{'*' if name is None else name.replace('/', '_')}.health"
     healths = []
     for file in sorted(_directory(home).glob(pattern)):
-        written_at, host = _read(file)
+        written_at, host, address = _read(file)
         if name is None and host not in (None, _host_name()):
             continue
-        healthy = written_at is not None and now - written_at < STALE_AFTER[service]
-        has_ended = not healthy and not _is_locked(file.with_suffix(".lock"))
-        healths.append(Health(file.stem.removeprefix(f"{service}-"), written_at, healthy, has_ended))
+        is_recent = written_at is not None and now - written_at < STALE_AFTER[service]
+        # A recent file of another host proves that its process runs; its locks may not be visible here.
+        may_have_ended = not is_recent or host == _host_name()
+        has_ended = may_have_ended and not _is_locked(file.with_suffix(".lock"))
+        healthy = is_recent and not has_ended
+        healths.append(Health(file.stem.removeprefix(f"{service}-"), written_at, healthy, has_ended, address))
     return healths
 
 
@@ -107,10 +123,10 @@ def _host_name() -> str:
     return os.uname().nodename  # same as socket.gethostname, whose import takes longer than the whole health check
 
 
-def _read(file: Path) -> tuple[datetime | None, str | None]:
-    """Return the time and the host name of a health file; None for missing parts."""
+def _read(file: Path) -> tuple[datetime | None, str | None, str | None]:
+    """Return the time, the host name and the address of a health file; None for missing parts."""
     try:
-        written_at, host, *_ = [*file.read_text(encoding="utf-8").splitlines(), "", ""]
-        return datetime.fromisoformat(written_at.strip()), host or None
+        written_at, host, address, *_ = [*file.read_text(encoding="utf-8").splitlines(), "", "", ""]
+        return datetime.fromisoformat(written_at.strip()), host or None, address or None
     except (OSError, ValueError):
-        return None, None
+        return None, None, None

@@ -9,13 +9,15 @@ import random
 from collections.abc import Awaitable, Callable, Collection
 from typing import Any, TypeVar
 
-from tenuto.errors import StoreError, Unavailable
+from tenuto.errors import SchemaMismatch, StoreError, Unavailable
 from tenuto.postgres.database import Database
 from tenuto.postgres.listener import RECONNECTED, Listener
 
 T = TypeVar("T")
 
 _GARBAGE_COLLECTION_THRESHOLD = 20_000
+_SCHEMA_RETRY_SECONDS = 30.0
+"""Delay after a cycle that found a schema which only an operator can migrate."""
 
 
 class PollingLoop:
@@ -34,7 +36,7 @@ class PollingLoop:
         """``run_cycle`` returns the seconds to wait until the next cycle; the first one runs after the delay."""
         self.name = name
         self.is_ready = False
-        """Whether the last cycle succeeded."""
+        """Whether it runs and its last cycle, if there was one, did not fail."""
         self._delay_seconds = delay_seconds
         self._run_cycle = run_cycle
         self._log = log
@@ -47,11 +49,13 @@ class PollingLoop:
     async def start(self) -> None:
         if self._listener is not None:
             self._listener.start()
+        self.is_ready = True
         self._task = asyncio.create_task(self._run(), name=self.name)
 
     async def stop(self) -> None:
         """Stop after the current cycle."""
         self._stopping = True
+        self.is_ready = False
         self._wake_up.set()
         if self._task is not None:
             await self._task
@@ -89,10 +93,16 @@ async def run_cycles(
     ``name`` names the loop in the log.
     """
     failure_count = 0
+    reported_mismatch = ""
     while not is_stopped():
         try:
             wait_seconds = await run_cycle()
-            failure_count = 0
+            failure_count, reported_mismatch = 0, ""
+        except SchemaMismatch as error:
+            wait_seconds = _SCHEMA_RETRY_SECONDS
+            if str(error) != reported_mismatch:  # only an operator can help, so it is said once
+                reported_mismatch = str(error)
+                log.warning("service paused until migration", loop=name, error=error.message, remedy=error.remedy)
         except Exception as error:  # a service must survive any single cycle
             failure_count += 1
             wait_seconds = min(0.2 * 2**failure_count, 10.0) * random.uniform(0.5, 1.0)
@@ -131,7 +141,7 @@ async def retry_until_database_answers(
         except Unavailable as error:
             if is_stopped():
                 return False
-            log.warning("start postponed", error=str(error), next_try_seconds=retry_seconds)
+            log.warning("service start postponed", error=str(error), next_try_seconds=retry_seconds)
         await asyncio.sleep(retry_seconds)
 
 

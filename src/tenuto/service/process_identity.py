@@ -12,6 +12,7 @@ import os
 import secrets
 import socket
 import subprocess
+import time
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
@@ -21,14 +22,16 @@ from uuid import UUID
 from tenuto.errors import Conflict
 from tenuto.ids import new_id
 from tenuto.model import validation
-from tenuto.model.known_handlers import KnownHandlers
-from tenuto.model.worker_states import silence_limit
+from tenuto.model.work.known_handlers import KnownHandlers
+from tenuto.model.work.worker_states import silence_limit
 from tenuto.postgres.database import Database
-from tenuto.store import workers
-from tenuto.store.workers import Declarations, ProcessRegistration
+from tenuto.store.work import workers
+from tenuto.store.work.workers import Declarations, ProcessRegistration
 from tenuto.version import __version__
 
 _MAX_PROCESSES_PER_HOST = 1000
+_PROBE_SECONDS = 0.01
+"""Longer than a health check holds the lock of a name, see `health_file`."""
 
 
 class ProcessIdentity:
@@ -146,16 +149,20 @@ def _try_lock(home: Path, service: str, name: str) -> IO[str] | None:
     directory = home / "run"
     directory.mkdir(parents=True, exist_ok=True)
     handle = (directory / f"{service}-{name.replace('/', '_')}.lock").open("a", encoding="ascii")
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # guard: workers.exclusive_name_lock
-    except OSError:
-        handle.close()
-        return None
-    return handle
+    for delay_seconds in (_PROBE_SECONDS, None):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)  # guard: workers.exclusive_name_lock
+        except OSError:
+            if delay_seconds is not None:  # a health check holds a shared lock for an instant
+                time.sleep(delay_seconds)
+        else:
+            return handle
+    handle.close()
+    return None
 
 
 def _home_id(home: Path) -> str:
-    """Return the random id of this home, and its file: a copied home has the same id, but another file."""
+    """Return the random id of this home directory with the number of its file, which differs in a copied home."""
     file = home / "run" / "home.id"
     home_id = _read_or_create_home_id(file)
     status = file.stat()

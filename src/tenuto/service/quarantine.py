@@ -17,7 +17,7 @@ from tenuto.errors import StoreError, TenutoError
 from tenuto.logs import Log
 from tenuto.postgres.database import Connection, Database, DatabaseError
 
-BATCH_SIZE = 100
+LOCKED_ROWS_PER_BATCH = 100
 UNREADABLE_ROW_ERRORS = (TenutoError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError)
 """Errors of parsing a row that was edited by hand or written by a later version."""
 
@@ -108,11 +108,13 @@ async def process_in_batches(
 
     If a transaction fails, its rows are processed one by one, and failing rows are put into quarantine.
     """
-    locked_count = BATCH_SIZE
-    while locked_count == BATCH_SIZE:
+    locked_count = LOCKED_ROWS_PER_BATCH
+    while locked_count == LOCKED_ROWS_PER_BATCH:
         results: list[T] = []
         with isolate_errors(lambda error: None):  # the rows are processed one by one below, to find the failing one
-            results.append(await database.transaction(lambda connection: process_rows(connection, BATCH_SIZE, {})))
+            results.append(
+                await database.transaction(lambda connection: process_rows(connection, LOCKED_ROWS_PER_BATCH, {}))
+            )
         if results:
             yield results[0]
             locked_count = results[0].locked_count
@@ -141,7 +143,7 @@ async def _process_one_by_one(
             quarantine.add(row, name, action, error)
             on_failed_row(name, error)
 
-    for _ in range(BATCH_SIZE):
+    for _ in range(LOCKED_ROWS_PER_BATCH):
         results: list[T] = []
         locked.clear()
         with isolate_errors(quarantine_locked):

@@ -1,6 +1,7 @@
 """The protocol of background services, and their common start and stop.
 
-Every loop of a service process is a `Service`: those of the core and those of extensions start and stop alike.
+Every loop of a service process is a `Service`: those of the core and those of extensions start and stop alike. The
+readiness probe asks all running ones whether they do their work.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import Protocol, runtime_checkable
 
 
 class ProcessRole(StrEnum):
-    """What a service process does. A process that runs everything has several roles."""
+    """Role of a service process. A process that runs everything has several roles."""
 
     WORKER = "worker"
     SCHEDULER = "scheduler"
@@ -36,6 +37,17 @@ class Service(Protocol):
         """Whether the service does its work."""
 
 
+_running: list[Service] = []
+
+
+def find_unready_services() -> tuple[list[str], list[str]]:
+    """Return the names of the running services of this process that do not do their work: of the core, and of
+    extensions."""
+    unready = [service for service in _running if not service.is_ready]
+    optional = [service.name for service in unready if getattr(service, "is_optional", False)]
+    return [service.name for service in unready if service.name not in optional], optional
+
+
 @asynccontextmanager
 async def run_services(
     services: Iterable[Service], is_stopped: Callable[[], bool] = lambda: False
@@ -50,4 +62,6 @@ async def run_services(
                 break
             await service.start()
             running.push_async_callback(service.stop)
+            _running.append(service)
+            running.callback(_running.remove, service)
         yield

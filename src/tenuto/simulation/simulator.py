@@ -1,7 +1,7 @@
 """Discrete-event simulation of schedules: due instants, overlapping runs and missed runs, without a database.
 
-The decisions are those of the scheduler (`model.occurrences`). Only run durations are estimates, from history or given.
-A run that is cancelled for the next one counts as stopped immediately.
+The decisions are those of the scheduler (`model.work.occurrences`). Only run durations are estimates, from history or
+given. A run that is cancelled for the next one counts as stopped immediately.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from datetime import datetime, timedelta
 from itertools import count
 
 from tenuto.errors import Invalid
-from tenuto.model.occurrences import ALREADY_QUEUED, Decision, OverlapState, decide_due_occurrences, decide_overlap
-from tenuto.model.schedules import MisfirePolicy, OverlapPolicy, ScheduleDefinition
-from tenuto.model.steps import SCHEDULE
+from tenuto.model.definitions.schedules import MisfirePolicy, OverlapPolicy, ScheduleDefinition
+from tenuto.model.definitions.steps import SCHEDULE
 from tenuto.model.triggers.zones import MICROSECOND
-from tenuto.simulation.dst_report import ClockChangeEffect, clock_change_effects
+from tenuto.model.work.occurrences import ALREADY_QUEUED, Decision, OverlapState, decide_due_occurrences, decide_overlap
+from tenuto.simulation.clock_changes import ClockChangeEffect, clock_change_effects
 
 MAX_RUNS = 100_000
 
@@ -195,8 +195,10 @@ class _Simulator:
         """The number of due instants of a schedule that are not decided before the end."""
 
     def add(self, schedule: SimulatedSchedule) -> None:
-        state = _ScheduleState(schedule)
         ends_at = schedule.active_until(self._start)
+        if ends_at is None and not self._outages and self._add_separate_runs(schedule):
+            return
+        state = _ScheduleState(schedule)
         if schedule.running_since is not None and ends_at is not None:
             run = SimulatedRun(
                 schedule.name, schedule.running_since, Decision.FIRED, None, schedule.running_since, ends_at
@@ -204,6 +206,26 @@ class _Simulator:
             self.initial_runs.append(run)
             self._activate(state, run, ends_at)
         self._schedule_decision(state, schedule.definition.trigger.next_after(self._start - MICROSECOND, schedule.seed))
+
+    def _add_separate_runs(self, schedule: SimulatedSchedule) -> bool:
+        """Add the runs of a schedule each of which ends before the next is due; return False if two of them meet.
+
+        Schedules do not affect each other, so these need no events. That is a measured optimisation: the timeline of
+        500 schedules (benchmark `dashboard`). `test_separate_runs_equal_runs_by_events` compares both ways.
+        """
+        duration, name = timedelta(seconds=schedule.run_seconds), schedule.name
+        found: list[SimulatedRun] = []
+        free_from = self._start
+        allowed_count = self._max_runs - len(self.runs)
+        trigger = schedule.definition.trigger
+        for due_at in trigger.runs_between(self._start - MICROSECOND, self._end - MICROSECOND, schedule.seed):
+            if due_at < free_from:
+                return False
+            free_from = due_at + duration
+            found.append(SimulatedRun(name, due_at, Decision.FIRED, None, due_at, free_from))
+            self._check_run_count(len(found) - 1, allowed_count)
+        self.runs += found
+        return True
 
     def run(self) -> None:
         while self._events:
@@ -292,8 +314,8 @@ class _Simulator:
         self.runs.append(run)
         return run
 
-    def _check_run_count(self, number: int) -> None:
-        if number >= self._max_runs:
+    def _check_run_count(self, number: int, allowed_count: int | None = None) -> None:
+        if number >= (self._max_runs if allowed_count is None else allowed_count):
             raise Invalid(
                 f"the simulated period has more than {self._max_runs:,} runs",
                 code="simulation.too_many_runs",
@@ -352,15 +374,23 @@ def _find_slot_shortages(
 
 def _find_shortages(queue: str, slots: int, changes: Sequence[tuple[datetime, int, str]]) -> Iterator[Clash]:
     used: dict[str, int] = {}
+    """Slots by schedule; only of those that use some."""
+    needed = 0
     since: datetime | None = None
     peak, involved = 0, set[str]()
     for at, change, schedule in changes:
-        used[schedule] = used.get(schedule, 0) + change
-        needed = sum(used.values())
+        needed += change
+        if count := used.get(schedule, 0) + change:
+            used[schedule] = count
+        else:
+            del used[schedule]
         if needed > slots:
-            since = since or at
+            if since is None:
+                since = at
+                involved.update(used)
             peak = max(peak, needed)
-            involved.update(name for name, count in used.items() if count)
+            if change > 0:
+                involved.add(schedule)
         elif since is not None:
             message = f"queue {queue} has {slots:,} slots, and up to {peak:,} are needed"
             yield Clash("slots", since, at, tuple(sorted(involved)), message, queue)

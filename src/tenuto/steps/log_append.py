@@ -9,12 +9,12 @@ from pydantic import AfterValidator
 from tenuto.jobs.context import Context
 from tenuto.jobs.registry import Job, TaskOptions
 from tenuto.model import validation
-from tenuto.model.policies import TaskPolicy
-from tenuto.model.steps import LOG_APPEND
+from tenuto.model.definitions.policies import TaskPolicy
+from tenuto.model.definitions.steps import LOG_APPEND
 from tenuto.store import named_logs
 
 if TYPE_CHECKING:
-    from tenuto.steps.step_kinds import StepServices
+    from tenuto.steps.built_in_kinds import StepServices
 
 KIND = LOG_APPEND
 

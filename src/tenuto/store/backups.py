@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 
-from tenuto.postgres.database import Database, DatabaseError
+from tenuto.postgres.database import Connection, Database, DatabaseError
 from tenuto.postgres.sql_loader import load_statements
 
 SQL = load_statements(__file__)
@@ -35,6 +35,11 @@ async def load_facts(database: Database) -> DatabaseFacts:
     return DatabaseFacts(
         row["server_version"], row["schemas"], counts["task_count"], counts["activity_count"], counts["secret_count"]
     )
+
+
+async def mark_as_change(connection: Connection) -> None:
+    """Make the transaction count as a change, so that its audit entry is written."""
+    await connection.fetchval(SQL.assign_transaction_id)
 
 
 async def list_live_processes(database: Database) -> list[str]:

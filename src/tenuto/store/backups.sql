@@ -18,6 +18,10 @@ SELECT (SELECT count(*) FROM tenuto.tasks) AS task_count,
         WHERE pg_inherits.inhparent = 'tenuto.activities'::regclass) AS activity_count,
        (SELECT count(*) FROM tenuto.secrets) AS secret_count;
 
+-- name: assign_transaction_id
+-- Give the transaction an id, so that it counts as a change: the rows were loaded by another program.
+SELECT pg_current_xact_id()::text;
+
 -- name: list_live_processes
 -- Return services that were seen within $1.
 SELECT service || ' ' || name AS process

@@ -6,7 +6,7 @@ part of a statement.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,6 +16,8 @@ from tenuto.model.filter_keys import (
     BATCH_KEYS,
     DEAD_LETTER_KEYS,
     EXECUTION_KEYS,
+    LEDGER_KEYS,
+    LOG_ENTRY_KEYS,
     ONE_SHOT_KEYS,
     SCHEDULE_KEYS,
     TASK_KEYS,
@@ -52,6 +54,8 @@ class FilterTable:
     """The expression that words without a key are searched in."""
     newest_first: str | None = "id"
     """Column of the order in which a window is counted; None if the schema has no window."""
+    lowest: str = _LOWEST_ID
+    """A value of that column below all others."""
 
     def add_filter(self, statement: str, filter: Filter, *values: Any) -> tuple[Any, ...]:
         """Return a statement with the condition of a filter, then its parameters, beginning with ``values``."""
@@ -75,6 +79,25 @@ class CappedCount:
 async def count_rows(database: Database, table: FilterTable, statement: str, filter: Filter) -> CappedCount:
     """Count the rows that meet a filter, up to `MAX_EXACT_COUNT`; the statement takes the number to stop at."""
     found: int = await database.fetch_value(*table.add_filter(statement, filter, MAX_EXACT_COUNT + 1))
+    return _cap(found)
+
+
+async def count_rows_of_each(
+    database: Database, table: FilterTable, statement: str, filters: Sequence[Filter]
+) -> list[CappedCount]:
+    """Like `count_rows`, for several filters in one statement, so that each uses its own index."""
+    if not filters:
+        return []
+    parameters: list[Any] = [MAX_EXACT_COUNT + 1]
+    counts = []
+    for filter in filters:
+        counted, *parameters = table.add_filter(statement, filter, *parameters)
+        counts.append(f"({counted.rstrip().rstrip(';')})")
+    found = await database.fetch_value(f"SELECT ARRAY[{', '.join(counts)}]::bigint[]", *parameters)
+    return [_cap(each) for each in found]
+
+
+def _cap(found: int) -> CappedCount:
     return CappedCount(min(found, MAX_EXACT_COUNT), found <= MAX_EXACT_COUNT)
 
 
@@ -93,7 +116,7 @@ class _Compiler:
             key, offset = table.newest_first, self._parameter(filter.window - 1, "bigint")
             conditions = " AND ".join(indexed) or "true"
             first = f"SELECT {key} FROM {table.relation} WHERE {conditions} ORDER BY {key} DESC LIMIT 1"  # noqa: S608
-            windowed.append(f"{key} >= coalesce(({first} OFFSET {offset}), {_LOWEST_ID})")
+            windowed.append(f"{key} >= coalesce(({first} OFFSET {offset}), {table.lowest})")
         return " AND ".join([*indexed, *windowed]) or "true", self._parameters
 
     def _clause(self, clause: Clause) -> str:
@@ -121,6 +144,9 @@ class _Compiler:
                     column.expression if value else f"NOT ({column.expression})" for value in clause.values
                 )
             case KeyType.ID:
+                exact = [each.low for each in clause.values if isinstance(each, IdRange) and each.low == each.high]
+                if len(exact) == len(clause.values) > 1:
+                    return f"{column.expression} = ANY ({self._parameter(exact, 'uuid[]')})"
                 return " OR ".join(self._id_range(column, value) for value in clause.values)
             case KeyType.TAGS:
                 return f"{column.expression} && {self._texts(clause)}"
@@ -188,20 +214,21 @@ _MANIFEST = Column(
     " WHERE versions.external_id = ANY ({values})))",
 )
 
+_SCHEDULE_EQUALS = (
+    # By id, which is indexed. Of deleted schedules, the versions are left.
+    "schedule_id = ANY (ARRAY("
+    "SELECT schedules.id FROM tenuto.schedules WHERE schedules.name = ANY ({values})"
+    " UNION SELECT versions.schedule_id FROM tenuto.schedule_versions AS versions"
+    " WHERE versions.name = ANY ({values})))"
+)
+
 EXECUTIONS = FilterTable(
     EXECUTION_KEYS,
     "tenuto.executions",
     {
         "id": Column("id"),
         "state": Column("state"),
-        "schedule": Column(
-            "schedule_name",
-            # By id, which is indexed. Of deleted schedules, the versions are left.
-            equals="schedule_id = ANY (ARRAY("
-            "SELECT schedules.id FROM tenuto.schedules WHERE schedules.name = ANY ({values})"
-            " UNION SELECT versions.schedule_id FROM tenuto.schedule_versions AS versions"
-            " WHERE versions.name = ANY ({values})))",
-        ),
+        "schedule": Column("schedule_name", equals=_SCHEDULE_EQUALS),
         "paused": Column("paused_at IS NOT NULL"),
         "origin": Column("origin"),
         "by": _BY,
@@ -383,6 +410,31 @@ SCHEDULES = FilterTable(
     newest_first=None,
 )
 
+LEDGER = FilterTable(
+    LEDGER_KEYS,
+    "tenuto.occurrences",
+    {
+        "schedule": Column("schedule_name", equals=_SCHEDULE_EQUALS),
+        "decision": Column("decision"),
+        "origin": Column("origin"),
+        "due": Column("due_at"),
+        "decided": Column("decided_at"),
+        "by": Column("decided_by"),
+        "execution": Column("execution_id"),
+        "reason": Column("reason"),
+    },
+    text="concat_ws(E'\\n', schedule_name, reason)",
+    newest_first=None,
+)
+
+LOG_ENTRIES = FilterTable(
+    LOG_ENTRY_KEYS,
+    "tenuto.log_entries",
+    {"log": Column("log"), "at": Column("at"), "message": Column("message"), "task": Column("task_id")},
+    text="concat_ws(E'\\n', message, fields::text)",
+    lowest="0",
+)
+
 FILTER_TABLES = (
     EXECUTIONS,
     TASKS,
@@ -393,5 +445,7 @@ FILTER_TABLES = (
     BATCHES,
     AUDIT,
     SCHEDULES,
+    LEDGER,
+    LOG_ENTRIES,
 )
 """All tables, for checks."""

@@ -8,14 +8,19 @@ from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
+from tenuto.model.filter_keys import LOG_ENTRY_KEYS
+from tenuto.model.filters import Filter
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
+from tenuto.store.filter_sql import LOG_ENTRIES
 from tenuto.store.records import FromJson, RowMapper
 
 SQL = load_statements(__file__)
 
 _LOWEST_NUMBER = 0
 _HIGHEST_NUMBER = 2**63 - 1
+_MAX_SEARCHED_LOGS = 10_000
+EVERY_ENTRY = Filter(LOG_ENTRY_KEYS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,21 +80,28 @@ def _fields_text(fields: dict[str, Any] | None) -> str | None:
     return None if fields is None else json.dumps(fields, ensure_ascii=False)
 
 
-async def list_logs(database: Database, after: str, limit: int) -> list[NamedLogRecord]:
-    """Return the logs by name, each with its newest entry."""
-    return _LOGS.all(await database.fetch_all(SQL.list_logs, after, limit))
+async def list_logs(database: Database, after: str, limit: int, search: str = "") -> list[NamedLogRecord]:
+    """Return the logs whose name contains a text, by name, each with its newest entry."""
+    most = _MAX_SEARCHED_LOGS if search else limit
+    return _LOGS.all(await database.fetch_all(SQL.list_logs, after, limit, search, most))
 
 
-async def list_newest_entries(database: Database, log: str, below: int | None, limit: int) -> list[LogEntryRecord]:
-    """Return entries of a log, newest first."""
+async def list_newest_entries(
+    database: Database, log: str, below: int | None, limit: int, filter: Filter = EVERY_ENTRY
+) -> list[LogEntryRecord]:
+    """Return entries of a log that meet a filter, newest first."""
     bound = _HIGHEST_NUMBER if below is None else below
-    return _ENTRIES.all(await database.fetch_all(SQL.list_newest_entries, log, bound, limit))
+    statement = LOG_ENTRIES.add_filter(SQL.list_newest_entries, filter.where(log=log), log, bound, limit)
+    return _ENTRIES.all(await database.fetch_all(*statement))
 
 
-async def list_oldest_entries(database: Database, log: str, above: int | None, limit: int) -> list[LogEntryRecord]:
-    """Return entries of a log, oldest first."""
+async def list_oldest_entries(
+    database: Database, log: str, above: int | None, limit: int, filter: Filter = EVERY_ENTRY
+) -> list[LogEntryRecord]:
+    """Return entries of a log that meet a filter, oldest first."""
     bound = _LOWEST_NUMBER if above is None else above
-    return _ENTRIES.all(await database.fetch_all(SQL.list_oldest_entries, log, bound, limit))
+    statement = LOG_ENTRIES.add_filter(SQL.list_oldest_entries, filter.where(log=log), log, bound, limit)
+    return _ENTRIES.all(await database.fetch_all(*statement))
 
 
 async def delete_old_entries(database: Database, cutoff: datetime, limit: int) -> int:

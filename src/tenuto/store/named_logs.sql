@@ -7,8 +7,8 @@ SET key = excluded.key -- guard: logs.one_entry_per_task
 RETURNING id, log, at, message, fields, task_id, xmax = 0 AS is_new;
 
 -- name: list_logs
--- Return the logs by name, after a cursor, each with its newest entry. A loose index scan from name to name, because
--- a log may be long.
+-- Return the logs whose name contains a text, by name, after a cursor, each with its newest entry. A loose index scan
+-- from name to name, because a log may be long; it reads at most $4 names.
 WITH RECURSIVE found AS (
     (SELECT log, 1 AS number FROM tenuto.log_entries WHERE log > $1 ORDER BY log LIMIT 1)
     UNION ALL
@@ -16,7 +16,7 @@ WITH RECURSIVE found AS (
            found.number + 1
     FROM found
     WHERE found.log IS NOT NULL
-      AND found.number < $2
+      AND found.number < $4
 )
 SELECT found.log, newest.id AS last_entry_id, newest.at AS last_entry_at, newest.message AS last_message
 FROM found
@@ -27,6 +27,7 @@ CROSS JOIN LATERAL (
     ORDER BY id DESC
     LIMIT 1
 ) AS newest
+WHERE strpos(lower(found.log), lower($3)) > 0
 ORDER BY found.log
 LIMIT $2;
 
@@ -36,6 +37,7 @@ SELECT id, log, at, message, fields, task_id
 FROM tenuto.log_entries
 WHERE log = $1
   AND id < $2
+  AND (/* filter */ true)
 ORDER BY id DESC
 LIMIT $3;
 
@@ -45,6 +47,7 @@ SELECT id, log, at, message, fields, task_id
 FROM tenuto.log_entries
 WHERE log = $1
   AND id > $2
+  AND (/* filter */ true)
 ORDER BY id
 LIMIT $3;
 

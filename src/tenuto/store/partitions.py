@@ -20,7 +20,7 @@ from tenuto.errors import Invalid, Unavailable
 from tenuto.ids import smallest_id_at
 from tenuto.postgres.database import Connection, Database, PermissionDenied
 from tenuto.settings import Settings
-from tenuto.store.activities import SQL
+from tenuto.store.work.activities import SQL
 
 MONTHS_AHEAD = 3
 # guard: activities.truncate_trigger_of_partition

@@ -93,7 +93,7 @@ class PositionalMapper(Generic[R]):
 
     The columns after the first ``skip`` must be the fields of the record, in order. The last fields, named in
     ``defaults``, have no columns and keep their defaults. Columns named in ``trailing`` come last; the caller reads
-    them. No value is decoded.
+    them. Values are decoded as `RowMapper` does with ``decodes``, and not without it.
     """
 
     def __init__(
@@ -103,9 +103,11 @@ class PositionalMapper(Generic[R]):
         skip: int = 0,
         trailing: Collection[str] = (),
         defaults: Collection[str] = (),
+        decodes: bool = False,
     ) -> None:
         self.record_type = record_type
         self.statements = statements
+        self._decodes = decodes
         self._skip = skip
         self._trailing = tuple(trailing)
         self._defaults = tuple(defaults)
@@ -113,6 +115,8 @@ class PositionalMapper(Generic[R]):
 
     def one(self, row: Any) -> R:
         """Return the record of a row."""
+        if self._decodes:
+            return self.all([row])[0]
         return self.record_type(*row[self._skip : len(row) - len(self._trailing)])
 
     def optional(self, row: Any | None) -> R | None:
@@ -122,11 +126,34 @@ class PositionalMapper(Generic[R]):
     def all(self, rows: Iterable[Any]) -> list[R]:
         """Return the records of rows."""
         record_type = self.record_type
+        if self._decodes:
+            return [record_type(*self._decoded(row)) for row in rows]
         if self._trailing:
             return [self.one(row) for row in rows]
         if self._skip:
             return [record_type(*row[self._skip :]) for row in rows]
         return [record_type(*row) for row in rows]
+
+    def _decoded(self, row: Any) -> list[Any]:
+        values = list(row[self._skip : len(row) - len(self._trailing)])
+        for position, decode in self._decoders:
+            if values[position] is not None:
+                values[position] = decode(values[position])
+        return values
+
+    @cached_property
+    def _decoders(self) -> list[tuple[int, Decode]]:
+        """Positions of the fields that are decoded. Enums are found by a table, which is faster than their call."""
+        hints = get_type_hints(self.record_type, include_extras=True)
+        names = [field.name for field in fields(self.record_type)]  # type: ignore[arg-type]
+        found: list[tuple[int, Decode]] = []
+        for position, name in enumerate(names):
+            decode: Any = _find_decoder(hints[name])
+            if isinstance(decode, type) and issubclass(decode, Enum):
+                decode = {each.value: each for each in decode}.__getitem__
+            if decode is not None:
+                found.append((position, decode))
+        return found
 
     def describe_mismatch(self, columns: Collection[str]) -> str | None:
         """Return how the columns of a statement differ from the fields; None if they do not."""

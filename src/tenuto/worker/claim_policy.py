@@ -11,12 +11,12 @@ from datetime import datetime
 from enum import Enum, auto
 
 from tenuto.clock import monotonic_seconds
-from tenuto.model.tasks import Task
-from tenuto.store.tasks import ClaimCursor, LimitKeyCursor, PromotionResult
+from tenuto.model.work.tasks import Task
+from tenuto.store.work.tasks import ClaimCursor, LimitKeyCursor, PromotionResult
 
 
 class ClaimState(Enum):
-    """What the worker does next about the queues, in order of precedence."""
+    """Next action of the worker on its queues, in order of precedence."""
 
     REFRESH = auto()
     """Promote due tasks and read the next due time and the limits."""

@@ -22,13 +22,13 @@ from tenuto.errors import Invalid, StoreError, Unavailable
 from tenuto.ids import new_id
 from tenuto.jobs.attempts import Attempt
 from tenuto.lifecycle.completion import finish
-from tenuto.logs import Log
-from tenuto.model.dead_letters import error_summary
-from tenuto.model.tasks import Outcome, OutcomeStatus, Settlement, Task, error_json, settle
+from tenuto.logs import Log, is_new_stack
+from tenuto.model.work.dead_letters import error_summary
+from tenuto.model.work.tasks import Outcome, OutcomeStatus, Settlement, Task, error_json, settle
 from tenuto.observability.process_metrics import process_metrics
 from tenuto.postgres.database import Database, StatementTimeout
-from tenuto.store import manifests
-from tenuto.store.executions import NextGroupClaim
+from tenuto.store.definitions import manifests
+from tenuto.store.work.executions import NextGroupClaim
 from tenuto.worker.limit_handoff import final_successors
 
 MAX_BATCH_COUNT = 500
@@ -168,7 +168,7 @@ class Completer:
                 task = settlement.task
                 if task.id not in written:
                     self.stale_count += 1
-                    log.warning("stale outcome rejected", task=str(task.id), fence=task.fence)
+                    log.warning("stale outcome rejected", task_id=str(task.id), fence=task.fence)
 
     async def record_batch_successes(self, settlements: Sequence[Settlement], written: set[UUID]) -> None:
         """Collect the manifests whose batch items succeeded, and write their last success several times a second."""
@@ -200,7 +200,7 @@ class Completer:
         try:
             written = await finish(self._database, settlements, next_claim)
         except (StoreError, Invalid) as error:
-            log.info("following step groups not claimed", error=str(error))
+            log.info("outcome batch with claim failed", error=str(error))
         finally:
             if written is not None and next_claim.claimed and self._start_claimed is not None:
                 with contextlib.suppress(StoreError):  # tasks that cannot be returned stay leased until they expire
@@ -234,7 +234,7 @@ class Completer:
 
     async def _write_without_details(self, settlement: Settlement, cause: Exception) -> set[UUID]:
         """Write an outcome without everything that may be the reason why the database rejected it."""
-        log.error("outcome stored without details", task=str(settlement.task.id), error=str(cause))
+        log.error("outcome written without details", task_id=str(settlement.task.id), error=str(cause))
         bare_outcome = replace(
             settlement.outcome,
             output=None,
@@ -254,7 +254,7 @@ class Completer:
                 await asyncio.sleep(0.5)
             except (StoreError, Invalid) as error:
                 # The lease will expire, and the recovery sweep records the attempt as lost.
-                log.error("outcome not stored", task=str(settlement.task.id), error=str(error))
+                log.error("outcome not written", task_id=str(settlement.task.id), error=str(error))
                 return _abandon([settlement])
 
 
@@ -287,8 +287,9 @@ def _failure_fields(settlement: Settlement, now: datetime) -> dict[str, Any]:
     if settlement.outcome.error:
         error = json.loads(settlement.outcome.error)
         fields["error"] = error_summary(error)
-        if log.is_debug_enabled and error.get("stack"):
-            fields["stack"] = error["stack"]
+        stack = error.get("stack")
+        if stack and (log.is_debug_enabled or is_new_stack(stack)):
+            fields["stack"] = stack
     if settlement.retry is not None:
         fields["next_try_seconds"] = max(0.0, round((settlement.retry.run_at - now).total_seconds(), 1))
     return fields

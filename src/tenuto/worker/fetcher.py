@@ -13,12 +13,12 @@ from uuid import UUID
 
 from tenuto.clock import DatabaseClock, monotonic_seconds
 from tenuto.jobs.runner import AttemptResult
-from tenuto.model.known_handlers import KnownHandlers
-from tenuto.model.tasks import Task
+from tenuto.model.work.known_handlers import KnownHandlers
+from tenuto.model.work.tasks import Task
 from tenuto.observability.process_metrics import process_metrics
 from tenuto.postgres.database import Database
 from tenuto.postgres.listener import RECONNECTED
-from tenuto.store import tasks as store
+from tenuto.store.work import tasks as store
 from tenuto.worker.claim_policy import ClaimPolicy, ClaimState
 
 _RESCAN_DELAY_SECONDS = 0.01

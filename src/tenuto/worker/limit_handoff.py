@@ -17,8 +17,8 @@ from math import inf
 
 from tenuto.clock import monotonic_seconds
 from tenuto.jobs.attempts import Attempt, StopReason
-from tenuto.model.tasks import Outcome, Settlement, Task
-from tenuto.store.tasks import QueuePosition
+from tenuto.model.work.tasks import Outcome, Settlement, Task
+from tenuto.store.work.tasks import QueuePosition
 from tenuto.worker.fetcher import PrefetchEstimator
 
 EXCLUSIVE_SECONDS, OPEN_SECONDS = 0.25, 0.01

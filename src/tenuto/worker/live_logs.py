@@ -13,9 +13,9 @@ from uuid import UUID
 from tenuto.clock import monotonic_seconds
 from tenuto.jobs.attempts import Attempt
 from tenuto.postgres.database import Database
-from tenuto.store import live_logs
+from tenuto.store.work import live_logs
 
-MAX_ATTEMPTS = 50
+MAX_WATCHED_ATTEMPTS = 50
 """Attempts of one worker whose logs are sent at the same time."""
 MAX_CHARACTERS_PER_SECOND = 64 * 1024
 _KEPT_CHARACTERS = 512 * 1024
@@ -107,7 +107,7 @@ class LiveLogs:
 
     def _start_streams(self, running: Mapping[UUID, Attempt], now: float) -> None:
         for id in sorted(self._watched & running.keys() - self._streams.keys()):
-            if len(self._streams) >= MAX_ATTEMPTS:  # guard: live_logs.attempts_per_worker
+            if len(self._streams) >= MAX_WATCHED_ATTEMPTS:  # guard: live_logs.attempts_per_worker
                 return
             self._streams[id] = _Stream(running[id], now)
 

@@ -8,7 +8,7 @@ from math import inf
 from uuid import UUID
 
 from tenuto.jobs.attempts import Attempt, StopReason
-from tenuto.model.tasks import Task
+from tenuto.model.work.tasks import Task
 from tenuto.worker.executors import Executor
 
 

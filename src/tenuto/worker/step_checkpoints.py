@@ -14,10 +14,10 @@ from pydantic_core import from_json, to_json
 
 from tenuto.jobs.context import StepSleep
 from tenuto.logs import Log
-from tenuto.model.tasks import Task, parse_instant
+from tenuto.model.work.tasks import Task, parse_instant
 from tenuto.postgres.database import Database
 from tenuto.service.polling_loop import retry_while_unavailable
-from tenuto.store import step_checkpoints
+from tenuto.store.work import step_checkpoints
 
 T = TypeVar("T")
 
@@ -66,4 +66,6 @@ class DatabaseStepCheckpoints:
         return StepSleep(number, until, has_ended, stored["log"] if continues_attempt else None)
 
     async def _retry(self, operation: Callable[[], Awaitable[T]]) -> T:
-        return await retry_while_unavailable(operation, log, "step checkpoint not stored yet", task=str(self._task.id))
+        return await retry_while_unavailable(
+            operation, log, "step checkpoint not stored yet", task_id=str(self._task.id)
+        )

@@ -22,13 +22,13 @@ from tenuto.clock import DatabaseClock, monotonic_seconds
 from tenuto.errors import StoreError
 from tenuto.jobs.attempts import Attempt, StopReason
 from tenuto.logs import Log
-from tenuto.model.actors import Actor
-from tenuto.model.tasks import OVERRUN_GRACE
+from tenuto.model.access.actors import Actor
+from tenuto.model.work.tasks import OVERRUN_GRACE
 from tenuto.postgres.database import Database
 from tenuto.service.polling_loop import wait_for_event
 from tenuto.service.signals import EXIT_LOST_CONTROL
-from tenuto.store import tasks as store
-from tenuto.store import workers
+from tenuto.store.work import tasks as store
+from tenuto.store.work import workers
 from tenuto.worker.live_logs import LiveLogs
 
 TICK_SECONDS = 0.5
@@ -222,9 +222,9 @@ class Watchdog:
             await self._send_heartbeat(self._database)
             await self._check_drain(self._database)
         except StoreError as error:
-            log.warning("leases not renewed", held=len(self._held), error=str(error))
+            log.warning("leases not renewed", held_count=len(self._held), error=str(error))
         except Exception:  # the next cycle tries again, until the lease expires
-            log.exception("leases not renewed", held=len(self._held))
+            log.exception("leases not renewed", held_count=len(self._held))
 
     async def _send_live_logs(self) -> None:
         if self._database is None:
@@ -290,7 +290,7 @@ class Watchdog:
         for attempt in missing:
             # guard: renew.locked_task_is_still_held
             if attempt.task.id not in still_held and attempt.task.id in self._held and not attempt.has_ended:
-                log.warning("lease lost", task=str(attempt.task.id), fence=attempt.task.fence)
+                log.warning("lease lost", task_id=str(attempt.task.id), fence=attempt.task.fence)
                 attempt.stop(StopReason.LEASE_LOST)
 
     async def _apply_cancellations(self, database: Database) -> None:
@@ -340,7 +340,7 @@ def exit_after_losing_control(attempt: Attempt) -> NoReturn:
     """Exit the process: code that cannot be stopped must not outlive its lease."""
     log.critical(
         "process exited because a job could not be stopped",
-        task=str(attempt.task.id),
+        task_id=str(attempt.task.id),
         job=attempt.task.name,
         remedy="declare the job isolated=True, or check ctx.cancelled in it",
     )

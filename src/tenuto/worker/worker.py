@@ -24,17 +24,18 @@ from tenuto.jobs.runner import AttemptResult
 from tenuto.logs import Log
 from tenuto.maintenance.recovery import recover_tasks_of_worker
 from tenuto.model import validation
-from tenuto.model.known_handlers import KnownHandlers
-from tenuto.model.tasks import Settlement, Task
+from tenuto.model.work.known_handlers import KnownHandlers
+from tenuto.model.work.tasks import Settlement, Task
 from tenuto.observability.process_metrics import process_metrics
 from tenuto.postgres.database import Database
 from tenuto.postgres.listener import RECONNECTED, Listener
 from tenuto.service import polling_loop
 from tenuto.service.process_identity import ProcessIdentity, register_process
 from tenuto.settings import WorkerSettings
-from tenuto.store import partitions, workers
-from tenuto.store import tasks as store
-from tenuto.store.executions import NextGroupClaim
+from tenuto.store import partitions
+from tenuto.store.work import tasks as store
+from tenuto.store.work import workers
+from tenuto.store.work.executions import NextGroupClaim
 from tenuto.worker.completer import CompletedAttempt, Completer
 from tenuto.worker.executors import ExecutorContext, ExecutorFactory, ResultQueue
 from tenuto.worker.executors.native import NativeExecutor

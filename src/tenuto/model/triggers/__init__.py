@@ -10,7 +10,12 @@ from __future__ import annotations
 
 from tenuto.model.triggers.cron import CronTrigger, cron
 from tenuto.model.triggers.interval import IntervalTrigger, every
-from tenuto.model.triggers.serialization import manual, trigger_from_fields, trigger_from_json
+from tenuto.model.triggers.serialization import (
+    describe_trigger,
+    manual,
+    trigger_from_fields,
+    trigger_from_json,
+)
 from tenuto.model.triggers.times_of_day import TimesTrigger, at
 from tenuto.model.triggers.trigger import ManualTrigger, Trigger, check_has_run_after
 
@@ -23,6 +28,7 @@ __all__ = [
     "at",
     "check_has_run_after",
     "cron",
+    "describe_trigger",
     "every",
     "manual",
     "trigger_from_fields",

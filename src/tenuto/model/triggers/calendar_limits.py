@@ -10,7 +10,7 @@ from typing import Any, TypedDict
 from zoneinfo import ZoneInfo
 
 from tenuto.errors import Invalid
-from tenuto.model.triggers import parsing, zones
+from tenuto.model.triggers import field_parser, zones
 from tenuto.model.triggers.zones import DAY
 
 MAX_JITTER_SECONDS = 86_400
@@ -23,7 +23,7 @@ class CalendarOptions(TypedDict, total=False):
     start: date | str | None
     end: date | str | None
     excluded: Iterable[date | str]
-    jitter: parsing.DurationInput
+    jitter: field_parser.DurationInput
 
 
 @dataclass(frozen=True)  # no slots: cached properties need a dict
@@ -80,11 +80,11 @@ def parse_calendar_limits(
     start: date | str | None = None,
     end: date | str | None = None,
     excluded: Iterable[date | str] = (),
-    jitter: parsing.DurationInput = 0,
+    jitter: field_parser.DurationInput = 0,
 ) -> CalendarLimits:
     zones.load_zone(zone)
-    first = None if start is None else parsing.parse_date(start, field="start")
-    last = None if end is None else parsing.parse_date(end, field="end")
+    first = None if start is None else field_parser.parse_date(start, field="start")
+    last = None if end is None else field_parser.parse_date(end, field="end")
     if first is not None and last is not None and last < first:
         raise Invalid(
             f"end {last} is before start {first}, so the trigger would never fire",
@@ -96,6 +96,6 @@ def parse_calendar_limits(
         zone,
         first,
         last,
-        parsing.parse_dates(excluded, field="excluded"),
-        parsing.parse_whole_seconds(jitter, field="jitter", least=0, most=MAX_JITTER_SECONDS),
+        field_parser.parse_dates(excluded, field="excluded"),
+        field_parser.parse_whole_seconds(jitter, field="jitter", minimum=0, maximum=MAX_JITTER_SECONDS),
     )

@@ -190,7 +190,7 @@ def _normalize_line(text: object) -> str:
             field="cron",
             remedy="use several schedules",
         )
-    if not text.isascii() or not all(letter.isprintable() or letter == "\t" for letter in text):
+    if not text.isascii() or not all(character.isprintable() or character == "\t" for character in text):
         raise Invalid(
             f"the cron line {quoted(text)} contains a character that is not valid in cron lines",
             code="trigger.cron.invalid",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from tenuto.model.triggers.calendar_limits import CalendarLimits
-from tenuto.model.triggers.parsing import EVERY_DAY, WEEKDAY_NAMES, WEEKDAYS
+from tenuto.model.triggers.field_parser import EVERY_DAY, WEEKDAY_NAMES, WEEKDAYS
 
 MAX_NAMED_TIMES = 12
 MAX_NAMED_DATES = 5

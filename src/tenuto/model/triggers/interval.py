@@ -10,12 +10,13 @@ that repeats before the opening time. A window whose times a day does not have h
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, time, timedelta
 from typing import Any, ClassVar, Unpack
 
 from tenuto.errors import Invalid
-from tenuto.model.triggers import descriptions, parsing, zones
+from tenuto.model.triggers import descriptions, field_parser, zones
 from tenuto.model.triggers.calendar_limits import CalendarOptions, parse_calendar_limits
 from tenuto.model.triggers.trigger import SEARCH_HORIZON, ClockTrigger, check_has_runs
 from tenuto.model.triggers.zones import DAY, MICROSECOND
@@ -53,13 +54,23 @@ class IntervalTrigger(ClockTrigger):
         zone, anchor = self.limits.zone_info, self._count_from()
         found = self._step_after(anchor, instant)
         for _ in range(_MAX_DAYS_SEARCHED):
-            if self.days == parsing.EVERY_DAY:
+            if self.days == field_parser.EVERY_DAY:
                 return found
             day = zones.latest_wall_time(zone, found).date()
             if day.weekday() in self.days:
                 return found
             found = self._step_after(anchor, zones.start_of_day(zone, self._next_day(day)) - MICROSECOND)
         return None
+
+    def _times_between(self, after: datetime, until: datetime) -> Iterator[datetime]:
+        if self.window is not None or self.days != field_parser.EVERY_DAY:
+            # Two-argument super: a dataclass with slots is a new class, and the short form refers to the old one.
+            yield from super(IntervalTrigger, self)._times_between(after, until)
+            return
+        found, step = self._step_after(self._count_from(), after), timedelta(seconds=self.seconds)
+        while found <= until:
+            yield found
+            found += step
 
     def _in_window_after(self, window: DailyWindow, instant: datetime) -> datetime | None:
         zone = self.limits.zone_info
@@ -102,7 +113,7 @@ class IntervalTrigger(ClockTrigger):
         if self.window is not None:
             opens, closes = map(descriptions.format_time_of_day, (self.window.opens, self.window.closes))
             parts.append(f"from {opens} to {closes}")
-        if self.days != parsing.EVERY_DAY:
+        if self.days != field_parser.EVERY_DAY:
             parts.append(descriptions.sentence_end_days(self.days))
         if self.anchor is not None:
             parts.append(f"in step with {self.anchor:%Y-%m-%d %H:%M:%S} UTC")
@@ -115,29 +126,29 @@ class IntervalTrigger(ClockTrigger):
                 descriptions.format_time_of_day(self.window.opens),
                 descriptions.format_time_of_day(self.window.closes),
             ]
-        if self.days != parsing.EVERY_DAY:
-            fields["days"] = [parsing.WEEKDAY_NAMES[day][:3] for day in self.days]
+        if self.days != field_parser.EVERY_DAY:
+            fields["days"] = [field_parser.WEEKDAY_NAMES[day][:3] for day in self.days]
         if self.anchor is not None:
             fields["anchor"] = self.anchor.isoformat()
         return fields
 
 
 def every(
-    interval: parsing.DurationInput,
+    interval: field_parser.DurationInput,
     *,
     between: tuple[str | time, str | time] | None = None,
-    days: parsing.DaysInput = None,
+    days: field_parser.DaysInput = None,
     anchor: datetime | str | None = None,
     **limits: Unpack[CalendarOptions],
 ) -> IntervalTrigger:
     """Run at an interval: ``every("15m", between=("22:00", "06:00"), days="mon-fri", zone="Europe/London")``."""
-    counted_from = None if anchor is None else parsing.parse_instant(anchor, field="anchor").replace(microsecond=0)
+    counted_from = None if anchor is None else field_parser.parse_instant(anchor, field="anchor").replace(microsecond=0)
     return check_has_runs(
         IntervalTrigger(
             parse_calendar_limits(**limits),
-            parsing.parse_whole_seconds(interval, field="every", least=1, most=MAX_INTERVAL_SECONDS),
+            field_parser.parse_whole_seconds(interval, field="every", minimum=1, maximum=MAX_INTERVAL_SECONDS),
             _parse_window(between),
-            parsing.parse_weekdays(days),
+            field_parser.parse_weekdays(days),
             counted_from,
         )
     )
@@ -146,10 +157,10 @@ def every(
 def _parse_window(between: object) -> DailyWindow | None:
     if between is None:
         return None
-    times = parsing.to_list(between, field="between", most=2, remedy=_WINDOW_REMEDY)
+    times = field_parser.to_list(between, field="between", maximum=2, remedy=_WINDOW_REMEDY)
     if len(times) != 2:
         raise Invalid("between needs two times", code="trigger.between.invalid", field="between", remedy=_WINDOW_REMEDY)
-    opens, closes = (parsing.parse_minute_of_day(value, field="between") for value in times)
+    opens, closes = (field_parser.parse_minute_of_day(value, field="between") for value in times)
     if opens == closes:
         raise Invalid(
             "the window of between opens and closes at the same time",

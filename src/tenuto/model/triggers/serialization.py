@@ -82,3 +82,11 @@ def trigger_from_fields(stored: object) -> Trigger:
             f"a trigger of kind {kind} needs the field {needed!r}", code="trigger.field.missing", field=needed
         )
     return make(given.pop(needed), **given)
+
+
+def describe_trigger(fields: Mapping[str, Any]) -> str:
+    """Describe a stored trigger in words; return its fields as JSON if this version cannot read it."""
+    try:
+        return trigger_from_fields(fields).describe()
+    except Invalid:
+        return json.dumps(fields, ensure_ascii=False)

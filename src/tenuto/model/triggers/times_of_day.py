@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import date, datetime, time
+from datetime import UTC, date, datetime, time, timedelta
 from typing import Any, ClassVar, Unpack
 
-from tenuto.model.triggers import descriptions, parsing, zones
+from tenuto.model.triggers import descriptions, field_parser, zones
 from tenuto.model.triggers.calendar_limits import CalendarOptions, parse_calendar_limits
 from tenuto.model.triggers.trigger import ClockTrigger, check_has_runs
 from tenuto.model.triggers.zones import DAY, MICROSECOND
@@ -45,6 +45,20 @@ class DailyTrigger(ClockTrigger):
                 return None
             wall = datetime.combine(allowed, time()) - MICROSECOND
         return None
+
+    def _times_between(self, after: datetime, until: datetime) -> Iterator[datetime]:
+        first = zones.wall_time_at(self.limits.zone_info, after)
+        offset = first - after.replace(tzinfo=None)
+        last, times = until.replace(tzinfo=None) + offset, self._minutes_of_day
+        day = self._day_from(first.date())
+        while day is not None and day <= last.date():
+            midnight = datetime.combine(day, time(), UTC) - offset
+            for minute in times:
+                if after < (found := midnight + timedelta(minutes=minute)):
+                    if found > until:
+                        return
+                    yield found
+            day = self._day_from(day + DAY)
 
     def _wall_time_after(self, wall: datetime) -> datetime | None:
         times, today = self._minutes_of_day, wall.date()
@@ -82,19 +96,19 @@ class TimesTrigger(DailyTrigger):
 
     def _time_fields(self) -> dict[str, Any]:
         fields: dict[str, Any] = {"times": [descriptions.format_time_of_day(minute) for minute in self.minutes]}
-        if self.days != parsing.EVERY_DAY:
-            fields["days"] = [parsing.WEEKDAY_NAMES[day][:3] for day in self.days]
+        if self.days != field_parser.EVERY_DAY:
+            fields["days"] = [field_parser.WEEKDAY_NAMES[day][:3] for day in self.days]
         return fields
 
 
 def at(
-    times: str | time | Iterable[str | time], *, days: parsing.DaysInput = None, **limits: Unpack[CalendarOptions]
+    times: str | time | Iterable[str | time], *, days: field_parser.DaysInput = None, **limits: Unpack[CalendarOptions]
 ) -> TimesTrigger:
     """Run at specific times: ``at(["06:00", "18:30"], days="weekdays", zone="Europe/London")``."""
     return check_has_runs(
         TimesTrigger(
             parse_calendar_limits(**limits),
-            parsing.parse_minutes_of_day(times, field="times"),
-            parsing.parse_weekdays(days),
+            field_parser.parse_minutes_of_day(times, field="times"),
+            field_parser.parse_weekdays(days),
         )
     )

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from typing import Any, ClassVar, TypeVar
 
 from tenuto.errors import Invalid
-from tenuto.model.triggers import parsing, zones
+from tenuto.model.triggers import field_parser, zones
 from tenuto.model.triggers.calendar_limits import CalendarLimits
 from tenuto.model.triggers.descriptions import describe_limits
 from tenuto.model.triggers.zones import DAY, MICROSECOND
@@ -28,6 +28,8 @@ _EARLIEST = datetime(zones.FIRST_YEAR, 1, 1, tzinfo=UTC)
 _ARBITRARY_DAY = datetime(2001, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
 _JITTER_BITS = 64
+_CLOCK_CHANGE_MARGIN = DAY * 2
+"""A clock change this close to a period may affect the wall times in it."""
 TriggerT = TypeVar("TriggerT", bound="Trigger")
 DueAfter = Callable[[datetime], datetime | None]
 
@@ -57,6 +59,13 @@ class Trigger(ABC):
     def to_json(self) -> str:
         return json.dumps(self.to_fields())
 
+    def runs_between(self, after: datetime, until: datetime, seed: str = "") -> Iterator[datetime]:
+        """Yield the runs later than ``after`` up to and including ``until``, as `next_after` returns them."""
+        run = self.next_after(after, seed)
+        while run is not None and run <= until:
+            yield run
+            run = self.next_after(run, seed)
+
     def preview(self, after: datetime, n: int, seed: str = "") -> list[datetime]:
         """Return the next n runs, or fewer if the trigger ends before."""
         if isinstance(n, bool) or not isinstance(n, int) or not 0 <= n <= MAX_PREVIEW:
@@ -78,7 +87,7 @@ class ManualTrigger(Trigger):
     kind: ClassVar[str] = "manual"
 
     def next_after(self, instant: datetime, seed: str = "") -> datetime | None:
-        parsing.parse_instant(instant, field="after")
+        field_parser.parse_instant(instant, field="after")
         return None
 
     def describe(self) -> str:
@@ -109,10 +118,32 @@ class ClockTrigger(Trigger):
         """Return the plain data without kind and limits."""
 
     def next_after(self, instant: datetime, seed: str = "") -> datetime | None:
-        after = parsing.parse_instant(instant, field="after")
+        after = field_parser.parse_instant(instant, field="after")
         if self.limits.jitter and seed:
             return next_jittered_run(self._due_after, self._end_of_day, after, self.limits.jitter, seed)
         return self._due_after(after)
+
+    def runs_between(self, after: datetime, until: datetime, seed: str = "") -> Iterator[datetime]:
+        limits = self.limits
+        if limits.is_unrestricted and not (limits.jitter and seed):
+            start, end = (field_parser.parse_instant(instant, field="after") for instant in (after, until))
+            change = zones.next_offset_change(
+                limits.zone_info, start - _CLOCK_CHANGE_MARGIN, end + _CLOCK_CHANGE_MARGIN
+            )
+            if change is None:
+                return self._times_between(start, end)
+        # Two-argument super: a dataclass with slots is a new class, and the short form refers to the old one.
+        return super(ClockTrigger, self).runs_between(after, until, seed)
+
+    def _times_between(self, after: datetime, until: datetime) -> Iterator[datetime]:
+        """Yield the times on any date between two instants without a clock change.
+
+        Subclasses compute many of them faster than one by one; `test_runs_between_equal_single_searches` compares both.
+        """
+        found = self._time_after(after)
+        while found is not None and found <= until:
+            yield found
+            found = self._time_after(found)
 
     def describe(self) -> str:
         return f"{self._describe_times()}, {describe_limits(self.limits)}"

@@ -21,11 +21,11 @@ from typing import Any
 
 from tenuto.jobs.context import Context
 from tenuto.jobs.registry import Job, TaskOptions
-from tenuto.model.policies import RetryPolicy, TaskPolicy
-from tenuto.model.secrets import TextOrSecret
-from tenuto.model.steps import EXECUTABLE
+from tenuto.model.access.secrets import TextOrSecret
+from tenuto.model.definitions.policies import RetryPolicy, TaskPolicy
+from tenuto.model.definitions.steps import EXECUTABLE
+from tenuto.steps.built_in_kinds import StepServices
 from tenuto.steps.programs import program as programs
-from tenuto.steps.step_kinds import StepServices
 
 KIND = EXECUTABLE
 

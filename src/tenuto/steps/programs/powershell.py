@@ -16,12 +16,12 @@ from pydantic import AfterValidator, Field, ValidationInfo
 from tenuto.errors import Invalid, quoted
 from tenuto.jobs.context import Context, PermanentFailure
 from tenuto.jobs.registry import Job, TaskOptions
-from tenuto.model.policies import RetryPolicy, TaskPolicy
-from tenuto.model.secrets import TextOrSecret
-from tenuto.model.steps import POWERSHELL
+from tenuto.model.access.secrets import TextOrSecret
+from tenuto.model.definitions.policies import RetryPolicy, TaskPolicy
+from tenuto.model.definitions.steps import POWERSHELL
 from tenuto.settings import Settings
+from tenuto.steps.built_in_kinds import StepServices
 from tenuto.steps.programs import program as programs
-from tenuto.steps.step_kinds import StepServices
 
 KIND = POWERSHELL
 _PROGRAM_NAMES = ("pwsh", "powershell", "powershell.exe")

@@ -30,10 +30,10 @@ from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import EngineError, Invalid, quoted
 from tenuto.jobs.context import Context, PermanentFailure
-from tenuto.model.secrets import SecretRef, TextOrSecret
+from tenuto.model.access.secrets import SecretRef, TextOrSecret
 from tenuto.settings import Settings
+from tenuto.steps.built_in_kinds import StepServices
 from tenuto.steps.programs.output import OutputReader, StdinWriter, escape_control_characters
-from tenuto.steps.step_kinds import StepServices
 
 SUPERVISOR_SCRIPT = Path(__file__).with_name("supervisor.py")
 DEFAULT_OUTPUT_BYTES = 64 * 1024
@@ -49,7 +49,7 @@ _HARMLESS_VARIABLES = re.compile(r"LANG|LANGUAGE|LC_[A-Z]+|TZ")
 """Variables that no program takes for an instruction."""
 _DRAIN_SECONDS = 2.0
 """How long a stream may stay open after the end of the program: an escaped process may hold it."""
-_MAX_STDERR_IN_MESSAGE = 2000
+_MAX_STDERR_CHARACTERS = 2000
 _PIPE_BYTES = 256 * 1024
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 _CODE_VARIABLES = re.compile(
@@ -214,7 +214,7 @@ Digest = Annotated[str | None, AfterValidator(_check_digest)]
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """How a program is run, and which exit codes mean success."""
+    """Options of a program run, and the exit codes that mean success."""
 
     success_codes: Sequence[int] = (0,)
     warning_codes: Sequence[int] = ()
@@ -452,15 +452,15 @@ async def run(ctx: Context, command: Command, options: RunOptions) -> ProgramRes
     """Run a program to its end. A stop of the attempt stops the program and everything it started."""
     started_at = monotonic_seconds()
     run, streams = _start_supervisor(ctx, command, options)
-    attending = asyncio.ensure_future(_attend(run, streams, command, options))
+    supervision = asyncio.ensure_future(_supervise_run(run, streams, command, options))
     stopped = False
-    while not attending.done():
+    while not supervision.done():
         try:
-            await asyncio.wait([attending])
+            await asyncio.wait([supervision])
         except asyncio.CancelledError:  # once for each stop request
             stopped = True
             run.stop(at_once=ctx.lease_lost)
-    attending.result()
+    supervision.result()
     if stopped:
         raise asyncio.CancelledError
     code = _exit_code(run, command)
@@ -500,7 +500,7 @@ def _start_supervisor(ctx: Context, command: Command, options: RunOptions) -> tu
             cwd="/",
             start_new_session=True,
         )
-        ours.pop_all()  # from here on `_attend` closes them
+        ours.pop_all()  # from here on `_supervise_run` closes them
     control.setblocking(False)
     stdout_reader = OutputReader("stdout", ctx.log, options.output_limit)
     stderr_reader = OutputReader("stderr", ctx.log, options.output_limit)
@@ -522,7 +522,7 @@ def _pipe(reader: contextlib.ExitStack, writer: contextlib.ExitStack) -> tuple[i
     return reading, writing
 
 
-async def _attend(run: _Run, streams: _Streams, command: Command, options: RunOptions) -> None:
+async def _supervise_run(run: _Run, streams: _Streams, command: Command, options: RunOptions) -> None:
     """Start the program and wait for its end. Never cancelled: a stop is sent to the supervisor."""
     stdin = StdinWriter()
     try:
@@ -633,7 +633,7 @@ def _failure_message(name: str, code: int, result: ProgramResult) -> str:
         cause = f"was ended by signal {-code}{signal_name}"
     else:
         cause = f"ended with exit code {code}"
-    stderr = result.stderr.strip()[-_MAX_STDERR_IN_MESSAGE:]
+    stderr = result.stderr.strip()[-_MAX_STDERR_CHARACTERS:]
     return f"{escape_control_characters(name)} {cause}" + (f": {stderr}" if stderr else "; it wrote nothing to stderr")
 
 

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Annotated
+from typing import Annotated, Literal
 from uuid import UUID
 
 from tenuto.errors import Conflict
-from tenuto.model.actors import Role
+from tenuto.model.access.actors import Role
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.records import FromColumn, RowMapper
 
 SQL = load_statements(__file__)
 
+KeyKind = Literal["service", "person", "initial"]
+"""A key of a program, of a person, or the one that the first start created."""
 KeyPosition = tuple[bool, str, UUID]
 """Position in the list of keys: whether it is revoked, its name, its id."""
 
@@ -28,6 +30,7 @@ class ApiKeyRecord:
     prefix: str
     role: str
     """The key of its `Role`."""
+    kind: KeyKind
     created_at: datetime
     created_by: str
     expires_at: datetime | None
@@ -55,6 +58,7 @@ class NewKey:
     role: Role
     by: str
     expires_at: datetime | None = None
+    kind: KeyKind = "service"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +68,7 @@ class ActiveKey:
     id: UUID
     name: str
     role: Annotated[Role, FromColumn(Role.from_key)]
+    kind: KeyKind
     digest: bytes
     needs_use_update: bool
     """Whether the stored last use is more than a minute ago."""
@@ -79,15 +84,54 @@ class SessionKey:
     id: UUID
     name: str
     role: Annotated[Role, FromColumn(Role.from_key)]
+    kind: KeyKind
+    session_id: UUID
+    needs_use_update: bool
+    """Whether the stored last use is more than a minute ago."""
 
 
 _SESSION_KEYS = RowMapper(SessionKey, SQL.load_session_key)
 
 
+@dataclass(frozen=True, slots=True)
+class SessionRecord:
+    """An open browser session without the digest of its token."""
+
+    id: UUID
+    name: str
+    """Name of its key."""
+    role: str
+    kind: KeyKind
+    key_id: UUID
+    opened_at: datetime
+    last_used_at: datetime | None
+    expires_at: datetime
+    """Its end unless it is used before."""
+    ends_at: datetime | None
+    """Its latest end."""
+    address: str | None
+    browser: str | None
+
+
+_SESSIONS = RowMapper(SessionRecord, SQL.list_sessions)
+
+
+@dataclass(frozen=True, slots=True)
+class NewSession:
+    """Token and limits of a session that is to be opened."""
+
+    token: bytes
+    """Digest of the token."""
+    idle: timedelta
+    max_lifetime: timedelta
+    address: str | None = None
+    browser: str | None = None
+
+
 async def insert_key(connection: Connection, new: NewKey) -> ApiKeyRecord | None:
     """Insert a key and return it; None if its prefix exists, and the caller must choose another."""
     await connection.execute(
-        SQL.insert_key, new.id, new.name, new.prefix, new.digest, new.role.key, new.by, new.expires_at
+        SQL.insert_key, new.id, new.name, new.prefix, new.digest, new.role.key, new.by, new.expires_at, new.kind
     )
     stored = _KEYS.optional(await connection.fetchrow(SQL.load_key, new.id))
     if stored is not None:
@@ -100,6 +144,11 @@ async def insert_key(connection: Connection, new: NewKey) -> ApiKeyRecord | None
             remedy="choose another name, or revoke that key first",
         )
     return None
+
+
+async def has_active_name(connection: Connection, name: str) -> bool:
+    """Return whether an unrevoked key has this name."""
+    return await connection.fetchval(SQL.find_active_key_by_name, name) is not None
 
 
 async def lock_if_no_key_exists(connection: Connection) -> bool:
@@ -134,10 +183,11 @@ async def record_use(database: Database, id: UUID) -> None:
 
 
 async def revoke_key(connection: Connection, id: UUID, by: str) -> bool:
-    """Revoke a key and end its sessions; return False if it was revoked before."""
+    """Revoke a key, end its sessions and revoke its invitations; return False if it was revoked before."""
     ended = await connection.fetchval(SQL.revoke_key, id, by)
     if ended is not None:
         await connection.execute(SQL.end_sessions_of_key, id)
+        await connection.execute(SQL.revoke_invitations_of_key, id, by)
     return ended is not None
 
 
@@ -166,15 +216,19 @@ async def create_login_link(connection: Connection, id: UUID, key: UUID, digest:
     return bool(await connection.fetchval(SQL.has_login_link, id))
 
 
-async def redeem_login_link(connection: Connection, link: bytes, token: bytes, lifetime: timedelta) -> str | None:
+async def redeem_login_link(connection: Connection, link: bytes, new: NewSession) -> str | None:
     """Turn a login link into a session, if it is valid; return the name of its key."""
-    name: str | None = await connection.fetchval(SQL.redeem_login_link, link, token, lifetime)
+    name: str | None = await connection.fetchval(
+        SQL.redeem_login_link, link, new.token, new.idle, new.max_lifetime, new.address, new.browser
+    )
     return name
 
 
-async def open_session(connection: Connection, id: UUID, key: UUID, token: bytes, lifetime: timedelta) -> None:
+async def open_session(connection: Connection, id: UUID, key: UUID, new: NewSession) -> None:
     """Open a session for a key that is active."""
-    await connection.execute(SQL.insert_session, id, key, token, lifetime)
+    await connection.execute(
+        SQL.insert_session, id, key, new.token, new.idle, new.max_lifetime, new.address, new.browser
+    )
 
 
 async def load_session_key(database: Database, token: bytes) -> SessionKey | None:
@@ -182,9 +236,40 @@ async def load_session_key(database: Database, token: bytes) -> SessionKey | Non
     return _SESSION_KEYS.optional(await database.fetch_one(SQL.load_session_key, token))
 
 
+async def prolong_session(database: Database, id: UUID, idle: timedelta) -> None:
+    """Store that a session was used about now, and let it last for the idle time again."""
+    await database.write_once(SQL.prolong_session, id, idle)
+
+
+async def list_sessions(database: Database, key: UUID | None, limit: int) -> list[SessionRecord]:
+    """Return the open sessions of a key, or of all keys (None), last used ones first."""
+    return _SESSIONS.all(await database.fetch_all(SQL.list_sessions, key, limit))
+
+
+async def end_session_by_id(connection: Connection, id: UUID, key: UUID | None) -> str | None:
+    """End an open session, only of this key unless it is None; return the name of its key, None if there is none."""
+    name: str | None = await connection.fetchval(SQL.end_session_by_id, id, key)
+    return name
+
+
+async def end_other_sessions(connection: Connection, key: UUID, kept: UUID | None) -> int:
+    """End the open sessions of a key but one; return their number."""
+    return len(await connection.fetch(SQL.end_other_sessions, key, kept))
+
+
 async def end_session(database: Database, token: bytes) -> None:
     """End a session."""
     await database.write_all(SQL.end_session, token)
+
+
+async def end_all_sessions(connection: Connection) -> int:
+    """End all sessions and login links; return how many were open."""
+    return sum(row["was_open"] for row in await connection.fetch(SQL.end_all_sessions))
+
+
+async def list_active_keys(connection: Connection, limit: int) -> list[tuple[str, str]]:
+    """Return name and role of the keys that are neither revoked nor expired, by name."""
+    return [(row["name"], row["role"]) for row in await connection.fetch(SQL.list_active_keys, limit)]
 
 
 async def delete_old_sessions(database: Database, cutoff: datetime, limit: int) -> int:

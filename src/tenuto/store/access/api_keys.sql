@@ -1,13 +1,13 @@
 -- name: insert_key
 -- Insert an API key. Nothing changes if its name is in use, its prefix exists, or the key was inserted before and the
 -- reply was lost.
-INSERT INTO tenuto.api_keys (id, name, prefix, digest, role, created_at, created_by, expires_at)
-VALUES ($1, $2, $3, $4, $5, clock_timestamp(), $6, $7)
+INSERT INTO tenuto.api_keys (id, name, prefix, digest, role, created_at, created_by, expires_at, kind)
+VALUES ($1, $2, $3, $4, $5, clock_timestamp(), $6, $7, $8)
 ON CONFLICT DO NOTHING;
 
 -- name: load_key
 -- Return one key without the digest of its secret.
-SELECT id, name, prefix, role, created_at, created_by, expires_at, last_used_at, revoked_at, revoked_by,
+SELECT id, name, prefix, role, kind, created_at, created_by, expires_at, last_used_at, revoked_at, revoked_by,
        coalesce(expires_at <= clock_timestamp(), false) AS expired
 FROM tenuto.api_keys
 WHERE id = $1;
@@ -28,7 +28,7 @@ SELECT pg_advisory_xact_lock(hashtext('tenuto first key'));
 
 -- name: list_keys
 -- Return keys without digests, unrevoked ones first, by name, after a cursor.
-SELECT id, name, prefix, role, created_at, created_by, expires_at, last_used_at, revoked_at, revoked_by,
+SELECT id, name, prefix, role, kind, created_at, created_by, expires_at, last_used_at, revoked_at, revoked_by,
        coalesce(expires_at <= clock_timestamp(), false) AS expired
 FROM tenuto.api_keys
 WHERE $2::boolean IS NULL OR (revoked_at IS NOT NULL, name, id) > ($2, $3::text, $4::uuid)
@@ -37,7 +37,7 @@ LIMIT $1;
 
 -- name: find_keys
 -- Return the keys that match a name (unrevoked keys) or a prefix (all keys).
-SELECT id, name, prefix, role, created_at, created_by, expires_at, last_used_at, revoked_at, revoked_by,
+SELECT id, name, prefix, role, kind, created_at, created_by, expires_at, last_used_at, revoked_at, revoked_by,
        coalesce(expires_at <= clock_timestamp(), false) AS expired
 FROM tenuto.api_keys
 WHERE (name = $1 AND revoked_at IS NULL) OR prefix = $2
@@ -46,7 +46,7 @@ LIMIT 3;
 
 -- name: load_active_key
 -- Return the identity and digest of a key that is neither revoked nor expired.
-SELECT id, name, role, digest, last_used_at < clock_timestamp() - interval '1 minute' IS NOT FALSE AS needs_use_update
+SELECT id, name, role, kind, digest, last_used_at < clock_timestamp() - interval '1 minute' IS NOT FALSE AS needs_use_update
 FROM tenuto.api_keys
 WHERE prefix = $1
   AND revoked_at IS NULL -- guard: api_keys.revoked
@@ -94,6 +94,32 @@ SET ended_at = clock_timestamp(),
     link = NULL
 WHERE key_id = $1 AND ended_at IS NULL;
 
+-- name: revoke_invitations_of_key
+-- Revoke the open invitations that were made with a key.
+UPDATE tenuto.invitations
+SET revoked_at = clock_timestamp(),
+    revoked_by = $2
+WHERE inviter_id = $1::uuid::text -- guard: invitations.end_with_inviter
+  AND accepted_at IS NULL
+  AND revoked_at IS NULL;
+
+-- name: end_all_sessions
+-- End all sessions and delete all unused login links.
+UPDATE tenuto.sessions
+SET ended_at = clock_timestamp(),
+    link = NULL
+WHERE ended_at IS NULL
+RETURNING expires_at > clock_timestamp() AS was_open;
+
+-- name: list_active_keys
+-- Return the keys that are neither revoked nor expired.
+SELECT name, role
+FROM tenuto.api_keys
+WHERE revoked_at IS NULL
+  AND (expires_at IS NULL OR expires_at > clock_timestamp())
+ORDER BY name
+LIMIT $1;
+
 -- name: insert_login_link
 -- Insert a single-use login link for an active key.
 INSERT INTO tenuto.sessions (id, key_id, link, created_at, expires_at)
@@ -113,7 +139,12 @@ SELECT EXISTS (SELECT FROM tenuto.sessions WHERE id = $1) AS found;
 UPDATE tenuto.sessions
 SET link = NULL, -- guard: api_keys.link_works_once
     token = $2,
-    expires_at = clock_timestamp() + $3::interval
+    opened_at = clock_timestamp(),
+    last_used_at = clock_timestamp(),
+    expires_at = clock_timestamp() + $3::interval,
+    ends_at = clock_timestamp() + $4::interval,
+    address = $5,
+    browser = $6
 WHERE link = $1
   AND ended_at IS NULL
   AND expires_at > clock_timestamp() -- guard: api_keys.link_expiry
@@ -121,8 +152,10 @@ RETURNING (SELECT name FROM tenuto.api_keys WHERE api_keys.id = sessions.key_id)
 
 -- name: insert_session
 -- Insert a session of an active key.
-INSERT INTO tenuto.sessions (id, key_id, token, created_at, expires_at)
-SELECT $1, id, $3, clock_timestamp(), clock_timestamp() + $4::interval
+INSERT INTO tenuto.sessions
+    (id, key_id, token, created_at, opened_at, last_used_at, expires_at, ends_at, address, browser)
+SELECT $1, id, $3, clock_timestamp(), clock_timestamp(), clock_timestamp(), clock_timestamp() + $4::interval,
+       clock_timestamp() + $5::interval, $6, $7
 FROM tenuto.api_keys
 WHERE id = $2
   AND revoked_at IS NULL
@@ -131,7 +164,8 @@ ON CONFLICT DO NOTHING;
 
 -- name: load_session_key
 -- Return the key of a session, if neither has ended.
-SELECT key.id, key.name, key.role
+SELECT key.id, key.name, key.role, key.kind, sessions.id AS session_id,
+       sessions.last_used_at < clock_timestamp() - interval '1 minute' IS NOT FALSE AS needs_use_update
 FROM tenuto.sessions
 JOIN tenuto.api_keys AS key ON key.id = sessions.key_id
 WHERE sessions.token = $1
@@ -140,6 +174,57 @@ WHERE sessions.token = $1
   AND key.revoked_at IS NULL
   -- guard: api_keys.session_ends_with_key
   AND (key.expires_at IS NULL OR key.expires_at > clock_timestamp());
+
+-- name: prolong_session
+-- Store the use of a session, at most once a minute. The session then lasts for the idle time again, but never longer
+-- than its latest end.
+UPDATE tenuto.sessions
+SET last_used_at = clock_timestamp(),
+    -- guard: sessions.latest_end
+    expires_at = least(clock_timestamp() + $2::interval, coalesce(ends_at, expires_at))
+WHERE id = $1
+  AND ended_at IS NULL
+  AND expires_at > clock_timestamp() -- guard: sessions.ended_session_is_not_prolonged
+  AND last_used_at < clock_timestamp() - interval '1 minute' IS NOT FALSE;
+
+-- name: list_sessions
+-- Return open sessions of one key, or of all keys, last used ones first.
+SELECT sessions.id, key.name, key.role, key.kind, sessions.key_id,
+       coalesce(sessions.opened_at, sessions.created_at) AS opened_at, sessions.last_used_at, sessions.expires_at, sessions.ends_at, sessions.address, sessions.browser
+FROM tenuto.sessions
+JOIN tenuto.api_keys AS key ON key.id = sessions.key_id
+WHERE sessions.token IS NOT NULL
+  AND sessions.ended_at IS NULL
+  AND sessions.expires_at > clock_timestamp()
+  AND key.revoked_at IS NULL
+  AND (key.expires_at IS NULL OR key.expires_at > clock_timestamp())
+  AND ($1::uuid IS NULL OR sessions.key_id = $1)
+ORDER BY sessions.last_used_at DESC NULLS LAST, sessions.id
+LIMIT $2;
+
+-- name: end_session_by_id
+-- End an open session, of one key only unless the key is null; return the name of its key.
+UPDATE tenuto.sessions
+SET ended_at = clock_timestamp()
+FROM tenuto.api_keys AS key
+WHERE sessions.id = $1
+  AND key.id = sessions.key_id
+  AND sessions.token IS NOT NULL
+  AND sessions.ended_at IS NULL
+  AND sessions.expires_at > clock_timestamp()
+  AND ($2::uuid IS NULL OR sessions.key_id = $2) -- guard: sessions.own_session
+RETURNING key.name;
+
+-- name: end_other_sessions
+-- End the open sessions of a key but one.
+UPDATE tenuto.sessions
+SET ended_at = clock_timestamp()
+WHERE key_id = $1
+  AND token IS NOT NULL
+  AND ended_at IS NULL
+  AND expires_at > clock_timestamp()
+  AND ($2::uuid IS NULL OR id <> $2)
+RETURNING id;
 
 -- name: end_session
 -- End a session.

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 from uuid import UUID
 
-from tenuto.model.audit_chain import GENESIS_SEAL, SEALED_FIELDS, SealedEntry
+from tenuto.model.access.audit_chain import GENESIS_SEAL, SEALED_FIELDS, SealedEntry
 from tenuto.model.filters import Filter
 from tenuto.postgres.bulk_copy import to_columns
 from tenuto.postgres.database import Connection, Database, Row

@@ -20,8 +20,8 @@ import asyncpg
 
 from tenuto.errors import Conflict, StoreError
 from tenuto.ids import new_id
-from tenuto.model.operation_context import OperationContext
-from tenuto.model.secrets import redact_sensitive_fields
+from tenuto.model.access.operation_context import OperationContext
+from tenuto.model.access.secrets import redact_sensitive_fields
 from tenuto.postgres.database import Connection, Database, Row
 from tenuto.postgres.sql_loader import load_statements
 
@@ -72,6 +72,16 @@ class AuditedDatabase(Database):
         vars(self).update(vars(database))  # the same connections, clock and event loop
         self._database = database
         self._entry = entry
+
+    @property
+    def shared(self) -> Database:
+        """The database without the entry, for statements that write the entry themselves."""
+        return self._database
+
+    @property
+    def unwritten_entry(self) -> AuditEntry | None:
+        """The entry that the next change must write."""
+        return None if self._entry is None or self._entry.is_written else self._entry
 
     async def transaction(self, work: Callable[[Connection], Awaitable[T]], tries: int = 6) -> T:
         """Run ``work`` in one transaction that also writes the entry; run it again after a transient error."""

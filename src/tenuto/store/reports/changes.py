@@ -13,9 +13,9 @@ from datetime import datetime, timedelta
 from typing import Annotated, Literal
 from uuid import UUID
 
-from tenuto.model.dead_letters import DeadLetterState
-from tenuto.model.executions import ExecutionState
-from tenuto.model.tasks import OutcomeStatus
+from tenuto.model.work.dead_letters import DeadLetterState
+from tenuto.model.work.executions import ExecutionState
+from tenuto.model.work.tasks import OutcomeStatus
 from tenuto.postgres.database import Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.records import FromColumn, FromJson, RowMapper

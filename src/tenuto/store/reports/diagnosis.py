@@ -8,9 +8,9 @@ from datetime import datetime
 from typing import Annotated, Any, Generic, Protocol, TypeVar
 from uuid import UUID
 
-from tenuto.model.manifests import ScheduleType
-from tenuto.model.tasks import TaskState
-from tenuto.model.worker_states import WorkerState
+from tenuto.model.definitions.manifests import ScheduleType
+from tenuto.model.work.tasks import TaskState
+from tenuto.model.work.worker_states import WorkerState
 from tenuto.postgres.database import Database, Row
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.records import FromInterval, FromJson, RowMapper
@@ -80,8 +80,11 @@ class DiagnosedTask:
     limit_group: str | None
     batch_id: UUID | None
     last_chance: bool
+    lease_until: datetime | None
     lease_expired: bool | None
     worker: str | None
+    worker_state: WorkerState | None
+    worker_silent_seconds: Annotated[float | None, FromInterval]
     max_running: int | None
     queue_paused_at: datetime | None
     queue_paused_by: str | None
@@ -165,6 +168,8 @@ class DiagnosedSchedule:
     enabled: bool
     overlap: str
     trigger_kind: str | None
+    zone: str | None
+    """Time zone of the trigger."""
     next_run_at: datetime | None
     planned: bool
     """Whether the next run was computed."""
@@ -195,6 +200,8 @@ class DiagnosedManifest:
     group: str | None
     next_run_at: datetime | None
     planned: bool
+    zone: str | None
+    """Time zone of the trigger."""
     on_dead_letter: str
     disabled_at: datetime | None
     disabled_by: str | None
@@ -311,7 +318,7 @@ async def list_running_with_limit_key(database: Database, key: str, queue: str, 
 
 
 async def list_running_on_last_chance(database: Database, limit: int) -> Sample[RunningTask]:
-    """Return the running last-chance task."""
+    """Return the running task that is on its last chance: after two lost workers a task runs alone."""
     return _to_sample(_RUNNING_TASKS, await database.fetch_all(SQL.list_running_on_last_chance, limit))
 
 

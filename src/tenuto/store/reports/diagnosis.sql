@@ -5,8 +5,9 @@ SELECT task.id, task.state, task.kind, task.name, task.queue, task.rank, task.ru
        task.claimed_at, task.limit_key, task.limit_max, task.progress, task.cancel_at,
        task.cancel_name, task.execution_id, task.group_index, task.step_index, task.waits_for, task.standby,
        task.manifest_id, task.limit_group, task.batch_id, task.last_chance,
-       task.lease_until < clock_timestamp() AS lease_expired,
-       workers.name AS worker,
+       task.lease_until, task.lease_until < clock_timestamp() AS lease_expired,
+       workers.name AS worker, tenuto.process_state(workers) AS worker_state,
+       clock_timestamp() - workers.seen_at AS worker_silent_seconds,
        execution.plan, execution.current_group, execution.total_groups AS group_count,
        execution.paused_at AS execution_paused_at, execution.paused_by AS execution_paused_by,
        awaited.schedule_name AS awaited_name, awaited.started_at AS awaited_started_at,
@@ -161,6 +162,7 @@ LIMIT 10000;
 -- Return what may keep a schedule from running: its state, the last change to disabled, the oldest active execution,
 -- the run queued longest and the last decision.
 SELECT schedule.id, schedule.name, schedule.enabled, schedule.overlap, schedule.trigger ->> 'kind' AS trigger_kind,
+       schedule.trigger ->> 'zone' AS zone,
        schedule.next_run_at, schedule.planned,
        disabled.at AS disabled_at, disabled.actor_name AS disabled_by, disabled.reason AS disabled_reason,
        active.id AS active_id, active.started_at AS active_started_at, active.current_group AS active_group,
@@ -203,13 +205,14 @@ WHERE schedule.name = $1;
 -- it depends on, its open dead letter and its open run.
 SELECT manifest.id, manifest.external_id, manifest.enabled, manifest.schedule_type, manifest.depends_on,
        manifest.group_name AS "group", manifest.next_run_at, manifest.planned,
+       manifest.definition -> 'trigger' ->> 'zone' AS zone,
        coalesce(manifest.definition ->> 'on_dead_letter', 'block') AS on_dead_letter,
        disabled.at AS disabled_at, disabled.actor_name AS disabled_by, disabled.reason AS disabled_reason,
        its_group.enabled AS group_enabled, its_group.changed_at AS group_changed_at, its_group.changed_by AS group_changed_by,
        all_groups.enabled AS all_enabled, all_groups.changed_at AS all_changed_at, all_groups.changed_by AS all_changed_by,
        awaited.enabled AS awaited_enabled, awaited.last_successful_run AS awaited_last_success_at,
-       letter.id AS dead_letter_id, letter.dead_lettered_at, letter.reason AS dead_letter_reason,
-       letter.attempts AS dead_letter_attempts, letter.activity_id AS dead_letter_activity_id,
+       dead_letter.id AS dead_letter_id, dead_letter.dead_lettered_at, dead_letter.reason AS dead_letter_reason,
+       dead_letter.attempts AS dead_letter_attempts, dead_letter.activity_id AS dead_letter_activity_id,
        (SELECT tasks.id FROM tenuto.tasks
         WHERE tasks.manifest_id = manifest.id AND tasks.batch_id IS NULL AND tasks.item_key IS NULL
         LIMIT 1) AS open_task_id
@@ -229,7 +232,7 @@ LEFT JOIN LATERAL (
     FROM tenuto.dead_letters
     WHERE dead_letters.manifest_id = manifest.id AND item = '' AND status = 'awaiting_intervention'
     LIMIT 1
-) AS letter ON true
+) AS dead_letter ON true
 WHERE manifest.external_id = $1;
 
 -- name: list_schedulers

@@ -11,6 +11,7 @@ from uuid import UUID
 import asyncpg
 
 from tenuto.clock import monotonic_seconds
+from tenuto.errors import Invalid, StoreError
 from tenuto.postgres.database import DRIVER_ERRORS, Database, Row, translate_driver_error
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.records import RowMapper
@@ -67,6 +68,22 @@ async def load_server_info(database: Database) -> ServerInfo:
     row = await database.fetch_one(SQL.server)
     assert row is not None
     return _SERVERS.one(row)
+
+
+async def find_write_error(database: Database) -> StoreError | Invalid | None:
+    """Return why the server cannot write to its disk: the disk is full or defective. None if it can."""
+    try:
+        async with database.connection() as connection, connection.transaction(readonly=True):
+            await connection.execute(_SET_SHORT_TIMEOUTS)
+            await connection.fetch(SQL.set_small_work_memory)
+            await connection.fetch(SQL.write_temporary_file)
+    except (asyncpg.DiskFullError, asyncpg.PostgresIOError) as error:
+        return translate_driver_error(error)
+    except (asyncpg.QueryCanceledError, asyncpg.LockNotAvailableError):
+        return None  # a busy server; other checks report it
+    except DRIVER_ERRORS as error:
+        raise translate_driver_error(error) from error
+    return None
 
 
 async def find_history_start(database: Database, horizon: UUID, max_count: int) -> UUID:

@@ -9,6 +9,21 @@ SELECT current_setting('server_version') AS version,
        current_setting('synchronous_commit') AS synchronous_commit,
        clock_timestamp() AS now;
 
+-- name: set_small_work_memory
+-- For the transaction: let sorts and row sets write temporary files early, to the tablespace of the tasks if allowed.
+SELECT set_config('work_mem', '64kB', true),
+       set_config('temp_tablespaces', coalesce((
+           SELECT quote_ident(spcname)
+           FROM pg_class
+           JOIN pg_tablespace ON pg_tablespace.oid = pg_class.reltablespace
+           WHERE pg_class.oid = to_regclass('tenuto.tasks') AND has_tablespace_privilege(pg_tablespace.oid, 'CREATE')
+       ), ''), true);
+
+-- name: write_temporary_file
+-- Write about a megabyte to a temporary file. That needs no right, and changes nothing.
+SELECT count(*)
+FROM generate_series(1, 50000);
+
 -- name: history_begins
 -- Return the task from which on histories are checked: not older than $1, and followed by at most about $2 attempts.
 SELECT greatest($1::uuid, (
@@ -319,54 +334,6 @@ HAVING count(*) > queues.max_running
 ORDER BY queues.name
 LIMIT $1;
 
--- name: queue_without_worker
--- Queues with queued tasks but without a live worker. The queues are found by loose index scans, and counting stops at
--- a thousand.
-WITH RECURSIVE plain AS (
-    SELECT min(queue) AS queue FROM tenuto.tasks WHERE state = 'queued' AND limit_key IS NULL
-    UNION ALL
-    SELECT (
-        SELECT min(queue)
-        FROM tenuto.tasks
-        WHERE state = 'queued' AND limit_key IS NULL AND tasks.queue > plain.queue
-    )
-    FROM plain
-    WHERE plain.queue IS NOT NULL
-), limited AS (
-    SELECT min(queue) AS queue FROM tenuto.tasks WHERE state = 'queued' AND limit_key IS NOT NULL
-    UNION ALL
-    SELECT (
-        SELECT min(queue)
-        FROM tenuto.tasks
-        WHERE state = 'queued' AND limit_key IS NOT NULL AND tasks.queue > limited.queue
-    )
-    FROM limited
-    WHERE limited.queue IS NOT NULL
-)
-SELECT found.queue, (
-    SELECT CASE count(*) WHEN 1000 THEN '1000 or more' ELSE count(*)::text END
-    FROM (SELECT FROM tenuto.tasks WHERE state = 'queued' AND tasks.queue = found.queue LIMIT 1000) AS counted
-) AS queued
-FROM (SELECT queue FROM plain UNION SELECT queue FROM limited) AS found
-WHERE found.queue IS NOT NULL
-  AND NOT EXISTS (
-      SELECT
-      FROM tenuto.workers
-      WHERE workers.service = 'worker'
-        AND tenuto.process_state(workers) IN ('alive', 'draining')
-        AND found.queue = ANY (workers.queues)
-  )
-ORDER BY found.queue
-LIMIT $1;
-
--- name: job_without_worker
--- Jobs and step kinds with due tasks that no live worker of their queue knows, among the first $1 tasks of each queue.
-SELECT queue, CASE kind WHEN 'job' THEN 'job ' ELSE 'step kind ' END || name AS job,
-       CASE WHEN task_count >= $1::integer THEN task_count || ' or more' ELSE task_count::text END AS tasks
-FROM tenuto.unknown_jobs($1::integer)
-ORDER BY queue, kind, name
-LIMIT $2;
-
 -- name: task_waits_beside_idle_worker
 -- Queues whose first task has been queued for longer than $1 while a live worker of the queue that knows its job has
 -- free slots; among the first $2 tasks of each queue. Paused queues, full queues and tasks with a limit key have a
@@ -419,15 +386,6 @@ FROM tenuto.tasks
 WHERE state = 'scheduled' AND run_at < clock_timestamp() - $1::interval
 ORDER BY run_at
 LIMIT $2;
-
--- name: queue_paused
--- Paused queues.
-SELECT name AS queue, paused_at, coalesce(paused_by, 'unknown') AS paused_by,
-       coalesce(reason, 'no reason given') AS reason
-FROM tenuto.queues
-WHERE paused_at IS NOT NULL
-ORDER BY name
-LIMIT $1;
 
 -- name: execution_stuck
 -- Open executions without progress: no task is left in the current group, or all of them wait without a reason; among
@@ -825,14 +783,6 @@ FROM pg_prepared_xacts
 WHERE database = current_database() AND prepared < clock_timestamp() - $1::interval
 ORDER BY 3 DESC, 1
 LIMIT $2;
-
--- name: repairs_made
--- Number of repairs of each kind.
-SELECT net, count, last_at
-FROM tenuto.repairs
-WHERE count > 0
-ORDER BY net
-LIMIT $1;
 
 -- name: ledgers
 -- The newest $2 ledger entries of $1 enabled schedules since their last change, to be compared with their triggers.

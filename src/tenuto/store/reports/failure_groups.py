@@ -1,4 +1,4 @@
-"""What is known of kinds of failures: affected manifests, frequency by hour, and the last resolution."""
+"""Failure groups: dead letters with the same fingerprint, their trend and last resolution."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from tenuto.model.dead_letters import DeadLetterState
+from tenuto.model.work.dead_letters import DeadLetterState
 from tenuto.postgres.database import Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.dead_letters import FailureGroup
 from tenuto.store.records import RowMapper
 
 SQL = load_statements(__file__)
@@ -19,8 +18,26 @@ TREND_HOURS = 24
 
 
 @dataclass(frozen=True, slots=True)
+class FailureGroup:
+    """Dead letters of the same kind of failure."""
+
+    fingerprint: str
+    dead_letter_count: int
+    manifest_count: int
+    external_id: str
+    """External id of a manifest, the first by name; empty if no manifest is concerned."""
+    job_count: int
+    name: str
+    """Name of a job, the first by name."""
+    first_at: datetime
+    last_at: datetime
+    reason: str
+    """Reason of the newest one."""
+
+
+@dataclass(frozen=True, slots=True)
 class FailureResolution:
-    """How a dead letter was resolved."""
+    """Resolution of a dead letter."""
 
     fingerprint: str
     id: UUID
@@ -42,7 +59,20 @@ class FailureGroupDetails(FailureGroup):
     """How the last resolved dead letter of this kind was resolved."""
 
 
+_GROUPS = RowMapper(FailureGroup, SQL.list_failure_groups, SQL.summarise_dead_letters)
 _RESOLUTIONS = RowMapper(FailureResolution, SQL.list_last_resolutions)
+
+
+async def list_failure_groups(
+    database: Database, manifest: str | None, batch: UUID | None, limit: int
+) -> list[FailureGroup]:
+    """Group open dead letters by kind of failure, most frequent first."""
+    return _GROUPS.all(await database.fetch_all(SQL.list_failure_groups, manifest, limit, batch))
+
+
+async def summarise_dead_letters(database: Database, ids: Sequence[UUID], limit: int) -> list[FailureGroup]:
+    """Count dead letters by manifest and kind of failure."""
+    return _GROUPS.all(await database.fetch_all(SQL.summarise_dead_letters, ids, limit))
 
 
 async def add_histories(database: Database, groups: Sequence[FailureGroup], now: datetime) -> list[FailureGroupDetails]:

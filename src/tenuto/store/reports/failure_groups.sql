@@ -1,3 +1,30 @@
+-- name: list_failure_groups
+-- Group open dead letters by kind of failure, most frequent first.
+SELECT fingerprint, count(*) AS dead_letter_count,
+       count(DISTINCT external_id) FILTER (WHERE external_id <> '') AS manifest_count,
+       coalesce(min(external_id) FILTER (WHERE external_id <> ''), '') AS external_id,
+       count(DISTINCT (kind, name)) AS job_count, min(name) AS name,
+       min(dead_lettered_at) AS first_at, max(dead_lettered_at) AS last_at,
+       (array_agg(reason ORDER BY dead_lettered_at DESC))[1] AS reason
+FROM tenuto.dead_letters
+WHERE status = 'awaiting_intervention'
+  AND ($1::text IS NULL OR external_id = $1)
+  AND ($3::uuid IS NULL OR batch_id = $3)
+GROUP BY fingerprint
+ORDER BY count(*) DESC, fingerprint
+LIMIT $2;
+
+-- name: summarise_dead_letters
+-- Count dead letters by manifest and kind of failure.
+SELECT external_id, name, fingerprint, count(*) AS dead_letter_count,
+       CASE WHEN external_id = '' THEN 0 ELSE 1 END AS manifest_count, 1 AS job_count, min(dead_lettered_at) AS first_at,
+       max(dead_lettered_at) AS last_at, (array_agg(reason ORDER BY id DESC))[1] AS reason
+FROM tenuto.dead_letters
+WHERE id = ANY ($1::uuid[])
+GROUP BY external_id, name, fingerprint
+ORDER BY count(*) DESC, external_id, name, fingerprint
+LIMIT $2;
+
 -- name: list_manifests_of_failures
 -- Return the manifests with open dead letters of each kind of failure.
 SELECT fingerprint, array_agg(DISTINCT external_id ORDER BY external_id) AS manifests

@@ -86,7 +86,7 @@ class UnknownJobTasks:
 
 @dataclass(frozen=True, slots=True)
 class RepairCount:
-    """How often a repair was made."""
+    """Number of repairs of one kind."""
 
     repair: str
     count: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from tenuto.model.obstacles import DefinitionKind, Obstacle, ObstacleKind
+from tenuto.model.definitions.obstacles import DefinitionKind, Obstacle, ObstacleKind
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.records import RowMapper

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Annotated, Literal
 from uuid import UUID
 
 from tenuto.ids import smallest_id_at
-from tenuto.model.rollups import Dimension, floor_to_bucket
-from tenuto.model.worker_states import WorkerState
+from tenuto.model.work.rollups import Dimension, floor_to_bucket
+from tenuto.model.work.worker_states import WorkerState
 from tenuto.postgres import read_transactions
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store import rollups
 from tenuto.store.records import FromInterval, RowMapper
 from tenuto.store.reports import metrics
 from tenuto.store.reports.metrics import UnknownJobTasks
-from tenuto.store.rollups import RollupRecord
+from tenuto.store.reports.obstacles import StoppedDefinition, list_stopped_definitions
+from tenuto.store.work import rollups
+from tenuto.store.work.rollups import RollupRecord
 
 SQL = load_statements(__file__)
 
@@ -32,6 +33,42 @@ _MAX_NEW_TASKS = 10_000
 _RATE_SPAN = timedelta(minutes=1)
 _HOUR = timedelta(hours=1)
 _DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, slots=True)
+class QueueObstacles:
+    """What keeps the tasks of a queue from being claimed."""
+
+    name: str
+    paused_at: datetime | None
+    paused_by: str | None
+    pause_reason: str | None
+    max_running: int | None
+    running_count: int
+    """Counted only if the queue has a limit."""
+    is_served: bool
+    """Whether a live worker claims its tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWorkCounts:
+    """How much is open, each number counted up to a limit."""
+
+    execution_count: int
+    """Active executions."""
+    task_count: int
+    """Tasks that are due or running."""
+    dead_letter_count: int
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSettings:
+    """Limit and pause of a queue."""
+
+    max_running: int | None
+    paused_at: datetime | None
+    paused_by: str | None
+    reason: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +131,7 @@ class UnresolvedExecution:
 
 @dataclass(frozen=True, slots=True)
 class PausedObject:
-    """An object whose tasks do not start because someone paused or disabled it."""
+    """An object whose tasks do not start because an operator paused or disabled it."""
 
     kind: Literal["queue", "execution", "batch", "manifest_group"]
     id: str
@@ -117,6 +154,7 @@ class LiveProcess:
     state: WorkerState
     silent_seconds: Annotated[float, FromInterval]
     """Time since the last heartbeat."""
+    seen_at: datetime
     running_count: int
     recovered_at: datetime | None
     """When the last of its leases ends: then its tasks are recovered if there is no heartbeat."""
@@ -160,7 +198,7 @@ class FailedOperation:
 
 @dataclass(frozen=True, slots=True)
 class FirstSteps:
-    """What a new installation has already."""
+    """First steps that a new installation has made."""
 
     has_worker: bool
     has_definition: bool
@@ -168,16 +206,11 @@ class FirstSteps:
 
 
 @dataclass(frozen=True, slots=True)
-class OverviewFacts:
-    """Everything that the overview is computed from, read at one instant."""
+class AttentionFacts:
+    """Everything that decides what needs attention, read at one instant."""
 
     read_at: datetime
     queues: Sequence[QueueFigures]
-    new_tasks: Sequence[NewTasks]
-    last_minute: Sequence[RollupRecord]
-    """Attempts by queue that ended within a minute."""
-    last_hour: Sequence[RollupRecord]
-    """All attempts that ended within the last hour."""
     failures: Sequence[OpenFailure]
     unresolved_executions: Sequence[UnresolvedExecution]
     paused_objects: Sequence[PausedObject]
@@ -186,9 +219,25 @@ class OverviewFacts:
     repairs: Sequence[RecentRepair]
     unknown_jobs: Sequence[UnknownJobTasks]
     failed_operations: Sequence[FailedOperation]
+    stopped: Sequence[StoppedDefinition]
+
+
+@dataclass(frozen=True, slots=True)
+class OverviewFacts:
+    """Everything that the overview is computed from, read at one instant."""
+
+    attention: AttentionFacts
+    new_tasks: Sequence[NewTasks]
+    last_minute: Sequence[RollupRecord]
+    """Attempts by queue that ended within a minute."""
+    last_hour: Sequence[RollupRecord]
+    """All attempts that ended within the last hour."""
     first_steps: FirstSteps
 
 
+_QUEUE_OBSTACLES = RowMapper(QueueObstacles, SQL.list_queue_obstacles)
+_OPEN_WORK = RowMapper(OpenWorkCounts, SQL.count_open_work)
+_QUEUE_SETTINGS = RowMapper(QueueSettings, SQL.load_queue_settings)
 _QUEUES = RowMapper(QueueFigures, SQL.list_queue_figures)
 _NEW_TASKS = RowMapper(NewTasks, SQL.count_new_tasks)
 _FAILURES = RowMapper(OpenFailure, SQL.list_failures)
@@ -199,6 +248,12 @@ _NEXT_RUNS = RowMapper(NextRun, SQL.list_next_runs)
 _REPAIRS = RowMapper(RecentRepair, SQL.list_recent_repairs)
 _FAILED_OPERATIONS = RowMapper(FailedOperation, SQL.list_failed_operations)
 _FIRST_STEPS = RowMapper(FirstSteps, SQL.load_first_steps)
+
+
+async def load_attention_facts(database: Database) -> AttentionFacts:
+    """Load what decides what needs attention, without retries and with short timeouts."""
+    now = database.clock.now()
+    return await read_transactions.read_quickly(database, lambda connection: _read_attention_facts(connection, now))
 
 
 async def load_overview_facts(database: Database) -> OverviewFacts:
@@ -212,24 +267,49 @@ async def load_overview_facts(database: Database) -> OverviewFacts:
         first_steps = await connection.fetchrow(SQL.load_first_steps)
         assert first_steps is not None
         return OverviewFacts(
-            read_at=now,
-            queues=_QUEUES.all(await connection.fetch(SQL.list_queue_figures, MAX_QUEUES)),
+            attention=await _read_attention_facts(connection, now),
             new_tasks=_NEW_TASKS.all(
                 await connection.fetch(SQL.count_new_tasks, smallest_id_at(since), _MAX_NEW_TASKS, since)
             ),
             last_minute=await rollups.read_rollups(connection, 10, Dimension.QUEUE, until - _RATE_SPAN, until),
             last_hour=await rollups.read_rollups(connection, 60, Dimension.ALL, now - _HOUR, now),
-            failures=_FAILURES.all(await connection.fetch(SQL.list_failures, MAX_ITEMS)),
-            unresolved_executions=_UNRESOLVED.all(await connection.fetch(SQL.list_unresolved_executions, MAX_ITEMS)),
-            paused_objects=_PAUSED.all(await connection.fetch(SQL.list_paused_objects, MAX_ITEMS)),
-            processes=_PROCESSES.all(await connection.fetch(SQL.list_processes, MAX_PROCESSES)),
-            next_runs=_NEXT_RUNS.all(await connection.fetch(SQL.list_next_runs, _MAX_LATE_RUNS)),
-            repairs=_REPAIRS.all(await connection.fetch(SQL.list_recent_repairs, now - _HOUR)),
-            unknown_jobs=(await metrics.list_unknown_jobs(connection))[:MAX_ITEMS],
-            failed_operations=_FAILED_OPERATIONS.all(
-                await connection.fetch(SQL.list_failed_operations, now - _DAY, MAX_ITEMS)
-            ),
             first_steps=_FIRST_STEPS.one(first_steps),
         )
 
     return await read_transactions.read_quickly(database, load)
+
+
+async def list_queue_obstacles(database: Database, names: Collection[str]) -> list[QueueObstacles]:
+    """Return what keeps the tasks of some queues from being claimed."""
+    return _QUEUE_OBSTACLES.all(await database.fetch_all(SQL.list_queue_obstacles, list(names)))
+
+
+async def count_open_work(database: Database, limit: int) -> OpenWorkCounts:
+    """Count what is open, each number up to a limit."""
+    row = await database.fetch_one(SQL.count_open_work, limit)
+    assert row is not None
+    return _OPEN_WORK.one(row)
+
+
+async def load_queue_settings(database: Database, name: str) -> QueueSettings | None:
+    """Return the settings of a queue; None if it has none."""
+    row = await database.fetch_one(SQL.load_queue_settings, name)
+    return None if row is None else _QUEUE_SETTINGS.one(row)
+
+
+async def _read_attention_facts(connection: Connection, now: datetime) -> AttentionFacts:
+    return AttentionFacts(
+        read_at=now,
+        queues=_QUEUES.all(await connection.fetch(SQL.list_queue_figures, MAX_QUEUES)),
+        failures=_FAILURES.all(await connection.fetch(SQL.list_failures, MAX_ITEMS)),
+        unresolved_executions=_UNRESOLVED.all(await connection.fetch(SQL.list_unresolved_executions, MAX_ITEMS)),
+        paused_objects=_PAUSED.all(await connection.fetch(SQL.list_paused_objects, MAX_ITEMS)),
+        processes=_PROCESSES.all(await connection.fetch(SQL.list_processes, MAX_PROCESSES)),
+        next_runs=_NEXT_RUNS.all(await connection.fetch(SQL.list_next_runs, _MAX_LATE_RUNS)),
+        repairs=_REPAIRS.all(await connection.fetch(SQL.list_recent_repairs, now - _DAY)),
+        unknown_jobs=(await metrics.list_unknown_jobs(connection))[:MAX_ITEMS],
+        failed_operations=_FAILED_OPERATIONS.all(
+            await connection.fetch(SQL.list_failed_operations, now - _DAY, MAX_ITEMS)
+        ),
+        stopped=await list_stopped_definitions(connection, per_kind=MAX_ITEMS),
+    )

@@ -27,6 +27,42 @@ FULL JOIN (
 ORDER BY coalesce(counted.queued, 0) + coalesce(counted.running, 0) DESC, 1
 LIMIT $1;
 
+-- name: list_queue_obstacles
+-- Return of some queues what keeps their tasks from being claimed: a pause, a reached limit, no live worker.
+SELECT wanted.name, queues.paused_by, queues.reason AS pause_reason, queues.paused_at, queues.max_running,
+       CASE WHEN queues.max_running IS NULL THEN 0 ELSE (
+           SELECT count(*) FROM tenuto.tasks
+           WHERE state = 'running' AND NOT standby AND queue = wanted.name AND lease_until > clock_timestamp()
+       ) END AS running_count,
+       EXISTS (
+           SELECT
+           FROM tenuto.workers
+           WHERE service = 'worker' AND draining_at IS NULL AND wanted.name = ANY (workers.queues)
+             AND tenuto.process_state(workers) = 'alive'
+       ) AS is_served
+FROM unnest($1::text[]) AS wanted (name)
+LEFT JOIN tenuto.queues ON queues.name = wanted.name
+ORDER BY wanted.name;
+
+-- name: count_open_work
+-- Count active executions, due or running tasks and open dead letters, each up to $1 rows: index-only scans.
+SELECT (SELECT count(*) FROM (SELECT FROM tenuto.executions WHERE ended_at IS NULL LIMIT $1) AS found) AS execution_count,
+       (SELECT count(*)
+        FROM (
+            (SELECT FROM tenuto.tasks WHERE state = 'running' LIMIT $1)
+            UNION ALL
+            (SELECT FROM tenuto.tasks WHERE state = 'queued' AND limit_key IS NULL LIMIT $1)
+            UNION ALL
+            (SELECT FROM tenuto.tasks WHERE state = 'queued' AND limit_key IS NOT NULL LIMIT $1)
+            LIMIT $1
+        ) AS found) AS task_count,
+       (SELECT count(*)
+        FROM (SELECT FROM tenuto.dead_letters WHERE status = 'awaiting_intervention' LIMIT $1) AS found) AS dead_letter_count;
+
+-- name: load_queue_settings
+-- Return the limit and the pause of a queue.
+SELECT max_running, paused_at, paused_by, reason FROM tenuto.queues WHERE name = $1;
+
 -- name: count_new_tasks
 -- Count the newest tasks by queue, open or ended, and since when they were created. Ids contain the creation time, so
 -- the primary keys lead to them; a branch reads at most $2 rows, and then the span is shorter.
@@ -115,7 +151,7 @@ LIMIT $1;
 -- name: list_processes
 -- Return the processes that have not ended, with the number of their tasks and when the last lease ends.
 SELECT id, name, service, queues, tenuto.process_state(workers) AS state,
-       clock_timestamp() - seen_at AS silent_seconds,
+       clock_timestamp() - seen_at AS silent_seconds, seen_at,
        coalesce(held.task_count, 0) AS running_count, held.lease_until AS recovered_at
 FROM tenuto.workers
 LEFT JOIN (

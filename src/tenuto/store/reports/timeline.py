@@ -8,15 +8,15 @@ from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from tenuto.model.executions import ExecutionState, StepState
-from tenuto.model.tasks import ActivityState, OutcomeReason
+from tenuto.model.work.executions import ExecutionState, StepState
+from tenuto.model.work.tasks import ActivityState, OutcomeReason
 from tenuto.postgres.database import Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.records import FromJson, RowMapper
 
 SQL = load_statements(__file__)
 
-MAX_ATTEMPTS = 20_000
+MAX_LISTED_ATTEMPTS = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ async def list_timeline_attempts(
     """Return all attempts at the steps in these ranges, in plan order."""
     groups, lows, highs = ([getattr(each, name) for each in ranges] for name in ("group", "low", "high"))
     return _ATTEMPTS.all(
-        await database.fetch_all(SQL.list_timeline_attempts, execution_id, groups, lows, highs, MAX_ATTEMPTS)
+        await database.fetch_all(SQL.list_timeline_attempts, execution_id, groups, lows, highs, MAX_LISTED_ATTEMPTS)
     )
 
 

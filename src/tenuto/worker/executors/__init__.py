@@ -45,7 +45,7 @@ class Executor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ExecutorContext:
-    """What a worker gives its executor."""
+    """Services of a worker for its executor."""
 
     jobs: JobRegistry
     clock: Clock

@@ -1,0 +1,1 @@
+"""Values of access: actors, contexts of operations, the audit chain and references to secrets."""

@@ -1,0 +1,208 @@
+"""The step kinds of Tenuto, and the resolution of steps when a definition is saved.
+
+A kind is a module with ``KIND`` and ``create_job(services)``: a built-in job with typed arguments. It gets database,
+settings and secrets as `StepServices` and does not import the app. A resolved step has a known kind, valid arguments
+and a complete policy, so that the scheduler needs neither the code nor the options of the job.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from functools import partial
+from importlib import import_module
+from typing import Any, Protocol, cast
+
+from tenuto.errors import Invalid, StoreError, TenutoError, UnknownJob
+from tenuto.jobs.context import Context
+from tenuto.jobs.registry import Job, JobRegistry, TaskOptions
+from tenuto.jobs.step_kind import StepCheck, StepDefaults, StepKind
+from tenuto.model import validation
+from tenuto.model.access.secrets import TextOrSecret
+from tenuto.model.definitions.policies import TaskPolicy, default_step_policy
+from tenuto.model.definitions.schedules import Plan, ScheduleDefinition
+from tenuto.model.definitions.sql_scripts import ScriptDriver
+from tenuto.model.definitions.steps import SCHEDULE, Step, override_policy
+from tenuto.postgres import read_transactions
+from tenuto.postgres.database import Connection, Database
+from tenuto.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class StepServices:
+    """Services for the handlers of steps."""
+
+    open_database: Callable[[], Awaitable[Database]]
+    """Returns the database of Tenuto."""
+    get_settings: Callable[[], Settings]
+    reveal_secret: Callable[[Context, TextOrSecret], Awaitable[str]]
+    """Returns the text; a secret is redacted from then on in everything the attempt leaves behind."""
+    drivers: Mapping[str, ScriptDriver] = field(default_factory=dict)
+    """Registered drivers for SQL scripts, besides the built-in ones."""
+
+
+class StepKindModule(Protocol):
+    """Interface of the module of a step kind."""
+
+    KIND: str
+
+    def create_job(self, services: StepServices) -> Job[..., Any]: ...
+
+
+_MODULES = {
+    "executable": "tenuto.steps.programs.executable",
+    "http.call": "tenuto.steps.http_call",
+    "log.append": "tenuto.steps.log_append",
+    "powershell": "tenuto.steps.programs.powershell",
+    "sql": "tenuto.steps.sql_script",
+}
+"""The module of each kind."""
+
+
+def register_step_kinds(jobs: JobRegistry, services: StepServices) -> None:
+    """Register all kinds. The module of a kind is imported when its first step is checked or run."""
+    for kind, module in _MODULES.items():
+        jobs.add_kind(StepKind(kind, partial(_create_job, module, services)))
+
+
+def _create_job(module: str, services: StepServices) -> Job[..., Any]:
+    return cast(StepKindModule, import_module(module)).create_job(services)
+
+
+# --- resolution -----------------------------------------------------------------------------------------------------
+
+
+def resolve_definition(definition: ScheduleDefinition, jobs: JobRegistry) -> ScheduleDefinition:
+    """Return the definition with all steps resolved."""
+    return replace(definition, plan=resolve_plan(definition.plan, jobs))
+
+
+def resolve_plan(plan: Plan, jobs: JobRegistry) -> Plan:
+    """Return the plan with all steps resolved."""
+    _check_names_are_unique(plan)
+    return plan.map_steps(lambda step: _resolve_step(step, jobs))
+
+
+def _resolve_step(step: Step, jobs: JobRegistry) -> Step:
+    with _located(step):
+        job = jobs.get_handler(step.kind, step.target)
+        if step.kind == SCHEDULE and step.rules.get("timeout") is not None:
+            raise Invalid(
+                "a step that runs a schedule cannot have a timeout",
+                code="step.timeout.not_supported",
+                field="timeout",
+                remedy="set timeouts on the steps of that schedule",
+            )
+        text = job.validate_input(validation.dump_json(dict(step.arguments), field="arguments"))
+        arguments = json.loads(text)
+        options, policy = job.options, default_step_policy(job.policy)
+        kind = jobs.kinds.get(step.kind)
+        if kind is not None and kind.derive is not None:
+            options, policy = _merge_defaults(options, policy, kind.derive(job.load_arguments(text)))
+        takes_limit = step.limit_key is None and options.limit_key is not None
+        return replace(
+            step,
+            arguments=arguments,
+            policy=override_policy(step.policy or policy, **step.rules),
+            rules={},
+            queue=step.queue or options.queue,
+            priority=options.priority if step.priority is None else step.priority,
+            limit_key=options.limit_key if takes_limit else step.limit_key,
+            limit_max=options.limit if takes_limit else step.limit_max,
+        )
+
+
+def _merge_defaults(options: TaskOptions, policy: TaskPolicy, derived: StepDefaults) -> tuple[TaskOptions, TaskPolicy]:
+    return (
+        replace(
+            options,
+            queue=derived.queue or options.queue,
+            priority=options.priority if derived.priority is None else derived.priority,
+            limit_key=options.limit_key if derived.limit_key is None else derived.limit_key,
+            limit=options.limit if derived.limit is None else derived.limit,
+        ),
+        derived.policy or policy,
+    )
+
+
+_APP_REMEDY = "name the app that registers it: --app module:object"
+
+Declared = Mapping[str, Collection[str]]
+"""Keys that definition files declare, by list."""
+
+
+async def check_steps(
+    open_database: Callable[[], Awaitable[Database]], plan: Plan, jobs: JobRegistry, declared: Declared | None = None
+) -> None:
+    """Check the arguments of resolved steps against the database, as far as their kinds demand it.
+
+    ``declared`` are keys of the same definition files, which may not exist yet.
+    """
+    if any(_find_check(step, jobs) is not None for _, _, step in plan.enumerate_steps()):
+        database = await open_database()
+        await read_transactions.read(database, lambda connection: check_steps_in_tx(connection, plan, jobs, declared))
+
+
+async def check_steps_in_tx(
+    connection: Connection, plan: Plan, jobs: JobRegistry, declared: Declared | None = None
+) -> None:
+    """Like `check_steps`, within a transaction."""
+    for _, _, step in plan.enumerate_steps():
+        if (check := _find_check(step, jobs)) is None:
+            continue
+        job = jobs.get_handler(step.kind, step.target)
+        arguments = job.load_arguments(validation.dump_json(dict(step.arguments), field="arguments"))
+        with _located(step):
+            await check(StepCheck(connection, arguments, declared or {}))
+
+
+def _find_check(step: Step, jobs: JobRegistry) -> Callable[[StepCheck], Awaitable[None]] | None:
+    kind = jobs.kinds.get(step.kind)
+    return None if kind is None else kind.check
+
+
+@contextmanager
+def _located(step: Step) -> Iterator[None]:
+    """Name the step in errors, also in those of the code of an extension."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except TenutoError as error:
+        raise _in_step(step, error) from error
+    except Exception as error:  # code of the step kind: the caller learns which one is at fault
+        raise Invalid(
+            f"step {step.name!r}: the step kind {step.kind!r} failed: {type(error).__name__}: {error}",
+            code="step.kind.failed",
+            field=f"steps.{step.name}",
+            remedy="report it to the author of the step kind",
+        ) from error
+
+
+def _join_remedies(first: str | None, second: str) -> str:
+    return second if first is None else f"{first} Or {second}"
+
+
+def _in_step(step: Step, error: TenutoError) -> Invalid:
+    is_unknown = isinstance(error, UnknownJob)
+    return Invalid(
+        f"step {step.name!r}: {error.message}",
+        code=error.code,
+        field=f"steps.{step.name}.{error.field}" if error.field else f"steps.{step.name}",
+        remedy=_join_remedies(error.remedy, _APP_REMEDY) if is_unknown else error.remedy,
+    )
+
+
+def _check_names_are_unique(plan: Plan) -> None:
+    seen: set[str] = set()
+    for _, _, step in plan.enumerate_steps():
+        if step.name in seen:
+            raise Invalid(
+                f"two steps are named {step.name!r}",
+                code="step.name.duplicate",
+                field="steps",
+                remedy="give one of them another name",
+            )
+        seen.add(step.name)

@@ -1,1 +1,0 @@
-"""The step kind ``sql``."""

@@ -1,0 +1,1 @@
+"""Rows of versioned definitions: schedules and manifests."""

@@ -1,0 +1,235 @@
+-- name: create_operation
+-- Insert a bulk operation; its items follow in the same transaction. Nothing is inserted if it exists.
+INSERT INTO tenuto.bulk_operations (
+    id, kind, filter, description, until, reason, total, created_at, actor_type, actor_id, actor_name
+)
+VALUES ($1, $2, $3, $4, $5, $6, 0, $7, $8, $9, $10)
+ON CONFLICT (id) DO NOTHING
+RETURNING id;
+
+-- name: set_total
+-- Store the number of items; an operation without items ends at once.
+UPDATE tenuto.bulk_operations
+SET total = $2::bigint,
+    state = CASE WHEN $2::bigint = 0 THEN 'ended' ELSE 'running' END,
+    ended_at = CASE WHEN $2::bigint = 0 THEN created_at END,
+    arrived = CASE WHEN $2::bigint = 0 THEN 0 END
+WHERE id = $1
+RETURNING pg_notify('tenuto', 'operations');
+
+-- name: select_tasks
+-- Store the open tasks that meet a filter and were created up to an instant as items.
+INSERT INTO tenuto.bulk_operation_items (operation_id, item_id)
+SELECT $1, id
+FROM (
+    SELECT * FROM tenuto.tasks WHERE worker_id IS NULL
+    UNION ALL
+    SELECT * FROM tenuto.tasks WHERE state = 'running'
+) AS tasks
+WHERE created_at <= $2::timestamptz -- guard: bulk_operations.frozen_selection
+  AND (/* filter */ true)
+LIMIT $3;
+
+-- name: count_tasks
+-- Count the open tasks that meet a filter and were created in a period, up to a limit.
+SELECT count(*) AS count
+FROM (
+    SELECT FROM (
+        SELECT * FROM tenuto.tasks WHERE worker_id IS NULL
+        UNION ALL
+        SELECT * FROM tenuto.tasks WHERE state = 'running'
+    ) AS tasks
+    WHERE created_at <= coalesce($1::timestamptz, 'infinity') AND created_at > coalesce($2::timestamptz, '-infinity')
+      AND (/* filter */ true)
+    LIMIT $3
+) AS found;
+
+-- name: select_one_shots
+-- Store the open one-shots that meet a filter and were created up to an instant as items.
+INSERT INTO tenuto.bulk_operation_items (operation_id, item_id)
+SELECT $1, id
+FROM tenuto.tasks
+WHERE origin = 'once' AND cancel_at IS NULL
+  AND created_at <= $2::timestamptz -- guard: bulk_operations.frozen_selection
+  AND (/* filter */ true)
+LIMIT $3;
+
+-- name: count_one_shots
+-- Count the open one-shots that meet a filter and were created in a period, up to a limit.
+SELECT count(*) AS count
+FROM (
+    SELECT FROM tenuto.tasks
+    WHERE origin = 'once' AND cancel_at IS NULL
+      AND created_at <= coalesce($1::timestamptz, 'infinity') AND created_at > coalesce($2::timestamptz, '-infinity')
+      AND (/* filter */ true)
+    LIMIT $3
+) AS found;
+
+-- name: select_executions
+-- Store the executions that meet a filter and were started up to an instant as items.
+INSERT INTO tenuto.bulk_operation_items (operation_id, item_id)
+SELECT $1, id
+FROM tenuto.executions
+WHERE started_at <= $2::timestamptz -- guard: bulk_operations.frozen_selection
+  AND (/* filter */ true)
+LIMIT $3;
+
+-- name: count_executions
+-- Count the executions that meet a filter and were started in a period, up to a limit.
+SELECT count(*) AS count
+FROM (
+    SELECT FROM tenuto.executions
+    WHERE started_at <= coalesce($1::timestamptz, 'infinity') AND started_at > coalesce($2::timestamptz, '-infinity')
+      AND (/* filter */ true)
+    LIMIT $3
+) AS found;
+
+-- name: select_schedules
+-- Store the schedules that meet a filter and were created up to an instant as items.
+INSERT INTO tenuto.bulk_operation_items (operation_id, item_id)
+SELECT $1, id
+FROM tenuto.schedules
+WHERE created_at <= $2::timestamptz -- guard: bulk_operations.frozen_selection
+  AND (/* filter */ true)
+LIMIT $3;
+
+-- name: count_schedules
+-- Count the schedules that meet a filter and were created in a period, up to a limit.
+SELECT count(*) AS count
+FROM (
+    SELECT FROM tenuto.schedules
+    WHERE created_at <= coalesce($1::timestamptz, 'infinity') AND created_at > coalesce($2::timestamptz, '-infinity')
+      AND (/* filter */ true)
+    LIMIT $3
+) AS found;
+
+-- name: select_dead_letters
+-- Store the open dead letters that meet a filter and were written up to an instant as items.
+INSERT INTO tenuto.bulk_operation_items (operation_id, item_id)
+SELECT $1, id
+FROM tenuto.dead_letters
+WHERE status = 'awaiting_intervention'
+  AND dead_lettered_at <= $2::timestamptz -- guard: bulk_operations.frozen_selection
+  AND (/* filter */ true)
+LIMIT $3;
+
+-- name: count_dead_letters
+-- Count the open dead letters that meet a filter and were written in a period, up to a limit.
+SELECT count(*) AS count
+FROM (
+    SELECT FROM tenuto.dead_letters
+    WHERE status = 'awaiting_intervention'
+      AND dead_lettered_at <= coalesce($1::timestamptz, 'infinity')
+      AND dead_lettered_at > coalesce($2::timestamptz, '-infinity')
+      AND (/* filter */ true)
+    LIMIT $3
+) AS found;
+
+-- name: lock_next_operation
+-- Return and lock the running operation that has waited longest for a chunk and that no scheduler processes now.
+SELECT id, kind, filter, description, until, reason, state, total AS item_count, succeeded AS succeeded_count,
+       failed AS failed_count, skipped AS skipped_count, arrived AS arrived_count, created_at, processed_at, ended_at,
+       aborted_by, actor_type, actor_id, actor_name
+FROM tenuto.bulk_operations
+WHERE state = 'running'
+ORDER BY processed_at NULLS FIRST, id
+LIMIT 1
+-- guard: bulk_operations.one_processor
+FOR UPDATE SKIP LOCKED;
+
+-- name: list_pending_items
+-- Return items of an operation that are not processed yet.
+SELECT item_id
+FROM tenuto.bulk_operation_items
+WHERE operation_id = $1 AND outcome IS NULL
+ORDER BY item_id
+LIMIT $2;
+
+-- name: delete_items
+-- Delete items that succeeded.
+DELETE FROM tenuto.bulk_operation_items
+WHERE operation_id = $1 AND item_id = ANY ($2::uuid[]);
+
+-- name: store_outcomes
+-- Store the outcomes of items that failed or were skipped.
+UPDATE tenuto.bulk_operation_items
+SET outcome = new.outcome, code = new.code, message = new.message
+FROM unnest($2::uuid[], $3::text[], $4::text[], $5::text[]) AS new (item_id, outcome, code, message)
+WHERE bulk_operation_items.operation_id = $1 AND bulk_operation_items.item_id = new.item_id;
+
+-- name: add_counts
+-- Add the outcomes of a chunk to the counters.
+UPDATE tenuto.bulk_operations
+SET succeeded = succeeded + $2, failed = failed + $3, skipped = skipped + $4, processed_at = clock_timestamp()
+WHERE id = $1;
+
+-- name: end_operation
+-- End an operation whose items were all processed.
+UPDATE tenuto.bulk_operations
+SET state = 'ended', ended_at = clock_timestamp(), arrived = $2
+WHERE id = $1 AND state = 'running';
+
+-- name: abort_operation
+-- Abort a running operation and forget the items that are not processed. Waits for the chunk in progress.
+WITH aborted AS (
+    UPDATE tenuto.bulk_operations
+    SET state = 'aborted', ended_at = clock_timestamp(), aborted_by = $2
+    WHERE id = $1 AND state = 'running'
+    RETURNING id
+), forgotten AS (
+    DELETE FROM tenuto.bulk_operation_items
+    USING aborted
+    WHERE bulk_operation_items.operation_id = aborted.id AND outcome IS NULL
+)
+SELECT id FROM aborted;
+
+-- name: load_operation
+-- Return one bulk operation.
+SELECT id, kind, filter, description, until, reason, state, total AS item_count, succeeded AS succeeded_count,
+       failed AS failed_count, skipped AS skipped_count, arrived AS arrived_count, created_at, processed_at, ended_at,
+       aborted_by, actor_type, actor_id, actor_name
+FROM tenuto.bulk_operations
+WHERE id = $1;
+
+-- name: list_operations
+-- Return bulk operations, newest first, below a cursor.
+SELECT id, kind, filter, description, until, reason, state, total AS item_count, succeeded AS succeeded_count,
+       failed AS failed_count, skipped AS skipped_count, arrived AS arrived_count, created_at, processed_at, ended_at,
+       aborted_by, actor_type, actor_id, actor_name
+FROM tenuto.bulk_operations
+WHERE id < coalesce($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+  AND ($2::text IS NULL OR state = $2)
+  AND ($3::text IS NULL OR kind = $3)
+ORDER BY id DESC
+LIMIT $4;
+
+-- name: list_items
+-- Return the items of an operation that failed or were skipped, after a cursor.
+SELECT item_id, outcome, code, message
+FROM tenuto.bulk_operation_items
+WHERE operation_id = $1
+  AND outcome IS NOT NULL
+  AND ($2::text IS NULL OR outcome = $2)
+  AND item_id > coalesce($3::uuid, '00000000-0000-0000-0000-000000000000')
+ORDER BY item_id
+LIMIT $4;
+
+-- name: find_operations
+-- Return ids in a range, for a prefix that a user entered.
+SELECT id
+FROM tenuto.bulk_operations
+WHERE id BETWEEN $1 AND $2
+ORDER BY id
+LIMIT 3;
+
+-- name: delete_old_operations
+-- Delete a small batch of operations that ended before the cut-off, with their items.
+DELETE FROM tenuto.bulk_operations
+WHERE id = ANY (ARRAY(
+    SELECT id
+    FROM tenuto.bulk_operations
+    WHERE ended_at < $1
+    ORDER BY ended_at
+    LIMIT $2
+))
+RETURNING id;

@@ -1,0 +1,264 @@
+"""Rows of new tasks: every producer builds a `NewTask` and creates it here. Steps are created with their execution.
+
+Concurrent callers share a statement and its commit. The caller generates the id, so that a repeated request creates one
+task, even if the first reply was lost and the task has ended since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+from uuid import UUID
+
+from tenuto.errors import Invalid, StoreError, Unavailable
+from tenuto.ids import new_ids
+from tenuto.model.work.tasks import NewTask, TaskState
+from tenuto.postgres.bulk_copy import array_literals, copy_tasks, to_columns
+from tenuto.postgres.database import CombinedWrite, Connection, Database, Request, Result, Row, StatementTimeout
+from tenuto.postgres.sql_loader import load_statements
+from tenuto.store.access.audit_recorder import AuditedDatabase, AuditEntry, duplicate_request_error, entry_row
+from tenuto.store.notifications import notify_services
+from tenuto.tracing import add_traceparent, record_enqueue_span
+
+SQL = load_statements(__file__)
+
+_COLUMNS = (
+    "id", "state", "queue", "rank", "run_at", "kind", "name", "input", "policy", "created_at",
+    "unique_key", "limit_key", "limit_max", "tags", "initiator_type", "initiator_id", "initiator_name",
+    "correlation_id", "parent_id", "origin", "manifest_id", "batch_id", "item_key", "limit_group",
+)  # fmt: skip
+"""The columns of `task_row`."""
+_TAGS_INDEX = _COLUMNS.index("tags")
+_SINGLE_COLUMN_COUNT = _COLUMNS.index("manifest_id")
+"""Columns of tasks that belong to no manifest."""
+
+
+async def enqueue_or_find(database: Database, task: NewTask, *, may_exist: bool = False) -> UUID:
+    """Create a task with a new id; return its id, or that of the open task with its unique key.
+
+    ``may_exist``: the id may have been used before, and the task may even have ended.
+    """
+    created = bool(await enqueue_tasks(database, [task])) if may_exist else await enqueue_new(database, task)
+    while not created:
+        existing: UUID | None = await database.fetch_value(SQL.find_existing_task, task.id, task.unique_key)
+        if existing is not None:
+            return existing
+        # guard: enqueue.freed_key
+        created = bool(await enqueue_tasks(database, [task]))  # the unique key has become free meanwhile
+    return task.id
+
+
+async def enqueue_new(database: Database, task: NewTask) -> bool:
+    """Create a task with a new id; return False if a unique key is in use, or if a reply was lost and the task exists.
+
+    Concurrent calls share a statement and its commit. A task with a unique key is written alone: it may have to wait
+    for the transaction of another caller.
+    """
+    _record_span(task)
+    # guard: enqueue.unique_key_is_written_alone
+    shared = task.unique_key is None
+    if not isinstance(database, AuditedDatabase):
+        return await _write(database, insert_tasks, task, len(task.input), shared=shared)
+    entry = database.unwritten_entry
+    if entry is None:  # the operation has written its entry with an earlier change
+        return await _write(database, insert_tasks, task, len(task.input), shared=False)
+    created = await _write(database.shared, insert_audited_tasks, (task, entry), len(task.input), shared=shared)
+    if created is None:
+        raise duplicate_request_error()
+    return created
+
+
+async def _write(
+    database: Database, write: CombinedWrite[Request, Result], request: Request, character_count: int, *, shared: bool
+) -> Result:
+    if shared:
+        return await database.write_coalesced(write, request, character_count)
+    (result,) = await write(database, [request])
+    if isinstance(result, Exception):
+        raise result
+    return result
+
+
+async def enqueue_tasks(database: Database, tasks: Sequence[NewTask]) -> set[UUID]:
+    """Create tasks that may already exist or have ended, notify workers, and return the ids of the new ones.
+
+    Can be repeated: an existing id or a unique key in use changes nothing.
+    """
+
+    async def insert(connection: Connection) -> set[UUID]:
+        created = await enqueue_tasks_within(connection, tasks)
+        if created:
+            # guard: enqueue.ended_meanwhile
+            created.difference_update(
+                row["id"] for row in await connection.fetch(SQL.delete_reinserted_tasks, list(created))
+            )
+        return created
+
+    return await database.transaction(insert)
+
+
+async def enqueue_tasks_within(connection: Connection, tasks: Sequence[NewTask]) -> set[UUID]:
+    """Create tasks in the transaction of the caller, notify workers, and return the ids of the new ones."""
+    if not tasks:
+        return set()
+    for task in tasks:
+        _record_span(task)
+    return {row["id"] for row in await connection.fetch(SQL.enqueue_tasks, *_task_columns(tasks))}
+
+
+async def insert_tasks(database: Database, tasks: Sequence[NewTask]) -> list[bool]:
+    """Create tasks with new ids, and return for each whether it was created.
+
+    Only after a lost reply may a task have ended already, so that activities must be checked as well.
+    """
+    try:
+        if len(tasks) == 1:  # a simpler statement: measured in the benchmark enqueue, one by one
+            # guard: enqueue.no_blind_retry
+            return [bool(await database.write_once(SQL.enqueue_task, *task_row(tasks[0])[:_SINGLE_COLUMN_COUNT]))]
+        created = {row["id"] for row in await database.write_once(SQL.enqueue_tasks, *_task_columns(tasks))}
+    except Unavailable as error:
+        _raise_if_statement_timeout(error)
+        created = await enqueue_tasks(database, tasks)
+    return [task.id in created for task in tasks]
+
+
+async def insert_audited_tasks(
+    database: Database, requests: Sequence[tuple[NewTask, AuditEntry]]
+) -> list[bool | Exception | None]:
+    """Create tasks with their audit entries in one statement; return for each whether it was created, or None if its
+    idempotency key was used for another request.
+
+    After a lost reply they are created one by one, and each has its own result or error.
+    """
+    created: list[bool | Exception | None]
+    try:
+        created = [*await _insert_with_entries(database.write_once, requests)]
+    except Unavailable as error:
+        _raise_if_statement_timeout(error)
+        created = [await _insert_audited_unless_ended(database, request) for request in requests]
+    for (_, entry), was_created in zip(requests, created, strict=True):
+        entry.is_written = was_created is True
+        if was_created is True and entry.context.idempotency_key is not None:
+            entry.context.idempotency_key.is_stored = True
+    return created
+
+
+async def _insert_with_entries(
+    write: Callable[..., Awaitable[list[Row]]], requests: Sequence[tuple[NewTask, AuditEntry]]
+) -> list[bool | None]:
+    columns = to_columns(
+        (*task_row(task)[:_SINGLE_COLUMN_COUNT], *entry_row(entry), *_idempotency_key_values(entry))
+        for task, entry in requests
+    )
+    columns[_TAGS_INDEX] = array_literals(columns[_TAGS_INDEX])
+    rows = await write(SQL.enqueue_audited_tasks, *columns)
+    return [bool(row["created"]) if row["allowed"] else None for row in rows]
+
+
+class _AlreadyEnded(Exception):
+    """A task that was just re-created had already ended; the transaction must be rolled back."""
+
+
+async def _insert_audited_unless_ended(
+    database: Database, request: tuple[NewTask, AuditEntry]
+) -> bool | Exception | None:
+    """Create a task that may exist; return an error, so that others are created nevertheless.
+
+    A transaction that is just ending it has committed by the time the id can be inserted again, so its activity is
+    visible to a second statement: then the creation is rolled back.
+    """
+
+    async def insert(connection: Connection) -> bool | None:
+        (created,) = await _insert_with_entries(connection.fetch, [request])
+        if await connection.fetchval(SQL.has_first_activity, request[0].id):  # guard: one_shots.ended_meanwhile
+            raise _AlreadyEnded
+        return created
+
+    try:
+        return await database.transaction(insert)
+    except _AlreadyEnded:
+        return False
+    except (StoreError, Invalid) as error:
+        return error
+
+
+def _raise_if_statement_timeout(error: Unavailable) -> None:
+    """Raise a statement timeout, which would occur again; other errors are worth a retry."""
+    if isinstance(error, StatementTimeout):
+        raise error
+
+
+def _idempotency_key_values(entry: AuditEntry) -> tuple[Any, ...]:
+    key = entry.context.idempotency_key
+    return (None, None, None, None) if key is None else (key.actor, key.key, key.fingerprint, key.subject)
+
+
+async def enqueue_bulk(
+    database: Database, template: NewTask, inputs: Sequence[str], on_sent: Callable[[], object] = lambda: None
+) -> int:
+    """Create tasks that differ only in their input, by COPY; return their number.
+
+    Columns with default values are not sent, and the database sets the creation time; the order of claims follows the
+    caller's clock, as for single tasks. Nothing can conflict: the ids are new and there is no unique key. ``on_sent``
+    is called as soon as all data is sent.
+    """
+    assert template.unique_key is None
+    ids = new_ids(len(inputs))
+
+    async def load(connection: Connection) -> None:
+        await copy_tasks_like(connection, template, ids, inputs, on_sent)
+
+    try:
+        await database.copy(load)
+    except Unavailable:  # the reply may be lost, and the tasks may even have ended
+        await enqueue_tasks(
+            database, [replace(template, id=id, input=text) for id, text in zip(ids, inputs, strict=True)]
+        )
+    await notify_services(database, [_queue_notification(template)])
+    return len(ids)
+
+
+async def copy_tasks_like(
+    connection: Connection,
+    template: NewTask,
+    ids: Sequence[UUID],
+    inputs: Sequence[str],
+    on_sent: Callable[[], object],
+) -> None:
+    """Create tasks that differ only in id and input, and cannot conflict, by COPY."""
+    _record_span(template)
+    shared = dict(zip(_COLUMNS, task_row(template), strict=True))
+    for column in ("id", "input", "created_at"):
+        del shared[column]
+    await copy_tasks(connection, shared, ids, inputs, on_sent)
+
+
+def _queue_notification(task: NewTask) -> str:
+    """Return the notification about a new task. The statements that create tasks build the same text in SQL."""
+    kind = "limited" if task.limit_key is not None and task.state is TaskState.QUEUED else task.state
+    return f"{kind} {task.queue} {-task.priority}"
+
+
+def _record_span(task: NewTask) -> None:
+    """Record the span of a new task once, in the context of its caller: shared statements run in that of another."""
+    if task.traceparent is None:
+        task.traceparent = record_enqueue_span(task.name)
+
+
+def task_row(task: NewTask) -> tuple[Any, ...]:
+    """Return a task as parameters of the statements that create one."""
+    actor = task.initiator
+    return (
+        task.id, task.state, task.queue, -task.priority, task.run_at or task.created_at, task.kind, task.name,
+        task.input, add_traceparent(task.policy, task.traceparent), task.created_at,
+        task.unique_key, task.limit_key, task.limit_max,
+        task.tags, actor.type, actor.id, actor.name, task.correlation_id, task.parent_id, task.origin,
+        task.manifest_id, task.batch_id, task.item_key, task.limit_group,
+    )  # fmt: skip
+
+
+def _task_columns(tasks: Sequence[NewTask]) -> list[list[Any]]:
+    columns = to_columns(map(task_row, tasks))
+    columns[_TAGS_INDEX] = array_literals(columns[_TAGS_INDEX])
+    return columns

@@ -1,0 +1,141 @@
+-- name: enqueue_task
+-- Create one task and notify the workers of its queue. An existing id or a unique key in use changes nothing. Send it
+-- once, with a new id: a caller without a reply must use enqueue_tasks, which also checks whether the task has
+-- already ended.
+INSERT INTO tenuto.tasks (
+    id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key, limit_max,
+    tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, origin
+)
+VALUES ($1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)
+ON CONFLICT DO NOTHING -- guard: enqueue.existing_task
+RETURNING id, pg_notify(
+    'tenuto',
+    concat_ws(' ', CASE WHEN limit_key IS NULL OR state <> 'queued' THEN state ELSE 'limited' END, queue, rank)
+);
+
+-- name: enqueue_tasks
+-- Create many tasks and notify the workers of their queues. Tasks whose id (of a task or an activity), unique key or
+-- item key exists are not returned.
+WITH created AS (
+    INSERT INTO tenuto.tasks (
+        id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key,
+        limit_max, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, origin, manifest_id,
+        batch_id, item_key, limit_group
+    )
+    SELECT id, id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key,
+           limit_max, tags::text[], initiator_type, initiator_id, initiator_name, correlation_id, parent_id,
+           origin, manifest_id, batch_id, item_key, limit_group
+    FROM unnest(
+        $1::uuid[], $2::text[], $3::text[], $4::smallint[], $5::timestamptz[], $6::text[], $7::text[], $8::jsonb[],
+        $9::jsonb[], $10::timestamptz[], $11::text[], $12::text[], $13::integer[], $14::text[], $15::text[],
+        $16::text[], $17::text[], $18::text[], $19::uuid[], $20::text[], $21::uuid[], $22::uuid[], $23::text[],
+        $24::text[]
+    ) AS new (
+        id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key, limit_max, tags,
+        initiator_type, initiator_id, initiator_name, correlation_id, parent_id, origin, manifest_id, batch_id,
+        item_key, limit_group
+    )
+    -- guard: enqueue.ended_tasks, one_shots.ended, manifests.ended_run
+    WHERE (SELECT activities.id FROM tenuto.activities WHERE activities.id = new.id) IS NULL
+    ON CONFLICT DO NOTHING -- guard: enqueue.existing_tasks
+    RETURNING id, queue, rank, CASE WHEN limit_key IS NULL OR state <> 'queued' THEN state ELSE 'limited' END AS event
+), notified AS (
+    SELECT count(pg_notify('tenuto', concat_ws(' ', event, queue, rank))) AS notified_count
+    FROM (SELECT DISTINCT event, queue, rank FROM created WHERE event <> 'waiting') AS events
+)
+SELECT id, (SELECT notified_count FROM notified) AS notified
+FROM created;
+
+-- name: enqueue_audited_tasks
+-- Create tasks, each with its audit entry and, if given, its idempotency key, in one statement, because it is the most
+-- frequent request to the web service; one result row for each, in their order. A key that was used for another request
+-- creates nothing. A key that was used for this request created the task, and it may have ended after this statement
+-- took its snapshot.
+WITH asked AS MATERIALIZED (
+    SELECT *
+    FROM unnest(
+        $1::uuid[], $2::text[], $3::text[], $4::smallint[], $5::timestamptz[], $6::text[], $7::text[], $8::jsonb[],
+        $9::jsonb[], $10::timestamptz[], $11::text[], $12::text[], $13::integer[], $14::text[], $15::text[], $16::text[],
+        $17::text[], $18::text[], $19::uuid[], $20::text[], $21::uuid[], $22::text[], $23::text[], $24::text[],
+        $25::text[], $26::text[], $27::text[], $28::text[], $29::text[], $30::jsonb[], $31::jsonb[], $32::text[],
+        $33::text[], $34::bytea[], $35::uuid[]
+    ) WITH ORDINALITY AS a (
+        id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key, limit_max, tags,
+        initiator_type, initiator_id, initiator_name, correlation_id, parent_id, origin, audit_id, actor_type, actor_id,
+        actor_name, source, request_id, action, target, reason, before, after, asker, key, fingerprint, subject, place
+    )
+), kept AS (
+    INSERT INTO tenuto.requests (actor, key, fingerprint, subject, at)
+    SELECT asker, key, fingerprint, subject, clock_timestamp()
+    FROM asked
+    WHERE key IS NOT NULL
+    ORDER BY asker, key
+    ON CONFLICT (actor, key) DO UPDATE
+    SET at = requests.at
+    WHERE requests.subject = excluded.subject
+    RETURNING actor, key, xmax = 0 AS is_new
+), allowed AS MATERIALIZED (
+    SELECT asked.*, coalesce(kept.is_new, true) AS is_new,
+           row_number() OVER (PARTITION BY asked.id ORDER BY asked.place) AS turn
+    FROM asked
+    LEFT JOIN kept ON kept.actor = asked.asker AND kept.key = asked.key
+    WHERE asked.key IS NULL OR kept.key IS NOT NULL -- guard: one_shots.done_elsewhere
+), made AS (
+    INSERT INTO tenuto.tasks (
+        id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key,
+        limit_max, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, origin
+    )
+    SELECT id, id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key, limit_max,
+           tags::text[], initiator_type, initiator_id, initiator_name, correlation_id, parent_id, origin
+    FROM allowed
+    WHERE is_new -- guard: one_shots.replayed_request
+      AND turn = 1
+      AND (SELECT past.id FROM tenuto.activities AS past WHERE past.id = allowed.id) IS NULL
+    ON CONFLICT DO NOTHING
+    RETURNING id, queue, rank, CASE WHEN limit_key IS NULL OR state <> 'queued' THEN state ELSE 'limited' END AS event
+), notified AS MATERIALIZED (
+    SELECT count(pg_notify('tenuto', concat_ws(' ', event, queue, rank))) AS notified_count
+    FROM (SELECT DISTINCT event, queue, rank FROM made) AS events
+), entry AS (
+    INSERT INTO tenuto.audit (
+        id, at, actor_type, actor_id, actor_name, source, request_id, action, target, reason, before, after
+    )
+    SELECT audit_id, clock_timestamp(), actor_type, actor_id, actor_name, source, request_id, action, target, reason,
+           before, after
+    FROM allowed
+    JOIN made ON made.id = allowed.id
+    WHERE turn = 1
+    ON CONFLICT DO NOTHING
+    RETURNING id
+), waiting AS (
+    INSERT INTO tenuto.audit_unsealed (audit_id)
+    SELECT id
+    FROM entry
+)
+SELECT made.id IS NOT NULL AND allowed.turn = 1 AS created, -- guard: one_shots.equal_ids
+       allowed.id IS NOT NULL AS allowed, (SELECT notified_count FROM notified) AS notified
+FROM asked
+LEFT JOIN allowed ON allowed.place = asked.place
+LEFT JOIN made ON made.id = asked.id
+ORDER BY asked.place;
+
+-- name: delete_reinserted_tasks
+-- Delete re-inserted tasks whose activity already exists. A task may have ended after enqueue_tasks took its
+-- snapshot; a second statement sees it, because the worker that ended it has committed before the id can be inserted
+-- again.
+DELETE FROM tenuto.tasks
+WHERE id = ANY (ARRAY(SELECT id FROM tenuto.activities WHERE id = ANY ($1::uuid[])))
+RETURNING id;
+
+-- name: has_first_activity
+-- Return whether an activity of the first attempt at a task exists.
+SELECT EXISTS (SELECT FROM tenuto.activities WHERE id = $1);
+
+-- name: find_existing_task
+-- Return the task for a request that created nothing: the task with id $1, open or ended, or the open task with
+-- unique key $2. Null if the task with that key has ended in the meantime.
+SELECT coalesce(
+    (SELECT id FROM tenuto.tasks WHERE id = $1),
+    (SELECT id FROM tenuto.activities WHERE id = $1),
+    (SELECT id FROM tenuto.tasks WHERE unique_key = $2)
+) AS id;
