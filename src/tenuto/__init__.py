@@ -11,38 +11,42 @@ if TYPE_CHECKING:
     from tenuto.app import Tenuto
     from tenuto.errors import TenutoError
     from tenuto.jobs.chains import stop
-    from tenuto.jobs.context import Context, PermanentFailure, RetryLater
-    from tenuto.jobs.enqueued import Enqueued
+    from tenuto.jobs.context import Context, PermanentFailure, RetryLater, injected
+    from tenuto.jobs.enqueued_task import Enqueued
     from tenuto.jobs.registry import Job
-    from tenuto.model.actors import Actor
-    from tenuto.model.manifests import Manifest
-    from tenuto.model.policies import RetryPolicy
-    from tenuto.model.schedules import Misfire, ScheduleDefinition
-    from tenuto.model.steps import Step
+    from tenuto.model.access.actors import Actor, Role
+    from tenuto.model.access.secrets import SecretRef
+    from tenuto.model.definitions.manifests import Manifest
+    from tenuto.model.definitions.policies import RetryPolicy
+    from tenuto.model.definitions.schedules import Misfire, ScheduleDefinition
+    from tenuto.model.definitions.steps import Step
     from tenuto.model.triggers import Trigger, at, cron, every, manual
-    from tenuto.operations.batches import Batch
-    from tenuto.operations.tasks import Record
+    from tenuto.operations.work.batches import Batch
+    from tenuto.operations.work.tasks import Record
 
 _MODULES = {
-    "Actor": "tenuto.model.actors",
-    "Batch": "tenuto.operations.batches",
+    "Actor": "tenuto.model.access.actors",
+    "Batch": "tenuto.operations.work.batches",
     "Context": "tenuto.jobs.context",
-    "Enqueued": "tenuto.jobs.enqueued",
+    "Enqueued": "tenuto.jobs.enqueued_task",
     "Job": "tenuto.jobs.registry",
-    "Manifest": "tenuto.model.manifests",
-    "Misfire": "tenuto.model.schedules",
+    "Manifest": "tenuto.model.definitions.manifests",
+    "Misfire": "tenuto.model.definitions.schedules",
     "PermanentFailure": "tenuto.jobs.context",
-    "Record": "tenuto.operations.tasks",
+    "Record": "tenuto.operations.work.tasks",
     "RetryLater": "tenuto.jobs.context",
-    "RetryPolicy": "tenuto.model.policies",
-    "ScheduleDefinition": "tenuto.model.schedules",
-    "Step": "tenuto.model.steps",
+    "RetryPolicy": "tenuto.model.definitions.policies",
+    "Role": "tenuto.model.access.actors",
+    "ScheduleDefinition": "tenuto.model.definitions.schedules",
+    "SecretRef": "tenuto.model.access.secrets",
+    "Step": "tenuto.model.definitions.steps",
     "Tenuto": "tenuto.app",
     "TenutoError": "tenuto.errors",
     "Trigger": "tenuto.model.triggers",
     "at": "tenuto.model.triggers",
     "cron": "tenuto.model.triggers",
     "every": "tenuto.model.triggers",
+    "injected": "tenuto.jobs.context",
     "manual": "tenuto.model.triggers",
     "stop": "tenuto.jobs.chains",
 }
@@ -59,7 +63,9 @@ __all__ = [
     "Record",
     "RetryLater",
     "RetryPolicy",
+    "Role",
     "ScheduleDefinition",
+    "SecretRef",
     "Step",
     "Tenuto",
     "TenutoError",
@@ -68,6 +74,7 @@ __all__ = [
     "at",
     "cron",
     "every",
+    "injected",
     "manual",
     "stop",
 ]

@@ -6,8 +6,10 @@ An app opens its database on first use, starts an embedded server if no database
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterable, Callable, Iterable
 from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -16,50 +18,52 @@ from typing import Any
 from pydantic import BaseModel
 
 from tenuto import processes
-from tenuto.built_in_extensions import BUILT_IN
 from tenuto.clock import SystemClock
 from tenuto.connections import Connections
 from tenuto.diagnostics.doctor import ReportProgress
 from tenuto.errors import Invalid, quoted
 from tenuto.extension import Extension, ExtensionServices
-from tenuto.extension_registry import ExtensionRegistry
-from tenuto.extension_schemas import ExtensionSchemas
+from tenuto.extension.registry import ExtensionRegistry
+from tenuto.extension.schemas import ExtensionSchemas
 from tenuto.jobs.context import current_context
 from tenuto.jobs.registry import JobEnqueuer, JobRegistry
 from tenuto.jobs.step_kind import StepKind
-from tenuto.model.actors import Actor
+from tenuto.model.access.actors import Actor
+from tenuto.model.access.operation_context import IdempotencyKey, OperationCaller
+from tenuto.model.definitions.manifests import Manifest
+from tenuto.model.definitions.steps import MANIFEST, SCHEDULE
 from tenuto.model.findings import Finding
-from tenuto.model.manifests import Manifest
-from tenuto.model.operation_context import IdempotencyKey, OperationCaller
-from tenuto.model.steps import MANIFEST, SCHEDULE
 from tenuto.observability.status import InstallationStatus
-from tenuto.operations import backups
-from tenuto.operations.api_keys import ApiKeys
-from tenuto.operations.audit_log import AuditLog
-from tenuto.operations.batches import Batch, Batches
-from tenuto.operations.bulk_operations import BulkOperations
-from tenuto.operations.dead_letters import DeadLetters
-from tenuto.operations.executions import Executions
+from tenuto.operations.admin import backups
+from tenuto.operations.admin.api_keys import ApiKeys
+from tenuto.operations.admin.audit_log import AuditLog
+from tenuto.operations.admin.backup_encryption import check_passphrase
+from tenuto.operations.admin.invitations import Invitations
+from tenuto.operations.admin.named_logs import Logs
+from tenuto.operations.admin.secrets import Secrets
+from tenuto.operations.built_in_extensions import BUILT_IN
+from tenuto.operations.definitions.manifests import Manifests, check_manifest_step
+from tenuto.operations.definitions.plans import Plans
+from tenuto.operations.definitions.schedules import Schedules
 from tenuto.operations.extension_operations import ExtensionOperations
-from tenuto.operations.logs import Logs
-from tenuto.operations.manifests import Manifests, check_manifest_step
 from tenuto.operations.operation import OperationGroup
-from tenuto.operations.plans import Plans
-from tenuto.operations.queues import QueueOperations
 from tenuto.operations.reports import Reports
-from tenuto.operations.schedules import Schedules
-from tenuto.operations.secrets import Secrets
-from tenuto.operations.tasks import TaskOperations, Tasks
+from tenuto.operations.work.batches import Batch, Batches
+from tenuto.operations.work.bulk_operations import BulkOperations
+from tenuto.operations.work.dead_letters import DeadLetters
+from tenuto.operations.work.executions import Executions
+from tenuto.operations.work.queues import QueueOperations
+from tenuto.operations.work.tasks import TaskOperations, Tasks
 from tenuto.postgres import migrator
 from tenuto.postgres.database import Database
 from tenuto.registration import Registration
 from tenuto.scheduling import manifest_step, schedule_step
 from tenuto.service import health_file
 from tenuto.settings import Settings, check_sections, load_section, load_settings, load_worker_settings
-from tenuto.steps.step_kinds import StepServices, register_step_kinds
+from tenuto.steps.built_in_kinds import StepServices, register_step_kinds
 from tenuto.store import partitions
 from tenuto.store.access.audit_recorder import AuditedDatabase
-from tenuto.store.workers import Declarations
+from tenuto.store.work.workers import Declarations
 from tenuto.worker.executors import ExecutorFactory
 from tenuto.worker.executors.native import NativeExecutor
 from tenuto.worker.watchdog import DEFAULT_TIMING, WorkerTiming
@@ -111,6 +115,7 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         self.plans = Plans(self.open, caller, self.schedules, self.manifests, self.jobs, self.extension_registry)
         self.reports = Reports(self.open, caller)
         self.api_keys = ApiKeys(self.open, caller)
+        self.invitations = Invitations(self.open, caller, self.api_keys)
         self.audit = AuditLog(self.open, self._current_settings)
         self.status = InstallationStatus(self.open, self._current_settings, self.extension_registry)
         self.secrets = Secrets(self.open, caller, self._current_settings)
@@ -246,11 +251,11 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
             self.jobs,
             self._caller,
             self.secrets.resolve_text,
-            self._connect_for_examination,
+            self._connect_for_checks,
             self.extension_registry,
         )
 
-    async def _connect_for_examination(self) -> Database:
+    async def _connect_for_checks(self) -> Database:
         """Open a separate database whose schemas may not fit; those of the embedded database are migrated."""
         is_embedded = self.settings.database is None
         database = await self.connect(check_schema=is_embedded)
@@ -313,19 +318,26 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
 
         ``on_finding`` is called with each finding, its number and the number of all checks.
         """
-        findings: list[Finding] = await self.extensions.doctor.examine(on_finding)
+        findings: list[Finding] = await self.extensions.doctor.run_checks(on_finding)
         return findings
 
     async def backup(
-        self, file: Path | str, on_progress: backups.ReportProgress = lambda _text: None
+        self,
+        file: Path | str,
+        on_progress: backups.ReportProgress = lambda _text: None,
+        *,
+        passphrase: str | None = None,
     ) -> backups.BackupDescription:
         """Write the database, the master keys, the audit keys and checkpoints and the admin key to one file.
 
-        The database may be in use. Only the owner may read the file: who has it can decrypt all secrets.
+        The database may be in use. Only the owner may read the file: anyone with the file can decrypt all secrets.
+        With a ``passphrase`` the file is encrypted.
         """
+        if passphrase is not None:
+            check_passphrase(passphrase)
         database = await self.connect()
         try:
-            return await backups.create_backup(database, self.settings, Path(file), on_progress)
+            return await backups.create_backup(database, self.settings, Path(file), on_progress, passphrase=passphrase)
         finally:
             await database.close()
 
@@ -335,15 +347,29 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         *,
         replace: bool = False,
         on_progress: backups.ReportProgress = lambda _text: None,
+        passphrase: str | None = None,
     ) -> backups.RestoreResult:
-        """Restore a backup into a database without Tenuto's tables, or with ``replace`` instead of what is there."""
-        database = await self.connect(check_schema=False)
+        """Restore a backup into a database without Tenuto's tables, or with ``replace`` instead of what is there.
+
+        The file is checked before an embedded database is created. The audit log that was restored gets an entry, and
+        sessions, login links and open invitations end: they may have ended after the backup.
+        """
+        backup = await asyncio.to_thread(backups.open_backup, Path(file), passphrase)
         try:
-            result = await backups.restore_backup(database, self.settings, Path(file), on_progress, replace=replace)
+            database = await self.connect(check_schema=False)
+            try:
+                result = await backups.restore_backup(database, self.settings, backup, on_progress, replace=replace)
+                await self.migrate()
+                operation = await self._begin(
+                    "backup.restore", target=Path(file).name, after=asdict(result.backup), database=database
+                )
+                end_access = partial(backups.end_restored_access, by=operation.actor.name)
+                messages = await operation.database.transaction(end_access)
+            finally:
+                await database.close()
         finally:
-            await database.close()
-        await self.migrate()
-        return result
+            backup.close()
+        return backups.RestoreResult(result.backup, result.written_files, [*result.messages, *messages])
 
     def health(self, service: str, name: str | None = None) -> list[health_file.Health]:
         """Read the health files of a service on this machine, without using the database."""

@@ -22,6 +22,9 @@ _UNSAFE_CHARACTERS = re.compile("[\x00-\x08\x0a-\x1f\x7f-\x9f\u061c\u200e\u200f\
 _CONTINUATION = "  | "
 """Begins the further lines of an event and the output of jobs, so that no text can pass for an event."""
 
+_MAX_SHOWN_STACKS = 1000
+_shown_stacks: set[tuple[str, ...]] = set()
+
 ATTEMPT_ATTRIBUTE = "tenuto_about"
 """Attribute of a log record with the attempt it belongs to: task id, execution id, attempt number."""
 _attempt_fields: Callable[[], Mapping[str, str | int]] = dict
@@ -80,11 +83,29 @@ class Log:
 
 def configure(output_format: Literal["console", "json"] = "console", level: str = "info") -> None:
     """Set up logging for a service process."""
+    _shown_stacks.clear()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter() if output_format == "json" else _ConsoleFormatter(sys.stderr.isatty()))
     logging.basicConfig(handlers=[handler], level=level.upper(), force=True)
     # The pool of the driver logs a traceback whenever it cannot reconnect; services log the lost connection themselves.
     logging.getLogger("asyncpg.pool").setLevel(logging.DEBUG if level == "debug" else logging.ERROR)
+
+
+def is_new_stack(stack: str) -> bool:
+    """Return whether a failed attempt shows its stack trace: in the text log of a service, once for each place in code.
+
+    Further failures at the same place have one line. The JSON log has one line for every failure; stack traces are in
+    the record of the attempt, and in the log at debug level.
+    """
+    if not isinstance(_service_formatter(), _ConsoleFormatter):
+        return False
+    place = tuple(line for line in stack.splitlines() if line.startswith("  File "))
+    if place in _shown_stacks:
+        return False
+    if len(_shown_stacks) >= _MAX_SHOWN_STACKS:
+        _shown_stacks.clear()
+    _shown_stacks.add(place)
+    return True
 
 
 def escape_line(text: str) -> str:
@@ -128,9 +149,9 @@ _NEEDS_QUOTES = frozenset(" \t=\r\n\"'")
 
 
 class _ConsoleFormatter(logging.Formatter):
-    """Formats a log record as text: time, level, event, logger of a foreign record, fields by name; then the traceback.
+    """Formats a log record as text: time, level, event, logger of a foreign record, fields by name; then the stack.
 
-    The traceback shows no local variables: they may contain secrets.
+    The stack shows no local variables: they may contain secrets.
     """
 
     def __init__(self, has_colors: bool) -> None:
@@ -141,6 +162,7 @@ class _ConsoleFormatter(logging.Formatter):
         fields = _record_fields(record)
         level = record.levelname.lower()
         event, _, more = str(fields.pop("event")).partition("\n")
+        stack = str(fields.pop("stack", "")).rstrip()
         parts = [
             self._paint(_format_timestamp(record), _FAINT),
             f"[{self._paint(f'{level:9}', _LEVEL_STYLES.get(level, _ERROR_STYLE) + _BOLD)}]",
@@ -155,6 +177,8 @@ class _ConsoleFormatter(logging.Formatter):
         lines = [" ".join(parts).rstrip()]
         if more:
             lines.append(_continue_event(more))
+        if stack:
+            lines.append(_continue_event(stack))
         if record.exc_info:
             lines.append(_continue_event(self.formatException(record.exc_info)))
         if record.stack_info:

@@ -17,7 +17,7 @@ from math import inf
 from tenuto.audit.sealer import AuditSealer
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import Conflict, SchemaBehind, StoreError, TenutoError, Unavailable
-from tenuto.extension_registry import ExtensionRegistry
+from tenuto.extension.registry import ExtensionRegistry
 from tenuto.jobs.registry import JobRegistry
 from tenuto.logs import Log
 from tenuto.maintenance.activity_rollups import ActivityRollups
@@ -35,8 +35,8 @@ from tenuto.service.process_identity import ProcessIdentity, register_process
 from tenuto.service.service import ProcessRole, Service, run_services
 from tenuto.service.signals import ShutdownSignals
 from tenuto.settings import Settings, WorkerSettings, load_worker_settings
-from tenuto.store import workers
-from tenuto.store.workers import Declarations
+from tenuto.store.work import workers
+from tenuto.store.work.workers import Declarations
 from tenuto.worker.executors import ExecutorFactory
 from tenuto.worker.executors.native import NativeExecutor
 from tenuto.worker.watchdog import DEFAULT_TIMING, WorkerTiming
@@ -117,16 +117,16 @@ async def run_web(
     settings: Settings,
     extensions: ExtensionRegistry,
     identity: ProcessIdentity,
-    serve: Callable[[asyncio.Event, Callable[[], None]], Awaitable[None]],
+    serve: Callable[[asyncio.Event, HealthFile], Awaitable[None]],
 ) -> None:
-    """Run a web process until a signal; ``serve`` receives the stop event and the health file writer."""
+    """Run a web process until a signal; ``serve`` receives the stop event and the health file."""
     async with _service_process(connect, settings, extensions, identity) as process:
         if process.database is None:
             return
         stopped = asyncio.Event()
         process.signals.set_handlers(stopped.set, stopped.set)
         async with run_services(maintenance_services(process.database, settings, extensions, identity)):
-            await serve(stopped, process.health_files[identity.service].write)
+            await serve(stopped, process.health_files[identity.service])
 
 
 async def run_all(

@@ -11,16 +11,16 @@ from tenuto.jobs.chains import Chain
 from tenuto.jobs.context import Context
 from tenuto.jobs.registry import Job, JobEnqueuer, JobRegistry, JobWithContext, TaskOptions, job_class
 from tenuto.model import validation
-from tenuto.model.actors import Actor
-from tenuto.model.manifests import Manifest
-from tenuto.model.policies import RetryPolicy, TaskPolicy, resolve_retry_policy
-from tenuto.model.schedules import Misfire, ScheduleDefinition
-from tenuto.model.sql_scripts import ScriptDriver
-from tenuto.model.steps import Step
-from tenuto.model.tasks import parse_duration_seconds
+from tenuto.model.access.actors import Actor
+from tenuto.model.definitions.manifests import Manifest
+from tenuto.model.definitions.policies import RetryPolicy, TaskPolicy, resolve_retry_policy
+from tenuto.model.definitions.schedules import Misfire, ScheduleDefinition
+from tenuto.model.definitions.sql_scripts import ScriptDriver
+from tenuto.model.definitions.steps import Step
 from tenuto.model.triggers import Trigger
-from tenuto.operations.manifests import Manifests, build_manifest
-from tenuto.operations.schedules import Schedules, schedule_definition
+from tenuto.model.work.tasks import parse_duration_seconds
+from tenuto.operations.definitions.manifests import Manifests, build_manifest
+from tenuto.operations.definitions.schedules import Schedules, schedule_definition
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -143,7 +143,8 @@ class Registration:
         """Register a driver that runs SQL scripts on other kinds of databases.
 
         A connection selects it with ``driver`` or with the scheme of its URL. The driver is an async generator function
-        that takes a `Script` and yields a `StatementResult` (both of `tenuto.model.sql_scripts`) after every statement.
+        that takes a `Script` and yields a `StatementResult` after every statement (both are in
+        `tenuto.model.definitions.sql_scripts`).
         """
         validation.check_name(name, field="driver", limit=64)
         if name in self._drivers:

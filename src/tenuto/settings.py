@@ -169,6 +169,14 @@ class Settings(BaseSettings):
     """A proxy terminates TLS and forwards the caller's address."""
     web_proxies: Annotated[tuple[str, ...], NoDecode] = ()
     """Addresses of that proxy; forwarded headers are trusted only from these."""
+    web_user_header: str | None = None
+    """Header in which the proxies of ``web_proxies`` name the user (``X-Forwarded-User``), instead of a login."""
+    web_role_header: str | None = None
+    """Header with the groups of that user, separated by commas; see ``web_roles``."""
+    web_roles: Annotated[tuple[str, ...], NoDecode] = ()
+    """Roles of those groups: ``GROUP=ROLE``. Without it, a group that has the name of a role gives this role."""
+    web_user_role: Literal["viewer", "operator", "editor", "admin"] | None = None
+    """Role of every user that the proxy names, unless a group gives a higher one."""
     web_tls_certificate: Path | None = None
     """Certificate file, for TLS without a proxy."""
     web_tls_key: Path | None = None
@@ -223,6 +231,7 @@ class Settings(BaseSettings):
     @field_validator(
         "web_hosts",
         "web_proxies",
+        "web_roles",
         "http_allowed_hosts",
         "programs",
         "program_variables",
@@ -240,6 +249,23 @@ class Settings(BaseSettings):
         for each in value:
             if not re.fullmatch(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", each) or re.fullmatch(r"[0-9.]+", each):
                 ip_network(each.strip("[]"))
+        return value
+
+    @field_validator("web_roles", mode="after")
+    @classmethod
+    def _check_web_roles(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for each in value:
+            group, _, role = each.rpartition("=")
+            if not group or role not in ("viewer", "operator", "editor", "admin"):
+                raise ValueError(f"{each!r} is not GROUP=ROLE with a role of viewer, operator, editor or admin")
+        return value
+
+    @field_validator("web_user_header", "web_role_header", mode="after")
+    @classmethod
+    def _check_header_name(cls, value: str | None) -> str | None:
+        forbidden = ("authorization", "cookie", "host", "origin")
+        if value is not None and (not re.fullmatch(r"[A-Za-z0-9-]{1,100}", value) or value.lower() in forbidden):
+            raise ValueError(f"{value!r} is not the name of a header that a proxy may use for users")
         return value
 
     @field_validator("web_path", mode="after")

@@ -14,7 +14,7 @@ from pathlib import Path
 from tenuto import secret_encryption
 from tenuto.audit.checkpoints import append_line, read_lines
 from tenuto.errors import Invalid
-from tenuto.model.audit_chain import AuditKey, AuditKeys
+from tenuto.model.access.audit_chain import AuditKey, AuditKeys
 from tenuto.settings import Settings
 
 FILE_NAME = "audit.keys"

@@ -15,8 +15,8 @@ from tenuto.audit.keys import load_audit_keys
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import Conflict
 from tenuto.logs import Log
-from tenuto.model import audit_chain
-from tenuto.model.audit_chain import AuditKeys
+from tenuto.model.access import audit_chain
+from tenuto.model.access.audit_chain import AuditKeys
 from tenuto.postgres.database import Connection, Database
 from tenuto.service.polling_loop import PollingLoop
 from tenuto.settings import Settings

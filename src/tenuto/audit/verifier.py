@@ -15,7 +15,14 @@ from uuid import UUID
 
 from tenuto.audit.checkpoints import Checkpoint
 from tenuto.clock import monotonic_seconds
-from tenuto.model.audit_chain import GENESIS_SEAL, AuditKeys, SealedEntry, UnknownAuditKey, is_keyed_seal, seal_key_id
+from tenuto.model.access.audit_chain import (
+    GENESIS_SEAL,
+    AuditKeys,
+    SealedEntry,
+    UnknownAuditKey,
+    is_keyed_seal,
+    seal_key_id,
+)
 from tenuto.postgres.database import Database
 from tenuto.store.access import audit_log
 from tenuto.store.access.audit_log import ChainLink, UnchainedEntry

@@ -15,11 +15,11 @@ from typing import Any, ClassVar, NamedTuple, TypeVar
 
 from tenuto.definitions.document_parser import Document, child_path
 from tenuto.errors import Invalid, quoted
-from tenuto.extension import CORE_LISTS
+from tenuto.extension.contract import CORE_LISTS
 from tenuto.model import validation
-from tenuto.model.manifests import MAX_ACTIVE
-from tenuto.model.policies import RetryPolicy, resolve_max_retries
-from tenuto.model.schedules import (
+from tenuto.model.definitions.manifests import MAX_ACTIVE
+from tenuto.model.definitions.policies import RetryPolicy, resolve_max_retries
+from tenuto.model.definitions.schedules import (
     MAX_GROUPS,
     MAX_STEPS,
     Misfire,
@@ -28,9 +28,9 @@ from tenuto.model.schedules import (
     ScheduleDefinition,
     misfire_from_fields,
 )
-from tenuto.model.steps import JOB, SCHEDULE, Step
-from tenuto.model.tasks import MAX_PRIORITY
+from tenuto.model.definitions.steps import JOB, SCHEDULE, Step
 from tenuto.model.triggers import ManualTrigger, Trigger, trigger_from_fields
+from tenuto.model.work.tasks import MAX_PRIORITY
 
 T = TypeVar("T")
 Entry = TypeVar("Entry", "DeclaredSchedule", "DeclaredManifest", "DeclaredGroup")
@@ -443,12 +443,12 @@ class _ScheduleReader(_DefinitionReader):
         """Return the groups, given by lists in the list or by indices."""
         listed = self._list(stored, path)
         has_indices = any(isinstance(each, Mapping) and "index" in each for each in listed)
-        most = MAX_STEPS if has_indices else MAX_GROUPS
-        if len(listed) > most:  # checked before any entry is parsed
+        max_count = MAX_STEPS if has_indices else MAX_GROUPS
+        if len(listed) > max_count:  # checked before any entry is parsed
             raise self._error(
                 f"steps has {len(listed):,} entries",
                 path,
-                f"use at most {most:,}",
+                f"use at most {max_count:,}",
                 code="schedule.steps.too_many" if has_indices else "schedule.steps.too_many_groups",
             )
         if has_indices:
@@ -460,7 +460,7 @@ class _ScheduleReader(_DefinitionReader):
         for position, each in enumerate(listed):
             step_path = f"{path}[{position}]"
             if isinstance(each, list):
-                raise self._mixed_groups(step_path, "a list stands beside steps with an index")
+                raise self._mixed_groups(step_path, "a list is mixed with indexed steps")
             given = self._mapping(each, step_path, _STEP_FIELDS, "a step")
             if "index" not in given:
                 raise self._mixed_groups(step_path, "the step has no index, although others have one")
@@ -599,8 +599,10 @@ class _ManifestReader(_DefinitionReader):
             self._make(path, lambda: validation.check_name(name, field="name", limit=64))
         options: dict[str, Any] = {}
         if "max_active" in given:
-            most = given["max_active"]
-            options["max_active"] = None if most == NO_LIMIT else self._whole(most, path, "max_active", 1, MAX_ACTIVE)
+            max_active = given["max_active"]
+            options["max_active"] = (
+                None if max_active == NO_LIMIT else self._whole(max_active, path, "max_active", 1, MAX_ACTIVE)
+            )
         if "priority" in given:
             if name == ALL_MANIFESTS:
                 raise self._error(

@@ -20,24 +20,22 @@ from tenuto.definitions.definition_files import DeclaredGroup, DeclaredManifest,
 from tenuto.definitions.versioned_definitions import (
     CHANGING_EFFECTS,
     ChangeContext,
-    Definition,
     Effect,
-    StoredDefinition,
-    VersionedDefinition,
     VersionedDefinitions,
     declaration_effect,
 )
 from tenuto.errors import Conflict, Invalid
-from tenuto.model.dependency_order import check_no_cycle, sort_definitions
-from tenuto.model.manifests import Manifest
-from tenuto.model.schedules import ScheduleDefinition, changed_fields
+from tenuto.model.definitions.dependency_order import check_no_cycle, sort_definitions
+from tenuto.model.definitions.manifests import Manifest
+from tenuto.model.definitions.schedules import ScheduleDefinition, changed_fields
 from tenuto.model.triggers import Trigger, check_has_run_after
 from tenuto.model.triggers.descriptions import format_duration
 from tenuto.model.triggers.trigger import ClockTrigger
 from tenuto.postgres.database import Connection, Database
-from tenuto.store import manifests
-from tenuto.store.manifests import GroupSettings, StoredManifest
-from tenuto.store.schedules import Schedule
+from tenuto.store.definitions import manifests
+from tenuto.store.definitions.definition_rows import Definition, StoredDefinition
+from tenuto.store.definitions.manifests import GroupSettings, StoredManifest
+from tenuto.store.definitions.schedules import Schedule
 
 PREVIEW_RUN_COUNT = 3
 MAX_UNDECLARED = 10_000
@@ -62,7 +60,7 @@ def locating_errors(declared: DeclaredEntry) -> Iterator[None]:
 
 F = TypeVar("F", bound=DeclaredEntry)
 D = TypeVar("D", bound=Definition)
-S = TypeVar("S", bound=VersionedDefinition[Any])
+S = TypeVar("S", bound=StoredDefinition[Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +92,7 @@ ManifestChange = PlannedChange[DeclaredManifest, Manifest, StoredManifest]
 
 @dataclass(frozen=True, slots=True)
 class DefinitionPlan(Generic[F, D, S]):
-    """What applying the schedules or the manifests of definition files would change."""
+    """Changes that applying the schedules or the manifests of definition files would make."""
 
     changes: Sequence[PlannedChange[F, D, S]] = ()
     """In the order of application: definitions that others refer to come first."""
@@ -212,7 +210,7 @@ def _jitter_notes(trigger: Trigger) -> list[str]:
     return [f"after creation each run is up to {jitter} later than shown (jitter)"]
 
 
-def _notes(effect: Effect, current: StoredDefinition) -> list[str]:
+def _notes(effect: Effect, current: StoredDefinition[Any]) -> list[str]:
     notes = []
     if not current.enabled:
         notes.append("disabled, and remains disabled")
@@ -226,7 +224,7 @@ def _notes(effect: Effect, current: StoredDefinition) -> list[str]:
     return notes
 
 
-def _is_applied(planned: DefinitionPlan[Any, Any, Any], current: Mapping[str, StoredDefinition]) -> bool:
+def _is_applied(planned: DefinitionPlan[Any, Any, Any], current: Mapping[str, StoredDefinition[Any]]) -> bool:
     """Return whether the database is in the planned state, including the declarations that the plan records."""
     if any(each.key in current for each in planned.deleted):
         return False
@@ -239,9 +237,9 @@ def _is_applied(planned: DefinitionPlan[Any, Any, Any], current: Mapping[str, St
     return True
 
 
-def _check_unchanged(planned: DefinitionPlan[Any, Any, Any], current: Mapping[str, StoredDefinition]) -> None:
+def _check_unchanged(planned: DefinitionPlan[Any, Any, Any], current: Mapping[str, StoredDefinition[Any]]) -> None:
     """Raise `Conflict` if a definition has changed since the plan was made."""
-    planned_from: dict[str, StoredDefinition | None] = {change.key: change.current for change in planned.changes}
+    planned_from: dict[str, StoredDefinition[Any] | None] = {change.key: change.current for change in planned.changes}
     for name, before in (planned_from | {each.key: each for each in planned.deleted}).items():
         stored = current.get(name)
         if (stored and (stored.id, stored.version)) != (before and (before.id, before.version)):

@@ -22,6 +22,8 @@ MAX_BYTES = 2 * 1024 * 1024
 MAX_DEPTH = 50
 MAX_VALUES = 200_000
 """Per document, including copies made by aliases."""
+MAX_PATH_LENGTH = 500
+"""Lines of values with longer paths are not noted: many values below long names would fill the memory."""
 SUFFIXES = (".yaml", ".yml", ".toml")
 
 _PLAIN_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
@@ -54,12 +56,7 @@ def parse_document(name: str, content: bytes) -> Document:
             remedy=f"name it *{', *'.join(SUFFIXES)}",
         )
     if len(content) > MAX_BYTES:
-        raise _error(
-            f"the file is larger than {MAX_BYTES:,} bytes",
-            name,
-            "split it into several files",
-            code="definition_file.too_large",
-        )
+        raise _too_large(name)
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -83,6 +80,11 @@ def _error(problem: str, location: str, remedy: str | None = None, *, code: str)
 
 def _too_deep(location: str) -> Invalid:
     return _error("nested too deeply", location, f"use at most {MAX_DEPTH} levels", code="definition_file.too_deep")
+
+
+def _too_large(name: str) -> Invalid:
+    remedy = "split it into several files, without aliases"
+    return _error(f"the file is larger than {MAX_BYTES:,} bytes", name, remedy, code="definition_file.too_large")
 
 
 def _too_many(name: str) -> Invalid:
@@ -114,6 +116,11 @@ for _kind, _pattern, _first in (
     ("float", r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)", list("-+.")),
 ):
     _CoreLoader.add_implicit_resolver(_TAG + _kind, re.compile(rf"^(?:{_pattern})$"), _first)
+
+
+def core_resolvers() -> Mapping[str, Any]:
+    """Return the patterns of plain texts that are not strings, by first character, in the form of PyYAML."""
+    return _CoreLoader.yaml_implicit_resolvers
 
 
 def _parse_integer(text: str) -> int:
@@ -170,6 +177,7 @@ class _NodeConverter:
         self.lines: dict[str, int] = {}
         self._name = name
         self._value_count = 0
+        self._text_length = 0
 
     def convert(self, node: yaml.Node, path: str, depth: int) -> Any:
         self._value_count += 1
@@ -177,12 +185,15 @@ class _NodeConverter:
             raise _too_deep(self._location(node, path))
         if self._value_count > MAX_VALUES:  # copies made by aliases
             raise _too_many(self._name)
+        if isinstance(node, yaml.ScalarNode):
+            self._count_text(node.value)
         if isinstance(node, yaml.MappingNode) and node.tag == f"{_TAG}map":
             return self._convert_mapping(node, path, depth)
         if isinstance(node, yaml.SequenceNode) and node.tag == f"{_TAG}seq":
-            parts = [(child_path(path, index), part) for index, part in enumerate(node.value)]
-            self.lines.update((part_path, part.start_mark.line + 1) for part_path, part in parts)
-            return [self.convert(part, part_path, depth + 1) for part_path, part in parts]
+            return [
+                self._convert_part(part, child_path(path, index), depth, part.start_mark.line)
+                for index, part in enumerate(node.value)
+            ]
         if isinstance(node, yaml.ScalarNode) and node.tag == f"{_TAG}str":
             return node.value
         if isinstance(node, yaml.ScalarNode) and node.tag in _PLAIN_VALUES and not node.style:
@@ -225,11 +236,22 @@ class _NodeConverter:
                     code="definition_file.yaml.unsupported",
                 )
             if name in found:
-                problem = f"{quoted(name)} is given twice, first on line {self.lines[part_path]}"
+                first = f", first on line {self.lines[part_path]}" if part_path in self.lines else ""
+                problem = f"{quoted(name)} is given twice{first}"
                 raise _error(problem, location, "remove one of them", code="definition_file.name.duplicate")
-            self.lines[part_path] = key.start_mark.line + 1
-            found[name] = self.convert(value, part_path, depth + 1)
+            self._count_text(name)
+            found[name] = self._convert_part(value, part_path, depth, key.start_mark.line)
         return found
+
+    def _convert_part(self, node: yaml.Node, path: str, depth: int, line: int) -> Any:
+        if len(path) <= MAX_PATH_LENGTH:
+            self.lines[path] = line + 1
+        return self.convert(node, path, depth + 1)
+
+    def _count_text(self, text: str) -> None:
+        self._text_length += len(text)
+        if self._text_length > MAX_BYTES:  # copies made by aliases
+            raise _too_large(self._name)
 
     def _location(self, node: yaml.Node, path: str) -> str:
         location = f"{self._name}, line {node.start_mark.line + 1}"

@@ -12,12 +12,12 @@ from typing import Any, Literal
 
 from tenuto.definitions.versioned_definitions import ChangeContext, VersionedDefinitions
 from tenuto.errors import Conflict, Invalid, NotFound
-from tenuto.model.manifests import MAX_ACTIVE, Manifest, check_manifest_name, max_active_error
-from tenuto.model.obstacles import DefinitionKind
-from tenuto.model.tasks import MAX_PRIORITY, priority_error
+from tenuto.model.definitions.manifests import MAX_ACTIVE, Manifest, check_manifest_name, max_active_error
+from tenuto.model.definitions.obstacles import DefinitionKind
+from tenuto.model.work.tasks import MAX_PRIORITY, priority_error
 from tenuto.postgres.database import Connection, Database
-from tenuto.store import manifests, schedules
-from tenuto.store.manifests import ALL_MANIFESTS, GroupSettings, StoredManifest
+from tenuto.store.definitions import manifests, schedules
+from tenuto.store.definitions.manifests import ALL_MANIFESTS, GroupSettings, StoredManifest
 
 _TIMING_FIELDS = ("trigger", "schedule_type", "depends_on")
 

@@ -12,13 +12,13 @@ from datetime import datetime
 from tenuto.definitions.versioned_definitions import ChangeContext, VersionedDefinitions
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.ids import new_id
-from tenuto.model.obstacles import DefinitionKind
-from tenuto.model.occurrences import Decision, first_undecided_instant
-from tenuto.model.schedules import ScheduleDefinition, check_schedule_names
-from tenuto.model.steps import SCHEDULE
+from tenuto.model.definitions.obstacles import DefinitionKind
+from tenuto.model.definitions.schedules import ScheduleDefinition, check_schedule_names
+from tenuto.model.definitions.steps import SCHEDULE
+from tenuto.model.work.occurrences import Decision, first_undecided_instant
 from tenuto.postgres.database import Connection
-from tenuto.store import schedules
-from tenuto.store.schedules import LedgerEntry, Schedule
+from tenuto.store.definitions import schedules
+from tenuto.store.definitions.schedules import LedgerEntry, Schedule
 
 _DECLARED_IN = {"code": "code", "file": "a file"}
 """The origins whose declarations would create a missing schedule again."""

@@ -15,57 +15,26 @@ from abc import ABC, abstractmethod
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Generic, Literal, TypeVar
 from uuid import UUID
 
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.ids import new_id
 from tenuto.model import validation
-from tenuto.model.actors import Actor
-from tenuto.model.dependency_order import Referring, check_no_cycle
-from tenuto.model.obstacles import DefinitionKind
-from tenuto.model.triggers import Trigger, check_has_run_after
+from tenuto.model.access.actors import Actor
+from tenuto.model.definitions.dependency_order import check_no_cycle
+from tenuto.model.definitions.obstacles import DefinitionKind
+from tenuto.model.triggers import check_has_run_after
 from tenuto.postgres.database import UNIQUE_VIOLATION, Connection, Database, DatabaseError
 from tenuto.store.access.audit_recorder import AuditEntry
-from tenuto.store.definition_rows import DefinitionTable, Version
+from tenuto.store.definitions.definition_rows import Definition, DefinitionTable, StoredDefinition, Version
 
 Effect = Literal["created", "changed", "unchanged", "kept"]
 """``kept``: an operator changed the definition, and the declaration is the same as before."""
 CHANGING_EFFECTS: tuple[Effect, ...] = ("created", "changed")
 
 
-class Definition(Referring, Protocol):
-    """A definition of a schedule or manifest."""
-
-    @property
-    def trigger(self) -> Trigger: ...
-    def to_fields(self) -> dict[str, Any]: ...
-
-
-class StoredDefinition(Protocol):
-    """A definition in the database."""
-
-    @property
-    def key(self) -> str: ...
-    @property
-    def definition(self) -> Definition: ...
-    @property
-    def id(self) -> UUID: ...
-    @property
-    def version(self) -> int: ...
-    @property
-    def enabled(self) -> bool: ...
-    @property
-    def origin(self) -> str: ...
-    @property
-    def declared(self) -> Mapping[str, Any] | None: ...
-    @property
-    def fields(self) -> Mapping[str, Any]: ...
-    @property
-    def trigger(self) -> Trigger: ...
-
-
-def declaration_effect(current: StoredDefinition | None, declared: Mapping[str, Any]) -> Effect:
+def declaration_effect(current: StoredDefinition[Any] | None, declared: Mapping[str, Any]) -> Effect:
     """Return what a declaration would change."""
     if current is None:
         return "created"
@@ -105,19 +74,7 @@ class ChangeContext:
 
 
 D = TypeVar("D", bound=Definition)
-D_co = TypeVar("D_co", bound=Definition, covariant=True)
-
-
-class VersionedDefinition(StoredDefinition, Protocol[D_co]):
-    """A stored definition with its parsed value."""
-
-    @property
-    def definition(self) -> D_co: ...
-    @property
-    def next_run_at(self) -> datetime | None: ...
-
-
-S = TypeVar("S", bound=VersionedDefinition[Any])
+S = TypeVar("S", bound=StoredDefinition[Any])
 
 
 class VersionedDefinitions(ABC, Generic[D, S]):
@@ -202,7 +159,7 @@ class VersionedDefinitions(ABC, Generic[D, S]):
         """Create a definition. Raise `Conflict` if its key exists. A repeated call with the same id creates one."""
         id = id or new_id()
 
-        async def act(connection: Connection) -> None:
+        async def create_definition(connection: Connection) -> None:
             await self.lock_reference_changes(connection, [new])
             await self._check_new_definition(connection, new, context.now)
             if not await self._insert(connection, id, new, context, enabled=enabled, declared=None):
@@ -212,7 +169,7 @@ class VersionedDefinitions(ABC, Generic[D, S]):
                 context.mark_unchanged()
 
         try:
-            await database.transaction(act)
+            await database.transaction(create_definition)
         except DatabaseError as error:
             if error.sqlstate == UNIQUE_VIOLATION:  # its first version exists: the id was used before
                 raise Conflict(
@@ -230,7 +187,7 @@ class VersionedDefinitions(ABC, Generic[D, S]):
         """Replace a definition. With ``version``, raise `Conflict` if it has another version."""
         edited = False
 
-        async def act(connection: Connection) -> None:
+        async def edit_definition(connection: Connection) -> None:
             nonlocal edited
             await self.lock_reference_changes(connection, [new])
             if edited and (stored := await self.rows.lock(connection, new.key)) and stored.definition == new:
@@ -242,7 +199,7 @@ class VersionedDefinitions(ABC, Generic[D, S]):
             edited = await self._change(connection, current, new, context)
 
         try:
-            await database.transaction(act)
+            await database.transaction(edit_definition)
         except DatabaseError as error:
             if error.sqlstate == UNIQUE_VIOLATION:
                 raise self.already_exists(new.key, "choose another key") from error
@@ -253,7 +210,7 @@ class VersionedDefinitions(ABC, Generic[D, S]):
         """Enable or disable; return False if that changes nothing. Runs due while disabled are not made up for."""
         changed = False
 
-        async def act(connection: Connection) -> bool:
+        async def change_enabled(connection: Connection) -> bool:
             nonlocal changed
             current = await self._lock_existing(connection, key)
             if current.enabled != enabled:
@@ -262,14 +219,14 @@ class VersionedDefinitions(ABC, Generic[D, S]):
                 context.mark_unchanged()
             return changed
 
-        return await database.transaction(act)
+        return await database.transaction(change_enabled)
 
     async def delete(self, database: Database, key: str, context: ChangeContext, *, version: int | None = None) -> None:
         """Delete a definition that is not in use; its history remains. With ``version``, raise `Conflict` if it has
         another version."""
         deleted_id: UUID | None = None
 
-        async def act(connection: Connection) -> None:
+        async def delete_definition(connection: Connection) -> None:
             nonlocal deleted_id
             current = await self.rows.lock(connection, key)
             if deleted_id is not None and (current is None or current.id != deleted_id):
@@ -280,7 +237,7 @@ class VersionedDefinitions(ABC, Generic[D, S]):
             await self._delete(connection, current, context)
             deleted_id = current.id
 
-        await database.transaction(act)
+        await database.transaction(delete_definition)
 
     async def delete_in_tx(self, connection: Connection, key: str, context: ChangeContext) -> None:
         """Like `delete`, within a transaction."""
@@ -291,7 +248,7 @@ class VersionedDefinitions(ABC, Generic[D, S]):
         id = new_id()
         reported: Effect | None = None
 
-        async def act(connection: Connection) -> Effect:
+        async def declare_definition(connection: Connection) -> Effect:
             nonlocal reported
             effect = await self.declare_in_tx(connection, new, context, id)
             if reported is None or effect != "unchanged":
@@ -299,7 +256,7 @@ class VersionedDefinitions(ABC, Generic[D, S]):
             context.mark_unchanged_if_nothing_changed()
             return reported
 
-        return await database.transaction(act)
+        return await database.transaction(declare_definition)
 
     async def declare_in_tx(self, connection: Connection, new: D, context: ChangeContext, id: UUID) -> Effect:
         """Like `declare`, within a transaction; ``id`` is used if the definition is created."""
@@ -420,11 +377,11 @@ class VersionedDefinitions(ABC, Generic[D, S]):
         )
 
 
-def _audit_state(current: StoredDefinition) -> dict[str, Any]:
+def _audit_state(current: StoredDefinition[Any]) -> dict[str, Any]:
     return {**current.fields, "enabled": current.enabled}
 
 
-def _check_version(current: VersionedDefinition[Any], expected: int | None) -> None:
+def _check_version(current: StoredDefinition[Any], expected: int | None) -> None:
     """Raise `Conflict` if the definition does not have the version that the caller has read."""
     if expected is not None and current.version != expected:
         raise Conflict(

@@ -18,13 +18,13 @@ from tenuto.audit import checkpoints, verifier
 from tenuto.audit.keys import load_audit_keys
 from tenuto.clock import Clock, SystemClock
 from tenuto.diagnostics import deep_checks
-from tenuto.diagnostics.checks import CHECKS, MAX_DETAILS, Check, list_details
-from tenuto.diagnostics.definition_checks import definition_checks
+from tenuto.diagnostics.attention_checks import attention_checks
+from tenuto.diagnostics.statement_checks import CHECKS, MAX_DETAILS, Check, list_details
 from tenuto.errors import SchemaMismatch, UserError
 from tenuto.extension import DoctorCheck, Examination
 from tenuto.ids import smallest_id_at
+from tenuto.model.definitions.policies import MAX_WORKER_LOSSES
 from tenuto.model.findings import Finding, Severity
-from tenuto.model.policies import MAX_WORKER_LOSSES
 from tenuto.postgres import migrator
 from tenuto.postgres.database import Database, StatementTimeout
 from tenuto.settings import Settings
@@ -74,6 +74,7 @@ def core_checks(
     checks = _CoreChecks(limits, clock or SystemClock(), sleep)
     return [
         DoctorCheck("server", checks.check_server, is_prerequisite=True),
+        DoctorCheck("server_disk", checks.check_server_disk, is_prerequisite=True),
         DoctorCheck("clock", checks.check_machine_clock, is_prerequisite=True),
         DoctorCheck("disk", checks.check_disk, is_prerequisite=True, applies_to=_has_embedded_database),
         DoctorCheck("schema", checks.check_schema, is_prerequisite=True),
@@ -82,7 +83,7 @@ def core_checks(
         DoctorCheck("occurrence_missing", checks.check_ledger),
         DoctorCheck("next_run_unknown", checks.check_next_runs),
         DoctorCheck("secret_exposed", checks.check_exposed_secrets),
-        *definition_checks(),
+        *attention_checks(),
         *(DoctorCheck(check.name, partial(checks.check_rows, check)) for check in CHECKS),
     ]
 
@@ -106,6 +107,9 @@ class _CoreChecks:
 
     async def check_server(self, examination: Examination) -> Finding:
         return await _check_server(examination.database)
+
+    async def check_server_disk(self, examination: Examination) -> Finding:
+        return await _check_server_disk(examination.database)
 
     async def check_machine_clock(self, examination: Examination) -> Finding:
         return await _check_machine_clock(examination.database, self._clock, self._limits(examination))
@@ -135,7 +139,7 @@ class _CoreChecks:
         )
 
     async def check_rows(self, check: Check, examination: Examination) -> Finding:
-        """Run the statement of a check from ``checks.toml``."""
+        """Run the statement of a check from ``statement_checks.toml``."""
         return await _run_check(examination.database, check, await self._load_values(examination), self._sleep)
 
     async def _load_values(self, examination: Examination) -> dict[str, Any]:
@@ -246,6 +250,20 @@ async def _check_server(database: Database) -> Finding:
         details + unsafe,
         "A power failure may lose accepted tasks and recorded outcomes, or damage the database.",
         "set it to on in the configuration of the server",
+    )
+
+
+async def _check_server_disk(database: Database) -> Finding:
+    error = await store.find_write_error(database)
+    if error is None:
+        return Finding("server_disk", "the server can write to its disk", Severity.OK)
+    return Finding(
+        "server_disk",
+        "the server cannot write to its disk",
+        Severity.PROBLEM,
+        [error.message],
+        "No task is accepted, no task starts, and no outcome can be recorded.",
+        error.remedy,
     )
 
 

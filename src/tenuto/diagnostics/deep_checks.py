@@ -12,12 +12,12 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime
 
 from tenuto import secret_encryption
-from tenuto.diagnostics.checks import MAX_DETAILS, REPORT, list_details
+from tenuto.diagnostics.statement_checks import MAX_DETAILS, REPORT, list_details
 from tenuto.errors import TenutoError
 from tenuto.jobs.redaction import MIN_LENGTH, Redactor
+from tenuto.model.definitions.manifests import manifest_from_fields
+from tenuto.model.definitions.schedules import OverlapPolicy, misfire_from_json, plan_from_json
 from tenuto.model.findings import Finding, Severity
-from tenuto.model.manifests import manifest_from_fields
-from tenuto.model.schedules import OverlapPolicy, misfire_from_json, plan_from_json
 from tenuto.model.triggers import Trigger, trigger_from_json
 from tenuto.postgres.database import Database
 from tenuto.scheduling.firing import parse_queued_request

@@ -14,10 +14,12 @@ from tenuto.definitions.manifest_definitions import MANIFESTS
 from tenuto.definitions.schedule_definitions import SCHEDULES
 from tenuto.diagnostics.reasons import Diagnosis, LastError, Reason, ReasonCode, facts, format_instant
 from tenuto.diagnostics.task_diagnosis import TaskDiagnostician
-from tenuto.model.manifests import OnDeadLetter, ScheduleType
-from tenuto.model.obstacles import DefinitionKind, ObstacleKind
-from tenuto.model.schedules import OverlapPolicy
-from tenuto.model.worker_states import WorkerState
+from tenuto.errors import Invalid
+from tenuto.model.definitions.manifests import OnDeadLetter, ScheduleType
+from tenuto.model.definitions.obstacles import DefinitionKind, ObstacleKind
+from tenuto.model.definitions.schedules import OverlapPolicy
+from tenuto.model.triggers.zones import load_zone
+from tenuto.model.work.worker_states import WorkerState
 from tenuto.postgres.database import Database
 from tenuto.store.reports import diagnosis as store
 from tenuto.store.reports.diagnosis import DiagnosedManifest, DiagnosedSchedule, LiveScheduler
@@ -43,7 +45,7 @@ async def diagnose_schedule(database: Database, name: str) -> Diagnosis:
         reasons.append(_manual_only("it has no trigger", f"tenuto schedule run {quote(name)}"))
     elif found.enabled:
         schedulers = await store.list_schedulers(database)
-        reasons += _clock_reasons(database.clock.now(), found.next_run_at, found.planned, schedulers)
+        reasons += _clock_reasons(database.clock.now(), found, schedulers)
         if found.last_decision in ("skipped", "missed") and found.last_due_at is not None:
             reasons[-1] = _with_last_decision(reasons[-1], found)
     reasons += await _not_declared(database, "schedule", name)
@@ -72,7 +74,7 @@ async def diagnose_manifest(database: Database, external_id: str) -> Diagnosis:
         if found.schedule_type is ScheduleType.DEPENDENT and found.next_run_at is None:
             reasons += [_waits_for_manifest(found), *_missing_scheduler(schedulers)]
         else:
-            reasons += _clock_reasons(database.clock.now(), found.next_run_at, found.planned, schedulers)
+            reasons += _clock_reasons(database.clock.now(), found, schedulers)
     reasons += await _not_declared(database, "manifest", external_id)
     return Diagnosis(found.id, _state(found.enabled), tuple(reasons), external_id)
 
@@ -127,21 +129,33 @@ def _overlap_reasons(found: DiagnosedSchedule) -> list[Reason]:
 
 
 def _clock_reasons(
-    now: datetime, next_run_at: datetime | None, planned: bool, schedulers: list[LiveScheduler]
+    now: datetime, found: DiagnosedSchedule | DiagnosedManifest, schedulers: list[LiveScheduler]
 ) -> list[Reason]:
     """Return when a definition with a trigger is due, and whether a scheduler lives that will run it."""
+    next_run_at = found.next_run_at
     missing = _missing_scheduler(schedulers)
     cause = ": no scheduler is running" if missing else ""
-    if not planned:
+    if not found.planned:
         return [Reason(ReasonCode.DUE, f"its next run is not computed yet{cause}"), *missing]
     if next_run_at is None:
         return [Reason(ReasonCode.NEVER_AGAIN, "its trigger has no further run")]
-    numbers = facts(next_run_at=next_run_at)
+    numbers = facts(next_run_at=next_run_at, zone=found.zone)
     if next_run_at <= now:
         text = f"it is due since {format_instant(next_run_at)} and not decided yet{cause}"
         return [Reason(ReasonCode.DUE, text, fields=numbers), *missing]
-    text = f"its next run is due at {format_instant(next_run_at)}"
+    text = f"its next run is due at {_format_in_both_zones(next_run_at, found.zone)}"
     return [*missing, Reason(ReasonCode.NOT_DUE, text, ends_at=next_run_at, fields=numbers)]
+
+
+def _format_in_both_zones(instant: datetime, zone: str | None) -> str:
+    """Return an instant in the time zone of the trigger, in which its times are written, and in UTC."""
+    if zone is None or zone == "UTC":
+        return format_instant(instant)
+    try:
+        local = instant.astimezone(load_zone(zone))
+    except Invalid:  # this machine does not know it; the doctor reports the definition
+        return format_instant(instant)
+    return f"{local:%Y-%m-%d %H:%M:%S} in {zone}, {format_instant(instant)}"
 
 
 def _missing_scheduler(schedulers: list[LiveScheduler]) -> list[Reason]:
@@ -191,7 +205,8 @@ def _dead_letter(found: DiagnosedManifest, id: UUID) -> Reason:
     error = None
     if found.dead_letter_activity_id is not None:
         error = LastError(cause, None, attempts or 1, at, found.dead_letter_activity_id)
-    text = f"its last run failed for good at {format_instant(at)} ({cause.splitlines()[0]}); a dead letter blocks it"
+    text = f"its last run failed for good at {format_instant(at)} ({cause.splitlines()[0]}) and left a dead letter;"
+    text += " until it is resolved, only manual runs start"
     return Reason(
         ReasonCode.DEAD_LETTER,
         text,

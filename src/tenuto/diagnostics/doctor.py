@@ -27,12 +27,12 @@ ReportProgress = Callable[[Finding, int, int], None]
 """Receives each finding, its number and the total."""
 
 
-async def examine(
+async def run_checks(
     database: Database,
     extensions: ExtensionSet,
     report: ReportProgress = lambda finding, number, total: None,
 ) -> list[Finding]:
-    """Run all checks, then examine the extensions themselves.
+    """Run all checks, then check the extensions themselves.
 
     If a check that others rely on finds a problem, the other checks of its extension are omitted. If it is a check of
     Tenuto itself, those of all extensions are.

@@ -34,7 +34,7 @@ class ReasonCode(StrEnum):
     LEASE_EXPIRED = "lease_expired"
     STUCK = "stuck"
     ENDED = "ended"
-    # --- schedules and manifests; where `model.obstacles` names the same, with its word
+    # --- schedules and manifests; where `model.definitions.obstacles` names the same, with its word
     DISABLED = "disabled"
     MANUAL_ONLY = "manual_only"
     NEVER_AGAIN = "never_again"

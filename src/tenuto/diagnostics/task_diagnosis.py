@@ -25,13 +25,11 @@ from tenuto.diagnostics.reasons import (
     format_instant,
 )
 from tenuto.errors import NotFound
-from tenuto.model.policies import policy_from_json
-from tenuto.model.schedules import plan_from_json
-from tenuto.model.tasks import ActivityState
-from tenuto.model.worker_states import WorkerState
+from tenuto.model.definitions.policies import policy_from_json
+from tenuto.model.definitions.schedules import plan_from_json
+from tenuto.model.work.tasks import ActivityState
+from tenuto.model.work.worker_states import WorkerState
 from tenuto.postgres.database import Database
-from tenuto.store import activities, executions
-from tenuto.store.activities import ActivityDetails
 from tenuto.store.reports import diagnosis as store
 from tenuto.store.reports.diagnosis import (
     AwaitedExecution,
@@ -42,6 +40,8 @@ from tenuto.store.reports.diagnosis import (
     Sample,
     StepPosition,
 )
+from tenuto.store.work import activities, executions
+from tenuto.store.work.activities import ActivityDetails
 
 MAX_COUNTED_TASKS = 10_000
 """Upper bound for counting the tasks ahead of a task."""
@@ -120,7 +120,8 @@ class TaskDiagnostician:
     async def diagnose(self, task: DiagnosedTask) -> list[Reason]:
         """Return all reasons for one task, the one that applies now first."""
         if task.state == "running":
-            return [*_running_reasons(task), *(await self._limit_reasons(task) if task.standby else ())]
+            reasons = [*_running_reasons(task), *(await self._limit_reasons(task) if task.standby else ())]
+            return [*reasons, *(await self._worker_reasons(task) if task.lease_expired else ())]
         reasons = _batch_reasons(task)
         if task.state == "waiting":
             reasons += await self._waiting_reasons(task)
@@ -130,17 +131,21 @@ class TaskDiagnostician:
         if task.queue_paused_at is not None:
             reasons.append(_queue_paused(task, task.queue_paused_at))
         reasons += _groups_disabled(task)
-        workers = await self._load_workers(task)
-        alive = [worker for worker in workers if worker.state is WorkerState.ALIVE]
-        if not alive:
-            reasons.append(_no_worker(task.queue, workers))
-        elif not any(worker.knows_job for worker in alive):
-            reasons.append(_unknown_job(task, alive))
+        reasons += await self._worker_reasons(task)
         if task.state == "queued" or (task.state == "scheduled" and due):
             reasons += await self._limit_reasons(task)
             if not reasons:
-                reasons.append(await self._queue_position(task, [worker for worker in alive if worker.knows_job]))
+                workers = await self._load_workers(task)
+                able = [each for each in workers if each.state is WorkerState.ALIVE and each.knows_job]
+                reasons.append(await self._queue_position(task, able))
         return reasons
+
+    async def _worker_reasons(self, task: DiagnosedTask) -> list[Reason]:
+        workers = await self._load_workers(task)
+        alive = [worker for worker in workers if worker.state is WorkerState.ALIVE]
+        if not alive:
+            return [_no_worker(task.queue, workers)]
+        return [] if any(worker.knows_job for worker in alive) else [_unknown_job(task, alive)]
 
     async def _waiting_reasons(self, task: DiagnosedTask) -> list[Reason]:
         reasons: list[Reason] = []
@@ -287,19 +292,28 @@ def _running_reasons(task: DiagnosedTask) -> list[Reason]:
     progress = _describe_progress(task.progress)
     since = "" if task.claimed_at is None else f" since {format_instant(task.claimed_at)}"
     numbers = facts(worker=task.worker, claimed_at=task.claimed_at)
-    reasons = [Reason(ReasonCode.RUNNING, f"it is running on {worker}{since}{progress}", fields=numbers)]
+    text, ends_at = f"it is running on {worker}{since}{progress}", None
+    code = ReasonCode.RUNNING
     if task.standby:
         text = f"it is on standby at {worker}: it starts when a task under the same limits ends"
-        reasons = [Reason(ReasonCode.STANDBY, text, fields=numbers)]
+        code = ReasonCode.STANDBY
+    if task.worker_state is WorkerState.DEAD and task.lease_until is not None:
+        silence = _describe_silence(task.worker_silent_seconds)
+        text += f", but {worker} is {silence}: the task is recovered when its lease ends"
+        text += f" at {format_instant(task.lease_until)}, if a service runs"
+        ends_at = task.lease_until
+    reasons = [Reason(code, text, ends_at=ends_at, fields=numbers)]
     if task.cancel_at is not None:
         text = f"its cancellation was requested by {task.cancel_name} at {format_instant(task.cancel_at)}"
-        numbers = facts(cancelled_by=task.cancel_name, cancelled_at=task.cancel_at)
-        reasons.insert(0, Reason(ReasonCode.STOPPING, text, fields=numbers))
+        stop = facts(cancelled_by=task.cancel_name, cancelled_at=task.cancel_at)
+        reasons.insert(0, Reason(ReasonCode.STOPPING, text, fields=stop))
     if task.lease_expired:
-        text = f"the lease of {worker} has expired: the next recovery sweep re-queues the task, if a service runs"
-        reasons.insert(
-            0, Reason(ReasonCode.LEASE_EXPIRED, text, fields=facts(worker=task.worker), command="tenuto worker list")
+        text = (
+            f"it ran on {worker}{since}, whose lease has expired: the worker was killed or cannot reach the database;"
+            " the next recovery sweep of a running service re-queues the task"
         )
+        expired = Reason(ReasonCode.LEASE_EXPIRED, text, fields=numbers, command="tenuto worker list")
+        reasons = [expired, *(each for each in reasons if each.code is ReasonCode.STOPPING)]
     return reasons
 
 
@@ -435,7 +449,8 @@ def _no_worker(queue: str, workers: Sequence[QueueWorker]) -> Reason:
 def _unknown_job(task: DiagnosedTask, alive: Sequence[QueueWorker]) -> Reason:
     what = f"job {task.name}" if task.kind == "job" else f"step kind {task.kind}"
     named = ", ".join(worker.name for worker in alive[:3]) + (" …" if len(alive) > 3 else "")
-    text = f"no live worker of queue {task.queue} knows {what} ({named}); it waits, and no attempt is counted"
+    text = f"no live worker of queue {task.queue} knows {what} ({named}); it waits, and no attempt is counted;"
+    text += " start a worker with the app that registers it, under this name if it was renamed"
     return Reason(
         ReasonCode.UNKNOWN_JOB,
         text,
@@ -446,8 +461,11 @@ def _unknown_job(task: DiagnosedTask, alive: Sequence[QueueWorker]) -> Reason:
 
 
 def _describe_state(worker: QueueWorker) -> str:
-    is_dead = worker.state is WorkerState.DEAD
-    return f"dead (last seen {round(worker.silent_seconds)} s ago)" if is_dead else worker.state
+    return _describe_silence(worker.silent_seconds) if worker.state is WorkerState.DEAD else worker.state
+
+
+def _describe_silence(silent_seconds: float | None) -> str:
+    return "dead" if silent_seconds is None else f"dead (last seen {round(silent_seconds)} s ago)"
 
 
 def _ended(last: ActivityDetails) -> Reason:

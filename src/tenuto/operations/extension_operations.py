@@ -7,8 +7,8 @@ from typing import Any
 
 from tenuto.errors import NotFound
 from tenuto.extension import CallerOperations, Extension, ExtensionServices
-from tenuto.extension_registry import ExtensionRegistry
-from tenuto.model.operation_context import OperationCaller
+from tenuto.extension.registry import ExtensionRegistry
+from tenuto.model.access.operation_context import OperationCaller
 
 
 class UnknownExtension(NotFound, AttributeError):

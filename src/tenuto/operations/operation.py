@@ -8,8 +8,8 @@ from datetime import datetime
 from typing import Any, TypeVar
 
 from tenuto.definitions.versioned_definitions import ChangeContext
-from tenuto.model.actors import Actor
-from tenuto.model.operation_context import OperationCaller, OperationContext
+from tenuto.model.access.actors import Actor
+from tenuto.model.access.operation_context import OperationCaller, OperationContext
 from tenuto.postgres.database import Database
 from tenuto.store.access.audit_recorder import AuditedDatabase, AuditEntry
 

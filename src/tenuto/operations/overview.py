@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
-from tenuto.model.worker_states import WorkerState
+from tenuto.diagnostics.attention import (
+    Attention,
+    claims_tasks,
+    find_attention,
+    find_dead_processes,
+    find_late_runs,
+    find_unserved_queues,
+    list_paused_objects,
+)
 from tenuto.store.reports.metrics import UnknownJobTasks
 from tenuto.store.reports.overview import (
-    MAX_ITEMS,
     MAX_NEXT_RUNS,
     FailedOperation,
     FirstSteps,
@@ -22,9 +29,6 @@ from tenuto.store.reports.overview import (
     RecentRepair,
     UnresolvedExecution,
 )
-
-LATE_AFTER = timedelta(seconds=10)
-"""A schedule fires within a second; after this time it is late."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +80,7 @@ class UnservedQueue:
 
 @dataclass(frozen=True, slots=True)
 class Overview:
-    """What is running and waiting, and what needs attention."""
+    """Running and waiting work, and everything that needs attention."""
 
     read_at: datetime
     running_count: int
@@ -89,6 +93,9 @@ class Overview:
     failed_last_hour_count: int
     """Attempts that failed or completed with an error."""
     open_dead_letter_count: int
+    attention: Sequence[Attention]
+    """Everything that needs attention, in sentences; warnings first. The doctor shows the same. The lists below have
+    the details."""
     failures: Sequence[OpenFailure]
     """Open dead letters by kind of failure, most frequent first."""
     unresolved_executions: Sequence[UnresolvedExecution]
@@ -103,7 +110,7 @@ class Overview:
     unknown_jobs: Sequence[UnknownJobTasks]
     """Jobs and step kinds with waiting tasks that no live worker of their queue knows."""
     repairs: Sequence[RecentRepair]
-    """Repairs of the last hour; in normal operation there are none."""
+    """Repairs of the last day; in normal operation there are none."""
     failed_operations: Sequence[FailedOperation]
     """Bulk operations of the last day that ended with failed items."""
     queues: Sequence[QueueOverview]
@@ -113,48 +120,36 @@ class Overview:
 
 def make_overview(facts: OverviewFacts) -> Overview:
     """Return the overview from the facts."""
-    now = facts.read_at
-    claiming = [each for each in facts.processes if _claims_tasks(each)]
-    queues = [_describe_queue(each, facts, claiming) for each in facts.queues]
-    paused_queues = [
-        PausedObject("queue", each.name, each.name, each.paused_at, each.paused_by, each.reason)
-        for each in facts.queues
-        if each.paused_at is not None
-    ]
-    paused = sorted([*facts.paused_objects, *paused_queues], key=lambda each: each.paused_at, reverse=True)
+    known = facts.attention
+    claiming = [each for each in known.processes if claims_tasks(each)]
+    queues = [_describe_queue(each, facts, claiming) for each in known.queues]
     return Overview(
-        read_at=now,
+        read_at=known.read_at,
         running_count=sum(each.running_count for each in queues),
         waiting_count=sum(each.waiting_count for each in queues),
         oldest_due_at=min((each.oldest_due_at for each in queues if each.oldest_due_at is not None), default=None),
         finished_per_minute=sum(each.counts().total for each in facts.last_minute),
         failed_last_hour_count=sum(each.failed + each.errors for each in facts.last_hour),
-        open_dead_letter_count=facts.failures[0].total_count if facts.failures else 0,
-        failures=facts.failures,
-        unresolved_executions=facts.unresolved_executions,
-        paused=paused[:MAX_ITEMS],
+        open_dead_letter_count=known.failures[0].total_count if known.failures else 0,
+        attention=find_attention(known),
+        failures=known.failures,
+        unresolved_executions=known.unresolved_executions,
+        paused=list_paused_objects(known),
         silent_processes=[
             SilentProcess(each.name, each.service, each.silent_seconds, each.running_count, each.recovered_at)
-            for each in facts.processes
-            if each.state is WorkerState.DEAD
-        ][:MAX_ITEMS],
-        late_runs=[each for each in facts.next_runs if each.due_at < now - LATE_AFTER][:MAX_ITEMS],
+            for each in find_dead_processes(known)
+        ],
+        late_runs=find_late_runs(known),
         unserved_queues=[
-            UnservedQueue(each.name, each.waiting_count, each.oldest_due_at)
-            for each in queues
-            if each.waiting_count and not each.worker_count and each.paused_at is None
-        ][:MAX_ITEMS],
-        unknown_jobs=facts.unknown_jobs,
-        repairs=facts.repairs,
-        failed_operations=facts.failed_operations,
+            UnservedQueue(each.name, each.queued_count, each.oldest_due_at) for each in find_unserved_queues(known)
+        ],
+        unknown_jobs=known.unknown_jobs,
+        repairs=known.repairs,
+        failed_operations=known.failed_operations,
         queues=queues,
-        next_runs=facts.next_runs[:MAX_NEXT_RUNS],
+        next_runs=known.next_runs[:MAX_NEXT_RUNS],
         first_steps=facts.first_steps,
     )
-
-
-def _claims_tasks(process: LiveProcess) -> bool:
-    return process.service == "worker" and process.state is WorkerState.ALIVE
 
 
 def _describe_queue(queue: QueueFigures, facts: OverviewFacts, claiming: Sequence[LiveProcess]) -> QueueOverview:
@@ -181,5 +176,5 @@ def _describe_queue(queue: QueueFigures, facts: OverviewFacts, claiming: Sequenc
 def _new_tasks_per_minute(queue: str, facts: OverviewFacts) -> float:
     for each in facts.new_tasks:
         if each.queue == queue:
-            return each.count / max((facts.read_at - each.since).total_seconds(), 1.0) * 60
+            return each.count / max((facts.attention.read_at - each.since).total_seconds(), 1.0) * 60
     return 0.0

@@ -2,29 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from tenuto.errors import Invalid, TenutoError, Unavailable
 from tenuto.model import validation
-from tenuto.model.operation_context import OperationCaller
-from tenuto.model.rollups import Dimension, RollupCounts, choose_buckets, floor_to_bucket, percentile
-from tenuto.model.tasks import parse_duration_seconds
+from tenuto.model.access.operation_context import OperationCaller
+from tenuto.model.work.rollups import Dimension, RollupCounts, choose_buckets, floor_to_bucket, percentile
+from tenuto.model.work.tasks import parse_duration_seconds
 from tenuto.observability.cached_query import CachedQuery
-from tenuto.operations.listing import check_instant, check_limit
+from tenuto.operations.argument_checks import check_instant, check_limit
 from tenuto.operations.operation import OpenDatabase, OperationGroup
 from tenuto.operations.overview import Overview, make_overview
 from tenuto.postgres.database import Database
-from tenuto.simulation.dst_report import ClockChangeEffect
+from tenuto.simulation.clock_changes import ClockChangeEffect
 from tenuto.simulation.input_loader import SimulationOptions, simulate_stored_schedules
 from tenuto.simulation.simulator import Clash, SimulatedRun, Simulation
-from tenuto.store import activities, rollups
+from tenuto.store.filter_sql import MAX_EXACT_COUNT
 from tenuto.store.reports import search
-from tenuto.store.reports.overview import load_overview_facts
+from tenuto.store.reports.overview import (
+    OpenWorkCounts,
+    QueueObstacles,
+    QueueSettings,
+    count_open_work,
+    list_queue_obstacles,
+    load_overview_facts,
+    load_queue_settings,
+)
 from tenuto.store.reports.search import SearchHit
-from tenuto.store.rollups import RollupRecord
+from tenuto.store.work import activities, rollups
+from tenuto.store.work.rollups import RollupRecord
 
 OVERVIEW_INTERVAL_SECONDS = 1.0
 MAX_HITS = 20
@@ -162,6 +171,18 @@ class Reports(OperationGroup):
         raise Unavailable(
             "the database did not answer in time", code="database.statement_timeout", remedy="try again later"
         )
+
+    async def queue_obstacles(self, names: Collection[str]) -> Mapping[str, QueueObstacles]:
+        """Return by name what keeps the tasks of some queues from being claimed."""
+        return {each.name: each for each in await list_queue_obstacles(await self._open(), names)}
+
+    async def count_open_work(self) -> OpenWorkCounts:
+        """Count active executions, due or running tasks and open dead letters; a count above 10,000 means more."""
+        return await count_open_work(await self._open(), MAX_EXACT_COUNT + 1)
+
+    async def queue_settings(self, name: str) -> QueueSettings | None:
+        """Return limit and pause of a queue as they are now, while the overview may be a second old."""
+        return await load_queue_settings(await self._open(), name)
 
     async def search(self, text: str, *, limit: int = MAX_HITS) -> Sequence[SearchHit]:
         """Find objects by the beginning of their id, and schedules, manifests, queues, workers and jobs by their name.

@@ -27,6 +27,7 @@ API_KEYS = ResourceView(
         Column("name", "name", flexible=True),
         Column("prefix", "prefix"),
         Column("role", "role"),
+        Column("kind", "kind", drop=3),
         Column("state", _key_state, "state"),
         Column("last used", "last_used_at", text=lambda key, now: format_relative(key.last_used_at, now) or "never"),
         Column("created", "created_at", "age", drop=2),
@@ -34,6 +35,38 @@ API_KEYS = ResourceView(
         Column("ends", lambda key: key.revoked_at or key.expires_at, text=_key_end),
     ),
     hint="create one with: tenuto key add NAME --role admin",
+)
+
+
+INVITATIONS = ResourceView(
+    "invitations",
+    (
+        Column("name", "name", flexible=True),
+        Column("role", "role"),
+        Column("state", "state", "state"),
+        Column("created", "created_at", "age"),
+        Column("by", "created_by", drop=1),
+        Column("expires", "expires_at", text=lambda each, now: format_relative(each.expires_at, now)),
+        Column("id", "id", "id", drop=2),
+    ),
+    hint="invite a person with: tenuto invitation create NAME --role operator",
+    next_page={"below": "id"},
+)
+
+SESSIONS = ResourceView(
+    "sessions",
+    (
+        Column("id", "id", "id"),
+        Column("name", "name", flexible=True),
+        Column("role", "role"),
+        Column("last used", "last_used_at", "age"),
+        Column("opened", "opened_at", "age", drop=1),
+        Column("ends", "expires_at", text=lambda each, now: format_relative(each.expires_at, now)),
+        Column("address", "address"),
+        Column("browser", "browser", flexible=True, drop=2),
+    ),
+    hint="open one with: tenuto login",
+    next_page={},
 )
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import csv
 import dataclasses
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
+from io import StringIO
 from typing import Any, Literal
 
 from tenuto.presentation.formatting import (
@@ -18,7 +20,7 @@ from tenuto.presentation.formatting import (
     one_line,
     safe_text,
 )
-from tenuto.presentation.states import state_colour, state_label
+from tenuto.presentation.state_symbols import state_colour, state_label
 
 Format = Literal[
     "text", "id", "state", "switch", "flag", "instant", "age", "duration", "count", "number", "list", "json", "error"
@@ -111,7 +113,7 @@ def _format(value: Any, format: Format, now: datetime) -> object:
 
 @dataclass(frozen=True, slots=True)
 class ResourceView:
-    """How the records of a resource are listed."""
+    """Columns, noun and paging of the list of a resource."""
 
     noun: str
     """Plural, for messages."""
@@ -120,12 +122,10 @@ class ResourceView:
     """What to do if there are no records at all."""
     next_page: Mapping[str, str] = field(default_factory=lambda: {"below": "id"})
     """Parameters of the next page, and the fields of the last record that are their values."""
-    derived: Mapping[str, Callable[[Any], Any]] = field(default_factory=dict)
-    """Fields of the document in addition to those of the record."""
 
     def document(self, record: Any) -> dict[str, Any]:
-        """Return a record as a JSON document: its fields and the derived ones."""
-        return {**_fields(record), **{name: derive(record) for name, derive in self.derived.items()}}
+        """Return a record as a JSON document: its fields, as in lists of the HTTP API."""
+        return _fields(record)
 
     def csv_header(self) -> list[str]:
         return [column.key for column in self.columns]
@@ -136,6 +136,13 @@ class ResourceView:
         Unless ``raw``, an apostrophe precedes text that a spreadsheet would run as a formula.
         """
         return [_csv_cell(column.read(record), raw=raw) for column in self.columns]
+
+
+def csv_line(cells: Sequence[str]) -> str:
+    """Return a line of a CSV document."""
+    line = StringIO()
+    csv.writer(line, lineterminator="\n").writerow(cells)
+    return line.getvalue()
 
 
 def _csv_cell(value: Any, *, raw: bool) -> str:

@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from tenuto.model.manifests import Manifest, manifest_from_fields
-from tenuto.model.obstacles import Obstacle, describe_obstacle
-from tenuto.model.policies import RetryPolicy
+from tenuto.model.definitions.manifests import Manifest, manifest_from_fields
+from tenuto.model.definitions.obstacles import Obstacle, describe_obstacle
+from tenuto.model.definitions.policies import RetryPolicy
 from tenuto.presentation.columns import Column, ResourceView
-from tenuto.presentation.descriptions import describe_trigger
 from tenuto.presentation.formatting import count_noun, format_duration, format_relative, one_line
 
 ALL_MANIFESTS = "*"
@@ -64,7 +63,7 @@ SCHEDULES = ResourceView(
     (
         Column("name", "name", flexible=True),
         Column("state", "enabled", "switch"),
-        Column("when", lambda row: describe_trigger(row.trigger), under="name", flexible=True),
+        Column("when", "when", under="name", flexible=True),
         Column("next run", "next_run_at", text=_next_schedule_run),
         Column("at", "next_run_at", text=_next_run_time, under="next run"),
         Column("stopped", "obstacles", "json", text=_describe_obstacles, under="name", label="▲ {}", flexible=True),
@@ -72,7 +71,6 @@ SCHEDULES = ResourceView(
         Column("ended", lambda row: row.last_ended_at or row.last_started_at, "age", under="last run"),
     ),
     next_page={"after": "name"},
-    derived={"when": lambda row: describe_trigger(row.trigger)},
 )
 
 
@@ -100,15 +98,6 @@ LEDGER = ResourceView(
 # --- manifests --------------------------------------------------------------------------------------------------------
 
 
-def describe_manifest_trigger(manifest: Manifest) -> str:
-    """Describe the reason to run."""
-    if manifest.on_demand:
-        return "On demand, for submitted input"
-    if manifest.depends_on is not None:
-        return f"After each success of {manifest.depends_on}"
-    return manifest.trigger.describe()
-
-
 def _manifest_of(row: Any) -> Manifest:
     return manifest_from_fields(row.definition)
 
@@ -134,7 +123,7 @@ MANIFESTS = ResourceView(
     "manifests",
     (
         Column("external id", "external_id", flexible=True),
-        Column("when", lambda row: describe_manifest_trigger(_manifest_of(row)), under="external id", flexible=True),
+        Column("when", "when", under="external id", flexible=True),
         Column("job", "job", drop=1),
         Column("state", "enabled", "switch"),
         Column("open", "open_task_count", "count", text=_open_count, under="state", label="{} open"),
@@ -151,7 +140,6 @@ MANIFESTS = ResourceView(
         Column("dead letters", "has_dead_letters", "flag", under="last success", label="✉ dead letters"),
     ),
     next_page={"after": "external_id"},
-    derived={"when": lambda row: describe_manifest_trigger(_manifest_of(row))},
 )
 
 GROUPS = ResourceView(

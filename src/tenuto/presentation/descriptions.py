@@ -12,10 +12,9 @@ from difflib import unified_diff
 from typing import Any
 from zoneinfo import ZoneInfo
 
-from tenuto.errors import Invalid
-from tenuto.model.policies import STEP_RETRY, policy_from_json
-from tenuto.model.schedules import changed_fields
-from tenuto.model.triggers import Trigger, trigger_from_fields
+from tenuto.model.definitions.policies import STEP_RETRY, policy_from_json
+from tenuto.model.definitions.schedules import changed_fields
+from tenuto.model.triggers import Trigger, describe_trigger
 from tenuto.model.triggers.zones import MICROSECOND
 from tenuto.presentation.formatting import count_noun, format_duration, one_line
 
@@ -61,14 +60,6 @@ def describe_misfire(fields: Fields) -> str:
             return f"skip: a run more than {format_duration(fields.get('grace_seconds', 300.0))} late is skipped"
         case _:
             return "once: one run replaces all missed runs"
-
-
-def describe_trigger(fields: Fields) -> str:
-    """Describe a trigger; return its fields as JSON if this version cannot read it."""
-    try:
-        return trigger_from_fields(fields).describe()
-    except Invalid:
-        return json.dumps(fields, ensure_ascii=False)
 
 
 def describe_step(fields: Fields) -> str:
@@ -175,13 +166,54 @@ def _describe_value(name: str, value: Any) -> str:
         case "properties":
             return one_line(json.dumps(value, ensure_ascii=False, sort_keys=True), 300)
         case _:
-            return one_line(value, 300)
+            return one_line(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), 300)
+
+
+def describe_field_change(effect: str, before: Any, after: Any) -> list[str]:
+    """Return the diff lines of one field of any structure; a created object has no old side, a deleted one no new."""
+    old = [] if effect == "created" else _document_lines(before)
+    new = [] if effect == "deleted" else _document_lines(after)
+    if not old or not new or len(old) == len(new) == 1:
+        return [*(f"- {line}" for line in old), *(f"+ {line}" for line in new)]
+    return _diff_lines(old, new)
+
+
+def _document_lines(value: Any) -> list[str]:
+    """Return plain data as indented lines."""
+    match value:
+        case None:
+            return ["none"]
+        case bool():
+            return ["yes" if value else "no"]
+        case str():
+            return value.splitlines() or ['""']
+        case Mapping() if value:
+            return [line for name, part in value.items() for line in _part_lines(f"{name}:", part)]
+        case list() | tuple() if any(isinstance(part, Mapping | list | tuple) for part in value):
+            return [line for part in value for line in _part_lines("·", part)]
+        case list() | tuple():
+            return [", ".join(line for part in value for line in _document_lines(part)) or "none"]
+        case _:
+            return [json.dumps(value, ensure_ascii=False, default=str)]
+
+
+def _part_lines(label: str, part: Any) -> list[str]:
+    lines = _document_lines(part)
+    if len(lines) == 1 and not (isinstance(part, Mapping) and part and label != "·"):
+        return [f"{label} {lines[0]}"]
+    if label == "·":
+        return [f"· {lines[0]}", *(f"  {line}" for line in lines[1:])]
+    return [label, *(f"  {line}" for line in lines)]
 
 
 def _step_diff(old: Sequence[Sequence[Fields]], new: Sequence[Sequence[Fields]]) -> list[str]:
     old_lines, new_lines = _step_lines(old), _step_lines(new)
     if old_lines == new_lines:
         old_lines, new_lines = _step_documents(old), _step_documents(new)
+    return _diff_lines(old_lines, new_lines)
+
+
+def _diff_lines(old_lines: Sequence[str], new_lines: Sequence[str]) -> list[str]:
     found = list(unified_diff(old_lines, new_lines, n=_DIFF_CONTEXT_LINES, lineterm=""))[2:]
     lines = ["…" if line.startswith("@@") else f"{line[0]} {line[1:]}" for line in found]
     return lines[1:] if lines[:1] == ["…"] else lines

@@ -1,6 +1,6 @@
 """Statuses as people see them: each has one label, one icon, one tone (its colour) and one rank (its importance).
 
-`states.py` has the symbols and colours of a terminal; icons and tones are names that an interface draws.
+`state_symbols.py` has the symbols and colours of a terminal; icons and tones are names that an interface draws.
 """
 
 from __future__ import annotations
@@ -73,6 +73,7 @@ _STATUSES = {
     "skipped": replace(_CANCELLED, label="Skipped", tone="retry"),
     "missed": replace(_FAILED, label="Missed"),
     "valid": replace(_COMPLETED, label="Valid"),
+    "accepted": replace(_COMPLETED, label="Accepted"),
     "expired": replace(_NOT_RUN, label="Expired"),
     "revoked": replace(_CANCELLED, label="Revoked"),
 }

@@ -146,14 +146,14 @@ def execution_display_state(execution: Any) -> str:
 def execution_outcome(execution: Any) -> str | None:
     """Return the error, the operator who cancelled or paused the execution, or the number of failed steps."""
     if execution.error:
-        return str(execution.error).removeprefix("cancelled ")
+        return str(execution.error)
     if execution.cancelled_at is not None:
         reason = getattr(execution, "cancel_reason", None)  # only in the details
-        return f"by {execution.cancel_name}{f': {reason}' if reason else ''}"
+        return f"cancelled by {execution.cancel_name}{f': {reason}' if reason else ''}"
     if execution.failed_step_count:
         return f"{execution.failed_step_count} of {execution.step_count} steps failed"
     if execution.paused_at is not None and execution.ended_at is None:
-        return f"by {execution.paused_by}"
+        return f"paused by {execution.paused_by}"
     return None
 
 

@@ -26,12 +26,12 @@ from tenuto.jobs.output_capture import OutputCapture
 from tenuto.jobs.registry import JobRegistry
 from tenuto.jobs.runner import AttemptResult, Runner
 from tenuto.lifecycle.completion import finish
-from tenuto.model.tasks import Outcome, Settlement, Task, cancelled_outcome, settle
+from tenuto.model.work.tasks import Outcome, Settlement, Task, cancelled_outcome, settle
 from tenuto.postgres.database import Database
-from tenuto.store import tasks as store
-from tenuto.store import workers
 from tenuto.store.reports import manual_clock
-from tenuto.store.workers import ProcessRegistration
+from tenuto.store.work import tasks as store
+from tenuto.store.work import workers
+from tenuto.store.work.workers import ProcessRegistration
 from tenuto.version import __version__
 from tenuto.worker.step_checkpoints import DatabaseStepCheckpoints
 

@@ -16,20 +16,20 @@ from types import TracebackType
 from tenuto.app import Tenuto
 from tenuto.clock import DatabaseClock, ManualClock
 from tenuto.errors import Conflict, Invalid
-from tenuto.model.tasks import parse_duration_seconds, parse_instant
+from tenuto.model.work.tasks import parse_duration_seconds, parse_instant
 from tenuto.postgres.database import Database
 from tenuto.scheduling import firing, manifest_manager
 from tenuto.scheduling.manifest_manager import PollResult
 from tenuto.store.reports import manual_clock
 from tenuto.testing.inline_worker import InlineWorker
 
-MAX_ATTEMPTS = 100_000
+MAX_SIMULATED_ATTEMPTS = 100_000
 _SCHEDULER_NAME = "time machine"
 
 
 @dataclass(frozen=True, slots=True)
 class RunSummary:
-    """What ran while the clock moved."""
+    """Numbers of runs and attempts while the clock moved."""
 
     fired_count: int = 0
     """Number of schedule runs started and manifest runs enqueued."""
@@ -40,7 +40,7 @@ class RunSummary:
         return RunSummary(self.fired_count + other.fired_count, self.ended_count + other.ended_count)
 
 
-async def run_until_idle(app: Tenuto, *, slots: int = 20, max_attempts: int = MAX_ATTEMPTS) -> RunSummary:
+async def run_until_idle(app: Tenuto, *, slots: int = 20, max_attempts: int = MAX_SIMULATED_ATTEMPTS) -> RunSummary:
     """Fire due schedules and run due tasks, and the tasks they enqueue, until nothing is due at the present time.
 
     Later work, such as a delayed retry, stays queued. More than ``max_attempts`` attempts are an error.
@@ -66,7 +66,7 @@ class TimeMachine:
         start: datetime | str,
         durations: Mapping[str, float | str | timedelta] | None = None,
         slots: int = 100,
-        max_attempts: int = MAX_ATTEMPTS,
+        max_attempts: int = MAX_SIMULATED_ATTEMPTS,
     ) -> None:
         """``durations`` are the run times of tasks by name on this clock: ``{"import_people": "20m"}``.
 

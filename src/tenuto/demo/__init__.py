@@ -1,0 +1,1 @@
+"""Example data for a first look at the dashboard: ``tenuto up --demo``."""

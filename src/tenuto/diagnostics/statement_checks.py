@@ -1,0 +1,57 @@
+"""Checks of the doctor that one statement each verifies.
+
+Their texts are in ``statement_checks.toml``, their statements in ``store/reports/doctor.sql``.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+from tenuto.model.findings import Severity
+
+REPORT = "this should be impossible: keep the rows, and report it with the output of `tenuto doctor -o json`"
+
+MAX_DETAILS = 20
+"""Offending rows that a finding lists."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One rule that a single statement verifies; `statement_checks.toml` explains the fields."""
+
+    name: str
+    passed: str
+    failed: str
+    severity: Severity
+    row: str
+    meaning: str
+    remedy: str
+    limits: tuple[str, ...] = ()
+    recheck: str | None = None
+
+
+def _load_checks() -> tuple[Check, ...]:
+    text = Path(__file__).with_name("statement_checks.toml").read_text(encoding="utf-8")
+    return tuple(
+        Check(
+            name,
+            **{
+                **fields,
+                "severity": Severity(fields["severity"]),
+                "remedy": REPORT if fields["remedy"] == "report" else fields["remedy"],
+                "limits": tuple(fields.get("limits", ())),
+            },
+        )
+        for name, fields in tomllib.loads(text).items()
+    )
+
+
+CHECKS = _load_checks()
+"""All checks, in the order of the report."""
+
+
+def list_details(details: list[str]) -> list[str]:
+    """Return the first details, and say if there are more."""
+    return details[:MAX_DETAILS] + (["… and more"] if len(details) > MAX_DETAILS else [])

@@ -1,0 +1,1 @@
+"""Operations of administration: API keys, secrets, audit log, named logs, backups and the doctor."""

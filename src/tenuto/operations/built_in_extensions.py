@@ -1,0 +1,139 @@
+"""Optional parts of Tenuto that use the contract for extensions: one-shots, bulk operations, named logs, the doctor.
+
+Every app has them. Their operations are also attributes of the app: ``app.one_shots``, ``app.logs``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tenuto.extension import (
+    AuditAction,
+    CommandEntry,
+    DoctorCheck,
+    Extension,
+    ExtensionServices,
+    ProcessRole,
+    Retention,
+    RouterEntry,
+    Service,
+)
+
+if TYPE_CHECKING:
+    from tenuto.operations.admin.doctor import Doctor
+    from tenuto.operations.admin.named_logs import Logs
+    from tenuto.operations.work.bulk_operations import BulkOperations
+    from tenuto.operations.work.one_shots import OneShots
+
+
+class OneShotsExtension(Extension):
+    """Tasks that run once, at a given instant."""
+
+    name = "one_shots"
+
+    def operations(self, services: ExtensionServices) -> OneShots:
+        from tenuto.operations.work.one_shots import OneShots
+
+        return OneShots(services.open_database, services.caller, services.jobs, services.get_settings)
+
+    def routers(self) -> Sequence[RouterEntry]:
+        return [RouterEntry("tenuto.api.routes.one_shots:router", prefix="")]
+
+    def commands(self) -> Sequence[CommandEntry]:
+        help = "Run something once, at a given time"
+        return [CommandEntry("once", "Work", help, "tenuto.cli.work.one_shots:one_shots")]
+
+    def audit_actions(self) -> Sequence[AuditAction]:
+        return [
+            AuditAction("one_shot.create", "A one-shot was created."),
+            AuditAction("one_shot.cancel", "A one-shot was cancelled."),
+            AuditAction("one_shot.wipe", "All one-shots were cancelled."),
+        ]
+
+
+class BulkOperationsExtension(Extension):
+    """One action on many objects, tracked and processed by schedulers."""
+
+    name = "bulk_operations"
+
+    def operations(self, services: ExtensionServices) -> BulkOperations:
+        from tenuto.operations.work.bulk_operations import BulkOperations
+
+        return BulkOperations(services.open_database, services.caller, services.get_settings)
+
+    def routers(self) -> Sequence[RouterEntry]:
+        return [RouterEntry("tenuto.api.routes.bulk_operations:router", prefix="")]
+
+    def commands(self) -> Sequence[CommandEntry]:
+        help = "Act on many objects at once, and track it"
+        return [CommandEntry("operation", "Work", help, "tenuto.cli.work.bulk_operations:operations")]
+
+    def background_services(self, role: ProcessRole, services: ExtensionServices) -> Sequence[Service]:
+        from tenuto.operations.work.bulk_processor import BulkProcessor
+
+        return [BulkProcessor(services.open_database)] if role is ProcessRole.SCHEDULER else []
+
+    def retention(self) -> Sequence[Retention]:
+        from tenuto.store.work.bulk_operations import delete_old_operations
+
+        return [Retention("operations", delete_old_operations)]
+
+    def audit_actions(self) -> Sequence[AuditAction]:
+        return [
+            AuditAction("operation.create", "A bulk operation was started."),
+            AuditAction("operation.abort", "A bulk operation was aborted."),
+        ]
+
+
+class NamedLogsExtension(Extension):
+    """Logs to which steps and operators append."""
+
+    name = "logs"
+
+    def operations(self, services: ExtensionServices) -> Logs:
+        from tenuto.operations.admin.named_logs import Logs
+
+        return Logs(services.open_database, services.caller)
+
+    def routers(self) -> Sequence[RouterEntry]:
+        return [RouterEntry("tenuto.api.routes.admin.named_logs:router", prefix="")]
+
+    def commands(self) -> Sequence[CommandEntry]:
+        return [CommandEntry("log", "Work", "Read named logs and append to them", "tenuto.cli.admin.named_logs:logs")]
+
+    def retention(self) -> Sequence[Retention]:
+        from tenuto.store.named_logs import delete_old_entries
+
+        return [Retention("entries", delete_old_entries)]
+
+    def audit_actions(self) -> Sequence[AuditAction]:
+        return [AuditAction("log.append", "An entry was appended to a log.")]
+
+
+class DoctorExtension(Extension):
+    """Checks of the installation."""
+
+    name = "doctor"
+
+    def operations(self, services: ExtensionServices) -> Doctor:
+        from tenuto.operations.admin.doctor import Doctor
+
+        return Doctor(services)
+
+    def doctor_checks(self) -> Sequence[DoctorCheck]:
+        from tenuto.diagnostics.core_checks import core_checks
+
+        return core_checks()
+
+    def commands(self) -> Sequence[CommandEntry]:
+        help = "Check the installation for problems"
+        return [CommandEntry("doctor", "Administration", help, "tenuto.cli.admin.doctor:run_doctor")]
+
+
+BUILT_IN: tuple[Extension, ...] = (
+    OneShotsExtension(),
+    BulkOperationsExtension(),
+    NamedLogsExtension(),
+    DoctorExtension(),
+)

@@ -1,0 +1,1 @@
+"""Operations on definitions: schedules, manifests, and plans of definition files."""
