@@ -28,7 +28,7 @@ from tenuto.cli import exit_codes, output
 from tenuto.cli.app_loader import load_app
 from tenuto.cli.parameters import Declaration, declared_parameters, flag, option, parameter_label, table_parameters
 from tenuto.errors import Invalid, TenutoError
-from tenuto.model.actors import Actor
+from tenuto.model.access.actors import Actor
 from tenuto.model.validation import check_text
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -13,12 +13,12 @@ from importlib import import_module
 
 import click
 
-from tenuto.built_in_extensions import BUILT_IN
 from tenuto.cli import exit_codes
 from tenuto.cli.output import discard_stdout
 from tenuto.cli.parameters import parameter_label
-from tenuto.command_entry import CommandEntry
-from tenuto.errors import Conflict
+from tenuto.errors import Conflict, Invalid
+from tenuto.extension.contract import CommandEntry
+from tenuto.operations.built_in_extensions import BUILT_IN
 from tenuto.paths import read_settings_file
 from tenuto.version import __version__
 
@@ -35,7 +35,7 @@ _COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "execution": ("work.executions:executions", "List, watch, cancel, pause and retry runs of schedules"),
         "plan": ("definitions.plans:plan_definitions", "Show what applying definition files would change"),
         "apply": ("definitions.plans:apply_definitions", "Apply definition files in one transaction"),
-        "simulate": ("definitions.simulate:simulate", "Simulate the schedules: runs, conflicts and skipped runs"),
+        "simulate": ("definitions.simulation:simulate", "Simulate the schedules: runs, conflicts and skipped runs"),
         "cron": ("definitions.cron:cron_commands", "Explain cron lines"),
     },
     "Manifests": {
@@ -61,6 +61,8 @@ _COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     },
     "Administration": {
         "key": ("admin.credentials:api_keys", "Create, list, rotate and revoke API keys"),
+        "invitation": ("admin.people:invitations", "Invite people to the dashboard, list and revoke invitations"),
+        "session": ("admin.people:sessions", "List and end browser sessions"),
         "login": ("admin.credentials:create_login_link", "Print a link that logs a browser in to the web service"),
         "audit": ("admin.audit_log:audit_log", "List, verify and export the audit log"),
         "secret": ("admin.credentials:secrets", "Store secrets for steps and jobs"),
@@ -114,7 +116,7 @@ class LazyGroup(click.Group):
         if self._has_extension_entries:
             return
         self._has_extension_entries = True
-        from tenuto.extension_registry import ExtensionRegistry  # most calls do not need it
+        from tenuto.extension.registry import ExtensionRegistry  # most calls do not need it
 
         registry = ExtensionRegistry(disabled=_disabled_extensions)
         for contribution in registry.collect("commands", lambda extension: extension.commands()):
@@ -125,9 +127,7 @@ class LazyGroup(click.Group):
         if cmd_name not in self.entries:
             self.load_extension_entries()
         if cmd_name in self.entries and cmd_name not in self.commands:
-            module, _, attribute = self.entries[cmd_name].target.partition(":")
-            found = getattr(import_module(module), attribute)
-            self.add_command(getattr(found, "click_command", found), cmd_name)
+            self.add_command(_import_command(self.entries[cmd_name]), cmd_name)
         return self.commands.get(cmd_name)
 
     def resolve_command(
@@ -151,6 +151,23 @@ class LazyGroup(click.Group):
             formatter.write_dl([(str(code), meaning) for code, meaning in exit_codes.MEANINGS.items()])
         formatter.write_paragraph()
         formatter.write_text(_EPILOG)
+
+
+def _import_command(entry: CommandEntry) -> click.Command:
+    """Import a command. An extension whose command cannot be imported is named instead of a traceback."""
+    module, _, attribute = entry.target.partition(":")
+    try:
+        found = getattr(import_module(module), attribute)
+    except (Exception, SystemExit) as error:  # code of an extension may raise anything
+        if entry in CORE_COMMANDS or exit_codes.is_debug_enabled():
+            raise
+        raise Invalid(
+            f"the command {entry.name!r} cannot be loaded from {entry.target}: {type(error).__name__}: {error}",
+            code="cli.command.failed",
+            remedy="correct or uninstall the extension; TENUTO_DEBUG=1 shows the traceback",
+        ) from error
+    command: click.Command = getattr(found, "click_command", found)
+    return command
 
 
 @click.pass_context
@@ -199,6 +216,13 @@ def run(arguments: Sequence[str]) -> int:
         return _report_usage_error(error, as_json=_is_json_requested(arguments))
     except click.Abort:
         return exit_codes.INTERRUPTED
+    except Invalid as error:
+        if exit_codes.is_debug_enabled():
+            raise
+        exit_codes.print_error(
+            error.message, error.remedy or "tenuto --help", code=error.code, as_json=_is_json_requested(arguments)
+        )
+        return exit_codes.FAILED
     except BrokenPipeError:
         discard_stdout()
         return exit_codes.FAILED
@@ -213,7 +237,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _report_usage_error(error: click.ClickException, *, as_json: bool) -> int:
-    message = error.format_message()
+    message = " ".join(error.format_message().split())  # choices are on lines of their own
     context: click.Context | None = getattr(error, "ctx", None)
     path = context.command_path if context else "tenuto"
     parameter = getattr(error, "param", None)

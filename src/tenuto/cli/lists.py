@@ -30,9 +30,9 @@ Fetch = Callable[..., Awaitable[Sequence[Any]]]
 Count = Callable[..., Awaitable[CappedCount]]
 
 
-def limit(default: int, most: int = 500) -> Declaration:
+def limit(default: int, maximum: int = 500) -> Declaration:
     """Declare the option for the size of a page."""
-    return option("N", "Maximum number of rows.", type=int, default=default, min=1, max=most)
+    return option("N", "Maximum number of rows.", type=int, default=default, min=1, max=maximum)
 
 
 PAGE = {"limit": limit(50), "below": BELOW}

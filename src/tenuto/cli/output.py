@@ -6,17 +6,16 @@ JSON output do without it.
 
 from __future__ import annotations
 
-import csv
 import json
 import os
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from io import StringIO
 from typing import Any
 
 from tenuto.errors import TenutoError
-from tenuto.presentation.columns import ResourceView, json_value
+from tenuto.presentation.columns import ResourceView, csv_line, json_value
 from tenuto.presentation.formatting import escape_control_characters, safe_text
 
 
@@ -28,14 +27,8 @@ def print_json(value: Any, indent: int | None = 2) -> None:
 
 def csv_writer(view: ResourceView, *, raw: bool = False) -> Callable[[Any], None]:
     """Print the header of a CSV document, and return a function that prints a record."""
-
-    def print_row(cells: list[str]) -> None:
-        line = StringIO()
-        csv.writer(line, lineterminator="\n").writerow(cells)
-        write(line.getvalue())
-
-    print_row(view.csv_header())
-    return lambda record: print_row(view.csv_row(record, raw=raw))
+    write(csv_line(view.csv_header()))
+    return lambda record: write(csv_line(view.csv_row(record, raw=raw)))
 
 
 def print_text(text: str) -> None:
@@ -86,7 +79,8 @@ class ProgressLine:
 
     def show(self, text: str) -> None:
         if self.is_enabled:
-            sys.stderr.write(f"\r\x1b[K{safe_text(text)[:78]}")
+            width = shutil.get_terminal_size().columns - 1  # a longer line would wrap, and its beginning remain
+            sys.stderr.write(f"\r\x1b[K{safe_text(text)[:width]}")
             sys.stderr.flush()
 
     def clear(self) -> None:

@@ -1,13 +1,14 @@
 """Tables and other structured output for people.
 
 A table has one line per record where it fits. On a narrower terminal, values move below other columns, columns are
-omitted and texts truncated, as the columns say. On a terminal that is too narrow for that, each value has its own line.
-In a pipe or a file, nothing is omitted, truncated or wrapped.
+omitted, errors wrapped and texts truncated, as the columns say. On a terminal that is too narrow for that, each value
+has its own line. In a pipe or a file, nothing is omitted, truncated or wrapped.
 """
 
 from __future__ import annotations
 
 import sys
+import textwrap
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from types import MappingProxyType
@@ -23,11 +24,12 @@ from tenuto.cli.output import reporting_write_errors, write
 from tenuto.presentation.columns import Cell, Column, ResourceView
 from tenuto.presentation.descriptions import format_in_zone
 from tenuto.presentation.formatting import format_relative, safe_text
-from tenuto.presentation.states import state_colour, state_label
+from tenuto.presentation.state_symbols import state_colour, state_label
 
 _UNLIMITED_WIDTH = 20_000
 _COLUMN_GAP = 2
 _MIN_FLEXIBLE_WIDTH = 12
+_MAX_ERROR_LINES = 3
 _COMFORTABLE_WIDTH = 40
 """Width of a flexible column below which values move below other columns."""
 
@@ -62,6 +64,10 @@ def render_table(
     if _total(needed) > width:
         return _value_lines(single_line)
     shown = _distribute_width(needed, widths, width)
+    cells = {
+        column: _wrap_errors(texts, shown[column]) if column.format == "error" and column in needed else texts
+        for column, texts in cells.items()
+    }
     lines = box.SIMPLE_HEAD if is_terminal() else None
     table = _table(lines)
     for column in needed:
@@ -73,6 +79,17 @@ def render_table(
     for row in zip(*(cells[column] for column in needed), strict=True):
         table.add_row(*row)
     return table
+
+
+def _wrap_errors(texts: Sequence[Text], width: int) -> list[Text]:
+    """Return error texts in up to three lines; a longer one ends with an ellipsis."""
+    wrapped = []
+    for text in texts:
+        lines = textwrap.wrap(text.plain, width)
+        if len(lines) > _MAX_ERROR_LINES:
+            lines = [*lines[: _MAX_ERROR_LINES - 1], f"{lines[_MAX_ERROR_LINES - 1][: width - 1]}…"]
+        wrapped.append(Text("\n".join(lines), style=text.style) if text.cell_len > width else text)
+    return wrapped
 
 
 def _value_lines(cells: dict[Column, list[Text]]) -> RenderableType:

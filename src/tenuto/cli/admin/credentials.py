@@ -10,18 +10,21 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from getpass import getpass
 from typing import Annotated, Any, Literal
+from urllib.parse import urlsplit
 
 from tenuto.app import Tenuto
 from tenuto.cli.command import Session, command, group, login_name
 from tenuto.cli.lists import limit, list_command
 from tenuto.cli.parameters import argument, choice, flag, option
+from tenuto.clock import SystemClock
 from tenuto.errors import Invalid
-from tenuto.model.actors import Role
-from tenuto.model.triggers.parsing import parse_instant
-from tenuto.operations.api_keys import INITIAL_KEY_FILE, has_key_file_of, replace_in_key_file
-from tenuto.operations.secrets import MAX_VALUE_BYTES
+from tenuto.model.access.actors import Role
+from tenuto.model.triggers.field_parser import parse_instant
+from tenuto.operations.admin.api_keys import INITIAL_KEY_FILE, has_key_file_of, replace_in_key_file
+from tenuto.operations.admin.secrets import MAX_VALUE_BYTES
 from tenuto.presentation.admin_views import API_KEYS, SECRETS
 from tenuto.presentation.formatting import count_noun, format_local_time, safe_text
+from tenuto.service.health_file import read_health
 from tenuto.settings import Settings
 
 RoleName = Literal["viewer", "operator", "editor", "admin"]
@@ -31,17 +34,18 @@ _ROLE_HELP = "Role: viewer reads; operator also runs and stops; editor also chan
 api_keys = group("key", "Create, list, rotate and revoke API keys.", "list", "add deploy --role editor")
 
 
-@command(api_keys, "add", "deploy --role editor", "ci --expires 2031-12-31T00:00:00Z > ci.key")
+@command(api_keys, "add", "deploy --role editor", "ana --person", "ci --expires 2031-12-31T00:00:00Z > ci.key")
 async def create_key(
     session: Session,
     name: Annotated[str, argument("NAME", "Name of the key.")],
     role: Annotated[RoleName, choice(_ROLE_HELP)] = "viewer",
     expires: Annotated[str | None, option("INSTANT", "Expiry time. (default: valid until revoked)")] = None,
+    person: Annotated[bool, flag("Key of a person, whom the audit log names as a user.", "--person")] = False,
 ) -> None:
     """Create an API key and print it. It is never shown again."""
     expires_at = None if expires is None else parse_instant(expires, field="--expires")
     with session.as_user() as app:
-        created, text = await app.api_keys.create(name, Role.from_key(role), expires_at=expires_at)
+        created, text = await app.api_keys.create(name, Role.from_key(role), expires_at=expires_at, is_person=person)
     until = "it is revoked" if expires_at is None else format_local_time(expires_at)
     message = f"key {name} ({role}) is valid until {until}; store it now, it is not shown again"
     session.report({**asdict(created), "key": text}, message, result=text)
@@ -97,14 +101,20 @@ async def revoke_key(
 async def create_login_link(
     session: Session,
     key: Annotated[str, option("KEY", "Name or prefix of the API key to log in with.")] = "admin",
-    host: Annotated[str | None, option("ADDRESS", "Address of the web service. (default: setting web_host)")] = None,
-    port: Annotated[int | None, option("NUMBER", "Its port. (default: setting web_port)", min=1, max=65535)] = None,
+    host: Annotated[
+        str | None,
+        option("ADDRESS", "Address of the web service. (default: of the one that runs here, else setting web_host)"),
+    ] = None,
+    port: Annotated[
+        int | None,
+        option("NUMBER", "Its port. (default: of the one that runs here, else setting web_port)", min=1, max=65535),
+    ] = None,
 ) -> None:
     """Print a link that logs a browser in to the web service.
 
     The link works once, within ten minutes.
     """
-    address = _web_address(session.app.settings, host, port)
+    address = web_address(session.app.settings, host, port)
     with session.as_user() as app:
         link = await app.api_keys.create_link(key)
     url = f"{address}/login?link={link}"
@@ -112,7 +122,10 @@ async def create_login_link(
     session.report({"url": url, "link": link}, message, result=url)
 
 
-def _web_address(settings: Settings, host: str | None, port: int | None) -> str:
+def web_address(settings: Settings, host: str | None, port: int | None) -> str:
+    """Return the address for links: as given, else of the web service that runs here, else of the settings."""
+    if host is None and port is None and (running := _find_running_web_service(settings)):
+        return running
     host, port = host or settings.web_host, port or settings.web_port
     if not port:
         problem = "the port of the web service is unknown: web_port is 0, so it chose a free port"
@@ -121,6 +134,15 @@ def _web_address(settings: Settings, host: str | None, port: int | None) -> str:
     scheme = "https" if settings.web_tls_certificate else "http"
     host = "127.0.0.1" if host in ("0.0.0.0", "::") else host
     return f"{scheme}://{f'[{host}]' if ':' in host else host}:{port}{settings.web_path}"
+
+
+def _find_running_web_service(settings: Settings) -> str | None:
+    """Return the address of a web service on this machine with this home folder; its port may be an option."""
+    found = read_health(settings.home, "web", SystemClock().now())
+    addresses = [each.address for each in found if each.healthy and each.address]
+    if not addresses or any(urlsplit(each).port == settings.web_port for each in addresses):
+        return None  # the settings are right
+    return addresses[0].replace("://0.0.0.0:", "://127.0.0.1:").replace("://[::]:", "://127.0.0.1:")
 
 
 SecretName = Annotated[str, argument("NAME", "Name of the secret.")]

@@ -15,20 +15,23 @@ from tenuto.cli.output import ProgressLine, print_json
 from tenuto.cli.parameters import flag
 from tenuto.cli.tables import print_rich, styled_state
 from tenuto.clock import monotonic_seconds
-from tenuto.model.findings import Finding
+from tenuto.model.findings import Finding, Severity
 from tenuto.presentation.admin_views import FINDINGS
 from tenuto.presentation.formatting import count_noun, format_duration, safe_text
 
 
 @command(None, "doctor", "", "--problems", "--problems -o json | jq .checks[].title", is_list=True, app_use="checks")
 async def run_doctor(
-    session: Session, problems: Annotated[bool, flag("Only problems and warnings.", "--problems")] = False
+    session: Session,
+    problems: Annotated[bool, flag("Only problems, warnings and notes.", "--problems")] = False,
 ) -> int:
     """Check the installation for problems.
 
     Checks the server, the schema, the clock and the consistency of the stored data. It changes nothing. Its duration
-    does not grow with the history: only the newest tasks are followed through their history. Exit code 1 if there is a
-    problem, 5 if there are only warnings.
+    does not grow with the history: only the newest tasks are followed through their history. It also reports
+    everything that `tenuto status` lists under "Needs attention". Exit code 1 if there is a problem (a guarantee is
+    broken), 5 if there are warnings (work may be late or at risk); notes (paused by an operator, dead letters, repairs)
+    do not change it.
     """
     started_at = monotonic_seconds()
     progress = ProgressLine(quiet=session.quiet)
@@ -40,8 +43,8 @@ async def run_doctor(
     finally:
         progress.clear()
     severities = [str(finding.severity) for finding in findings]
-    counts = {name: severities.count(name) for name in ("problem", "warning")}
-    shown = [finding for finding in findings if not problems or finding.severity in counts]
+    counts = {name: severities.count(name) for name in ("problem", "warning", "note")}
+    shown = [finding for finding in findings if not problems or finding.severity is not Severity.OK]
     if session.as_json:
         print_json({"healthy": counts["problem"] == 0, "checks": shown})
     elif session.output == "csv":

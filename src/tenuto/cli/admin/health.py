@@ -1,8 +1,8 @@
 """``tenuto health``: report the health of the services on this machine from their health files.
 
-A container runs this check every few seconds. The usual forms of the command are therefore handled here, without the
-command tree, the settings and the app, which take several times longer to load. Other forms go through the tree and
-end in the same `report_health`. This module must not import click, rich or the app.
+This module is apart from `services.py` because a container runs this check every few seconds. The usual forms of the
+command are handled here, without the command tree, the settings and the app, which take several times longer to load.
+Other forms go through the tree and end in the same `report_health`. This module must not import click, rich or the app.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from tenuto.cli import exit_codes
 from tenuto.cli.output import print_json, print_text
 from tenuto.clock import SystemClock
 from tenuto.errors import Invalid
-from tenuto.model.worker_states import STALE_AFTER
+from tenuto.model.work.worker_states import STALE_AFTER
 from tenuto.presentation.formatting import format_duration
-from tenuto.presentation.states import state_label
+from tenuto.presentation.state_symbols import state_label
 from tenuto.service import health_file
 
 _OPTIONS = {"--name": "name", "--home": "home", "--output": "output", "-o": "output"}
@@ -82,7 +82,8 @@ def report_health(home: Path, service: str, name: str | None, *, as_json: bool) 
         names = ", ".join(each.name for each in failed)
         has_ended = all(each.has_ended for each in failed)
         exit_codes.print_error(
-            f"{service} {names} has ended without an orderly shutdown, and no other {service} runs here"
+            f"{service} {names} has ended without an orderly shutdown"
+            + ("" if name else f", and no other {service} runs here")
             if has_ended
             else f"{service} {names} has not updated its health file in time",
             f"start it; see tenuto {service} --help"

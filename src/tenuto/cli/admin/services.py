@@ -1,4 +1,8 @@
-"""``tenuto up``, ``worker``, ``scheduler``, ``web``, ``health``, ``migrate``: run services and prepare the database."""
+"""``tenuto up``, ``worker``, ``scheduler``, ``web``, ``health``, ``migrate``: run services and prepare the database.
+
+The command ``health`` is declared here and implemented in `health.py`, which answers the usual calls without this
+module: importing the services would take several times as long as the check.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 import click
 
+from tenuto import logs
 from tenuto.app import Tenuto
 from tenuto.cli.admin.health import report_health
 from tenuto.cli.command import Session, command, group, login_name
@@ -17,8 +22,12 @@ from tenuto.cli.lists import list_command, print_page
 from tenuto.cli.output import print_json
 from tenuto.cli.parameters import Declaration, argument, flag, option
 from tenuto.clock import SystemClock
+from tenuto.demo.application import QUEUES as DEMO_QUEUES
+from tenuto.demo.browser import open_browser
+from tenuto.demo.start import prepare_demo
+from tenuto.errors import Invalid
 from tenuto.extras import install_command, is_installed
-from tenuto.operations.api_keys import INITIAL_KEY_FILE
+from tenuto.operations.admin.api_keys import INITIAL_KEY_FILE
 from tenuto.presentation.admin_views import MIGRATIONS
 from tenuto.presentation.formatting import safe_text
 from tenuto.presentation.work_views import WORKERS
@@ -41,6 +50,8 @@ Prune = Annotated[
 Host = Annotated[str | None, option("ADDRESS", "Listen address of the web service.")]
 Port = Annotated[int | None, option("NUMBER", "Port of the web service; 0 chooses a free one.", min=0, max=65535)]
 
+Reload = Annotated[bool, flag("Read changed templates and static files again, for development.", "--reload")]
+
 workers = group("worker", "Run a worker process.")
 
 
@@ -56,18 +67,32 @@ async def run_all_services(
     port: Port = None,
     no_web: Annotated[bool, flag("No web service.", "--no-web")] = False,
     prune: Prune = False,
+    reload: Reload = False,
+    demo: Annotated[bool, flag("Example schedules with a week of history, in a separate folder.", "--demo")] = False,
+    no_browser: Annotated[bool, flag("With --demo: print the link, do not open it.", "--no-browser")] = False,
     **options: Any,
 ) -> None:
     """Run scheduler, worker and web service in one process.
 
     Without --database they use an embedded database in the home folder. The first start creates an API key for the web
     service and prints where it is stored. Ctrl-C lets running tasks finish within the grace time; a second Ctrl-C hands
-    them back to the queue.
+    them back to the queue. With --demo they run example schedules, and the dashboard opens in the browser if there is
+    one.
     """
+    if demo:
+        _select_demo(session)
     app = session.app
-    _warn_without_jobs(session)
+    if demo:
+        options = {**options, "queues": options.get("queues") or ",".join(DEMO_QUEUES)}
+        app.settings = app.settings.model_copy(update={"database": session.database})
+        if "log_level" not in app.settings.model_fields_set:  # the failures of the examples are not news
+            logs.configure(app.settings.log_format, "error")
+    else:
+        _warn_without_jobs(session)
     if app.settings.database is None:
         session.print_message(f"starting the embedded database in {app.settings.home} …")
+    if demo:
+        await prepare_demo(app, session.print_message)
 
     has_web = not no_web and is_installed("web")
     if not (no_web or has_web):
@@ -85,32 +110,55 @@ async def run_all_services(
         )
 
     def web_service() -> AbstractAsyncContextManager[object]:
-        return _serve_web(session, host, port) if has_web else nullcontext()
+        if not has_web:
+            return nullcontext()
+        return _serve_web(session, host, port, reload=reload, demo=demo, browser=demo and not no_browser)
 
     await app.run(on_ready=print_summary, alongside=web_service, prune=prune, **options)
 
 
 @asynccontextmanager
-async def _serve_web(session: Session, host: str | None, port: int | None) -> AsyncIterator[None]:
+async def _serve_web(
+    session: Session, host: str | None, port: int | None, *, reload: bool, demo: bool, browser: bool
+) -> AsyncIterator[None]:
     from tenuto.web.server import web_server_with_health  # FastAPI is loaded only by processes that serve it
 
-    async with web_server_with_health(session.app, host, port) as address:
+    async with web_server_with_health(session.app, host, port, reload=reload) as address:
         # Created after the server listens: a start that fails must not create a key that is never reported.
         initial_key = await session.app.api_keys.create_initial_key(session.app.settings.home)
         _print_web_summary(session, address, None if initial_key is None else initial_key[0])
-        await _print_login_link(session, address)
+        link = await _print_login_link(session, address, always=demo)
+        if browser and link is not None:
+            open_browser(link)
         yield
 
 
-async def _print_login_link(session: Session, address: str) -> None:
-    """On a terminal, print a link that logs in to the dashboard once; elsewhere it would stay in a log."""
-    if not sys.stderr.isatty():
-        return
+def _select_demo(session: Session) -> None:
+    """Let the session use the demo's own app and, unless they are named, its own folder and embedded database."""
+    if session.app_name is not None and not session.is_app_from_environment:
+        raise Invalid(
+            "--app cannot be combined with --demo, which runs its own app",
+            code="cli.demo.app_given",
+            field="--app",
+            remedy="leave out --app or --demo",
+        )
+    session.app_name = None
+    if session.home_folder is None:
+        session.home_folder = str(session.home / "demo")
+
+
+async def _print_login_link(session: Session, address: str, *, always: bool = False) -> str | None:
+    """On a terminal, print and return a link that logs in to the dashboard once; elsewhere it would stay in a log."""
+    if not (always or sys.stderr.isatty()):
+        return None
     path = session.app.settings.home / INITIAL_KEY_FILE
     caller = await session.app.api_keys.authenticate(path.read_text("ascii").strip()) if path.exists() else None
-    if caller is not None:
-        link = await session.app.acting_as(caller.actor, source="start").api_keys.create_link(caller)
-        session.print_message(f"dashboard  {address}/login?link={link} (once, within ten minutes)")
+    if caller is None:
+        return None
+    token = await session.app.acting_as(caller.actor, source="start").api_keys.create_link(caller)
+    link = f"{address}/login?link={token}"
+    session.print_message(f"dashboard  {link} (once, within ten minutes)")
+    return link
 
 
 def _print_web_summary(session: Session, address: str, key_file: Path | None) -> None:
@@ -203,7 +251,11 @@ async def run_scheduler(session: Session, name: Annotated[str | None, NAME] = No
 
 @command(None, "web", "--app tasks:app", "--host 0.0.0.0 --port 8443", service=True)
 async def run_web(
-    session: Session, host: Host = None, port: Port = None, name: Annotated[str | None, NAME] = None
+    session: Session,
+    host: Host = None,
+    port: Port = None,
+    name: Annotated[str | None, NAME] = None,
+    reload: Reload = False,
 ) -> None:
     """Run the web service.
 
@@ -215,7 +267,7 @@ async def run_web(
     def print_summary(address: str, key_file: Path | None) -> None:
         _print_web_summary(session, address, key_file)
 
-    await run_web_service(session.app, host=host, port=port, name=name, ready=print_summary)
+    await run_web_service(session.app, host=host, port=port, name=name, reload=reload, ready=print_summary)
 
 
 def _database_text(app: Tenuto) -> str:
@@ -243,11 +295,11 @@ def check_health(
 )
 async def migrate_database(
     session: Session,
-    status: Annotated[bool, flag("Version of each component and missing migrations; no change.", "--status")] = False,
-    dry_run: Annotated[
-        bool, flag("SQL from the present version of the database to this one on stdout; no change.", "--dry-run")
+    status: Annotated[
+        bool, flag("Print the version and the missing migrations of each component; change nothing.", "--status")
     ] = False,
-    print_only: Annotated[bool, flag("SQL for an empty database on stdout; no change.", "--print")] = False,
+    dry_run: Annotated[bool, flag("Print the SQL of the missing migrations; change nothing.", "--dry-run")] = False,
+    print_only: Annotated[bool, flag("Print the SQL for an empty database; change nothing.", "--print")] = False,
 ) -> None:
     """Migrate the database schema to this version.
 

@@ -18,8 +18,9 @@ from tenuto.presentation.overview_views import NEXT_RUNS, QUEUE_LOAD, describe_a
 async def show_status(session: Session) -> None:
     """Show what is running and waiting, and what needs attention.
 
-    Attention need: dead letters, failed executions without a later success, paused objects, processes without a
-    heartbeat, late schedules, queues without a worker and repairs of the last hour.
+    These need attention: dead letters, failed executions without a later success, paused objects, what stops enabled
+    schedules and manifests, dead processes, queues and jobs without a worker, and repairs of the last day. `tenuto
+    doctor --problems` shows the same, and checks the stored data besides.
     """
     overview = await session.app.reports.overview()
     if session.as_json:
@@ -29,13 +30,11 @@ async def show_status(session: Session) -> None:
 
 
 def _attention(overview: Overview) -> list[RenderableType]:
-    found = describe_attention(overview)
-    if not found:
+    if not overview.attention:
         return [styled_state("ok", "nothing needs attention")]
-    lines: list[RenderableType] = [Text(f"Needs attention ({len(found)})", style="bold")]
-    for each in found:
-        line = Text.assemble("  ", styled_state(each.state, ""), safe_text(each.text))
-        lines.append(line)
+    lines: list[RenderableType] = [Text(f"Needs attention ({len(overview.attention)})", style="bold")]
+    for each, text in zip(overview.attention, describe_attention(overview), strict=True):
+        lines.append(Text.assemble("  ", styled_state(each.severity, ""), safe_text(text)))
         if each.command is not None:
             lines.append(Text(f"      {safe_text(each.command)}", style="dim"))
     return lines

@@ -21,15 +21,14 @@ from tenuto.cli.lists import build_filters, limit, print_page
 from tenuto.cli.output import print_json
 from tenuto.cli.parameters import Declaration, flag, option
 from tenuto.cli.tables import print_rich, styled_state, titled_diff
-from tenuto.definitions.versioned_definitions import StoredDefinition
 from tenuto.errors import NotFound
-from tenuto.model.schedules import changed_fields
+from tenuto.model.definitions.schedules import changed_fields
 from tenuto.presentation import descriptions
 from tenuto.presentation.columns import ResourceView
 from tenuto.presentation.formatting import format_relative, format_with_age, safe_text
-from tenuto.store.definition_rows import Version
+from tenuto.store.definitions.definition_rows import StoredDefinition, Version
 
-S = TypeVar("S", bound=StoredDefinition)
+S = TypeVar("S", bound=StoredDefinition[Any])
 REASON = option("TEXT", "Reason, stored in the change history.")
 _EXAMPLES_WITH_REASON = ("{}", "{} --reason 'moved to the new server'")
 _COMMON_TEXTS = {
@@ -60,7 +59,6 @@ class DefinitionResource(Generic[S]):
     example: str
     """Key in the examples of the help."""
     operations: Callable[[Tenuto], Any]
-    describe_trigger: Callable[[Any], str]
     print_next_runs: Callable[[Session, S], Awaitable[None]]
     create: Callable[..., Awaitable[S]]
     """Session, key, options, keyword arguments of the operation → the new definition."""
@@ -131,7 +129,7 @@ class DefinitionResource(Generic[S]):
             "id": found.id,
             **found.fields,
             "enabled": found.enabled,
-            "when": self.describe_trigger(found.definition),
+            "when": found.definition.describe_trigger(),
             **{name: getattr(found, name) for name in self.recorded_fields},
         }
 
@@ -176,7 +174,7 @@ class DefinitionResource(Generic[S]):
 
     async def _create(self, session: Session, key: str, *, disabled: bool, reason: str | None, **options: Any) -> None:
         created = await self.create(session, key, options, enabled=not disabled, reason=reason)
-        when = self.describe_trigger(created.definition)
+        when = created.definition.describe_trigger()
         session.report(self.document(created), f"{self.noun} {created.key} created by {login_name()}: {when}")
         if not session.as_json:
             await self.print_next_runs(session, created)
@@ -263,7 +261,7 @@ def _change_lines(version: Version, now: datetime) -> list[RenderableType]:
     return lines
 
 
-def definition_heading(found: StoredDefinition, detail: str = "") -> list[RenderableType]:
+def definition_heading(found: StoredDefinition[Any], detail: str = "") -> list[RenderableType]:
     """Return the first lines: state, key and version, and the description if there is one."""
     key, about = (safe_text(found.key), "bold"), (f"  version {found.version}", "dim")
     description = found.fields.get("description")
@@ -271,7 +269,7 @@ def definition_heading(found: StoredDefinition, detail: str = "") -> list[Render
     return [heading, *([safe_text(description)] if description else []), ""]
 
 
-def origin_facts(found: StoredDefinition, change: Version, now: datetime) -> list[tuple[str, str]]:
+def origin_facts(found: StoredDefinition[Any], change: Version, now: datetime) -> list[tuple[str, str]]:
     """Return where the definition comes from, whether an operator changed it since, and its last change."""
     origin = {"code": "code", "file": "a file", "hand": "operators"}.get(found.origin, found.origin)
     is_edited = found.declared is not None and found.declared != found.fields

@@ -23,9 +23,9 @@ from tenuto.cli.option_parsing import (
 from tenuto.cli.parameters import Declaration, choice, flag, option
 from tenuto.errors import Invalid
 from tenuto.jobs.registry import Job
-from tenuto.model.manifests import Manifest
-from tenuto.model.policies import RetryPolicy, TaskPolicy
-from tenuto.model.schedules import (
+from tenuto.model.definitions.manifests import Manifest
+from tenuto.model.definitions.policies import RetryPolicy, TaskPolicy
+from tenuto.model.definitions.schedules import (
     Misfire,
     MisfirePolicy,
     OverlapPolicy,
@@ -34,10 +34,10 @@ from tenuto.model.schedules import (
     misfire_from_fields,
     override_arguments,
 )
-from tenuto.model.tasks import parse_duration_seconds
 from tenuto.model.triggers import ManualTrigger, Trigger, trigger_from_fields
-from tenuto.model.triggers.parsing import parse_whole_seconds
-from tenuto.operations.manifests import build_manifest
+from tenuto.model.triggers.field_parser import parse_whole_seconds
+from tenuto.model.work.tasks import parse_duration_seconds
+from tenuto.operations.definitions.manifests import build_manifest
 
 Options = Mapping[str, Any]
 
@@ -55,7 +55,9 @@ SCHEDULE_OPTIONS: dict[str, Declaration] = {
     "zone": option("ZONE", "Time zone of the trigger, e.g. Europe/London. (default: UTC)"),
     "start": option("DATE", "First date, e.g. 2031-12-25."),
     "end": option("DATE", "Last date."),
-    "excluded": option("DATES", "Dates without runs, separated by commas; repeatable.", "--exclude", type=list[str]),
+    "excluded": option(
+        "DATES", "Dates without runs, separated by commas; may be repeated.", "--exclude", type=list[str]
+    ),
     "jitter": option("DURATION", "Maximum random delay of a run, to spread the load."),
     "steps": option(
         "STEP",
@@ -96,7 +98,7 @@ MANIFEST_OPTIONS: dict[str, Declaration] = {
     "after": option("MANIFEST", "Dependency: run after each success of this manifest."),
     "on_demand": flag("Run only for submitted input, e.g. with `tenuto batch submit`."),
     "properties": option("JSON|@FILE|-", "Default arguments of every run, as a JSON object."),
-    "settings": option("ARGUMENT=VALUE", "Default argument: JSON or text; repeatable.", "--set", type=list[str]),
+    "settings": option("ARGUMENT=VALUE", "Default argument: JSON or text; may be repeated.", "--set", type=list[str]),
     "title": option("TEXT", "Display name. (default: the external id)", "--name"),
     "description": option("TEXT", "Description."),
     "max_attempts": option(
@@ -110,7 +112,7 @@ MANIFEST_OPTIONS: dict[str, Declaration] = {
     "max_active": option("N", "Maximum number of active runs, over all workers."),
     "on_dead_letter": option(
         "block|continue",
-        "Whether it runs on its own while a dead letter of it is open. (default: block)",
+        "Whether open dead letters stop runs of its trigger. (default: block)",
         type=Literal["block", "continue"],
     ),
 }
@@ -251,7 +253,9 @@ def _build_misfire(present: Misfire | None, options: Options) -> Misfire:
             name = f"--{field.replace('_', '-')}"
             raise missing_option(name, f"--misfire {required}, not {policy}", f"add --misfire {required}")
     if options["grace"] is not None:
-        fields["grace_seconds"] = parse_whole_seconds(options["grace"], field="--grace", least=0, most=366 * 86_400)
+        fields["grace_seconds"] = parse_whole_seconds(
+            options["grace"], field="--grace", minimum=0, maximum=366 * 86_400
+        )
     if options["max_runs"] is not None:
         fields["max_runs"] = options["max_runs"]
     with translate_schedule_errors():
@@ -343,7 +347,7 @@ def parse_arguments(texts: list[str] | None) -> dict[str, Any]:
 def _build_retry_policy(present: RetryPolicy, options: Options) -> RetryPolicy | None:
     new = {} if options["max_attempts"] is None else {"max_attempts": options["max_attempts"]}
     if options["retry_wait"] is not None:
-        wait = parse_whole_seconds(options["retry_wait"], field="--retry-wait", least=1, most=30 * 86_400)
+        wait = parse_whole_seconds(options["retry_wait"], field="--retry-wait", minimum=1, maximum=30 * 86_400)
         new["base_seconds"] = float(wait)
         new["cap_seconds"] = max(present.cap_seconds, float(wait))
     return replace(present, **new) if new else None

@@ -27,21 +27,20 @@ from tenuto.cli.tables import name_value_table, print_rich, render_table, sectio
 from tenuto.cli.work.jobs import suggest_job_list, wait_for_task
 from tenuto.cli.work.task_report import reason_lines
 from tenuto.errors import NotFound
-from tenuto.model.manifests import OnDeadLetter
+from tenuto.model.definitions.manifests import OnDeadLetter
 from tenuto.presentation import definition_views, descriptions
 from tenuto.presentation.definition_views import (
     ALL_MANIFESTS,
     GROUPS,
     OPEN_RUNS,
     POLLS,
-    describe_manifest_trigger,
     describe_obstacles,
 )
 from tenuto.presentation.descriptions import format_in_zone
 from tenuto.presentation.formatting import compact_json, format_relative, safe_text
 from tenuto.presentation.work_views import ATTEMPTS, BATCHES
-from tenuto.store.definition_rows import Version
-from tenuto.store.manifests import ManifestDetails, ManifestGroupRecord, StoredManifest
+from tenuto.store.definitions.definition_rows import Version
+from tenuto.store.definitions.manifests import ManifestDetails, ManifestGroupRecord, StoredManifest
 
 _GROUP_EXAMPLES = ("list", "add nightly-report --job report --cron '0 6 * * mon-fri' --app tasks:app")
 manifests = group("manifest", "Create, inspect, change and run manifests (job definitions).", *_GROUP_EXAMPLES)
@@ -91,7 +90,6 @@ MANIFESTS = DefinitionResource[StoredManifest](
     key_field="external_id",
     example="nightly-report",
     operations=lambda app: app.manifests,
-    describe_trigger=describe_manifest_trigger,
     print_next_runs=_print_next_run,
     create=_create,
     change=_change,
@@ -183,7 +181,7 @@ def _summary(found: ManifestDetails, change: Version, now: datetime) -> list[tup
     return [
         ("job", manifest.job),
         ("properties", compact_json(dict(manifest.properties)) if manifest.properties else None),
-        ("when", describe_manifest_trigger(manifest)),
+        ("when", manifest.describe_trigger()),
         ("next run", _describe_next_run(stored, dead_letters, now)),
         ("stopped", describe_obstacles(found.obstacles)),
         ("last success", _format_instant(stored.last_successful_run_at, now) or "never"),
@@ -255,7 +253,7 @@ async def run_manifest(
     session: Session,
     external_id: Annotated[str, EXTERNAL_ID],
     settings: Annotated[list[str] | None, option("ARGUMENT=VALUE", "Argument for this run only.", "--set")] = None,
-    wait: Annotated[bool, flag("Wait for the end; exit 1 unless the task completed.", "--wait")] = False,
+    wait: Annotated[bool, flag("Wait for the end; exit code 1 unless the task completed.", "--wait")] = False,
     timeout: Annotated[float | None, option("SECONDS", "With --wait: maximum time to wait.", min=0)] = None,
 ) -> int:
     """Run a manifest once now, and print the id of the task; with --wait, the result.

@@ -20,14 +20,14 @@ from tenuto.cli.tables import print_rich, titled_diff
 from tenuto.definitions.definition_plan import ManifestChange, PlannedChange, ScheduleChange
 from tenuto.definitions.document_files import read_documents
 from tenuto.definitions.versioned_definitions import CHANGING_EFFECTS
-from tenuto.model.manifests import Manifest
+from tenuto.model.definitions.manifests import Manifest
 from tenuto.model.triggers import Trigger
-from tenuto.operations.plans import ApplyPlan, read_declarations
+from tenuto.operations.definitions.plans import ApplyPlan, read_declarations
 from tenuto.presentation import descriptions
-from tenuto.presentation.definition_views import ALL_MANIFESTS, PLAN_CHANGES, describe_manifest_trigger
+from tenuto.presentation.definition_views import ALL_MANIFESTS, PLAN_CHANGES
 from tenuto.presentation.descriptions import format_in_zone
 from tenuto.presentation.formatting import safe_text
-from tenuto.presentation.states import state_colour, state_symbol
+from tenuto.presentation.state_symbols import state_colour, state_symbol
 
 FilesArgument = Annotated[list[str], argument("FILE…", "YAML or TOML files, or folders that contain them.")]
 PruneOption = Annotated[bool, flag("Delete definitions that came from files and are not in these files.", "--prune")]
@@ -202,7 +202,7 @@ def _manifest_lines(change: ManifestChange) -> list[RenderableType]:
     if change.current is not None:
         lines = _difference_lines(change.current.fields, fields)
     else:
-        lines = [Text(f"    {safe_text(describe_manifest_trigger(change.definition))}")]
+        lines = [Text(f"    {safe_text(change.definition.describe_trigger())}")]
         lines += _difference_lines(None, fields, omitted=_FIELDS_SHOWN_ABOVE)
     runs = _run_lines(change) if change.runs_before or change.runs_after else []
     return [*_title_lines(change, "manifest "), *lines, *runs]
@@ -214,14 +214,11 @@ def _field_lines(change: Any, kind: str) -> list[RenderableType]:
     lines: list[RenderableType] = [_change_title(name, change.effect, kind)]
     for field, (before, after) in change.differences.items():
         title = "maximum active" if field == "max_active" else field
-        lines += titled_diff(title, [f"- {_format_value(before)}", f"+ {_format_value(after)}"], indent=4)
+        if field == "max_active":
+            before, after = ("no limit" if each is None else each for each in (before, after))
+        if change.effect != "created" or after is not None:
+            lines += titled_diff(title, descriptions.describe_field_change(change.effect, before, after), indent=4)
     return lines
-
-
-def _format_value(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "no limit" if value is None else str(value)
 
 
 def _title_lines(change: PlannedChange[Any, Any, Any], kind: str = "") -> list[RenderableType]:

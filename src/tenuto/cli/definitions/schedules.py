@@ -22,7 +22,7 @@ from tenuto.cli.definitions.definition_options import (
     translate_schedule_errors,
 )
 from tenuto.cli.definitions.step_syntax import parse_overrides
-from tenuto.cli.lists import build_filters, limit, print_page
+from tenuto.cli.lists import build_filters, limit, print_page, take_filter
 from tenuto.cli.option_parsing import missing_option, require_wait, translate_error_fields
 from tenuto.cli.output import print_json
 from tenuto.cli.parameters import argument, choice, flag, option
@@ -40,19 +40,22 @@ from tenuto.clock import monotonic_seconds
 from tenuto.diagnostics.reasons import ReasonCode
 from tenuto.errors import Conflict
 from tenuto.ids import new_id
-from tenuto.model.occurrences import Decision
-from tenuto.model.triggers.parsing import parse_instant
+from tenuto.model.filter_keys import LEDGER_KEYS
+from tenuto.model.triggers.field_parser import parse_instant
+from tenuto.model.work.occurrences import Decision
 from tenuto.presentation import definition_views, descriptions
 from tenuto.presentation.descriptions import format_in_zone
 from tenuto.presentation.formatting import format_local_time, format_relative
 from tenuto.presentation.work_views import EXECUTIONS
-from tenuto.store.schedules import Schedule
+from tenuto.store.definitions.schedules import Schedule
 
 _GROUP_EXAMPLES = ("list", "add nightly --cron '0 2 * * *' --step import_hr --step sync --app tasks:app")
 schedules = group("schedule", "Create, inspect, change and run schedules.", *_GROUP_EXAMPLES)
 
 NAME = argument("NAME", "Name of the schedule.")
-_OVERRIDES = option("STEP.ARGUMENT=VALUE", "Argument of a step: JSON or text; repeatable.", "--set", type=list[str])
+_OVERRIDES = option(
+    "STEP.ARGUMENT=VALUE", "Argument of a step: JSON or text; may be repeated.", "--set", type=list[str]
+)
 _ANNOUNCED_RUN_COUNT = 3
 _NEXT_RUN_COUNT = 5
 _LAST_RUN_COUNT = 5
@@ -101,7 +104,6 @@ SCHEDULES = DefinitionResource[Schedule](
     key_field="name",
     example="nightly",
     operations=lambda app: app.schedules,
-    describe_trigger=lambda definition: definition.trigger.describe(),
     print_next_runs=_print_next_runs,
     create=_create,
     change=_change,
@@ -225,13 +227,17 @@ async def show_next_runs(
         session.print_message("it has manual runs only" if is_manual else "it has no further run")
 
 
+_LEDGER_KEY_NAMES = ", ".join(key.name for key in LEDGER_KEYS.keys)
+
+
 @command(
     schedules,
     "ledger",
     "nightly --decision skipped",
-    "--limit 200 -o json",
+    "--where 'decision:skipped,missed due:>7d' -o json",
     is_list=True,
     options={
+        "where": option("FILTER", f"Filter such as 'decision:skipped due:>7d'. Keys: {_LEDGER_KEY_NAMES}."),
         "decision": choice("Filter by decision.", Decision),
         "before": option("INSTANT", "Filter by due time before this instant, e.g. 2031-05-17T12:00:00Z."),
         "below": option("ID", "Pagination cursor: the id of the last row shown; use with --before."),
@@ -244,6 +250,7 @@ async def show_ledger(
     **options: Any,
 ) -> None:
     """Show the occurrence ledger, newest first: for each due instant the decision, its reason, time and author."""
+    where = await take_filter(session, LEDGER_KEYS, options)
     filters = build_filters(options)
     if "below" in filters and "before" not in filters:
         remedy = "add --before with the due time of that row; the hint below a full page has both"
@@ -251,7 +258,7 @@ async def show_ledger(
     if "before" in filters:
         filters["before"] = parse_instant(filters["before"], field="--before")
     async with SCHEDULES.suggesting_names(session.app, name or ""):
-        found = await session.app.schedules.ledger(name, **filters)
+        found = await session.app.schedules.ledger(name, where=where, **filters)
     await print_page(session, definition_views.LEDGER, found, filters)
     if name is not None and "before" not in filters and (await SCHEDULES.get(session.app, name)).enabled:
         for reason in (await session.app.schedules.why(name)).reasons:
@@ -264,7 +271,7 @@ async def run_schedule(
     session: Session,
     name: Annotated[str, NAME],
     arguments: Annotated[list[str] | None, _OVERRIDES] = None,
-    wait: Annotated[bool, flag("Wait for the end; exit 1 unless the execution completed.", "--wait")] = False,
+    wait: Annotated[bool, flag("Wait for the end; exit code 1 unless the execution completed.", "--wait")] = False,
     timeout: Annotated[float | None, option("SECONDS", "With --wait: maximum time to wait.", min=0)] = None,
 ) -> int:
     """Run a schedule now, and print the id of the execution.

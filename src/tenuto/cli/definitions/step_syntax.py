@@ -12,7 +12,7 @@ from typing import Any
 from tenuto.cli.option_parsing import invalid_value, parse_json_or_text, translate_error_fields
 from tenuto.errors import Invalid
 from tenuto.model import validation
-from tenuto.model.steps import Step
+from tenuto.model.definitions.steps import Step
 
 OPTION = "--step"
 REMEDY = 'write it as job:{"argument": 1} name=other continue_on_failure timeout=5m; separate parallel steps by a comma'

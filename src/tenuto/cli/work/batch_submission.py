@@ -13,9 +13,9 @@ from tenuto.cli.command import Session
 from tenuto.cli.output import ProgressLine
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import Invalid
-from tenuto.operations.batch_files import SOURCE_FIELD, STDIN, RowReader
-from tenuto.operations.batch_inputs import CHUNK_SIZE
-from tenuto.operations.batches import Batch
+from tenuto.operations.work.batch_files import SOURCE_FIELD, STDIN, RowReader
+from tenuto.operations.work.batch_inputs import CHUNK_SIZE
+from tenuto.operations.work.batches import Batch
 
 _COUNTER_REFRESH_SECONDS = 0.2
 

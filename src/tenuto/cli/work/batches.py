@@ -27,10 +27,10 @@ from tenuto.clock import SystemClock
 from tenuto.errors import NotFound
 from tenuto.ids import new_id
 from tenuto.model.filter_keys import BATCH_KEYS
-from tenuto.operations.batch_files import RowFormat, RowReader
-from tenuto.operations.batches import BatchDetails
+from tenuto.operations.work.batch_files import RowFormat, RowReader
+from tenuto.operations.work.batches import BatchDetails
 from tenuto.presentation.formatting import format_duration, format_with_age, one_line, safe_text
-from tenuto.presentation.states import state_colour, state_label
+from tenuto.presentation.state_symbols import state_colour, state_label
 from tenuto.presentation.work_views import BATCH_ITEMS, BATCHES, batch_key
 
 ID = argument("ID", "Id of the batch, the beginning of its id, or its key.")

@@ -18,19 +18,19 @@ from tenuto.cli.output import print_json
 from tenuto.cli.parameters import Declaration, argument, choice, flag, option
 from tenuto.cli.tables import name_value_table, print_rich, record_heading
 from tenuto.cli.work.live_view import watch
-from tenuto.model.bulk_operations import BulkKind, BulkState, ItemOutcome
+from tenuto.model.work.bulk_operations import BulkKind, BulkState, ItemOutcome
 from tenuto.presentation.formatting import format_with_age
 from tenuto.presentation.work_views import BULK_ITEMS, BULK_OPERATIONS
-from tenuto.store.bulk_operations import BulkOperationRecord
+from tenuto.store.work.bulk_operations import BulkOperationRecord
 
-Id = Annotated[str, argument("ID", "Id of the bulk operation, or its beginning.")]
+Id = Annotated[str, argument("ID", "Id of the bulk operation, or its first characters.")]
 Timeout = Annotated[float | None, option("SECONDS", "Maximum time to wait; requires --wait.", min=0)]
 _POLL_SECONDS = 0.3
 
 BULK_OPTIONS: dict[str, Declaration] = {
     "where": option("FILTER", "All objects that meet this filter, as a bulk operation; see `tenuto operation`."),
     "reason": option("TEXT", "Reason, stored with the change."),
-    "yes": flag("With --where: no confirmation.", "--yes"),
+    "yes": flag("With --where: act without confirmation.", "--yes"),
     "wait": flag("With --where: wait until all objects are processed.", "--wait"),
     "timeout": option("SECONDS", "Maximum time to wait; requires --wait.", type=float, min=0),
 }
@@ -52,10 +52,10 @@ operations = group(
 )
 async def start_operation(
     session: Session,
-    kind: Annotated[BulkKind, argument("KIND", f"What to do: {', '.join(BulkKind)}.")],
+    kind: Annotated[BulkKind, argument("KIND", f"Kind of operation: {', '.join(BulkKind)}.")],
     where: Annotated[str, option("FILTER", "Filter of the objects; see the reference of filters.")],
     reason: Annotated[str | None, option("TEXT", "Reason, stored with the operation.")] = None,
-    yes: Annotated[bool, flag("No confirmation.", "--yes")] = False,
+    yes: Annotated[bool, flag("Act without confirmation.", "--yes")] = False,
     wait: Annotated[bool, flag("Wait until all objects are processed; exit code 1 if some failed.", "--wait")] = False,
     timeout: Timeout = None,
 ) -> int:

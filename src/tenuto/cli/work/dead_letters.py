@@ -56,17 +56,17 @@ from tenuto.presentation.work_views import (
     run_duration,
     wait_text,
 )
-from tenuto.store.activities import ActivityDetails
-from tenuto.store.dead_letters import DeadLetterDetails
+from tenuto.store.work.activities import ActivityDetails
+from tenuto.store.work.dead_letters import DeadLetterDetails
 
-Id = Annotated[str, argument("ID", "Id of the dead letter, or its beginning.")]
+Id = Annotated[str, argument("ID", "Id of the dead letter, or its first characters.")]
 State = Literal["awaiting_intervention", "retried", "acknowledged", "all"]
 RESOLVE_OPTIONS: dict[str, Declaration] = {
     "ids": argument("[ID…]", "Ids of dead letters, or their beginnings.", default=None, type=list[str]),
     "note": option("TEXT", "Note, stored with the dead letter."),
     "all": flag("All open dead letters, or those --where selects; shown for confirmation first.", "--all"),
     "where": option("FILTER", "With --all: filter such as 'manifest:mail error:~timeout created:<1d'."),
-    "yes": flag("With --all: no confirmation.", "--yes"),
+    "yes": flag("With --all: act without confirmation.", "--yes"),
 }
 _MIN_ATTEMPT_WIDTH = 20
 _LABEL_WIDTH = 10

@@ -17,7 +17,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from tenuto.operations.executions import ExecutionDetails, StepDetails
+from tenuto.operations.work.executions import ExecutionDetails, StepDetails
 from tenuto.presentation.execution_states import execution_state, group_state, step_state
 from tenuto.presentation.formatting import format_duration, format_relative, one_line, safe_text
 

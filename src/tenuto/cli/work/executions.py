@@ -24,17 +24,17 @@ from tenuto.cli.work.execution_view import ExecutionProgress
 from tenuto.cli.work.live_view import watch
 from tenuto.cli.work.state_changes import add_state_change
 from tenuto.clock import monotonic_seconds
-from tenuto.model.bulk_operations import BulkKind
-from tenuto.model.executions import ExecutionState
 from tenuto.model.filter_keys import EXECUTION_KEYS
-from tenuto.operations.executions import ExecutionDetails
+from tenuto.model.work.bulk_operations import BulkKind
+from tenuto.model.work.executions import ExecutionState
+from tenuto.operations.work.executions import ExecutionDetails
 from tenuto.presentation.execution_states import step_state
 from tenuto.presentation.formatting import format_duration, format_local_time, format_with_age, safe_text
 from tenuto.presentation.work_views import EXECUTIONS, STEPS, execution_display_state, execution_outcome, step_error
 
-ID = argument("ID", "Id of the execution, or its beginning.")
+ID = argument("ID", "Id of the execution, or its first characters.")
 Id = Annotated[str, ID]
-OptionalId = Annotated[str | None, argument("[ID]", "Id of the execution, or its beginning.", default=None)]
+OptionalId = Annotated[str | None, argument("[ID]", "Id of the execution, or its first characters.", default=None)]
 Timeout = Annotated[float | None, option("SECONDS", "Maximum time to wait.", min=0)]
 _ORIGINS = {
     "trigger": "when due",
@@ -177,6 +177,7 @@ async def watch_execution(
     if ended.state != "completed":
         text += f" at group {ended.current_group + 1} of {ended.group_count}"
     text += f" after {format_duration(ended.duration_seconds)}"
+    outcome = outcome and outcome.removeprefix(f"{ended.state} ")  # "cancelled by ana" follows "cancelled"
     session.print_message(f"{text}: {outcome}" if outcome else text)
     if ended.state == "completed":
         return exit_codes.OK

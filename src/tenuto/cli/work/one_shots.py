@@ -15,14 +15,14 @@ from tenuto.cli.output import print_json
 from tenuto.cli.parameters import argument, choice, flag, option
 from tenuto.cli.tables import name_value_table, print_rich, record_heading, render_table
 from tenuto.errors import Invalid
+from tenuto.model.definitions.policies import MAX_ATTEMPTS
 from tenuto.model.filter_keys import ONE_SHOT_KEYS
-from tenuto.model.policies import MAX_ATTEMPTS, RetryPolicy
-from tenuto.model.tasks import parse_duration_seconds
+from tenuto.model.work.tasks import parse_duration_seconds
 from tenuto.presentation.formatting import compact_json, error_summary, format_relative, format_with_age, one_line
 from tenuto.presentation.work_views import ONE_SHOT_EVENTS, ONE_SHOTS
 from tenuto.store.filter_sql import CappedCount
 
-Id = Annotated[str, argument("ID", "Id of the one-shot, or its beginning.")]
+Id = Annotated[str, argument("ID", "Id of the one-shot, or its first characters.")]
 Status = Literal["pending", "running", "completed", "failed", "terminated"]
 _OPTIONS_BY_FIELD = {"prompt_type": "TYPE", "tags": "--tag", "payload": "--payload"}
 _ENDED_STATUSES = ("completed", "failed", "terminated")
@@ -47,7 +47,13 @@ async def create_one_shot(
     payload: Annotated[str, option("JSON|@FILE|-", "Input as a JSON object; - reads stdin.", "--payload")] = "{}",
     tags: Annotated[list[str] | None, option("TAG", "Tag; may be repeated.", "--tag")] = None,
     max_attempts: Annotated[
-        int | None, option("N", "Maximum number of attempts. (default: 1)", min=1, max=MAX_ATTEMPTS)
+        int | None,
+        option(
+            "N",
+            "Maximum number of attempts. (default: as the job; 1 for log.append, http.call)",
+            min=1,
+            max=MAX_ATTEMPTS,
+        ),
     ] = None,
     timeout: Annotated[str | None, option("DURATION", "Maximum duration of an attempt.")] = None,
 ) -> int:
@@ -67,7 +73,7 @@ async def create_one_shot(
             prompt_type,
             arguments,
             tags=tags or (),
-            retry=None if max_attempts is None else RetryPolicy(max_attempts=max_attempts),
+            max_attempts=max_attempts,
             timeout=timeout,
         )
     when = "now" if created.exec_at <= now else format_with_age(created.exec_at, now)
@@ -165,7 +171,7 @@ async def cancel_one_shot(session: Session, id: Id) -> None:
 
 @command(one_shots, "wipe", "", "--yes -o json")
 async def cancel_all_one_shots(
-    session: Session, yes: Annotated[bool, flag("No confirmation.", "--yes")] = False
+    session: Session, yes: Annotated[bool, flag("Act without confirmation.", "--yes")] = False
 ) -> int:
     """Cancel all one-shots in one transaction."""
     with session.as_user() as app:

@@ -8,6 +8,8 @@ from uuid import UUID
 from tenuto.cli.command import Session, command
 from tenuto.cli.lists import PAGE, build_filters, print_page
 from tenuto.cli.parameters import argument
+from tenuto.model.access.actors import Role
+from tenuto.operations.extension_search import search_everywhere
 from tenuto.presentation.work_views import HISTORY, SEARCH_HITS
 
 
@@ -17,10 +19,10 @@ async def search_objects(
 ) -> None:
     """Find objects by the beginning of their id, or by a part of their name.
 
-    Objects of every kind are found by id; schedules, manifests, queues, workers and jobs also by name. At most 20
-    objects are listed.
+    Objects of every kind are found by id; schedules, manifests, queues, workers and jobs also by name, and what
+    extensions find. At most 20 objects are listed.
     """
-    found = await session.app.reports.search(text)
+    found = await search_everywhere(session.app, text, Role.ADMIN)
     await print_page(session, SEARCH_HITS, found, {"text": text})
 
 

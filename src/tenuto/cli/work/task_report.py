@@ -11,6 +11,7 @@ from rich.text import Text
 
 from tenuto.cli.tables import render_table, section_title
 from tenuto.diagnostics.reasons import Diagnosis, Reason
+from tenuto.model.definitions.policies import LAST_CHANCE_KEY
 from tenuto.presentation.formatting import (
     compact_json,
     format_local_time,
@@ -19,10 +20,10 @@ from tenuto.presentation.formatting import (
     one_line,
     safe_text,
 )
-from tenuto.presentation.states import state_colour
+from tenuto.presentation.state_symbols import state_colour
 from tenuto.presentation.work_views import CHAIN_STEPS, TASK_ATTEMPTS, progress_text
-from tenuto.store.activities import ActivityDetails, TaskDetails
-from tenuto.store.step_checkpoints import ChainStepRecord
+from tenuto.store.work.activities import ActivityDetails, TaskDetails
+from tenuto.store.work.step_checkpoints import ChainStepRecord
 
 _BAR_WIDTH = 24
 _LOG_TAIL_LINES = 8
@@ -31,7 +32,7 @@ _REASONS_SHOWN_ELSEWHERE = ("ended", "running")
 
 def reasons_section(why: Diagnosis, now: datetime) -> list[RenderableType]:
     """Return the reasons with a title; nothing if the state of the task already says it."""
-    if all(reason.code in _REASONS_SHOWN_ELSEWHERE for reason in why.reasons):
+    if all(reason.code in _REASONS_SHOWN_ELSEWHERE and reason.ends_at is None for reason in why.reasons):
         return []
     title = "why it does not continue" if any(reason.step for reason in why.reasons) else "why it is not running"
     return [*section_title(title), *reason_lines(why, now)]
@@ -73,7 +74,9 @@ def _describe_id(reason: Reason) -> str:
 def _local_end(reason: Reason, now: datetime) -> str:
     if reason.ends_at is None:
         return ""
-    return f" (local time {format_local_time(reason.ends_at)}, {format_relative(reason.ends_at, now)})"
+    local = format_local_time(reason.ends_at)
+    relative = format_relative(reason.ends_at, now)
+    return f" ({relative})" if local.endswith(" UTC") else f" (local time {local}, {relative})"
 
 
 def task_facts(record: TaskDetails | ActivityDetails, now: datetime) -> list[tuple[str, Any]]:
@@ -81,7 +84,9 @@ def task_facts(record: TaskDetails | ActivityDetails, now: datetime) -> list[tup
     priority = f", priority {record.priority}" if record.priority else ""
     initiator = f"{safe_text(record.initiator_name)} ({record.initiator_type.replace('_', ' ')})"
     limit = record.limit_key
-    if limit is not None and isinstance(record, TaskDetails) and record.limit_max:
+    if limit == LAST_CHANCE_KEY:
+        limit = "last attempt: it runs alone, because its worker died twice"
+    elif limit is not None and isinstance(record, TaskDetails) and record.limit_max:
         limit = f"at most {record.limit_max} of {limit}"
     return [
         ("queue", f"{record.queue}{priority}"),

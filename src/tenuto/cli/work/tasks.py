@@ -21,18 +21,18 @@ from tenuto.cli.work.bulk_operations import BULK_OPTIONS, check_one_or_where, ru
 from tenuto.cli.work.jobs import suggest_job_list
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import NotFound
-from tenuto.model.bulk_operations import BulkKind
 from tenuto.model.filter_keys import ACTIVITY_KEYS, TASK_KEYS
-from tenuto.model.tasks import OutcomeStatus, TaskState
-from tenuto.operations.attempt_logs import AttemptLogText
+from tenuto.model.work.bulk_operations import BulkKind
+from tenuto.model.work.tasks import OutcomeStatus, TaskState
+from tenuto.operations.work.attempt_logs import AttemptLogText
 from tenuto.presentation.formatting import error_summary, format_duration, format_local_time, safe_text
 from tenuto.presentation.work_views import ACTIVITIES, QUEUES, TASKS, progress_text, run_duration
-from tenuto.store.workers import QueueRecord
+from tenuto.store.work.workers import QueueRecord
 
 _LOG_POLL_SECONDS = 0.5
 _LOG_WAIT_SECONDS = 2.0
-Id = Annotated[str, argument("ID", "Id of the task, or its beginning.")]
-OptionalId = Annotated[str | None, argument("[ID]", "Id of the task, or its beginning.", default=None)]
+Id = Annotated[str, argument("ID", "Id of the task, or its first characters.")]
+OptionalId = Annotated[str | None, argument("[ID]", "Id of the task, or its first characters.", default=None)]
 Log = Annotated[bool, flag("The whole log of every attempt.", "--log")]
 
 tasks = group(
@@ -101,7 +101,7 @@ async def show_task(session: Session, task_id: Id, log: Log = False) -> None:
 @command(tasks, "log", "019a8b3c-1d2e", "019a8b3c-1d2e --follow", "019a8b3c-1d2e --tail 50")
 async def print_log(
     session: Session,
-    task_id: Annotated[str, argument("ID", "Id of the task or of an attempt, or its beginning.")],
+    task_id: Annotated[str, argument("ID", "Id of the task or of an attempt, or its first characters.")],
     tail: Annotated[int | None, option("N", "Number of lines from the end.", min=0, max=100_000)] = None,
     follow: Annotated[bool, flag("Print new lines until the task has ended.", "--follow", "-f")] = False,
 ) -> None:
@@ -243,7 +243,7 @@ async def list_activities(app: Tenuto, **filters: Any) -> Sequence[Any]:
 @command(activities, "show", "019a8b3c-1d2e", "019a8b3c-1d2e -o json")
 async def show_activity(
     session: Session,
-    activity_id: Annotated[str, argument("ID", "Id of the activity, or its beginning.")],
+    activity_id: Annotated[str, argument("ID", "Id of the activity, or its first characters.")],
     log: Annotated[bool, flag("The whole log.", "--log")] = False,
 ) -> None:
     """Show one attempt: scheduled, running or ended."""

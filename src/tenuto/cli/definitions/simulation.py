@@ -22,10 +22,10 @@ from tenuto.cli.tables import print_rich, render_table
 from tenuto.clock import SystemClock
 from tenuto.definitions.definition_files import find_further_entries, parse_schedules
 from tenuto.definitions.document_files import read_documents
-from tenuto.model.schedules import ScheduleDefinition
-from tenuto.model.tasks import parse_duration_seconds
+from tenuto.model.definitions.schedules import ScheduleDefinition
 from tenuto.model.triggers.zones import load_zone
-from tenuto.operations.plans import check_lists
+from tenuto.model.work.tasks import parse_duration_seconds
+from tenuto.operations.definitions.plans import check_lists
 from tenuto.presentation.columns import Column, ResourceView
 from tenuto.presentation.definition_views import SIMULATED_SCHEDULES
 from tenuto.presentation.formatting import one_line

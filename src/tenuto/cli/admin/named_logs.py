@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 from tenuto.app import Tenuto
 from tenuto.cli.command import Session, command, group
-from tenuto.cli.lists import limit, list_command, print_csv, print_next_page
+from tenuto.cli.lists import limit, list_command, print_csv, print_next_page, take_filter
 from tenuto.cli.option_parsing import read_json_option
 from tenuto.cli.output import print_json, print_text
 from tenuto.cli.parameters import argument, flag, option
+from tenuto.model.filter_keys import LOG_ENTRY_KEYS
 from tenuto.presentation.admin_views import LOG_ENTRIES, LOGS
 from tenuto.presentation.formatting import (
     compact_json,
@@ -29,16 +30,23 @@ logs = group("log", "Read named logs and append to them.", "list", "show orders 
 _AFTER = option("LOG", "Pagination cursor: last name of the page before.")
 
 
-@list_command(logs, "list", LOGS, "", "-o json", limit=limit(100), after=_AFTER)
+_SEARCH = option("TEXT", "Filter by part of the name.")
+
+
+@list_command(logs, "list", LOGS, "", "--search order -o json", search=_SEARCH, limit=limit(100), after=_AFTER)
 async def list_logs(app: Tenuto, **filters: Any) -> Sequence[Any]:
     """List logs by name, each with its newest entry."""
     return await app.logs.names(**filters)
 
 
-@command(logs, "show", "orders", "orders --oldest-first --above 1200 -o json", is_list=True)
+_KEYS = ", ".join(key.name for key in LOG_ENTRY_KEYS.keys if key.name != "log")
+
+
+@command(logs, "show", "orders", "orders --where 'refused at:>1d'", "orders --oldest-first -o json", is_list=True)
 async def show_log(
     session: Session,
     log: LogName,
+    where: Annotated[str | None, option("FILTER", f"Filter such as 'refused at:>1d'. Keys: {_KEYS}.")] = None,
     limit: Annotated[int, limit(50)] = 50,
     oldest_first: Annotated[bool, flag("Oldest entry first.", "--oldest-first")] = False,
     below: Annotated[int | None, option("ENTRY", "Pagination cursor: only entries older than this one.", min=0)] = None,
@@ -47,7 +55,8 @@ async def show_log(
     ] = None,
 ) -> None:
     """Show the entries of a log, newest first."""
-    entries = await session.app.logs.read(log, below=below, above=above, oldest_first=oldest_first, limit=limit)
+    filter = await take_filter(session, LOG_ENTRY_KEYS, {"where": where})
+    entries = await session.app.logs.read(log, filter, below=below, above=above, oldest_first=oldest_first, limit=limit)
     if session.as_json:
         print_json(entries)
     elif session.output == "csv":
