@@ -13,9 +13,10 @@ from fastapi.params import Query
 from fastapi.routing import APIRoute
 from starlette.requests import ClientDisconnect
 
-from tenuto.api.auth import ApiCall, RequiredRole, store_response
+from tenuto.api.bodies.strict_json import StrictRequest, check_json_body
+from tenuto.api.csv_lists import list_view
 from tenuto.api.openapi import general_problems, merge_responses
-from tenuto.api.strict_json import StrictRequest, check_json_body
+from tenuto.api.security.auth import ApiCall, RequiredRole, store_response
 from tenuto.errors import Conflict, Invalid, quoted
 
 _QUERY_RESULT = "the operation was done before with the same Idempotency-Key: query its result"
@@ -35,6 +36,13 @@ class ApiRoute(APIRoute):
         if options.get("summary") is None:
             summary, _, description = inspect.cleandoc(endpoint.__doc__ or "").replace("\n", " ").partition(". ")
             options |= {"summary": summary.removesuffix("."), "description": description or None}
+        view = list_view(endpoint)
+        if view is not None:
+            # Not declared as a second media type: generated clients would then return a union.
+            options["description"] = (
+                f"{options.get('description') or ''} With `Accept: text/csv`, the list is CSV.".strip()
+            )
+            options["openapi_extra"] = {"x-csv-columns": view.csv_header(), **(options.get("openapi_extra") or {})}
         super().__init__(path, endpoint, **options)
         self.query_parameters = tuple(
             field.alias for field in get_flat_params(self.dependant) if isinstance(field.field_info, Query)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 from fastapi import APIRouter, FastAPI, Request
@@ -15,15 +16,10 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from tenuto.api.api_route import ApiRoute
-from tenuto.api.auth import ApiCall, ReplayedResponse, requires
 from tenuto.api.extension_routes import include_extension_routers
-from tenuto.api.middleware import RequestMiddleware
 from tenuto.api.openapi import describe, openapi_document
 from tenuto.api.problems import install_error_handlers
-from tenuto.api.rate_limit import RateLimiter
 from tenuto.api.routes import (
-    api_keys,
-    audit_log,
     batches,
     dead_letters,
     events,
@@ -32,13 +28,15 @@ from tenuto.api.routes import (
     plans,
     reports,
     schedules,
-    secrets,
-    service_info,
     tasks,
     workers,
 )
+from tenuto.api.routes.admin import access, api_keys, audit_log, secrets, service_info
+from tenuto.api.security.auth import ApiCall, ReplayedResponse, requires
+from tenuto.api.security.middleware import RequestMiddleware
+from tenuto.api.security.rate_limit import RateLimiter
 from tenuto.app import Tenuto
-from tenuto.model.actors import Role
+from tenuto.model.access.actors import Role
 from tenuto.version import __version__
 
 _UNBOUNDED_BODY_PATHS = (re.compile(r"/api/v1/manifests/[^/]+/bulk"),)
@@ -73,6 +71,7 @@ ROUTERS = (
     events.router,
     service_info.router,
     api_keys.router,
+    access.router,
     secrets.router,
     audit_log.router,
     _openapi_router,
@@ -97,10 +96,14 @@ def create_api(tenuto: Tenuto) -> FastAPI:
     api.state.rate_limiter = RateLimiter(tenuto.settings.api_rate_limit)
     install_error_handlers(api)
     api.add_exception_handler(ReplayedResponse, _replay_response)
-    for router in ROUTERS:
-        api.include_router(router)
+    add_own_routes(api, ROUTERS)
     include_extension_routers(api, tenuto.extension_registry, ROUTERS)
     return api
+
+
+def add_own_routes(api: FastAPI, routers: Iterable[APIRouter]) -> None:
+    """Add routes as they are. `FastAPI.include_router` would build each of them again, for 0.3 s of CPU in all."""
+    api.router.routes.extend(route for router in routers for route in router.routes)
 
 
 async def _replay_response(_request: Request, error: Exception) -> Response:

@@ -1,8 +1,9 @@
-"""Routes of extensions: each router is mounted under the name of its extension, if all its routes declare a role."""
+"""Routes of extensions: each router is mounted under the name of its extension, without routes that declare no role."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from enum import Enum
 
 from fastapi import APIRouter, FastAPI
@@ -12,7 +13,7 @@ from starlette.routing import BaseRoute
 from tenuto.api.api_route import ApiRoute
 from tenuto.errors import Invalid
 from tenuto.extension import Extension, RouterEntry
-from tenuto.extension_registry import ExtensionRegistry, resolve_target
+from tenuto.extension.registry import ExtensionRegistry, resolve_target
 
 
 def include_extension_routers(api: FastAPI, registry: ExtensionRegistry, core: Sequence[APIRouter]) -> None:
@@ -22,7 +23,7 @@ def include_extension_routers(api: FastAPI, registry: ExtensionRegistry, core: S
         "routers", lambda extension: registry.check(extension, extension.routers(), RouterEntry)
     ):
         with registry.isolate(contribution.extension, "routers"):
-            router = _load_router(contribution.extension, contribution.value)
+            router = _load_router(registry, contribution.extension, contribution.value)
             tags: list[str | Enum] = [] if router.tags else [contribution.extension.name]
             prefix = contribution.value.prefix
             if prefix is None or not registry.is_built_in(contribution.extension):
@@ -31,7 +32,8 @@ def include_extension_routers(api: FastAPI, registry: ExtensionRegistry, core: S
             api.include_router(router, prefix=prefix, tags=tags)
 
 
-def _load_router(extension: Extension, entry: RouterEntry) -> APIRouter:
+def _load_router(registry: ExtensionRegistry, extension: Extension, entry: RouterEntry) -> APIRouter:
+    """Return a router. Routes that cannot be used are reported and left out."""
     router = resolve_target(entry.target)
     if not isinstance(router, APIRouter):
         raise Invalid(
@@ -39,9 +41,15 @@ def _load_router(extension: Extension, entry: RouterEntry) -> APIRouter:
             code="extension.router.invalid",
             remedy=f"correct the routers of the extension {extension.name}",
         )
-    for context in iter_route_contexts(router.routes):
-        _check_route(context.route)
-    return router
+    usable = []
+    for route in router.routes:
+        with registry.isolate(extension, f"route {getattr(route, 'path', route)}"):
+            for context in iter_route_contexts([route]):
+                _check_route(context.route)
+            usable.append(route)
+    checked = copy(router)
+    checked.routes = usable
+    return checked
 
 
 def _check_path_is_free(prefix: str, core_paths: set[str]) -> None:

@@ -17,7 +17,7 @@ from fastapi.openapi.utils import get_openapi
 
 from tenuto.api.problems import MEDIA_TYPE, Problem
 from tenuto.app import Tenuto
-from tenuto.model.steps import JOB, SCHEDULE
+from tenuto.model.definitions.steps import JOB, SCHEDULE
 
 Responses = dict[int | str, dict[str, Any]]
 Codes = str | tuple[str, ...]

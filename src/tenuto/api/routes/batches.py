@@ -10,9 +10,13 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi.responses import StreamingResponse
 
 from tenuto.api.api_route import ApiRoute
-from tenuto.api.auth import ApiCall, is_still_authorized, requires
+from tenuto.api.bodies.request_bodies import NoteBody
+from tenuto.api.bodies.responses import RetriedCount
+from tenuto.api.bodies.strict_json import parse_strict_json
+from tenuto.api.csv_lists import listed_as
 from tenuto.api.list_filters import (
     CappedCount,
     FilterText,
@@ -25,20 +29,20 @@ from tenuto.api.openapi import describe, describe_page
 from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import ExternalId, Id, TextFilter
 from tenuto.api.problems import Refused
-from tenuto.api.request_bodies import NoteBody
-from tenuto.api.responses import RetriedCount
-from tenuto.api.strict_json import parse_strict_json
+from tenuto.api.security.auth import ApiCall, is_still_authorized, requires
+from tenuto.api.streaming import csv_download
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import Invalid, quoted
 from tenuto.ids import new_id
-from tenuto.model.actors import Role
+from tenuto.model.access.actors import Role
 from tenuto.model.filter_keys import BATCH_KEYS
 from tenuto.model.filters import DEFAULT_WINDOW
-from tenuto.model.tasks import ActivityState
 from tenuto.model.validation import MAX_INPUT_BYTES
-from tenuto.operations.batch_inputs import add_row_key
-from tenuto.operations.batches import BatchDetails
-from tenuto.store.batches import BatchItemRecord, BatchRecord
+from tenuto.model.work.tasks import ActivityState
+from tenuto.operations.work.batch_inputs import add_row_key
+from tenuto.operations.work.batches import BatchDetails
+from tenuto.presentation.work_views import BATCH_ITEMS, BATCHES
+from tenuto.store.work.batches import BatchItemRecord, BatchRecord
 
 router = APIRouter(prefix="/api/v1/batches", tags=["batches"], route_class=ApiRoute)
 
@@ -61,6 +65,7 @@ Viewer = Annotated[ApiCall, requires(Role.VIEWER, "batch.read")]
 
 
 @router.get("", operation_id="batches_list", responses=describe_filtered_page(LISTED))
+@listed_as(BATCHES)
 async def list_batches(
     call: Viewer,
     q: FilterText = None,
@@ -89,6 +94,7 @@ async def get_batch(call: Viewer, id: Id) -> BatchDetails:
 
 
 @router.get("/{id}/items", operation_id="batches_items", responses=describe_page(ITEM, not_found="batch.not_found"))
+@listed_as(BATCH_ITEMS)
 async def batch_items(
     call: Viewer, id: Id, state: ActivityState | None = None, limit: Limit = 100, after: After = None
 ) -> Page[BatchItemRecord]:
@@ -96,6 +102,18 @@ async def batch_items(
     cursor = decode_cursor(after, UUID)
     found = await call.app.batches.list_items(id, above=cursor[0] if cursor else None, state=state, limit=limit)
     return make_page(found, limit, lambda each: (each.task_id,))
+
+
+@router.get(
+    "/{id}/items.csv",
+    operation_id="batches_items_csv",
+    response_class=StreamingResponse,
+    responses=describe(not_found="batch.not_found"),
+)
+async def download_batch_items(call: Viewer, id: Id, state: ActivityState | None = None) -> StreamingResponse:
+    """Download all items of a batch with their outcomes as a CSV file."""
+    await call.app.batches.get(id)
+    return csv_download(BATCH_ITEMS, call.app.batches.items(id, state=state), f"batch-{id}.csv")
 
 
 @router.post(

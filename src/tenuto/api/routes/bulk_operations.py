@@ -7,19 +7,23 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from fastapi import APIRouter, Response
+from fastapi.responses import StreamingResponse
 from pydantic import ConfigDict, Field
 
 from tenuto.api.api_route import ApiRoute
-from tenuto.api.auth import ApiCall, requires
+from tenuto.api.bodies.request_bodies import Body
+from tenuto.api.csv_lists import listed_as
 from tenuto.api.list_filters import FILTER_PROBLEMS
 from tenuto.api.openapi import describe, describe_page
 from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import Id
-from tenuto.api.request_bodies import Body
-from tenuto.model.actors import Role
-from tenuto.model.bulk_operations import BulkKind, BulkState, ItemOutcome
-from tenuto.operations.bulk_operations import BulkPreview
-from tenuto.store.bulk_operations import BulkItemRecord, BulkOperationRecord
+from tenuto.api.security.auth import ApiCall, requires
+from tenuto.api.streaming import csv_download
+from tenuto.model.access.actors import Role
+from tenuto.model.work.bulk_operations import MAX_SELECTED_IDS, BulkKind, BulkState, ItemOutcome
+from tenuto.operations.work.bulk_operations import BulkPreview
+from tenuto.presentation.work_views import BULK_ITEMS, BULK_OPERATIONS
+from tenuto.store.work.bulk_operations import BulkItemRecord, BulkOperationRecord
 
 router = APIRouter(prefix="/api/v1/operations", tags=["bulk operations"], route_class=ApiRoute)
 
@@ -59,6 +63,7 @@ class BulkSelection(Body):
     until: datetime | None = Field(
         default=None, description="Objects that appeared later are not selected; default: now."
     )
+    zone: str = Field(default="UTC", max_length=60, description="Time zone of dates in the filter without an offset.")
 
 
 class NewBulkOperation(BulkSelection):
@@ -78,6 +83,9 @@ class NewBulkOperation(BulkSelection):
         }
     )
 
+    ids: list[UUID] | None = Field(
+        default=None, min_length=1, max_length=MAX_SELECTED_IDS, description="Ids of the objects, instead of a filter."
+    )
     expected: int | None = Field(
         default=None, ge=0, description="Number of objects in the preview; a difference of more than 10 % is refused."
     )
@@ -89,7 +97,9 @@ async def preview_operation(
     call: Annotated[ApiCall, requires(Role.VIEWER, "operation.read")], selection: BulkSelection
 ) -> BulkPreview:
     """Preview a bulk operation. Counts the objects that it would select, exactly up to 10,000, and changes nothing."""
-    return await call.app.bulk_operations.preview(selection.kind, selection.q, until=selection.until)
+    return await call.app.bulk_operations.preview(
+        selection.kind, selection.q, until=selection.until, zone=selection.zone
+    )
 
 
 @router.post(
@@ -100,7 +110,14 @@ async def preview_operation(
         EXAMPLE,
         202,
         conflict="operation.selection.changed",
-        invalid=(*INVALID, "operation.too_many_items", "dead_letter.note.required", "value.too_large"),
+        invalid=(
+            *INVALID,
+            "operation.too_many_items",
+            "operation.selection.ambiguous",
+            "operation.selection.size",
+            "dead_letter.note.required",
+            "value.too_large",
+        ),
     ),
 )
 async def create_operation(
@@ -112,7 +129,9 @@ async def create_operation(
     created = await call.app.bulk_operations.create(
         new.kind,
         new.q,
+        ids=new.ids,
         until=new.until,
+        zone=new.zone,
         expected=new.expected,
         reason=new.reason or call.reason,
         request_id=call.object_id,
@@ -122,6 +141,7 @@ async def create_operation(
 
 
 @router.get("", operation_id="operations_list", responses=describe_page(EXAMPLE))
+@listed_as(BULK_OPERATIONS)
 async def list_operations(
     call: Viewer,
     state: BulkState | None = None,
@@ -144,8 +164,21 @@ async def get_operation(call: Viewer, id: Id) -> BulkOperationRecord:
 
 
 @router.get(
+    "/{id}/items.csv",
+    operation_id="operations_items_csv",
+    response_class=StreamingResponse,
+    responses=describe(not_found="operation.not_found"),
+)
+async def download_operation_items(call: Viewer, id: Id) -> StreamingResponse:
+    """Download the items of a bulk operation that failed or were skipped as a CSV file."""
+    await call.app.bulk_operations.get(id)
+    return csv_download(BULK_ITEMS, call.app.bulk_operations.all_items(id), f"operation-{id}.csv")
+
+
+@router.get(
     "/{id}/items", operation_id="operations_items", responses=describe_page(ITEM, not_found="operation.not_found")
 )
+@listed_as(BULK_ITEMS)
 async def operation_items(
     call: Viewer, id: Id, outcome: ItemOutcome | None = None, limit: Limit = 100, after: After = None
 ) -> Page[BulkItemRecord]:

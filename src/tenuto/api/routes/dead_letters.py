@@ -15,7 +15,9 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from tenuto.api.api_route import ApiRoute
-from tenuto.api.auth import ApiCall, requires
+from tenuto.api.bodies.request_bodies import Body, NoteBody, RetryBody
+from tenuto.api.bodies.responses import RetriedCount, StartedTask
+from tenuto.api.csv_lists import listed_as
 from tenuto.api.list_filters import (
     FILTER_PROBLEMS,
     CappedCount,
@@ -28,14 +30,14 @@ from tenuto.api.list_filters import (
 from tenuto.api.openapi import describe
 from tenuto.api.paging import After, Items, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import Id, TextFilter
-from tenuto.api.request_bodies import Body, NoteBody, RetryBody
-from tenuto.api.responses import RetriedCount, StartedTask
-from tenuto.model.actors import Role
-from tenuto.model.dead_letters import DeadLetterState
+from tenuto.api.security.auth import ApiCall, requires
+from tenuto.model.access.actors import Role
 from tenuto.model.filter_keys import DEAD_LETTER_KEYS
 from tenuto.model.filters import DEFAULT_WINDOW
-from tenuto.store.dead_letters import DeadLetterDetails, DeadLetterRecord, FailureGroup
-from tenuto.store.reports.failure_groups import FailureGroupDetails
+from tenuto.model.work.dead_letters import DeadLetterState
+from tenuto.presentation.work_views import DEAD_LETTERS, FAILURE_GROUPS
+from tenuto.store.reports.failure_groups import FailureGroup, FailureGroupDetails
+from tenuto.store.work.dead_letters import DeadLetterDetails, DeadLetterRecord
 
 router = APIRouter(prefix="/api/v1/dead-letters", tags=["dead letters"], route_class=ApiRoute)
 
@@ -74,7 +76,7 @@ GROUP_DETAILS = {
     },
 }
 INVALID_FILTER = "value.instant.no_utc_offset"
-MAX_SELECTED = 10_000
+MAX_SELECTED_DEAD_LETTERS = 10_000
 Viewer = Annotated[ApiCall, requires(Role.VIEWER, "dead_letter.read")]
 
 
@@ -99,7 +101,7 @@ class Selection(NoteBody):
         json_schema_extra={"examples": [{"ids": [EXAMPLE["id"]], "note": "the server is available"}]}
     )
 
-    ids: list[UUID] = Field(min_length=1, max_length=MAX_SELECTED)
+    ids: list[UUID] = Field(min_length=1, max_length=MAX_SELECTED_DEAD_LETTERS)
 
 
 class Summary(BaseModel):
@@ -122,6 +124,7 @@ State = Annotated[
 
 
 @router.get("", operation_id="dead_letters_list", responses=describe_filtered_page(EXAMPLE))
+@listed_as(DEAD_LETTERS)
 async def list_dead_letters(
     call: Viewer,
     q: FilterText = None,
@@ -161,6 +164,7 @@ async def count_dead_letters(
 
 
 @router.get("/groups", operation_id="dead_letters_groups", responses=describe({"items": [GROUP_DETAILS]}))
+@listed_as(FAILURE_GROUPS)
 async def dead_letter_groups(
     call: Viewer, manifest: TextFilter = None, batch: UUID | None = None, limit: Limit = 100
 ) -> Items[FailureGroupDetails]:
@@ -186,7 +190,7 @@ async def select_dead_letters(call: Viewer, filter: DeadLetterFilter) -> Summary
         until=filter.until,
     )
     groups = await call.app.dead_letters.summary(ids)
-    return Summary(total=len(ids), ids=list(ids[:MAX_SELECTED]), groups=groups)
+    return Summary(total=len(ids), ids=list(ids[:MAX_SELECTED_DEAD_LETTERS]), groups=groups)
 
 
 @router.post(
@@ -229,6 +233,7 @@ async def get_dead_letter(call: Viewer, id: Id) -> DeadLetterDetails:
     responses=describe(
         {"task_id": EXAMPLE["id"]},
         202,
+        forbidden="dead_letter.secret.forbidden",
         not_found=("dead_letter.not_found", "manifest.not_found"),
         conflict=(
             "dead_letter.already_resolved",
@@ -249,7 +254,11 @@ async def retry_dead_letter(
     """Retry a dead letter, optionally with a new input."""
     body = body or RetryBody()
     task_id = await call.app.dead_letters.retry(
-        id, input=body.input, note=body.note or call.reason, request_id=call.object_id
+        id,
+        input=body.input,
+        note=body.note or call.reason,
+        may_use_secrets=call.caller.has_role(Role.EDITOR),
+        request_id=call.object_id,
     )
     response.headers["Location"] = f"/api/v1/tasks/{task_id}"
     return StartedTask(task_id=task_id)

@@ -18,14 +18,14 @@ from pydantic_core import to_json
 from starlette.types import Receive, Scope, Send
 
 from tenuto.api.api_route import ApiRoute
-from tenuto.api.auth import ApiCall, is_still_authorized, requires
 from tenuto.api.openapi import describe, merge_responses
 from tenuto.api.problems import Refused
+from tenuto.api.security.auth import ApiCall, is_still_authorized, requires
 from tenuto.app import Tenuto
 from tenuto.errors import Conflict, Invalid, StoreError, quoted
 from tenuto.extension import Event
 from tenuto.logs import Log
-from tenuto.model.actors import Role
+from tenuto.model.access.actors import Role
 from tenuto.observability.event_feed import EventBatch, EventFeed
 from tenuto.observability.event_sources import TOPICS, EndedActivities, LiveWorkers, Reset
 from tenuto.observability.watched_objects import ObjectChange, is_watched_topic, parse_watched_topic
@@ -42,6 +42,10 @@ _CORE_TOPICS = ", ".join(name for each in TOPICS for name in each.topics)
 _TOPICS_HELP = (
     f"Topics separated by commas: {_CORE_TOPICS}, and those of extensions. Default: all of these. Also `overview` and"
     f" single objects: {', '.join(f'`{kind}:ID`' for kind in KINDS)}."
+)
+_SINCE_HELP = (
+    "Instant before the client loaded what it shows, in microseconds since 1970. Changes since then are sent first."
+    " Ignored if the request has `Last-Event-ID`."
 )
 _MAX_TOPICS_LENGTH = 8000
 
@@ -159,11 +163,13 @@ async def stream_events(
     call: Annotated[ApiCall, requires(Role.VIEWER, "events.read")],
     request: Request,
     topics: Annotated[str | None, Query(max_length=_MAX_TOPICS_LENGTH, description=_TOPICS_HELP)] = None,
+    since: Annotated[str | None, Query(max_length=40, description=_SINCE_HELP)] = None,
     last_event_id: Annotated[str | None, Header(max_length=40)] = None,
 ) -> StreamingResponse:
     """Stream changes as server-sent events. Resume with `Last-Event-ID`; after `reset`, load the lists again."""
     feed = event_feed(request.app)
-    selected, since = _parse_topics(topics, feed.topics), _parse_event_id(last_event_id)
+    selected = _parse_topics(topics, feed.topics)
+    resume_at, loaded_at = _parse_event_id(last_event_id, "Last-Event-ID"), _parse_event_id(since, "since")
     feed.check_watched_count(selected)
     streams: Counter[str] = request.app.state.event_streams
     if streams.total() >= MAX_STREAMS or streams[_caller_key(call)] >= MAX_STREAMS_PER_CALLER:
@@ -175,7 +181,7 @@ async def stream_events(
             headers={"Retry-After": "30"},
         )
     return _CountedStream(
-        _stream(request, call, feed, selected, since),
+        _stream(request, call, feed, selected, resume_at, loaded_at),
         streams,
         _caller_key(call),
         media_type="text/event-stream",
@@ -201,10 +207,15 @@ class _CountedStream(StreamingResponse):
 
 
 async def _stream(
-    request: Request, call: ApiCall, feed: EventFeed, topics: frozenset[str], since: datetime | None
+    request: Request,
+    call: ApiCall,
+    feed: EventFeed,
+    topics: frozenset[str],
+    resume_at: datetime | None,
+    loaded_at: datetime | None,
 ) -> AsyncIterator[str]:
     try:
-        async with feed.subscribe(topics, since) as subscription:
+        async with feed.subscribe(topics, resume_at, loaded_at) as subscription:
             yield "retry: 2000\n\n"
             idle_seconds = 0.0
             while await is_still_authorized(request, call):
@@ -234,7 +245,7 @@ def _format_batch(batch: EventBatch) -> str:
 def _format_event(resume_at: datetime, event: Event) -> str:
     text = to_json(event.data, fallback=str).decode()
     name = "changed" if isinstance(event.data, ObjectChange) else event.topic
-    return f"id: {(resume_at - _EPOCH) // _MICROSECOND}\nevent: {name}\ndata: {text}\n\n"
+    return f"id: {format_instant(resume_at)}\nevent: {name}\ndata: {text}\n\n"
 
 
 def _parse_topics(text: str | None, known: list[str]) -> frozenset[str]:
@@ -252,15 +263,20 @@ def _parse_topics(text: str | None, known: list[str]) -> frozenset[str]:
     return frozenset(selected) | {"reset"}
 
 
-def _parse_event_id(text: str | None) -> datetime | None:
+def format_instant(instant: datetime) -> int:
+    """Return an instant as the id of an event and the parameter ``since``."""
+    return (instant - _EPOCH) // _MICROSECOND
+
+
+def _parse_event_id(text: str | None, field: str) -> datetime | None:
     if not text:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 17):
         raise Invalid(
-            f"Last-Event-ID {text!r} is not the id of an event",
+            f"{field} {text!r} is neither the id of an event nor an instant in microseconds",
             code="events.last_event_id.invalid",
-            field="Last-Event-ID",
-            remedy="send the last id received, unchanged",
+            field=field,
+            remedy="send the last id received, or the instant of the page, unchanged",
         )
     return _EPOCH + int(text) * _MICROSECOND
 

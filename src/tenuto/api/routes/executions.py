@@ -9,7 +9,9 @@ from uuid import UUID
 from fastapi import APIRouter, Query, Request, Response
 
 from tenuto.api.api_route import ApiRoute
-from tenuto.api.auth import ApiCall, requires
+from tenuto.api.bodies.request_bodies import ReasonBody
+from tenuto.api.bodies.responses import Cancellation, StartedExecution
+from tenuto.api.csv_lists import listed_as
 from tenuto.api.list_filters import (
     CappedCount,
     FilterText,
@@ -22,16 +24,16 @@ from tenuto.api.long_polling import Wait, waiting_requests
 from tenuto.api.openapi import describe
 from tenuto.api.paging import After, Items, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import Id, TextFilter
-from tenuto.api.request_bodies import ReasonBody
-from tenuto.api.responses import Cancellation, StartedExecution
+from tenuto.api.security.auth import ApiCall, requires
 from tenuto.diagnostics.reasons import Diagnosis
-from tenuto.model.actors import Role
-from tenuto.model.executions import ExecutionState
+from tenuto.model.access.actors import Role
 from tenuto.model.filter_keys import EXECUTION_KEYS
 from tenuto.model.filters import DEFAULT_WINDOW
-from tenuto.operations.execution_timeline import ExecutionTimeline, parse_group_windows
-from tenuto.operations.executions import ExecutionDetails, StepDetails
-from tenuto.store.executions import ExecutionRecord
+from tenuto.model.work.executions import ExecutionState
+from tenuto.operations.work.execution_timeline import ExecutionTimeline, parse_group_windows
+from tenuto.operations.work.executions import ExecutionDetails, StepDetails
+from tenuto.presentation.work_views import EXECUTIONS, STEPS
+from tenuto.store.work.executions import ExecutionRecord
 
 router = APIRouter(prefix="/api/v1/executions", tags=["executions"], route_class=ApiRoute)
 
@@ -96,6 +98,7 @@ Viewer = Annotated[ApiCall, requires(Role.VIEWER, "execution.read")]
 @router.get(
     "", operation_id="executions_list", responses=describe_filtered_page(EXAMPLE, not_found="schedule.not_found")
 )
+@listed_as(EXECUTIONS)
 async def list_executions(
     call: Viewer,
     q: FilterText = None,
@@ -141,6 +144,7 @@ async def get_execution(call: Viewer, request: Request, id: Id, wait: Wait = 0) 
     operation_id="executions_steps",
     responses=describe({"items": [STEP]}, not_found="execution.not_found"),
 )
+@listed_as(STEPS)
 async def execution_steps(call: Viewer, id: Id) -> Items[StepDetails]:
     """List the steps of an execution in the order of its plan."""
     return Items(items=list((await call.app.executions.get(id)).steps))

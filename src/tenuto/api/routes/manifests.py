@@ -5,12 +5,11 @@ from __future__ import annotations
 from typing import Annotated, Any
 from uuid import UUID
 
-from fastapi import APIRouter, Response
+from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from tenuto.api.api_route import ApiRoute
-from tenuto.api.auth import ApiCall, requires
-from tenuto.api.definition_bodies import (
+from tenuto.api.bodies.definition_bodies import (
     MANIFEST_READ_ONLY_FIELDS,
     IfMatch,
     drop_fields,
@@ -20,22 +19,31 @@ from tenuto.api.definition_bodies import (
     parse_etag,
     pop_enabled,
     refuse_enabled_change,
+    stored_fields,
 )
-from tenuto.api.definition_models import DescribedBy, ManifestReplacement, ManifestResource, NewManifest
+from tenuto.api.bodies.definition_errors import ChangedField, FieldError, find_trigger
+from tenuto.api.bodies.definition_errors import describe_error as describe_field_error
+from tenuto.api.bodies.definition_models import DescribedBy, ManifestReplacement, ManifestResource, NewManifest
+from tenuto.api.bodies.request_bodies import Body
+from tenuto.api.bodies.responses import Changed, StartedTask
+from tenuto.api.csv_lists import listed_as
 from tenuto.api.openapi import describe, describe_page
 from tenuto.api.paging import After, Limit, Page, cursor_instant, cursor_int, decode_cursor, make_page
 from tenuto.api.parameters import ExternalId, Name, NameFilter, TextFilter, quote_path_part
-from tenuto.api.request_bodies import Body
-from tenuto.api.responses import Changed, StartedTask
+from tenuto.api.security.auth import ApiCall, requires
 from tenuto.definitions.definition_files import parse_manifests
 from tenuto.diagnostics.reasons import Diagnosis
 from tenuto.errors import Invalid
-from tenuto.model.actors import Role
-from tenuto.model.manifests import Manifest
-from tenuto.model.obstacles import Obstacle
-from tenuto.model.tasks import TaskState
-from tenuto.store.definition_rows import Version
-from tenuto.store.manifests import (
+from tenuto.model.access.actors import Role
+from tenuto.model.definitions.manifests import Manifest
+from tenuto.model.definitions.obstacles import Obstacle
+from tenuto.model.triggers import ManualTrigger
+from tenuto.model.work.tasks import TaskState
+from tenuto.operations.definitions.schedule_checks import TriggerExplanation
+from tenuto.presentation.definition_views import GROUPS, MANIFESTS, POLLS
+from tenuto.presentation.descriptions import describe_changes
+from tenuto.store.definitions.definition_rows import Version
+from tenuto.store.definitions.manifests import (
     ManifestGroupRecord,
     ManifestRecord,
     OpenRunRecord,
@@ -76,6 +84,7 @@ Viewer = Annotated[ApiCall, requires(Role.VIEWER, "manifest.read")]
 
 
 @router.get("/manifests", operation_id="manifests_list", responses=describe_page(RESPONSE))
+@listed_as(MANIFESTS)
 async def list_manifests(
     call: Viewer,
     enabled: bool | None = None,
@@ -111,6 +120,63 @@ async def create_manifest(
     )
     response.headers["Location"] = f"/api/v1/manifests/{quote_path_part(manifest.external_id)}"
     return _manifest_resource(manifest, response)
+
+
+class ManifestCheckResult(BaseModel):
+    """Changes that saving a manifest would make, or its first error."""
+
+    is_valid: bool
+    errors: list[FieldError]
+    explanation: TriggerExplanation | None = Field(description="Null without a valid trigger.")
+    changes: list[ChangedField] = Field(description="Differences from the stored definition.")
+
+
+@router.post(
+    "/manifests/check",
+    operation_id="manifests_check",
+    responses=describe(
+        {
+            "is_valid": True,
+            "errors": [],
+            "explanation": None,
+            "changes": [{"title": "policy", "lines": ["- 15 attempts", "+ 5 attempts"]}],
+        },
+        not_found=NOT_FOUND,
+    ),
+)
+async def check_manifest(
+    call: Viewer,
+    definition: Annotated[dict[str, Any], DescribedBy(ManifestReplacement)],
+    replaces: Annotated[str | None, Query(max_length=200, description="External id of the manifest to change.")] = None,
+    count: Annotated[int, Query(ge=1, le=100, description="Number of next runs.")] = 5,
+) -> ManifestCheckResult:
+    """Check a manifest without saving it. Returns its first error, or what saving it would change, with the next runs
+    of its trigger."""
+    stored = None if replaces is None else await call.app.manifests.get(replaces)
+    fields = drop_fields(definition, MANIFEST_READ_ONLY_FIELDS)
+    if stored is not None:
+        fields = {"external_id": stored.external_id, **fields}
+    explanation = None
+    errors = []
+    changes: list[tuple[str, list[str]]] = []
+    try:
+        is_unchanged = stored is not None and fields == manifest_to_fields(stored.manifest)
+        new = stored.manifest if stored is not None and is_unchanged else _parse(call, fields)
+        before = None if stored is None else stored.manifest.to_fields()
+        changes = list(describe_changes(before, new.to_fields()))
+        if not isinstance(new.trigger, ManualTrigger):
+            explanation = await call.app.schedules.explain(new.trigger, count=count)
+    except Invalid as error:
+        errors = [describe_field_error(error)]
+        trigger = find_trigger({name: fields[name] for name in ("trigger",) if name in fields})
+        if trigger is not None and not isinstance(trigger, ManualTrigger):
+            explanation = await call.app.schedules.explain(trigger, count=count)
+    return ManifestCheckResult(
+        is_valid=not errors,
+        errors=errors,
+        explanation=explanation,
+        changes=[ChangedField(title=title, lines=lines) for title, lines in changes],
+    )
 
 
 @router.get(
@@ -353,6 +419,7 @@ class GroupBody(Body):
 @router.get(
     "/manifest-groups", operation_id="manifest_groups_list", responses=describe_page(GROUP), tags=["manifest groups"]
 )
+@listed_as(GROUPS)
 async def list_manifest_groups(call: Viewer, limit: Limit = 100, after: After = None) -> Page[ManifestGroupRecord]:
     """List manifest groups by name with the number of active runs. The group `*` contains all manifests."""
     cursor = decode_cursor(after, str)
@@ -391,6 +458,7 @@ async def change_manifest_group(
 
 
 @router.get("/polls", operation_id="polls_list", responses=describe_page(POLL), tags=["polls"])
+@listed_as(POLLS)
 async def list_polls(
     call: Annotated[ApiCall, requires(Role.VIEWER, "poll.read")],
     busy: bool = False,
@@ -415,18 +483,10 @@ def _parse(call: ApiCall, definition: dict[str, Any]) -> Manifest:
 
 
 def _manifest_resource(stored: StoredManifest, response: Response) -> ManifestResource:
-    response.headers["ETag"] = f'"v{stored.version}"'
     return ManifestResource(
-        id=stored.id,
         **manifest_to_fields(stored.manifest),
-        enabled=stored.enabled,
+        **stored_fields(stored, response),
         schedule_type=stored.manifest.schedule_type,
         property_type=stored.manifest.property_type,
-        version=stored.version,
-        origin=stored.origin,
-        created_at=stored.created_at,
-        updated_at=stored.updated_at,
         last_successful_run_at=stored.last_successful_run_at,
-        last_run_at=stored.last_run_at,
-        next_run_at=stored.next_run_at,
     )

@@ -15,18 +15,18 @@ from pydantic import BaseModel, ConfigDict, Field
 from pydantic_core import to_json
 
 from tenuto.api.api_route import ApiRoute
-from tenuto.api.auth import ApiCall, requires
+from tenuto.api.bodies.request_bodies import Body
 from tenuto.api.list_filters import FILTER_PROBLEMS, CappedCount, FilterText, describe_count, parse_query
 from tenuto.api.openapi import describe, merge_responses
 from tenuto.api.paging import After, cursor_instant, decode_cursor, encode_cursor
-from tenuto.api.request_bodies import Body
+from tenuto.api.security.auth import ApiCall, requires
 from tenuto.errors import NotFound
-from tenuto.model import one_shots
-from tenuto.model.actors import Role
+from tenuto.model.access.actors import Role
+from tenuto.model.definitions.policies import MAX_ATTEMPTS, MAX_TIMEOUT_SECONDS, RetryPolicy
 from tenuto.model.filter_keys import ONE_SHOT_KEYS
-from tenuto.model.one_shots import EndedOneShot, OneShotSummary, RuntimeStatus
-from tenuto.model.policies import MAX_ATTEMPTS, MAX_TIMEOUT_SECONDS, RetryPolicy
-from tenuto.operations.one_shots import MAX_LIMIT
+from tenuto.model.work import one_shots
+from tenuto.model.work.one_shots import EndedOneShot, OneShotSummary, RuntimeStatus
+from tenuto.operations.work.one_shots import MAX_LIMIT
 
 router = APIRouter(prefix="/api/schedule", tags=["one-shots"], route_class=ApiRoute)
 
@@ -76,7 +76,7 @@ class NewOneShot(Body):
                     "exec_at": "2031-05-17T04:00:00Z",
                     "prompt_type": "http.call",
                     "payload": {"method": "POST", "url": "https://example.org/hook", "body": {"order": 7}},
-                    "retry": {"max_attempts": 3},
+                    "max_attempts": 3,
                 },
             ]
         }
@@ -92,7 +92,13 @@ class NewOneShot(Body):
     )
     payload: dict[str, Any] = Field(default_factory=dict, description="Input of the prompt type.")
     tags: list[str] = Field(default_factory=list, max_length=20, description="Tags for filters.")
-    retry: OneShotRetry | None = Field(None, description="Retry policy; default: one attempt.")
+    max_attempts: int | None = Field(
+        None,
+        ge=1,
+        le=MAX_ATTEMPTS,
+        description="Maximum number of attempts; default: that of a job, 1 for `log.append` and `http.call`.",
+    )
+    retry: OneShotRetry | None = Field(None, description="Retry policy with its delays, instead of `max_attempts`.")
     timeout_seconds: float | None = Field(
         None, gt=0, le=MAX_TIMEOUT_SECONDS, description="Timeout of an attempt; default: that of the prompt type."
     )
@@ -197,6 +203,7 @@ async def create_one_shot(
         one_shot.prompt_type,
         one_shot.payload,
         tags=one_shot.tags,
+        max_attempts=one_shot.max_attempts,
         retry=None if one_shot.retry is None else RetryPolicy(**dict(one_shot.retry)),
         timeout=one_shot.timeout_seconds,
         may_use_secrets=call.caller.has_role(Role.EDITOR),

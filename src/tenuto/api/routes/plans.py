@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
+from collections.abc import Iterable
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from tenuto.api.api_route import ApiRoute
-from tenuto.api.auth import ApiCall, requires
-from tenuto.api.definition_bodies import locate_in_body
-from tenuto.api.definition_models import DefinitionDocument, DescribedBy
+from tenuto.api.bodies.definition_bodies import locate_in_body
+from tenuto.api.bodies.definition_errors import FieldError, describe_error
+from tenuto.api.bodies.definition_models import DefinitionDocument, DescribedBy
+from tenuto.api.bodies.request_bodies import Body
 from tenuto.api.openapi import describe
-from tenuto.definitions.document_parser import Document
+from tenuto.api.security.auth import ApiCall, requires
+from tenuto.definitions.document_parser import MAX_DEPTH, Document, parse_document
+from tenuto.definitions.document_writer import write_yaml
 from tenuto.definitions.versioned_definitions import Effect
 from tenuto.errors import Conflict, Invalid
-from tenuto.model.actors import Role
-from tenuto.operations.plans import ApplyPlan, read_declarations
+from tenuto.model.access.actors import Role
+from tenuto.operations.definitions.plans import ApplyPlan, read_declarations
 
 router = APIRouter(prefix="/api/v1/plans", tags=["plans"], route_class=ApiRoute)
 
@@ -46,6 +51,9 @@ PROBLEMS: dict[str, Any] = {
         "job.input.invalid",
     ),
 }
+
+MAX_CONVERTED_LENGTH = 100_000
+"""Characters of one definition to convert. Reading takes about a second for 500,000."""
 
 Definitions = Annotated[dict[str, Any], DescribedBy(DefinitionDocument)]
 Prune = Annotated[bool, Query(description="Delete definitions that an earlier file declared and this body does not.")]
@@ -106,9 +114,95 @@ async def apply_definitions(
     return response
 
 
+class DefinitionText(Body):
+    """A definition, as YAML or as JSON."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"text": "name: nightly\ncron: 0 2 * * *\n"}]})
+
+    text: str | None = Field(default=None, max_length=MAX_CONVERTED_LENGTH, description="The definition as YAML.")
+    definition: dict[str, Any] | None = Field(default=None, description="The definition as JSON.")
+
+
+class ConvertedDefinition(BaseModel):
+    """One definition in both forms."""
+
+    text: str = Field(description="The definition as YAML.")
+    definition: dict[str, Any] | None = Field(description="Null if the text cannot be read.")
+    errors: list[FieldError]
+
+
+@router.post(
+    "/convert",
+    operation_id="definitions_convert",
+    responses=describe(
+        {"text": "name: nightly\n", "definition": {"name": "nightly"}, "errors": []},
+        invalid=("definition.text.conflict", "definition.text.too_long"),
+    ),
+)
+async def convert_definition(
+    call: Annotated[ApiCall, requires(Role.VIEWER, "plan.read")], body: DefinitionText
+) -> ConvertedDefinition:
+    """Convert one definition from YAML to JSON or from JSON to YAML. Returns the error if the text cannot be read; the
+    definition is not checked and not saved."""
+    if (body.text is None) == (body.definition is None):
+        raise Invalid(
+            "text and definition exclude each other, and one of them is required",
+            code="definition.text.conflict",
+            field="text",
+            remedy="send one of them",
+        )
+    if body.definition is not None:
+        return await asyncio.to_thread(_write, body.definition)
+    return await asyncio.to_thread(_read, body.text or "")
+
+
+def _write(definition: dict[str, Any]) -> ConvertedDefinition:
+    """Convert JSON to YAML. It runs in a thread: a large definition must not stop the web service."""
+    if not _fits(definition, MAX_DEPTH, MAX_CONVERTED_LENGTH):
+        raise Invalid(
+            f"the definition has more than {MAX_CONVERTED_LENGTH:,} characters or {MAX_DEPTH} levels",
+            code="definition.text.too_long",
+            field="definition",
+            remedy="convert it in parts",
+        )
+    return ConvertedDefinition(text=write_yaml(definition), definition=definition, errors=[])
+
+
+def _fits(value: Any, depth: int, length: int) -> bool:
+    """Return whether a value has at most this depth, and at most this length as JSON."""
+    level = [value]
+    while level and depth >= 0:
+        level = [part for each in level for part in _parts(each)]
+        depth -= 1
+    return not level and len(json.dumps(value, ensure_ascii=False)) <= length
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+
+
+def _read(text: str) -> ConvertedDefinition:
+    """Convert YAML to JSON. It runs in a thread, as `_write`."""
+    try:
+        value = parse_document("definition.yaml", text.encode()).value
+        if not isinstance(value, dict):
+            raise Invalid(
+                "the definition is not a mapping of names to values",
+                code="definition.text.not_a_mapping",
+                field="text",
+                remedy="write it like an entry of a definition file: `name: …`",
+            )
+    except Invalid as error:
+        error.field = "text"
+        error.message = error.message.removeprefix("definition.yaml, ")
+        return ConvertedDefinition(text=text, definition=None, errors=[describe_error(error)])
+    return ConvertedDefinition(text=text, definition=value, errors=[])
+
+
 async def _make_plan(call: ApiCall, definitions: dict[str, Any], *, prune: bool) -> ApplyPlan:
     try:
-        return await call.app.plans.plan(read_declarations([Document("body", definitions)]), prune=prune)
+        declarations = await asyncio.to_thread(read_declarations, [Document("body", definitions)])
+        return await call.app.plans.plan(declarations, prune=prune)
     except Invalid as error:
         raise locate_in_body(error) from error
 

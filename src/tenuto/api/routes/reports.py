@@ -7,17 +7,20 @@ from typing import Annotated
 from uuid import UUID
 
 from fastapi import APIRouter, Query
+from pydantic import BaseModel, Field
 
 from tenuto.api.api_route import ApiRoute
-from tenuto.api.auth import ApiCall, requires
+from tenuto.api.csv_lists import listed_as
 from tenuto.api.openapi import describe, describe_page
 from tenuto.api.paging import After, Items, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import TextFilter
-from tenuto.model.actors import Role
+from tenuto.api.security.auth import ApiCall, requires
+from tenuto.model.access.actors import Role
+from tenuto.operations.extension_search import search_everywhere
 from tenuto.operations.overview import Overview
 from tenuto.operations.reports import MAX_HITS, SeriesDivision, SeriesReport, UpcomingRuns
+from tenuto.presentation.work_views import HISTORY, SEARCH_HITS
 from tenuto.store.access.audit_log import HistoryEntry
-from tenuto.store.reports.search import SearchHit
 
 router = APIRouter(prefix="/api/v1", tags=["reports"], route_class=ApiRoute)
 
@@ -47,6 +50,17 @@ OVERVIEW = {
     "finished_per_minute": 412.0,
     "failed_last_hour_count": 57,
     "open_dead_letter_count": 41,
+    "attention": [
+        {
+            "code": "queue_paused",
+            "severity": "note",
+            "id": "mail",
+            "name": "mail",
+            "text": "queue mail is paused by ana: server down; 1,204 tasks waiting",
+            "since": "2031-05-04T01:48:56Z",
+            "command": "tenuto queue resume mail",
+        }
+    ],
     "failures": [
         {
             "fingerprint": "3f0c7d9a5b21",
@@ -151,17 +165,29 @@ CHANGE = {
 }
 
 
+class FoundObject(BaseModel):
+    """An object that a search has found."""
+
+    kind: str = Field(description="Kind of object: of Tenuto, such as `schedule`, or of an extension.")
+    id: UUID | None = Field(description="None for queues, jobs and objects of extensions, which have a name only.")
+    name: str
+    state: str | None
+    path: str | None = Field(None, description="Page of the dashboard, for objects of extensions.")
+
+
 @router.get(
     "/search", operation_id="search_objects", responses=describe({"items": [HIT]}, invalid="value.label.invalid")
 )
+@listed_as(SEARCH_HITS)
 async def search_objects(
     call: Annotated[ApiCall, requires(Role.VIEWER, "search.read")],
     q: Annotated[str, Query(min_length=1, max_length=200, description="Beginning of an id, or a part of a name.")],
     limit: Annotated[int, Query(ge=1, le=MAX_HITS, description="Maximum number of objects.")] = MAX_HITS,
-) -> Items[SearchHit]:
+) -> Items[FoundObject]:
     """Find objects. Objects of every kind are found by the beginning of their id; schedules, manifests, queues, workers
-    and jobs also by their name."""
-    return Items(items=list(await call.app.reports.search(q, limit=limit)))
+    and jobs also by their name. Extensions add their own objects."""
+    found = await search_everywhere(call.app, q, call.caller.role, limit)
+    return Items(items=[FoundObject.model_validate(each, from_attributes=True) for each in found])
 
 
 @router.get(
@@ -169,6 +195,7 @@ async def search_objects(
     operation_id="history_list",
     responses=describe_page(CHANGE, invalid=("history.target.invalid", "value.label.invalid")),
 )
+@listed_as(HISTORY)
 async def object_history(
     call: Annotated[ApiCall, requires(Role.VIEWER, "history.read")],
     target: Annotated[

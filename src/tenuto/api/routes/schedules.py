@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
@@ -12,8 +13,7 @@ from fastapi import APIRouter, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from tenuto.api.api_route import ApiRoute
-from tenuto.api.auth import ApiCall, requires
-from tenuto.api.definition_bodies import (
+from tenuto.api.bodies.definition_bodies import (
     SCHEDULE_READ_ONLY_FIELDS,
     IfMatch,
     drop_fields,
@@ -22,8 +22,10 @@ from tenuto.api.definition_bodies import (
     pop_enabled,
     refuse_enabled_change,
     schedule_to_fields,
+    stored_fields,
 )
-from tenuto.api.definition_checks import (
+from tenuto.api.bodies.definition_errors import (
+    ChangedField,
     FieldError,
     collect_errors,
     describe_error,
@@ -31,7 +33,7 @@ from tenuto.api.definition_checks import (
     parse_schedule,
     parse_trigger,
 )
-from tenuto.api.definition_models import (
+from tenuto.api.bodies.definition_models import (
     DescribedBy,
     MisfireFields,
     NewSchedule,
@@ -39,24 +41,27 @@ from tenuto.api.definition_models import (
     ScheduleResource,
     Trigger,
 )
+from tenuto.api.bodies.request_bodies import Body
+from tenuto.api.bodies.responses import Changed
+from tenuto.api.csv_lists import listed_as
+from tenuto.api.list_filters import FilterText, describe_filtered_page, parse_query
 from tenuto.api.openapi import describe, describe_page
 from tenuto.api.paging import After, Limit, Page, cursor_instant, cursor_int, decode_cursor, make_page
 from tenuto.api.parameters import Name, NameFilter, TextFilter, quote_path_part
 from tenuto.api.problems import Refused
-from tenuto.api.request_bodies import Body
-from tenuto.api.responses import Changed
+from tenuto.api.security.auth import ApiCall, requires
 from tenuto.diagnostics.reasons import Diagnosis
 from tenuto.errors import Invalid
-from tenuto.model.actors import Role
-from tenuto.model.executions import ExecutionState
-from tenuto.model.occurrences import Decision
-from tenuto.model.schedules import OverlapPolicy
-from tenuto.operations.schedule_checks import TriggerExplanation
+from tenuto.model.access.actors import Role
+from tenuto.model.filter_keys import LEDGER_KEYS
+from tenuto.model.work.occurrences import Decision
+from tenuto.operations.definitions.schedule_checks import TriggerExplanation
+from tenuto.presentation.definition_views import LEDGER, SCHEDULES
 from tenuto.presentation.descriptions import describe_changes
 from tenuto.scheduling.firing import RunResult
 from tenuto.simulation.simulator import Clash
-from tenuto.store.definition_rows import Version
-from tenuto.store.schedules import LedgerRecord, Schedule, ScheduleRecord
+from tenuto.store.definitions.definition_rows import Version
+from tenuto.store.definitions.schedules import LedgerRecord, Schedule, ScheduleRecord
 
 router = APIRouter(prefix="/api/v1", tags=["schedules"], route_class=ApiRoute)
 
@@ -126,32 +131,12 @@ INVALID_DEFINITION = (
 Viewer = Annotated[ApiCall, requires(Role.VIEWER, "schedule.read")]
 
 
-class ScheduleListItem(BaseModel):
+@dataclass(frozen=True, slots=True)
+class ListedSchedule(ScheduleRecord):
     """A schedule in a list, with its last run."""
 
-    id: UUID
-    name: str
-    description: str
-    enabled: bool
     trigger: Annotated[dict[str, Any], DescribedBy(Trigger)]
-    overlap: OverlapPolicy
     misfire: Annotated[dict[str, Any], DescribedBy(MisfireFields)]
-    step_count: int
-    version: int
-    origin: str
-    created_at: datetime
-    updated_at: datetime
-    last_run_at: datetime | None
-    next_run_at: datetime | None
-    planned: bool = Field(description="Whether the next run has been determined.")
-    last_execution_id: UUID | None
-    last_state: ExecutionState | None
-    last_started_at: datetime | None
-    last_ended_at: datetime | None
-    last_group: int | None
-    last_group_count: int | None
-    last_failed_step_count: int | None
-    last_error: str | None
 
 
 class RunArguments(Body):
@@ -172,9 +157,10 @@ class Preview(BaseModel):
 
 
 @router.get("/schedules", operation_id="schedules_list", responses=describe_page(LISTED))
+@listed_as(SCHEDULES)
 async def list_schedules(
     call: Viewer, enabled: bool | None = None, search: NameFilter = None, limit: Limit = 100, after: After = None
-) -> Page[ScheduleListItem]:
+) -> Page[ListedSchedule]:
     """List schedules by name, each with its last run."""
     cursor = decode_cursor(after, str)
     found = await call.app.schedules.list(
@@ -227,15 +213,8 @@ async def explain_trigger(call: Viewer, question: TriggerQuestion) -> TriggerExp
     return await call.app.schedules.explain(parse_trigger(question.trigger), count=question.count)
 
 
-class ChangedField(BaseModel):
-    """A field that differs from the stored definition."""
-
-    title: str
-    lines: list[str] = Field(description="Lines that begin with `-`, `+` or a blank.")
-
-
 class ScheduleCheckResult(BaseModel):
-    """What saving a definition would change and cause, or its errors."""
+    """Changes and effects of saving a definition, or its errors."""
 
     is_valid: bool
     errors: list[FieldError]
@@ -265,7 +244,8 @@ async def check_schedule(
     if stored is not None:
         fields = {"name": stored.name, **fields}
     stored_steps = [] if stored is None else schedule_to_fields(stored.definition)["steps"]
-    errors = collect_errors(call.app, fields, stored_steps)
+    call.app.jobs.load_more_kinds()  # not in the thread: it changes what other requests read
+    errors = await asyncio.to_thread(collect_errors, call.app, fields, stored_steps)
     if not errors:
         declared = parse_schedule(fields)
         new = declared.definition
@@ -375,7 +355,7 @@ async def enable_schedule(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "schedule.enable", handles_repeats=True)], name: Name
 ) -> Changed:
     """Enable a schedule from now on."""
-    # The idempotency key is stored only with a change, so a repeated request changed the schedule the first time.
+    # Only a request that changed something is stored, so a repetition has changed it before.
     return Changed(changed=call.is_repeat or await call.app.schedules.enable(name, reason=call.reason))
 
 
@@ -481,9 +461,13 @@ async def schedule_versions(call: Viewer, name: Name, limit: Limit = 50, after: 
     return make_page(found, limit, lambda each: (each.at.isoformat(), each.version))
 
 
-@router.get("/ledger", operation_id="ledger_list", responses=describe_page(ENTRY, not_found="schedule.not_found"))
+@router.get(
+    "/ledger", operation_id="ledger_list", responses=describe_filtered_page(ENTRY, not_found="schedule.not_found")
+)
+@listed_as(LEDGER)
 async def list_ledger(
     call: Viewer,
+    q: FilterText = None,
     schedule: TextFilter = None,
     decision: Decision | None = None,
     limit: Limit = 100,
@@ -493,6 +477,7 @@ async def list_ledger(
     cursor = decode_cursor(after, cursor_instant, UUID)
     found = await call.app.schedules.ledger(
         schedule,
+        where=await parse_query(call, LEDGER_KEYS, q),
         before=cursor[0] if cursor else None,
         below=cursor[1] if cursor else None,
         decision=decision,
@@ -504,22 +489,9 @@ async def list_ledger(
 # --- conversion -------------------------------------------------------------------------------------------------------
 
 
-def _list_item(schedule: ScheduleRecord) -> ScheduleListItem:
-    """Return a schedule with the number of its steps instead of its plan."""
-    shared = {field.name: getattr(schedule, field.name) for field in fields(schedule) if field.name != "plan"}
-    return ScheduleListItem(**shared, step_count=sum(len(group) for group in schedule.plan))
+def _list_item(schedule: ScheduleRecord) -> ListedSchedule:
+    return ListedSchedule(**{field.name: getattr(schedule, field.name) for field in fields(schedule)})
 
 
 def _schedule_resource(schedule: Schedule, response: Response) -> ScheduleResource:
-    response.headers["ETag"] = f'"v{schedule.version}"'
-    return ScheduleResource(
-        id=schedule.id,
-        **schedule_to_fields(schedule.definition),
-        enabled=schedule.enabled,
-        version=schedule.version,
-        origin=schedule.origin,
-        created_at=schedule.created_at,
-        updated_at=schedule.updated_at,
-        last_run_at=schedule.last_run_at,
-        next_run_at=schedule.next_run_at,
-    )
+    return ScheduleResource(**schedule_to_fields(schedule.definition), **stored_fields(schedule, response))

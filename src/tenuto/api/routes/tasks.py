@@ -13,7 +13,9 @@ from fastapi.responses import PlainTextResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from tenuto.api.api_route import ApiRoute
-from tenuto.api.auth import ApiCall, requires
+from tenuto.api.bodies.request_bodies import Body, RetryBody
+from tenuto.api.bodies.responses import Cancellation, StartedTask
+from tenuto.api.csv_lists import listed_as
 from tenuto.api.list_filters import (
     CappedCount,
     FilterText,
@@ -26,17 +28,18 @@ from tenuto.api.long_polling import Wait, waiting_requests
 from tenuto.api.openapi import describe, describe_page
 from tenuto.api.paging import After, Items, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import Id, TextFilter
-from tenuto.api.request_bodies import Body, RetryBody
-from tenuto.api.responses import Cancellation, StartedTask
+from tenuto.api.security.auth import ApiCall, requires
 from tenuto.app import Tenuto
 from tenuto.diagnostics.reasons import Diagnosis
 from tenuto.errors import NotFound
-from tenuto.model.actors import ActorType, Role
+from tenuto.model.access.actors import ActorType, Role
 from tenuto.model.filter_keys import ACTIVITY_KEYS, TASK_KEYS
 from tenuto.model.filters import DEFAULT_WINDOW
-from tenuto.model.tasks import OutcomeReason, OutcomeStatus, TaskState
-from tenuto.store.activities import ActivityDetails, ActivityRecord, JobStatistics, TaskDetails, TaskRecord
-from tenuto.store.step_checkpoints import ChainStepRecord
+from tenuto.model.work import tasks
+from tenuto.model.work.tasks import OutcomeReason, OutcomeStatus, TaskState
+from tenuto.presentation.work_views import ACTIVITIES, ATTEMPTS, TASKS
+from tenuto.store.work.activities import ActivityDetails, ActivityRecord, JobStatistics, TaskDetails, TaskRecord
+from tenuto.store.work.step_checkpoints import ChainStepRecord
 
 router = APIRouter(prefix="/api/v1/tasks", tags=["tasks"], route_class=ApiRoute)
 
@@ -100,6 +103,7 @@ class NewTask(Body):
 
 
 @router.get("", operation_id="tasks_list", responses=describe_filtered_page(EXAMPLE))
+@listed_as(TASKS)
 async def list_tasks(
     call: Viewer,
     q: FilterText = None,
@@ -185,9 +189,11 @@ async def enqueue_task(
     """Enqueue a task. It survives crashes of all processes once the response is sent."""
     job = call.app.jobs.get_job(new_task.job)
     options = new_task.model_dump(exclude={"job", "input"}, exclude_defaults=True)
-    task = await call.app.enqueue_json(job.using(**options), json.dumps(new_task.input), request_id=call.object_id)
+    # Without an idempotency key the request cannot be a repetition.
+    request_id = None if call.idempotency_key is None else call.object_id
+    task = await call.app.enqueue_json(job.using(**options), json.dumps(new_task.input), request_id=request_id)
     response.headers["Location"] = f"/api/v1/tasks/{task.id}"
-    stored = await _load_task(call.app, task.id)
+    stored = _describe_new_task(task.new_task) if task.new_task is not None else await _load_task(call.app, task.id)
     return EnqueuedTask(**dict(stored), created=task.created)
 
 
@@ -208,6 +214,46 @@ async def _load_task(app: Tenuto, id: UUID) -> TaskResource:
         return _describe_task(await app.task(id))
     except NotFound:
         return _describe_ended_task((await app.attempts(id))[-1])
+
+
+def _describe_new_task(task: tasks.NewTask) -> TaskResource:
+    """Return a task as it was stored: reading it again would take as long as storing it (benchmark api)."""
+    return TaskResource(
+        id=task.id,
+        state=task.state,
+        is_ended=False,
+        kind=task.kind,
+        name=task.name,
+        queue=task.queue,
+        priority=task.priority,
+        input=json.loads(task.input),
+        output=None,
+        error=None,
+        reason=None,
+        progress=None,
+        attempt=1,
+        activity_id=task.id,
+        failure_count=0,
+        loss_count=0,
+        created_at=task.created_at,
+        run_at=task.run_at or task.created_at,
+        claimed_at=None,
+        lease_until=None,
+        started_at=None,
+        ended_at=None,
+        worker_id=None,
+        worker=None,
+        unique_key=task.unique_key,
+        limit_key=task.limit_key,
+        tags=task.tags or [],
+        cancel_at=None,
+        cancel_name=None,
+        initiator_type=task.initiator.type,
+        initiator_id=task.initiator.id,
+        initiator_name=task.initiator.name,
+        correlation_id=task.correlation_id,
+        parent_id=task.parent_id,
+    )
 
 
 def _describe_task(task: TaskDetails) -> TaskResource:
@@ -255,6 +301,7 @@ def _shared_fields(record: TaskDetails | ActivityDetails) -> dict[str, Any]:
     operation_id="tasks_attempts",
     responses=describe({"items": [ACTIVITY_EXAMPLE]}, not_found="task.not_found"),
 )
+@listed_as(ATTEMPTS)
 async def task_attempts(call: Viewer, id: Id) -> Items[ActivityDetails]:
     """List the attempts of a task, oldest first. The last attempt may not have started."""
     return Items(items=list(await call.app.attempts(id)))
@@ -291,6 +338,7 @@ async def why_task(call: Viewer, id: Id) -> Diagnosis:
     responses=describe(
         {"task_id": EXAMPLE["id"]},
         202,
+        forbidden="dead_letter.secret.forbidden",
         not_found=("task.not_found", "manifest.not_found"),
         conflict=(
             "task.not_retryable",
@@ -311,7 +359,13 @@ async def retry_task(
 ) -> StartedTask:
     """Retry a task that failed for good, optionally with a new input. Its dead letter is resolved."""
     body = body or RetryBody()
-    task_id = await call.app.tasks.retry(id, input=body.input, note=body.note or call.reason, request_id=call.object_id)
+    task_id = await call.app.tasks.retry(
+        id,
+        input=body.input,
+        note=body.note or call.reason,
+        may_use_secrets=call.caller.has_role(Role.EDITOR),
+        request_id=call.object_id,
+    )
     response.headers["Location"] = f"/api/v1/tasks/{task_id}"
     return StartedTask(task_id=task_id)
 
@@ -337,6 +391,7 @@ _STATS_PERIOD = timedelta(days=1)
 
 
 @activity_router.get("", operation_id="activities_list", responses=describe_filtered_page(ACTIVITY_EXAMPLE))
+@listed_as(ACTIVITIES)
 async def list_activities(
     call: ActivityViewer,
     q: FilterText = None,
@@ -419,6 +474,7 @@ async def activity_log(
     headers = {
         "Tenuto-Log-Offset": str(found.next_offset),
         "Tenuto-Log-Complete": "true" if found.is_complete else "false",
+        "Content-Disposition": f'attachment; filename="log-{id}.txt"',  # a browser never shows foreign text as a page
     }
     return PlainTextResponse(found.text, headers=headers)
 
@@ -428,6 +484,7 @@ async def activity_log(
     operation_id="activities_children",
     responses=describe_page(ACTIVITY_EXAMPLE, not_found="activity.not_found"),
 )
+@listed_as(ACTIVITIES)
 async def activity_children(
     call: ActivityViewer, id: Id, limit: Limit = 50, after: After = None
 ) -> Page[ActivityRecord]:

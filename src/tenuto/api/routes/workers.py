@@ -8,13 +8,15 @@ from fastapi import APIRouter
 from pydantic import ConfigDict, Field
 
 from tenuto.api.api_route import ApiRoute
-from tenuto.api.auth import ApiCall, requires
+from tenuto.api.bodies.request_bodies import Body, ReasonBody
+from tenuto.api.csv_lists import listed_as
 from tenuto.api.openapi import describe
 from tenuto.api.paging import Items
 from tenuto.api.parameters import Name
-from tenuto.api.request_bodies import Body, ReasonBody
-from tenuto.model.actors import Role
-from tenuto.store.workers import QueueRecord, WorkerRecord
+from tenuto.api.security.auth import ApiCall, requires
+from tenuto.model.access.actors import Role
+from tenuto.presentation.work_views import QUEUES, WORKERS
+from tenuto.store.work.workers import QueueRecord, WorkerRecord
 
 router = APIRouter(prefix="/api/v1", route_class=ApiRoute)
 
@@ -47,6 +49,7 @@ class QueueLimit(Body):
 
 
 @router.get("/workers", operation_id="workers_list", responses=describe({"items": [WORKER]}), tags=["workers"])
+@listed_as(WORKERS)
 async def list_workers(
     call: Annotated[ApiCall, requires(Role.VIEWER, "worker.read")], ended: bool = False
 ) -> Items[WorkerRecord]:
@@ -81,6 +84,7 @@ async def resume_worker(call: Annotated[ApiCall, requires(Role.OPERATOR, "worker
 
 
 @router.get("/queues", operation_id="queues_list", responses=describe({"items": [QUEUE]}), tags=["queues"])
+@listed_as(QUEUES)
 async def list_queues(call: Annotated[ApiCall, requires(Role.VIEWER, "queue.read")]) -> Items[QueueRecord]:
     """List queues with limit, pause and task counts."""
     return Items(items=list(await call.app.queues()))

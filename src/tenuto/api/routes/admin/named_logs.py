@@ -7,11 +7,16 @@ from typing import Annotated, Literal
 from fastapi import APIRouter
 
 from tenuto.api.api_route import ApiRoute
-from tenuto.api.auth import ApiCall, requires
+from tenuto.api.csv_lists import listed_as
+from tenuto.api.list_filters import FilterText, Window, describe_filtered_page, parse_query
 from tenuto.api.openapi import describe_page
 from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
-from tenuto.api.parameters import Name
-from tenuto.model.actors import Role
+from tenuto.api.parameters import Name, TextFilter
+from tenuto.api.security.auth import ApiCall, requires
+from tenuto.model.access.actors import Role
+from tenuto.model.filter_keys import LOG_ENTRY_KEYS
+from tenuto.model.filters import DEFAULT_WINDOW
+from tenuto.presentation.admin_views import LOG_ENTRIES, LOGS
 from tenuto.store.named_logs import LogEntryRecord, NamedLogRecord
 
 router = APIRouter(prefix="/api/log", tags=["logs"], route_class=ApiRoute)
@@ -25,26 +30,37 @@ Viewer = Annotated[ApiCall, requires(Role.VIEWER, "log.read")]
     operation_id="logs_list",
     responses=describe_page({"log": "default", "last_entry_id": 17, "last_message": ENTRY["message"]}),
 )
-async def list_logs(call: Viewer, limit: Limit = 100, after: After = None) -> Page[NamedLogRecord]:
+@listed_as(LOGS)
+async def list_logs(
+    call: Viewer, search: TextFilter = None, limit: Limit = 100, after: After = None
+) -> Page[NamedLogRecord]:
     """List logs by name, each with its newest entry."""
     cursor = decode_cursor(after, str)
-    found = await call.app.logs.names(after=cursor[0] if cursor else "", limit=limit)
+    found = await call.app.logs.names(search=search or "", after=cursor[0] if cursor else "", limit=limit)
     return make_page(found, limit, lambda each: (each.log,))
 
 
 @router.get(
     "/{name:name}",
     operation_id="logs_read",
-    responses=describe_page(ENTRY, invalid=("value.name.invalid", "log.entry_id.invalid")),
+    responses=describe_filtered_page(ENTRY, invalid=("value.name.invalid", "log.entry_id.invalid")),
 )
+@listed_as(LOG_ENTRIES)
 async def read_log(
-    call: Viewer, name: Name, order: Literal["newest", "oldest"] = "newest", limit: Limit = 100, after: After = None
+    call: Viewer,
+    name: Name,
+    q: FilterText = None,
+    window: Window = DEFAULT_WINDOW,
+    order: Literal["newest", "oldest"] = "newest",
+    limit: Limit = 100,
+    after: After = None,
 ) -> Page[LogEntryRecord]:
     """List the entries of a log. An unknown log is empty."""
     cursor = decode_cursor(after, int)
     bound = cursor[0] if cursor else None
     oldest = order == "oldest"
+    filter = await parse_query(call, LOG_ENTRY_KEYS, q, window)
     found = await call.app.logs.read(
-        name, below=None if oldest else bound, above=bound if oldest else None, oldest_first=oldest, limit=limit
+        name, filter, below=None if oldest else bound, above=bound if oldest else None, oldest_first=oldest, limit=limit
     )
-    return make_page(found, limit, lambda each: (each.id,))
+    return make_page(found, limit, lambda each: (each.id,), filter)

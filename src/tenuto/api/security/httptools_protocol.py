@@ -6,7 +6,7 @@ import asyncio
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from tenuto.api.http_protocol import MAX_HEAD_BYTES, HeadTimer
+from tenuto.api.security.http_protocol import MAX_HEAD_BYTES, HeadTimer
 
 
 class BoundedHttpToolsProtocol(HeadTimer, HttpToolsProtocol):

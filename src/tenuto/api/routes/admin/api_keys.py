@@ -11,28 +11,38 @@ from fastapi import APIRouter, Query, Request, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from tenuto.api.api_route import ApiRoute
-from tenuto.api.auth import (
+from tenuto.api.bodies.request_bodies import Body
+from tenuto.api.csv_lists import listed_as
+from tenuto.api.openapi import describe, describe_page
+from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
+from tenuto.api.parameters import Name, quote_path_part
+from tenuto.api.problems import Refused
+from tenuto.api.security.auth import (
     ApiCall,
+    browser_name,
     client_address,
     refuse_cross_site,
     requires,
     session_cookie_name,
     session_token,
 )
-from tenuto.api.openapi import describe, describe_page
-from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
-from tenuto.api.parameters import Name, quote_path_part
-from tenuto.api.problems import Refused
-from tenuto.api.rate_limit import RateLimiter
-from tenuto.api.request_bodies import Body
+from tenuto.api.security.rate_limit import RateLimiter
 from tenuto.app import Tenuto
-from tenuto.model.actors import Actor, Caller, Role
-from tenuto.operations.api_keys import LINK_LIFETIME, SESSION_LIFETIME
-from tenuto.store.access.api_keys import ApiKeyRecord
+from tenuto.model.access.actors import Actor, Caller, Role
+from tenuto.operations.admin.api_keys import LINK_LIFETIME, MAX_SESSION_LIFETIME
+from tenuto.presentation.admin_views import API_KEYS
+from tenuto.store.access.api_keys import ApiKeyRecord, KeyKind
 
 router = APIRouter(prefix="/api/v1", route_class=ApiRoute)
 
-KEY = {"name": "ci", "prefix": "k3y5d8a1", "role": "operator", "created_by": "admin", "last_used_at": None}
+KEY = {
+    "name": "ci",
+    "prefix": "k3y5d8a1",
+    "role": "operator",
+    "kind": "service",
+    "created_by": "admin",
+    "last_used_at": None,
+}
 RoleName = Literal["viewer", "operator", "editor", "admin"]
 Admin = Annotated[ApiCall, requires(Role.ADMIN, "key.read")]
 
@@ -45,6 +55,7 @@ class NewKey(Body):
     name: str
     role: RoleName
     expires_at: datetime | None = None
+    person: bool = Field(False, description="Whether the key belongs to a person, whom the audit log then names.")
 
 
 class Link(Body):
@@ -62,6 +73,7 @@ class CreatedKey(BaseModel):
     name: str
     prefix: str
     role: RoleName
+    kind: KeyKind
     created_at: datetime
     created_by: str
     expires_at: datetime | None
@@ -88,6 +100,7 @@ class Session(BaseModel):
 
 
 @router.get("/keys", operation_id="keys_list", responses=describe_page(KEY), tags=["keys"])
+@listed_as(API_KEYS)
 async def list_keys(call: Admin, limit: Limit = 100, after: After = None) -> Page[ApiKeyRecord]:
     """List API keys by name, active keys first, without their texts."""
     cursor = decode_cursor(after, _parse_bool, str, UUID)
@@ -116,7 +129,9 @@ async def create_key(
     response: Response,
 ) -> CreatedKey:
     """Create an API key. The response contains its text, which cannot be read later."""
-    key, text = await call.app.api_keys.create(new_key.name, Role.from_key(new_key.role), expires_at=new_key.expires_at)
+    key, text = await call.app.api_keys.create(
+        new_key.name, Role.from_key(new_key.role), expires_at=new_key.expires_at, is_person=new_key.person
+    )
     response.headers["Location"] = f"/api/v1/keys/{quote_path_part(new_key.name)}"
     return CreatedKey.model_validate({**asdict(key), "key": text})
 
@@ -244,7 +259,7 @@ async def redeem_link(request: Request, link: str) -> tuple[str, Caller]:
     acting = app.acting_as(
         Actor.system("one-time link"), source=address, correlation_id=request.scope.get("tenuto_request_id")
     )
-    opened = await acting.api_keys.redeem_link(link)
+    opened = await acting.api_keys.redeem_link(link, browser=browser_name(request))
     if opened is None:
         rate_limiter.refuse_after_failures(address)
         rate_limiter.count_failure(address)
@@ -268,7 +283,7 @@ async def redeem_key(request: Request, text: str) -> tuple[str, Caller]:
     caller = await app.api_keys.authenticate(text)
     if caller is not None:
         acting = app.acting_as(caller.actor, source=address, correlation_id=request.scope.get("tenuto_request_id"))
-        opened = await acting.api_keys.open_session(caller)
+        opened = await acting.api_keys.open_session(caller, browser=browser_name(request))
         if opened is not None:
             return opened
     rate_limiter.refuse_after_failures(address)
@@ -281,7 +296,7 @@ def set_session_cookie(request: Request, response: Response, token: str) -> None
     response.set_cookie(
         session_cookie_name(request),
         token,
-        max_age=int(SESSION_LIFETIME.total_seconds()),
+        max_age=int(MAX_SESSION_LIFETIME.total_seconds()),
         path=_cookie_path(request),
         secure=request.url.scheme == "https",
         httponly=True,

@@ -7,7 +7,7 @@ from typing import Any
 
 from pydantic import BaseModel, Field
 
-from tenuto.api.definition_bodies import locating_steps, parse_definition
+from tenuto.api.bodies.definition_bodies import locating_steps, parse_definition
 from tenuto.app import Tenuto
 from tenuto.definitions.definition_files import DeclaredSchedule, parse_schedules
 from tenuto.errors import Invalid
@@ -26,6 +26,13 @@ class FieldError(BaseModel):
     code: str
     message: str
     remedy: str | None
+
+
+class ChangedField(BaseModel):
+    """A field that differs from the stored definition."""
+
+    title: str
+    lines: list[str] = Field(description="Lines that begin with `-`, `+` or a blank.")
 
 
 def parse_schedule(definition: dict[str, Any]) -> DeclaredSchedule:

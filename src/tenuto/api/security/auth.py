@@ -15,12 +15,13 @@ from uuid import UUID
 from fastapi import Depends, Request, Response
 
 from tenuto.api.problems import Refused
-from tenuto.api.rate_limit import RateLimiter, too_many_failures
+from tenuto.api.security.proxy_login import SCOPE_KEY, ProxyLogin
+from tenuto.api.security.rate_limit import RateLimiter, too_many_failures
 from tenuto.app import Tenuto
 from tenuto.errors import quoted
 from tenuto.ids import new_id
-from tenuto.model.actors import Caller, Role
-from tenuto.model.operation_context import IdempotencyKey
+from tenuto.model.access.actors import Actor, Caller, Role
+from tenuto.model.access.operation_context import IdempotencyKey
 from tenuto.store.access import idempotency_keys
 
 SESSION_COOKIE = "tenuto_session"
@@ -36,6 +37,7 @@ _STORED_HEADERS = ("content-type", "location", "etag")
 class ApiCall:
     """An authorized request."""
 
+    request: Request
     app: Tenuto
     """The app acting as the caller: it records every change for the caller."""
     caller: Caller
@@ -87,14 +89,8 @@ class RequiredRole:
         caller = await _authenticate(request, app)
         if caller.via_session and request.method not in SAFE_METHODS and not self.accepts_forms:
             require_page_header(request)
-        if not caller.has_role(self.role):
-            raise Refused(
-                403,
-                f"the role {self.role.key} is required; the key {caller.actor.name!r} has the role {caller.role.key}",
-                code="auth.role.insufficient",
-                remedy=f"use a key with the role {self.role.key}",
-            )
-        call = ApiCall(app, caller, new_id(), reason=_decode_reason(request.headers.get("x-reason")))
+        require_role(caller, self.role)
+        call = ApiCall(request, app, caller, new_id(), reason=_decode_reason(request.headers.get("x-reason")))
         if request.method not in SAFE_METHODS and not self.streams_body:
             await _check_idempotency_key(request, call)
         call.app = app.acting_as(
@@ -114,6 +110,17 @@ def _decode_reason(text: str | None) -> str | None:
     if text.upper().startswith("UTF-8''"):
         text = unquote(text[len("UTF-8''") :], errors="replace").replace("\x00", "")
     return text[:_MAX_REASON_LENGTH]
+
+
+def require_role(caller: Caller, role: Role) -> None:
+    """Refuse a caller without a role. Routes call it if the body decides that more than their own role is needed."""
+    if not caller.has_role(role):
+        raise Refused(
+            403,
+            f"the role {role.key} is required; {caller.actor.name!r} has the role {caller.role.key}",
+            code="auth.role.insufficient",
+            remedy=f"use a key with the role {role.key}",
+        )
 
 
 def requires(
@@ -146,9 +153,9 @@ def requires(
 async def _authenticate(request: Request, app: Tenuto) -> Caller:
     rate_limiter: RateLimiter = request.app.state.rate_limiter
     await _limit_lookups(request, app)
-    caller = await _authenticate_key(request, app) or await _authenticate_session(request, app)
+    caller = await _find_caller(request, app)
     if caller is None:
-        has_credentials = "authorization" in request.headers or session_token(request) is not None
+        has_credentials = _bearer_token(request) is not None or session_token(request) is not None
         if has_credentials:  # guard: rate_limit.only_failed_credentials
             address, prefix = client_address(request), app.api_keys.find_prefix(_credentials(request))
             rate_limiter.refuse_after_failures(address)
@@ -189,7 +196,8 @@ async def _limit_lookups(request: Request, app: Tenuto) -> None:
 
 def _credentials(request: Request) -> str:
     """Return the key of the request or, without one, its session."""
-    return _bearer_token(request) if "authorization" in request.headers else session_token(request) or ""
+    token = _bearer_token(request)
+    return token if token is not None else session_token(request) or ""
 
 
 def client_address(request: Request) -> str:
@@ -197,12 +205,18 @@ def client_address(request: Request) -> str:
     return request.client.host if request.client else "unknown"
 
 
-def _bearer_token(request: Request) -> str:
+def _bearer_token(request: Request) -> str | None:
+    """Return the token of the scheme Bearer. A proxy may forward other schemes, with which it logs people in."""
     headers = request.headers.getlist("authorization")
     if len(headers) > 1:
         raise Refused(400, "the request has two Authorization headers", code="auth.header.duplicate", remedy="send one")
     scheme, _, token = headers[0].partition(" ") if headers else ("", "", "")
-    return token.strip() if scheme.lower() == "bearer" else ""
+    return token.strip() if scheme.lower() == "bearer" else None  # guard: auth.only_bearer
+
+
+def browser_name(request: Request) -> str | None:
+    """Return what the browser says about itself, for the list of sessions."""
+    return request.headers.get("user-agent")
 
 
 def session_cookie_name(request: Request) -> str:
@@ -217,6 +231,31 @@ def session_token(request: Request) -> str | None:
     return request.cookies.get(session_cookie_name(request))
 
 
+async def _find_caller(request: Request, app: Tenuto) -> Caller | None:
+    """Return the caller by key, else by the header of a trusted proxy, else by session."""
+    return (
+        await _authenticate_key(request, app)
+        or _authenticate_proxy_user(request)
+        or await _authenticate_session(request, app)
+    )
+
+
+def _authenticate_proxy_user(request: Request) -> Caller | None:
+    login: ProxyLogin | None = request.scope.get(SCOPE_KEY)
+    if login is None or _bearer_token(request) is not None:
+        return None
+    if request.method not in SAFE_METHODS:  # the browser proves its user to the proxy without being asked
+        refuse_cross_site(request)  # guard: proxy_login.cross_site
+    if login.role is None:
+        raise Refused(
+            403,
+            f"the user {quoted(login.user, 60)} has no role in this service",
+            code="auth.proxy_user.no_role",
+            remedy="ask an administrator to map a group of the user to a role: setting web_roles",
+        )
+    return Caller(Actor.user(login.user), login.role, via_session=True)
+
+
 async def _authenticate_key(request: Request, app: Tenuto) -> Caller | None:
     token = _bearer_token(request)
     return await app.api_keys.authenticate(token) if token else None
@@ -224,7 +263,7 @@ async def _authenticate_key(request: Request, app: Tenuto) -> Caller | None:
 
 async def _authenticate_session(request: Request, app: Tenuto) -> Caller | None:
     token = session_token(request)
-    if not token or "authorization" in request.headers:
+    if not token or _bearer_token(request) is not None:
         return None
     if request.method not in SAFE_METHODS:
         refuse_cross_site(request)
@@ -233,7 +272,7 @@ async def _authenticate_session(request: Request, app: Tenuto) -> Caller | None:
 
 async def is_still_authorized(request: Request, call: ApiCall) -> bool:
     """Return whether the caller of a long request still has its role."""
-    caller = await _authenticate_key(request, call.app) or await _authenticate_session(request, call.app)
+    caller = await _find_caller(request, call.app)
     return caller is not None and caller.role >= call.caller.role
 
 

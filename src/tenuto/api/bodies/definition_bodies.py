@@ -11,25 +11,32 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Header
+from fastapi import Header, Response
 
 from tenuto.definitions.definition_files import DeclaredSchedule, LocatedError
 from tenuto.definitions.document_parser import Document
 from tenuto.errors import Invalid, quoted
-from tenuto.model.manifests import Manifest
-from tenuto.model.policies import TaskPolicy
-from tenuto.model.schedules import ScheduleDefinition
-from tenuto.model.steps import JOB, SCHEDULE, Step
+from tenuto.model.definitions.manifests import Manifest
+from tenuto.model.definitions.policies import TaskPolicy
+from tenuto.model.definitions.schedules import ScheduleDefinition
+from tenuto.model.definitions.steps import JOB, SCHEDULE, Step
 from tenuto.model.triggers import ManualTrigger
+from tenuto.store.definitions.definition_rows import StoredDefinition
 
 D = TypeVar("D")
 
 IfMatch = Annotated[
     str | None, Header(description="ETag of a response. The change is refused if the definition has changed since.")
 ]
-_READ_ONLY_FIELDS = ("id", "version", "origin", "created_at", "updated_at", "last_run_at", "next_run_at")
-SCHEDULE_READ_ONLY_FIELDS = (*_READ_ONLY_FIELDS, "enabled")
-MANIFEST_READ_ONLY_FIELDS = (*_READ_ONLY_FIELDS, "enabled", "schedule_type", "property_type", "last_successful_run_at")
+_STORED_FIELDS = ("id", "enabled", "version", "origin", "created_at", "updated_at", "last_run_at", "next_run_at")
+SCHEDULE_READ_ONLY_FIELDS = _STORED_FIELDS
+MANIFEST_READ_ONLY_FIELDS = (*_STORED_FIELDS, "schedule_type", "property_type", "last_successful_run_at")
+
+
+def stored_fields(stored: StoredDefinition[Any], response: Response) -> dict[str, Any]:
+    """Return the fields that a stored definition has besides its definition; set the version as ETag."""
+    response.headers["ETag"] = f'"v{stored.version}"'
+    return {name: getattr(stored, name) for name in _STORED_FIELDS}
 
 
 def parse_definition(section: str, definition: dict[str, Any], read: Callable[[list[Document]], Sequence[D]]) -> D:

@@ -23,7 +23,7 @@ def select_protocol() -> type[asyncio.Protocol]:
     """Return the protocol of httptools, or that of h11 where httptools is not installed (see `extras`)."""
     if find_spec("httptools") is None:
         return BoundedH11Protocol
-    from tenuto.api.httptools_protocol import BoundedHttpToolsProtocol  # its base class imports httptools
+    from tenuto.api.security.httptools_protocol import BoundedHttpToolsProtocol  # its base class imports httptools
 
     return BoundedHttpToolsProtocol
 

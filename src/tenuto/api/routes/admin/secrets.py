@@ -8,12 +8,14 @@ from fastapi import APIRouter
 from pydantic import BaseModel, ConfigDict, Field
 
 from tenuto.api.api_route import ApiRoute
-from tenuto.api.auth import ApiCall, requires
+from tenuto.api.bodies.request_bodies import Body
+from tenuto.api.csv_lists import listed_as
 from tenuto.api.openapi import describe, describe_page
 from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import Name
-from tenuto.api.request_bodies import Body
-from tenuto.model.actors import Role
+from tenuto.api.security.auth import ApiCall, requires
+from tenuto.model.access.actors import Role
+from tenuto.presentation.admin_views import SECRETS
 from tenuto.store.access.secrets import SecretRecord
 
 router = APIRouter(prefix="/api/v1/secrets", tags=["secrets"], route_class=ApiRoute)
@@ -37,6 +39,7 @@ class StoredSecret(BaseModel):
 
 
 @router.get("", operation_id="secrets_list", responses=describe_page(EXAMPLE))
+@listed_as(SECRETS)
 async def list_secrets(
     call: Annotated[ApiCall, requires(Role.ADMIN, "secret.read")], limit: Limit = 100, after: After = None
 ) -> Page[SecretRecord]:

@@ -9,15 +9,17 @@ from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel, Field
 
 from tenuto.api.api_route import ApiRoute
-from tenuto.api.auth import ApiCall, RequiredRole, requires
+from tenuto.api.csv_lists import listed_as
 from tenuto.api.openapi import describe
 from tenuto.api.paging import Items
 from tenuto.api.parameters import Name
+from tenuto.api.security.auth import ApiCall, RequiredRole, requires
 from tenuto.app import Tenuto
 from tenuto.errors import NotFound, UnknownJob
 from tenuto.jobs.registry import Job
-from tenuto.model.actors import Role
+from tenuto.model.access.actors import Role
 from tenuto.observability.prometheus import CONTENT_TYPE
+from tenuto.presentation.work_views import JOBS
 from tenuto.version import __version__
 
 router = APIRouter(prefix="/api/v1", tags=["about"], route_class=ApiRoute)
@@ -55,6 +57,7 @@ class ServiceSettings(BaseModel):
 
 
 @router.get("/jobs", operation_id="jobs_list", responses=describe({"items": [JOB]}))
+@listed_as(JOBS)
 async def list_jobs(call: Viewer) -> Items[JobDescription]:
     """List the jobs of this web service with the JSON schema of their input. Workers may have other jobs."""
     return Items(items=[_describe_job(name, job) for name, job in sorted(call.app.jobs.jobs_by_name.items())])
@@ -74,6 +77,7 @@ async def get_job(call: Viewer, name: Name) -> JobDescription:
     operation_id="step_kinds_list",
     responses=describe({"items": [{"name": "schedule", "input_schema": {}}]}),
 )
+@listed_as(JOBS)
 async def list_step_kinds(call: Viewer) -> Items[JobDescription]:
     """List step kinds other than jobs, with the JSON schema of their arguments."""
     described = call.app.extension_registry.describe_step_kinds(call.app.jobs, _describe_job)
@@ -151,7 +155,7 @@ async def check_health() -> PlainTextResponse:
     },
 )
 async def check_readiness(request: Request) -> JSONResponse:
-    """Check that the service is ready: database, schema, claims of workers, and schedules on time."""
+    """Check that the service is ready: database, schema, claims of workers, schedules on time, background services."""
     tenuto: Tenuto = request.app.state.tenuto
     readiness = await tenuto.status.readiness()
     checks = [ReadinessCheck(name=check.name, ok=check.ok, detail=check.detail) for check in readiness.checks]

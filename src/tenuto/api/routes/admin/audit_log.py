@@ -10,10 +10,9 @@ from uuid import UUID
 from fastapi import APIRouter, Query, Request
 from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, Field
-from starlette.types import Send
 
 from tenuto.api.api_route import ApiRoute
-from tenuto.api.auth import ApiCall, is_still_authorized, requires
+from tenuto.api.csv_lists import listed_as
 from tenuto.api.list_filters import (
     CappedCount,
     FilterText,
@@ -25,31 +24,15 @@ from tenuto.api.list_filters import (
 from tenuto.api.openapi import describe
 from tenuto.api.paging import After, Limit, Page, decode_cursor, encode_cursor, make_page
 from tenuto.api.parameters import Id, TextFilter
+from tenuto.api.security.auth import ApiCall, is_still_authorized, requires
+from tenuto.api.streaming import AbortableStream, StreamAborted
 from tenuto.audit.verifier import Fault, VerifierCursor
 from tenuto.clock import monotonic_seconds
-from tenuto.errors import StoreError
-from tenuto.logs import Log
-from tenuto.model.actors import Role
+from tenuto.model.access.actors import Role
 from tenuto.model.filter_keys import AUDIT_KEYS
 from tenuto.model.filters import DEFAULT_WINDOW
+from tenuto.presentation.admin_views import AUDIT_ENTRIES
 from tenuto.store.access.audit_log import AuditEntryRecord
-
-log = Log("tenuto.api")
-
-
-class StreamAborted(Exception):
-    """The rest of the response must not be sent."""
-
-
-class AbortableStream(StreamingResponse):
-    """Stream that closes the connection without an end marker when it is aborted, so that the client notices."""
-
-    async def stream_response(self, send: Send) -> None:
-        try:
-            await super().stream_response(send)
-        except (StreamAborted, StoreError) as error:
-            log.warning("response stream aborted", error=str(error))
-
 
 router = APIRouter(prefix="/api/v1/audit", tags=["audit"], route_class=ApiRoute)
 
@@ -87,6 +70,7 @@ Admin = Annotated[ApiCall, requires(Role.ADMIN, "audit.read")]
     operation_id="audit_list",
     responses=describe_filtered_page(EXAMPLE, invalid=("value.*", "database.value.out_of_range")),
 )
+@listed_as(AUDIT_ENTRIES)
 async def list_audit(
     call: Admin,
     q: FilterText = None,

@@ -16,10 +16,10 @@ from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler, GetJson
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from tenuto.model.manifests import MAX_ACTIVE, OnDeadLetter, ScheduleType
-from tenuto.model.policies import DEFAULT_MAX_ATTEMPTS, MAX_ATTEMPTS
-from tenuto.model.schedules import MAX_CATCH_UP_RUNS, MisfirePolicy, OverlapPolicy
-from tenuto.model.tasks import MAX_PRIORITY
+from tenuto.model.definitions.manifests import MAX_ACTIVE, OnDeadLetter, ScheduleType
+from tenuto.model.definitions.policies import DEFAULT_MAX_ATTEMPTS, MAX_ATTEMPTS
+from tenuto.model.definitions.schedules import MAX_CATCH_UP_RUNS, MisfirePolicy, OverlapPolicy
+from tenuto.model.work.tasks import MAX_PRIORITY
 
 Duration = Annotated[str | float, Field(description="Seconds, or a text such as `90s`, `15m`, `1h` or `2d`.")]
 Days = Annotated[
@@ -147,7 +147,7 @@ class InlineTrigger(DefinitionModel):
 
 
 class RetryPolicyFields(DefinitionModel):
-    """How often, and after which delay, a failed task is retried."""
+    """Number and delay of the retries of a failed task."""
 
     max_attempts: int = Field(
         default=DEFAULT_MAX_ATTEMPTS, ge=1, le=MAX_ATTEMPTS, description="Maximum number of attempts."
@@ -159,7 +159,7 @@ class RetryPolicyFields(DefinitionModel):
 
 
 class MisfireFields(DefinitionModel):
-    """What to do with due instants that were missed while no scheduler ran."""
+    """Treatment of due instants that were missed while no scheduler ran."""
 
     policy: MisfirePolicy = MisfirePolicy.ONCE
     max_runs: int | None = Field(default=None, ge=1, le=MAX_CATCH_UP_RUNS, description="With `all`: most runs.")
@@ -258,18 +258,11 @@ class ScheduleDeclaration(InlineTrigger):
     steps: Steps
 
 
-class NewSchedule(ScheduleDeclaration):
-    """A new schedule."""
-
-    enabled: bool = True
-
-
-class ScheduleReplacement(ScheduleDeclaration):
-    """A changed schedule: the response to GET may be sent back. Read-only fields are ignored."""
+class ReadOnlyFields(DefinitionModel):
+    """Fields of a response to GET that a replacement may contain and that change nothing."""
 
     nullable_fields = frozenset({"last_run_at", "next_run_at"})
 
-    name: str | None = Field(default=None, max_length=200, description="New name; default: the present one.")  # type: ignore[assignment]
     enabled: bool | None = Field(default=None, description="Must not differ; use `…/enable` and `…/disable`.")
     id: UUID | None = Field(default=None, description="Read-only.")
     version: int | None = Field(default=None, description="Read-only.")
@@ -278,6 +271,18 @@ class ScheduleReplacement(ScheduleDeclaration):
     updated_at: datetime | None = Field(default=None, description="Read-only.")
     last_run_at: datetime | None = Field(default=None, description="Read-only.")
     next_run_at: datetime | None = Field(default=None, description="Read-only.")
+
+
+class NewSchedule(ScheduleDeclaration):
+    """A new schedule."""
+
+    enabled: bool = True
+
+
+class ScheduleReplacement(ReadOnlyFields, ScheduleDeclaration):
+    """A changed schedule: the response to GET may be sent back. Read-only fields are ignored."""
+
+    name: str | None = Field(default=None, max_length=200, description="New name; default: the present one.")  # type: ignore[assignment]
 
 
 class ScheduleResource(BaseModel):
@@ -336,7 +341,7 @@ class ManifestDeclaration(InlineTrigger, PolicyOptions):
         default=None, ge=0, le=MAX_ATTEMPTS, description="Another name for `max_attempts`; 0 means 1. Give one of them."
     )
     on_dead_letter: OnDeadLetter | None = Field(
-        default=None, description="Whether it runs on its own while a dead letter of it is open. (default: block)"
+        default=None, description="Whether open dead letters stop runs of its trigger. (default: block)"
     )
 
 
@@ -346,20 +351,12 @@ class NewManifest(ManifestDeclaration):
     enabled: bool = True
 
 
-class ManifestReplacement(ManifestDeclaration):
+class ManifestReplacement(ReadOnlyFields, ManifestDeclaration):
     """A changed manifest: the response to GET may be sent back. Read-only fields are ignored."""
 
-    nullable_fields = frozenset({"last_run_at", "next_run_at", "last_successful_run_at"})
+    nullable_fields = ReadOnlyFields.nullable_fields | {"last_successful_run_at"}
 
     external_id: str | None = Field(default=None, max_length=200, description="Must not differ.")  # type: ignore[assignment]
-    enabled: bool | None = Field(default=None, description="Must not differ; use `…/enable` and `…/disable`.")
-    id: UUID | None = Field(default=None, description="Read-only.")
-    version: int | None = Field(default=None, description="Read-only.")
-    origin: str | None = Field(default=None, description="Read-only.")
-    created_at: datetime | None = Field(default=None, description="Read-only.")
-    updated_at: datetime | None = Field(default=None, description="Read-only.")
-    last_run_at: datetime | None = Field(default=None, description="Read-only.")
-    next_run_at: datetime | None = Field(default=None, description="Read-only.")
     schedule_type: ScheduleType | None = Field(default=None, description="Read-only.")
     property_type: str | None = Field(default=None, description="Read-only.")
     last_successful_run_at: datetime | None = Field(default=None, description="Read-only.")

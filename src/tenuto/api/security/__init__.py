@@ -1,0 +1,1 @@
+"""What protects the web service: authentication, rate limits, middleware and limits of request heads."""
