@@ -13,32 +13,39 @@ from fastapi.routing import iter_route_contexts
 from starlette.exceptions import HTTPException
 
 from tenuto.api.api_route import ApiRoute
-from tenuto.api.application import create_api
+from tenuto.api.application import add_own_routes, create_api
 from tenuto.api.problems import handle_http_error
 from tenuto.app import Tenuto
-from tenuto.web.assets import Assets, asset_response
-from tenuto.web.links import Links
+from tenuto.web.assets import FOLDER, Assets, asset_response
+from tenuto.web.components.links import Links
+from tenuto.web.extension_pages import ExtensionPages, ExtensionPanels, TemplateRenderer, merge_groups
 from tenuto.web.navigation import visible_groups
 from tenuto.web.page import Dashboard, PageRoute, error_page, wants_html
 from tenuto.web.rendering import create_environment
 from tenuto.web.route_table import RouteTable
 from tenuto.web.view_cache import ViewCache
 from tenuto.web.views import (
+    access,
     api_reference,
+    login,
+    manifest_editor,
+    manifests,
+    overview,
+    record_lists,
+    schedule_editor,
+    schedules,
+    timeline,
+    workers_and_queues,
+)
+from tenuto.web.views.sidebar_counts import load_counts
+from tenuto.web.views.work import (
     bulk_operations,
     dead_letters,
     execution,
+    execution_comparison,
     executions,
-    fleet,
-    login,
-    manifests,
-    overview,
-    records,
-    schedules,
     tasks,
-    timeline,
 )
-from tenuto.web.views.counts import load_counts
 
 SIMULATION_VALID_SECONDS = 60.0
 
@@ -47,14 +54,18 @@ VIEWS = (
     overview.router,
     timeline.router,
     executions.router,
+    execution_comparison.router,
     execution.router,
+    schedule_editor.router,
     schedules.router,
     tasks.router,
     dead_letters.router,
-    fleet.router,
+    workers_and_queues.router,
     bulk_operations.router,
+    manifest_editor.router,
     manifests.router,
-    records.router,
+    record_lists.router,
+    access.router,
     api_reference.router,
 )
 
@@ -71,23 +82,29 @@ async def get_static_file(request: Request, version: str, path: str) -> Response
 def create_web_application(tenuto: Tenuto, *, reload: bool = False) -> FastAPI:
     """Return the application without its middleware. With ``reload``, changed templates and files are read again."""
     api = create_api(tenuto)
-    for router in VIEWS:
-        api.include_router(router)
-    api.include_router(_static_router)
+    add_own_routes(api, (*VIEWS, _static_router))
     paths = {
         context.path_format or ""
         for context in iter_route_contexts(api.routes)
         if isinstance(context.route, PageRoute) and "GET" in (context.methods or ())
     }
+    registry = tenuto.extension_registry
+    assets = [(each.extension.name, each.value) for each in registry.page_assets()]
+    environment = create_environment({name: each.templates for name, each in assets}, reload=reload)
+    renderer = TemplateRenderer(registry)
+    pages = ExtensionPages(registry, renderer, paths | {"/api/", "/static/", "/healthz", "/readyz", "/metrics"})
+    api.include_router(pages.router)
+    folders = [("", FOLDER), *((f"{name}/", each.static) for name, each in assets if each.static is not None)]
     api.state.dashboard = Dashboard(
-        environment=create_environment(reload=reload),
-        assets=Assets(reload=reload),
+        environment=environment,
+        assets=Assets(folders, reload=reload),
         links=Links(tenuto.settings.web_path),
         cache=ViewCache(),
         simulations=ViewCache(SIMULATION_VALID_SECONDS),
         routes=RouteTable(api),
-        navigation=visible_groups(paths),
+        navigation=merge_groups(visible_groups(paths), pages.groups),
         load_counts=load_counts,
+        panels=ExtensionPanels(registry, environment, renderer),
     )
     api.add_exception_handler(HTTPException, _show_http_error)
     return api

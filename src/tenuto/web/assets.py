@@ -15,6 +15,7 @@ from pathlib import Path
 from starlette.responses import Response
 
 from tenuto.errors import NotFound
+from tenuto.web.rendering import TEMPLATES
 
 FOLDER = Path(__file__).parent / "static"
 _MEDIA_TYPES = {".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
@@ -39,6 +40,14 @@ class Assets:
         self._reload = reload
         self._stamp: float = 0.0
         self._load()
+
+    @property
+    def code_version(self) -> str | None:
+        """With ``reload``: changes with every file but style sheets, which an open page replaces in place."""
+        if not self._reload:
+            return None
+        files = [file for _, file in self._files() if file.suffix != ".css"] + list(TEMPLATES.rglob("*.html"))
+        return str(max(file.stat().st_mtime_ns for file in files))
 
     @property
     def version(self) -> str:

@@ -5,10 +5,14 @@ A view module has a router with `PageRoute`. Its functions load a model by opera
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine, Hashable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Annotated, Any, TypeVar
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Annotated, Any, Protocol, TypeVar
 from urllib.parse import quote
+from uuid import UUID
 
 from fastapi import Depends, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -16,29 +20,69 @@ from jinja2 import Environment
 from starlette.exceptions import HTTPException
 
 from tenuto.api.api_route import ApiRoute
-from tenuto.api.auth import ApiCall, RequiredRole
 from tenuto.api.problems import Problem, Refused, describe_error
+from tenuto.api.routes.events import format_instant
+from tenuto.api.security.auth import ApiCall, RequiredRole
 from tenuto.app import Tenuto
 from tenuto.clock import monotonic_seconds
-from tenuto.errors import TenutoError
-from tenuto.model.actors import Role
+from tenuto.errors import StoreError, TenutoError
+from tenuto.extension import StepSubject
+from tenuto.model.access.actors import Role
+from tenuto.settings import Settings
 from tenuto.web.assets import Assets
-from tenuto.web.elements import Elements
-from tenuto.web.filters import FilteredList
-from tenuto.web.links import Links
+from tenuto.web.components.elements import Elements
+from tenuto.web.components.filters import FilteredList
+from tenuto.web.components.kit import Kit
+from tenuto.web.components.links import Links
+from tenuto.web.components.times import Times
 from tenuto.web.navigation import Group
-from tenuto.web.rendering import HEADERS, PARTS_HEADER, entity_tag, html_response, render_parts
+from tenuto.web.rendering import HEADERS, MAX_AGE_HEADER, PARTS_HEADER, entity_tag, html_response, render_parts
 from tenuto.web.route_table import RouteTable
-from tenuto.web.times import Times
 from tenuto.web.view_cache import ViewCache
 from tenuto.web.viewer import Viewer, read_viewer
 
 T = TypeVar("T")
 
+NEXT_COOKIE = "tenuto_next"
+"""The page that a browser without a session asked for."""
+_NEXT_SECONDS = 600
+_MAX_NEXT_LENGTH = 2000
+_SIMILAR_LENGTH, _SIMILAR_COUNT = 8, 5
+
+LIST_MODULES = ("filter", "select")
+"""Scripts of pages with a filter and rows that can be selected."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedPanels:
+    """The panels of extensions on one page."""
+
+    topics: str | None
+    """Topics that make them load again; None if no extension has a panel for the page."""
+    cards: Sequence[Any]
+
+
+NO_PANELS = LoadedPanels(None, ())
+_MAX_AGE_DIGITS = 9
+
+
+class PanelSource(Protocol):
+    """Loads panels of extensions."""
+
+    def has(self, place: str) -> bool:
+        """Return whether an extension has a panel for a place."""
+
+    async def load(self, view: PageView, place: str, subject: Any, context: Mapping[str, Any]) -> LoadedPanels:
+        """Return the panels of a place that the viewer may see."""
+
+
+RenderText = Callable[[Callable[[], str]], Awaitable[str]]
+"""Runs the function that renders a template."""
+
 
 @dataclass(slots=True)
 class Dashboard:
-    """What all pages of one application share; ``api.state.dashboard``."""
+    """State that all pages of one application share; ``api.state.dashboard``."""
 
     environment: Environment
     assets: Assets
@@ -49,6 +93,7 @@ class Dashboard:
     routes: RouteTable
     navigation: tuple[Group, ...]
     load_counts: Callable[[Tenuto], Awaitable[Any]]
+    panels: PanelSource
 
 
 class PageRole(RequiredRole):
@@ -73,13 +118,14 @@ class PageView:
         """Operations on behalf of the viewer."""
         self.dashboard: Dashboard = request.app.state.dashboard
         self.links = self.dashboard.links
-        self.viewer: Viewer = read_viewer(request, call.caller.actor.name, call.caller.role)
+        caller = call.caller
+        self.viewer: Viewer = read_viewer(request, caller.actor.name, caller.role, is_initial_key=caller.is_initial_key)
         self._started = monotonic_seconds()
 
     async def shared(self, key: Hashable, load: Callable[[Tenuto], Awaitable[T]]) -> T:
-        """Return a model that all roles may see, computed once per second for all viewers."""
+        """Return a model that all roles may see, computed once per change for all live pages that show it."""
         app: Tenuto = self.request.app.state.tenuto
-        return await self.dashboard.cache.get(key, lambda: load(app))
+        return await self.dashboard.cache.get(key, lambda: load(app), read_max_age(self.request))
 
     async def render(
         self,
@@ -91,49 +137,73 @@ class PageView:
         modules: Sequence[str] = (),
         status: int = 200,
         icon: str = "",
+        topics: str = "",
+        place: str = "",
+        subject: Any = None,
+        step_subject: StepSubject | None = None,
+        render_text: RenderText | None = None,
     ) -> Response:
         """Return the page, or only the parts that the request names.
 
         ``current`` is the path of the entry of the sidebar, ``modules`` are the scripts of the page besides those of
-        the layout, ``icon`` is the status in the title of the tab.
+        the layout, ``icon`` is the status in the title of the tab, ``topics`` are those of a page of an extension.
+        Extensions add panels for ``place``, about ``subject``, and for the selected step, ``step_subject``.
+        ``render_text`` renders the template in another way than at once.
         """
         dashboard, request = self.dashboard, self.request
         now = (await self.app.open()).clock.now()
         counts = await self.shared("counts", dashboard.load_counts)
         times = Times(now, self.viewer.zone_name)
-        context = {
+        context: dict[str, Any] = {
             "x": model,
             "ui": Elements(self.links, times, self.viewer, dashboard.routes),
             "links": self.links,
             "viewer": self.viewer,
             "now": now,
+            # The event stream begins with the changes since then.
+            "loaded_at": format_instant(now - timedelta(seconds=monotonic_seconds() - self._started)),
             "counts": counts,
             "navigation": dashboard.navigation,
             "settings": self.app.settings,
             "version": dashboard.assets.version,
-            "page": {"title": title, "current": current, "modules": modules, "icon": icon},
+            "code_version": dashboard.assets.code_version,
+            "page": {"title": title, "current": current, "modules": modules, "icon": icon, "topics": topics},
             "path": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
         }
+        context["kit"] = Kit(dashboard.environment, context)
         loaded = dashboard.environment.get_template(template)
+        asked = request.headers.get(PARTS_HEADER)
+        names = [name.strip() for name in (asked or "")[:500].split(",")]
+        shows_panels, shows_step = (asked is None or part in names for part in ("panels", "inspector"))
+        context["panels"] = await self._load_panels(place if shows_panels else "", subject, context)
+        step_place = f"step:{step_subject.kind}" if step_subject is not None and shows_step else ""
+        context["step_panels"] = await self._load_panels(step_place, step_subject, context)
+        render = partial(loaded.render, context)
+        if asked is not None:
+            render = partial(render_parts, dashboard.environment, loaded, names, context)
+        body = (render() if render_text is None else await render_text(render)).encode()
         headers = {
             "Tenuto-Now": str(int(now.timestamp() * 1000)),
             "Tenuto-Version": dashboard.assets.version,
             "Server-Timing": f"page;dur={(monotonic_seconds() - self._started) * 1000:.1f}",
         }
-        asked = request.headers.get(PARTS_HEADER)
+        if context["code_version"] is not None:
+            headers["Tenuto-Code"] = context["code_version"]
         if asked is None:
-            return html_response(loaded.render(context).encode(), status, headers)
-        names = [name.strip() for name in asked[:500].split(",")]
-        body = render_parts(dashboard.environment, loaded, names, context).encode()
+            return html_response(body, status, headers)
         tag = entity_tag(body)
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={**HEADERS, **headers, "ETag": tag})
         return html_response(body, status, headers, tag)
 
+    async def _load_panels(self, place: str, subject: Any, context: Mapping[str, Any]) -> LoadedPanels:
+        panels = self.dashboard.panels
+        return await panels.load(self, place, subject, context) if place and panels.has(place) else NO_PANELS
+
     async def render_list(self, template: str, model: FilteredList[Any], *, title: str, current: str) -> Response:
         """Return the page of a list; with the status 422 if its filter is wrong."""
         status = 200 if model.bar.error is None else 422
-        return await self.render(template, model, title=title, current=current, status=status)
+        return await self.render(template, model, title=title, current=current, status=status, modules=LIST_MODULES)
 
 
 class PageRoute(ApiRoute):
@@ -160,12 +230,35 @@ class PageRoute(ApiRoute):
 
 
 def redirect_to_login(request: Request) -> Response:
+    """Redirect to the login. A cookie remembers the page too, for a login link that is opened in the same browser."""
     target = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    return redirect(f"/login?next={quote(target, safe='')}")
+    response = redirect(f"/login?next={quote(target, safe='')}")
+    settings: Settings = request.app.state.tenuto.settings
+    response.set_cookie(
+        NEXT_COOKIE,
+        quote(target, safe="")[:_MAX_NEXT_LENGTH],
+        max_age=_NEXT_SECONDS,
+        path=f"{settings.web_path}/login",
+        secure=request.url.scheme == "https",
+        httponly=True,
+        samesite="lax",
+    )
+    return response
 
 
 def redirect(path: str) -> Response:
     return Response(status_code=303, headers={"Location": path, **HEADERS})
+
+
+def read_max_age(request: Request) -> float | None:
+    """Return how old a model may be, in seconds; None is as old as the cache allows.
+
+    A page that is opened shows the state at ``loaded_at`` or later; its event stream begins with the changes since.
+    """
+    if PARTS_HEADER not in request.headers:
+        return 0.0
+    text = request.headers.get(MAX_AGE_HEADER, "")
+    return int(text) / 1000 if text.isascii() and text.isdigit() and len(text) <= _MAX_AGE_DIGITS else None
 
 
 def wants_html(request: Request) -> bool:
@@ -176,7 +269,7 @@ def is_browser_navigation(request: Request) -> bool:
     return (
         request.method == "GET"
         and "text/html" in request.headers.get("accept", "").lower()
-        and "authorization" not in request.headers
+        and not request.headers.get("authorization", "").lower().startswith("bearer")
         and PARTS_HEADER not in request.headers
     )
 
@@ -188,11 +281,46 @@ async def error_page(request: Request, error: Exception) -> Response:
     dashboard: Dashboard = request.app.state.dashboard
     template = dashboard.environment.get_template("error.html")
     headers = dict(getattr(error, "headers", None) or {})
+    missing = None
+    if problem.status == 404:
+        with suppress(StoreError):  # the page says less if the database cannot be queried
+            missing = await find_similar(request)
     context = {
         "problem": problem,
+        "missing": missing,
         "links": dashboard.links,
         "version": dashboard.assets.version,
         "viewer": read_viewer(request, "", Role.VIEWER),
         "settings": request.app.state.tenuto.settings,
     }
     return html_response(template.render(context).encode(), problem.status, headers)
+
+
+@dataclass(frozen=True, slots=True)
+class MissingObject:
+    """What is known of an object that does not exist."""
+
+    created_at: datetime | None
+    """When its id was created; None if the id does not say so."""
+    is_past_retention: bool
+    similar: Sequence[tuple[str, str, str]]
+    """Kind, name and address of objects whose id begins like the one asked for."""
+
+
+async def find_similar(request: Request) -> MissingObject | None:
+    """Return what is known of the id in the address; None if it has none. Ids begin with the time of their creation."""
+    try:
+        id = UUID(str(request.path_params.get("id", "")))
+    except ValueError:
+        return None
+    app: Tenuto = request.app.state.tenuto
+    links: Links = request.app.state.dashboard.links
+    now = (await app.open()).clock.now()
+    created = datetime.fromtimestamp((id.int >> 80) / 1000, UTC) if id.version == 7 else None
+    if created is not None and created > now:
+        created = None
+    is_old = created is not None and now - created > timedelta(days=app.settings.retention_days)
+    pages = {"execution": links.execution, "task": links.task, "activity": links.activity, "batch": links.batch}
+    hits = await app.reports.search(str(id)[:_SIMILAR_LENGTH], limit=_SIMILAR_COUNT)
+    similar = [(each.kind, each.name, pages[each.kind](each.id)) for each in hits if each.kind in pages and each.id]
+    return MissingObject(created, is_old, similar)

@@ -19,6 +19,8 @@ from jinja2.loaders import BaseLoader, ChoiceLoader, PrefixLoader
 TEMPLATES = Path(__file__).parent / "templates"
 LAYOUT = "layout.html"
 PARTS_HEADER = "Tenuto-Parts"
+MAX_AGE_HEADER = "Tenuto-Max-Age"
+"""Milliseconds since the live page learned of the last change: older models do not show it."""
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
     " base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types tenuto"
@@ -40,7 +42,7 @@ def create_environment(extensions: Mapping[str, Path] | None = None, *, reload: 
     loaders: list[BaseLoader] = [FileSystemLoader(TEMPLATES)]
     if extensions:
         loaders.append(PrefixLoader({name: FileSystemLoader(folder) for name, folder in extensions.items()}))
-    return Environment(
+    environment = Environment(
         loader=ChoiceLoader(loaders),
         autoescape=True,
         undefined=StrictUndefined,
@@ -49,6 +51,8 @@ def create_environment(extensions: Mapping[str, Path] | None = None, *, reload: 
         auto_reload=reload,
         cache_size=-1,
     )
+    environment.globals["code_version"] = None  # set by pages in development
+    return environment
 
 
 def render_parts(environment: Environment, template: Template, names: Sequence[str], context: dict[str, Any]) -> str:

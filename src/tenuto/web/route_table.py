@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
 
 from tenuto.api.api_route import ApiRoute
-from tenuto.model.actors import Role
+from tenuto.model.access.actors import Role
 
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 

@@ -18,10 +18,11 @@ import uvicorn
 
 from tenuto import processes
 from tenuto.api.application import add_middleware
-from tenuto.api.http_protocol import MAX_HEAD_BYTES, select_protocol
 from tenuto.api.long_polling import waiting_requests
 from tenuto.api.problems import SuppressLoggedErrors
 from tenuto.api.routes.events import close_event_streams
+from tenuto.api.security.http_protocol import MAX_HEAD_BYTES, select_protocol
+from tenuto.api.security.proxy_login import ProxyMiddleware, check_proxy_login
 from tenuto.app import Tenuto
 from tenuto.errors import Conflict, Invalid
 from tenuto.logs import Log
@@ -42,23 +43,28 @@ log = Log("tenuto.web")
 
 
 @asynccontextmanager
-async def web_server(app: Tenuto, host: str | None = None, port: int | None = None) -> AsyncIterator[str]:
-    """Run the web server for the duration of the block; yield its address."""
+async def web_server(
+    app: Tenuto, host: str | None = None, port: int | None = None, *, reload: bool = False
+) -> AsyncIterator[str]:
+    """Run the web server for the duration of the block; yield its address.
+
+    For ``reload`` see `create_web_application`.
+    """
     settings = app.settings
     host, port = host or settings.web_host, settings.web_port if port is None else port
     require_tls_beyond_loopback(settings, host)
     check_tls_files(settings)
+    check_proxy_login(settings)
     warn_about_unknown_proxies(settings, host)
-    api = create_web_application(app)
+    api = create_web_application(app, reload=reload)
     config = uvicorn.Config(
-        SuppressLoggedErrors(add_middleware(app, api)),
+        ProxyMiddleware(SuppressLoggedErrors(add_middleware(app, api)), settings),
         log_config=None,
         access_log=False,
         lifespan="off",
         server_header=False,
         date_header=True,
-        proxy_headers=settings.web_behind_proxy,
-        forwarded_allow_ips=",".join(settings.web_proxies) or "127.0.0.1",
+        proxy_headers=False,  # ProxyMiddleware does it, after it has seen the address of the peer
         ssl_certfile=settings.web_tls_certificate,
         ssl_keyfile=settings.web_tls_key,
         timeout_keep_alive=30,
@@ -97,7 +103,9 @@ class _Server(uvicorn.Server):
 
 
 @asynccontextmanager
-async def web_server_with_health(app: Tenuto, host: str | None = None, port: int | None = None) -> AsyncIterator[str]:
+async def web_server_with_health(
+    app: Tenuto, host: str | None = None, port: int | None = None, *, reload: bool = False
+) -> AsyncIterator[str]:
     """Run the web server beside other services of the process, and write its health file; yield its address."""
     identity = ProcessIdentity.acquire("web", app.settings.home)
     file = HealthFile(app.settings.home, "web", lambda: identity.name)
@@ -108,7 +116,8 @@ async def web_server_with_health(app: Tenuto, host: str | None = None, port: int
             await asyncio.sleep(_HEARTBEAT_SECONDS)
 
     try:
-        async with web_server(app, host, port) as address:
+        async with web_server(app, host, port, reload=reload) as address:
+            file.announce(address)
             heartbeats = asyncio.create_task(write_health_file(), name="tenuto-web-health")
             try:
                 yield address
@@ -125,6 +134,7 @@ async def run_web_service(
     host: str | None = None,
     port: int | None = None,
     name: str | None = None,
+    reload: bool = False,
     ready: Callable[[str, Path | None], None] = lambda _address, _key: None,
 ) -> None:
     """Run the web service until a signal stops it.
@@ -133,7 +143,7 @@ async def run_web_service(
     """
     identity = ProcessIdentity.acquire("web", app.settings.home, name)
 
-    async def serve(stopped: asyncio.Event, beat: Callable[[], None]) -> None:
+    async def serve(stopped: asyncio.Event, health_file: HealthFile) -> None:
         key_path: Path | None = None
 
         async def create_first_key() -> None:
@@ -141,13 +151,14 @@ async def run_web_service(
             created = await app.api_keys.create_initial_key(app.settings.home)
             key_path = None if created is None else created[0]
 
-        async with web_server(app, host, port) as address:
+        async with web_server(app, host, port, reload=reload) as address:
             if not await retry_until_database_answers(create_first_key, stopped.is_set, log):
                 return
             log.info("web service started", address=address)
+            health_file.announce(address)
             ready(address, key_path)
             while not stopped.is_set():
-                beat()
+                health_file.write()
                 try:
                     async with asyncio.timeout(_HEARTBEAT_SECONDS):
                         await stopped.wait()

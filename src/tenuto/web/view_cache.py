@@ -1,4 +1,4 @@
-"""Models of pages that several viewers share: one computation per page and second, for any number of viewers."""
+"""Models of pages that several viewers share: one computation per change or second, for any number of live pages."""
 
 from __future__ import annotations
 
@@ -24,11 +24,13 @@ class ViewCache:
         self._valid_seconds = valid_seconds
         self._entries: dict[Hashable, tuple[float, asyncio.Future[Any]]] = {}
 
-    async def get(self, key: Hashable, compute: Callable[[], Awaitable[T]]) -> T:
-        """Return the model, at most `VALID_SECONDS` old."""
+    async def get(self, key: Hashable, compute: Callable[[], Awaitable[T]], max_age_seconds: float | None = None) -> T:
+        """Return the model, at most as old as the cache or the caller allows. Its age counts from the beginning of the
+        computation: a change after that may be missing."""
         now = monotonic_seconds()
+        limit = self._valid_seconds if max_age_seconds is None else min(max_age_seconds, self._valid_seconds)
         entry = self._entries.get(key)
-        if entry is None or now - entry[0] >= self._valid_seconds:
+        if entry is None or now - entry[0] >= limit:
             entry = now, asyncio.ensure_future(compute())
             self._entries.pop(key, None)
             self._entries[key] = entry

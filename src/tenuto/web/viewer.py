@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 
 from fastapi import Request
 
-from tenuto.model.actors import Role
+from tenuto.model.access.actors import Role
 
 ZONE_COOKIE, THEME_COOKIE, DENSITY_COOKIE = "tenuto_zone", "tenuto_theme", "tenuto_density"
 THEMES = ("light", "dark")
@@ -28,9 +28,11 @@ class Viewer:
     density: str = "compact"
     has_zone: bool = True
     """False on the first visit: the browser then sets its own zone."""
+    is_initial_key: bool = False
+    """The viewer acts with the key of the first start, so the audit log names no person."""
 
 
-def read_viewer(request: Request, name: str, role: Role) -> Viewer:
+def read_viewer(request: Request, name: str, role: Role, *, is_initial_key: bool = False) -> Viewer:
     """Return the viewer; unknown values of cookies are ignored."""
     cookies = request.cookies
     zone, theme = unquote(cookies.get(ZONE_COOKIE, "")), cookies.get(THEME_COOKIE, "")
@@ -43,6 +45,7 @@ def read_viewer(request: Request, name: str, role: Role) -> Viewer:
         theme if theme in THEMES else "",
         density if density in DENSITIES else DENSITIES[0],
         has_zone=known,
+        is_initial_key=is_initial_key,
     )
 
 

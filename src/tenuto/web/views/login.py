@@ -1,4 +1,4 @@
-"""Login and logout: by a one-time link or an API key.
+"""Login and logout: by a one-time link, an invitation or an API key.
 
 GET of a login link does not use up the link, because mail programs and browsers prefetch links; the button does.
 """
@@ -6,15 +6,18 @@ GET of a login link does not use up the link, because mail programs and browsers
 from __future__ import annotations
 
 from typing import Annotated
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, unquote
 
 from fastapi import APIRouter, Query, Request, Response
 
-from tenuto.api.auth import ApiCall, requires, session_token
 from tenuto.api.problems import Refused
-from tenuto.api.routes.api_keys import delete_session_cookie, redeem_key, redeem_link, set_session_cookie
-from tenuto.model.actors import Role
-from tenuto.web.page import Dashboard, PageRoute, redirect
+from tenuto.api.routes.admin.access import redeem_invitation
+from tenuto.api.routes.admin.api_keys import delete_session_cookie, redeem_key, redeem_link, set_session_cookie
+from tenuto.api.security.auth import ApiCall, requires, session_token
+from tenuto.errors import Conflict
+from tenuto.model.access.actors import Role
+from tenuto.model.access.page_paths import is_page_path
+from tenuto.web.page import NEXT_COOKIE, Dashboard, PageRoute, redirect
 from tenuto.web.rendering import html_response
 from tenuto.web.viewer import read_viewer
 
@@ -37,18 +40,24 @@ async def show_login_page(
 async def log_in(request: Request) -> Response:
     """Open a session with a link or a key."""
     fields = _parse_form(await request.body())
-    target = fields.get("next", "")
+    target = fields.get("next") or unquote(request.cookies.get(NEXT_COOKIE, ""))
     text = (fields.get("link") or fields.get("credential") or "").strip()
     text = text.rpartition("link=")[2].partition("&")[0]  # a whole address was pasted
     try:
+        if text.startswith("tni_"):
+            return await _accept_invitation(request, text)
         redeem = redeem_key if text.startswith("tnt_") else redeem_link
         token, _ = await redeem(request, text)
     except Refused as refused:
         if refused.status_code == 403:
             raise
         return _login_page(request, next=target, refused=refused)
-    response = redirect(target if _dashboard(request).links.is_own(target) else "/")
+    except Conflict as conflict:  # the name of the invitation was taken meanwhile
+        return _login_page(request, refused=Refused(409, conflict.message, code=conflict.code))
+    response = redirect(target if is_page_path(target) else "/")
     set_session_cookie(request, response, token)
+    if NEXT_COOKIE in request.cookies:
+        response.delete_cookie(NEXT_COOKIE, path=f"{request.app.state.tenuto.settings.web_path}/login")
     return response
 
 
@@ -64,6 +73,23 @@ async def log_out(
     return response
 
 
+async def _accept_invitation(request: Request, link: str) -> Response:
+    """Accept an invitation and show the key of the person once; the session is open already."""
+    accepted = await redeem_invitation(request, link)
+    dashboard = _dashboard(request)
+    context = {
+        "key": accepted.key,
+        "text": accepted.text,
+        "links": dashboard.links,
+        "version": dashboard.assets.version,
+        "viewer": read_viewer(request, accepted.key.name, accepted.caller.role),
+        "settings": request.app.state.tenuto.settings,
+    }
+    response = html_response(dashboard.environment.get_template("welcome.html").render(context).encode())
+    set_session_cookie(request, response, accepted.token)
+    return response
+
+
 def _dashboard(request: Request) -> Dashboard:
     dashboard: Dashboard = request.app.state.dashboard
     return dashboard
@@ -73,7 +99,7 @@ def _login_page(request: Request, *, link: str = "", next: str = "", refused: Re
     dashboard = _dashboard(request)
     context = {
         "link": link,
-        "next": next if dashboard.links.is_own(next) and next != "/" else "",
+        "next": next if is_page_path(next) and next != "/" else "",
         "refused": None if refused is None else str(refused.detail),
         "links": dashboard.links,
         "version": dashboard.assets.version,

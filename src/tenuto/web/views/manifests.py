@@ -10,27 +10,56 @@ from uuid import UUID
 
 from fastapi import APIRouter, Query, Request, Response
 
+from tenuto.api.bodies.definition_bodies import manifest_to_fields
 from tenuto.api.paging import After, decode_cursor, encode_cursor
 from tenuto.api.parameters import Id, Name
 from tenuto.app import Tenuto
 from tenuto.diagnostics.reasons import Reason
+from tenuto.model.definitions.manifests import Manifest, manifest_from_fields
+from tenuto.model.definitions.steps import JOB
 from tenuto.model.filter_keys import BATCH_KEYS
-from tenuto.model.manifests import manifest_from_fields
-from tenuto.model.tasks import ActivityState
-from tenuto.operations.batches import BatchDetails
+from tenuto.model.filters import DEFAULT_WINDOW
+from tenuto.model.work.tasks import ActivityState
+from tenuto.operations.reports import AttemptFigures
+from tenuto.operations.work.batches import BatchDetails
 from tenuto.presentation.columns import Column
-from tenuto.presentation.definition_views import GROUPS, POLLS, describe_manifest_trigger, describe_obstacles
+from tenuto.presentation.definition_views import GROUPS, POLLS, describe_obstacles
 from tenuto.presentation.work_views import batch_display_state
-from tenuto.store.batches import BatchItemRecord, BatchRecord
-from tenuto.store.dead_letters import FailureGroup
-from tenuto.store.manifests import ManifestDetails, ManifestGroupRecord, ManifestRecord, PollRecord
-from tenuto.web.drawing import Share, stack_shares
-from tenuto.web.filters import FilteredList, load_filtered_list, read_filter
+from tenuto.store.definitions.manifests import ManifestDetails, ManifestGroupRecord, ManifestRecord, PollRecord
+from tenuto.store.reports.failure_groups import FailureGroup
+from tenuto.store.work.activities import ActivityRecord
+from tenuto.store.work.batches import BatchItemRecord, BatchRecord
+from tenuto.web.components.definition_forms import find_schema
+from tenuto.web.components.drawing import Share, stack_shares
+from tenuto.web.components.filters import (
+    FilteredList,
+    FilterText,
+    QuickFilter,
+    Window,
+    load_filtered_list,
+    read_filter,
+)
+from tenuto.web.components.schema_forms import ArgumentsForm, make_arguments_form
+from tenuto.web.components.version_history import (
+    HISTORY_COUNT,
+    VERSION_COUNT,
+    DefinitionTab,
+    HistoryRow,
+    VersionsTab,
+    make_history,
+    make_versions_tab,
+)
 from tenuto.web.page import PageRoute, PageView, Reader
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 PAGE_SIZE = 50
+BATCH_QUICK = (
+    QuickFilter("All", ""),
+    QuickFilter("Paused", "paused:yes", "paused"),
+    QuickFilter("Cancelled", "cancelled:yes", "cancel"),
+    QuickFilter("Being filled", "complete:no cancelled:no", "run"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +89,15 @@ class ManifestPage:
     fields: dict[str, Any]
     reasons: Sequence[Reason]
     """Why it does not run, or when it will."""
-    versions: Sequence[Any]
     failures: Sequence[FailureGroup]
+    attempts: Sequence[ActivityRecord]
+    """The last ended attempts, those of batch items included."""
+    figures: AttemptFigures | None
+    """Ended attempts of its job in the last day."""
+    tab: DefinitionTab
+    versions: VersionsTab | None
+    history: Sequence[HistoryRow]
+    run_form: ArgumentsForm
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +135,7 @@ async def show_manifests(
             app.manifests.groups(limit=PAGE_SIZE),
             app.manifests.polls(only_busy=True, limit=10),
         )
-        rows = [ManifestRow(each, _describe(each.definition), describe_obstacles(each.obstacles)) for each in found]
+        rows = [ManifestRow(each, each.when, describe_obstacles(each.obstacles)) for each in found]
         following = found[-1].external_id if len(found) == PAGE_SIZE else None
         return ManifestList(rows, search, following, after is None, groups, polls)
 
@@ -107,42 +143,87 @@ async def show_manifests(
     return await view.render("pages/manifests.html", model, title="Manifests", current="/manifests")
 
 
-def _describe(fields: dict[str, Any]) -> str:
-    return describe_manifest_trigger(manifest_from_fields(fields))
-
-
 @router.get("/manifests/{external_id:name}")
-async def show_manifest(request: Request, call: Reader, external_id: Name) -> Response:
-    """Show a manifest."""
+async def show_manifest(
+    request: Request,
+    call: Reader,
+    external_id: Name,
+    tab: DefinitionTab = "overview",
+    a: Annotated[int | None, Query(ge=1)] = None,
+    b: Annotated[int | None, Query(ge=1)] = None,
+) -> Response:
+    """Show a manifest: overview, versions with the difference of a and b, or history."""
     view = PageView(request, call)
 
     async def load(app: Tenuto) -> ManifestPage:
-        details, diagnosis, versions, failures = await asyncio.gather(
+        details, diagnosis, failures, attempts = await asyncio.gather(
             app.manifests.details(external_id, limit=20),
             app.manifests.why(external_id),
-            app.manifests.versions(external_id, limit=15),
             app.dead_letters.groups(manifest=external_id, limit=10),
+            app.activities(manifest=external_id, limit=20),
         )
-        fields = details.manifest.manifest.to_fields()
-        return ManifestPage(details, _describe(fields), fields, diagnosis.reasons, versions, failures)
+        stored = details.manifest
+        report = await app.reports.series("24h", name=stored.manifest.job)
+        versions = () if tab == "overview" else await app.manifests.versions(stored.id, limit=VERSION_COUNT)
+        history = () if tab != "history" else await app.audit.history(f"manifest:{external_id}", limit=HISTORY_COUNT)
+        fields = stored.manifest.to_fields()
+        return ManifestPage(
+            details,
+            manifest_from_fields(fields).describe_trigger(),
+            fields,
+            diagnosis.reasons,
+            failures,
+            attempts,
+            report.series[0].total if report.series else None,
+            tab,
+            None if tab != "versions" else make_versions_tab(versions, stored.version, a, b, _to_body),
+            make_history(history, versions),
+            make_run_form(app, stored.manifest),
+        )
 
-    model = await view.shared(("manifest", external_id), load)
-    return await view.render("pages/manifest.html", model, title=external_id, current="/manifests")
+    model = await view.shared(("manifest", external_id, tab, a, b), load)
+    return await view.render(
+        "pages/manifest.html",
+        model,
+        title=external_id,
+        current="/manifests",
+        modules=("forms",),
+        place="manifest",
+        subject=model.details,
+    )
+
+
+def make_run_form(app: Tenuto, manifest: Manifest) -> ArgumentsForm:
+    """Return the arguments of one run: those of the job, with the properties of the manifest as their defaults."""
+    schema, _ = find_schema(app, JOB, manifest.job)
+    if schema is not None:
+        properties = {
+            name: {**found, "default": manifest.properties[name]} if name in manifest.properties else found
+            for name, found in schema.get("properties", {}).items()
+        }
+        required = [name for name in schema.get("required", ()) if name not in manifest.properties]
+        schema = {**schema, "properties": properties, "required": required}
+    return make_arguments_form("arguments", schema, None)
+
+
+def _to_body(stored: dict[str, Any]) -> dict[str, Any]:
+    """Return a stored version as the body of a request."""
+    return manifest_to_fields(manifest_from_fields(stored))
 
 
 @router.get("/batches")
 async def show_batches(
-    request: Request, call: Reader, q: Annotated[str, Query(max_length=500)] = "", after: After = None
+    request: Request, call: Reader, q: FilterText = "", after: After = None, window: Window = DEFAULT_WINDOW
 ) -> Response:
     """Show batches, newest first."""
     view = PageView(request, call)
     zone = view.viewer.zone_name
 
     async def load(app: Tenuto) -> FilteredList[BatchRow]:
-        found, bar = read_filter(BATCH_KEYS, "/batches", q, (await app.open()).clock.now(), zone)
-        return await load_filtered_list(found, bar, after, app.batches.list, app.batches.count, _batch_row)
+        found, bar = read_filter(BATCH_KEYS, "/batches", q, (await app.open()).clock.now(), zone, BATCH_QUICK, window)
+        return await load_filtered_list(found, bar, after, app.batches.list, app.batches.count_of_each, _batch_row)
 
-    model = await view.shared(("batches", q, after, zone), load)
+    model = await view.shared(("batches", q, after, zone, window), load)
     return await view.render_list("pages/batches.html", model, title="Batches", current="/batches")
 
 

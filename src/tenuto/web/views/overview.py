@@ -10,7 +10,8 @@ from fastapi import APIRouter, Request, Response
 
 from tenuto.app import Tenuto
 from tenuto.operations.overview import Overview
-from tenuto.web.charts import AttemptChart, draw_attempts
+from tenuto.store.reports.overview import OpenFailure, UnresolvedExecution
+from tenuto.web.components.charts import AttemptChart, draw_attempts
 from tenuto.web.page import PageRoute, PageView, Reader
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
@@ -35,17 +36,12 @@ class OverviewPage:
     chart: AttemptChart | None
 
     @property
-    def attention_count(self) -> int:
+    def details(self) -> dict[str, OpenFailure | UnresolvedExecution]:
+        """Dead letters and executions that need attention, by the id of their entry."""
         found = self.overview
-        return (
-            len(found.failures)
-            + len(found.unresolved_executions)
-            + len(found.paused)
-            + len(found.silent_processes)
-            + len(found.late_runs)
-            + len(found.unserved_queues)
-            + len(found.repairs)
-        )
+        by_id: dict[str, OpenFailure | UnresolvedExecution] = {each.fingerprint: each for each in found.failures}
+        by_id.update((str(each.id), each) for each in found.unresolved_executions)
+        return by_id
 
     @property
     def is_new(self) -> bool:
@@ -58,7 +54,7 @@ async def show_overview(request: Request, call: Reader, window: Window = "1h") -
     """Show the overview."""
     view = PageView(request, call)
     model = await view.shared(("overview", window), lambda app: load_overview(app, window))
-    return await view.render("pages/overview.html", model, title="Overview", current="/")
+    return await view.render("pages/overview.html", model, title="Overview", current="/", place="overview")
 
 
 async def load_overview(app: Tenuto, window: Window) -> OverviewPage:

@@ -19,13 +19,13 @@ from tenuto.operations.reports import UpcomingRuns, UpcomingSchedule
 from tenuto.presentation.execution_states import execution_state
 from tenuto.presentation.formatting import format_duration
 from tenuto.presentation.statuses import status_of
-from tenuto.simulation.dst_report import ClockChangeEffect
+from tenuto.simulation.clock_changes import ClockChangeEffect
 from tenuto.simulation.simulator import Clash, SimulatedRun
-from tenuto.store.executions import ExecutionRecord
-from tenuto.store.schedules import ScheduleRecord
-from tenuto.web.drawing import SMALL_PERCENT, Scale, Tick
+from tenuto.store.definitions.schedules import ScheduleRecord
+from tenuto.store.work.executions import ExecutionRecord
+from tenuto.web.components.drawing import SMALL_PERCENT, Scale, Tick
+from tenuto.web.components.times import Times
 from tenuto.web.page import PageRoute, PageView, Reader
-from tenuto.web.times import Times
 from tenuto.web.view_cache import ViewCache
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)

@@ -1,7 +1,7 @@
 // Actions: buttons and forms that send a request to the API, with a dialog that states the effect, and a toast after it.
 // The server decides what is allowed; this module must not know roles or states.
 
-import { refresh } from "./live.js";
+import { refresh, serverNow } from "./live.js";
 
 const root = document.documentElement;
 
@@ -36,10 +36,11 @@ export function toast({ text, remedy = "", link = "", label = "Open", isError = 
 }
 
 /** Send a request to the API. Returns the response and its JSON; throws if the server cannot be reached. */
-export async function send(method, url, { body, reason, key } = {}) {
+export async function send(method, url, { body, reason, key, version } = {}) {
   const headers = { Accept: "application/json", "Tenuto-Page": "1" };
   if (method === "POST") headers["Idempotency-Key"] = key ?? crypto.randomUUID();
   if (reason) headers["X-Reason"] = `UTF-8''${encodeURIComponent(reason)}`;
+  if (version) headers["If-Match"] = version;
   if (body !== undefined) headers["Content-Type"] = "application/json";
   const request = { method, headers };
   if (body !== undefined) request.body = JSON.stringify(body);
@@ -55,7 +56,7 @@ export async function send(method, url, { body, reason, key } = {}) {
 }
 
 /** Run the action of a button with the values of its dialog. Returns the problem, or null after success. */
-async function run(button, values, key) {
+async function run(button, values, key, openedAt = serverNow()) {
   const { method, done, goto } = button.dataset;
   const { reason, ...fields } = values;
   const url = button.dataset.url.replace(/%7B(\w+)%7D/g, (_, name) => {
@@ -64,7 +65,8 @@ async function run(button, values, key) {
     return value;
   });
   const hasBody = button.dataset.body || Object.keys(fields).length;
-  const body = hasBody ? { ...JSON.parse(button.dataset.body || "{}"), ...fields } : undefined;
+  const given = (button.dataset.body || "{}").replaceAll("{opened_at}", new Date(openedAt).toISOString());
+  const body = hasBody ? { ...JSON.parse(given), ...fields } : undefined;
   button.setAttribute("aria-busy", "true");
   try {
     const { response, data } = await send(method, url, { body, reason, key });
@@ -77,6 +79,7 @@ async function run(button, values, key) {
     const text = (done || "Done.").replace(/\{(\w+)\}/g, (_, name) => data?.[name] ?? "");
     if (done || link) toast({ text, link: link || "", stays: text !== done });
     refresh();
+    document.dispatchEvent(new CustomEvent("tenuto:done", { detail: button }));
     return null;
   } catch {
     return { detail: "The server cannot be reached. Nothing was sent twice; try again." };
@@ -128,8 +131,21 @@ function readField(field) {
     case "json": return text === "" ? null : JSON.parse(text);
     case "list": return text.split(",").map((each) => each.trim()).filter(Boolean);
     case "password": return field.value;
+    case "instant": return readInstant(field, text);
     default: return text === "" ? null : text;
   }
+}
+
+/** Return an instant of the form `in 2 h`, or one with an offset; one in the past must be confirmed. */
+function readInstant(field, text) {
+  const [, count, unit] = text.match(/^in\s+(\d+)\s*(s|min|h|d)$/i) ?? [];
+  if (!count && !/(z|[+-]\d\d:?\d\d)$/i.test(text)) return text; // the server names what is wrong
+  const at = count ? serverNow() + count * { s: 1e3, min: 6e4, h: 36e5, d: 864e5 }[unit.toLowerCase()] : Date.parse(text);
+  if (at < serverNow() && field.dataset.confirmed !== text) {
+    field.dataset.confirmed = text;
+    throw new Error("This instant is in the past, so it runs at once. Press the button again to confirm.");
+  }
+  return count ? new Date(at).toISOString() : text;
 }
 
 /** Open the dialog of a button; resolves when it is closed. */
@@ -165,6 +181,7 @@ function openDialog(button) {
   form.append(title, ...(asked.text ? [effect] : []), ...fields, error, actions);
   dialog.replaceChildren(form);
   const key = crypto.randomUUID();
+  const openedAt = serverNow();
 
   form.addEventListener("submit", async (event) => {
     event.preventDefault();
@@ -184,12 +201,14 @@ function openDialog(button) {
       return;
     }
     submit.setAttribute("aria-busy", "true");
-    const problem = await run(button, values, key);
+    const problem = await run(button, values, key, openedAt);
     submit.removeAttribute("aria-busy");
     if (problem) error.textContent = [problem.detail || problem.title, problem.remedy].filter(Boolean).map(sentence).join(" ");
     else dialog.close();
   });
-  dialog.addEventListener("close", () => (button.isConnected ? button : document.querySelector("#main")).focus(), { once: true });
+  const menu = button.closest("[popover]");
+  const opener = (menu && document.querySelector(`[popovertarget="${CSS.escape(menu.id)}"]`)) || button;
+  dialog.addEventListener("close", () => (opener.checkVisibility() ? opener : document.querySelector("#main")).focus(), { once: true });
   dialog.showModal();
   (form.querySelector("[name]") ?? submit).focus();
 }
@@ -201,6 +220,7 @@ async function onClick(event) {
     openDialog(button);
     return;
   }
+  button.closest("[popover]")?.hidePopover();
   const problem = await run(button, {}, crypto.randomUUID());
   if (problem) showProblem(problem);
 }

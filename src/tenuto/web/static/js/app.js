@@ -40,6 +40,7 @@ function tick() {
   const now = serverNow();
   for (const each of document.querySelectorAll("[data-since]")) setText(each, formatDuration((now - Date.parse(each.dataset.since)) / 1000));
   for (const each of document.querySelectorAll("[data-until]")) setText(each, formatDuration((Date.parse(each.dataset.until) - now) / 1000));
+  for (const each of document.querySelectorAll("[data-pace]")) each.setAttribute("width", `${Math.min((now - each.dataset.from) / each.dataset.pace, 1) * 100}%`);
   for (const each of document.querySelectorAll("time[data-age]")) setText(each, formatAge((Date.parse(each.dateTime) - now) / 1000));
 }
 

@@ -29,4 +29,10 @@ class Gantt extends HTMLElement {
   }
 }
 
+/** Give the inspector more of the width. */
+document.addEventListener("click", (event) => {
+  const button = event.target.closest?.("[data-widen]");
+  if (button) button.setAttribute("aria-pressed", String(document.querySelector(".cols").classList.toggle("is-wide")));
+});
+
 customElements.define("t-gantt", Gantt);

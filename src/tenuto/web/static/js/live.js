@@ -3,6 +3,7 @@
 
 import { morph } from "./morph.js";
 
+const GATHER_MS = 50; // pages that learn of a change within this time share one computation of the server
 const MIN_GAP_MS = 500;
 const MAX_GAP_MS = 10_000;
 const HIDDEN_MS = 10_000;
@@ -16,18 +17,24 @@ export const serverNow = () => Date.now() + clockOffset;
 
 const stale = new Set();
 const tags = new Map();
+let markedAt = 0;
 let source = null;
 let subscribed = "";
 let timer = 0;
+let dueAt = 0;
 let isFetching = false;
+let isVisit = false;
 let gap = MIN_GAP_MS;
 let lastFetch = 0;
 let isPaused = false;
 let offlineSince = 0;
+let offlineText = "";
 let attempts = 0;
 let reconnectTimer = 0;
 let hiddenTimer = 0;
 let reportedVersion = root.dataset.version;
+/** Changes up to here are shown: the next stream begins with those since then. */
+let position = root.dataset.loaded;
 
 const parts = () => [...document.querySelectorAll("[data-part]")];
 const liveParts = () => parts().filter((each) => each.dataset.live);
@@ -39,25 +46,35 @@ export function parse(text) {
   return template.content;
 }
 
+function mark(names) {
+  for (const name of names) stale.add(name);
+  markedAt = performance.now();
+}
+
+const markTopic = (topic) => mark(liveParts().filter((part) => part.dataset.live.split(" ").includes(topic)).map((part) => part.dataset.part));
+
 /** Fetch all parts again, also those without a topic. */
 export function refresh() {
-  for (const part of parts()) stale.add(part.dataset.part);
+  mark(parts().map((part) => part.dataset.part));
   schedule(0);
 }
 
 /** Mark one part as stale. */
 export function markStale(name) {
-  stale.add(name);
+  mark([name]);
   schedule();
 }
 
-function schedule(wait = Math.max(0, lastFetch + gap - Date.now())) {
-  if (isPaused || document.hidden || isFetching || !stale.size) return;
+function schedule(wait = Math.max(GATHER_MS, lastFetch + gap - Date.now())) {
+  if (isPaused || document.hidden || isFetching || !stale.size || (timer && dueAt <= Date.now() + wait)) return;
   clearTimeout(timer);
+  dueAt = Date.now() + wait;
   timer = setTimeout(fetchStale, wait);
 }
 
 async function fetchStale() {
+  clearTimeout(timer);
+  timer = 0;
   if (isFetching || !stale.size) return;
   isFetching = true;
   stale.add("title");
@@ -65,10 +82,11 @@ async function fetchStale() {
   stale.clear();
   const started = performance.now();
   try {
-    const headers = { Accept: "text/html", "Tenuto-Parts": names };
+    // What the server computed before the last change does not show it.
+    const headers = { Accept: "text/html", "Tenuto-Parts": names, "Tenuto-Max-Age": String(Math.floor(started - markedAt)) };
     if (tags.has(names)) headers["If-None-Match"] = tags.get(names);
     const response = await fetch(location.href, { headers, cache: "no-store", redirect: "error" });
-    apply(response, names, response.status === 200 ? await response.text() : "");
+    apply(response, names, response.status === 200 || response.status === 422 ? await response.text() : "");
     gap = Math.min(Math.max(MIN_GAP_MS, 10 * serverTime(response, started)), MAX_GAP_MS);
   } catch {
     for (const name of names.split(",")) stale.add(name);
@@ -76,6 +94,7 @@ async function fetchStale() {
     setOffline();
   } finally {
     isFetching = false;
+    for (const part of document.querySelectorAll("[data-part][aria-busy]")) if (!stale.has(part.dataset.part)) part.removeAttribute("aria-busy");
     lastFetch = Date.now();
     schedule();
   }
@@ -88,18 +107,21 @@ function serverTime(response, started) {
 
 function apply(response, names, text) {
   if (response.status === 401) return showLogin();
-  if (response.status !== 200 && response.status !== 304) {
+  if (![200, 304, 422].includes(response.status)) {
     if (response.status >= 500) setOffline(response.status === 503 ? "The database is currently unreachable" : "");
     return undefined;
   }
   setOnline();
   clockOffset = Number(response.headers.get("Tenuto-Now")) - Date.now();
-  reportVersion(response.headers.get("Tenuto-Version"));
+  if (root.dataset.code) reloadChanges(response.headers);
+  else reportVersion(response.headers.get("Tenuto-Version"));
   if (response.status === 304) return undefined;
   tags.set(names, response.headers.get("ETag"));
+  const isHolding = !isVisit;
+  isVisit = false;
   for (const target of parse(text).querySelectorAll("[data-part]")) {
     const current = document.querySelector(`[data-part="${CSS.escape(target.dataset.part)}"]`);
-    if (current && !holdNewRows(current, target)) morph(current, target);
+    if (current && !(isHolding && holdNewRows(current, target))) morph(current, target);
   }
   updateTopics();
   document.dispatchEvent(new CustomEvent("tenuto:updated"));
@@ -144,6 +166,14 @@ function reportVersion(version) {
   document.dispatchEvent(new CustomEvent("tenuto:toast", { detail: { text: "The service was updated.", link: location.href, label: "Load the page again" } }));
 }
 
+/** Development: replace changed style sheets, load the page again after any other change. */
+function reloadChanges(headers) {
+  if (headers.get("Tenuto-Code") !== root.dataset.code) location.reload();
+  const version = headers.get("Tenuto-Version");
+  for (const sheet of document.querySelectorAll("link[rel=stylesheet]")) sheet.href = sheet.href.replace(root.dataset.version, version);
+  root.dataset.version = version;
+}
+
 /** The session has ended: offer the login over the page, which stays as it is. */
 function showLogin() {
   stop();
@@ -180,7 +210,7 @@ function start() {
   const topics = currentTopics();
   if (!topics.length || source || isPaused || document.hidden) return;
   subscribed = topics.join();
-  source = new EventSource(`${root.dataset.prefix}/api/v1/events?topics=${topics.map(encodeURIComponent).join(",")}`);
+  source = new EventSource(`${root.dataset.prefix}/api/v1/events?topics=${topics.map(encodeURIComponent).join(",")}${position ? `&since=${position}` : ""}`);
   source.onopen = () => {
     attempts = 0;
     if (offlineSince) refresh();
@@ -188,28 +218,26 @@ function start() {
   };
   source.onerror = () => {
     const isClosed = source?.readyState === EventSource.CLOSED;
-    setOffline();
+    setOffline(offlineText);
     if (isClosed) {
       stop();
       refreshAccess();
       reconnectTimer = setTimeout(start, RECONNECT_MS[Math.min(attempts++, RECONNECT_MS.length - 1)]);
     }
   };
-  for (const topic of topics) source.addEventListener(topic, () => {
-    for (const part of liveParts()) if (part.dataset.live.split(" ").includes(topic)) stale.add(part.dataset.part);
+  const listen = (name, react) => source.addEventListener(name, (event) => {
+    position = event.lastEventId || position;
+    react(event);
     schedule();
   });
-  source.addEventListener("changed", (event) => {
-    const { topic } = JSON.parse(event.data);
-    for (const part of liveParts()) if (part.dataset.live.split(" ").includes(topic)) stale.add(part.dataset.part);
-    schedule();
-  });
-  source.addEventListener("reset", refresh);
+  for (const topic of topics) listen(topic, () => markTopic(topic));
+  listen("changed", (event) => markTopic(JSON.parse(event.data).topic));
+  listen("reset", refresh);
 }
 
-/** A closed stream may mean that the session has ended: a request for parts will tell. */
+/** A closed stream may mean that the session has ended: a request for parts shows whether the session has ended. */
 function refreshAccess() {
-  for (const part of liveParts().slice(0, 1)) stale.add(part.dataset.part);
+  mark(liveParts().slice(0, 1).map((part) => part.dataset.part));
   schedule();
 }
 
@@ -226,11 +254,14 @@ let indicatorText = "";
 function setOnline() {
   if (!offlineSince && indicatorText) return;
   offlineSince = 0;
+  offlineText = "";
   gap = MIN_GAP_MS;
   show("live", "live");
 }
 
+/** `text` is the reason, if the server states one. */
 function setOffline(text = "") {
+  offlineText = text;
   if (!offlineSince) offlineSince = Date.now();
   const seconds = Math.round((Date.now() - offlineSince) / 1000);
   show("offline", `${text || "offline"} for ${seconds} s`, text || "offline");
@@ -263,6 +294,8 @@ function togglePause() {
   isPaused = !isPaused;
   if (isPaused) {
     stop();
+    clearTimeout(timer);
+    timer = 0;
     show("paused", `paused, as of ${new Date(serverNow()).toLocaleTimeString("en-GB", { timeZone: zone() })}`, "paused");
   } else {
     indicatorText = "";
@@ -296,9 +329,18 @@ function onPartLink(event) {
   const link = event.target.closest?.("a[data-parts]");
   if (!link || event.ctrlKey || event.metaKey || event.shiftKey || event.button) return;
   event.preventDefault();
-  history.pushState(null, "", link.href.baseVal ?? link.href);
+  visit(link.href.baseVal ?? link.href, link.dataset.parts.split(","));
+}
+
+/** Change the address and fetch only these parts; `isTyping` replaces the entry of the history. */
+export function visit(url, names, isTyping = false) {
+  history[isTyping ? "replaceState" : "pushState"](null, "", url);
   tags.clear();
-  for (const name of link.dataset.parts.split(",")) stale.add(name);
+  isVisit = true;
+  mark(names);
+  for (const name of names) {
+    document.querySelector(`[data-part="${CSS.escape(name)}"]`)?.setAttribute("aria-busy", "true");
+  }
   if (isPaused) fetchStale();
   else schedule(0);
 }
@@ -317,11 +359,12 @@ export function startLive() {
   });
   setInterval(() => {
     if (offlineSince && !isPaused) {
-      setOffline();
+      setOffline(offlineText);
       if (!source) start();
       schedule();
     }
   }, 1000);
+  if (root.dataset.code) setInterval(() => markStale("title"), 1000);
   setOnline();
   start();
 }

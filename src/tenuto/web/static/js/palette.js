@@ -49,6 +49,7 @@ function listLocal() {
 }
 
 function addressOf(hit) {
+  if (hit.path) return prefix + hit.path;
   const folder = FOLDERS[hit.kind];
   if (!folder) return null;
   if (hit.kind === "worker") return `${prefix}/workers`;

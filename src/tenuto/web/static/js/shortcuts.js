@@ -3,15 +3,39 @@
 const STORE = "tenuto-shortcuts-off";
 let awaitsTarget = false;
 
-const isTyping = (element) => element?.closest?.("input, textarea, select, [contenteditable]") !== null && element?.closest !== undefined && element.closest("input, textarea, select, [contenteditable]");
+const FIELDS = "input:not([type=checkbox]), textarea, select, [contenteditable]";
+const isTyping = (element) => Boolean(element?.closest?.(FIELDS));
 const rows = () => [...document.querySelectorAll("tr[data-href]")];
+
+const currentRow = () => document.activeElement?.closest("tr[data-href]");
 
 function moveRow(step) {
   const all = rows();
   if (!all.length) return;
-  const at = all.findIndex((row) => row.contains(document.activeElement));
+  const at = all.indexOf(currentRow());
   const next = all[Math.min(Math.max(at + step, 0), all.length - 1)];
-  next.querySelector("a, button")?.focus();
+  next.querySelector("th a, a, button")?.focus();
+}
+
+function selectRow(range) {
+  const row = currentRow();
+  if (row) document.dispatchEvent(new CustomEvent("tenuto:select", { detail: { row, range } }));
+}
+
+function openMenu() {
+  const button = (currentRow() ?? document.querySelector("main .head"))?.querySelector("[data-menu]");
+  button?.click();
+  document.getElementById(button?.getAttribute("popovertarget"))?.querySelector("button:not([disabled]), a")?.focus();
+}
+
+/** Move the focus inside an open menu. */
+function onMenuKey(event) {
+  const menu = event.target.closest?.(".row-menu");
+  const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  if (!menu || !step) return;
+  const entries = [...menu.querySelectorAll("button:not([disabled]), a")];
+  entries[(entries.indexOf(document.activeElement) + step + entries.length) % entries.length]?.focus();
+  event.preventDefault();
 }
 
 function goTo(key) {
@@ -22,7 +46,7 @@ function openHelp() {
   const dialog = document.querySelector("#help-dialog");
   const entries = [
     ...[...document.querySelectorAll("[data-go]")].map((link) => [`g ${link.dataset.go}`, link.firstChild.textContent.trim()]),
-    ["/", "Filter"], ["j  k", "Next, previous row"], ["Enter", "Open"], ["x  Shift x", "Select a row, a range"], ["r  c  p", "Retry, cancel, pause"],
+    ["/", "Filter"], ["j  k", "Next, previous row"], ["Enter", "Open"], ["x  Shift x", "Select a row, a range"], [".", "Menu of the row"], ["r  c  p", "Retry, cancel, pause"],
     ["f", "Follow the log"], ["[  ]", "Previous, next item of the list"], ["Ctrl K", "Search or run a command"], ["?", "This help"], ["Esc", "Close"],
   ];
   const form = document.createElement("form");
@@ -50,9 +74,10 @@ function openHelp() {
   dialog.showModal();
 }
 
-/** Remember the order of the list that the viewer leaves, for the keys [ and ]. */
-function rememberList() {
-  const addresses = rows().map((row) => row.dataset.href);
+/** Remember the order of the list that the viewer leaves, for the keys [ and ], and the row for the way back. */
+function rememberList(row) {
+  history.replaceState({ ...history.state, row: row.dataset.href }, "");
+  const addresses = rows().map((each) => each.dataset.href);
   if (addresses.length) sessionStorage.setItem("tenuto-list", JSON.stringify(addresses));
 }
 
@@ -77,32 +102,40 @@ function onKey(event) {
     "/": () => document.querySelector("[data-filter-field]")?.focus(),
     j: () => moveRow(1),
     k: () => moveRow(-1),
+    x: () => selectRow(false),
+    X: () => selectRow(true),
+    ".": openMenu,
     "[": () => openNeighbour(-1),
     "]": () => openNeighbour(1),
   };
   const act = acts[key] ?? (() => {
-    const button = document.querySelector(`[data-shortcut="${CSS.escape(key)}"]:not([disabled])`);
+    const wanted = `[data-shortcut="${CSS.escape(key)}"]:not([disabled])`;
+    const button = currentRow()?.querySelector(wanted) ?? document.querySelector(`${wanted}:not(tr *)`);
     button?.click();
     return Boolean(button);
   });
-  if (act() !== false && acts[key]) event.preventDefault();
+  if (act() !== false) event.preventDefault();
 }
 
 function onRowClick(event) {
   const row = event.target.closest?.("tr[data-href]");
   if (!row || event.target.closest("a, button, input, label, summary") || String(getSelection())) return;
-  rememberList();
+  rememberList(row);
   if (event.ctrlKey || event.metaKey) window.open(row.dataset.href, "_blank");
   else location.assign(row.dataset.href);
 }
 
 export function startShortcuts() {
   document.addEventListener("keydown", onKey);
+  document.addEventListener("keydown", onMenuKey);
   document.addEventListener("click", onRowClick);
   document.addEventListener("click", (event) => {
-    if (event.target.closest?.("tr[data-href] a")) rememberList();
+    const row = event.target.closest?.("tr[data-href] a")?.closest("tr");
+    if (row) rememberList(row);
     if (event.target.closest?.("[data-help]")) openHelp();
   });
+  const left = history.state?.row && rows().find((row) => row.dataset.href === history.state.row);
+  if (left) left.querySelector("th a")?.focus({ preventScroll: true });
   const toggle = document.querySelector("[data-shortcuts-switch]");
   if (toggle) {
     toggle.checked = !localStorage.getItem(STORE);

@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fastapi import APIRouter, Request, Response
 
 from tenuto.api.parameters import Name
 from tenuto.app import Tenuto
 from tenuto.errors import NotFound
+from tenuto.model.filters import quote_value
 from tenuto.operations.overview import QueueOverview, SilentProcess
-from tenuto.store.workers import WorkerRecord
+from tenuto.store.work.workers import WorkerRecord
 from tenuto.web.page import PageRoute, PageView, Reader
-from tenuto.web.views.tasks import TaskRow, describe_task
+from tenuto.web.views.work.tasks import TaskRow, describe_task
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
+
+_SHOWN_TASKS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +48,8 @@ class QueuePage:
     workers: Sequence[WorkerRecord]
     running: Sequence[TaskRow]
     waiting: Sequence[TaskRow]
+    is_known: bool
+    """Whether it has tasks, a live worker, or settings in the overview."""
 
 
 @router.get("/workers")
@@ -80,7 +85,19 @@ async def show_queues(request: Request, call: Reader) -> Response:
 async def show_queue(request: Request, call: Reader, name: Name) -> Response:
     """Show a queue."""
     view = PageView(request, call)
+    settings = await view.app.reports.queue_settings(name)
     model = await view.shared(("queue", name), lambda app: load_queue(app, name))
+    if settings is None and not model.is_known:
+        raise NotFound(f"there is no queue {name!r}", code="queue.not_found", remedy="see the list of queues")
+    if settings is not None:  # not from the shared model: it must show what an action has just changed
+        queue = replace(
+            model.queue,
+            max_running=settings.max_running,
+            paused_at=settings.paused_at,
+            paused_by=settings.paused_by,
+            pause_reason=settings.reason,
+        )
+        model = replace(model, queue=queue)
     return await view.render("pages/queue.html", model, title=f"Queue {name}", current="/queues")
 
 
@@ -89,14 +106,19 @@ async def load_queue(app: Tenuto, name: str) -> QueuePage:
     overview, workers, running, waiting = await asyncio.gather(
         app.reports.overview(),
         app.workers(),
-        app.tasks("state:running", queue=name, limit=20),
-        app.tasks("state:queued,scheduled", queue=name, limit=20),
+        app.tasks("state:running", queue=name, limit=_SHOWN_TASKS),
+        app.tasks.next_to_claim(f"queue:{quote_value(name)}", limit=_SHOWN_TASKS),
     )
+    if len(waiting) < _SHOWN_TASKS:
+        scheduled = await app.tasks("state:scheduled", queue=name, limit=_SHOWN_TASKS - len(waiting))
+        waiting = [*waiting, *scheduled]
     queue = next((each for each in overview.queues if each.name == name), None)
     serving = [each for each in workers if name in each.queues and each.service == "worker"]
-    if queue is None and not serving:
-        raise NotFound(f"there is no queue {name!r}", code="queue.not_found", remedy="see the list of queues")
     empty = QueueOverview(name, None, 0, 0, None, 0.0, 0.0, None, None, None, None, len(serving))
     return QueuePage(
-        queue or empty, serving, [describe_task(each) for each in running], [describe_task(each) for each in waiting]
+        queue or empty,
+        serving,
+        [describe_task(each) for each in running],
+        [describe_task(each) for each in waiting],
+        is_known=queue is not None or bool(serving),
     )

@@ -13,9 +13,15 @@ from zoneinfo import ZoneInfo
 from markupsafe import Markup
 
 from tenuto.presentation.formatting import format_duration
+from tenuto.web.components.html_pattern import HtmlPattern
 
 _DAY = timedelta(days=1)
-_TIME = Markup('<time datetime="{}" title="{}"{}>{}</time>')
+_TIME = HtmlPattern('<time datetime="{}" title="{}"{}>{}</time>')
+_SOON = HtmlPattern('{} <span class="muted">{}</span>')
+_SINCE, _UNTIL = HtmlPattern('<span data-since="{}">{}</span>'), HtmlPattern('<span data-until="{}">{}</span>')
+_AGE = Markup(" data-age")
+_WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+_MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +42,8 @@ class Times:
         """Return the full instant with its zone."""
         name = zone_name or self.zone_name
         local = instant.astimezone(ZoneInfo(name))
-        return f"{_day(local)} {local.year} {local:%H:%M:%S} {local.tzname()} ({name})"
+        clock = f"{local.hour:02}:{local.minute:02}:{local.second:02}"
+        return f"{_day(local)} {local.year} {clock} {local.tzname()} ({name})"
 
     def instant(self, instant: datetime | None, *, seconds: bool = False) -> Markup:
         """Return a wall clock time; with the date if it is not today."""
@@ -57,28 +64,28 @@ class Times:
     def age(self, instant: datetime | None, none: str = "–") -> Markup:
         """Return an instant relative to now; from a day on as date and time."""
         if instant is None:
-            return Markup("{}").format(none)
+            return Markup.escape(none)
         distance = instant - self.now
         if abs(distance) >= _DAY:
             return self.instant(instant)
-        return self._element(instant, format_age(distance.total_seconds()), Markup(" data-age"))
+        return self._element(instant, format_age(distance.total_seconds()), _AGE)
 
     def soon(self, instant: datetime) -> Markup:
         """Return a wall clock time, with the distance from now if it is less than a day."""
         clock = self.instant(instant)
         if abs(instant - self.now) >= _DAY:
             return clock
-        return Markup('{} <span class="muted">{}</span>').format(clock, self.age(instant))
+        return _SOON.format(clock, self.age(instant))
 
     def since(self, instant: datetime) -> Markup:
         """Return the duration from an instant until now; the browser keeps it current."""
         text = format_ticking((self.now - instant).total_seconds())
-        return Markup('<span data-since="{}">{}</span>').format(_iso(instant), text)
+        return _SINCE.format(_iso(instant), text)
 
     def until(self, instant: datetime) -> Markup:
         """Return the duration from now until an instant; the browser keeps it current."""
         text = format_ticking((instant - self.now).total_seconds())
-        return Markup('<span data-until="{}">{}</span>').format(_iso(instant), text)
+        return _UNTIL.format(_iso(instant), text)
 
     def duration(self, value: timedelta | float | None) -> str:
         return "" if value is None else format_duration(value)
@@ -114,7 +121,7 @@ def _iso(instant: datetime) -> str:
 
 
 def _day(local: datetime) -> str:
-    return f"{local:%a} {local.day} {local:%b}"
+    return f"{_WEEKDAYS[local.weekday()]} {local.day} {_MONTHS[local.month - 1]}"
 
 
 def _date(local: datetime, today: datetime) -> str:

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Annotated
+from difflib import unified_diff
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from tenuto.api.paging import After
 from tenuto.api.parameters import Id
 from tenuto.app import Tenuto
 from tenuto.model.filter_keys import DEAD_LETTER_KEYS
-from tenuto.store.activities import ActivityDetails
-from tenuto.store.dead_letters import DeadLetterDetails, DeadLetterRecord, FailureGroup
-from tenuto.web.filters import FilteredList, QuickFilter, load_filtered_list, read_filter
-from tenuto.web.page import PageRoute, PageView, Reader
-from tenuto.web.views.attempt_panel import AttemptPanel, make_panel, may_see_texts
+from tenuto.model.filters import DEFAULT_WINDOW
+from tenuto.store.reports.failure_groups import FailureGroupDetails
+from tenuto.store.work.activities import ActivityDetails
+from tenuto.store.work.dead_letters import DeadLetterDetails, DeadLetterRecord
+from tenuto.web.components.definition_forms import find_schema
+from tenuto.web.components.filters import (
+    FilteredList,
+    FilterText,
+    QuickFilter,
+    Window,
+    load_filtered_list,
+    read_filter,
+)
+from tenuto.web.components.schema_forms import ArgumentsForm, make_arguments_form
+from tenuto.web.page import LIST_MODULES, PageRoute, PageView, Reader
+from tenuto.web.views.work.attempt_panel import AttemptPanel, make_panel, may_see_texts
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -32,7 +44,7 @@ _SHOWN_ATTEMPTS = 5
 class DeadLetterList:
     """Groups of open dead letters, and a list of dead letters."""
 
-    groups: Sequence[FailureGroup]
+    groups: Sequence[FailureGroupDetails]
     list: FilteredList[DeadLetterRecord]
     last_resolved: DeadLetterRecord | None
 
@@ -51,6 +63,9 @@ class DeadLetterPage:
     same_failure: Sequence[DeadLetterRecord]
     """Resolved dead letters with the same failure."""
     texts_allowed: bool
+    retry_form: ArgumentsForm
+    changed_input: Sequence[str]
+    """Diff of the old and the new input, if it was retried with another one."""
 
     @property
     def is_open(self) -> bool:
@@ -59,27 +74,30 @@ class DeadLetterPage:
 
 @router.get("/dead-letters")
 async def show_dead_letters(
-    request: Request, call: Reader, q: Annotated[str, Query(max_length=500)] = "", after: After = None
+    request: Request, call: Reader, q: FilterText = "", after: After = None, window: Window = DEFAULT_WINDOW
 ) -> Response:
     """Show open dead letters by failure, and a list."""
     view = PageView(request, call)
     zone = view.viewer.zone_name
-    model = await view.shared(("dead letters", q, after, zone), lambda app: load_dead_letters(app, q, after, zone))
+    model = await view.shared(
+        ("dead letters", q, after, zone, window), lambda app: load_dead_letters(app, q, after, zone, window)
+    )
     return await view.render(
         "pages/dead_letters.html",
         model,
         title=f"Dead letters ({model.open_count:,})",
         current="/dead-letters",
+        modules=LIST_MODULES,
         status=422 if model.list.bar.error else 200,
     )
 
 
-async def load_dead_letters(app: Tenuto, q: str, after: str | None, zone: str) -> DeadLetterList:
+async def load_dead_letters(app: Tenuto, q: str, after: str | None, zone: str, window: int) -> DeadLetterList:
     """Load the model of the page."""
     now = (await app.open()).clock.now()
-    found, bar = read_filter(DEAD_LETTER_KEYS, "/dead-letters", q, now, zone, QUICK)
+    found, bar = read_filter(DEAD_LETTER_KEYS, "/dead-letters", q, now, zone, QUICK, window)
     listed = await load_filtered_list(
-        found, bar, after, app.dead_letters.list, app.dead_letters.count, lambda each: each
+        found, bar, after, app.dead_letters.list, app.dead_letters.count_of_each, lambda each: each
     )
     groups = await app.dead_letters.groups(limit=50)
     resolved: Sequence[DeadLetterRecord] = ()
@@ -101,7 +119,11 @@ async def show_dead_letter(request: Request, call: Reader, id: Id) -> Response:
         )
         attempts = record.attempts[-_SHOWN_ATTEMPTS:]
         panel = make_panel(record.attempts[-1], "error") if record.attempts else None
-        return DeadLetterPage(record, panel, attempts, [each for each in same if each.id != id], allowed)
+        schema, _ = find_schema(app, record.kind, record.name)
+        form = make_arguments_form("input", schema, record.input if isinstance(record.input, dict) else None)
+        changed = await _load_changed_input(app, record) if allowed else ()
+        others = [each for each in same if each.id != id]
+        return DeadLetterPage(record, panel, attempts, others, allowed, form, changed)
 
     model = await view.shared(("dead letter", id, allowed), load)
     return await view.render(
@@ -109,4 +131,18 @@ async def show_dead_letter(request: Request, call: Reader, id: Id) -> Response:
         model,
         title=f"Dead letter of {model.record.external_id or model.record.name}",
         current="/dead-letters",
+        modules=("forms",),
     )
+
+
+async def _load_changed_input(app: Tenuto, record: DeadLetterDetails) -> Sequence[str]:
+    """Return the lines in which the input of the retry differs; none if it is equal or was removed."""
+    if record.retry_task_id is None:
+        return ()
+    attempts = await app.attempts(record.retry_task_id)
+    if not attempts or attempts[0].input == record.input:
+        return ()
+    old, new = (
+        json.dumps(each, ensure_ascii=False, indent=2).splitlines() for each in (record.input, attempts[0].input)
+    )
+    return [line for line in unified_diff(old, new, n=3, lineterm="") if not line.startswith(("---", "+++", "@@"))]

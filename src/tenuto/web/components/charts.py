@@ -9,6 +9,8 @@ from datetime import datetime
 from tenuto.operations.reports import AttemptFigures, SeriesPoint, SeriesReport
 
 HEIGHT = 100.0
+_LAST_MARK_PERCENT = 88
+"""A label further right would leave the chart."""
 _BAR_SHARE = 0.8
 
 
@@ -63,7 +65,8 @@ def draw_attempts(report: SeriesReport) -> AttemptChart | None:
         for index, (point, total) in enumerate(zip(series.points, counts, strict=True))
     ]
     every = max(len(columns) // 5, 1)
-    marks = [(round(index * width, 3), columns[index].at) for index in range(0, len(columns), every)][:6]
+    positions = [index for index in range(0, len(columns), every) if index * width <= _LAST_MARK_PERCENT]
+    marks = [(round(index * width, 3), columns[index].at) for index in positions]
     return AttemptChart(columns, largest, series.total, sum(counts), marks, report.point_seconds)
 
 

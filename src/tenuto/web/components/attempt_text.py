@@ -13,6 +13,9 @@ from datetime import datetime, timedelta
 from tenuto.model.validation import INVISIBLE_CHARACTERS
 
 MAX_LINES = 500
+MAX_SHOWN_LINES = 10_000
+MAX_LINE_CHARACTERS = 16 * 1024
+_CUT = re.compile(r"… (\d+) lines cut …")
 MAX_DOCUMENT_CHARACTERS = 64 * 1024
 _LINE = re.compile(r"(\d\d):(\d\d):(\d\d)\.(\d{3})\d* (\S+) +(.*)", re.DOTALL)
 _COLOUR = re.compile("\x1b\\[([0-9;]*)m")
@@ -46,21 +49,31 @@ class LogText:
 
     lines: Sequence[LogLine]
     line_count: int
+    dropped_count: int = 0
+    """Lines that the worker left out of a long log."""
 
     @property
     def first_number(self) -> int:
         return self.lines[0].number if self.lines else 1
 
+    @property
+    def next_limit(self) -> int:
+        """Number of lines to show together with older ones."""
+        return min(len(self.lines) + MAX_LINES, MAX_SHOWN_LINES)
+
 
 def parse_log(text: str | None, start: datetime | None, limit: int = MAX_LINES) -> LogText:
     """Parse the log of an attempt. Its lines have a time of day in UTC; the date follows from the start."""
-    all_lines = (text or "").splitlines()
+    all_lines = (text or "").removesuffix("\n").split("\n") if text else []
     first = max(len(all_lines) - limit, 0)
     lines = [_parse_line(number, line, start) for number, line in enumerate(all_lines[first:], first + 1)]
-    return LogText(lines, len(all_lines))
+    dropped = sum(int(found[1]) for line in all_lines if line.startswith("…") and (found := _CUT.fullmatch(line)))
+    return LogText(lines, len(all_lines), dropped)
 
 
 def _parse_line(number: int, line: str, start: datetime | None) -> LogLine:
+    if len(line) > MAX_LINE_CHARACTERS:
+        line = f"{line[:MAX_LINE_CHARACTERS]}… {len(line) - MAX_LINE_CHARACTERS:,} characters are in the raw text"
     found = _LINE.fullmatch(line)
     if found is None or start is None:
         return LogLine(number, None, "", tuple(colour_segments(line)))
@@ -95,9 +108,13 @@ def colour_segments(text: str) -> Iterator[Segment]:
 
 def visible_text(text: str) -> str:
     """Remove control sequences and show other invisible characters by their code point."""
+    return escape_invisible(_SEQUENCE.sub("", text))
+
+
+def escape_invisible(text: str) -> str:
+    """Show invisible characters by their code point."""
     return INVISIBLE_CHARACTERS.sub(
-        lambda found: found.group() if found.group() in "\n\t" else f"\\x{ord(found.group()):02x}",
-        _SEQUENCE.sub("", text),
+        lambda found: found.group() if found.group() in "\n\t" else f"\\x{ord(found.group()):02x}", text
     )
 
 

@@ -1,6 +1,6 @@
 """Small pieces of HTML that all pages use: statuses, times, ids, buttons of API operations.
 
-Templates call them as ``ui.NAME(…)``. Everything that is not a constant here is escaped by `Markup.format`.
+Templates call them as ``ui.NAME(…)``. Everything that is not a constant here is escaped by `HtmlPattern`.
 """
 
 from __future__ import annotations
@@ -19,15 +19,37 @@ from tenuto.model.filters import quote_value
 from tenuto.presentation.columns import Column
 from tenuto.presentation.formatting import error_summary, format_duration, one_line
 from tenuto.presentation.statuses import status_of
-from tenuto.web.links import Links
+from tenuto.web.components.attempt_text import escape_invisible
+from tenuto.web.components.html_pattern import HtmlPattern
+from tenuto.web.components.links import Links
+from tenuto.web.components.times import Times
 from tenuto.web.route_table import RouteTable
-from tenuto.web.times import Times
 from tenuto.web.viewer import Viewer
 
 SHORT_ID_LENGTH = 13
-_STATUS = Markup('<span class="status is-{}">{}<span>{}</span></span>')
-_ICON = Markup('<svg class="icon" viewBox="0 0 16 16" aria-hidden="true"><use href="#s-{}"/></svg>')
-_ID = Markup('<code class="id" title="{}">{}</code>')
+_STATUS = HtmlPattern('<span class="status is-{}">{}<span>{}</span></span>')
+_ICON = HtmlPattern('<svg class="icon" viewBox="0 0 16 16" aria-hidden="true"><use href="#s-{}"/></svg>')
+_ID = HtmlPattern('<code class="id" title="{}">{}<span>…{}</span></code>')
+_SPARK = HtmlPattern(
+    '<svg class="spark" role="img" aria-label="{}"><rect class="track" width="100%" y="19" height="1"/>{}</svg>'
+)
+_COLUMN = '<rect class="fill-fail" x="{:.1f}%" width="{:.1f}%" y="{:.1f}" height="{:.1f}"/>'  # numbers only
+_PACE = HtmlPattern(
+    '<svg class="pace" role="img" aria-label="{}"><title>{}</title><rect class="track" y="3" width="100%" height="4"/>'
+    '<rect class="fill-{}" y="3" height="4"{}/><rect class="usual" x="50%" width="2" height="10"/></svg>'
+)
+"""A bar of twice the usual duration, with a mark in its middle."""
+_BDI = HtmlPattern("<bdi>{}</bdi>")
+_ATTRIBUTE = HtmlPattern(' {}="{}"')
+_BUTTON = HtmlPattern('<button type="button"{}>{}</button>')
+_PICK = HtmlPattern(
+    '<td class="pick"><input type="checkbox" data-pick data-keep autocomplete="off" value="{}"'
+    ' aria-label="Select {}"></td>'
+)
+_PICK_ALL = Markup(
+    '<td class="pick"><input type="checkbox" data-pick-all data-keep autocomplete="off"'
+    ' aria-label="Select all rows of this page"></td>'
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +81,9 @@ class Elements:
         return status_of(state).label
 
     def id(self, id: UUID | str | None) -> Markup:
-        """Return the first characters of an id, with the whole id as title."""
-        return Markup("–") if id is None else _ID.format(id, short_id(id))
+        """Return beginning and end of an id, with the whole id as title. Ids that were created together differ only
+        at their end."""
+        return Markup("–") if id is None else _ID.format(id, short_id(id), str(id)[-4:])
 
     def time(self, instant: datetime | None) -> Markup:
         return self.times.instant(instant)
@@ -91,6 +114,10 @@ class Elements:
 
     def line(self, text: object, limit: int = 160) -> str:
         return one_line(text, limit)
+
+    def text(self, text: object) -> str:
+        """Return foreign text with its control characters made visible."""
+        return escape_invisible(str(text))
 
     def reason(self, reason: Reason) -> Markup:
         """Return the message of a reason, with its instants in the zone of the viewer."""
@@ -145,12 +172,48 @@ class Elements:
                 return self.id(value)
             case _:
                 shown = column.cell(record, self.times.now).text
-                return Markup("<bdi>{}</bdi>").format(one_line(shown, 160))
+                return _BDI.format(one_line(shown, 160))
+
+    def spark(self, counts: Sequence[int], label: str) -> Markup:
+        """Return a small column chart of counts."""
+        largest, step = max([*counts, 1]), 100 / max(len(counts), 1)
+        columns = "".join(
+            _COLUMN.format(index * step, step * 0.8, 20 - 20 * count / largest, 20 * count / largest)
+            for index, count in enumerate(counts)
+            if count
+        )
+        return _SPARK.format(label, Markup(columns))
+
+    def pace(self, state: str, started_at: datetime, ended_at: datetime | None, usual: float | None) -> Markup:
+        """Return the duration of an execution as a bar against the usual one; the browser lets an open one grow."""
+        if not usual:
+            return Markup("")
+        seconds = ((ended_at or self.times.now) - started_at).total_seconds()
+        width = Markup(' width="{:.1f}%"').format(min(seconds / usual / 2, 1.0) * 100)
+        if ended_at is None:  # what follows data-grow changes with time alone
+            attributes = Markup(' data-from="{}" data-pace="{:.0f}" data-grow{}')
+            width = attributes.format(int(started_at.timestamp() * 1000), usual * 2000, width)
+        label = f"usually {format_duration(usual)}"
+        return _PACE.format(label, label, self.tone(state), width)
+
+    # --- rows of lists ------------------------------------------------------------------------------------------------
+
+    def pick(self, id: UUID | str, name: object) -> Markup:
+        """Return the cell with the checkbox that selects a row (static/js/select.js)."""
+        return _PICK.format(id, one_line(name, 80))
+
+    def pick_all(self) -> Markup:
+        """Return the cell above the checkboxes of a list."""
+        return _PICK_ALL
 
     # --- actions ----------------------------------------------------------------------------------------------------
 
     def may(self, operation: str) -> bool:
         return operation in self.routes and self.routes.may(self.viewer.role, operation)
+
+    def role_of(self, operation: str) -> str:
+        """Return the role that an operation requires."""
+        return self.routes[operation].role.key
 
     def action(
         self,
@@ -176,7 +239,8 @@ class Elements:
         With ``text``, ``reason`` or ``fields`` it opens a dialog, which states the effect and asks for them. A reason
         is sent as ``X-Reason`` unless the fields contain it. ``done`` is the message after success; ``goto`` the page
         that the message links to, where ``{name}`` is a field of the response. ``blocked`` says why the action is not
-        possible now. If ``expected`` is more than 1,000, the viewer must type the number.
+        possible now. ``{opened_at}`` as a value of the body is the instant at which the dialog opened. If
+        ``expected`` is more than 1,000, the viewer must type the number.
         """
         if operation not in self.routes:
             return Markup("")
@@ -212,8 +276,8 @@ class Elements:
                 attributes["aria-keyshortcuts"] = shortcut
         if style:
             attributes["class"] = style
-        shown = Markup("").join(Markup(' {}="{}"').format(Markup(name), value) for name, value in attributes.items())
-        return Markup('<button type="button"{}>{}</button>').format(shown, label)
+        shown = "".join([_ATTRIBUTE.format(name, value) for name, value in attributes.items()])
+        return _BUTTON.format(Markup(shown), label)
 
 
 def short_id(id: UUID | str) -> str:

@@ -5,15 +5,30 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from fastapi import Query
 
 from tenuto.app import Tenuto
-from tenuto.model.actors import Role
+from tenuto.model.access.actors import Role
 from tenuto.presentation.work_views import progress_text
-from tenuto.store.activities import ActivityDetails
-from tenuto.web.attempt_text import Frame, LogText, parse_log, parse_stack, shorten_document
+from tenuto.store.work.activities import ActivityDetails
+from tenuto.web.components.attempt_text import (
+    MAX_LINES,
+    MAX_SHOWN_LINES,
+    Frame,
+    LogText,
+    escape_invisible,
+    parse_log,
+    parse_stack,
+    shorten_document,
+    visible_text,
+)
 
-Tab = Literal["log", "input", "output", "error", "attempts", "why"]
+Tab = Literal["log", "input", "output", "error", "attempts", "why", "panel"]
+"""``panel`` is the tab of an extension."""
+LineCount = Annotated[int, Query(ge=1, le=MAX_SHOWN_LINES)]
+"""Parameter ``lines``: how many of the last lines of a log are shown."""
 TABS: tuple[Tab, ...] = ("log", "input", "output", "error", "attempts", "why")
 
 
@@ -57,12 +72,12 @@ class AttemptPanel:
         return self.activity.ended_at is None
 
 
-async def load_panel(app: Tenuto, activity: ActivityDetails, tab: Tab | None) -> AttemptPanel:
+async def load_panel(app: Tenuto, activity: ActivityDetails, tab: Tab | None, lines: int = MAX_LINES) -> AttemptPanel:
     """Return the panel of an attempt; while it runs, with the log that its worker has sent so far."""
     shown = choose_tab(activity, tab)
     if shown == "log" and activity.ended_at is None and activity.started_at is not None:
         activity = replace(activity, log=(await app.activity_log(activity.id)).text)
-    return make_panel(activity, shown)
+    return make_panel(activity, shown, lines)
 
 
 def choose_tab(activity: ActivityDetails, tab: Tab | None) -> Tab:
@@ -70,18 +85,18 @@ def choose_tab(activity: ActivityDetails, tab: Tab | None) -> Tab:
     return tab or ("error" if activity.error and activity.ended_at else "log")
 
 
-def make_panel(activity: ActivityDetails, tab: Tab) -> AttemptPanel:
+def make_panel(activity: ActivityDetails, tab: Tab, lines: int = MAX_LINES) -> AttemptPanel:
     """Return the panel of an attempt."""
     error = activity.error if isinstance(activity.error, dict) else {}
     return AttemptPanel(
         activity,
         tab,
         read_progress(activity.progress) if activity.ended_at is None else None,
-        parse_log(activity.log, activity.started_at or activity.claimed_at or activity.created_at),
+        parse_log(activity.log, activity.started_at or activity.claimed_at or activity.created_at, lines),
         _document(activity.input),
         _document(activity.output),
-        str(error.get("type", "")),
-        str(error.get("message", "")),
+        visible_text(str(error.get("type", ""))),
+        visible_text(str(error.get("message", ""))),
         parse_stack(error.get("stack")),
     )
 
@@ -101,7 +116,7 @@ def _document(value: Any) -> Document | None:
     if value is None:
         return None
     text, is_cut = shorten_document(json.dumps(value, ensure_ascii=False, indent=2, default=str))
-    return Document(text, is_cut)
+    return Document(escape_invisible(text), is_cut)
 
 
 def may_see_texts(role: Role, *, hidden: bool) -> bool:

@@ -11,9 +11,9 @@ from fastapi import APIRouter, Request, Response
 from tenuto.api.paging import After, decode_cursor, encode_cursor
 from tenuto.api.parameters import Id
 from tenuto.app import Tenuto
-from tenuto.store.bulk_operations import BulkItemRecord, BulkOperationRecord
-from tenuto.web.drawing import Share, stack_shares
-from tenuto.web.filters import PAGE_SIZE
+from tenuto.store.work.bulk_operations import BulkItemRecord, BulkOperationRecord
+from tenuto.web.components.drawing import Share, stack_shares
+from tenuto.web.components.filters import PAGE_SIZE
 from tenuto.web.page import PageRoute, PageView, Reader
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)

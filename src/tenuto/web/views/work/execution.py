@@ -14,23 +14,27 @@ from fastapi import APIRouter, Query, Request, Response
 from tenuto.api.parameters import Id
 from tenuto.app import Tenuto
 from tenuto.diagnostics.reasons import Reason, ReasonCode
-from tenuto.operations.execution_timeline import (
+from tenuto.extension import StepSubject
+from tenuto.operations.work.execution_timeline import (
+    WINDOW_STEP_COUNT,
     AttemptBar,
     ExecutionTimeline,
     TimelineGroup,
     TimelineStep,
     parse_group_windows,
 )
-from tenuto.operations.executions import ExecutionDetails
+from tenuto.operations.work.executions import ExecutionDetails
 from tenuto.presentation.execution_states import display_step_state, execution_state, group_state
 from tenuto.presentation.formatting import format_duration, one_line
 from tenuto.presentation.statuses import status_of
-from tenuto.web.drawing import SMALL_PERCENT, Scale, Wedge, draw_wedges
+from tenuto.web.components.attempt_text import MAX_LINES
+from tenuto.web.components.drawing import SMALL_PERCENT, Scale, Wedge, draw_wedges
 from tenuto.web.page import PageRoute, PageView, Reader
-from tenuto.web.views.attempt_panel import AttemptPanel, Tab, load_panel, may_see_texts, read_progress
+from tenuto.web.views.work.attempt_panel import AttemptPanel, LineCount, Tab, load_panel, may_see_texts, read_progress
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
+_SEARCHED_RETRIES = 50
 _OPEN = ("running", "retrying", "queued", "waiting")
 _TITLE_ICONS = {"running": "◐", "failed": "✕", "completed": "●", "cancelled": "⊘", "paused": "‖", "stopping": "◐"}
 _ORIGINS = {"schedule": "schedule", "manual": "manual run", "retry": "retry", "step": "step of another execution"}
@@ -89,6 +93,33 @@ class GroupRow:
     is_folded: bool
     group: TimelineGroup
     rows: Sequence[StepRow]
+    first_number: int
+    """Number of its first step in the plan."""
+
+    @property
+    def window_first(self) -> int:
+        """Position of the first listed step within the group."""
+        return self.rows[0].number - self.first_number if self.rows else 0
+
+    @property
+    def next_window(self) -> int | None:
+        """Position of the first step after the listed ones of a folded group."""
+        after = self.rows[-1].number - self.first_number + 1 if self.rows else 0
+        return after if self.is_folded and self.rows and after < self.group.step_count else None
+
+    @property
+    def previous_window(self) -> int | None:
+        """Position of the window before the listed steps of a folded group."""
+        return max(self.window_first - WINDOW_STEP_COUNT, 0) if self.is_folded and self.window_first else None
+
+
+@dataclass(frozen=True, slots=True)
+class ChildRail:
+    """The execution that a step has started, unfolded below the step."""
+
+    record: ExecutionDetails
+    state: str
+    groups: Sequence[GroupRow]
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +153,11 @@ class ExecutionPage:
     removable_count: int
     running_count: int
     find: str
+    child: ChildRail | None
+    """The execution of the unfolded step."""
+    unfolded: int | None
+    retried_by: UUID | None
+    """The latest execution that retries this one."""
 
     @property
     def is_over(self) -> bool:
@@ -146,13 +182,17 @@ async def show_execution(
     wait: bool = False,
     groups: Annotated[str | None, Query(max_length=200)] = None,
     find: Annotated[str, Query(max_length=200)] = "",
+    lines: LineCount = MAX_LINES,
+    unfold: Annotated[int | None, Query(ge=1, le=100_000)] = None,
 ) -> Response:
     """Show an execution."""
     view = PageView(request, call)
     allowed = may_see_texts(view.viewer.role, hidden=view.app.settings.web_hide_inputs)
     model = await view.shared(
-        ("execution", id, step, attempt, tab, wait, groups, find, allowed),
-        lambda app: load_execution(app, id, step, attempt, tab, wait, groups, find, texts_allowed=allowed),
+        ("execution", id, step, attempt, tab, wait, groups, find, lines, unfold, allowed),
+        lambda app: load_execution(
+            app, id, step, attempt, tab, wait, groups, find, lines, unfold, texts_allowed=allowed
+        ),
     )
     return await view.render(
         "pages/execution.html",
@@ -161,6 +201,24 @@ async def show_execution(
         icon=_TITLE_ICONS.get(model.state, ""),
         current="/executions",
         modules=("gantt", "log"),
+        place="execution",
+        subject=model.record,
+        step_subject=_step_subject(model),
+    )
+
+
+def _step_subject(model: ExecutionPage) -> StepSubject | None:
+    """Return the selected step, for panels of extensions."""
+    if model.inspector is None:
+        return None
+    step, attempt = model.inspector.row.step, model.inspector.attempt
+    return StepSubject(
+        model.record.id,
+        step.name,
+        step.kind,
+        step.task_id,
+        None if attempt is None else attempt.activity_id,
+        is_running=attempt is not None and attempt.started_at is not None and attempt.ended_at is None,
     )
 
 
@@ -173,6 +231,8 @@ async def load_execution(
     wait: bool,
     groups: str | None,
     find: str,
+    lines: int,
+    unfold: int | None,
     *,
     texts_allowed: bool,
 ) -> ExecutionPage:
@@ -184,12 +244,14 @@ async def load_execution(
     scale, wait_before = _scale_of(timeline, wait)
     now = timeline.read_at
     chosen = _choose_step(timeline, record, step)
-    rows = [_group_row(group, record, scale, now, chosen) for group in timeline.groups]
+    rows = _group_rows(timeline, record, scale, now, chosen)
     states = [row.state for group in rows for row in group.rows]
     is_over = record.ended_at is not None
     reasons = () if is_over else await _reasons_for_waiting(app, record)
     selected = next((row for group in rows for row in group.rows if row.is_selected), None)
     state = execution_state(record)
+    unfolded = next((row for group in rows for row in group.rows if row.number == unfold), None)
+    child = unfolded.step.child_execution_id if unfolded is not None else None
     return ExecutionPage(
         record=record,
         timeline=timeline,
@@ -204,11 +266,26 @@ async def load_execution(
         reasons=reasons,
         inspector=None
         if selected is None
-        else await _inspect(app, selected, attempt, tab, reasons, texts_allowed=texts_allowed),
+        else await _inspect(app, selected, attempt, tab, lines, reasons, texts_allowed=texts_allowed),
         removable_count=sum(state in ("waiting", "queued", "retrying") for state in states),
         running_count=states.count("running"),
         find=find,
+        child=None if child is None else await _load_child(app, child),
+        unfolded=unfold if child is not None else None,
+        retried_by=await _find_retry(app, record) if state in ("failed", "cancelled") else None,
     )
+
+
+async def _load_child(app: Tenuto, id: UUID) -> ChildRail:
+    record, timeline = await asyncio.gather(app.executions.get(id), app.executions.timeline(id, windows=(), find=None))
+    scale, _ = _scale_of(timeline, wait=False)
+    return ChildRail(record, execution_state(record), _group_rows(timeline, record, scale, timeline.read_at, -1))
+
+
+async def _find_retry(app: Tenuto, record: ExecutionDetails) -> UUID | None:
+    """Return the newest execution that retries this one, among the newest retries of the schedule."""
+    found = await app.executions.list("origin:retry", schedule=record.schedule_name, limit=_SEARCHED_RETRIES)
+    return next((each.id for each in found if each.retry_of == record.id), None)
 
 
 async def _reasons_for_waiting(app: Tenuto, record: ExecutionDetails) -> tuple[Reason, ...]:
@@ -219,7 +296,7 @@ async def _reasons_for_waiting(app: Tenuto, record: ExecutionDetails) -> tuple[R
 
 def _choose_step(timeline: ExecutionTimeline, record: ExecutionDetails, asked: int | None) -> int:
     """Return the number of the selected step: the asked one, else the failed, the running or the first one."""
-    listed = [(step, _state_of(step, group.index, record)) for group in timeline.groups for step in group.steps]
+    listed = [(step, find_step_state(step, group.index, record)) for group in timeline.groups for step in group.steps]
     if asked is not None and any(step.number == asked - 1 for step, _ in listed):
         return asked - 1
     for wanted in ("failed", "running", "retrying", "queued"):
@@ -230,14 +307,21 @@ def _choose_step(timeline: ExecutionTimeline, record: ExecutionDetails, asked: i
 
 
 async def _inspect(
-    app: Tenuto, row: StepRow, number: int | None, tab: Tab | None, reasons: Sequence[Reason], *, texts_allowed: bool
+    app: Tenuto,
+    row: StepRow,
+    number: int | None,
+    tab: Tab | None,
+    lines: int,
+    reasons: Sequence[Reason],
+    *,
+    texts_allowed: bool,
 ) -> Inspector:
     attempts = row.step.attempts
     chosen = next((each for each in attempts if each.attempt == number), attempts[-1] if attempts else None)
     own_reasons = tuple(reason for reason in reasons if reason.task_id == row.step.task_id)
     panel = None
     if chosen is not None and (chosen.started_at is not None or chosen.ended_at is not None):
-        panel = await load_panel(app, await app.activity(chosen.activity_id), tab)
+        panel = await load_panel(app, await app.activity(chosen.activity_id), tab, lines)
     shown: Tab = tab or (panel.tab if panel is not None else "why" if own_reasons else "log")
     return Inspector(row, chosen, panel, shown, own_reasons, texts_allowed)
 
@@ -259,7 +343,8 @@ def _scale_of(timeline: ExecutionTimeline, wait: bool) -> tuple[Scale, timedelta
     )
 
 
-def _state_of(step: TimelineStep, group: int, record: ExecutionDetails) -> str:
+def find_step_state(step: TimelineStep, group: int, record: ExecutionDetails) -> str:
+    """Return the state of a step as pages show it."""
     last = step.attempts[-1] if step.attempts else None
     return display_step_state(
         step.state,
@@ -270,7 +355,20 @@ def _state_of(step: TimelineStep, group: int, record: ExecutionDetails) -> str:
     )
 
 
-def _group_row(group: TimelineGroup, record: ExecutionDetails, scale: Scale, now: datetime, chosen: int) -> GroupRow:
+def _group_rows(
+    timeline: ExecutionTimeline, record: ExecutionDetails, scale: Scale, now: datetime, chosen: int
+) -> list[GroupRow]:
+    first = 1
+    rows = []
+    for group in timeline.groups:
+        rows.append(_group_row(group, record, scale, now, chosen, first))
+        first += group.step_count
+    return rows
+
+
+def _group_row(
+    group: TimelineGroup, record: ExecutionDetails, scale: Scale, now: datetime, chosen: int, first_number: int
+) -> GroupRow:
     rows = [_step_row(step, group.index, record, scale, now, chosen) for step in group.steps]
     states = [
         state
@@ -292,6 +390,7 @@ def _group_row(group: TimelineGroup, record: ExecutionDetails, scale: Scale, now
         is_folded=group.is_folded,
         group=group,
         rows=rows,
+        first_number=first_number,
     )
 
 
@@ -316,7 +415,7 @@ def _group_label(group: TimelineGroup, states: Sequence[str], state: str, record
 def _step_row(
     step: TimelineStep, group: int, record: ExecutionDetails, scale: Scale, now: datetime, chosen: int
 ) -> StepRow:
-    state = _state_of(step, group, record)
+    state = find_step_state(step, group, record)
     last = step.attempts[-1] if step.attempts else None
     is_open = last is not None and last.ended_at is None
     is_running = is_open and last is not None and last.started_at is not None

@@ -1,0 +1,1 @@
+"""Pages of work: executions, tasks, attempts, dead letters and bulk operations."""
