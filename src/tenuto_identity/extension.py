@@ -52,9 +52,16 @@ class Identity(Extension):
         return [PartitionedTable("items", key="id"), PartitionedTable("changes", key="id")]
 
     def step_kinds(self, services: ExtensionServices) -> Sequence[StepKind]:
-        from tenuto_identity.runs.step_kinds import run_profile_kind, task_kinds, template_kind
+        from tenuto_identity.operations.previews import preview_kind
+        from tenuto_identity.tasks.step_kinds import connector_kinds, run_profile_kind, task_kinds, template_kind
 
-        return [run_profile_kind(services), template_kind(services), *task_kinds(services)]
+        return [
+            run_profile_kind(services),
+            template_kind(services),
+            preview_kind(services),
+            *connector_kinds(services),
+            *task_kinds(services),
+        ]
 
     def operations(self, services: ExtensionServices) -> IdentityOperations:
         from tenuto_identity.operations.identity import IdentityOperations
@@ -70,18 +77,27 @@ class Identity(Extension):
             AuditAction("identity.system.delete", "A connected system was deleted."),
             AuditAction("identity.template.run", "Example data was generated from a template."),
             AuditAction("identity.hold.approve", "What a guard held was approved."),
+            AuditAction("identity.preview.start", "A preview of runs was started."),
+            AuditAction("identity.system.check", "The settings of a connected system were checked."),
+            AuditAction("identity.system.discover", "The schema of a connected system was read."),
+            AuditAction("identity.object.sync", "One object was synchronised."),
+            AuditAction("identity.object.join", "An object was joined to an identity by a user."),
+            AuditAction("identity.object.unjoin", "An object was disconnected from its identity by a user."),
+            AuditAction("identity.object.unpin", "An object was returned to the rules."),
+            AuditAction("identity.identity.forget", "The history of an identity was erased."),
             AuditAction("identity.exports.retry", "Pending exports were set to be sent again."),
         ]
 
     def routers(self) -> Sequence[RouterEntry]:
-        return [RouterEntry("tenuto_identity.api.routes:router")]
+        modules = ("object_routes", "preview_routes", "routes")
+        return [RouterEntry(f"tenuto_identity.api.{module}:router") for module in modules]
 
     def commands(self) -> Sequence[CommandEntry]:
         description = "Connected systems, runs, pending exports and explanations"
         return [CommandEntry("identity", "Extensions", description, "tenuto_identity.cli.commands:identity")]
 
     def background_services(self, role: ProcessRole, services: ExtensionServices) -> Sequence[Service]:
-        from tenuto_identity.runs.housekeeping import housekeeping_service
+        from tenuto_identity.tasks.housekeeping import housekeeping_service
 
         return [housekeeping_service(services)] if role in (ProcessRole.SCHEDULER, ProcessRole.WORKER) else []
 

@@ -15,7 +15,9 @@ from tenuto.extension import (
     Severity,
 )
 from tenuto.postgres.database import Database
-from tenuto_identity.store import monitoring
+from tenuto_identity.model.containers import is_selected
+from tenuto_identity.runs.definition_snapshot import load_configuration
+from tenuto_identity.store import monitoring, previews, session
 
 MAX_DETAILS = 20
 
@@ -25,6 +27,8 @@ def doctor_checks() -> list[DoctorCheck]:
     return [
         DoctorCheck("identity_consistency", check_consistency),
         DoctorCheck("identity_holds", check_holds),
+        DoctorCheck("identity_selection", check_selection),
+        DoctorCheck("identity_previews", check_previews),
     ]
 
 
@@ -58,6 +62,49 @@ async def check_holds(examination: Examination) -> Finding:
     )
 
 
+async def check_selection(examination: Examination) -> Finding:
+    """Name objects whose type or container is no longer selected: they are frozen."""
+    database = await examination.services.open_database()
+    counts = await session.read_with(database, monitoring.count_by_container)
+    configuration = await session.read_with(database, load_configuration)
+    found: list[str] = []
+    for each in counts:
+        system = configuration.systems_by_number.get(each.system_number)
+        if system is None:
+            continue
+        type_name = system.type_names.get(each.type_number, "")
+        if type_name not in system.definition.types:
+            found.append(f"{system.name}: {each.object_count:,} objects of the type {type_name}")
+        elif not is_selected(each.container, system.definition.containers):
+            found.append(f"{system.name}: {each.object_count:,} objects of the type {type_name} in {each.container}")
+    if not found:
+        return Finding("identity_selection", "all objects are of selected types and containers", Severity.OK)
+    return Finding(
+        "identity_selection",
+        "objects are out of reach, because their type or container is no longer selected",
+        Severity.WARNING,
+        found[:MAX_DETAILS],
+        "They are neither read nor written, and do not count as deleted.",
+        "select the type or container again, or clear the system with `tenuto identity clear`",
+    )
+
+
+async def check_previews(examination: Examination) -> Finding:
+    """Name scratch copies that no running preview uses."""
+    database = await examination.services.open_database()
+    found = await session.read_with(database, previews.list_abandoned)
+    if not found:
+        return Finding("identity_previews", "no scratch copy of a preview is left", Severity.OK)
+    return Finding(
+        "identity_previews",
+        "scratch copies of previews are left",
+        Severity.WARNING,
+        found,
+        "They take space in the database.",
+        "housekeeping drops them within a minute while a worker or scheduler runs; its login must own them",
+    )
+
+
 def metric_sources() -> list[MetricSource]:
     """Return the metrics of the installation."""
     metrics = (
@@ -66,6 +113,25 @@ def metric_sources() -> list[MetricSource]:
         Metric("tenuto_identity_pending_exports", "gauge", "Pending exports by system and state.", ("system", "state")),
         Metric("tenuto_identity_held_systems", "gauge", "Connected systems that guards hold."),
         Metric("tenuto_identity_watermark_age_seconds", "gauge", "Time since the last complete import.", ("system",)),
+        Metric("tenuto_identity_pending_export_age_seconds", "gauge", "Age of the oldest pending export.", ("system",)),
+        Metric(
+            "tenuto_identity_runs",
+            "gauge",
+            "Runs of the last day by system, kind and state.",
+            ("system", "kind", "state"),
+        ),
+        Metric(
+            "tenuto_identity_items",
+            "gauge",
+            "Items of the runs of the last day by system and change or error.",
+            ("system", "result", "value"),
+        ),
+        Metric(
+            "tenuto_identity_seconds_per_1000_objects",
+            "gauge",
+            "Duration of the last run of each kind per 1,000 objects.",
+            ("system", "kind"),
+        ),
     )
     return [MetricSource(metrics, monitoring.load_metrics)]
 

@@ -11,7 +11,7 @@ class IdentitySettings(BaseModel):
     folders: tuple[Path, ...] = ()
     """Folders that connectors may read and write files in, besides the setting ``files_directory``."""
     queue: str = "default"
-    """Queue of run profile steps that name none; a worker of its own keeps long runs away from other work."""
+    """Queue of run profile steps that name none. A separate worker for it keeps long runs from delaying other work."""
     sync_page: int = Field(2_000, ge=1, le=20_000)
     """Objects in one transaction of a sync."""
     housekeeping_seconds: float = Field(60.0, gt=0)

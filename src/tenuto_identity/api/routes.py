@@ -5,36 +5,53 @@ Values of sensitive attributes are shown to administrators only.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from tenuto.api.api_route import ApiRoute
-from tenuto.api.auth import ApiCall, requires
+from tenuto.api.bodies.request_bodies import Body, ReasonBody
+from tenuto.api.bodies.responses import Changed, RetriedCount, StartedTask
+from tenuto.api.csv_lists import listed_as
 from tenuto.api.openapi import describe, describe_page
 from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import Id, Name, TextFilter
-from tenuto.api.request_bodies import Body, ReasonBody
-from tenuto.api.responses import Changed, RetriedCount, StartedTask
-from tenuto.model.actors import Role
-from tenuto_identity.model.explanation import IdentityExplanation, ObjectExplanation
+from tenuto.api.security.auth import ApiCall, requires
+from tenuto.model.access.actors import Role
+from tenuto_identity.api.shared_parameters import (
+    MAX_ID,
+    NO_SYSTEM,
+    RUN_ID,
+    IdentityId,
+    Reader,
+    SystemFilter,
+    SystemName,
+    TypeFilter,
+    after_id,
+    cursor_id,
+    operations,
+    reason,
+    reveals,
+)
+from tenuto_identity.list_views import HISTORY, IDENTITIES, ITEMS, OBJECTS, PENDING_EXPORTS, RUNS, SYSTEMS
 from tenuto_identity.model.objects import ObjectState
-from tenuto_identity.model.pending import ExportState
-from tenuto_identity.operations.identity import Hold, IdentityOperations, SystemDetails
-from tenuto_identity.store.definitions import SystemRecord
+from tenuto_identity.model.sync.explanation import DeletedExplanation, IdentityExplanation, ObjectExplanation
+from tenuto_identity.model.sync.pending_exports import ExportState
+from tenuto_identity.operations.identity import DefinitionRecord, Hold, SystemDetails
+from tenuto_identity.store.definitions import DefinitionKind, SystemRecord, WatermarkRecord
 from tenuto_identity.store.exports import ExportRecord
 from tenuto_identity.store.items import Item
-from tenuto_identity.store.listing import HistoryEntry, IdentityRecord, ObjectRecord
+from tenuto_identity.store.list_queries import HistoryEntry, IdentityRecord, ObjectRecord
 from tenuto_identity.store.runs import RunRecord
 
 router = APIRouter(route_class=ApiRoute)
 
-MAX_ID = 2**63 - 1
-RUN_ID = "01a1e30e-df3e-7536-8f11-1c7c02f1d0a1"
 SYSTEM = {"number": 1, "name": "HR", "connector": "csv", "state": "active", "object_count": 1200, "export_count": 0}
 RUN = {"id": RUN_ID, "system": "HR", "profile": "Full Import", "kind": "full_import", "state": "completed"}
+RULE = {"name": "HR people in", "version": 1, "origin": "file", "definition": {"name": "HR people in", "project": True}}
+TEMPLATE = {"name": "staff", "version": 1, "origin": "file", "definition": {"name": "staff"}}
 ITEM = {"number": "1", "type": "person", "anchor": "1003", "display": "Alan Turing", "change": "Updated"}
 OBJECT = {
     "id": "17",
@@ -75,6 +92,23 @@ HOLD = {
     "guards": [{"kind": "deletions", "subject": "person", "affected": 50, "total": 100}],
     "objects": [{"id": "17", "type": "person", "anchor": "1003", "display": "Alan Turing"}],
 }
+SCHEMA = {
+    "types": [
+        {
+            "name": "person",
+            "anchor": "employee_id",
+            "attributes": [{"name": "mail", "type": "text", "multi": False, "to": None, "writable": "yes"}],
+        }
+    ],
+    "partitions": [],
+    "containers": [],
+}
+WATERMARK = {
+    "partition": "",
+    "value": {"sequence": 17},
+    "taken_at": "2026-05-03T02:00:00Z",
+    "run_id": RUN_ID,
+}
 EXPLANATION = {
     "id": "8",
     "type": "person",
@@ -82,13 +116,40 @@ EXPLANATION = {
     "attributes": [{"name": "display", "values": ["Alan Turing"], "contributions": []}],
     "targets": [],
 }
-NO_SYSTEM = "identity.system.not_found"
 
-Reader = Annotated[ApiCall, requires(Role.VIEWER, "identity.read")]
-SystemName = Annotated[str, Path(description="Name of the connected system; write a slash in it as `%2F`.")]
-SystemFilter = Annotated[str | None, Query(max_length=200, description="Filter by connected system.")]
-TypeFilter = Annotated[str | None, Query(max_length=200, description="Filter by type.")]
-IdentityId = Annotated[int, Path(ge=1, le=MAX_ID, description="Id of the metaverse object.")]
+
+class DiscoveredAttribute(BaseModel):
+    """An attribute that a system has."""
+
+    name: str
+    type: str
+    multi: bool = Field(description="Whether it may have several values.")
+    to: str | None = Field(description="For references: the object type referred to.")
+    writable: str = Field(description="yes, on_create or no.")
+
+
+class DiscoveredType(BaseModel):
+    """An object type that a system has."""
+
+    name: str
+    anchor: str = Field(description="Attribute that identifies an object for ever.")
+    attributes: list[DiscoveredAttribute]
+
+
+class DiscoveredContainer(BaseModel):
+    """A container of a system, such as an organisational unit."""
+
+    address: str
+    name: str
+    parent: str | None
+
+
+class DiscoveredSchema(BaseModel):
+    """What a connector found in a system."""
+
+    types: list[DiscoveredType]
+    partitions: list[str]
+    containers: list[DiscoveredContainer]
 
 
 class StartedTaskOfHold(BaseModel):
@@ -115,35 +176,15 @@ class RetryBody(Body):
     reason: str | None = Field(default=None, max_length=1000, description="Reason, stored with the change.")
 
 
-def _operations(call: ApiCall) -> IdentityOperations:
-    found: IdentityOperations = call.app.extensions.identity
-    return found
-
-
-def _reveals(call: ApiCall) -> bool:
-    return call.caller.has_role(Role.ADMIN)
-
-
-def _cursor_id(value: Any) -> int:
-    """Parse a 64-bit id of a cursor."""
-    if type(value) is not int or not 0 <= value <= MAX_ID:
-        raise ValueError
-    return value
-
-
-def _after_id(after: str | None) -> int:
-    cursor = decode_cursor(after, _cursor_id)
-    return cursor[0] if cursor else 0
-
-
 # --- systems --------------------------------------------------------------------------------------------------------
 
 
 @router.get("/systems", operation_id="identity_systems_list", responses=describe_page(SYSTEM))
+@listed_as(SYSTEMS)
 async def list_systems(call: Reader, limit: Limit = 100, after: After = None) -> Page[SystemRecord]:
     """List connected systems by name."""
     cursor = decode_cursor(after, str)
-    found = await _operations(call).systems(after=cursor[0] if cursor else "", limit=limit)
+    found = await operations(call).systems(after=cursor[0] if cursor else "", limit=limit)
     return make_page(found, limit, lambda each: (each.name,))
 
 
@@ -156,7 +197,7 @@ async def list_systems(call: Reader, limit: Limit = 100, after: After = None) ->
 )
 async def get_system(call: Reader, name: SystemName) -> SystemDetails:
     """Get a connected system with its definition."""
-    return await _operations(call).system(name)
+    return await operations(call).system(name)
 
 
 @router.get(
@@ -166,7 +207,52 @@ async def get_system(call: Reader, name: SystemName) -> SystemDetails:
 )
 async def get_hold(call: Reader, name: SystemName) -> Hold:
     """Get what a guard holds in a system, with the first 20 objects."""
-    return await _operations(call).hold(name)
+    return await operations(call).hold(name)
+
+
+@router.post(
+    "/systems/{name:name}/check",
+    operation_id="identity_systems_check",
+    responses=describe({"task_id": RUN_ID}, not_found=NO_SYSTEM),
+)
+async def check_system(
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "identity.system.check")], name: SystemName
+) -> StartedTask:
+    """Check the settings of a system and whether it can be reached, as a task. Its output says what was found."""
+    return StartedTask(task_id=await operations(call).check(name))
+
+
+@router.post(
+    "/systems/{name:name}/discover",
+    operation_id="identity_systems_discover",
+    responses=describe({"task_id": RUN_ID}, not_found=NO_SYSTEM),
+)
+async def discover_schema(
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "identity.system.discover")], name: SystemName
+) -> StartedTask:
+    """Read the schema of a system and compare it with what is selected, as a task."""
+    return StartedTask(task_id=await operations(call).discover(name))
+
+
+@router.get(
+    "/systems/{name:name}/schema",
+    operation_id="identity_systems_schema",
+    responses=describe(SCHEMA, not_found=(NO_SYSTEM, "identity.schema.missing")),
+)
+async def get_schema(call: Reader, name: SystemName) -> DiscoveredSchema:
+    """Get the schema of a system as it was discovered last."""
+    return DiscoveredSchema.model_validate(await operations(call).schema(name))
+
+
+@router.get(
+    "/systems/{name:name}/watermarks",
+    operation_id="identity_systems_watermarks",
+    responses=describe_page(WATERMARK, not_found=NO_SYSTEM),
+)
+async def list_watermarks(call: Reader, name: SystemName) -> Page[WatermarkRecord]:
+    """List the positions of the last complete imports in the changes of a system, one for each partition."""
+    found = await operations(call).watermarks(name)
+    return make_page(found, max(len(found), 1) + 1, lambda each: (each.partition,))
 
 
 @router.post(
@@ -183,7 +269,7 @@ async def approve_hold(
     call: Annotated[ApiCall, requires(Role.EDITOR, "identity.hold.approve")], name: SystemName, body: Approval
 ) -> StartedTaskOfHold:
     """Approve exactly what a guard holds, minus what has come back."""
-    return StartedTaskOfHold(task_id=await _operations(call).approve(name, reason=body.reason))
+    return StartedTaskOfHold(task_id=await operations(call).approve(name, reason=body.reason))
 
 
 @router.post(
@@ -197,7 +283,7 @@ async def enable_system(
     body: ReasonBody | None = None,
 ) -> Changed:
     """Enable a connected system."""
-    return Changed(changed=await _operations(call).set_enabled(name, enabled=True, reason=_reason(call, body)))
+    return Changed(changed=await operations(call).set_enabled(name, enabled=True, reason=reason(call, body)))
 
 
 @router.post(
@@ -211,7 +297,7 @@ async def disable_system(
     body: ReasonBody | None = None,
 ) -> Changed:
     """Disable a connected system. Its runs are refused until it is enabled."""
-    return Changed(changed=await _operations(call).set_enabled(name, enabled=False, reason=_reason(call, body)))
+    return Changed(changed=await operations(call).set_enabled(name, enabled=False, reason=reason(call, body)))
 
 
 @router.post(
@@ -225,7 +311,7 @@ async def clear_system(
     body: ReasonBody | None = None,
 ) -> StartedTask:
     """Delete all objects of a system from the connector space, as a task. The metaverse is not touched."""
-    return StartedTask(task_id=await _operations(call).clear(name, reason=_reason(call, body)))
+    return StartedTask(task_id=await operations(call).clear(name, reason=reason(call, body)))
 
 
 @router.delete(
@@ -237,11 +323,7 @@ async def delete_system(
     call: Annotated[ApiCall, requires(Role.ADMIN, "identity.system.delete")], name: SystemName
 ) -> StartedTask:
     """Delete a system with its objects and rules, as a task."""
-    return StartedTask(task_id=await _operations(call).delete_system(name, reason=call.reason))
-
-
-def _reason(call: ApiCall, body: ReasonBody | None) -> str | None:
-    return body.reason if body is not None and body.reason is not None else call.reason
+    return StartedTask(task_id=await operations(call).delete_system(name, reason=call.reason))
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------
@@ -259,23 +341,44 @@ async def run_profile(
 ) -> StartedTask:
     """Start a run of a run profile, as a task."""
     # `call.object_id` is the same when the request is repeated with its Idempotency-Key: one task is enqueued.
-    return StartedTask(task_id=await _operations(call).run(system, profile, request_id=call.object_id))
+    return StartedTask(task_id=await operations(call).run(system, profile, request_id=call.object_id))
+
+
+@router.get("/rules", operation_id="identity_rules_list", responses=describe_page(RULE))
+async def list_rules(call: Reader, limit: Limit = 100, after: After = None) -> Page[DefinitionRecord]:
+    """List sync rules by name, with their definitions."""
+    return await _list_definitions(call, DefinitionKind.SYNC_RULE, limit, after)
+
+
+@router.get("/templates", operation_id="identity_templates_list", responses=describe_page(TEMPLATE))
+async def list_templates(call: Reader, limit: Limit = 100, after: After = None) -> Page[DefinitionRecord]:
+    """List templates of example data by name, with their definitions."""
+    return await _list_definitions(call, DefinitionKind.TEMPLATE, limit, after)
+
+
+async def _list_definitions(
+    call: ApiCall, kind: DefinitionKind, limit: int, after: str | None
+) -> Page[DefinitionRecord]:
+    cursor = decode_cursor(after, str)
+    found = await operations(call).definitions(kind, after=cursor[0] if cursor else "", limit=limit)
+    return make_page(found, limit, lambda each: (each.name,))
 
 
 @router.get("/runs", operation_id="identity_runs_list", responses=describe_page(RUN))
+@listed_as(RUNS)
 async def list_runs(
     call: Reader, system: SystemFilter = None, limit: Limit = 50, after: After = None
 ) -> Page[RunRecord]:
     """List runs, the newest first."""
     cursor = decode_cursor(after, UUID)
-    found = await _operations(call).runs(system=system, before=cursor[0] if cursor else None, limit=limit)
+    found = await operations(call).runs(system=system, before=cursor[0] if cursor else None, limit=limit)
     return make_page(found, limit, lambda each: (each.id,))
 
 
 @router.get("/runs/{id}", operation_id="identity_runs_get", responses=describe(RUN, not_found="identity.run.not_found"))
 async def get_run(call: Reader, id: Id) -> RunRecord:
     """Get a run with its counts."""
-    return await _operations(call).run_record(id)
+    return await operations(call).run_record(id)
 
 
 @router.get(
@@ -283,6 +386,7 @@ async def get_run(call: Reader, id: Id) -> RunRecord:
     operation_id="identity_runs_items",
     responses=describe_page(ITEM, not_found="identity.run.not_found"),
 )
+@listed_as(ITEMS)
 async def list_items(
     call: Reader,
     id: Id,
@@ -291,9 +395,10 @@ async def list_items(
     after: After = None,
 ) -> Page[Item]:
     """List the results of a run, object by object."""
-    operations = _operations(call)
-    await operations.run_record(id)
-    found = await operations.items(id, errors_only=errors, after=_after_id(after), limit=limit, reveals=_reveals(call))
+    await operations(call).run_record(id)
+    found = await operations(call).items(
+        id, errors_only=errors, after=after_id(after), limit=limit, reveals=reveals(call)
+    )
     return make_page(found, limit, lambda each: (each.number,))
 
 
@@ -301,6 +406,7 @@ async def list_items(
 
 
 @router.get("/objects", operation_id="identity_objects_list", responses=describe_page(OBJECT))
+@listed_as(OBJECTS)
 async def list_objects(
     call: Reader,
     system: SystemFilter = None,
@@ -315,16 +421,16 @@ async def list_objects(
     after: After = None,
 ) -> Page[ObjectRecord]:
     """List connector space objects."""
-    found = await _operations(call).objects(
+    found = await operations(call).objects(
         system=system,
         type=type,
         state=state,
         joined=joined,
         text=text,
         identity=identity,
-        after=_after_id(after),
+        after=after_id(after),
         limit=limit,
-        reveals=_reveals(call),
+        reveals=reveals(call),
     )
     return make_page(found, limit, lambda each: (each.id,))
 
@@ -338,12 +444,13 @@ async def explain_object(
     call: Reader,
     system: Annotated[str, Query(max_length=200, description="Name of the connected system.")],
     anchor: Annotated[str, Query(max_length=2000, description="Anchor of the object in the system.")],
-) -> IdentityExplanation | ObjectExplanation:
-    """Explain the identity of an object, or why the object is not joined."""
-    return await _operations(call).explain(system, anchor, reveals=_reveals(call))
+) -> IdentityExplanation | ObjectExplanation | DeletedExplanation:
+    """Explain the identity of an object, or why the object is not joined; from the history, if it was deleted."""
+    return await operations(call).explain(system, anchor, reveals=reveals(call))
 
 
 @router.get("/identities", operation_id="identity_identities_list", responses=describe_page(IDENTITY))
+@listed_as(IDENTITIES)
 async def list_identities(
     call: Reader,
     type: TypeFilter = None,
@@ -355,13 +462,13 @@ async def list_identities(
     after: After = None,
 ) -> Page[IdentityRecord]:
     """List metaverse objects. `text` is a part of the display name."""
-    found = await _operations(call).identities(
+    found = await operations(call).identities(
         type=type,
         text=text,
         deletion_scheduled=deletion_scheduled,
-        after=_after_id(after),
+        after=after_id(after),
         limit=limit,
-        reveals=_reveals(call),
+        reveals=reveals(call),
     )
     return make_page(found, limit, lambda each: (each.id,))
 
@@ -373,7 +480,7 @@ async def list_identities(
 )
 async def get_identity(call: Reader, id: IdentityId) -> IdentityRecord:
     """Get a metaverse object."""
-    return await _operations(call).identity(id, reveals=_reveals(call))
+    return await operations(call).identity(id, reveals=reveals(call))
 
 
 @router.get(
@@ -381,9 +488,10 @@ async def get_identity(call: Reader, id: IdentityId) -> IdentityRecord:
     operation_id="identity_identities_explain",
     responses=describe(EXPLANATION, not_found="identity.identity.not_found"),
 )
-async def explain_identity(call: Reader, id: IdentityId) -> IdentityExplanation:
-    """Explain a metaverse object: contributions and winners, expressions, scopes, and what each target gets."""
-    return await _operations(call).explain_identity(id, reveals=_reveals(call))
+async def explain_identity(call: Reader, id: IdentityId) -> IdentityExplanation | DeletedExplanation:
+    """Explain a metaverse object: contributions and winners, expressions, scopes, and what each target gets. A deleted
+    one is explained from its history."""
+    return await operations(call).explain_identity(id, reveals=reveals(call))
 
 
 @router.get(
@@ -391,11 +499,12 @@ async def explain_identity(call: Reader, id: IdentityId) -> IdentityExplanation:
     operation_id="identity_identities_history",
     responses=describe_page(CHANGE, not_found="identity.identity.not_found"),
 )
+@listed_as(HISTORY)
 async def list_history(call: Reader, id: IdentityId, limit: Limit = 100, after: After = None) -> Page[HistoryEntry]:
     """List the changes of a metaverse object and of the objects joined to it, the newest first."""
-    cursor = decode_cursor(after, UUID, _cursor_id, str)
+    cursor = decode_cursor(after, UUID, cursor_id, str)
     before = None if cursor is None else (cursor[0], cursor[1], cursor[2])
-    found = await _operations(call).history(id, before=before, limit=limit, reveals=_reveals(call))
+    found = await operations(call).history(id, before=before, limit=limit, reveals=reveals(call))
     return make_page(found, limit, lambda each: (each.run_id, each.item_number, each.subject))
 
 
@@ -403,6 +512,7 @@ async def list_history(call: Reader, id: IdentityId, limit: Limit = 100, after: 
 
 
 @router.get("/pending-exports", operation_id="identity_pending_exports_list", responses=describe_page(EXPORT))
+@listed_as(PENDING_EXPORTS)
 async def list_pending_exports(
     call: Reader,
     system: SystemFilter = None,
@@ -411,8 +521,8 @@ async def list_pending_exports(
     after: After = None,
 ) -> Page[ExportRecord]:
     """List pending exports with the changes to send."""
-    found = await _operations(call).pending_exports(
-        system=system, state=state, after=_after_id(after), limit=limit, reveals=_reveals(call)
+    found = await operations(call).pending_exports(
+        system=system, state=state, after=after_id(after), limit=limit, reveals=reveals(call)
     )
     return make_page(found, limit, lambda each: (each.object_id,))
 
@@ -427,5 +537,5 @@ async def retry_exports(
 ) -> RetriedCount:
     """Send failed and refused exports again from the first attempt."""
     object_id = None if body.object_id is None else int(body.object_id)
-    count = await _operations(call).retry(body.system, object_id=object_id, reason=body.reason or call.reason)
+    count = await operations(call).retry(body.system, object_id=object_id, reason=body.reason or call.reason)
     return RetriedCount(retried=count)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 from uuid import UUID
 
 from tenuto.cli import exit_codes
@@ -13,22 +13,32 @@ from tenuto.cli.command import Session, command, group
 from tenuto.cli.lists import print_page
 from tenuto.cli.option_parsing import confirm
 from tenuto.cli.parameters import argument, flag, option
-from tenuto.model.tasks import ActivityState
-from tenuto_identity.cli.views import HISTORY, IDENTITIES, ITEMS, OBJECTS, PENDING_EXPORTS, RUNS, SYSTEMS
-from tenuto_identity.model.explanation import IdentityExplanation, format_identity, format_object
+from tenuto.definitions.document_files import read_documents
+from tenuto.model.work.tasks import ActivityState
+from tenuto_identity.cli.preview_text import describe_step, format_preview
+from tenuto_identity.list_views import HISTORY, IDENTITIES, ITEMS, OBJECTS, PENDING_EXPORTS, PREVIEWS, RUNS, SYSTEMS
+from tenuto_identity.model.sync.explanation import (
+    DeletedExplanation,
+    IdentityExplanation,
+    format_deleted,
+    format_identity,
+    format_object,
+)
 
 identity = group(
     "identity",
-    "Connected systems, runs, pending exports and explanations.",
+    "Manage connected systems, runs and pending exports.",
     "systems",
     'run HR "Full Import" --wait',
     "explain HR 1001",
 )
-template = group("identity template", "Templates of example data.", "run people")
+template = group("identity template", "Generate example data from templates.", "run people")
 identity.add_command(template, "template")
 
+GOOD_STATES = (ActivityState.COMPLETED, ActivityState.COMPLETED_WITH_WARNING)
 System = Annotated[str, argument("SYSTEM", "Name of the connected system.")]
-Limit = Annotated[int, option("N", "Largest number of entries.", min=1, max=500)]
+Anchor = Annotated[str, argument("ANCHOR", "Anchor of the object in the system.")]
+Limit = Annotated[int, option("N", "Maximum number of entries.", min=1, max=500)]
 AfterId = Annotated[int, option("ID", "Pagination cursor: the id of the last row shown.", min=0)]
 SystemFilter = Annotated[str | None, option("NAME", "Filter by connected system.")]
 TypeFilter = Annotated[str | None, option("TYPE", "Filter by type.")]
@@ -136,6 +146,47 @@ async def run_template(
     return session.report({"task_id": str(task_id)}, f"generating data from {name}", result=task_id)
 
 
+@command(identity, "check", "HR", "HR -o json")
+async def check(session: Session, system: System) -> int:
+    """Check the settings of a system and whether a worker can reach it."""
+    with session.as_user() as app:
+        task_id = await app.extensions.identity.check(system)
+    record = await session.app.wait(task_id)
+    if record.state != ActivityState.COMPLETED:
+        return _report_failure(session, record, f"{system} cannot be used")
+    found = record.output
+    able = [name.replace("_", " ") for name, value in found.items() if value is True]
+    return session.report(found, f"{system} can be used: {', '.join(able)}")
+
+
+@command(identity, "discover", "HR", "HR -o json")
+async def discover(session: Session, system: System) -> int:
+    """Read the schema of a system, and compare it with what is selected."""
+    with session.as_user() as app:
+        task_id = await app.extensions.identity.discover(system)
+    record = await session.app.wait(task_id)
+    if record.output is None:
+        return _report_failure(session, record, f"the schema of {system} cannot be read")
+    found = record.output
+    lines: list[str] = []
+    for each in found["types"]:
+        lines.append(f"{each['name']} (anchor {each['anchor']})")
+        for attribute in each["attributes"]:
+            is_new = f"{each['name']}.{attribute['name']}" in found["unselected"]
+            several = ", several values" if attribute["multi"] else ""
+            lines.append(f"  {attribute['name']}: {attribute['type']}{several}{', not selected' if is_new else ''}")
+    lines += [f"container {each['address']}" for each in found["containers"]]
+    missing = [f"selected but not in the system: {name}" for name in found["missing"]]
+    return session.report(found, *missing, result="\n".join(lines))
+
+
+def _report_failure(session: Session, record: Any, what: str) -> int:
+    error = record.error or {}
+    message = error.get("message") if isinstance(error, dict) else str(error)
+    session.report({"status": record.state, "error": error}, f"{what}: {message or record.state}")
+    return exit_codes.FAILED
+
+
 # --- runs -----------------------------------------------------------------------------------------------------------
 
 
@@ -144,7 +195,7 @@ async def run(
     session: Session,
     system: System,
     profile: Annotated[str, argument("PROFILE", "Name of the run profile.")],
-    wait: Annotated[bool, flag("Wait until the run has ended; the exit code says how.")] = False,
+    wait: Annotated[bool, flag("Wait until the run has ended; exit code 1 unless it succeeded.")] = False,
 ) -> int:
     """Start a run of a run profile."""
     with session.as_user() as app:
@@ -153,8 +204,7 @@ async def run(
         return session.report({"task_id": str(task_id)}, f"started {profile} of {system}", result=task_id)
     record = await session.app.wait(task_id)
     session.report({"task_id": str(task_id), "status": record.state}, f"{profile} of {system}: {record.state}")
-    is_good = record.state in (ActivityState.COMPLETED, ActivityState.COMPLETED_WITH_WARNING)
-    return exit_codes.OK if is_good else exit_codes.FAILED
+    return exit_codes.OK if record.state in GOOD_STATES else exit_codes.FAILED
 
 
 @command(identity, "runs", "", "--system HR", "-o json", is_list=True)
@@ -187,6 +237,86 @@ async def items(
     await session.app.extensions.identity.run_record(run_id)
     found = await session.app.extensions.identity.items(run_id, errors_only=errors, after=after, limit=limit)
     await print_page(session, ITEMS, found, {"errors": errors, "limit": limit})
+
+
+@command(
+    identity,
+    "preview",
+    'HR "Full Import"',
+    '--schedule "Nightly HR Sync"',
+    '--schedule "Nightly HR Sync" --file nightly.yaml',
+)
+async def preview(
+    session: Session,
+    system: Annotated[str | None, argument("SYSTEM", "Name of the connected system.", default=None)] = None,
+    profile: Annotated[str | None, argument("PROFILE", "Name of the run profile.", default=None)] = None,
+    schedule: Annotated[str | None, option("NAME", "Preview the run profile steps of a schedule.")] = None,
+    file: Annotated[list[str] | None, option("FILE", "Use definitions as if applied; repeatable.", "--file")] = None,
+    limit: Annotated[int, option("N", "Maximum number of requests shown for each target.", min=1, max=500)] = 20,
+    no_wait: Annotated[bool, flag("Start the preview and return its id.", "--no-wait")] = False,
+) -> int:
+    """Show what runs would do, without doing it. Over HTTP, a preview with definitions needs the role editor."""
+    documents = list(read_documents(file or ()))
+    with session.as_user() as app:
+        id = await app.extensions.identity.preview(
+            system=system, profile=profile, schedule=schedule, documents=documents
+        )
+    if no_wait:
+        return session.report({"preview_id": str(id)}, "preview started", result=id)
+    await session.app.wait(id)
+    return await _show_preview(session, id, limit)
+
+
+@command(identity, "show-preview", "01a1ed2d-27a4-760d-add0-896cd9098778")
+async def show_preview(
+    session: Session,
+    id: Annotated[UUID, argument("PREVIEW", "Id of the preview.", type=UUID)],
+    limit: Annotated[int, option("N", "Maximum number of requests shown for each target.", min=1, max=500)] = 20,
+) -> int:
+    """Show the results of a preview."""
+    return await _show_preview(session, id, limit)
+
+
+async def _show_preview(session: Session, id: UUID, limit: int) -> int:
+    operations = session.app.extensions.identity
+    record = await operations.preview_record(id)
+    targets = dict.fromkeys(step["system"] for step in record.steps if step["requests"])
+    requests = [
+        each for target in targets for each in await operations.preview_requests(id, system=target, limit=limit)
+    ]
+    document = {**asdict(record), "requests": [asdict(each) for each in requests]}
+    session.report(document, result=format_preview(record, requests))
+    is_good = all(step["status"] in GOOD_STATES for step in record.steps) and record.state != "failed"
+    return exit_codes.OK if is_good else exit_codes.FAILED
+
+
+@command(identity, "previews", "", "-o json", is_list=True)
+async def previews(
+    session: Session,
+    before: Annotated[UUID | None, option("ID", "Pagination cursor: the id of the last row shown.", type=UUID)] = None,
+    limit: Limit = 20,
+) -> None:
+    """List previews, the newest first."""
+    found = await session.app.extensions.identity.previews(before=before, limit=limit)
+    await print_page(session, PREVIEWS, found, {"limit": limit})
+
+
+@command(identity, "sync-one", "HR 1003", "HR 1003 --export")
+async def sync_one(
+    session: Session,
+    system: System,
+    anchor: Anchor,
+    export: Annotated[bool, flag("Export the resulting changes to the targets and confirm them.")] = False,
+) -> int:
+    """Import and sync one object now."""
+    with session.as_user() as app:
+        task_id = await app.extensions.identity.sync_one(system, anchor, export=export)
+    record = await session.app.wait(task_id)
+    if record.output is None:
+        return _report_failure(session, record, f"{anchor} of {system} was not synchronised")
+    lines = [f"{each['system']}, {each['profile']}: {describe_step(each)}" for each in record.output["steps"]]
+    session.report({"status": record.state, **record.output}, result="\n".join(lines))
+    return exit_codes.OK if record.state in GOOD_STATES else exit_codes.FAILED
 
 
 # --- pending exports ------------------------------------------------------------------------------------------------
@@ -246,6 +376,71 @@ async def objects(
     await print_page(session, OBJECTS, found, {**filters, "unjoined": unjoined, "limit": limit})
 
 
+@command(identity, "show-object", "HR 1003", "HR 1003 -o json")
+async def show_object(session: Session, system: System, anchor: Anchor) -> None:
+    """Show an object of the connector space with its values."""
+    found = await session.app.extensions.identity.object(system, anchor)
+    joined = "not joined" if found.metaverse_id is None else f"joined to the identity {found.metaverse_id}"
+    lines = [
+        f"{found.type} {found.anchor} of {found.system}: {found.state.value}, {joined}"
+        + (", decided by a user" if found.pinned else ""),
+        *([f"address: {found.address}"] if found.address else []),
+    ]
+    values = {**found.attributes, **found.reference_values}
+    lines += [f"  {name}: {', '.join(map(str, values[name]))}" for name in sorted(values)]
+    session.report(asdict(found), result="\n".join(lines))
+
+
+@command(identity, "join", 'AD 5f0c9a2e 8 --reason "found by the help desk"')
+async def join(
+    session: Session,
+    system: System,
+    anchor: Anchor,
+    id: Annotated[int, argument("IDENTITY", "Id of the identity.", type=int)],
+    reason: Reason = None,
+) -> int:
+    """Join an object to an identity; the rules leave the join as it is."""
+    with session.as_user(reason) as app:
+        done = await app.extensions.identity.join(system, anchor, id, reason=reason)
+    return session.report(asdict(done), f"{anchor} of {system} is joined to {id}; the next sync applies it")
+
+
+@command(identity, "unjoin", 'AD 5f0c9a2e --reason "another person"')
+async def unjoin(session: Session, system: System, anchor: Anchor, reason: Reason = None) -> int:
+    """Disconnect an object from its identity; the rules do not join it again."""
+    with session.as_user(reason) as app:
+        done = await app.extensions.identity.unjoin(system, anchor, reason=reason)
+    messages = [f"{anchor} of {system} is disconnected"]
+    if done.delete_after is not None:
+        messages.append(
+            f"the identity is deleted after {done.delete_after:%Y-%m-%d %H:%M} UTC, unless it is joined again"
+        )
+    return session.report(asdict(done), *messages)
+
+
+@command(identity, "unpin", "AD 5f0c9a2e")
+async def unpin(session: Session, system: System, anchor: Anchor, reason: Reason = None) -> int:
+    """Return an object to the rules: the next sync may join or disconnect it."""
+    with session.as_user(reason) as app:
+        done = await app.extensions.identity.unpin(system, anchor, reason=reason)
+    return session.report(asdict(done), f"the rules decide about {anchor} of {system}")
+
+
+@command(identity, "forget", '8 --yes --reason "request of the person"')
+async def forget(
+    session: Session,
+    id: Annotated[int, argument("IDENTITY", "Id of the identity, which may be deleted already.", type=int)],
+    yes: Confirmed = False,
+    reason: Annotated[str, option("TEXT", "Why the history is erased.")] = "",
+) -> int:
+    """Erase the history of an identity. Current values stay."""
+    if not yes and not confirm(f"erase the history of the identity {id}", "--yes"):
+        return exit_codes.OK
+    with session.as_user(reason) as app:
+        done = await app.extensions.identity.forget(id, reason=reason)
+    return session.report(asdict(done), f"erased {done.change_count} changes and the values of {done.item_count} items")
+
+
 @command(identity, "identities", "", "--text turing", "--to-be-deleted", is_list=True)
 async def identities(
     session: Session,
@@ -278,9 +473,18 @@ async def history(
 async def explain(
     session: Session,
     system: System,
-    anchor: Annotated[str, argument("ANCHOR", "Anchor of the object in the system.")],
+    anchor: Anchor,
 ) -> None:
-    """Explain an identity: winners, expressions, scopes and targets; or why an object is not joined."""
+    """Explain an identity: winners, expressions, scopes and targets; or why an object is not joined.
+
+    A deleted object is explained from the history of its identity.
+    """
     found = await session.app.extensions.identity.explain(system, anchor)
-    text = format_identity(found) if isinstance(found, IdentityExplanation) else format_object(found)
+    match found:
+        case IdentityExplanation():
+            text = format_identity(found)
+        case DeletedExplanation():
+            text = format_deleted(found)
+        case _:
+            text = format_object(found)
     session.report(asdict(found), result=text)

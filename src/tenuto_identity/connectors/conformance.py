@@ -32,8 +32,8 @@ from tenuto_identity.connectors.contract import (
     WriteResult,
 )
 from tenuto_identity.model.decoding import Decoding, decode_key, decode_object, fingerprint
-from tenuto_identity.model.pending import ChangeOp, ExportKind
 from tenuto_identity.model.schema import ObjectType
+from tenuto_identity.model.sync.pending_exports import ChangeOp, ExportKind
 from tenuto_identity.model.values import Value
 
 HOSTILE_TEXTS: Final = (
@@ -180,7 +180,7 @@ def check_settings_and_schema(system: ConnectorUnderTest) -> None:
 
 
 def check_created_object_is_read(system: ConnectorUnderTest) -> None:
-    """A created object is read with its anchor and its values."""
+    """A created object is read with its anchor, its address and its values."""
     connector = system.open()
     first, second = _write_ok(connector, _create(system, 1), _create(system, 2))
     assert first.anchor is not None
@@ -191,6 +191,8 @@ def check_created_object_is_read(system: ConnectorUnderTest) -> None:
     complete = events[-1]
     assert isinstance(complete, ReadComplete)
     assert system.object_type.name in complete.types
+    address = found[first.anchor].address
+    assert address == (first.address or ""), f"the write returned the address {first.address!r}, the read {address!r}"
     values = _values(system, found[first.anchor])
     for name, sent in system.sample(1).values.items():
         assert values.get(name) == sorted(sent), f"{name} was sent as {sent} and read as {values.get(name)}"

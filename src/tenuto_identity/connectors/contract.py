@@ -18,8 +18,9 @@ from typing import Any, Protocol, TypeAlias
 from pydantic import BaseModel
 
 from tenuto_identity.model.decoding import Decoding
-from tenuto_identity.model.pending import ChangeOp, ExportKind
 from tenuto_identity.model.schema import ContainerSelection, ObjectType, Schema
+from tenuto_identity.model.sync.pending_exports import ChangeOp, ExportKind
+from tenuto_identity.model.value_class import value_class
 from tenuto_identity.model.values import Value
 
 Watermark: TypeAlias = Mapping[str, Any]
@@ -71,6 +72,9 @@ class Capabilities:
     """How many calls of `write` may run at the same time, each on its own instance."""
     max_values: int = 1000
     """How many values of one attribute a request may contain."""
+    write_batch: int = 100
+    """How many requests one call of `write` gets, unless the run profile sets ``batch_size``. Larger for systems where
+    each call is expensive."""
     references: ReferenceForm = ReferenceForm.ADDRESS
 
 
@@ -86,7 +90,7 @@ class ReadScope:
     partition: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ImportedObject:
     """An object that exists in the system, with its current values."""
 
@@ -139,7 +143,7 @@ class ReadComplete:
 ReadEvent: TypeAlias = ImportedObject | DeletedObject | ReadWarning | ReadComplete
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class WriteChange:
     """A change of one attribute, with references already replaced by addresses or anchors."""
 
@@ -148,7 +152,7 @@ class WriteChange:
     values: tuple[Value, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class WriteRequest:
     """One object to be created, updated or deleted."""
 
@@ -172,7 +176,7 @@ class WriteOutcome(StrEnum):
     """A dependency does not exist yet, such as the parent; the request is repeated later without counting."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class WriteResult:
     """Result of a request, at the position of the request."""
 

@@ -13,7 +13,6 @@ import io
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -39,34 +38,29 @@ from tenuto_identity.connectors.csv_reader import (
     BadRow,
     CsvSettings,
     FileReader,
-    Row,
     TypeColumns,
     is_decodable,
     split_cells,
 )
+from tenuto_identity.connectors.csv_table import CsvTable, DuplicateRow, RowKey
 from tenuto_identity.model.decoding import Decoding, canonical_anchor
-from tenuto_identity.model.definition_reader import suggestion
-from tenuto_identity.model.pending import ChangeOp, ExportKind
+from tenuto_identity.model.definitions.definition_reader import suggestion
 from tenuto_identity.model.schema import Attribute, ObjectType, Schema
+from tenuto_identity.model.sync.pending_exports import ChangeOp, ExportKind
 from tenuto_identity.model.values import BadValue, DataType, Value, python_value
 
 CAPABILITIES = Capabilities(
-    full=True, export=True, confirms_immediately=True, read_one=True, references=ReferenceForm.ANCHOR
+    full=True,
+    export=True,
+    confirms_immediately=True,
+    read_one=True,
+    references=ReferenceForm.ANCHOR,
+    write_batch=5_000,  # every call writes the whole file
 )
 
 
-@dataclass(slots=True)
-class _Table:
-    """The whole file, for writing."""
-
-    header: list[str]
-    rows: list[Row]
-    line_end: str = "\r\n"
-    has_bom: bool = False
-    trailer: Row | None = None
-    header_text: str = ""
-    is_changed: bool = False
-    by_anchor: dict[tuple[str, str], Row] = field(default_factory=dict)
+_FileState = tuple[int, int, int]
+"""Size, time of change and inode: another state means that the file was written."""
 
 
 class CsvConnector:
@@ -77,6 +71,8 @@ class CsvConnector:
         self._context = context
         self._path = _allowed_path(settings.path, context.allowed_folders)
         self._decoding = settings.decoding()
+        self._written: tuple[_FileState, CsvTable] | None = None
+        """What the last call of `write` left in the file, so that the next one need not read it again."""
 
     @property
     def capabilities(self) -> Capabilities:
@@ -105,7 +101,9 @@ class CsvConnector:
         return None
 
     def close(self) -> None:
-        pass
+        if self._written is not None:
+            self._written[1].close()
+            self._written = None
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -122,7 +120,7 @@ class CsvConnector:
             reader.close()
         after = self._stat()
         # guard: identity.csv_unchanged_while_read
-        if (before.st_size, before.st_mtime_ns, before.st_ino) != (after.st_size, after.st_mtime_ns, after.st_ino):
+        if _file_state(before) != _file_state(after):
             raise ConnectorError(
                 "source_changed", f"{self._path} changed while it was read", remedy="run the import again"
             )
@@ -248,19 +246,25 @@ class CsvConnector:
     def write(self, requests: Sequence[WriteRequest]) -> list[WriteResult]:
         if self._context.read_only:
             raise ConnectorError("read_only", "the connector was opened for reading only")
-        table = self._load_table()
+        state = _file_state(self._path.stat()) if self._path.exists() else None
+        known, self._written = self._written, None  # a call that fails leaves a table that is not in the file
+        # guard: identity.csv_written_file_unchanged
+        table = known[1] if known is not None and known[0] == state else self._load_table()
         results = [self._write_one(table, request) for request in requests]
         if table.is_changed:
-            self._replace_file(table)
+            state = self._replace_file(table)
+            table.is_changed = False
+        if state is not None:
+            self._written = state, table
         return results
 
-    def _load_table(self) -> _Table:
+    def _load_table(self) -> CsvTable:
         types = {each.name: each for each in self._context.types}
         if not self._path.exists() or self._path.stat().st_size == 0:
             header = list(dict.fromkeys(name for each in types.values() for name in _anchor_first(each)))
             if self._settings.type_column:
                 header.insert(0, self._settings.type_column)
-            return _Table(header, [], has_bom=False, line_end="\n")
+            return CsvTable(header, line_end="\n")
         reader = FileReader(self._path, self._settings, keeps_text=True)
         try:
             table = self._read_table(reader, types)
@@ -268,40 +272,40 @@ class CsvConnector:
             reader.close()
         return table
 
-    def _read_table(self, reader: FileReader, types: Mapping[str, ObjectType]) -> _Table:
+    def _read_table(self, reader: FileReader, types: Mapping[str, ObjectType]) -> CsvTable:
         assert reader.header is not None
         self._check_columns(reader.header, types.values())
-        table = _Table(
-            reader.header, [], reader.line_end, reader.has_bom, header_text=reader.header_text, trailer=reader.trailer
+        table = CsvTable(
+            reader.header, line_end=reader.line_end, has_bom=reader.has_bom, header_text=reader.header_text
         )
-        for event in reader.rows():
-            if isinstance(event, BadRow):
-                # A row that cannot be read is kept as it is; only its own object cannot be changed.
-                table.rows.append(Row([], event.text))
-                continue
-            row = Row(event, reader.text)
-            table.rows.append(row)
-            if (key := self._row_key(table.header, row.cells, types)) is not None:
-                if key in table.by_anchor:
-                    raise ConnectorError("duplicate_object", f"{self._path} has two rows of {key[1]!r}")
-                table.by_anchor[key] = row
+
+        def rows() -> Iterator[tuple[RowKey | None, str]]:
+            for event in reader.rows():
+                if isinstance(event, BadRow):
+                    # A row that cannot be read is kept as it is; only its own object cannot be changed.
+                    yield None, event.text
+                else:
+                    yield self._row_key(table, event, types), reader.text
+
+        try:
+            table.load(rows())
+        except DuplicateRow as error:
+            raise ConnectorError("duplicate_object", f"{self._path} has two rows of {str(error)!r}") from None
         table.trailer = reader.trailer
         return table
 
-    def _row_key(
-        self, header: Sequence[str], cells: Sequence[str], types: Mapping[str, ObjectType]
-    ) -> tuple[str, str] | None:
+    def _row_key(self, table: CsvTable, cells: Sequence[str], types: Mapping[str, ObjectType]) -> RowKey | None:
         if self._settings.type_column:
-            name = cells[header.index(self._settings.type_column)].strip()
+            name = cells[table.columns[self._settings.type_column][0]].strip()
         else:
             name = next(iter(types), "")
         object_type = types.get(name)
         if object_type is None:
             return None
-        anchor = _canonical_or_raw(cells[header.index(object_type.anchor)], object_type)
+        anchor = _canonical_or_raw(cells[table.columns[object_type.anchor][0]], object_type)
         return (name, anchor) if anchor else None
 
-    def _write_one(self, table: _Table, request: WriteRequest) -> WriteResult:
+    def _write_one(self, table: CsvTable, request: WriteRequest) -> WriteResult:
         object_type = next((each for each in self._context.types if each.name == request.type), None)
         if object_type is None:
             return refused("refused", f"the type {request.type} is not selected")
@@ -309,41 +313,36 @@ class CsvConnector:
         if not anchor:
             return refused("refused", f"the new object has no {object_type.anchor}")
         key = (request.type, _canonical_or_raw(anchor, object_type))
-        row = table.by_anchor.get(key)
+        text = table.find(key)
+        row = None if text is None else self._parse_row(text)
         if request.kind is ExportKind.DELETE:
             if row is not None:
-                row.is_removed = True
-                del table.by_anchor[key]
-                table.is_changed = True
+                table.remove(key)
             return WriteResult(anchor=key[1], address=request.address)
         if request.kind is ExportKind.UPDATE and row is None:
             return refused("refused", f"there is no row of {key[1]!r}")
         try:
-            cells = self._changed_cells(table.header, row, request, object_type)
+            cells = self._changed_cells(table, row, request, object_type)
         except BadValue as error:
             return refused("refused", str(error))
         if request.kind is ExportKind.CREATE and row is not None:
-            if cells == row.cells or (request.uncertain and self._shows(table.header, row, request, object_type)):
-                return WriteResult(anchor=key[1], address=request.address)
+            if cells == row or (request.uncertain and self._shows(table, row, request, object_type)):
+                return WriteResult(anchor=key[1], address=_address_of(table, row, object_type))
             return refused("exists", f"there is a row of {key[1]!r} already")
         if row is None:
-            row = Row(cells, "", is_changed=True)
-            table.rows.append(row)
-            table.by_anchor[key] = row
-            table.is_changed = True
-        elif cells != row.cells:
-            row.cells, row.is_changed = cells, True
-            table.is_changed = True
-        return WriteResult(anchor=key[1], address=request.address)
+            table.add(key, self._render_row(cells, table.line_end))
+        elif cells != row:
+            table.change(key, self._render_row(cells, table.line_end))
+        return WriteResult(anchor=key[1], address=_address_of(table, cells, object_type))
 
     def _changed_cells(
-        self, header: Sequence[str], row: Row | None, request: WriteRequest, object_type: ObjectType
+        self, table: CsvTable, row: Sequence[str] | None, request: WriteRequest, object_type: ObjectType
     ) -> list[str]:
-        cells = list(row.cells) if row is not None else [""] * len(header)
+        cells = list(row) if row is not None else [""] * len(table.header)
         if row is None and self._settings.type_column:
-            cells[header.index(self._settings.type_column)] = request.type
+            cells[table.columns[self._settings.type_column][0]] = request.type
         if row is None and request.anchor:
-            cells[header.index(object_type.anchor)] = request.anchor
+            cells[table.columns[object_type.anchor][0]] = request.anchor
         for change in request.changes:
             name = change.attribute
             if change.op is ChangeOp.RENAME:
@@ -353,7 +352,7 @@ class CsvConnector:
                 if change.op is ChangeOp.RENAME:
                     continue
                 raise BadValue(f"there is no column {name}")
-            indexes = [index for index, column in enumerate(header) if column == name]
+            indexes = table.columns.get(name, [])
             old = split_cells([cells[index] for index in indexes], attribute, self._settings)
             sent = [self._render(value, attribute) for value in change.values]
             new = _apply(old, sent, change.op)
@@ -361,9 +360,8 @@ class CsvConnector:
                 cells[index] = text
         return cells
 
-    def _shows(self, header: Sequence[str], row: Row, request: WriteRequest, object_type: ObjectType) -> bool:
-        changed = self._changed_cells(header, row, request, object_type)
-        return changed == row.cells
+    def _shows(self, table: CsvTable, row: list[str], request: WriteRequest, object_type: ObjectType) -> bool:
+        return self._changed_cells(table, row, request, object_type) == row
 
     def _render(self, value: Value, attribute: Attribute) -> str:
         formats, separator = self._decoding.date_formats, self._decoding.decimal_separator
@@ -395,22 +393,23 @@ class CsvConnector:
                     raise BadValue(f"{attribute.name} {value!r:.60} contains the multi-value delimiter {delimiter!r}")
         return [delimiter.join(values)]
 
-    def _replace_file(self, table: _Table) -> None:
-        """Write a temporary file in the same folder, and rename it over the old one."""
+    def _replace_file(self, table: CsvTable) -> _FileState:
+        """Write a temporary file in the same folder, and rename it over the old one; return its state."""
         folder = self._path.parent
         try:
             mode = self._path.stat().st_mode & 0o777
         except FileNotFoundError:
             mode = 0o600
-        content = self._render_table(table)
         descriptor, name = tempfile.mkstemp(prefix=f".{self._path.name}.", suffix=".tmp", dir=folder)
         temporary = Path(name)
         try:
             with os.fdopen(descriptor, "wb") as file:
                 os.fchmod(file.fileno(), mode)
-                file.write(content)
+                for part in self._render_table(table):
+                    file.write(part)
                 file.flush()
                 os.fsync(file.fileno())
+                state = _file_state(os.fstat(file.fileno()))
             temporary.replace(self._path)
         except BaseException:
             temporary.unlink(missing_ok=True)
@@ -420,23 +419,30 @@ class CsvConnector:
             os.fsync(parent)
         finally:
             os.close(parent)
+        return state
 
-    def _render_table(self, table: _Table) -> bytes:
-        encoding = "utf-8" if self._settings.encoding == "utf-8-sig" else self._settings.encoding
-        parts = [table.header_text or self._render_row(table.header, table.line_end)]
-        kept = [row for row in table.rows if not row.is_removed]
-        for row in kept:
-            text = self._render_row(row.cells, table.line_end) if row.is_changed or not row.text else row.text
-            if parts and not parts[-1].endswith(("\n", "\r")):
-                parts[-1] += table.line_end
-            parts.append(text)
+    def _render_table(self, table: CsvTable) -> Iterator[bytes]:
+        """Yield the parts of the file."""
+        encode = codecs.getincrementalencoder(
+            "utf-8" if self._settings.encoding == "utf-8-sig" else self._settings.encoding
+        )("surrogateescape").encode
+        if table.has_bom:
+            yield codecs.BOM_UTF8
+        table.header_text = table.header_text or self._render_row(table.header, table.line_end)
+        last, count = table.header_text, 0
+        for text in table.texts():
+            yield encode(last if last.endswith(("\n", "\r")) else last + table.line_end)
+            last, count = text, count + 1
         if table.trailer is not None:
+            yield encode(last)
             cells = list(table.trailer.cells)
             if len(cells) > 1 and cells[1].strip().isdigit():
-                cells[1] = str(len(kept))
-            parts.append(self._render_row(cells, table.line_end))
-        data = "".join(parts).encode(encoding, "surrogateescape")
-        return codecs.BOM_UTF8 + data if table.has_bom else data
+                cells[1] = str(count)
+            last = self._render_row(cells, table.line_end)
+        yield encode(last)
+
+    def _parse_row(self, text: str) -> list[str]:
+        return next(csv.reader([text], delimiter=self._settings.delimiter, quotechar=self._settings.quote, strict=True))
 
     def _render_row(self, cells: Sequence[str], line_end: str) -> str:
         buffer = io.StringIO()
@@ -444,6 +450,10 @@ class CsvConnector:
             buffer, delimiter=self._settings.delimiter, quotechar=self._settings.quote, lineterminator=line_end
         ).writerow(cells)
         return buffer.getvalue()
+
+
+def _file_state(found: os.stat_result) -> _FileState:
+    return found.st_size, found.st_mtime_ns, found.st_ino
 
 
 def _allowed_path(path: str, folders: Sequence[Path]) -> Path:
@@ -463,6 +473,12 @@ def _allowed_path(path: str, folders: Sequence[Path]) -> Path:
 
 def _anchor_first(object_type: ObjectType) -> list[str]:
     return [object_type.anchor, *(name for name in object_type.attributes if name != object_type.anchor)]
+
+
+def _address_of(table: CsvTable, cells: Sequence[str], object_type: ObjectType) -> str:
+    """Return the address of a row as an import reads it: another one would count as a change."""
+    name = object_type.address if object_type.address in table.columns else object_type.anchor
+    return cells[table.columns[name or object_type.anchor][0]].strip()
 
 
 def _anchor_of(request: WriteRequest, object_type: ObjectType) -> str:

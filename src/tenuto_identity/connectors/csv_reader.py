@@ -84,8 +84,6 @@ class Row:
 
     cells: list[str]
     text: str
-    is_changed: bool = False
-    is_removed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -267,7 +265,7 @@ class _BadRecord(Exception):
 
 
 class _Lines:
-    """Lines of a file that remembers those taken for the current record."""
+    """Iterator over the lines of a file; ``taken`` holds the lines of the current record."""
 
     def __init__(self, file: Iterator[str]) -> None:
         self._file = file

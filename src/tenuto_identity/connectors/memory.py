@@ -40,8 +40,9 @@ from tenuto_identity.connectors.contract import (
     refused,
 )
 from tenuto_identity.model import dn
-from tenuto_identity.model.pending import ChangeOp, ExportKind
+from tenuto_identity.model.containers import is_selected
 from tenuto_identity.model.schema import Container, ObjectType, Schema
+from tenuto_identity.model.sync.pending_exports import ChangeOp, ExportKind
 from tenuto_identity.model.values import Value, fold_key
 
 State = dict[str, Any]
@@ -144,6 +145,22 @@ class MemorySystem:
             for anchor in anchors:
                 del state["types"][type_name][anchor]
                 _log(state, "delete", type_name, anchor)
+
+    def rename(self, type_name: str, anchor: str, address: str) -> None:
+        """Give an object another address."""
+        with self._change() as state:
+            found = state["types"][type_name][anchor]
+            found["address"], found["container"] = address, _container_of(address)
+            _log(state, "put", type_name, anchor)
+
+    def replace_references(self, type_name: str, attribute: str, old: str, new: str | None) -> None:
+        """Change references as a directory does by itself when their target is renamed or deleted: not in the log."""
+        with self._change() as state:
+            for found in state["types"].get(type_name, {}).values():
+                values = found["attributes"].get(attribute, [])
+                if old in values:
+                    changed = [new if value == old else value for value in values]
+                    found["attributes"][attribute] = [value for value in changed if value is not None]
 
     def objects(self, type_name: str) -> dict[str, dict[str, Any]]:
         """Return the objects of a type by anchor: address, container, attributes."""
@@ -463,12 +480,7 @@ def _changes_since(state: State, scope: ReadScope, sequence: int) -> Iterator[Re
 
 
 def _is_selected(scope: ReadScope, found: Mapping[str, Any]) -> bool:
-    """Return whether the nearest selected or excluded container above an object includes it."""
-    best, included = -1, not any(each.included for each in scope.containers)
-    for each in scope.containers:
-        if dn.is_below(found["container"], each.address) and dn.depth(each.address) > best:
-            best, included = dn.depth(each.address), each.included
-    return included
+    return is_selected(found["container"], scope.containers)
 
 
 def _imported(object_type: ObjectType, anchor: str, found: Mapping[str, Any]) -> ImportedObject:

@@ -15,11 +15,12 @@ from pydantic import BaseModel, ValidationError
 from tenuto.errors import Invalid, quoted
 from tenuto_identity.connectors.contract import Connector, ConnectorContext, ConnectorKind
 from tenuto_identity.connectors.csv_file import CSV
+from tenuto_identity.connectors.ldap.connector import LDAP
 from tenuto_identity.connectors.memory import MEMORY
-from tenuto_identity.model.definition_reader import suggestion
+from tenuto_identity.model.definitions.definition_reader import suggestion
 
 GROUP = "tenuto_identity.connectors"
-_BUILT_IN = {kind.name: kind for kind in (CSV, MEMORY)}
+_BUILT_IN = {kind.name: kind for kind in (CSV, LDAP, MEMORY)}
 
 
 @cache

@@ -14,7 +14,7 @@ from tenuto_identity.store.definitions import DefinitionKind, StoredDefinitions,
 async def mark_affected(
     connection: Connection, kind: DefinitionKind, changes: Sequence[ListChange], before: StoredDefinitions
 ) -> None:
-    """Mark the objects of all types that changed rules, metaverse types or systems concern."""
+    """Mark every object whose type is affected by a changed rule, metaverse type or system."""
     if kind is DefinitionKind.TEMPLATE:
         return
     after = await load_definitions(connection)

@@ -15,10 +15,10 @@ from tenuto.extension import ChangeAuthor, DefinitionList, ListChange, ListEntry
 from tenuto.postgres.database import Connection
 from tenuto_identity.connectors.registry import find_connector, parse_settings
 from tenuto_identity.definitions.affected_objects import mark_affected
-from tenuto_identity.model.definitions import SystemDefinition, parse_metaverse_type, parse_system
-from tenuto_identity.model.rule_definitions import bind_rule, check_metaverse_type, parse_rule
+from tenuto_identity.model.definitions.rule_definitions import bind_rule, check_metaverse_type, parse_rule
+from tenuto_identity.model.definitions.system_definitions import SystemDefinition, parse_metaverse_type, parse_system
+from tenuto_identity.model.definitions.templates import parse_template
 from tenuto_identity.model.schema import MetaverseType
-from tenuto_identity.model.templates import parse_template
 from tenuto_identity.store import definitions, session
 from tenuto_identity.store.definitions import DefinitionChange, DefinitionKind, DefinitionRow, StoredDefinitions
 
@@ -28,6 +28,7 @@ _LISTS = {
     DefinitionKind.SYNC_RULE: "sync_rules",
     DefinitionKind.TEMPLATE: "templates",
 }
+LIST_NAMES = tuple(_LISTS.values())
 _NOUNS = {
     DefinitionKind.SYSTEM: "connected system",
     DefinitionKind.METAVERSE_TYPE: "metaverse type",
@@ -47,12 +48,7 @@ class Declared:
 
 def definition_lists() -> list[DefinitionList[Any]]:
     """Return the lists in the order in which they are applied: rules refer to systems and types."""
-    return [
-        _list(DefinitionKind.SYSTEM, parse_system, lambda parsed: parsed.name, _check_system),
-        _list(DefinitionKind.METAVERSE_TYPE, parse_metaverse_type, lambda parsed: parsed.name, _check_type),
-        _list(DefinitionKind.SYNC_RULE, parse_rule, lambda parsed: parsed.name, _check_rule),
-        _list(DefinitionKind.TEMPLATE, parse_template, lambda parsed: parsed.name, _check_template),
-    ]
+    return [_list(kind, *parts) for kind, parts in _KINDS.items()]
 
 
 def _list(
@@ -76,6 +72,43 @@ def _list(
             await apply_changes(connection, kind, planned.changes, author, origin="file")
 
     return DefinitionList(_LISTS[kind], parse_entry, lambda value: cast(Declared, value).key, plan, apply, check_entry)
+
+
+async def plan_declared(
+    connection: Connection, declared: Mapping[str, Sequence[Any]]
+) -> list[tuple[DefinitionKind, ListPlan]]:
+    """Check the entries of lists, given as plain data, and compare them with the tables that the connection uses."""
+    parsed: dict[str, list[Declared]] = {}
+    for kind, (parse, key, _) in _KINDS.items():
+        name = _LISTS[kind]
+        for index, value in enumerate(declared.get(name, ())):
+            try:
+                found = parse(value)
+            except Invalid as error:
+                raise _located(error, name, index) from error
+            parsed.setdefault(name, []).append(Declared(key(found), dict(value), found))
+    stored = await definitions.load_definitions(connection)
+    plans: list[tuple[DefinitionKind, ListPlan]] = []
+    for kind, (_, _, check) in _KINDS.items():
+        name = _LISTS[kind]
+        for index, each in enumerate(parsed.get(name, ())):
+            try:
+                await check(connection, each, _merge(stored, parsed), stored)
+            except Invalid as error:
+                raise _located(error, name, index) from error
+        plans.append((kind, await _plan(connection, kind, parsed.get(name, ()), False)))
+    return plans
+
+
+async def apply_declared(connection: Connection, declared: Mapping[str, Sequence[Any]], author: ChangeAuthor) -> None:
+    """Check the entries of lists and apply them to the tables that the connection uses."""
+    for kind, planned in await plan_declared(connection, declared):
+        await apply_changes(connection, kind, planned.changes, author, origin="file")
+
+
+def _located(error: Invalid, name: str, index: int) -> Invalid:
+    field = f"{name}[{index}].{error.field}" if error.field else f"{name}[{index}]"
+    return Invalid(error.message, code=error.code, field=field, remedy=error.remedy)
 
 
 # --- checks ---------------------------------------------------------------------------------------------------------
@@ -178,7 +211,20 @@ async def apply_changes(
                 remedy="plan again",
             )
         await _apply_change(connection, kind, change, row, version, context)
+        if kind is DefinitionKind.SYNC_RULE and change.after is None and row is not None:
+            await _recall(connection, row, stored, author)
     await mark_affected(connection, kind, changing, stored)
+
+
+async def _recall(connection: Connection, row: DefinitionRow, stored: StoredDefinitions, author: ChangeAuthor) -> None:
+    """Have a task withdraw what a deleted rule contributed to identities."""
+    side = row.definition.get("in")
+    system = next((each for each in stored.systems if side is not None and each.name == side.get("system")), None)
+    if side is None or system is None:
+        return
+    type_number = stored.type_numbers.get((system.number, side["type"]))
+    if type_number is not None:
+        await definitions.insert_recall(connection, row, system.number, type_number, author.actor, author.now)
 
 
 def _is_made(change: ListChange, row: DefinitionRow | None) -> bool:
@@ -231,3 +277,13 @@ async def _check_unused(connection: Connection, kind: DefinitionKind, row: Defin
             code="identity.metaverse_type.in_use",
             remedy="delete the metaverse objects first, or keep the type",
         )
+
+
+_Parts = tuple[Callable[[object], Any], Callable[[Any], str], Callable[..., Any]]
+_KINDS: dict[DefinitionKind, _Parts] = {
+    DefinitionKind.SYSTEM: (parse_system, lambda parsed: parsed.name, _check_system),
+    DefinitionKind.METAVERSE_TYPE: (parse_metaverse_type, lambda parsed: parsed.name, _check_type),
+    DefinitionKind.SYNC_RULE: (parse_rule, lambda parsed: parsed.name, _check_rule),
+    DefinitionKind.TEMPLATE: (parse_template, lambda parsed: parsed.name, _check_template),
+}
+"""How the entries of each list are parsed, named and checked, in the order in which they are applied."""

@@ -1,4 +1,4 @@
-"""From cells, as a connector delivers them, to typed documents; and fingerprints that make decoding unnecessary."""
+"""Decode the cells of a connector into typed documents. Fingerprints let unchanged objects skip decoding."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, TypeGuard
 
 from tenuto_identity.model import dn
 from tenuto_identity.model.schema import ObjectType
+from tenuto_identity.model.value_class import value_class
 from tenuto_identity.model.values import (
     BadValue,
     DataType,
@@ -48,7 +49,7 @@ class BadCell:
     message: str
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class DecodedObject:
     """The typed values of an imported object."""
 
@@ -124,11 +125,16 @@ def decode_object(
         raw = cells.get(name)
         if not raw:
             continue
-        if attribute.type is DataType.TEXT and len(raw) == 1 and _is_plain_text(cell := raw[0]):
-            attributes[name] = [cell]  # the common case; the code below gives the same result
+        data_type = attribute.type
+        if len(raw) == 1 and data_type in _TEXT_TYPES and _is_plain_text(cell := raw[0]):
+            # The common case; the code below gives the same result.
+            if data_type is DataType.TEXT:
+                attributes[name] = [cell]
+            else:
+                references[name] = (cell,)
             continue
         try:
-            values = [value for each in raw if (value := _decode(each, attribute.type, decoding)) is not None]
+            values = [value for each in raw if (value := _decode(each, data_type, decoding)) is not None]
             found = canonical_values(values)
             if len(found) > 1 and not attribute.multi:
                 raise BadValue(f"{len(found)} values, and the attribute takes one")
@@ -144,6 +150,9 @@ def decode_object(
         else:
             attributes[name] = found
     return DecodedObject(attributes, references, tuple(errors), bool(errors) and decoding.rejects_bad_values)
+
+
+_TEXT_TYPES = (DataType.TEXT, DataType.REFERENCE)
 
 
 def _is_plain_text(cell: str | bytes) -> TypeGuard[str]:

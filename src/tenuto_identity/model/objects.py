@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Any
 
+from tenuto_identity.model.value_class import value_class
 from tenuto_identity.model.values import Document
 
 
@@ -27,7 +28,7 @@ class ObjectState(StrEnum):
 
 
 class JoinKind(StrEnum):
-    """How a connector space object came to its metaverse object."""
+    """Kind of join: by a rule, by provisioning or by a user."""
 
     PROJECTED = "projected"
     JOINED = "joined"
@@ -42,7 +43,7 @@ class Origin(StrEnum):
     """Created by a template; deletion rules do not apply."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Reference:
     """A reference of a connector space object: raw value and, as far as known, its target."""
 
@@ -53,7 +54,7 @@ class Reference:
     """Id of the metaverse object that the target is joined to."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ConnectorObject:
     """A connector space object."""
 
@@ -73,7 +74,7 @@ class ConnectorObject:
     """Attributes whose drift was reported and is not corrected; the next change of the object empties it."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class MetaverseObject:
     """A metaverse object."""
 

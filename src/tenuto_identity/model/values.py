@@ -119,6 +119,8 @@ def canonical_document(document: Mapping[str, Iterable[Value]]) -> dict[str, lis
 
 def normalize_anchor(anchor: str) -> str:
     """Return the stored form of an anchor: NFC, blanks (also non-breaking) folded and trimmed."""
+    if anchor.isascii():  # the common case; the code below gives the same result
+        return " ".join(anchor.split())
     return _BLANKS.sub(" ", unicodedata.normalize("NFC", anchor)).strip()
 
 
@@ -126,6 +128,8 @@ def fold_key(value: Value) -> str:
     """Return the key that matching compares: NFKC, case folded, trimmed. Blank values have the key ``""``."""
     if isinstance(value, bool):
         return "true" if value else "false"
+    if isinstance(value, str) and value.isascii():  # the common case; the code below gives the same result
+        return " ".join(value.lower().split())
     folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", str(value)).casefold())
     return _BLANKS.sub(" ", folded).strip()
 

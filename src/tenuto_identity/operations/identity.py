@@ -6,35 +6,37 @@ id is returned.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
 from tenuto.errors import Conflict, Invalid, NotFound
-from tenuto.extension import ExtensionServices
-from tenuto.operations.operation import OperationGroup
 from tenuto.postgres.database import Connection
-from tenuto.store import tasks
-from tenuto_identity.model.definition_reader import suggestion
-from tenuto_identity.model.explanation import (
-    HIDDEN,
-    IdentityExplanation,
-    ObjectExplanation,
-    sensitive_attributes,
+from tenuto.store.work import task_creation
+from tenuto_identity.model.definitions.definition_reader import suggestion
+from tenuto_identity.model.sync.explanation import HIDDEN, DeletedExplanation, IdentityExplanation, ObjectExplanation
+from tenuto_identity.model.sync.pending_exports import export_depth, retry
+from tenuto_identity.operations.joins import JoinOperations
+from tenuto_identity.operations.operation_group import hidden_attributes, hide, hide_change, lock_system, no_system
+from tenuto_identity.operations.previews import PreviewOperations
+from tenuto_identity.runs.definition_snapshot import load_configuration
+from tenuto_identity.runs.explanation_loader import (
+    hidden_in_history,
+    load_explanation,
+    load_identity_explanation,
+    no_identity,
 )
-from tenuto_identity.model.pending import export_depth, retry
-from tenuto_identity.runs.configuration import load_configuration
-from tenuto_identity.runs.explanations import load_explanation, load_identity_explanation, no_identity
-from tenuto_identity.runs.task_enqueuing import build_task
-from tenuto_identity.store import definitions, exports, items, listing, objects, runs, session
-from tenuto_identity.store.definitions import DefinitionKind, DefinitionVersion, SystemRecord, SystemRow
+from tenuto_identity.store import definitions, exports, items, list_queries, objects, runs, session
+from tenuto_identity.store.definitions import DefinitionKind, DefinitionVersion, SystemRecord, WatermarkRecord
 from tenuto_identity.store.exports import ExportRecord
 from tenuto_identity.store.items import Item
-from tenuto_identity.store.listing import HeldObject, HistoryEntry, IdentityRecord, ObjectRecord
+from tenuto_identity.store.list_queries import HeldObject, HistoryEntry, IdentityRecord, ObjectRecord
 from tenuto_identity.store.runs import RunRecord
+from tenuto_identity.tasks.task_creation import build_task
 
-RETRY_PAGE = 1_000
+RETRY_PAGE_SIZE = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +46,16 @@ class SystemDetails:
     system: SystemRecord
     definition: Mapping[str, Any]
     run_profiles: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DefinitionRecord:
+    """A sync rule, metaverse type or template as interfaces show it."""
+
+    name: str
+    version: int
+    origin: str
+    definition: Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +72,8 @@ class Hold:
     """The first objects that would be deleted."""
 
 
-class IdentityOperations(OperationGroup):
+class IdentityOperations(PreviewOperations, JoinOperations):
     """Operations on connected systems and what happens in them."""
-
-    def __init__(self, services: ExtensionServices) -> None:
-        super().__init__(services.open_database, services.caller)
-        self._services = services
 
     # --- queries ----------------------------------------------------------------------------------------------------
 
@@ -80,7 +88,7 @@ class IdentityOperations(OperationGroup):
         rows = {row.name: row for row in stored.of_kind(DefinitionKind.SYSTEM)}
         listed = [each for each in await definitions.list_systems(database, "", 10_000) if each.name == name]
         if name not in rows or not listed:
-            raise _no_system(name, list(rows))
+            raise no_system(name, list(rows))
         definition = rows[name].definition
         return SystemDetails(listed[0], definition, tuple(each["name"] for each in definition.get("run_profiles", ())))
 
@@ -96,9 +104,9 @@ class IdentityOperations(OperationGroup):
             )
         run_id, database = UUID(held["run"]), await self._open()
         if held.get("deletes_only"):
-            sample = await session.read_with(database, listing.list_held_deletes, found.number, after, limit)
+            sample = await session.read_with(database, list_queries.list_held_deletes, found.number, after, limit)
         else:
-            sample = await session.read_with(database, listing.list_held_objects, run_id, after, limit)
+            sample = await session.read_with(database, list_queries.list_held_objects, run_id, after, limit)
         return Hold(system, held.get("message", ""), run_id, bool(held.get("approved")), held.get("guards", ()), sample)
 
     async def objects(
@@ -118,8 +126,8 @@ class IdentityOperations(OperationGroup):
         ``reveals`` shows the values of sensitive attributes."""
 
         async def read(connection: Connection) -> Sequence[ObjectRecord]:
-            hidden = await _hidden_attributes(connection, reveals)
-            found = await listing.list_objects(
+            hidden = await hidden_attributes(connection, reveals)
+            found = await list_queries.list_objects(
                 connection,
                 system=system,
                 type=type,
@@ -133,13 +141,36 @@ class IdentityOperations(OperationGroup):
             return [
                 replace(
                     each,
-                    attributes=_hide(each.attributes, hidden),
-                    reference_values=_hide(each.reference_values, hidden),
+                    attributes=hide(each.attributes, hidden),
+                    reference_values=hide(each.reference_values, hidden),
                 )
                 for each in found
             ]
 
         return await session.read_with(await self._open(), read)
+
+    async def object(self, system: str, anchor: str, *, reveals: bool = False) -> ObjectRecord:
+        """Return one connector space object."""
+        await self.system(system)
+
+        async def read(connection: Connection) -> ObjectRecord | None:
+            hidden = await hidden_attributes(connection, reveals)
+            found = await list_queries.load_object(connection, system, anchor)
+            return found and replace(
+                found,
+                attributes=hide(found.attributes, hidden),
+                reference_values=hide(found.reference_values, hidden),
+            )
+
+        found = await session.read_with(await self._open(), read)
+        if found is None:
+            raise NotFound(
+                f"the system {system!r} has no object with the anchor {anchor!r}",
+                code="identity.object.not_found",
+                field="anchor",
+                remedy="list them with `tenuto identity objects`",
+            )
+        return found
 
     async def identities(
         self,
@@ -172,8 +203,8 @@ class IdentityOperations(OperationGroup):
         reveals: bool,
     ) -> Sequence[IdentityRecord]:
         async def read(connection: Connection) -> Sequence[IdentityRecord]:
-            hidden = await _hidden_attributes(connection, reveals)
-            found = await listing.list_identities(
+            hidden = await hidden_attributes(connection, reveals)
+            found = await list_queries.list_identities(
                 connection,
                 type=type,
                 text=text,
@@ -183,9 +214,7 @@ class IdentityOperations(OperationGroup):
                 limit=limit,
             )
             return [
-                replace(
-                    each, attributes=_hide(each.attributes, hidden), reference_ids=_hide(each.reference_ids, hidden)
-                )
+                replace(each, attributes=hide(each.attributes, hidden), reference_ids=hide(each.reference_ids, hidden))
                 for each in found
             ]
 
@@ -195,15 +224,19 @@ class IdentityOperations(OperationGroup):
         self, id: int, *, before: tuple[UUID, int, str] | None = None, limit: int = 100, reveals: bool = False
     ) -> Sequence[HistoryEntry]:
         """List the changes of an identity and of the objects joined to it, the newest first; page with ``before``:
-        run, item and subject of the last entry."""
-        await self.identity(id)
+        run, item and subject of the last entry. A deleted identity has its history until it is past the retention."""
 
         async def read(connection: Connection) -> Sequence[HistoryEntry]:
-            hidden = await _hidden_attributes(connection, reveals)
-            found = await listing.list_changes(connection, id, before, limit)
-            return [replace(each, diff=_hide(each.diff, hidden)) for each in found]
+            configuration = await load_configuration(connection)
+            found = await list_queries.list_changes(connection, id, before, limit)
+            return [
+                replace(each, diff=hide(each.diff, hidden_in_history(configuration, each, reveals))) for each in found
+            ]
 
-        return await session.read_with(await self._open(), read)
+        found = await session.read_with(await self._open(), read)
+        if not found:
+            await self.identity(id)  # raises an error if there never was one
+        return found
 
     async def runs(
         self, *, system: str | None = None, before: UUID | None = None, limit: int = 100
@@ -230,7 +263,7 @@ class IdentityOperations(OperationGroup):
         Messages and details can quote values. They are hidden if any attribute is sensitive, unless ``reveals``."""
         database = await self._open()
         found = await items.list_items(database, run_id, after, limit, errors_only=errors_only)
-        if not await session.read_with(database, _hidden_attributes, reveals):
+        if not await session.read_with(database, hidden_attributes, reveals):
             return found
         return [replace(each, message=each.message and HIDDEN, detail=None) for each in found]
 
@@ -246,24 +279,31 @@ class IdentityOperations(OperationGroup):
         """List pending exports by object; page with ``after``."""
         database = await self._open()
         found = await exports.list_exports(database, system, state, after, limit)
-        hidden = await session.read_with(database, _hidden_attributes, reveals)
-        return [replace(each, changes=[_hide_change(change, hidden) for change in each.changes]) for each in found]
+        hidden = await session.read_with(database, hidden_attributes, reveals)
+        return [replace(each, changes=[hide_change(change, hidden) for change in each.changes]) for each in found]
 
     async def explain(
         self, system: str, anchor: str, *, reveals: bool = False
-    ) -> IdentityExplanation | ObjectExplanation:
-        """Explain the identity of an object, or why the object is not joined. ``reveals`` shows sensitive values."""
+    ) -> IdentityExplanation | ObjectExplanation | DeletedExplanation:
+        """Explain the identity of an object, or why the object is not joined. A deleted one is explained from its
+        history. ``reveals`` shows sensitive values."""
         database = await self._open()
         return await session.read_with(database, load_explanation, system, anchor, database.clock.now(), reveals)
 
-    async def explain_identity(self, id: int, *, reveals: bool = False) -> IdentityExplanation:
-        """Explain a metaverse object."""
+    async def explain_identity(self, id: int, *, reveals: bool = False) -> IdentityExplanation | DeletedExplanation:
+        """Explain a metaverse object; a deleted one from its history."""
         database = await self._open()
         return await session.read_with(database, load_identity_explanation, id, database.clock.now(), reveals)
 
     async def versions(self, kind: DefinitionKind, name: str, *, limit: int = 100) -> Sequence[DefinitionVersion]:
         """List the versions of a definition, the newest first."""
         return await definitions.list_versions(await self._open(), kind, name, limit)
+
+    async def definitions(self, kind: DefinitionKind, *, after: str = "", limit: int = 100) -> list[DefinitionRecord]:
+        """List the definitions of a kind by name; page with ``after``."""
+        stored = await session.read_with(await self._open(), definitions.load_definitions)
+        rows = sorted((row for row in stored.of_kind(kind) if row.name > after), key=lambda row: row.name)
+        return [DefinitionRecord(row.name, row.version, row.origin, row.definition) for row in rows[:limit]]
 
     # --- runs and tasks ---------------------------------------------------------------------------------------------
 
@@ -273,7 +313,7 @@ class IdentityOperations(OperationGroup):
         stored = await session.read_with(database, definitions.load_definitions)
         row = next((each for each in stored.of_kind(DefinitionKind.SYSTEM) if each.name == system), None)
         if row is None:
-            raise _no_system(system, [each.name for each in stored.of_kind(DefinitionKind.SYSTEM)])
+            raise no_system(system, [each.name for each in stored.of_kind(DefinitionKind.SYSTEM)])
         profiles = [each["name"] for each in row.definition.get("run_profiles", ())]
         if profile not in profiles:
             raise Invalid(
@@ -290,6 +330,45 @@ class IdentityOperations(OperationGroup):
         """Generate example data from a template, as a task."""
         return await self._enqueue(
             "identity.template.run", template, "identity.template", {"template": template, "seed": seed}
+        )
+
+    async def check(self, system: str) -> UUID:
+        """Check the settings of a system and whether it can be reached, as a task whose output says what it found."""
+        await self.system(system)
+        return await self._enqueue("identity.system.check", system, "identity.check", {"system": system})
+
+    async def discover(self, system: str) -> UUID:
+        """Read the schema of a system and compare it with what is selected, as a task."""
+        await self.system(system)
+        return await self._enqueue("identity.system.discover", system, "identity.discover", {"system": system})
+
+    async def schema(self, system: str) -> Mapping[str, Any]:
+        """Return the schema of a system as it was discovered last."""
+        await self.system(system)
+        stored = await session.read_with(await self._open(), definitions.load_definitions)
+        row = next(each for each in stored.systems if each.name == system)
+        if row.discovered is None:
+            raise NotFound(
+                f"the schema of {system!r} was not discovered yet",
+                code="identity.schema.missing",
+                remedy=f"discover it with `tenuto identity discover {shlex.quote(system)}`",
+            )
+        return row.discovered
+
+    async def watermarks(self, system: str) -> Sequence[WatermarkRecord]:
+        """List the watermarks of a system."""
+        await self.system(system)
+        return await definitions.list_watermarks(await self._open(), system)
+
+    async def sync_one(self, system: str, anchor: str, *, export: bool = False, request_id: UUID | None = None) -> UUID:
+        """Import and sync one object now, as a task; with ``export``, send and confirm what follows."""
+        await self.system(system)
+        return await self._enqueue(
+            "identity.object.sync",
+            f"{system}/{anchor}",
+            "identity.sync_one",
+            {"system": system, "anchor": anchor, "export": export},
+            id=request_id,
         )
 
     async def clear(self, system: str, *, reason: str | None = None) -> UUID:
@@ -315,7 +394,7 @@ class IdentityOperations(OperationGroup):
         database = await self._open()
         known = {each.name: each for each in await definitions.list_systems(database, "", 10_000)}
         if system not in known:
-            raise _no_system(system, list(known))
+            raise no_system(system, list(known))
         open_run = await session.read_with(database, definitions.find_open_run, known[system].number)
         if open_run is not None:
             raise Conflict(
@@ -323,30 +402,6 @@ class IdentityOperations(OperationGroup):
                 code="identity.system.run_open",
                 remedy="wait for its end, or cancel its task",
             )
-
-    async def _enqueue(
-        self,
-        action: str,
-        system: str,
-        kind: str,
-        arguments: Mapping[str, Any],
-        *,
-        reason: str | None = None,
-        is_unique: bool = False,
-        id: UUID | None = None,
-    ) -> UUID:
-        operation = await self._begin(action, target=system, reason=reason)
-        task = build_task(
-            self._services,
-            operation.database,
-            kind,
-            arguments,
-            operation.actor,
-            unique_key=f"{kind}:{system}" if is_unique else None,
-            id=id,
-        )
-        operation.entry.after = {"task_id": str(task.id), **arguments}
-        return await tasks.enqueue_or_find(operation.database, task, may_exist=id is not None)
 
     # --- changes ----------------------------------------------------------------------------------------------------
 
@@ -356,7 +411,7 @@ class IdentityOperations(OperationGroup):
         wanted = "active" if enabled else "disabled"
 
         async def act(connection: Connection) -> bool:
-            row = await _lock(connection, system)
+            row = await lock_system(connection, system)
             if row.state == wanted:
                 operation.entry.mark_unchanged()
                 return False
@@ -381,7 +436,7 @@ class IdentityOperations(OperationGroup):
         database = operation.database
 
         async def act(connection: Connection) -> UUID | None:
-            row = await _lock(connection, system)
+            row = await lock_system(connection, system)
             if row.held is None:
                 raise Conflict(
                     f"the system {system!r} is not on hold",
@@ -414,7 +469,7 @@ class IdentityOperations(OperationGroup):
             operation.actor,
             unique_key=f"identity.approve:{held_run}",
         )
-        return await tasks.enqueue_or_find(database, task)
+        return await task_creation.enqueue_or_find(database, task)
 
     async def retry(self, system: str, *, object_id: int | None = None, reason: str | None = None) -> int:
         """Send failed and refused exports of a system again from the first attempt; return their number."""
@@ -423,10 +478,10 @@ class IdentityOperations(OperationGroup):
         after = 0 if object_id is None else object_id - 1
 
         async def act(connection: Connection) -> tuple[int, int | None]:
-            row = await _lock(connection, system)
+            row = await lock_system(connection, system)
             names = {row.number: row.name}
             found = await exports.lock_exports_to_retry(
-                connection, row.number, after, 1 if object_id is not None else RETRY_PAGE, names
+                connection, row.number, after, 1 if object_id is not None else RETRY_PAGE_SIZE, names
             )
             if object_id is not None:
                 found = [each for each in found if each.object_id == object_id]
@@ -447,36 +502,3 @@ class IdentityOperations(OperationGroup):
             if last is None:
                 return count
             after = last
-
-
-async def _hidden_attributes(connection: Connection, reveals: bool) -> frozenset[str]:
-    """Return the attributes whose values the caller may not see."""
-    return frozenset() if reveals else sensitive_attributes((await load_configuration(connection)).rules)
-
-
-def _hide(values: Mapping[str, Any], hidden: frozenset[str]) -> dict[str, Any]:
-    """Return values by attribute with those of sensitive attributes replaced."""
-    return {name: [HIDDEN] if name in hidden else found for name, found in values.items()}
-
-
-def _hide_change(change: Mapping[str, Any], hidden: frozenset[str]) -> dict[str, Any]:
-    if change["attribute"] not in hidden:
-        return dict(change)
-    return {name: [HIDDEN] if name in ("values", "observed") else value for name, value in change.items()}
-
-
-async def _lock(connection: Connection, system: str) -> SystemRow:
-    """Lock a system in a transaction of an operation."""
-    await session.prepare(connection)
-    row = await definitions.lock_system(connection, system)
-    if row is None:
-        raise _no_system(system, [])
-    return row
-
-
-def _no_system(system: str, known: Sequence[str]) -> NotFound:
-    return NotFound(
-        f"there is no connected system {system!r}",
-        code="identity.system.not_found",
-        remedy=suggestion(system, known) or "list them with `tenuto identity systems`",
-    )

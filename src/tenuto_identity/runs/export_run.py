@@ -10,8 +10,9 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from uuid import UUID
 
-from tenuto.model.tasks import OutcomeStatus
+from tenuto.model.work.tasks import OutcomeStatus
 from tenuto.postgres.database import Connection
 from tenuto_identity.connectors.contract import (
     Connector,
@@ -23,10 +24,11 @@ from tenuto_identity.connectors.contract import (
     WriteResult,
 )
 from tenuto_identity.model.decoding import address_key, canonical_anchor
-from tenuto_identity.model.engine import apply_pending, imported_values
-from tenuto_identity.model.guards import GuardKind, Measure, evaluate_guards
 from tenuto_identity.model.objects import ConnectorObject
-from tenuto_identity.model.pending import (
+from tenuto_identity.model.schema import ObjectType
+from tenuto_identity.model.sync.engine import apply_pending, imported_values
+from tenuto_identity.model.sync.guards import GuardKind, GuardMeasurement, evaluate_guards
+from tenuto_identity.model.sync.pending_exports import (
     Change,
     ChangeOp,
     ExportKind,
@@ -39,15 +41,13 @@ from tenuto_identity.model.pending import (
     record_refused,
     sendable_changes,
 )
-from tenuto_identity.model.schema import ObjectType
 from tenuto_identity.runs.import_reader import index_key
-from tenuto_identity.runs.lifecycle import Page, Run
 from tenuto_identity.runs.page_context import display_of, to_connector_objects
-from tenuto_identity.store import exports, objects, runs, sync_marks
+from tenuto_identity.runs.run_lifecycle import Page, Run
+from tenuto_identity.store import exports, items, objects, runs, sync_marks
 from tenuto_identity.store.objects import ReferenceRow, TargetAddress, WrittenObject
 from tenuto_identity.store.sync_marks import MarkReason
 
-BATCH_EXPORTS = 100
 _PHASES = (Phase.CREATE, Phase.RENAME, Phase.UPDATE, Phase.DEFERRED, Phase.DELETE)
 _BEFORE_ALL = (-32768, 0)
 
@@ -79,13 +79,17 @@ class _Batch:
 class ExportRun:
     """The processor of exports."""
 
-    def __init__(self, run: Run, connector: Connector) -> None:
+    def __init__(self, run: Run, connector: Connector, *, only: Sequence[int] | None = None) -> None:
+        """``only`` limits the export to these objects."""
         self._run = run
+        self._only = only
         self._system = run.system
         self._connector = connector
-        self._batch_size = run.profile.batch_size or BATCH_EXPORTS
+        self._batch_size = run.profile.batch_size or connector.capabilities.write_batch
         self._left = run.profile.limit
         self._deferred: dict[int, int] = {}
+        self._deferring_items: dict[int, tuple[UUID, int]] = {}
+        """Objects with deferred references → run and number of their item, in this run or a lost attempt of it."""
 
     async def process(self) -> OutcomeStatus:
         """Run the export to its end."""
@@ -93,6 +97,7 @@ class ExportRun:
         if not self._connector.capabilities.export:
             raise ConnectorError("not_writable", f"the connector of {self._system.name!r} cannot write")
         await run.write_page(self._release)
+        self._deferring_items = await run.read(items.load_deferring, run.record.task_id, run.id)
         holds_deletes = await self._check_deletes()
         for phase in _PHASES:
             await self._send_phase(phase, approved_only=phase == Phase.DELETE and holds_deletes)
@@ -125,7 +130,7 @@ class ExportRun:
             return False
         stored = await self._run.read(objects.count_objects, self._system.number)
         total = sum(each.object_count for each in stored)
-        measure = Measure(GuardKind.EXPORT_DELETES, self._system.name, deletes, max(total, deletes))
+        measure = GuardMeasurement(GuardKind.EXPORT_DELETES, self._system.name, deletes, max(total, deletes))
         tripped = evaluate_guards([measure], self._system.guards(self._run.profile))
         self._run.held += [guard.message for guard in tripped]
         return bool(tripped)
@@ -178,6 +183,7 @@ class ExportRun:
             self._run.id,
             configuration.system_names,
             approved_only=approved_only,
+            only=self._only,
         )
         if not claimed:
             return None
@@ -218,7 +224,7 @@ class ExportRun:
             left = tuple(target for target in change.references if (change.attribute, target) not in deferred)
             if change.references and not left and not change.values:
                 continue
-            sent.append(replace(change, references=left))
+            sent.append(change if len(left) == len(change.references) else replace(change, references=left))
             values = (*change.values, *(resolved[target] for target in left if target in resolved))
             changes.append(WriteChange(change.attribute, change.op, values))
         needs_request = bool(changes) or pending.kind is not ExportKind.UPDATE
@@ -262,17 +268,19 @@ class ExportRun:
         now = self._run.now()
         ids = [each.pending.object_id for each in batch.sendings]
         await objects.lock_objects(connection, ids)
-        stored = await exports.lock_exports(connection, ids, self._run.configuration.system_names)
+        queued = await exports.lock_queued_changes(connection, ids)
         remaining: list[PendingExport] = []
         finished: list[int] = []
         written: list[WrittenObject] = []
         gone: list[_Sending] = []
         confirmed: list[_Sending] = []
+        merged: dict[tuple[UUID, int], list[dict[str, Any]]] = {}
         answers = iter(results)
         for each in batch.sendings:
             result = WriteResult() if each.request is None else next(answers)
-            queued = stored[each.pending.object_id].queued_changes if each.pending.object_id in stored else ()
-            pending = replace(each.pending, queued_changes=queued)
+            pending = each.pending
+            if pending.queued_changes or pending.object_id in queued:
+                pending = replace(pending, queued_changes=queued.get(pending.object_id, ()))
             after = self._settle(each, pending, result)
             if after is None:
                 finished.append(pending.object_id)
@@ -284,7 +292,8 @@ class ExportRun:
                     gone.append(each)
                 elif self._confirms:
                     confirmed.append(each)
-            self._add_item(page, each, result)
+            self._add_item(page, each, result, merged)
+        await items.append_changes(connection, merged)
         await self._write_objects(connection, written, confirmed, batch.targets)
         await exports.delete_exports(connection, finished)
         depths = {each.pending.object_id: self._depth(each) for each in batch.sendings}
@@ -352,10 +361,13 @@ class ExportRun:
         replaced: list[tuple[int, int]] = []
         rows: list[ReferenceRow] = []
         for each in confirmed:
+            attributes = each.object_type.attributes
+            changed = {change.attribute for change in each.sent}
+            names = sorted(name for name in changed if name in attributes and attributes[name].is_reference)
+            if not names:
+                continue
             after = apply_pending(imported_values(each.object), each.sent, each.object_type)
-            for name in sorted({change.attribute for change in each.sent}):
-                if name not in each.object_type.attributes or not each.object_type.attributes[name].is_reference:
-                    continue
+            for name in names:
                 replaced.append((each.object.id, numbers[name]))
                 for target in after.references.get(name, ()):
                     found, raw = targets.get(target), each.resolved.get(target)
@@ -373,20 +385,25 @@ class ExportRun:
         await sync_marks.delete_marks_of_objects(connection, unjoined)
         await sync_marks.set_marks(connection, [(id, self._system.number) for id in joined], MarkReason.DELETED)
 
-    def _add_item(self, page: Page, each: _Sending, result: WriteResult) -> None:
+    def _add_item(
+        self, page: Page, each: _Sending, result: WriteResult, merged: dict[tuple[UUID, int], list[dict[str, Any]]]
+    ) -> None:
+        """Add the item of an object. References that were deferred and are sent by the same run belong to its item:
+        they are noted in ``merged``, by run and number of the item."""
         if each.request is None:
+            return
+        known = self._deferring_items.get(each.object.id)
+        if known is not None and result.is_ok:
+            merged[known] = _describe_changes(each.request)
             return
         page.counts.processed += 1
         detail: dict[str, Any] = {"kind": each.pending.kind.value}
         if each.sent:
-            detail["changes"] = [
-                {"attribute": change.attribute, "op": change.op.value, "values": list(change.values)}
-                for change in each.request.changes
-            ]
+            detail["changes"] = _describe_changes(each.request)
         if each.deferred:
             detail["deferred"] = sorted({attribute for attribute, _ in each.deferred})
         is_delete = each.pending.kind is ExportKind.DELETE
-        page.add_item(
+        number = page.add_item(
             change=("Deprovisioned" if is_delete else "Exported") if result.is_ok else None,
             error=None if result.is_ok else result.error or "refused",
             message=None if result.is_ok else result.text,
@@ -397,3 +414,12 @@ class ExportRun:
             display=display_of(each.object.attributes) or each.object.address or None,
             detail=detail,
         )
+        if each.deferred and result.is_ok:
+            self._deferring_items[each.object.id] = self._run.id, number
+
+
+def _describe_changes(request: WriteRequest) -> list[dict[str, Any]]:
+    return [
+        {"attribute": change.attribute, "op": change.op.value, "values": list(change.values)}
+        for change in request.changes
+    ]

@@ -9,10 +9,10 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from tenuto.model.tasks import OutcomeStatus
+from tenuto.model.work.tasks import OutcomeStatus
 from tenuto.postgres.database import Connection
 from tenuto_identity.connectors.contract import (
     Connector,
@@ -21,13 +21,14 @@ from tenuto_identity.connectors.contract import (
     Watermark,
     WatermarkLost,
 )
+from tenuto_identity.model.containers import is_selected
 from tenuto_identity.model.decoding import DecodedObject, Decoding, address_key, decode_key, decode_object
-from tenuto_identity.model.definitions import OnBadValue, OnLostWatermark, RunKind
+from tenuto_identity.model.definitions.system_definitions import OnBadValue, OnLostWatermark, RunKind
 from tenuto_identity.model.dn import normalize_or_fold
-from tenuto_identity.model.engine import Reconciled, reconcile
-from tenuto_identity.model.guards import Consequence, GuardKind, Measure, TrippedGuard, evaluate_guards
 from tenuto_identity.model.objects import ConnectorObject, ObjectState
-from tenuto_identity.model.pending import ExportKind, PendingExport, export_depth
+from tenuto_identity.model.sync.engine import Reconciled, reconcile
+from tenuto_identity.model.sync.guards import Consequence, GuardKind, GuardMeasurement, TrippedGuard, evaluate_guards
+from tenuto_identity.model.sync.pending_exports import ExportKind, PendingExport, export_depth
 from tenuto_identity.model.values import Document, fold_key, normalize_anchor
 from tenuto_identity.runs.import_reader import (
     PageReader,
@@ -37,17 +38,20 @@ from tenuto_identity.runs.import_reader import (
     index_key,
     refuse_duplicate,
 )
-from tenuto_identity.runs.lifecycle import Page, Run, RunFailed
 from tenuto_identity.runs.object_keys import object_match_keys
 from tenuto_identity.runs.page_context import display_of, to_connector_objects
+from tenuto_identity.runs.run_lifecycle import Page, Run, RunFailed
 from tenuto_identity.runs.seen_objects import SeenObjects
 from tenuto_identity.store import definitions, exports, items, objects, runs, sync_marks
 from tenuto_identity.store.objects import ChangedObject, ClassifiedObject, NewObject, ReferenceRow
 from tenuto_identity.store.sync_marks import MarkReason
 
-DELETION_PAGE = 5_000
-ID_PAGE = 20_000
+DELETION_PAGE_SIZE = 5_000
+ID_PAGE_SIZE = 20_000
 MAX_LISTED_OBJECTS = 20
+MAX_REFERRING = 20_000
+REFERRING_PAGE = 500
+"""Objects that one read by anchors asks for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +97,8 @@ class ImportRun:
         self._cleared: Counter[tuple[str, str]] = Counter()
         """(type, attribute) → objects that lost their value in this run."""
         self._confirms = False
+        self._renamed: set[int] = set()
+        """Objects whose address changed in this run."""
         self._uses_keys = run.configuration.has_match_rules(run.system.name)
         self._has_provisioning = False
 
@@ -141,12 +147,43 @@ class ImportRun:
         since = await self._find_watermark(scope.partition)
         if since is not None:
             try:
-                return await self._read_pages(scope, since), True
+                complete = await self._read_pages(scope, since)
+                await self._read_referring(scope)
+                return complete, True
             except WatermarkLost as error:
                 if self._on_lost_watermark() is OnLostWatermark.FAIL:
                     raise
                 self._run.warn(f"watermark_lost: {error.message}; a full import was made")
         return await self._read_pages(scope, None), False
+
+    async def _read_referring(self, scope: ReadScope) -> None:
+        """After a delta: read the objects again that refer to deleted or renamed ones.
+
+        A directory changes such references by itself, without an entry in its log of changes."""
+        if not self._has_references():
+            return
+        deleted = await self._run.read(runs.list_pending_deletions, self._run.id, 0, MAX_REFERRING)
+        moved = sorted({*self._renamed, *deleted})
+        found = await self._run.read(objects.find_referring, moved, MAX_REFERRING) if moved else []
+        gone = set(deleted)
+        anchors = [each.anchor for each in found if each.id not in self._seen and each.id not in gone]
+        if not anchors:
+            return
+        if not self._connector.capabilities.read_one or len(deleted) + len(found) >= MAX_REFERRING:
+            self._run.warn(
+                f"{len(anchors)} objects refer to deleted or renamed ones and were not read again; run a full import"
+            )
+            return
+        for start in range(0, len(anchors), REFERRING_PAGE):
+            page = tuple(anchors[start : start + REFERRING_PAGE])
+            await self._read_pages(replace(scope, anchors=page), None)
+
+    def _has_references(self) -> bool:
+        return any(
+            attribute.is_reference
+            for object_type in self._system.definition.types.values()
+            for attribute in object_type.attributes.values()
+        )
 
     async def _find_watermark(self, partition: str) -> Watermark | None:
         if self._run.profile.kind is not RunKind.DELTA_IMPORT:
@@ -176,7 +213,7 @@ class ImportRun:
                     self._run.warn(warning)
                 written = await self._run.write_page(self._write_page, read)
                 # Only now: a page that is repeated must not find its own objects.
-                self._seen_count += sum(not self._seen.add(id) for id in written.seen)
+                self._seen_count += self._seen.add_all(written.seen)
                 self._cleared += written.cleared
                 self._run.at("import_page_committed")
                 if read.complete is not None:
@@ -317,13 +354,15 @@ class ImportRun:
                     read.fingerprint,
                 )
             )
-            diff: dict[str, Any] = {name: [[], list(values)] for name, values in attributes.items()}
-            writes.items[id] = {**fields, "change": "Added", "diff": diff}
+            diff: dict[str, Any] = {name: ((), values) for name, values in attributes.items()}
+            fields["change"], fields["diff"] = "Added", diff
+            writes.items[id] = fields
             return
         diff = _diff(stored.attributes or {}, attributes)
         diff.update(self._reference_diff(references, old_references))
         if stored.address != read.address:
             diff["address"] = [_listed(stored.address), _listed(read.address)]
+            self._renamed.add(id)
         writes.cleared.update((read.type, name) for name, (before, after) in diff.items() if before and not after)
         is_same = not diff and stored.state is ObjectState.NORMAL and stored.container == read.container
         if is_same:
@@ -368,12 +407,7 @@ class ImportRun:
     async def _load_references(
         self, connection: Connection, ids: Sequence[int]
     ) -> dict[int, dict[tuple[int, str], ReferenceRow]]:
-        has_references = any(
-            attribute.is_reference
-            for object_type in self._system.definition.types.values()
-            for attribute in object_type.attributes.values()
-        )
-        if not ids or not has_references:
+        if not ids or not self._has_references():
             return {}
         found: dict[int, dict[tuple[int, str], ReferenceRow]] = {}
         for row in await objects.load_references(connection, ids):
@@ -499,7 +533,7 @@ class ImportRun:
             return
         after = 0
         while True:
-            listed = await self._run.read(exports.list_exported, self._system.number, after, DELETION_PAGE)
+            listed = await self._run.read(exports.list_exported, self._system.number, after, DELETION_PAGE_SIZE)
             if not listed:
                 return
             after = listed[-1][0]
@@ -615,7 +649,7 @@ class ImportRun:
         run.at("import_deletions_found")
         expected = await run.read(runs.count_expected_deletions, run.id)
         pending = await run.read(runs.count_pending_deletions, run.id)
-        measures: list[Measure] = []
+        measures: list[GuardMeasurement] = []
         deleted: Counter[tuple[str, str | None]] = Counter()
         for row in pending:
             deleted[self._system.type_names[row.type_number], row.container] += row.object_count
@@ -627,7 +661,7 @@ class ImportRun:
 
     def _deletion_measures(
         self, deleted: Mapping[tuple[str, str | None], int], counts: Sequence[objects.ObjectCount], is_delta: bool
-    ) -> list[Measure]:
+    ) -> list[GuardMeasurement]:
         totals: Counter[str] = Counter()
         by_container: Counter[tuple[str, str]] = Counter()
         gone: Counter[str] = Counter()
@@ -639,22 +673,24 @@ class ImportRun:
         for (name, container), count in deleted.items():
             gone[name] += max(count, 0)
             gone_in[name, container or ""] += max(count, 0)
-        measures = [Measure(GuardKind.DELETIONS, name, gone[name], totals[name]) for name in sorted(gone)]
+        measures = [GuardMeasurement(GuardKind.DELETIONS, name, gone[name], totals[name]) for name in sorted(gone)]
         if not is_delta:
             measures += [
-                Measure(GuardKind.EMPTIED, name, gone[name], totals[name]) for name in sorted(gone) if gone[name]
+                GuardMeasurement(GuardKind.EMPTIED, name, gone[name], totals[name])
+                for name in sorted(gone)
+                if gone[name]
             ]
         if len({container for _, container in by_container}) > 1:
             measures += [
-                Measure(GuardKind.DELETIONS, f"{name} in {container}", count, by_container[name, container])
+                GuardMeasurement(GuardKind.DELETIONS, f"{name} in {container}", count, by_container[name, container])
                 for (name, container), count in sorted(gone_in.items())
             ]
         return measures
 
-    async def _clearing_measures(self) -> list[Measure]:
+    async def _clearing_measures(self) -> list[GuardMeasurement]:
         """Measure attributes that lost their value. The total is counted only where the guard can trip."""
         limit = self._system.guards(self._run.profile).limit(GuardKind.CLEARING)
-        measures: list[Measure] = []
+        measures: list[GuardMeasurement] = []
         for (type_name, attribute), count in sorted(self._cleared.items()):
             if count < max(limit.at_least, 1):
                 continue
@@ -662,16 +698,17 @@ class ImportRun:
             left = await self._run.read(
                 objects.count_with_value, self._system.number, number, attribute, whole_tables=True
             )
-            measures.append(Measure(GuardKind.CLEARING, f"{type_name}.{attribute}", count, count + left))
+            measures.append(GuardMeasurement(GuardKind.CLEARING, f"{type_name}.{attribute}", count, count + left))
         return measures
 
     async def _find_missing(self, complete: ReadComplete) -> None:
         """Walk the objects of the system in order of id, and keep those that were not seen and could have been."""
         types = {self._system.type_numbers[name] for name in complete.types if name in self._system.type_numbers}
         containers = None if complete.containers is None else _normalized(complete.containers)
+        selections = self._system.definition.containers
         after = 0
         while True:
-            stored = await self._run.read(objects.load_object_ids, self._system.number, after, ID_PAGE)
+            stored = await self._run.read(objects.load_object_ids, self._system.number, after, ID_PAGE_SIZE)
             if not stored:
                 return
             after = stored[-1].id
@@ -681,6 +718,7 @@ class ImportRun:
                 if each.id not in self._seen
                 and each.type_number in types
                 and (containers is None or _is_within(each.container, containers))
+                and is_selected(each.container or "", selections)
             ]
             if missing:
                 await self._run.write_page(self._keep_missing, missing)
@@ -713,7 +751,7 @@ class ImportRun:
 async def obsolete_pending(run: Run, run_id: Any) -> None:
     """Mark the objects that a run found deleted as obsolete, page by page: those of this run, or of an approved one."""
     while True:
-        ids = await run.read(runs.list_pending_deletions, run_id, 0, DELETION_PAGE)
+        ids = await run.read(runs.list_pending_deletions, run_id, 0, DELETION_PAGE_SIZE)
         if not ids:
             return
         await run.write_page(_obsolete_page, run, run_id, ids)

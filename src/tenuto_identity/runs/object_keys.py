@@ -5,16 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 from tenuto.postgres.database import Connection
-from tenuto_identity.model.matcher import match_attempts
 from tenuto_identity.model.objects import ConnectorObject
-from tenuto_identity.model.rules import Direction
+from tenuto_identity.model.rules.sync_rules import Direction
+from tenuto_identity.model.sync.matcher import match_attempts
 from tenuto_identity.model.values import Document
-from tenuto_identity.runs.configuration import System
+from tenuto_identity.runs.definition_snapshot import System
 from tenuto_identity.runs.import_reader import index_key
-from tenuto_identity.runs.lifecycle import Page, Run
+from tenuto_identity.runs.run_lifecycle import Page, Run
 from tenuto_identity.store import objects
 
-KEY_PAGE = 5_000
+KEY_PAGE_SIZE = 5_000
 
 
 def object_match_keys(
@@ -49,7 +49,7 @@ async def rebuild_object_keys(run: Run, system: System) -> None:
     while True:
 
         async def write(connection: Connection, page: Page, after: int = after) -> int | None:
-            rows = await objects.load_objects_page(connection, system.number, after, KEY_PAGE)
+            rows = await objects.load_objects_page(connection, system.number, after, KEY_PAGE_SIZE)
             await objects.replace_object_keys(
                 connection,
                 system.number,

@@ -10,13 +10,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 
 from tenuto.postgres.database import Connection
-from tenuto_identity.model.engine import rules_in_scope
-from tenuto_identity.model.matcher import Candidate, MatchAttempt, match_attempts
 from tenuto_identity.model.objects import ConnectorObject, MetaverseObject, ObjectState, Reference
-from tenuto_identity.model.pending import PendingExport
-from tenuto_identity.model.rules import Direction
+from tenuto_identity.model.rules.sync_rules import Direction
+from tenuto_identity.model.sync.engine import rules_in_scope
+from tenuto_identity.model.sync.matcher import Candidate, MatchAttempt, match_attempts
+from tenuto_identity.model.sync.pending_exports import PendingExport
 from tenuto_identity.model.values import Document
-from tenuto_identity.runs.configuration import Configuration
+from tenuto_identity.runs.definition_snapshot import Configuration
 from tenuto_identity.runs.import_reader import index_key
 from tenuto_identity.store import exports, metaverse, objects, sync_marks
 from tenuto_identity.store.metaverse import IdentityRow, MatchKey, MetaverseReference

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 
 class SeenObjects:
     """A set of object ids as a bitmap: 125 KB for a million objects."""
@@ -9,14 +11,20 @@ class SeenObjects:
     def __init__(self) -> None:
         self._bits = bytearray()
 
-    def add(self, id: int) -> bool:
-        """Add an id; return whether it was there before."""
-        index, bit = id >> 3, 1 << (id & 7)
-        if index >= len(self._bits):
-            self._bits.extend(bytes(max(index + 1 - len(self._bits), 4096)))
-        was_there = bool(self._bits[index] & bit)
-        self._bits[index] |= bit
-        return was_there
+    def add_all(self, ids: Sequence[int]) -> int:
+        """Add ids; return how many were not there before."""
+        if not ids:
+            return 0
+        bits, last = self._bits, max(ids) >> 3
+        if last >= len(bits):
+            bits.extend(bytes(max(last + 1 - len(bits), 4096)))
+        added = 0
+        for id in ids:
+            index, bit = id >> 3, 1 << (id & 7)
+            if not bits[index] & bit:
+                bits[index] |= bit
+                added += 1
+        return added
 
     def __contains__(self, id: int) -> bool:
         index = id >> 3

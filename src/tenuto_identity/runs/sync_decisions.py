@@ -12,7 +12,11 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
 
-from tenuto_identity.model.engine import (
+from tenuto_identity.model.objects import ConnectorObject, JoinKind, MetaverseObject, ObjectState, Reference
+from tenuto_identity.model.rules.mapping_evaluation import NoteCode
+from tenuto_identity.model.rules.sync_rules import OutOfScope, earlier
+from tenuto_identity.model.schema import MetaverseType
+from tenuto_identity.model.sync.engine import (
     DeleteAfter,
     DeleteNow,
     Flow,
@@ -25,19 +29,15 @@ from tenuto_identity.model.engine import (
     projection,
     rules_in_scope,
 )
-from tenuto_identity.model.flow import NoteCode
-from tenuto_identity.model.matcher import AlreadyJoined, Ambiguous, Candidate, Joined, find_match, metaverse_keys
-from tenuto_identity.model.objects import ConnectorObject, JoinKind, MetaverseObject, ObjectState, Reference
-from tenuto_identity.model.outbound import StageAction, StagedExport, Target, stage_exports
-from tenuto_identity.model.pending import PendingExport
-from tenuto_identity.model.rules import OutOfScope, earlier
-from tenuto_identity.model.schema import MetaverseType
+from tenuto_identity.model.sync.matcher import AlreadyJoined, Ambiguous, Candidate, Joined, find_match, metaverse_keys
+from tenuto_identity.model.sync.outbound import StageAction, StagedExport, Target, stage_exports
+from tenuto_identity.model.sync.pending_exports import PendingExport
 from tenuto_identity.model.values import Value
-from tenuto_identity.runs.configuration import Configuration
+from tenuto_identity.runs.definition_snapshot import Configuration
 from tenuto_identity.runs.page_context import PageContext, display_of
 from tenuto_identity.store.sync_marks import MarkReason
 
-POSTPONED_DELETION = timedelta(days=1)
+DELETION_POSTPONEMENT = timedelta(days=1)
 """Deletions beyond what the guard allows in one run are scheduled for so much later."""
 
 
@@ -142,8 +142,6 @@ class _InboundPage:
         self._candidates: dict[tuple[str, str, str], list[Candidate]] = dict(context.candidates)
         self._keys_of: dict[int, list[tuple[str, str, str]]] = {}
         """Metaverse object → its keys among the candidates."""
-        self._matched_types: dict[str, MetaverseType] = {}
-        """Metaverse types reduced to the attributes that matching compares."""
         for key, found in context.candidates.items():
             for candidate in found:
                 self._keys_of.setdefault(candidate.metaverse_id, []).append(key)
@@ -261,7 +259,8 @@ class _InboundPage:
                 self._identity(each.metaverse_id).is_frozen = True
             return
         if each.metaverse_id is not None:
-            if inbound and not scoped.rules and each.state is ObjectState.NORMAL:
+            # guard: identity.pinned_join
+            if inbound and not scoped.rules and each.state is ObjectState.NORMAL and not each.pinned:
                 self._leave_scope(each, result, is_marked=mark is not None)
             return
         self._decision.object_reevaluations[each.id] = scoped.reevaluate_at
@@ -362,18 +361,13 @@ class _InboundPage:
 
     def _add_candidates(self, state: IdentityState, each: ConnectorObject) -> None:
         """Let later objects of the page match a metaverse object that the page projects."""
-        attributes = self._rules.matched_attributes(state.type.name)
-        if not attributes:
-            return
         # Only the attributes that matching compares: the whole flow follows when all joins of the page are known.
-        matched = self._matched_types.get(state.type.name)
-        if matched is None:
-            found = {name: each for name, each in state.type.attributes.items() if name in attributes}
-            matched = self._matched_types[state.type.name] = replace(state.type, attributes=found)
+        matched = self._rules.matched_type(state.type.name)
+        if not matched.attributes:
+            return
         contributions, _ = collect_contributions(state.type.name, state.joined.values(), self._rules, self._now)
         flow = inbound_flow(matched, None, contributions, self._now)
-        values = replace(state.current, attributes=flow.values)
-        for attribute, keys in metaverse_keys(values, attributes).items():
+        for attribute, keys in metaverse_keys(flow.values, matched.attributes).items():
             for key in keys:
                 place = state.type.name, attribute, key
                 self._candidates[place] = [
@@ -422,7 +416,7 @@ class _InboundPage:
                             self._decision.postponed[state.type.name] = (
                                 self._decision.postponed.get(state.type.name, 0) + 1
                             )
-                            self._schedule(state, system, POSTPONED_DELETION)
+                            self._schedule(state, system, DELETION_POSTPONEMENT)
                     case DeleteAfter(grace=grace):
                         self._schedule(state, system, grace)
                     case _:
@@ -470,9 +464,19 @@ class _InboundPage:
 def apply_flow(state: IdentityState, flow: Flow) -> None:
     """Set the values of a metaverse object to those of a flow."""
     state.flow = flow
-    state.current = replace(
-        state.current, attributes=flow.values, references=flow.references, provenance=flow.provenance
-    )
+    current = state.current
+    if flow.changes or flow.provenance != current.provenance:
+        state.current = MetaverseObject(  # faster than `replace`, which is measurable here
+            current.id,
+            current.type,
+            flow.values,
+            flow.references,
+            flow.provenance,
+            current.origin,
+            current.deletion_scheduled_at,
+            current.delete_after,
+            current.deletion_system,
+        )
 
 
 # --- outbound -------------------------------------------------------------------------------------------------------
@@ -598,6 +602,19 @@ def _finish_results(context: PageContext, decision: PageDecision) -> None:
                 result.change = "AttributeFlow"
             if result.change is None and state.is_rescheduled:
                 result.change = "ScheduledForDeletion"
+
+
+def is_evaluated(state: IdentityState) -> bool:
+    """Return whether a page has decided about a metaverse object completely: the same inputs give the same decision
+    without an error, a note or a change."""
+    return (
+        not state.is_deleted
+        and not state.is_frozen
+        and state.flow is not None
+        and not state.flow.unique
+        and not any(note.code is not NoteCode.MISSING_INPUT for note in state.flow.notes)
+        and not any(result.error is not None or result.keeps_mark for result in state.results)
+    )
 
 
 def display_of_identity(state: IdentityState) -> str | None:

@@ -8,26 +8,28 @@ before their targets were joined are processed again until there is no progress.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from tenuto.model.tasks import OutcomeStatus
+from tenuto.model.work.tasks import OutcomeStatus
 from tenuto.postgres.database import Connection
 from tenuto_identity.model.decoding import address_key, canonical_anchor
-from tenuto_identity.model.definitions import RunKind
-from tenuto_identity.model.engine import with_unique
-from tenuto_identity.model.guards import GuardKind, allowed_count
-from tenuto_identity.model.matcher import metaverse_keys
+from tenuto_identity.model.definitions.system_definitions import RunKind
 from tenuto_identity.model.objects import ConnectorObject, JoinKind, ObjectState
-from tenuto_identity.model.outbound import StageAction, StagedExport
-from tenuto_identity.model.pending import PendingExport, export_depth
+from tenuto_identity.model.sync.engine import with_unique
+from tenuto_identity.model.sync.guards import GuardKind, allowed_count
+from tenuto_identity.model.sync.matcher import metaverse_keys
+from tenuto_identity.model.sync.outbound import StageAction, StagedExport
+from tenuto_identity.model.sync.pending_exports import PendingExport, export_depth
+from tenuto_identity.model.sync.settled import SettledRules, select_unsettled
 from tenuto_identity.model.values import fold_key
+from tenuto_identity.runs.definition_snapshot import Configuration
 from tenuto_identity.runs.import_reader import index_key
-from tenuto_identity.runs.lifecycle import Page, PageConflict, Run
 from tenuto_identity.runs.object_keys import rebuild_object_keys
 from tenuto_identity.runs.page_context import PageContext, display_of, load_page_context, to_connector_objects
+from tenuto_identity.runs.run_lifecycle import Page, PageConflict, Run
 from tenuto_identity.runs.sync_decisions import (
     DeletionBudget,
     IdentityState,
@@ -37,13 +39,35 @@ from tenuto_identity.runs.sync_decisions import (
     decide_inbound,
     decide_outbound,
     display_of_identity,
+    is_evaluated,
 )
-from tenuto_identity.store import exports, metaverse, objects, sync_marks
+from tenuto_identity.runs.unique_values import UniqueAttribute, choose_unique
+from tenuto_identity.store import evaluations, exports, metaverse, objects, sync_marks
 from tenuto_identity.store.metaverse import IdentityWrite, MatchKey, MetaverseReference
 from tenuto_identity.store.objects import JoinWrite, NewObject, ObjectRow
 from tenuto_identity.store.sync_marks import MarkReason
 
 MAX_REFERENCE_ROUNDS = 20
+SCAN_PAGES = 5
+"""A page of a full sync looks at so many times its size of objects, of which it skips those that are settled."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """The objects of a page, and how many were looked at to find them."""
+
+    rows: list[ObjectRow]
+    looked_at: int
+    last_id: int | None = None
+    """The last object that was looked at; None if there was none."""
+
+    @classmethod
+    def of_rows(cls, rows: list[ObjectRow]) -> Selection:
+        """Return a selection of objects that are all processed."""
+        return cls(rows, len(rows), rows[-1].id if rows else None)
+
+
+LoadPage = Callable[[Connection], Awaitable[Selection]]
 
 
 class SyncRun:
@@ -54,7 +78,9 @@ class SyncRun:
         self._system = run.system
         self._configuration = run.configuration
         self._page_size = run.profile.page_size or page_size
-        self._identity_totals: dict[str, int] = {}
+        self._identity_totals: dict[str, int] | None = None
+        """Metaverse objects by type; counted when the first one would be deleted."""
+        self._needs_totals = False
         self._deleted: dict[str, int] = {}
         """Metaverse objects deleted in this run, by type."""
         self._postponed = 0
@@ -67,12 +93,15 @@ class SyncRun:
         for system in self._configuration.systems.values():
             await rebuild_object_keys(run, system)
         self._since_stamp = await run.read(sync_marks.draw_stamp)
-        await self._load_totals()
         if run.profile.kind is RunKind.FULL_SYNC:
             await self._sync_all()
         else:
             await self._sync_marked()
         await self._sync_references()
+        return await self._finish()
+
+    async def _finish(self, also: Callable[[Connection], Awaitable[None]] | None = None) -> OutcomeStatus:
+        run = self._run
         run.at("sync_ending")
         if self._postponed:
             run.held.append(
@@ -81,15 +110,18 @@ class SyncRun:
             )
         if unresolved := sum(self._unresolved.values()):
             run.warn(f"{unresolved} references are not resolved")
-        return await run.finish()
+        return await run.finish(also)
 
-    async def _load_totals(self) -> None:
-        counts = await self._run.read(metaverse.count_identities)
+    async def _load_totals(self, connection: Connection) -> None:
+        counts = await metaverse.count_identities(connection)
         names = self._configuration.metaverse_type_names
         self._identity_totals = {names[number]: count for number, count in counts.items() if number in names}
 
     def _take_deletion(self, page_deleted: dict[str, int], type_name: str) -> bool:
-        """Take one deletion from what the guard allows in this run."""
+        """Take one deletion from what the guard allows in this run. The page is repeated if that is not known yet."""
+        if self._identity_totals is None:
+            self._needs_totals = True
+            raise PageConflict
         limit = self._system.guards(self._run.profile).limit(GuardKind.IDENTITY_DELETIONS)
         allowed = allowed_count(self._identity_totals.get(type_name, 0), limit)
         if self._deleted.get(type_name, 0) + page_deleted.get(type_name, 0) >= allowed:
@@ -101,17 +133,20 @@ class SyncRun:
 
     async def _sync_all(self) -> None:
         """Process every object of the system in order of id; continue after the last page of a lost attempt."""
-        cursor = self._run.record.cursor or 0
-        while True:
-            after = cursor
+        cursor: int | None = self._run.record.cursor or 0
+        number, size = self._system.number, self._page_size
+        rules = settled_rules(self._configuration)
+        while cursor is not None:
 
-            async def load(connection: Connection, after: int = after) -> list[ObjectRow]:
-                return await objects.load_objects_page(connection, self._system.number, after, self._page_size)
+            async def load(connection: Connection, after: int = cursor) -> Selection:
+                if self._run.profile.evaluate_all:
+                    return Selection.of_rows(await objects.load_objects_page(connection, number, after, size))
+                facts = await evaluations.load_facts(connection, number, after, SCAN_PAGES * size, self._run.now())
+                chosen, looked_at, last_id = select_unsettled(facts, rules, size)
+                rows = await objects.load_objects(connection, chosen) if chosen else []
+                return Selection(rows, looked_at, last_id)
 
-            rows = await self._process_page(load, cursor_after=True)
-            if not rows:
-                return
-            cursor = rows[-1].id
+            cursor = await self._process_page(load, cursor_after=True)
 
     async def _sync_marked(self) -> None:
         """Process the marked objects of the system. Marks set while the run is active are left to the next one."""
@@ -126,10 +161,7 @@ class SyncRun:
             cursor = marks[-1].object_id
             ids = [mark.object_id for mark in marks]
 
-            async def load(connection: Connection, ids: list[int] = ids) -> list[ObjectRow]:
-                return await objects.load_objects(connection, ids)
-
-            await self._process_page(load)
+            await self._process_page(load_all(ids))
             self._run.at("sync_marks_page")
 
     async def _sync_references(self) -> None:
@@ -153,11 +185,7 @@ class SyncRun:
                 found_any = True
                 cursor = marks[-1].object_id
                 ids = [mark.object_id for mark in marks]
-
-                async def load(connection: Connection, ids: list[int] = ids) -> list[ObjectRow]:
-                    return await objects.load_objects(connection, ids)
-
-                await self._process_page(load, is_repeated=True)
+                await self._process_page(load_all(ids), is_repeated=True)
                 self._run.at("sync_reference_page")
             if not found_any:
                 return
@@ -166,15 +194,21 @@ class SyncRun:
     # --- pages ------------------------------------------------------------------------------------------------------
 
     async def _process_page(
-        self, load: Any, *, cursor_after: bool = False, is_repeated: bool = False
-    ) -> list[ObjectRow]:
+        self, load: LoadPage, *, cursor_after: bool = False, is_repeated: bool = False
+    ) -> int | None:
+        """Process a page; return the last object that was looked at, None if there was none."""
         page_deleted: dict[str, int] = {}
 
-        async def work(connection: Connection, page: Page) -> tuple[list[ObjectRow], PageDecision | None]:
+        async def work(connection: Connection, page: Page) -> tuple[Selection, PageDecision | None]:
             page_deleted.clear()
-            rows = await load(connection)
+            if self._needs_totals and self._identity_totals is None:
+                await self._load_totals(connection)
+            selected = await load(connection)
+            rows = selected.rows
+            if not is_repeated:
+                page.counts.processed += selected.looked_at
             if not rows:
-                return [], None
+                return selected, None
             now = self._run.now()
             context = await load_page_context(connection, self._configuration, self._system.name, rows, now)
             loaded_exports = dict(context.exports)
@@ -187,21 +221,19 @@ class SyncRun:
             await asyncio.to_thread(decide_outbound, self._configuration, context, decision, unjoined, now)
             writer = PageWriter(self._run, context, decision, unjoined, loaded_exports, now)
             await writer.write(connection, page)
-            if not is_repeated:
-                page.counts.processed += len(rows)
             self._run.at("sync_page_written")
-            return rows, decision
+            return selected, decision
 
-        rows, decision = await self._run.write_page(
-            work, get_cursor=lambda result: result[0][-1].id if cursor_after and result[0] else None
+        selected, decision = await self._run.write_page(
+            work, get_cursor=lambda result: result[0].last_id if cursor_after else None
         )
         if decision is not None:
             for type_name, count in page_deleted.items():
                 self._deleted[type_name] = self._deleted.get(type_name, 0) + count
             self._postponed += sum(decision.postponed.values())
-            self._note_unresolved(rows, decision)
+            self._note_unresolved(selected.rows, decision)
             self._run.at("sync_page_committed")
-        return rows
+        return selected.last_id
 
     def _initiator(self) -> dict[str, Any]:
         actor = self._run.record.initiator
@@ -221,30 +253,26 @@ class SyncRun:
         if not waiting:
             return
         numbers = self._configuration
-        wanted: dict[MatchKey, None] = {}
-        for state in waiting:
-            assert state.flow is not None
-            for attribute, choice in state.flow.unique.items():
-                place = numbers.metaverse_type_numbers[state.type.name], numbers.attribute_numbers[attribute]
-                wanted.update(dict.fromkeys((*place, index_key(fold_key(each))) for each in choice.bases.candidates()))
-        owners = await metaverse.find_key_owners(connection, list(wanted))
-        taken: set[MatchKey] = set(owners)
-        for state in waiting:
-            assert state.flow is not None
-            for attribute in list(state.flow.unique):
-                place = numbers.metaverse_type_numbers[state.type.name], numbers.attribute_numbers[attribute]
-                free = (
-                    each
-                    for each in state.flow.unique[attribute].bases.candidates()
-                    if (*place, index_key(fold_key(each))) not in taken
+        places = [(state, attribute) for state in waiting if state.flow for attribute in state.flow.unique]
+        chosen = await choose_unique(
+            connection,
+            [
+                UniqueAttribute(
+                    numbers.metaverse_type_numbers[state.type.name],
+                    numbers.attribute_numbers[attribute],
+                    state.flow.unique[attribute].bases,
                 )
-                value = next(free, None)
-                if value is None:
-                    for result in state.results[:1]:
-                        result.error, result.keeps_mark = "expression_failed", True
-                        result.message = f"{attribute}: all candidates of unique are taken"
-                    continue
-                taken.add((*place, index_key(fold_key(value))))
+                for state, attribute in places
+                if state.flow is not None
+            ],
+        )
+        for (state, attribute), value in zip(places, chosen, strict=True):
+            assert state.flow is not None
+            if value is None:
+                for result in state.results[:1]:
+                    result.error, result.keeps_mark = "expression_failed", True
+                    result.message = f"{attribute}: all candidates of unique are taken"
+            else:
                 apply_flow(state, with_unique(state.flow, attribute, value, state.type))
 
     async def _find_unjoined(self, connection: Connection, decision: PageDecision) -> UnjoinedObjects:
@@ -279,6 +307,33 @@ class SyncRun:
         )
 
 
+def settled_rules(configuration: Configuration) -> SettledRules:
+    """Return what the definitions say about skipping objects."""
+    rules = configuration.rules
+    return SettledRules(
+        configuration.rules_version,
+        frozenset(
+            (system.number, number)
+            for system in configuration.systems.values()
+            for name, number in system.type_numbers.items()
+            if rules.inbound(system.name, name)
+        ),
+        {
+            number: frozenset(configuration.system_numbers[system] for system in rules.outbound_by_system(name))
+            for name, number in configuration.metaverse_type_numbers.items()
+        },
+    )
+
+
+def load_all(ids: Sequence[int]) -> LoadPage:
+    """Return the function that loads these objects as a page."""
+
+    async def load(connection: Connection) -> Selection:
+        return Selection.of_rows(await objects.load_objects(connection, ids))
+
+    return load
+
+
 class PageWriter:
     """Writes the decision of a page in the order of locks: metaverse objects, objects, exports, all others."""
 
@@ -309,12 +364,16 @@ class PageWriter:
         await self._lock(connection)
         deleted = [state.id for state in self._decision.identities.values() if state.is_deleted]
         await self._write_identities(connection)
-        await objects.insert_objects(connection, self._new_objects, self._now)
-        await objects.write_joins(connection, [self._joins[id] for id in sorted(self._joins)], self._now)
-        await self._write_exports(connection, page)
+        # An identity has one object in a system: objects that leave it come before those that replace them.
         await self._remove_objects(connection)
+        joins = [self._joins[id] for id in sorted(self._joins) if id not in self._removed]
+        await objects.write_joins(connection, [each for each in joins if each.metaverse_id is None], self._now)
+        await objects.insert_objects(connection, self._new_objects, self._now)
+        await objects.write_joins(connection, [each for each in joins if each.metaverse_id is not None], self._now)
+        await self._write_exports(connection, page)
         referring = await metaverse.delete_identities(connection, deleted, self._now)
         await self._write_marks(connection, referring)
+        await evaluations.store_evaluations(connection, self._evaluated_versions(), self._configuration.rules_version)
         self._write_items(page)
 
     # --- what is written --------------------------------------------------------------------------------------------
@@ -366,7 +425,8 @@ class PageWriter:
                     join_kind=JoinKind.PROVISIONED,
                 )
             )
-            self._exports[id] = replace(staged.pending, object_id=id)
+            pending = staged.pending
+            self._exports[id] = PendingExport(id, pending.system, pending.metaverse_id, pending.kind, pending.changes)
             self._addresses[id] = staged.address
 
     def _plan_staged(self, state: IdentityState, staged: StagedExport) -> None:
@@ -510,9 +570,7 @@ class PageWriter:
     def _keys_of(self, state: IdentityState, attributes: Any) -> list[MatchKey]:
         configuration = self._configuration
         type_number = configuration.metaverse_type_numbers[state.type.name]
-        found = metaverse_keys(
-            replace(state.current, attributes=attributes), configuration.rules.matched_attributes(state.type.name)
-        )
+        found = metaverse_keys(attributes, configuration.rules.matched_attributes(state.type.name))
         return sorted(
             (type_number, configuration.attribute_numbers[name], index_key(key))
             for name, keys in found.items()
@@ -528,9 +586,11 @@ class PageWriter:
             id: export_depth(each.kind, self._addresses.get(id) or self._known_address(id))
             for id, each in written.items()
         }
-        await exports.write_exports(
-            connection, list(written.values()), self._configuration.system_numbers, depths, self._now
-        )
+        new = {each.id for each in self._new_objects}
+        numbers = self._configuration.system_numbers
+        changed = [each for id, each in written.items() if id not in new]
+        await exports.insert_exports(connection, [written[id] for id in sorted(new)], numbers, depths, self._now)
+        await exports.write_exports(connection, changed, numbers, depths, self._now)
         for each in written.values():
             if each.object_id not in self._loaded_exports:
                 page.counts.exports[each.system] += 1
@@ -561,6 +621,17 @@ class PageWriter:
         first = min(self._context.page_ids) if is_full and self._context.page_ids else None
         await sync_marks.mark_referring(connection, joined, self._context.page_ids, first)
         await sync_marks.mark_joined_objects(connection, referring, MarkReason.REFERENCE)
+
+    def _evaluated_versions(self) -> dict[int, int]:
+        """Return the versions of the objects that the page has decided about completely, as they are afterwards."""
+        versions: dict[int, int] = {}
+        for state in self._decision.identities.values():
+            if not is_evaluated(state):
+                continue
+            for id, each in state.joined.items():
+                if each.state is ObjectState.NORMAL and id in self._context.object_versions:
+                    versions[id] = self._context.object_versions[id] + (id in self._joins)
+        return versions
 
     # --- items ------------------------------------------------------------------------------------------------------
 

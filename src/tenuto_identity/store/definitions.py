@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from tenuto.ids import new_id
+from tenuto.model.access.actors import Actor
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.records import FromJson, RowMapper
@@ -294,3 +295,79 @@ async def list_systems(database: Database, after: str, limit: int) -> list[Syste
 async def list_versions(database: Database, kind: DefinitionKind, name: str, limit: int) -> list[DefinitionVersion]:
     """Return the versions of a definition, the newest first."""
     return _VERSIONS.all(await fetch_all(database, SQL.list_versions, kind.value, name, limit))
+
+
+# --- recalls of deleted rules ---------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Recall:
+    """A deleted rule whose contributions a task has to withdraw, and the user who deleted it."""
+
+    rule_number: int
+    rule: str
+    system: str
+    type_number: int
+    initiator_type: str
+    initiator_id: str | None
+    initiator_name: str
+
+
+_RECALLS = RowMapper(Recall, SQL.list_recalls)
+
+
+async def insert_recall(
+    connection: Connection, row: DefinitionRow, system_number: int, type_number: int, actor: Actor, now: datetime
+) -> None:
+    """Remember that the contributions of a deleted rule have to be withdrawn."""
+    await connection.execute(
+        SQL.insert_recall,
+        row.number,
+        row.name,
+        system_number,
+        type_number,
+        actor.type.value,
+        actor.id,
+        actor.name,
+        now,
+    )
+
+
+async def list_recalls(connection: Connection) -> list[Recall]:
+    """Return the deleted rules whose contributions can be withdrawn now."""
+    return _RECALLS.all(await connection.fetch(SQL.list_recalls))
+
+
+async def has_recalls(database: Database) -> bool:
+    """Return whether `list_recalls` returns anything."""
+    return bool((await fetch_all(database, SQL.has_recalls))[0][0])
+
+
+async def delete_recall(connection: Connection, rule_number: int) -> None:
+    await connection.execute(SQL.delete_recall, rule_number)
+
+
+async def delete_recalls_of_system(connection: Connection, system_number: int) -> None:
+    await connection.execute(SQL.delete_recalls_of_system, system_number)
+
+
+# --- watermarks -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkRecord:
+    """The position of the last complete import in the changes of a system."""
+
+    partition: str
+    value: Annotated[dict[str, Any], FromJson]
+    """Plain data that only the connector understands."""
+    taken_at: datetime
+    run_id: UUID
+
+
+_WATERMARKS = RowMapper(WatermarkRecord, SQL.load_watermarks)
+
+
+async def list_watermarks(database: Database, system: str) -> list[WatermarkRecord]:
+    """Return the watermarks of a system, one for each partition."""
+    return _WATERMARKS.all(await fetch_all(database, SQL.load_watermarks, system))

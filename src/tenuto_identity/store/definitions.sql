@@ -140,3 +140,37 @@ LIMIT $2;
 
 -- name: has_open_run
 SELECT id FROM runs WHERE system_number = $1 AND state = 'running';
+
+-- name: insert_recall
+INSERT INTO recalls (rule_number, rule, system_number, type_number, initiator_type, initiator_id, initiator_name, at)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
+ON CONFLICT DO NOTHING;
+
+-- name: list_recalls
+-- Deleted rules whose contributions have to be withdrawn, of systems that can be synchronised now.
+SELECT r.rule_number, r.rule, s.name AS system, r.type_number, r.initiator_type, r.initiator_id, r.initiator_name
+FROM recalls AS r
+JOIN systems AS s ON s.number = r.system_number
+WHERE s.state = 'active' AND (s.held IS NULL OR (s.held ->> 'deletes_only')::boolean)
+ORDER BY r.rule_number
+LIMIT 100;
+
+-- name: has_recalls
+SELECT EXISTS (
+    SELECT FROM recalls AS r
+    JOIN systems AS s ON s.number = r.system_number
+    WHERE s.state = 'active' AND (s.held IS NULL OR (s.held ->> 'deletes_only')::boolean)
+);
+
+-- name: delete_recall
+DELETE FROM recalls WHERE rule_number = $1;
+
+-- name: delete_recalls_of_system
+DELETE FROM recalls WHERE system_number = $1;
+
+-- name: load_watermarks
+SELECT w.partition, w.value, w.taken_at, w.run_id
+FROM watermarks AS w
+JOIN systems AS s ON s.number = w.system_number
+WHERE s.name = $1
+ORDER BY w.partition;

@@ -13,8 +13,9 @@ from pydantic_core import from_json
 from tenuto.postgres.database import Connection, Database, Row
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.records import FromColumn, RowMapper
-from tenuto_identity.model.json_forms import ChangesAsText, LongId
-from tenuto_identity.model.pending import (
+from tenuto_identity.model.json_integers import ChangesAsText, LongId
+from tenuto_identity.model.sync.pending_exports import (
+    Change,
     ExportKind,
     ExportState,
     PendingExport,
@@ -85,6 +86,12 @@ async def lock_exports(
     return _by_object(await connection.fetch(SQL.lock_exports, sorted(object_ids)), systems)
 
 
+async def lock_queued_changes(connection: Connection, object_ids: Sequence[int]) -> dict[int, tuple[Change, ...]]:
+    """Lock the exports of objects in order of object; return the changes that arrived while they were sent, if any."""
+    rows = await connection.fetch(SQL.lock_queued_changes, sorted(object_ids))
+    return {id: decode_changes(from_json(queued)) for id, queued in rows if queued is not None}
+
+
 async def has_exports_to_confirm(connection: Connection, system_number: int) -> bool:
     """Return whether an import of the system can confirm anything."""
     return bool(await connection.fetchval(SQL.has_exports_to_confirm, system_number))
@@ -136,6 +143,32 @@ async def write_exports(
     )
 
 
+async def insert_exports(
+    connection: Connection,
+    exports: Sequence[PendingExport],
+    system_numbers: Mapping[str, int],
+    depths: Mapping[int, int],
+    now: datetime,
+) -> None:
+    """Insert pending exports of new objects, which have none yet."""
+    if exports:
+        await connection.copy_records_to_table(
+            "pending_exports",
+            columns=[
+                "object_id", "system_number", "metaverse_id", "kind", "changes", "phase", "depth", "state",
+                "changed_at",
+            ],
+            records=[
+                (
+                    each.object_id, system_numbers[each.system], each.metaverse_id, each.kind.value,
+                    encode_json(encode_changes(each.changes)), export_phase(each), depths.get(each.object_id, 0),
+                    each.state.value, now,
+                )
+                for each in exports
+            ],
+        )  # fmt: skip
+
+
 async def delete_exports(connection: Connection, object_ids: Sequence[int]) -> None:
     if object_ids:
         await connection.execute(SQL.delete_exports, sorted(object_ids))
@@ -158,9 +191,12 @@ async def claim_exports(
     systems: Mapping[int, str],
     *,
     approved_only: bool = False,
+    only: Sequence[int] | None = None,
 ) -> list[ClaimedExport]:
-    """Claim the next exports of a phase after (depth, object), in the order of sending."""
-    rows = await connection.fetch(SQL.claim_exports, system_number, phase, *after, now, limit, run_id, approved_only)
+    """Claim the next exports of a phase after (depth, object), in the order of sending; ``only`` those of objects."""
+    rows = await connection.fetch(
+        SQL.claim_exports, system_number, phase, *after, now, limit, run_id, approved_only, only
+    )
     claimed = [ClaimedExport(_to_export(row, systems), row["phase"], row["depth"]) for row in rows]
     return sorted(claimed, key=lambda each: (each.phase, each.depth, each.pending.object_id))
 

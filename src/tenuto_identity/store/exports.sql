@@ -11,6 +11,14 @@ SELECT p.object_id, p.system_number, p.metaverse_id, p.kind, p.changes, p.queued
 FROM unnest($1::bigint[]) AS a (object_id)
 CROSS JOIN LATERAL (SELECT * FROM pending_exports WHERE object_id = a.object_id LIMIT 1 FOR UPDATE) AS p;
 
+-- name: lock_queued_changes
+-- Lock exports that a run has sent, and return what arrived meanwhile.
+SELECT p.object_id, p.queued_changes
+FROM unnest($1::bigint[]) AS a (object_id)
+CROSS JOIN LATERAL (
+    SELECT object_id, queued_changes FROM pending_exports WHERE object_id = a.object_id LIMIT 1 FOR UPDATE
+) AS p;
+
 -- name: write_exports
 INSERT INTO pending_exports (object_id, system_number, metaverse_id, kind, changes, queued_changes, phase, depth, state,
                              attempts, next_attempt_at, uncertain, deferred_reference_count, error, run_id, changed_at)
@@ -74,6 +82,7 @@ WITH claimed AS (
       AND (depth, object_id) > ($3, $4)
       AND (next_attempt_at IS NULL OR next_attempt_at <= $5)
       AND (approved OR NOT $8)
+      AND ($9::bigint[] IS NULL OR object_id = ANY ($9))
     ORDER BY system_number, phase, depth, object_id
     LIMIT $6
     FOR UPDATE

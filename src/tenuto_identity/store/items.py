@@ -12,14 +12,15 @@ from pydantic_core import from_json
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.records import FromColumn, RowMapper
-from tenuto_identity.model.json_forms import LongId
+from tenuto_identity.model.json_integers import LongId
+from tenuto_identity.model.value_class import value_class
 from tenuto_identity.store.objects import encode_json
 from tenuto_identity.store.session import fetch_all
 
 SQL = load_statements(__file__)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class Item:
     """The result of a run for one object, or its error."""
 
@@ -35,7 +36,7 @@ class Item:
     detail: Annotated[dict[str, Any] | None, FromColumn(from_json)] = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ChangeRecord:
     """The values of one object before and after: ``{attribute: [before, after]}``."""
 
@@ -109,3 +110,30 @@ async def list_items(
 ) -> list[Item]:
     """Return the items of a run in order; page with ``after``."""
     return _ITEMS.all(await fetch_all(database, SQL.list_items, run_id, after, errors_only, limit))
+
+
+async def erase_history(connection: Connection, metaverse_id: int) -> tuple[int, int]:
+    """Erase the history of an identity and of all objects that were ever joined to it; return the numbers of changes
+    and items. Reads all items, so it is for single identities."""
+    rows = await connection.fetch(SQL.list_objects_of_identity, metaverse_id)
+    ids = [row["object_id"] for row in rows]
+    changes = await connection.execute(SQL.erase_changes, metaverse_id, ids)
+    items = await connection.execute(SQL.erase_items, metaverse_id, ids)
+    return int(changes.split()[-1]), int(items.split()[-1])
+
+
+async def load_deferring(connection: Connection, task_id: UUID, run_id: UUID) -> dict[int, tuple[UUID, int]]:
+    """Return the items of lost attempts of an export whose objects have deferred references, by object."""
+    rows = await connection.fetch(SQL.load_deferring, task_id, run_id)
+    return {row["object_id"]: (row["run_id"], row["number"]) for row in rows}
+
+
+async def append_changes(connection: Connection, changes: Mapping[tuple[UUID, int], Sequence[Any]]) -> None:
+    """Add changes that were sent later to the details of items, given by run and number."""
+    if changes:
+        await connection.execute(
+            SQL.append_changes,
+            [run_id for run_id, _ in changes],
+            [number for _, number in changes],
+            [encode_json(each) for each in changes.values()],
+        )

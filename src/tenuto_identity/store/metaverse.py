@@ -14,6 +14,7 @@ from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.records import FromColumn, PositionalMapper, RowMapper
 from tenuto_identity.model.objects import Origin
+from tenuto_identity.model.value_class import value_class
 from tenuto_identity.model.values import Document
 from tenuto_identity.store.objects import encode_json
 from tenuto_identity.store.session import fetch_all
@@ -22,7 +23,7 @@ SQL = load_statements(__file__)
 _FromJson = FromColumn(from_json)
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class IdentityRow:
     """A metaverse object."""
 
@@ -39,7 +40,7 @@ class IdentityRow:
     version: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class IdentityWrite:
     """A metaverse object to be inserted or updated."""
 
@@ -55,7 +56,7 @@ class IdentityWrite:
     reevaluate_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class MetaverseReference:
     """A reference of a metaverse object to another one, and the rule that it came by."""
 
@@ -65,7 +66,7 @@ class MetaverseReference:
     rule_number: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class KeyHit:
     """A metaverse object that has a key."""
 
@@ -84,7 +85,7 @@ class DueDeletion:
     deletion_initiator: Annotated[dict[str, Any] | None, _FromJson]
 
 
-_IDENTITIES = RowMapper(IdentityRow, SQL.load_identities)
+_IDENTITIES = PositionalMapper(IdentityRow, SQL.load_identities, decodes=True)
 _REFERENCES = PositionalMapper(MetaverseReference, SQL.load_references)
 _HITS = RowMapper(KeyHit, SQL.find_by_keys)
 _DUE = RowMapper(DueDeletion, SQL.find_due_deletions)

@@ -63,7 +63,7 @@ RETURNING r.object_id;
 -- name: disconnect_objects_of
 -- Objects of deleted metaverse objects stay until their systems confirm the deletion.
 UPDATE connector_objects AS o
-SET metaverse_id = NULL, join_kind = NULL, version = o.version + 1, changed_at = $2
+SET metaverse_id = NULL, join_kind = NULL, pinned = false, version = o.version + 1, changed_at = $2
 FROM unnest($1::bigint[]) AS u (id)
 WHERE o.metaverse_id = u.id;
 

@@ -43,6 +43,17 @@ class RunChange:
     state: str
 
 
+@dataclass(frozen=True, slots=True)
+class ContainerCount:
+    """How many objects of a type are in a container."""
+
+    system_number: int
+    type_number: int
+    container: str
+    object_count: int
+
+
+_CONTAINERS = PositionalMapper(ContainerCount, SQL.count_by_container)
 _HELD = PositionalMapper(HeldSystem, SQL.list_held)
 _RUNS = PositionalMapper(RunChange, SQL.list_runs_since)
 
@@ -50,6 +61,11 @@ _RUNS = PositionalMapper(RunChange, SQL.list_runs_since)
 async def find_inconsistencies(database: Database) -> list[str]:
     """Return descriptions of rows that contradict each other; a few of each kind."""
     return [row[0] for statement in _INCONSISTENCIES for row in await fetch_all(database, statement)]
+
+
+async def count_by_container(connection: Connection) -> list[ContainerCount]:
+    """Count the objects of all systems by type and container."""
+    return _CONTAINERS.all(await connection.fetch(SQL.count_by_container))
 
 
 async def list_held(database: Database) -> list[HeldSystem]:
@@ -70,10 +86,18 @@ async def load_metrics(connection: Connection) -> dict[str, list[tuple[tuple[str
         exports = await connection.fetch(SQL.count_exports)
         held = await connection.fetch(SQL.list_held)
         ages = await connection.fetch(SQL.watermark_ages)
+        export_ages = await connection.fetch(SQL.export_ages)
+        runs = await connection.fetch(SQL.count_runs)
+        items = await connection.fetch(SQL.count_items)
+        speeds = await connection.fetch(SQL.run_speeds)
     return {
         "tenuto_identity_objects": [((row[0], row[1]), float(row[2])) for row in objects],
         "tenuto_identity_metaverse_objects": [((row[0],), float(row[1])) for row in identities],
         "tenuto_identity_pending_exports": [((row[0], row[1]), float(row[2])) for row in exports],
         "tenuto_identity_held_systems": [((), float(len(held)))],
         "tenuto_identity_watermark_age_seconds": [((row[0],), float(row[1])) for row in ages],
+        "tenuto_identity_pending_export_age_seconds": [((row[0],), float(row[1])) for row in export_ages],
+        "tenuto_identity_runs": [((row[0], row[1], row[2]), float(row[3])) for row in runs],
+        "tenuto_identity_items": [((row[0], row[1], row[2]), float(row[3])) for row in items],
+        "tenuto_identity_seconds_per_1000_objects": [((row[0], row[1]), float(row[2])) for row in speeds],
     }

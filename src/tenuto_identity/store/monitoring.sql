@@ -88,3 +88,51 @@ JOIN systems AS s ON s.number = r.system_number
 WHERE r.started_at >= $1 OR r.ended_at >= $1
 ORDER BY r.id
 LIMIT 1000;
+
+-- name: count_by_container
+-- Objects by type and container, for the check of what is still selected.
+SELECT o.system_number, o.type_number, coalesce(o.container, '') AS container, count(*) AS object_count
+FROM connector_objects AS o
+WHERE o.state = 'normal'
+GROUP BY o.system_number, o.type_number, o.container
+ORDER BY o.system_number, o.type_number, o.container
+LIMIT 10000;
+
+-- name: export_ages
+SELECT s.name, extract(epoch FROM clock_timestamp() - min(p.changed_at))::double precision AS age_seconds
+FROM systems AS s
+JOIN pending_exports AS p ON p.system_number = s.number
+GROUP BY s.name
+ORDER BY s.name;
+
+-- name: count_runs
+SELECT s.name, r.kind, r.state, count(*) AS run_count
+FROM runs AS r
+JOIN systems AS s ON s.number = r.system_number
+WHERE r.started_at > clock_timestamp() - interval '1 day'
+GROUP BY s.name, r.kind, r.state
+ORDER BY s.name, r.kind, r.state;
+
+-- name: count_items
+-- Items of the runs of the last day, as their counts say.
+SELECT s.name, i.result, i.name AS value, sum(i.item_count::bigint) AS item_count
+FROM runs AS r
+JOIN systems AS s ON s.number = r.system_number
+CROSS JOIN LATERAL (
+    SELECT 'change' AS result, key AS name, value AS item_count FROM jsonb_each_text(r.counts -> 'changes')
+    UNION ALL
+    SELECT 'error' AS result, key AS name, value AS item_count FROM jsonb_each_text(r.counts -> 'errors')
+) AS i
+WHERE r.started_at > clock_timestamp() - interval '1 day'
+GROUP BY s.name, i.result, i.name
+ORDER BY s.name, i.result, i.name;
+
+-- name: run_speeds
+-- The last run of each kind in a system that processed anything.
+SELECT DISTINCT ON (s.name, r.kind) s.name, r.kind,
+       (extract(epoch FROM r.ended_at - r.started_at) * 1000
+        / (r.counts ->> 'processed')::bigint)::double precision AS seconds_per_1000
+FROM runs AS r
+JOIN systems AS s ON s.number = r.system_number
+WHERE r.ended_at IS NOT NULL AND (r.counts ->> 'processed')::bigint > 0
+ORDER BY s.name, r.kind, r.id DESC;

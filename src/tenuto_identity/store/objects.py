@@ -13,6 +13,7 @@ from tenuto.postgres.database import Connection
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.records import FromColumn, PositionalMapper, RowMapper
 from tenuto_identity.model.objects import JoinKind, ObjectState
+from tenuto_identity.model.value_class import value_class
 from tenuto_identity.model.values import Document, Value
 
 SQL = load_statements(__file__)
@@ -23,7 +24,7 @@ FromDocument = FromColumn(from_json)
 """For a field that holds a parsed document; faster than the parser of the core."""
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ObjectRow:
     """A connector space object."""
 
@@ -43,7 +44,7 @@ class ObjectRow:
     reevaluate_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ClassifiedObject:
     """A stored object that an import found again."""
 
@@ -79,7 +80,7 @@ class ObjectCount:
     object_count: int
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class LockedObject:
     """What a concurrent transaction may have changed in an object."""
 
@@ -89,7 +90,7 @@ class LockedObject:
     state: str
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ReferenceRow:
     """A reference of an object; the target and its metaverse object as far as they are known."""
 
@@ -126,8 +127,8 @@ class TargetAddress:
     """The export that is still to be sent changes the address, and was not refused before."""
 
 
-_OBJECTS = RowMapper(ObjectRow, SQL.load_objects_page, SQL.load_objects, SQL.load_joined_objects)
-_CLASSIFIED = RowMapper(ClassifiedObject, SQL.classify_objects, SQL.find_provisioning)
+_OBJECTS = PositionalMapper(ObjectRow, SQL.load_objects_page, SQL.load_objects, SQL.load_joined_objects, decodes=True)
+_CLASSIFIED = PositionalMapper(ClassifiedObject, SQL.classify_objects, SQL.find_provisioning, decodes=True)
 _STORED_IDS = PositionalMapper(StoredId, SQL.load_object_ids)
 _COUNTS = PositionalMapper(ObjectCount, SQL.count_objects)
 _LOCKED = PositionalMapper(LockedObject, SQL.lock_objects)
@@ -247,7 +248,7 @@ async def load_addresses(
 # --- writing --------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class NewObject:
     """An object to be inserted."""
 
@@ -265,7 +266,7 @@ class NewObject:
     join_kind: JoinKind | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class ChangedObject:
     """An object that an import found changed."""
 
@@ -278,7 +279,7 @@ class ChangedObject:
     fingerprint: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class JoinWrite:
     """What a sync decided about an object."""
 
@@ -289,7 +290,7 @@ class JoinWrite:
     reevaluate_at: datetime | None
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class WrittenObject:
     """What a system answered to an export of an object. None leaves a column as it is."""
 
@@ -365,7 +366,9 @@ async def lock_objects(connection: Connection, ids: Sequence[int]) -> dict[int, 
 
 
 async def write_joins(connection: Connection, writes: Sequence[JoinWrite], now: datetime) -> None:
-    """Join or disconnect objects."""
+    """Join or disconnect objects; a disconnection ends the evaluations of all objects of the metaverse object."""
+    if disconnected := [each.id for each in writes if each.metaverse_id is None]:
+        await connection.execute(SQL.delete_evaluations, disconnected)
     if writes:
         await connection.execute(
             SQL.write_joins,
@@ -384,12 +387,15 @@ async def mark_obsolete(connection: Connection, ids: Sequence[int], now: datetim
 
 
 async def delete_objects(connection: Connection, ids: Sequence[int]) -> list[RemovedObject]:
-    """Delete objects with their references and keys; return what history keeps."""
+    """Delete objects with their references and keys; return what history keeps.
+
+    The evaluations of all objects that are joined to the same metaverse objects end with them."""
     if not ids:
         return []
     await connection.execute(SQL.delete_references_of, ids)
     await connection.execute(SQL.unresolve_references_to, ids)
     await connection.execute(SQL.delete_object_keys, ids)
+    await connection.execute(SQL.delete_evaluations, ids)
     return _REMOVED.all(await connection.fetch(SQL.delete_objects, ids))
 
 
@@ -483,3 +489,28 @@ async def store_keyed_by(connection: Connection, system_number: int, keyed_by: s
 def encode_json(value: Any) -> str:
     """Return a value as JSON text."""
     return to_json(value).decode()
+
+
+async def set_manual_join(
+    connection: Connection, id: int, metaverse_id: int | None, join_kind: JoinKind | None, pinned: bool, now: datetime
+) -> None:
+    """Join an object to a metaverse object, or disconnect it, because a user says so."""
+    if metaverse_id is None:
+        await connection.execute(SQL.delete_evaluations, [id])
+    await connection.execute(SQL.set_manual_join, id, metaverse_id, join_kind, pinned, now)
+
+
+@dataclass(frozen=True, slots=True)
+class ReferringObject:
+    """An object that refers to another one."""
+
+    id: int
+    anchor: str
+
+
+_REFERRING = RowMapper(ReferringObject, SQL.find_referring)
+
+
+async def find_referring(connection: Connection, target_ids: Sequence[int], limit: int) -> list[ReferringObject]:
+    """Return the objects that refer to one of these."""
+    return _REFERRING.all(await connection.fetch(SQL.find_referring, target_ids, limit))

@@ -140,6 +140,20 @@ DELETE FROM object_keys AS k
 USING unnest($1::bigint[]) AS u (id)
 WHERE k.object_id = u.id;
 
+-- name: delete_evaluations
+-- Evaluations of objects that are deleted or disconnected, and of all objects joined to the same metaverse objects: a
+-- full sync must not skip those, because they lose an input. Run it before the join is removed.
+DELETE FROM evaluated_objects AS e
+USING (
+    SELECT u.id FROM unnest($1::bigint[]) AS u (id)
+    UNION
+    SELECT j.id
+    FROM unnest($1::bigint[]) AS u (id)
+    CROSS JOIN LATERAL (SELECT metaverse_id FROM connector_objects WHERE id = u.id LIMIT 1) AS o
+    CROSS JOIN LATERAL (SELECT id FROM connector_objects WHERE metaverse_id = o.metaverse_id LIMIT 1000) AS j
+) AS a
+WHERE e.object_id = a.id;
+
 -- name: load_references
 -- References of objects, with the metaverse objects of their targets.
 SELECT r.object_id, r.attribute_number, r.raw_key, r.raw, r.target_id, t.metaverse_id
@@ -261,3 +275,22 @@ UPDATE connector_objects AS o
 SET attributes = u.attributes::jsonb, fingerprint = NULL, version = o.version + 1
 FROM unnest($1::bigint[], $2::text[]) AS u (id, attributes)
 WHERE o.id = u.id;
+
+-- name: set_manual_join
+-- A user joins or disconnects an object; the rules leave it as it is until the pin is removed.
+UPDATE connector_objects
+SET metaverse_id = $2, join_kind = $3, pinned = $4, version = version + 1, changed_at = $5
+WHERE id = $1;
+
+-- name: find_referring
+-- Objects that refer to one of these, by anchor.
+SELECT DISTINCT o.id, o.anchor
+FROM unnest($1::bigint[]) AS a (id)
+CROSS JOIN LATERAL (SELECT object_id FROM connector_references WHERE target_id = a.id LIMIT 1000000) AS r
+CROSS JOIN LATERAL (
+    SELECT id, anchor FROM connector_objects
+    WHERE id = r.object_id AND state = 'normal' AND anchor IS NOT NULL
+    LIMIT 1
+) AS o
+ORDER BY o.id
+LIMIT $2;

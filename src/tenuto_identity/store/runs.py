@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from tenuto.errors import StaleLease
-from tenuto.model.actors import Actor
+from tenuto.model.access.actors import Actor
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.records import FromJson, PositionalMapper, RowMapper
@@ -167,6 +167,14 @@ async def end_run(
 
 def _stale_lease(run_id: UUID) -> StaleLease:
     return StaleLease(f"another worker has taken over the run {run_id}", code="identity.run.taken_over")
+
+
+async def analyze_grown_tables(connection: Connection) -> list[str]:
+    """Analyse tables that have grown tenfold: statements that read whole tables need their statistics."""
+    names = [row["name"] for row in await connection.fetch(SQL.list_grown_tables)]
+    for name in names:
+        await connection.execute(f"ANALYZE {name}")
+    return names
 
 
 # --- watermarks, holds, pending deletions ---------------------------------------------------------------------------

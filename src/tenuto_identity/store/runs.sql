@@ -131,3 +131,12 @@ WHERE r.id = $1;
 DELETE FROM runs
 WHERE id IN (SELECT id FROM runs WHERE state <> 'running' AND ended_at < $1 ORDER BY id LIMIT $2)
 RETURNING id;
+
+-- name: list_grown_tables
+-- Tables that have ten times the size of their last ANALYZE, and that this login may analyse.
+SELECT quote_ident(c.relname) AS name
+FROM pg_class AS c
+WHERE c.relnamespace = current_schema()::regnamespace AND c.relkind = 'r'
+  AND pg_relation_size(c.oid) > 10 * 8192::bigint * greatest(c.relpages, 1)
+  AND pg_has_role(current_user, c.relowner, 'USAGE')
+ORDER BY c.relname;

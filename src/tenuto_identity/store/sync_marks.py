@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from enum import StrEnum
 
 from tenuto.postgres.database import Connection
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.records import RowMapper
+from tenuto_identity.model.value_class import value_class
 
 SQL = load_statements(__file__)
 
@@ -25,7 +25,7 @@ class MarkReason(StrEnum):
     MANUAL = "manual"
 
 
-@dataclass(frozen=True, slots=True)
+@value_class
 class SyncMark:
     """The mark of an object. It is deleted only with the stamp that was read."""
 
@@ -111,7 +111,8 @@ async def count_objects_of_type(connection: Connection, system_number: int, type
 async def mark_referring(
     connection: Connection, joined_ids: Sequence[int], page_ids: Sequence[int], before_id: int | None
 ) -> None:
-    """Mark the objects that refer to newly joined ones, except those of the page, and only those before an id."""
+    """Mark the objects that refer to newly joined ones, except those of the page. With an id, only those
+    before it, and those that a full sync may skip."""
     if joined_ids:
         await connection.execute(SQL.mark_referring, joined_ids, page_ids, before_id)
 

@@ -71,13 +71,15 @@ SELECT count(*) FROM sync_marks WHERE system_number = $1 AND stamp <= $2;
 
 -- name: mark_referring
 -- Mark the objects that refer to newly joined ones: their references can be resolved now. Objects of the page know the
--- joins already; with a first id, objects from there on will be processed later in the same run.
+-- joins already; with a first id, objects from there on will be processed later in the same run, unless it may skip them.
 INSERT INTO sync_marks (object_id, system_number, reason)
 SELECT DISTINCT r.object_id, r.system_number, 'reference'
 FROM unnest($1::bigint[]) AS a (id)
 CROSS JOIN LATERAL (
     SELECT object_id, system_number FROM connector_references WHERE target_id = a.id LIMIT 1000000
 ) AS r
-WHERE r.object_id <> ALL ($2::bigint[]) AND ($3::bigint IS NULL OR r.object_id < $3)
+WHERE r.object_id <> ALL ($2::bigint[])
+  AND ($3::bigint IS NULL OR r.object_id < $3
+       OR EXISTS (SELECT FROM evaluated_objects AS e WHERE e.object_id = r.object_id)) -- guard: identity.skip_referring
 ORDER BY r.object_id
 ON CONFLICT (object_id) DO UPDATE SET reason = excluded.reason, stamp = excluded.stamp;

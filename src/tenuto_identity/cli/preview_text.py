@@ -1,0 +1,55 @@
+"""A preview as text: a line for each run, what guards would hold, and the requests by target."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tenuto_identity.store.previews import PreviewRecord, PreviewRequest
+
+MAX_VALUE_CHARACTERS = 60
+
+
+def format_preview(record: PreviewRecord, requests: Sequence[PreviewRequest]) -> str:
+    """Return the text of a preview with the first requests."""
+    lines = [f"{record.subject}: {record.state}" + (f": {record.problem}" if record.problem else "")]
+    for step in record.steps:
+        lines.append(f"{step['step']:>3}  {step['system']}, {step['profile']}: {describe_step(step)}")
+        lines += [f"     would be held: {message}" for message in step["held"]]
+        lines += [f"     warning: {message}" for message in step["warnings"]]
+        if step["problem"]:
+            lines.append(f"     {step['problem']}")
+    systems = list(dict.fromkeys(each.system for each in requests))
+    counts: dict[str, int] = {}
+    for step in record.steps:
+        counts[step["system"]] = counts.get(step["system"], 0) + step["requests"]
+    for system in systems:
+        shown = [each for each in requests if each.system == system]
+        lines += ["", f"{system}: {counts.get(system, len(shown)):,} requests would be sent"]
+        lines += [f"     {_describe_request(each)}" for each in shown]
+        if len(shown) < counts.get(system, 0):
+            lines.append(f"     … and {counts[system] - len(shown):,} more")
+    if not systems and record.state == "completed":
+        lines += ["", "nothing would be sent"]
+    return "\n".join(lines)
+
+
+def describe_step(step: Mapping[str, Any]) -> str:
+    """Return status, changes and errors of a run."""
+    changes = ", ".join(f"{count:,} {change}" for change, count in sorted(step["changes"].items()))
+    errors = ", ".join(f"{count:,} {error}" for error, count in sorted(step["errors"].items()))
+    parts = [step["status"].replace("_", " "), changes or "no changes", *([errors] if errors else [])]
+    return "; ".join(parts)
+
+
+def _describe_request(request: PreviewRequest) -> str:
+    name = request.address or request.anchor or request.type
+    changes = "; ".join(_describe_change(each) for each in request.changes)
+    return f"{request.kind} {name}" + (f": {changes}" if changes else "")
+
+
+def _describe_change(change: Mapping[str, Any]) -> str:
+    values = ", ".join(map(str, change["values"]))
+    text = values if len(values) <= MAX_VALUE_CHARACTERS else values[: MAX_VALUE_CHARACTERS - 1] + "…"
+    sign = {"set": "=", "add": "+", "remove": "-", "clear": "cleared", "rename": "→"}[change["op"]]
+    return f"{change['attribute']} {sign} {text}".rstrip()

@@ -1,0 +1,1 @@
+"""Delta import: where the changes of a directory are found."""

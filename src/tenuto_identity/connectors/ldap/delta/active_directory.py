@@ -1,0 +1,202 @@
+"""Delta import from Active Directory: ``uSNChanged`` with deleted objects, or the DirSync control.
+
+Both find objects by objectGUID. A change of a container does not change what is below it, so the objects below a
+changed container are read again: they have another address if it was renamed.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from uuid import UUID
+
+from tenuto_identity.connectors.contract import (
+    ConnectorError,
+    DeletedObject,
+    ImportedObject,
+    ReadEvent,
+    ReadScope,
+    Watermark,
+    WatermarkLost,
+)
+from tenuto_identity.connectors.ldap import filters
+from tenuto_identity.connectors.ldap.directory import Directory, attribute_values, check_complete
+from tenuto_identity.connectors.ldap.full_import import ANCHORS_IN_ONE_SEARCH, DirectoryReader
+from tenuto_identity.connectors.ldap.protocol import controls
+from tenuto_identity.connectors.ldap.protocol.client import Entry, Scope, Search
+from tenuto_identity.connectors.ldap.settings import DeltaMethod
+
+_CONTAINERS = filters.any_of(
+    *(filters.equal("objectClass", each) for each in ("organizationalUnit", "container", "builtinDomain"))
+)
+
+
+def object_guid(entry: Entry) -> str:
+    """Return the objectGUID of an entry as text; its first three parts are little-endian."""
+    found = attribute_values(entry, "objectGUID")
+    if not found or len(found[0]) != 16:
+        raise ConnectorError("protocol", f"the entry {entry.dn!r} has no objectGUID")
+    return str(UUID(bytes_le=bytes(found[0])))
+
+
+class UsnSource:
+    """Changes by ``uSNChanged``, a number that each domain controller counts by itself."""
+
+    def watermark(self, directory: Directory, scope: ReadScope) -> Watermark:
+        root = directory.read_root_dse()
+        usn = root.first("highestCommittedUSN")
+        if not usn.isdecimal():
+            raise ConnectorError("delta", "the server does not say its highestCommittedUSN")
+        return {
+            "method": DeltaMethod.USN.value,
+            "usn": int(usn),
+            "host": root.first("dnsHostName").lower(),
+            "invocation": _invocation(directory, root.first("dsServiceName")),
+        }
+
+    def read(self, reader: DirectoryReader, since: Watermark) -> Iterator[ReadEvent]:
+        current = self.watermark(reader.directory, reader.scope)
+        for name in ("host", "invocation"):
+            if current[name] != since[name]:
+                raise WatermarkLost(
+                    f"the watermark is of the domain controller {since['host']!r} ({since['invocation']}), and this"
+                    f" one is {current['host']!r} ({current['invocation']})"
+                )
+        if current["usn"] < since["usn"]:
+            raise WatermarkLost(f"the server counts to {current['usn']}, and the watermark is {since['usn']}")
+        condition = filters.at_least("uSNChanged", str(since["usn"] + 1))
+        count = 0
+        for event in _with_subtrees(reader, reader.read_matching(condition), condition):
+            count += 1
+            yield event
+        for identifier in _deleted(reader.directory, condition):
+            for each in reader.scope.types:
+                count += 1
+                yield DeletedObject(each.name, identifier)
+        yield reader.complete(count, is_delta=True)
+
+
+def _invocation(directory: Directory, service: str) -> str:
+    """Return the invocationId of the domain controller: another one after it was restored from a backup."""
+    entry = directory.read_entry(service, ("invocationId",)) if service else None
+    found = attribute_values(entry, "invocationId") if entry else ()
+    return str(UUID(bytes_le=bytes(found[0]))) if found and len(found[0]) == 16 else ""
+
+
+def _with_subtrees(
+    reader: DirectoryReader, changed: Iterable[ImportedObject], condition: str
+) -> Iterator[ImportedObject]:
+    """Yield changed objects and the objects below changed containers, each once."""
+    seen: set[str] = set()
+    for each in changed:
+        seen.add(each.anchor)
+        yield each
+    for base in reader.bases():
+        search = Search(base.address, Scope.SUBTREE, filters.all_of(_CONTAINERS, condition))
+        for page in reader.directory.search_pages(search):
+            for entry in page:
+                for below in reader.read_below(entry.dn):
+                    if below.anchor not in seen:
+                        seen.add(below.anchor)
+                        yield below
+
+
+def _deleted(directory: Directory, condition: str) -> Iterator[str]:
+    """Yield the objectGUIDs of objects that were deleted."""
+    contexts = {each.lower(): each for each in directory.root_dse.all("namingContexts")}
+    bases = [each for key, each in contexts.items() if any(base.lower().endswith(key) for base in directory.bases)]
+    deleted = filters.all_of(filters.equal("isDeleted", "TRUE"), condition)
+    for base in bases or directory.bases:
+        search = Search(base, Scope.SUBTREE, deleted, ("objectGUID",), (controls.show_deleted(),))
+        for page in directory.search_pages(search):
+            for entry in page:
+                yield object_guid(entry)
+
+
+class DirSyncSource:
+    """Changes by the DirSync control; the cookie of the server is the watermark."""
+
+    def watermark(self, directory: Directory, scope: ReadScope) -> Watermark:
+        cookies = {}
+        for base in directory.bases:
+            _, cookie = _dirsync(directory, base, b"")
+            cookies[base] = base64.b64encode(cookie).decode()
+        return {"method": DeltaMethod.DIRSYNC.value, "cookies": cookies}
+
+    def read(self, reader: DirectoryReader, since: Watermark) -> Iterator[ReadEvent]:
+        directory = reader.directory
+        if set(since["cookies"]) != set(directory.bases):
+            raise WatermarkLost(f"the bases are {', '.join(directory.bases)} now")
+        found = _DirSyncChanges()
+        for base, cookie in since["cookies"].items():
+            for entry in _dirsync(directory, base, base64.b64decode(cookie))[0]:
+                found.note(entry)
+        count = 0
+        for each in _with_children(reader, found):
+            count += 1
+            yield each
+        for identifier in found.deleted:
+            for object_type in reader.scope.types:
+                count += 1
+                yield DeletedObject(object_type.name, identifier)
+        yield reader.complete(count, is_delta=True)
+
+
+@dataclass(slots=True)
+class _DirSyncChanges:
+    """What DirSync reports, by objectGUID."""
+
+    changed: dict[str, None] = field(default_factory=dict)
+    deleted: dict[str, None] = field(default_factory=dict)
+    named: dict[str, None] = field(default_factory=dict)
+    """DNs of entries that are new or were renamed."""
+
+    def note(self, entry: Entry) -> None:
+        identifier = object_guid(entry)
+        if b"TRUE" in attribute_values(entry, "isDeleted"):
+            self.deleted.setdefault(identifier)
+            self.changed.pop(identifier, None)
+            return
+        self.deleted.pop(identifier, None)  # restored
+        self.changed.setdefault(identifier)
+        if attribute_values(entry, "name"):
+            self.named.setdefault(entry.dn)
+
+
+def _with_children(reader: DirectoryReader, found: _DirSyncChanges) -> Iterator[ImportedObject]:
+    """Yield the current state of changed objects, and of the objects below renamed ones, each once."""
+    seen: set[str] = set()
+    for each in _current(reader, list(found.changed)):
+        seen.add(each.anchor)
+        yield each
+    for address in found.named:
+        if reader.directory.read_entry(address, ("1.1",)) is None:
+            continue
+        for below in reader.read_below(address):
+            if below.anchor not in seen:
+                seen.add(below.anchor)
+                yield below
+
+
+def _current(reader: DirectoryReader, identifiers: list[str]) -> Iterator[ImportedObject]:
+    for start in range(0, len(identifiers), ANCHORS_IN_ONE_SEARCH):
+        page = identifiers[start : start + ANCHORS_IN_ONE_SEARCH]
+        yield from reader.read_matching(
+            filters.any_of(*(filters.equal("objectGUID", UUID(each).bytes_le) for each in page))
+        )
+
+
+def _dirsync(directory: Directory, base: str, cookie: bytes) -> tuple[list[Entry], bytes]:
+    """Return the changes since a cookie and the new cookie. DirSync reads a whole naming context."""
+    entries: list[Entry] = []
+    while True:
+        search = Search(
+            base, Scope.SUBTREE, filters.EVERYTHING, ("objectGUID", "isDeleted", "name"), (controls.dirsync(cookie),)
+        )
+        reply = directory.request(directory.limited(search))
+        check_complete(reply, search)
+        has_more, cookie = controls.dirsync_reply(reply.controls)
+        entries += reply.entries
+        if not has_more:
+            return entries, cookie

@@ -1,0 +1,567 @@
+"""Writing to a directory: each request of the contract becomes a few LDAP requests, many of them in flight at once.
+
+A request is a generator that yields LDAP requests and receives their replies, so its steps read in order while the
+steps of other requests are sent in between. Requests whose parent does not exist, or whose new name is still taken, are
+repeated after all others.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import TypeAlias
+
+from tenuto_identity.connectors.contract import (
+    ConnectorError,
+    WriteChange,
+    WriteOutcome,
+    WriteRequest,
+    WriteResult,
+    missing,
+    refused,
+)
+from tenuto_identity.connectors.ldap import filters
+from tenuto_identity.connectors.ldap.directory import Directory, attribute_values, check_complete
+from tenuto_identity.connectors.ldap.entries import (
+    MEMBER_ATTRIBUTES,
+    EntryReader,
+    encode_value,
+    merge_masked,
+    merge_ranges,
+)
+from tenuto_identity.connectors.ldap.protocol import controls
+from tenuto_identity.connectors.ldap.protocol.client import (
+    Add,
+    Code,
+    Control,
+    Delete,
+    Disconnected,
+    Entry,
+    Mod,
+    Modification,
+    Modify,
+    ModifyDn,
+    Reply,
+    Request,
+    Scope,
+    Search,
+)
+from tenuto_identity.connectors.ldap.schema_parser import DirectorySchema
+from tenuto_identity.model import dn
+from tenuto_identity.model.decoding import Decoding, decode_object
+from tenuto_identity.model.schema import Attribute, ObjectType
+from tenuto_identity.model.sync.pending_exports import ChangeOp, ExportKind
+from tenuto_identity.model.values import DataType, Equality, EqualityKind
+
+Steps: TypeAlias = Generator[Request, Reply, WriteResult]
+MAX_REPLACED_VALUES = 20
+"""A larger set is changed by single values, so that one change of a large group is not the whole group."""
+_FAILURES = (Code.BUSY, Code.UNAVAILABLE, Code.TIME_LIMIT_EXCEEDED, Code.ADMIN_LIMIT_EXCEEDED, Code.REFERRAL)
+"""The server did not decide about the request: the run fails, and the request is uncertain."""
+_CONTAINER_CLASSES = {"ou": "organizationalUnit", "o": "organization", "l": "locality"}
+_REPEATED = ("missing_parent", "exists")
+_PERMISSIVE = Control(controls.PERMISSIVE_MODIFY)
+_DN = Equality(EqualityKind.DN)
+
+
+class DirectoryWriter:
+    """Writes requests to a directory."""
+
+    def __init__(self, directory: Directory, types: Iterable[ObjectType], schema: DirectorySchema) -> None:
+        self._directory = directory
+        self._settings = directory.settings
+        self._types = {each.name: each for each in types}
+        self._schema = schema
+        self._root = directory.root_dse
+
+    def write(self, requests: Sequence[WriteRequest]) -> list[WriteResult]:
+        """Return one result for each request, by position."""
+        results = self._perform(requests, self._settings.pipeline_depth)
+        # A parent may have been created, and a name released, by another request of the batch.
+        repeated = [position for position, each in enumerate(results) if self._is_repeated(requests[position], each)]
+        for position in repeated:
+            request = requests[position]
+            if results[position].error == "missing_parent" and self._settings.create_containers:
+                problem = self._create_parents(_target_address(request))
+                if problem is not None:
+                    results[position] = problem
+                    continue
+            results[position] = self._perform([request], 1)[0]
+        return results
+
+    @staticmethod
+    def _is_repeated(request: WriteRequest, result: WriteResult) -> bool:
+        if result.error not in _REPEATED:
+            return False
+        return result.error == "missing_parent" or request.kind is ExportKind.UPDATE
+
+    def _perform(self, requests: Sequence[WriteRequest], depth: int) -> list[WriteResult]:
+        """Send requests; those without a result after a lost connection are sent again once, as uncertain ones."""
+        results: dict[int, WriteResult] = {}
+        try:
+            self._run(list(enumerate(requests)), results, depth)
+        except Disconnected:
+            self._directory.disconnect()
+            left = [
+                (position, replace(each, uncertain=True))
+                for position, each in enumerate(requests)
+                if position not in results
+            ]
+            self._run(left, results, depth)
+        return [results[position] for position in range(len(requests))]
+
+    def _run(self, requests: Sequence[tuple[int, WriteRequest]], results: dict[int, WriteResult], depth: int) -> None:
+        """Run the steps of requests with at most ``depth`` LDAP requests in flight."""
+        client = self._directory.client
+        waiting = deque(requests)
+        flying: deque[tuple[int, Steps, int]] = deque()
+
+        def advance(position: int, steps: Steps, reply: Reply | None) -> None:
+            try:
+                request = next(steps) if reply is None else steps.send(reply)
+            except StopIteration as end:
+                results[position] = end.value
+                return
+            flying.append((position, steps, client.send(request)))
+
+        while waiting or flying:
+            while waiting and len(flying) < depth:
+                position, request = waiting.popleft()
+                advance(position, self._steps(request), None)
+            if flying:
+                position, steps, number = flying.popleft()
+                advance(position, steps, client.receive(number))
+
+    def _steps(self, request: WriteRequest) -> Steps:
+        object_type = self._types.get(request.type)
+        if object_type is None:
+            return _finished(refused("unknown_type", f"the type {request.type!r} is not selected"))
+        try:
+            address = _target_address(request)
+            if not dn.parse(address):
+                return _finished(refused("invalid_address", "the address is empty"))
+        except dn.InvalidDn as error:
+            return _finished(refused("invalid_address", str(error)))
+        writing = _ObjectWriter(self._directory, self._root.is_active_directory, object_type, request, self._schema)
+        match request.kind:
+            case ExportKind.CREATE:
+                return writing.create()
+            case ExportKind.UPDATE:
+                return writing.update()
+            case ExportKind.DELETE:
+                return writing.delete()
+
+    def _create_parents(self, address: str) -> WriteResult | None:
+        """Create the missing containers above an address, the highest first; return why it is not possible."""
+        absent: list[str] = []
+        current = dn.parent(address)
+        while current and self._directory.read_entry(current, ("1.1",)) is None:
+            absent.append(current)
+            current = dn.parent(current)
+        if not current:
+            return missing("missing_parent", f"none of the containers above {address!r} exists")
+        for each in reversed(absent):
+            ((kind, value), *others) = dn.parse(each)[0]
+            class_name = _CONTAINER_CLASSES.get(kind.lower())
+            if kind.lower() == "cn" and self._root.is_active_directory:
+                class_name = "container"
+            if class_name is None or others:
+                return missing("missing_parent", f"the container {each!r} cannot be created, only ou, o and l can be")
+            attributes = {"objectClass": [b"top", class_name.encode()], kind: [value.encode()]}
+            reply = self._directory.request(Add(each, attributes))
+            if reply.code not in (Code.SUCCESS, Code.ENTRY_ALREADY_EXISTS):
+                return refused("refused", f"the container {each!r} was not created: {reply.describe()}")
+        return None
+
+
+def _finished(result: WriteResult) -> Steps:
+    """Return steps without any request."""
+    nothing: tuple[Request, ...] = ()
+    yield from nothing
+    return result
+
+
+def _target_address(request: WriteRequest) -> str:
+    """Return the address that the object has after the request."""
+    renamed = next((each for each in request.changes if each.op is ChangeOp.RENAME), None)
+    return str(renamed.values[0]) if renamed is not None and renamed.values else request.address
+
+
+class _ObjectWriter:
+    """The steps of one request."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        is_active_directory: bool,
+        object_type: ObjectType,
+        request: WriteRequest,
+        schema: DirectorySchema,
+    ) -> None:
+        self._directory = directory
+        self._settings = directory.settings
+        self._is_active_directory = is_active_directory
+        self._type = object_type
+        self._request = request
+        self._reader = EntryReader(object_type, directory.settings, schema)
+        self._anchor = object_type.attributes[object_type.anchor]
+        class_name = self._settings.object_class(object_type.name).lower()
+        self._member = next(
+            (MEMBER_ATTRIBUTES[each] for each in schema.ancestors(class_name) if each in MEMBER_ATTRIBUTES), None
+        )
+        self._placeholder = self._settings.placeholder_member.encode()
+        self._uses_post_read = directory.root_dse.supports(controls.POST_READ)
+
+    # --- create -----------------------------------------------------------------------------------------------------
+
+    def create(self) -> Steps:
+        request = self._request
+        attributes, further = self._new_attributes()
+        read = (controls.post_read(self._anchor.name),) if self._uses_post_read else ()
+        reply = yield Add(request.address, attributes, read)
+        _check_decided(reply)
+        if reply.code == Code.ENTRY_ALREADY_EXISTS:
+            return (yield from self._adopt(further))
+        if reply.code == Code.NO_SUCH_OBJECT:
+            return missing("missing_parent", f"there is no container {dn.parent(request.address)!r}")
+        if reply.code:
+            return _refusal(reply)
+        if (problem := (yield from self._modify_in_parts(request.address, further, ()))) is not None:
+            return problem
+        return (yield from self._created(controls.read_entry(reply.controls)))
+
+    def _new_attributes(self) -> tuple[dict[str, list[bytes]], list[Modification]]:
+        """Return the attributes of a new entry, and the values that do not fit into the first request."""
+        attributes: dict[str, list[bytes]] = {}
+        further: list[Modification] = []
+        for change in self._request.changes:
+            if change.op not in (ChangeOp.SET, ChangeOp.ADD) or not change.values:
+                continue
+            values = self._encoded(change)
+            attributes[change.attribute] = values[: self._settings.max_values]
+            left = _chunks(values[self._settings.max_values :], self._settings.max_values)
+            further += [Modification(change.attribute, Mod.ADD, chunk) for chunk in left]
+        names = {name.lower(): name for name in attributes}
+        if "objectclass" not in names:
+            chosen = self._settings.type_settings(self._type.name).create_classes
+            classes = chosen or (self._settings.object_class(self._type.name),)
+            attributes["objectClass"] = [each.encode() for each in classes]
+        for kind, value in dn.parse(self._request.address)[0]:
+            values = attributes.setdefault(names.get(kind.lower(), kind), [])
+            if value.casefold() not in {each.decode("utf-8", "replace").casefold() for each in values}:
+                values.append(value.encode())
+        if self._member is not None and self._member not in names:
+            attributes[self._member] = [self._placeholder]
+        return attributes, further
+
+    def _created(self, entry: Entry | None) -> Steps:
+        """Return the result of a new entry: the anchor that the server gave it, and its address."""
+        if entry is None or not attribute_values(entry, self._anchor.name):
+            entry = yield from self._read(self._request.address, (self._anchor.name,))
+        if entry is None:
+            return refused("refused", f"the entry {self._request.address!r} cannot be read after it was created")
+        return WriteResult(anchor=self._reader.read(entry).anchor, address=entry.dn)
+
+    def _adopt(self, further: Sequence[Modification]) -> Steps:
+        """The entry exists: it is ours if it has our values, or a part of a set that an earlier attempt began."""
+        entry = yield from self._read(self._request.address, (*self._reader.attributes, "objectClass"))
+        if entry is None:
+            return refused("exists", f"there is an entry {self._request.address!r}, which the account may not read")
+        imported = self._reader.read(entry)
+        decoded = decode_object(self._type, imported.cells, Decoding())
+        partial = {each.attribute for each in further} if self._request.uncertain else set()
+        for change in self._request.changes:
+            attribute = self._type.attributes.get(change.attribute)
+            if change.op not in (ChangeOp.SET, ChangeOp.ADD) or not change.values or attribute is None:
+                continue
+            if attribute.equality.kind is EqualityKind.WRITE_ONLY:
+                continue
+            equality = _DN if attribute.is_reference else attribute.equality
+            found = decoded.references.get(change.attribute) or decoded.attributes.get(change.attribute, ())
+            sent, present = equality.keys(change.values), equality.keys(found)
+            if sent != present and not (change.attribute in partial and present < sent):
+                return refused("exists", f"there is an entry {entry.dn!r} already, with other values")
+        if partial:
+            whole = [
+                Modification(each.attribute, Mod.ADD, tuple(self._encoded(each)))
+                for each in self._request.changes
+                if each.attribute in partial
+            ]
+            problem = yield from self._modify_in_parts(self._request.address, whole, ())
+            if problem is not None:
+                return problem
+        return WriteResult(anchor=imported.anchor, address=entry.dn)
+
+    # --- update -----------------------------------------------------------------------------------------------------
+
+    def update(self) -> Steps:
+        request = self._request
+        address = request.address
+        renamed = next((each for each in request.changes if each.op is ChangeOp.RENAME), None)
+        if renamed is not None:
+            result = yield from self._rename(str(renamed.values[0]))
+            if not result.is_ok:
+                return result
+            address = result.address or address
+        changes = [each for each in request.changes if each.op is not ChangeOp.RENAME and self._is_sent(each, address)]
+        if not changes:
+            return WriteResult(anchor=request.anchor, address=address)
+        modifications = yield from self._modifications(changes, address)
+        for _ in range(2):
+            problem = yield from self._modify_in_parts(self._target(address), modifications, self._guards())
+            if problem is None:
+                return WriteResult(anchor=request.anchor, address=address)
+            if problem.error != "moved":
+                return problem
+            entry = yield from self._locate()
+            if entry is None:
+                return refused("missing_object", f"there is no entry {request.anchor or request.address!r}")
+            address = entry.dn
+        return missing("missing_reference", f"an entry that {address!r} refers to does not exist")
+
+    def _is_sent(self, change: WriteChange, address: str) -> bool:
+        """Active Directory changes the naming attribute by a rename only, and refuses it in a modify."""
+        naming = {pair.type.lower() for pair in dn.parse(address)[0]}
+        return not (self._is_active_directory and change.attribute.lower() in (naming | {"name", "distinguishedname"}))
+
+    def _rename(self, target: str) -> Steps:
+        address = self._request.address
+        for _ in range(2):
+            if target == address:
+                break
+            parent = dn.parent(target)
+            is_moved = dn.normalize(parent) != dn.normalize(dn.parent(address))
+            guards = (*self._guards(), *((controls.post_read(self._anchor.name),) if self._uses_post_read else ()))
+            reply = yield ModifyDn(self._target(address), dn.first_rdn(target), parent if is_moved else None, guards)
+            _check_decided(reply)
+            if reply.code == Code.SUCCESS:
+                found = controls.read_entry(reply.controls)
+                return WriteResult(anchor=self._request.anchor, address=found.dn if found else target)
+            if reply.code not in (Code.NO_SUCH_OBJECT, Code.ASSERTION_FAILED, Code.ENTRY_ALREADY_EXISTS):
+                return _refusal(reply)
+            entry = yield from self._locate()
+            if entry is None:
+                return refused("missing_object", f"there is no entry {self._request.anchor or address!r}")
+            if dn.normalize_or_fold(entry.dn) == dn.normalize_or_fold(target):
+                address = entry.dn
+                break  # an earlier attempt renamed it
+            if reply.code == Code.ENTRY_ALREADY_EXISTS:
+                return refused("exists", f"there is an entry {target!r} already")
+            if dn.normalize_or_fold(entry.dn) == dn.normalize_or_fold(address):
+                return missing("missing_parent", f"there is no container {parent!r}")
+            address = entry.dn
+        else:
+            return refused("moved", f"the entry {address!r} was moved while it was renamed: {reply.describe()}")
+        return WriteResult(anchor=self._request.anchor, address=address)
+
+    def _modifications(
+        self, changes: Sequence[WriteChange], address: str
+    ) -> Generator[Request, Reply, list[Modification]]:
+        """Return the modifications of an update. Large sets and masked numbers need the current values first."""
+        found: list[Modification] = []
+        current: Entry | None = None
+        if any(self._needs_current(each) for each in changes):
+            current = yield from self._read(self._target(address), tuple(each.attribute for each in changes))
+        for change in changes:
+            values = tuple(self._encoded(change))
+            attribute = self._type.attributes.get(change.attribute)
+            old = attribute_values(current, change.attribute) if current is not None else ()
+            match change.op:
+                case ChangeOp.ADD:
+                    found.append(Modification(change.attribute, Mod.ADD, values))
+                    if self._is_member(change):
+                        found.append(Modification(change.attribute, Mod.DELETE, (self._placeholder,)))
+                case ChangeOp.REMOVE:
+                    found.append(Modification(change.attribute, Mod.DELETE, values))
+                case ChangeOp.SET if attribute is not None and attribute.equality.kind is EqualityKind.MASK and old:
+                    merged = merge_masked(int(old[0]), int(values[0]), attribute.equality.bits)
+                    found.append(Modification(change.attribute, Mod.REPLACE, (str(merged).encode(),)))
+                case ChangeOp.SET if self._needs_current(change) and current is not None:
+                    found += _difference(change.attribute, old, values, attribute)
+                case _:
+                    found.append(Modification(change.attribute, Mod.REPLACE, values))
+        return found
+
+    def _needs_current(self, change: WriteChange) -> bool:
+        attribute = self._type.attributes.get(change.attribute)
+        if change.op is not ChangeOp.SET or not change.values or attribute is None:
+            return False
+        return attribute.equality.kind is EqualityKind.MASK or len(change.values) > MAX_REPLACED_VALUES
+
+    def _modify_in_parts(
+        self, address: str, modifications: Sequence[Modification], guards: tuple[Control, ...]
+    ) -> Generator[Request, Reply, WriteResult | None]:
+        """Send modifications in requests of at most ``max_values`` values for each attribute; return the problem."""
+        for part in _split(modifications, self._settings.max_values):
+            reply = yield Modify(address, part, (*guards, _PERMISSIVE))
+            _check_decided(reply)
+            if reply.code in (Code.NO_SUCH_ATTRIBUTE, Code.ATTRIBUTE_OR_VALUE_EXISTS):
+                reply = yield from self._modify_difference(address, part, guards)
+            if reply.code == Code.OBJECT_CLASS_VIOLATION and any(self._empties_group(each) for each in part):
+                reply = yield Modify(address, self._with_placeholder(part), (*guards, _PERMISSIVE))
+            if reply.code in (Code.NO_SUCH_OBJECT, Code.ASSERTION_FAILED):
+                return missing("moved", reply.describe())
+            if reply.code:
+                return _refusal(reply)
+        return None
+
+    def _modify_difference(
+        self, address: str, part: tuple[Modification, ...], guards: tuple[Control, ...]
+    ) -> Generator[Request, Reply, Reply]:
+        """A server without permissive modify refuses values that are there already: send the others."""
+        entry = yield from self._read(address, tuple(each.attribute for each in part))
+        left: list[Modification] = []
+        for each in part:
+            old = attribute_values(entry, each.attribute) if entry is not None else ()
+            attribute = self._type.attributes.get(each.attribute)
+            present = {_key(value, attribute) for value in old}
+            wanted = tuple(v for v in each.values if (_key(v, attribute) in present) is (each.mod is Mod.DELETE))
+            if each.mod is Mod.REPLACE or wanted:
+                left.append(each if each.mod is Mod.REPLACE else replace(each, values=wanted))
+        if not left:
+            return Reply(Code.SUCCESS)
+        return (yield Modify(address, tuple(left), guards))
+
+    def _is_member(self, change: WriteChange) -> bool:
+        return self._member is not None and change.attribute.lower() == self._member
+
+    def _empties_group(self, each: Modification) -> bool:
+        return self._member is not None and each.attribute.lower() == self._member and each.mod is not Mod.ADD
+
+    def _with_placeholder(self, part: tuple[Modification, ...]) -> tuple[Modification, ...]:
+        found: list[Modification] = []
+        for each in part:
+            if self._empties_group(each) and each.mod is Mod.REPLACE:
+                found.append(replace(each, values=(self._placeholder,)))
+            elif self._empties_group(each):
+                found += [Modification(each.attribute, Mod.ADD, (self._placeholder,)), each]
+            else:
+                found.append(each)
+        return tuple(found)
+
+    # --- delete -----------------------------------------------------------------------------------------------------
+
+    def delete(self) -> Steps:
+        address = self._request.address
+        for _ in range(2):
+            reply = yield Delete(self._target(address), self._guards())
+            _check_decided(reply)
+            if reply.code == Code.SUCCESS:
+                break
+            if reply.code not in (Code.NO_SUCH_OBJECT, Code.ASSERTION_FAILED):
+                return _refusal(reply)
+            entry = yield from self._locate()
+            if entry is None:
+                break  # it does not exist any more
+            address = entry.dn
+        else:
+            return refused("moved", f"the entry {address!r} exists, but the server did not find it: {reply.describe()}")
+        return WriteResult(anchor=self._request.anchor, address=address)
+
+    # --- finding the entry ------------------------------------------------------------------------------------------
+
+    def _target(self, address: str) -> str:
+        """Return the name by which the server finds the entry: on Active Directory by its objectGUID."""
+        anchor = self._request.anchor
+        if self._is_active_directory and anchor and self._anchor.name.lower() == "objectguid":
+            return f"<GUID={anchor}>"
+        return address
+
+    def _guards(self) -> tuple[Control, ...]:
+        """Return the control that makes sure that the entry at the address is the one with the anchor."""
+        anchor = self._request.anchor
+        # guard: identity.ldap_anchor_asserted
+        if not anchor or not self._directory.root_dse.supports(controls.ASSERTION):
+            return ()
+        return (controls.assertion(self._anchor.name, encode_value(anchor, self._anchor)),)
+
+    def _locate(self) -> Generator[Request, Reply, Entry | None]:
+        """Return the entry with the anchor of the request, wherever it is; None if there is none."""
+        anchor = self._request.anchor
+        if not anchor:
+            return None
+        condition = filters.equal(self._anchor.name, encode_value(anchor, self._anchor))
+        for base in self._directory.bases:
+            search = self._directory.limited(Search(base, Scope.SUBTREE, condition, (self._anchor.name,)))
+            reply = yield search
+            check_complete(reply, search)
+            if reply.entries:
+                return reply.entries[0]
+        return None
+
+    def _read(self, address: str, attributes: tuple[str, ...]) -> Generator[Request, Reply, Entry | None]:
+        search = self._directory.limited(Search(address, Scope.BASE, filters.EVERYTHING, attributes))
+        reply = yield search
+        if reply.code == Code.NO_SUCH_OBJECT:
+            return None
+        check_complete(reply, search)
+        entry = next(iter(reply.entries), None)
+        parts: dict[str, Mapping[str, Sequence[bytes]]] = {}
+        while entry is not None:
+            try:
+                return merge_ranges(entry, parts.__getitem__)
+            except KeyError as missing_part:  # Active Directory sends large attributes in parts
+                name = str(missing_part.args[0])
+            search = self._directory.limited(Search(address, Scope.BASE, filters.EVERYTHING, (name,)))
+            reply = yield search
+            check_complete(reply, search)
+            parts[name] = reply.entries[0].attributes if reply.entries else {}
+        return None
+
+    def _encoded(self, change: WriteChange) -> list[bytes]:
+        attribute = self._type.attributes.get(change.attribute)
+        return [encode_value(each, attribute) for each in change.values]
+
+
+def _check_decided(reply: Reply) -> None:
+    if reply.code in _FAILURES:
+        raise ConnectorError("incomplete", f"the server did not execute a request: {reply.describe()}")
+
+
+def _refusal(reply: Reply) -> WriteResult:
+    if reply.code == Code.ENTRY_ALREADY_EXISTS:
+        return refused("exists", reply.describe())
+    if reply.code == Code.INVALID_DN_SYNTAX:
+        return refused("invalid_address", reply.describe())
+    return WriteResult(WriteOutcome.REFUSED, "refused", reply.describe())
+
+
+def _key(value: bytes, attribute: Attribute | None) -> object:
+    text = value.decode("utf-8", "replace")
+    if attribute is None or attribute.type is DataType.BINARY:
+        return value
+    return _DN.key(text) if attribute.is_reference else attribute.equality.key(text)
+
+
+def _difference(
+    name: str, old: Sequence[bytes], new: Sequence[bytes], attribute: Attribute | None
+) -> list[Modification]:
+    before: Mapping[object, bytes] = {_key(each, attribute): each for each in old}
+    after: Mapping[object, bytes] = {_key(each, attribute): each for each in new}
+    added = tuple(value for key, value in after.items() if key not in before)
+    removed = tuple(value for key, value in before.items() if key not in after)
+    found = [Modification(name, Mod.ADD, added)] if added else []
+    return [*found, Modification(name, Mod.DELETE, removed)] if removed else found
+
+
+def _chunks(values: Sequence[bytes], size: int) -> Iterable[tuple[bytes, ...]]:
+    for start in range(0, len(values), size):
+        yield tuple(values[start : start + size])
+
+
+def _split(modifications: Sequence[Modification], size: int) -> list[tuple[Modification, ...]]:
+    """Return modifications in groups, none with more than ``size`` values; the first group has all that fits."""
+    groups: list[list[Modification]] = [[]]
+    used = 0
+    for each in modifications:
+        first = True
+        for chunk in _chunks(each.values, size) if each.values else [()]:
+            if used + len(chunk) > size and groups[-1]:
+                groups.append([])
+                used = 0
+            mod = Mod.ADD if each.mod is Mod.REPLACE and not first else each.mod
+            groups[-1].append(Modification(each.attribute, mod, chunk))
+            used += len(chunk)
+            first = False
+    return [tuple(group) for group in groups if group]

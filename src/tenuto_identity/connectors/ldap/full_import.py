@@ -1,0 +1,282 @@
+"""Reading a directory: complete, by anchors, and below one entry. Several searches run on their own connections."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from tenuto_identity.connectors.contract import ImportedObject, ReadComplete, ReadEvent, ReadScope
+from tenuto_identity.connectors.ldap import discovery, filters
+from tenuto_identity.connectors.ldap.directory import Directory, attribute_values
+from tenuto_identity.connectors.ldap.entries import (
+    EntryReader,
+    ScopeFilter,
+    TypeResolver,
+    container_of,
+    encode_value,
+    merge_ranges,
+)
+from tenuto_identity.connectors.ldap.protocol.client import Entry, Scope, Search
+from tenuto_identity.connectors.ldap.schema_parser import DirectorySchema
+from tenuto_identity.model import dn
+from tenuto_identity.model.schema import ContainerScope
+
+ANCHORS_IN_ONE_SEARCH = 100
+
+
+@dataclass(frozen=True, slots=True)
+class SearchBase:
+    """Where a search begins and how far it reaches."""
+
+    address: str
+    scope: Scope = Scope.SUBTREE
+    skips_itself: bool = False
+    """The entry at the address is not part of the container."""
+
+
+_SearchOfType: TypeAlias = tuple[SearchBase, EntryReader]
+_Outcome: TypeAlias = "list[ImportedObject] | Exception | None"
+"""A page, the failure of a search, or None at the end of one."""
+
+
+def _take_pages(pages: queue.Queue[_Outcome], worker_count: int) -> Iterator[list[ImportedObject]]:
+    """Yield pages until every worker has ended; raise the first failure."""
+    left = worker_count
+    while left:
+        outcome = pages.get()
+        if outcome is None:
+            left -= 1
+        elif isinstance(outcome, Exception):
+            raise outcome
+        else:
+            yield outcome
+
+
+class DirectoryReader:
+    """Reads the objects of a scope from a directory."""
+
+    def __init__(self, directory: Directory, scope: ReadScope, schema: DirectorySchema) -> None:
+        self.directory = directory
+        self.scope = scope
+        self.schema = schema
+        self.filter = ScopeFilter(scope)
+        self.readers = tuple(EntryReader(each, directory.settings, schema) for each in scope.types)
+        self.resolver = TypeResolver(self.readers, schema)
+        self._has_several_types = len(self.readers) > 1
+
+    # --- everything -------------------------------------------------------------------------------------------------
+
+    def read_all(self) -> Iterator[ReadEvent]:
+        """Yield every object of the scope, and `ReadComplete`."""
+        discovery.check_selection(self.schema, self.scope.types, self.directory)
+        count = 0
+        for page in self._read_searches([(base, reader) for base in self.bases() for reader in self.readers]):
+            count += len(page)
+            yield from page
+        yield self.complete(count)
+
+    def complete(self, count: int, *, is_delta: bool = False) -> ReadComplete:
+        return ReadComplete(
+            types=tuple(each.name for each in self.scope.types),
+            containers=self._containers(),
+            is_delta=is_delta,
+            object_count=count,
+        )
+
+    def _containers(self) -> tuple[str, ...] | None:
+        if self.scope.partition:
+            return (self.scope.partition,)
+        return tuple(each.address for each in self.scope.containers if each.included) or None
+
+    def bases(self) -> list[SearchBase]:
+        """Return where to search: the selected containers without those below another one, or the bases."""
+        included = [each for each in self.scope.containers if each.included]
+        if self.scope.partition:
+            return [SearchBase(self.scope.partition, skips_itself=True)]
+        if not included:
+            return [SearchBase(each) for each in self.directory.bases]
+        trees = [each.address for each in included if each.scope is ContainerScope.SUBTREE]
+        found = [
+            SearchBase(address, skips_itself=True)
+            for address in trees
+            if not any(other != address and dn.is_below(address, other) for other in trees)
+        ]
+        levels = [each.address for each in included if each.scope is ContainerScope.ONE_LEVEL]
+        found += [
+            SearchBase(address, Scope.ONE_LEVEL)
+            for address in levels
+            if not any(dn.is_below(address, other) for other in trees)
+        ]
+        return found
+
+    def _read_searches(self, searches: Sequence[_SearchOfType]) -> Iterator[list[ImportedObject]]:
+        worker_count = min(self.directory.settings.concurrency, len(searches))
+        if worker_count <= 1:
+            for base, reader in searches:
+                yield from self._read_search(self.directory, base, reader)
+            return
+        yield from self._read_in_parallel(searches, worker_count)
+
+    def _read_in_parallel(self, searches: Sequence[_SearchOfType], worker_count: int) -> Iterator[list[ImportedObject]]:
+        """Read on several connections. The first failure ends all searches and is raised."""
+        waiting = deque(searches)
+        pages: queue.Queue[_Outcome] = queue.Queue(maxsize=worker_count * 2)
+        is_over = threading.Event()
+
+        def put(outcome: _Outcome) -> None:
+            while not is_over.is_set():
+                with suppress(queue.Full):
+                    pages.put(outcome, timeout=0.1)
+                    return
+
+        def work(directory: Directory) -> None:
+            try:
+                with suppress(IndexError):  # no search is left
+                    while not is_over.is_set():
+                        for page in self._read_search(directory, *waiting.popleft()):
+                            put(page)
+                            if is_over.is_set():
+                                return
+                put(None)
+            except Exception as error:  # noqa: BLE001 - raised again by the thread that reads
+                put(error)
+            finally:
+                directory.disconnect()
+
+        self.directory.root_dse  # noqa: B018 - read once, before the connections are copied
+        threads = [
+            threading.Thread(target=work, args=(self.directory.clone(),), name=f"tenuto-ldap-{number}", daemon=True)
+            for number in range(worker_count)
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            yield from _take_pages(pages, worker_count)
+        finally:
+            is_over.set()
+            for thread in threads:
+                thread.join()
+
+    def _read_search(
+        self, directory: Directory, base: SearchBase, reader: EntryReader
+    ) -> Iterator[list[ImportedObject]]:
+        search = Search(
+            base.address,
+            base.scope,
+            directory.settings.type_filter(reader.type_name),
+            self.attributes_of(reader),
+        )
+        own = dn.normalize(base.address) if base.skips_itself else None
+        for page in directory.search_pages(search):
+            found: list[ImportedObject] = []
+            for entry in page:
+                if (
+                    own is not None
+                    and len(entry.dn) <= len(base.address) + 20
+                    and dn.normalize_or_fold(entry.dn) == own
+                ):
+                    continue
+                if (each := self.read_entry(directory, entry, reader)) is not None:
+                    found.append(each)
+            yield found
+
+    def attributes_of(self, reader: EntryReader) -> tuple[str, ...]:
+        return (*reader.attributes, "objectClass") if self._has_several_types else reader.attributes
+
+    def read_entry(self, directory: Directory, entry: Entry, reader: EntryReader) -> ImportedObject | None:
+        """Return the object of an entry; None if it is not in the scope or belongs to a more specific type."""
+        if not self.filter.includes(container_of(entry.dn)):
+            return None
+        if self._has_several_types and self.resolver.find(entry) is not reader:
+            return None
+
+        def read_more(attribute: str) -> dict[str, Sequence[bytes]]:
+            found = directory.read_entry(entry.dn, (attribute,))
+            return dict(found.attributes) if found else {}
+
+        return reader.read(merge_ranges(entry, read_more))
+
+    # --- parts ------------------------------------------------------------------------------------------------------
+
+    def read_anchors(self, anchors: Sequence[str]) -> Iterator[ReadEvent]:
+        """Yield the objects with these anchors, and `ReadComplete`."""
+        count = 0
+        for reader in self.readers:
+            attribute = reader.object_type.attributes[reader.object_type.anchor]
+            for start in range(0, len(anchors), ANCHORS_IN_ONE_SEARCH):
+                page = anchors[start : start + ANCHORS_IN_ONE_SEARCH]
+                wanted = filters.any_of(
+                    *(filters.equal(attribute.name, encode_value(each, attribute)) for each in page)
+                )
+                condition = filters.all_of(self.directory.settings.type_filter(reader.type_name), wanted)
+                for base in self.bases():
+                    search = Search(base.address, base.scope, condition, self.attributes_of(reader))
+                    for found in self.directory.search_pages(search):
+                        for entry in found:
+                            if (each := self.read_entry(self.directory, entry, reader)) is not None:
+                                count += 1
+                                yield each
+        yield self.complete(count)
+
+    def read_matching(self, condition: str) -> Iterator[ImportedObject]:
+        """Yield the objects of the scope that satisfy a further condition."""
+        for base in self.bases():
+            for reader in self.readers:
+                search = Search(
+                    base.address,
+                    base.scope,
+                    filters.all_of(self.directory.settings.type_filter(reader.type_name), condition),
+                    self.attributes_of(reader),
+                )
+                for page in self.directory.search_pages(search):
+                    for entry in page:
+                        if (each := self.read_entry(self.directory, entry, reader)) is not None:
+                            yield each
+
+    def find_by_uuid(self, identifiers: Sequence[str]) -> Iterator[tuple[Entry, str]]:
+        """Yield the entries with these entryUUIDs, of any type, wherever they are below the bases."""
+        names = {name for reader in self.readers for name in reader.attributes}
+        attributes = (*sorted(names), "objectClass", "entryUUID", "hasSubordinates")
+        for start in range(0, len(identifiers), ANCHORS_IN_ONE_SEARCH):
+            page = identifiers[start : start + ANCHORS_IN_ONE_SEARCH]
+            condition = filters.any_of(*(filters.equal("entryUUID", each) for each in page))
+            for base in self.directory.bases:
+                for found in self.directory.search_pages(Search(base, Scope.SUBTREE, condition, attributes)):
+                    for entry in found:
+                        identifier = attribute_values(entry, "entryUUID")
+                        yield entry, identifier[0].decode("ascii", "replace").lower() if identifier else ""
+
+    def has_children(self, entry: Entry) -> bool:
+        return b"TRUE" in attribute_values(entry, "hasSubordinates")
+
+    def is_selected_type(self, entry: Entry) -> bool:
+        return self.resolver.find(entry) is not None
+
+    def resolve_entry(self, entry: Entry) -> ImportedObject | None:
+        """Return the object of an entry that was read with ``objectClass``; None if it is not in the scope."""
+        reader = self.resolver.find(entry)
+        if reader is None or not self._is_below_a_base(entry.dn) or not self._matches_filter(reader, entry):
+            return None
+        return self.read_entry(self.directory, entry, reader)
+
+    def _is_below_a_base(self, address: str) -> bool:
+        return any(dn.is_below(address, base.address) for base in self.bases())
+
+    def _matches_filter(self, reader: EntryReader, entry: Entry) -> bool:
+        """Ask the server whether an entry satisfies the further filter of its type."""
+        further = self.directory.settings.type_settings(reader.type_name).filter
+        if further is None:
+            return True
+        return bool(self.directory.search(Search(entry.dn, Scope.BASE, further)))
+
+    def read_below(self, address: str) -> Iterator[ImportedObject]:
+        """Yield the objects of the scope below an entry, for example after it was renamed."""
+        for reader in self.readers:
+            base = SearchBase(address, skips_itself=True)
+            for page in self._read_search(self.directory, base, reader):
+                yield from page

@@ -1,0 +1,1 @@
+"""The LDAP protocol: requests and replies, controls, and the adapter of the library."""

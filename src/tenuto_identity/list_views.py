@@ -1,0 +1,121 @@
+"""How lists of identity synchronisation are shown: the columns of tables and CSV rows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tenuto.presentation.columns import Column, ResourceView
+
+
+def _attribute_names(export: Any) -> list[str]:
+    return sorted({change["attribute"] for change in export.changes})
+
+
+SYSTEMS = ResourceView(
+    "connected systems",
+    (
+        Column("name", "name", flexible=True),
+        Column("connector", "connector", drop=2),
+        Column("state", lambda system: "held" if system.held else system.state),
+        Column("objects", "object_count", "count"),
+        Column("pending exports", "export_count", "count"),
+        Column("changed", "updated_at", "age", drop=1),
+    ),
+    hint="declare one in a definition file and apply it",
+    next_page={"after": "name"},
+)
+RUNS = ResourceView(
+    "runs",
+    (
+        Column("id", "id", "id"),
+        Column("system", "system"),
+        Column("profile", "profile"),
+        Column("state", "state", "state"),
+        Column("started", "started_at", "age", drop=1),
+        Column("by", "initiator_name", drop=3),
+        Column("problem", "problem", "error", flexible=True, drop=2),
+    ),
+    hint="start one with `tenuto identity run SYSTEM PROFILE`",
+    next_page={"before": "id"},
+)
+PREVIEWS = ResourceView(
+    "previews",
+    (
+        Column("id", "id", "id"),
+        Column("subject", "subject", flexible=True),
+        Column("state", "state", "state"),
+        Column("runs", lambda preview: len(preview.steps), "count", drop=2),
+        Column("requests", lambda preview: sum(step["requests"] for step in preview.steps), "count"),
+        Column("started", "requested_at", "age", drop=1),
+        Column("by", "requested_by", drop=3),
+        Column("problem", "problem", "error", flexible=True, drop=2),
+    ),
+    hint="start one with `tenuto identity preview`",
+    next_page={"before": "id"},
+)
+ITEMS = ResourceView(
+    "items",
+    (
+        Column("number", "number", "number", drop=2),
+        Column("type", "type", drop=1),
+        Column("anchor", "anchor"),
+        Column("name", "display", flexible=True),
+        Column("change", "change"),
+        Column("error", "error", "error"),
+        Column("message", "message", flexible=True),
+    ),
+    next_page={"after": "number"},
+)
+PENDING_EXPORTS = ResourceView(
+    "pending exports",
+    (
+        Column("id", "object_id", "number"),
+        Column("system", "system"),
+        Column("object", lambda export: export.address or export.anchor or export.display, flexible=True),
+        Column("kind", "kind"),
+        Column("state", "state"),
+        Column("attributes", _attribute_names, "list", flexible=True, drop=1),
+        Column("attempts", "attempts", "count", drop=2),
+        Column("error", "error", "error", flexible=True),
+    ),
+    next_page={"after": "object_id"},
+)
+OBJECTS = ResourceView(
+    "objects",
+    (
+        Column("id", "id", "number"),
+        Column("system", "system"),
+        Column("type", "type", drop=2),
+        Column("anchor", "anchor", flexible=True),
+        Column("address", "address", flexible=True, drop=1),
+        Column("state", "state"),
+        Column("identity", "metaverse_id", "number"),
+        Column("joined by", "join_kind", drop=3),
+    ),
+    hint="import them with `tenuto identity run SYSTEM PROFILE`",
+    next_page={"after": "id"},
+)
+IDENTITIES = ResourceView(
+    "identities",
+    (
+        Column("id", "id", "number"),
+        Column("type", "type"),
+        Column("name", "display", flexible=True),
+        Column("systems", "systems", "list", flexible=True),
+        Column("changed", "changed_at", "age", drop=1),
+        Column("deleted after", "delete_after", "instant", drop=2),
+    ),
+    next_page={"after": "id"},
+)
+HISTORY = ResourceView(
+    "changes",
+    (
+        Column("started", "started_at", "instant"),
+        Column("system", "system"),
+        Column("profile", "profile", drop=1),
+        Column("subject", "subject"),
+        Column("change", "change"),
+        Column("values", "diff", "json", flexible=True),
+    ),
+    next_page={},
+)

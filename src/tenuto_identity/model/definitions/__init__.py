@@ -1,0 +1,1 @@
+"""Definitions in the form of definition files: systems, metaverse types, sync rules and templates."""

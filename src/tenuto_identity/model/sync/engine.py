@@ -1,0 +1,805 @@
+"""The decisions of a synchronisation: projection, flow, confirmation, deletion.
+
+Frozen values in, decisions out. The engine performs no input or output, reads no clock, draws no ids and raises no
+exceptions except for programming errors. Every function takes ``trace=None`` and records its reasons in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from tenuto_identity.model.objects import ConnectorObject, MetaverseObject, ObjectState, Origin
+from tenuto_identity.model.rules.expression_functions import UniqueBases, Variables
+from tenuto_identity.model.rules.expressions import ExpressionFailed
+from tenuto_identity.model.rules.mapping_evaluation import Mapped, Note, NoteCode, copied_attribute, evaluate_mapping
+from tenuto_identity.model.rules.scope import is_in_scope
+from tenuto_identity.model.rules.sync_rules import AttributeMapping, OutOfScope, RuleSet, SyncRule, earlier
+from tenuto_identity.model.rules.variables import object_variables
+from tenuto_identity.model.schema import (
+    ADDRESS,
+    Attribute,
+    DeletionTrigger,
+    MetaverseType,
+    ObjectType,
+)
+from tenuto_identity.model.sync.decision_trace import Trace, add_if
+from tenuto_identity.model.sync.pending_exports import (
+    MAX_ATTEMPTS,
+    Change,
+    ChangeOp,
+    ChangeState,
+    ExportKind,
+    ExportState,
+    PendingExport,
+    attribute_equality,
+    state_of_changes,
+)
+from tenuto_identity.model.value_class import value_class
+from tenuto_identity.model.values import DataType, Document, EqualityKind, Value, canonical_values
+
+# --- 1. projection --------------------------------------------------------------------------------------------------
+
+
+@value_class
+class Projection:
+    """An object becomes a new metaverse object."""
+
+    metaverse_type: str
+    rule: SyncRule
+
+
+def projection(object: ConnectorObject, rules: Sequence[SyncRule], *, trace: Trace | None = None) -> Projection | None:
+    """Return the projection of an unjoined object that nothing matches.
+
+    ``rules`` are the in rules of its type that it is in scope of, in order; the first with ``project`` decides.
+    """
+    if object.pinned or object.state is not ObjectState.NORMAL:
+        return None
+    found = next((rule for rule in rules if rule.project), None)
+    add_if(trace, "projection", rule=found.name if found else None)
+    return Projection(found.metaverse_type, found) if found else None
+
+
+@value_class
+class ScopedRules:
+    """The in rules of an object that it is in scope of."""
+
+    rules: tuple[SyncRule, ...]
+    reevaluate_at: datetime | None = None
+    notes: tuple[Note, ...] = ()
+    """Scopes that could not be evaluated: the object must be left as it is."""
+
+
+_NO_RULES = ScopedRules(())
+
+
+def rules_in_scope(
+    object: ConnectorObject, rules: RuleSet, now: datetime, *, trace: Trace | None = None
+) -> ScopedRules:
+    """Return the in rules that apply to an object. Only objects that were imported have any."""
+    if object.state is not ObjectState.NORMAL:
+        return _NO_RULES
+    inbound = rules.inbound(object.system, object.type)
+    if trace is None and all(rule.scope is None for rule in inbound):
+        return ScopedRules(inbound) if inbound else _NO_RULES
+    variables = object_variables(object, rules.object_type(object.system, object.type))
+    found: list[SyncRule] = []
+    notes: list[Note] = []
+    reevaluate_at: datetime | None = None
+    for rule in inbound:
+        result = is_in_scope(rule, variables, now, trace=trace)
+        reevaluate_at = earlier(reevaluate_at, result.reevaluate_at)
+        if result.error is not None:
+            notes.append(scope_note(rule, result.error))
+        if result.in_scope:
+            found.append(rule)
+    return ScopedRules(tuple(found), reevaluate_at, tuple(notes))
+
+
+def scope_note(rule: SyncRule, error: ExpressionFailed) -> Note:
+    """Return the note of a scope that could not be evaluated."""
+    return Note(NoteCode.EXPRESSION_FAILED, "scope", rule.name, f"{rule.name}: scope: {error}")
+
+
+# --- 2. inbound flow ------------------------------------------------------------------------------------------------
+
+
+@value_class
+class Contribution:
+    """A joined object and an in rule that it is in scope of."""
+
+    rule: SyncRule
+    object: ConnectorObject
+    object_type: ObjectType
+
+
+class ValueChange(NamedTuple):
+    """A change of one metaverse attribute, for the history: values, or ids of metaverse objects for references."""
+
+    attribute: str
+    before: tuple[Value, ...]
+    after: tuple[Value, ...]
+
+
+@value_class
+class UniqueChoice:
+    """An attribute that takes the first candidate that is free."""
+
+    bases: UniqueBases
+    rule_number: int
+    object_id: int
+
+
+@value_class
+class Flow:
+    """All attributes of a metaverse object, computed from all contributions."""
+
+    values: Document
+    references: Mapping[str, frozenset[int]]
+    provenance: Mapping[str, tuple[int, int]]
+    changes: tuple[ValueChange, ...]
+    notes: tuple[Note, ...]
+    reevaluate_at: datetime | None = None
+    unique: Mapping[str, UniqueChoice] = field(default_factory=dict)
+    """Attributes without a value that wait for a free candidate; `with_unique` sets them."""
+
+    @property
+    def errors(self) -> tuple[Note, ...]:
+        return tuple(note for note in self.notes if note.is_error)
+
+
+def collect_contributions(
+    metaverse_type: str,
+    objects: Iterable[ConnectorObject],
+    rules: RuleSet,
+    now: datetime,
+    *,
+    trace: Trace | None = None,
+) -> tuple[list[Contribution], datetime | None]:
+    """Return the contributions of the objects joined to one metaverse object, and when scopes change."""
+    found: list[Contribution] = []
+    reevaluate_at: datetime | None = None
+    for each in objects:
+        scoped = rules_in_scope(each, rules, now, trace=trace)
+        if scoped.reevaluate_at is not None:
+            reevaluate_at = earlier(reevaluate_at, scoped.reevaluate_at)
+        found.extend(
+            Contribution(rule, each, rules.object_type(each.system, each.type))
+            for rule in scoped.rules
+            if rule.metaverse_type == metaverse_type
+        )
+    return found, reevaluate_at
+
+
+def inbound_flow(
+    metaverse_type: MetaverseType,
+    current: MetaverseObject | None,
+    contributions: Iterable[Contribution],
+    now: datetime,
+    *,
+    trace: Trace | None = None,
+) -> Flow:
+    """Compute all attributes of a metaverse object from all contributions; the order of contributions is irrelevant.
+
+    Per attribute, contributions are ordered by priority, rule number and object id; the first with a value wins. A
+    missing value with ``null_is_value`` ends the search. Without a winner the attribute is cleared, unless a scheduled
+    deletion freezes it. If the mapping of the winner fails, the old value stays.
+    """
+    ordered = sorted(contributions, key=lambda each: (each.rule.number, each.object.id))
+    state = _FlowState(metaverse_type, current, ordered, now, trace)
+    for attribute, ranked in _flow_plan(metaverse_type, ordered).attributes:
+        if attribute.type is DataType.REFERENCE:
+            state.flow_references(attribute, ranked)
+        else:
+            state.flow_values(attribute, ranked)
+    return state.result()
+
+
+def with_unique(flow: Flow, attribute: str, value: str, metaverse_type: MetaverseType) -> Flow:
+    """Return a flow whose unique attribute has the candidate that was free."""
+    choice = flow.unique[attribute]
+    remaining = {name: each for name, each in flow.unique.items() if name != attribute}
+    assert metaverse_type.attributes[attribute].type.value == "text"
+    return Flow(
+        {**flow.values, attribute: [value]},
+        flow.references,
+        {**flow.provenance, attribute: (choice.rule_number, choice.object_id)},
+        (*flow.changes, ValueChange(attribute, (), (value,))),
+        flow.notes,
+        flow.reevaluate_at,
+        remaining,
+    )
+
+
+_Ranked = Sequence[tuple[AttributeMapping, int, str | None]]
+"""Mappings in order of rank: each with the position of its contribution, and the attribute if it is only copied."""
+
+
+class _FlowPlan:
+    """The mappings of each attribute in order of rank, for one combination of rules.
+
+    Measured (`identity`, full sync): ranking them again for every object took a quarter of the flow.
+    """
+
+    def __init__(self, metaverse_type: MetaverseType, contributions: Sequence[Contribution]) -> None:
+        self._made_for = metaverse_type, [(each.rule, each.object_type) for each in contributions]
+        """Keeps them alive: the plan is found by their identities."""
+        by_target: dict[str, list[tuple[AttributeMapping, int, str | None]]] = {}
+        for position, each in enumerate(contributions):
+            for mapping in each.rule.mappings:
+                target = metaverse_type.attributes.get(mapping.to)
+                if target is not None:
+                    copied = copied_attribute(mapping, target, each.object_type.attributes, cleans=True)
+                    by_target.setdefault(mapping.to, []).append((mapping, position, copied))
+        # The contributions are in order of rule number and object id; sorting keeps it within a priority.
+        self.attributes = [
+            (attribute, sorted(by_target.get(name, ()), key=lambda each: each[0].priority))
+            for name, attribute in metaverse_type.attributes.items()
+        ]
+
+
+_MAX_PLANS = 200
+_flow_plans: dict[tuple[int, ...], _FlowPlan] = {}
+
+
+def _flow_plan(metaverse_type: MetaverseType, contributions: Sequence[Contribution]) -> _FlowPlan:
+    key = (id(metaverse_type), *(part for each in contributions for part in (id(each.rule), id(each.object_type))))
+    found = _flow_plans.get(key)
+    if found is None:
+        if len(_flow_plans) >= _MAX_PLANS:
+            _flow_plans.clear()
+        found = _flow_plans[key] = _FlowPlan(metaverse_type, contributions)
+    return found
+
+
+class _FlowState:
+    """Collects the result of `inbound_flow`."""
+
+    def __init__(
+        self,
+        metaverse_type: MetaverseType,
+        current: MetaverseObject | None,
+        contributions: Sequence[Contribution],
+        now: datetime,
+        trace: Trace | None,
+    ) -> None:
+        self._contributions = contributions
+        self._now = now
+        self._trace = trace
+        self._type = metaverse_type
+        self._current = current
+        self._is_frozen = current is not None and current.deletion_scheduled_at is not None
+        self._old_values: Document = current.attributes if current else {}
+        self._old_references = current.references if current else {}
+        self._old_provenance = current.provenance if current else {}
+        self._values: dict[str, list[Value]] = {}
+        self._references: dict[str, frozenset[int]] = {}
+        self._provenance: dict[str, tuple[int, int]] = {}
+        self._notes: list[Note] = []
+        self._unique: dict[str, UniqueChoice] = {}
+        self._variables: dict[int, Variables] = {}
+        """Variables by object, shared by its mappings: each attribute is decoded once."""
+        self._reevaluate_at: datetime | None = None
+
+    def flow_values(self, attribute: Attribute, ranked: _Ranked) -> None:
+        name = attribute.name
+        for mapping, position, copied in ranked:
+            contribution = self._contributions[position]
+            if copied is not None and self._trace is None and self._copy(attribute, contribution, copied):
+                return
+            mapped = self._evaluate(attribute, mapping, contribution)
+            if mapped.reevaluate_at is not None:
+                self._reevaluate_at = earlier(self._reevaluate_at, mapped.reevaluate_at)
+            if self._trace is not None:
+                self._trace_contribution(name, mapping, contribution, mapped)
+            if mapped.note is not None:
+                self._notes.append(mapped.note)
+            source = (contribution.rule.number, contribution.object.id)
+            if mapped.has_failed:  # guard: identity.failed_mapping_in
+                self._keep(name, "the mapping failed; the old value stays")
+                return
+            if mapped.unique is not None:
+                self._take_unique(name, mapped.unique, source)
+                return
+            if mapped.values:
+                self._values[name] = list(mapped.values)
+                self._provenance[name] = source
+                add_if(self._trace, "winner", attribute=name, rule=contribution.rule.name, object_id=source[1])
+                return
+            if mapping.null_is_value:
+                add_if(self._trace, "winner", attribute=name, rule=contribution.rule.name, cleared=True)
+                return
+        self._without_winner(name)
+
+    def _copy(self, attribute: Attribute, contribution: Contribution, copied: str) -> bool:
+        """Copy a single value, which is the common case; return False if the general code must decide.
+
+        `test_flow_with_a_trace_equals_the_flow_without_one` compares them: the general code records a trace.
+        """
+        found = contribution.object.attributes.get(copied, ())
+        if len(found) != 1:
+            return False
+        value = found[0]
+        if isinstance(value, str) and attribute.type is DataType.TEXT:
+            value = value.strip()
+        if value == "":
+            return False
+        self._values[attribute.name] = [value]
+        self._provenance[attribute.name] = (contribution.rule.number, contribution.object.id)
+        return True
+
+    def _trace_contribution(
+        self, name: str, mapping: AttributeMapping, contribution: Contribution, mapped: Mapped
+    ) -> None:
+        add_if(
+            self._trace,
+            "contribution",
+            attribute=name,
+            rule=contribution.rule.name,
+            system=contribution.object.system,
+            object_id=contribution.object.id,
+            priority=mapping.priority,
+            expression=mapping.value.text if mapping.value else None,
+            source=mapping.source,
+            inputs=self._inputs(mapping, contribution),
+            values=list(mapped.values) if mapped.unique is None else list(mapped.unique.bases),
+            note=mapped.note.message if mapped.note else None,
+        )
+
+    def _evaluate(self, attribute: Attribute, mapping: AttributeMapping, contribution: Contribution) -> Mapped:
+        source, object_type = contribution.object, contribution.object_type
+        variables = self._variables.get(source.id)
+        if variables is None:
+            variables = self._variables[source.id] = object_variables(source, object_type)
+        return evaluate_mapping(
+            mapping,
+            contribution.rule,
+            attribute,
+            source.attributes,
+            object_type.attributes,
+            variables,
+            self._now,
+            cleans=True,
+        )
+
+    def _inputs(self, mapping: AttributeMapping, contribution: Contribution) -> dict[str, object]:
+        if self._trace is None or mapping.value is None:
+            return {}
+        variables = object_variables(contribution.object, contribution.object_type)
+        return {name: variables[name] for name in sorted(mapping.value.names) if name != "value"}
+
+    def _take_unique(self, name: str, bases: UniqueBases, source: tuple[int, int]) -> None:
+        if old := self._old_values.get(name):
+            # The value stays for as long as the attribute has one, even if the candidates change.
+            self._values[name] = list(old)
+            self._provenance[name] = source
+        else:
+            self._unique[name] = UniqueChoice(bases, *source)
+        add_if(self._trace, "winner", attribute=name, object_id=source[1], unique=True)
+
+    def _without_winner(self, name: str) -> None:
+        if self._is_frozen:  # guard: identity.frozen_values
+            self._keep(name, "a scheduled deletion freezes the value")
+        elif self._current is not None and name not in self._old_provenance and self._has_own_values():
+            self._keep(name, "no rule contributed the value")
+        elif self._old_values.get(name) or self._old_references.get(name):
+            add_if(self._trace, "winner", attribute=name, cleared=True, reason="no contribution has a value")
+
+    def _has_own_values(self) -> bool:
+        return self._current is not None and self._current.origin is Origin.INTERNAL
+
+    def _keep(self, name: str, reason: str) -> None:
+        if name in self._old_values:
+            self._values[name] = list(self._old_values[name])
+        if name in self._old_references:
+            self._references[name] = self._old_references[name]
+        if name in self._old_provenance:
+            self._provenance[name] = self._old_provenance[name]
+        add_if(self._trace, "winner", attribute=name, kept=True, reason=reason)
+
+    def flow_references(self, attribute: Attribute, ranked: _Ranked) -> None:
+        name = attribute.name
+        for mapping, position, _ in ranked:
+            contribution = self._contributions[position]
+            raw = contribution.object.references.get(mapping.source or "", ())
+            resolved = frozenset(each.metaverse_id for each in raw if each.metaverse_id is not None)
+            unresolved = sum(1 for each in raw if each.metaverse_id is None)
+            if self._trace is not None:
+                self._trace.add(
+                    "contribution",
+                    attribute=name,
+                    rule=contribution.rule.name,
+                    system=contribution.object.system,
+                    object_id=contribution.object.id,
+                    priority=mapping.priority,
+                    source=mapping.source,
+                    references=sorted(resolved),
+                    unresolved=[each.raw for each in raw if each.metaverse_id is None],
+                )
+            if not raw and not mapping.null_is_value:
+                continue
+            self._take_references(attribute, contribution, resolved, unresolved)
+            return
+        self._without_winner(name)
+
+    def _take_references(
+        self, attribute: Attribute, contribution: Contribution, resolved: frozenset[int], unresolved: int
+    ) -> None:
+        name = attribute.name
+        if unresolved:  # guard: identity.unresolved_references
+            # A target that is not joined yet holds back removals, so that values do not come and go.
+            old = self._old_references.get(name, frozenset())
+            resolved = resolved | old if attribute.multi else resolved or old
+            message = f"{unresolved} reference{'s' if unresolved > 1 else ''} of {name} not resolved"
+            self._notes.append(Note(NoteCode.UNRESOLVED_REFERENCE, name, contribution.rule.name, message, unresolved))
+        if len(resolved) > 1 and not attribute.multi:
+            message = f"{name} takes one reference, and {contribution.rule.name} gives {len(resolved)}"
+            self._notes.append(Note(NoteCode.SEVERAL_VALUES, name, contribution.rule.name, message, len(resolved)))
+            self._keep(name, "several references for a single-valued attribute")
+            return
+        if resolved:
+            self._references[name] = resolved
+            self._provenance[name] = (contribution.rule.number, contribution.object.id)
+        add_if(self._trace, "winner", attribute=name, rule=contribution.rule.name, object_id=contribution.object.id)
+
+    def result(self) -> Flow:
+        changes: list[ValueChange] = []
+        is_same = self._values == self._old_values and self._references == self._old_references
+        if not self._old_values and not self._old_references:  # a new object; the general code gives the same
+            names = [name for name in self._type.attributes if name in self._values or name in self._references]
+            changes = [
+                ValueChange(name, (), tuple(self._values.get(name, ())) or tuple(sorted(self._references[name])))
+                for name in names
+            ]
+            is_same = True
+        for name in () if is_same else self._type.attributes:
+            before = tuple(self._old_values.get(name, ())) or tuple(sorted(self._old_references.get(name, ())))
+            after = tuple(self._values.get(name, ())) or tuple(sorted(self._references.get(name, ())))
+            if before != after:
+                changes.append(ValueChange(name, before, after))
+        return Flow(
+            values=self._values,
+            references=self._references,
+            provenance=self._provenance,
+            changes=tuple(changes),
+            notes=tuple(self._notes),
+            reevaluate_at=self._reevaluate_at,
+            unique=self._unique,
+        )
+
+
+# --- 3. confirmation at sync ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmation:
+    """What is left of a pending export after comparing it with its object."""
+
+    pending: PendingExport | None
+    confirmed: tuple[Change, ...] = ()
+    unconfirmed: tuple[Change, ...] = ()
+
+
+def confirm_at_sync(
+    object: ConnectorObject, pending: PendingExport, object_type: ObjectType, *, trace: Trace | None = None
+) -> Confirmation:
+    """Drop the changes that the object shows, for a pending export whose import has already taken place.
+
+    Exports that wait for their import (``exported``), or that are being sent, are left alone.
+    """
+    if pending.state not in (ExportState.UNCONFIRMED, ExportState.FAILED) or pending.kind is ExportKind.DELETE:
+        return Confirmation(pending)
+    confirmed, left = [], []
+    for change in pending.changes:
+        was_sent = change.state in (ChangeState.UNCONFIRMED, ChangeState.FAILED, ChangeState.EXPORTED)
+        if was_sent and change_confirmed(object, change, object_type):
+            confirmed.append(change)
+        else:
+            left.append(
+                replace(change, state=ChangeState.UNCONFIRMED) if change.state is ChangeState.EXPORTED else change
+            )
+    add_if(trace, "confirmation", confirmed=[each.attribute for each in confirmed])
+    if not left:
+        return Confirmation(None, tuple(confirmed))
+    changes = tuple(left)
+    remaining = replace(pending, changes=changes, state=state_of_changes(changes)) if confirmed else pending
+    return Confirmation(remaining, tuple(confirmed), changes)
+
+
+# --- 4. deletion rule -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Keep:
+    """The metaverse object stays."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteNow:
+    """The metaverse object is deleted in this page."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteAfter:
+    """The metaverse object is deleted after the grace period."""
+
+    grace: timedelta
+
+
+DeletionDecision = Keep | DeleteNow | DeleteAfter
+
+
+def deletion_rule(
+    metaverse_type: MetaverseType,
+    origin: Origin,
+    disconnected: str,
+    remaining: Collection[str],
+    *,
+    trace: Trace | None = None,
+) -> DeletionDecision:
+    """Decide about a metaverse object from which the object of a system was disconnected.
+
+    ``remaining`` are the names of the systems that it is still joined to.
+    """
+    decision = _decide_deletion(metaverse_type, origin, disconnected, remaining)
+    add_if(
+        trace,
+        "deletion",
+        disconnected=disconnected,
+        remaining=sorted(remaining),
+        decision=type(decision).__name__,
+        reason=decision.reason if isinstance(decision, Keep) else metaverse_type.deletion.trigger.value,
+    )
+    return decision
+
+
+def _decide_deletion(
+    metaverse_type: MetaverseType, origin: Origin, disconnected: str, remaining: Collection[str]
+) -> DeletionDecision:
+    rule = metaverse_type.deletion
+    if origin is Origin.INTERNAL:
+        return Keep("created by a template, not by a projection")
+    match rule.trigger:
+        case DeletionTrigger.NEVER:
+            return Keep("the rule of the type is never")
+        case DeletionTrigger.LAST_CONNECTOR:
+            if remaining:
+                return Keep(f"still joined in {', '.join(sorted(remaining))}")
+        case DeletionTrigger.AUTHORITATIVE_SOURCE:
+            if disconnected not in rule.sources:
+                return Keep(f"{disconnected} is not an authoritative source")
+            if rule.all_sources and (left := rule.sources & set(remaining)):
+                return Keep(f"still joined in {', '.join(sorted(left))}")
+    return DeleteAfter(rule.grace) if rule.grace else DeleteNow()
+
+
+def is_cancelled_by(metaverse_type: MetaverseType, current: MetaverseObject, joined_system: str) -> bool:
+    """Return whether a join cancels the scheduled deletion, because it reverses what triggered it."""
+    if current.deletion_scheduled_at is None:
+        return False
+    rule = metaverse_type.deletion
+    if rule.trigger is not DeletionTrigger.AUTHORITATIVE_SOURCE:
+        return True
+    if joined_system not in rule.sources:
+        return False
+    return rule.all_sources or current.deletion_system in (None, joined_system)
+
+
+# --- 5. applying changes --------------------------------------------------------------------------------------------
+
+
+@value_class
+class TargetValues:
+    """Values of an object of a target: imported, expected or desired."""
+
+    attributes: Document
+    references: Mapping[str, frozenset[int]] = field(default_factory=dict)
+    """Metaverse ids of the targets that are known."""
+    address: str = ""
+
+
+def imported_values(object: ConnectorObject) -> TargetValues:
+    """Return the values of an object as they were imported."""
+    references = {
+        name: frozenset(each.metaverse_id for each in found if each.metaverse_id is not None)
+        for name, found in object.references.items()
+    }
+    return TargetValues(object.attributes, {name: ids for name, ids in references.items() if ids}, object.address)
+
+
+def apply_pending(current: TargetValues, changes: Iterable[Change], object_type: ObjectType) -> TargetValues:
+    """Return the values after changes: removals, then additions. Idempotent; values equal by attribute are the same."""
+    attributes = {name: list(values) for name, values in current.attributes.items()}
+    references = dict(current.references)
+    address = current.address
+    in_order = sorted(changes, key=lambda change: change.op is ChangeOp.ADD)
+    for change in in_order:
+        name = change.attribute
+        if change.op is ChangeOp.RENAME or name == ADDRESS:
+            address = str(change.values[0]) if change.values else address
+            continue
+        attribute = object_type.attributes.get(name)
+        if attribute is not None and attribute.is_reference:
+            references[name] = _apply_to_set(references.get(name, frozenset()), change)
+            continue
+        old = attributes.get(name, [])
+        match change.op:
+            case ChangeOp.SET:
+                new = list(change.values)
+            case ChangeOp.CLEAR:
+                new = []
+            case ChangeOp.REMOVE:
+                equality = attribute_equality(object_type, name)
+                keys = equality.keys(change.values)
+                new = [value for value in old if equality.key(value) not in keys]
+            case _:
+                equality = attribute_equality(object_type, name)
+                known = equality.keys(old)
+                new = old + [value for value in change.values if equality.key(value) not in known]
+        attributes[name] = canonical_values(new)
+    return TargetValues(
+        {name: values for name, values in attributes.items() if values},
+        {name: ids for name, ids in references.items() if ids},
+        address,
+    )
+
+
+def _apply_to_set(old: frozenset[int], change: Change) -> frozenset[int]:
+    ids = frozenset(change.references)
+    match change.op:
+        case ChangeOp.SET:
+            return ids
+        case ChangeOp.ADD:
+            return old | ids
+        case ChangeOp.REMOVE:
+            return old - ids
+        case _:
+            return frozenset()
+
+
+# --- 6. out of scope ------------------------------------------------------------------------------------------------
+
+
+def out_of_scope_action(
+    object: ConnectorObject, rules: Sequence[SyncRule], *, trace: Trace | None = None
+) -> OutOfScope:
+    """Return what happens to a joined object that no in rule applies to: the first enabled rule of its type decides."""
+    found = next(
+        (rule for rule in rules if rule.enabled and rule.system == object.system and rule.object_type == object.type),
+        None,
+    )
+    action = found.on_out_of_scope if found else OutOfScope.DISCONNECT
+    add_if(trace, "out_of_scope", rule=found.name if found else None, action=action.value)
+    return action
+
+
+# --- 7. reconciliation ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciled:
+    """What an import says about a pending export."""
+
+    pending: PendingExport | None
+    confirmed: tuple[Change, ...] = ()
+    unconfirmed: tuple[Change, ...] = ()
+    """Changes that the object does not show, with sent and observed values."""
+
+    @property
+    def has_changed(self) -> bool:
+        return bool(self.confirmed or self.unconfirmed or self.pending is None)
+
+
+def reconcile(
+    object: ConnectorObject | None,
+    pending: PendingExport,
+    object_type: ObjectType,
+    *,
+    trace: Trace | None = None,
+) -> Reconciled:
+    """Compare a pending export with its imported object, attribute by attribute.
+
+    ``object`` is None if a complete read did not find it. Confirmed changes are dropped. Others are sent again; after
+    the fifth attempt they have failed. A create whose object now has an anchor becomes an update; an object that was
+    sent and is not found is created again.
+    """
+    if pending.state not in (ExportState.EXPORTED, ExportState.UNCONFIRMED, ExportState.PENDING, ExportState.FAILED):
+        return Reconciled(pending)
+    if pending.kind is ExportKind.DELETE:
+        return _reconcile_delete(object, pending)
+    confirmed: list[Change] = []
+    unconfirmed: list[Change] = []
+    left: list[Change] = []
+    for change in pending.changes:
+        if change.state not in (ChangeState.EXPORTED, ChangeState.UNCONFIRMED, ChangeState.FAILED):
+            left.append(change)
+        elif object is not None and change_confirmed(object, change, object_type):
+            confirmed.append(change)
+        elif change.state is ChangeState.EXPORTED:
+            failed = change.attempts + 1 >= MAX_ATTEMPTS  # guard: identity.unconfirmed_attempts
+            rejected = replace(
+                change,
+                attempts=change.attempts + 1,
+                state=ChangeState.FAILED if failed else ChangeState.UNCONFIRMED,
+                observed=_observed(object, change) if object is not None else (),
+            )
+            unconfirmed.append(rejected)
+            left.append(rejected)
+        else:
+            left.append(change)
+        add_if(trace, "reconcile", attribute=change.attribute, confirmed=bool(confirmed and confirmed[-1] is change))
+    kind = pending.kind
+    if object is None:
+        kind = ExportKind.CREATE  # it was sent and does not exist: create it again
+    elif kind is ExportKind.CREATE and object.anchor is not None:
+        kind = ExportKind.UPDATE
+    if not left:
+        return Reconciled(None, tuple(confirmed), tuple(unconfirmed))
+    changes = tuple(left)
+    if not confirmed and not unconfirmed and kind is pending.kind:
+        return Reconciled(pending)
+    remaining = replace(pending, kind=kind, changes=changes, state=state_of_changes(changes), uncertain=False)
+    return Reconciled(remaining, tuple(confirmed), tuple(unconfirmed))
+
+
+def _reconcile_delete(object: ConnectorObject | None, pending: PendingExport) -> Reconciled:
+    if object is None:
+        return Reconciled(None)
+    if pending.state is not ExportState.EXPORTED:
+        return Reconciled(pending)
+    attempts = pending.attempts + 1
+    failed = attempts >= MAX_ATTEMPTS
+    still_there = Change(ADDRESS, ChangeOp.CLEAR, attempts=attempts, observed=(object.address,))
+    state = ExportState.FAILED if failed else ExportState.UNCONFIRMED
+    return Reconciled(replace(pending, attempts=attempts, state=state), (), (still_there,))
+
+
+def _observed(object: ConnectorObject, change: Change) -> tuple[Value, ...]:
+    if change.attribute == ADDRESS:
+        return (object.address,)
+    if change.attribute in object.references:
+        return tuple(each.raw for each in object.references[change.attribute])
+    return tuple(object.attributes.get(change.attribute, ()))
+
+
+# --- 8. confirmation of one change ----------------------------------------------------------------------------------
+
+
+def change_confirmed(object: ConnectorObject, change: Change, object_type: ObjectType) -> bool:
+    """Return whether an imported object shows a change, by its operation and the equality of its attribute.
+
+    Further values do not matter for ``add``; for ``set`` only on a multi-valued attribute that the rule does not own.
+    """
+    equality = attribute_equality(object_type, change.attribute)
+    if equality.kind is EqualityKind.WRITE_ONLY:
+        return change.state is not ChangeState.PENDING
+    if change.attribute == ADDRESS:
+        return not change.values or equality.key(object.address) == equality.key(change.values[0])
+    attribute = object_type.attributes.get(change.attribute)
+    allows_more = attribute is not None and attribute.multi and not change.owned
+    sent: frozenset[Hashable] = equality.keys(change.values)
+    shown: frozenset[Hashable] = equality.keys(object.attributes.get(change.attribute, ()))
+    has_raw = False
+    if attribute is not None and attribute.is_reference:
+        found = object.references.get(change.attribute, ())
+        sent = frozenset(change.references)
+        shown = frozenset(each.metaverse_id for each in found if each.metaverse_id is not None)
+        has_raw = any(each.metaverse_id is None for each in found)
+    match change.op:
+        case ChangeOp.SET:
+            return (
+                sent <= shown
+                if allows_more or (has_raw and attribute is not None and attribute.multi)
+                else sent == shown
+            )
+        case ChangeOp.ADD:
+            return sent <= shown
+        case ChangeOp.REMOVE:
+            return not sent & shown
+        case ChangeOp.CLEAR | ChangeOp.RENAME:
+            return not shown

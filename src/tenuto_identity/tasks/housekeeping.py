@@ -1,0 +1,108 @@
+"""Housekeeping: due deletions become tasks of their original initiators, due re-evaluations become sync marks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+
+from tenuto.extension import ExtensionServices, Service
+from tenuto.logs import Log
+from tenuto.model.access.actors import Actor, ActorType
+from tenuto.postgres.database import Connection, Database
+from tenuto.service.polling_loop import PollingLoop
+from tenuto_identity.settings import IdentitySettings
+from tenuto_identity.store import definitions, metaverse, previews, session, sync_marks
+from tenuto_identity.store.metaverse import DueDeletion
+from tenuto_identity.store.sync_marks import MarkReason
+from tenuto_identity.tasks.task_creation import enqueue_step
+
+REEVALUATION_BATCH = 5_000
+log = Log("tenuto.identity.housekeeping")
+
+
+def housekeeping_service(services: ExtensionServices) -> Service:
+    """A service that looks for due work at an interval. Several may run: each piece of work is taken once."""
+
+    async def run_cycle() -> float:
+        await run_housekeeping(services)
+        return services.section(IdentitySettings).housekeeping_seconds
+
+    return PollingLoop("identity-housekeeping", run_cycle, log)
+
+
+async def run_housekeeping(services: ExtensionServices) -> None:
+    """Run one cycle: mark what must be evaluated again, and enqueue the deletions that are due."""
+    database = await services.open_database()
+    now = database.clock.now()
+    if await previews.is_anything_expired(database, now):
+        await _drop_previews(database, now)
+    if await definitions.has_recalls(database):
+        await _enqueue_recalls(services, database)
+    if not await metaverse.is_anything_due(database, now):
+        return
+
+    async def mark(connection: Connection) -> tuple[list[DueDeletion], dict[str, int]]:
+        await session.prepare(connection)
+        for name in await metaverse.reset_interrupted_deletions(connection):
+            log.warning("interrupted deletion of a system reset", system=name)
+        identities = await metaverse.take_due_reevaluations(connection, now, REEVALUATION_BATCH)
+        await sync_marks.mark_joined_objects(connection, identities, MarkReason.REEVALUATION)
+        found = await metaverse.take_due_object_reevaluations(connection, now, REEVALUATION_BATCH)
+        await sync_marks.set_marks(connection, found, MarkReason.REEVALUATION)
+        if identities or found:
+            log.info("objects marked for re-evaluation", identities=len(identities), objects=len(found))
+        limit = services.section(IdentitySettings).deletions_per_cycle
+        due = await metaverse.find_due_deletions(connection, now, limit)
+        stored = await definitions.load_definitions(connection)
+        return due, {row.name: row.number for row in stored.systems}
+
+    due, systems = await database.transaction(mark)
+    await _enqueue_deletions(services, database, due, systems)
+
+
+async def _enqueue_deletions(
+    services: ExtensionServices, database: Database, due: list[DueDeletion], systems: Mapping[str, int]
+) -> None:
+    """Enqueue one task for each system and initiator: the deletion is done in the name of the original initiator."""
+    grouped: dict[tuple[str, str | None, str, str], list[int]] = {}
+    for each in due:
+        initiator = each.deletion_initiator or {}
+        system = str(initiator.get("system"))
+        if system not in systems:  # it was deleted since
+            system = next(iter(systems), "")
+        key = initiator.get("type", "system"), initiator.get("id"), initiator.get("name", "housekeeping"), system
+        grouped.setdefault(key, []).append(each.id)
+    for (kind, id, name, system), ids in grouped.items():
+        if system:
+            await enqueue_step(
+                services,
+                database,
+                "identity.delete_due",
+                {"system": system, "identities": ids},
+                Actor(ActorType(kind), id, name),
+                unique_key=f"identity.housekeeping:{system}:{kind}:{id or name}",
+            )
+
+
+async def _drop_previews(database: Database, now: datetime) -> None:
+    """Delete previews that are past their time, and scratch copies that killed workers left."""
+
+    async def drop(connection: Connection) -> list[str]:
+        await session.prepare(connection, whole_tables=True)
+        return await previews.drop_expired(connection, now)
+
+    for name in await database.transaction(drop):
+        log.warning("abandoned preview dropped", schema=name)
+
+
+async def _enqueue_recalls(services: ExtensionServices, database: Database) -> None:
+    """Enqueue a task for each deleted rule, in the name of the user who deleted it."""
+    for each in await session.read_with(database, definitions.list_recalls):
+        await enqueue_step(
+            services,
+            database,
+            "identity.recall",
+            {"system": each.system, "rule_number": each.rule_number, "type_number": each.type_number},
+            Actor(ActorType(each.initiator_type), each.initiator_id, each.initiator_name),
+            unique_key=f"identity.recall:{each.rule_number}",
+        )
