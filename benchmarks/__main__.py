@@ -19,9 +19,11 @@ from benchmarks import growth, page, queue_benchmarks
 from benchmarks.api import SERVICE, api
 from benchmarks.compare import compare, loss_summary
 from benchmarks.contender import QUEUES, select_contenders
+from benchmarks.dashboard import DASHBOARD, dashboard
 from benchmarks.doctor import DOCTOR, doctor
 from benchmarks.environment import describe
 from benchmarks.executions import RUNNERS, executions
+from benchmarks.identity import IDENTITY, identity
 from benchmarks.load import LoadMonitor
 from benchmarks.manifests import BULK, MANAGERS, bulk, managers
 from benchmarks.measure import progress
@@ -43,9 +45,13 @@ BENCHMARKS: dict[str, tuple[Any, dict[str, str]]] = {
     "bulk": (bulk, BULK),
     "manager": (managers, MANAGERS),
     "api": (api, SERVICE),
+    "dashboard": (dashboard, DASHBOARD),
     "doctor": (doctor, DOCTOR),
+    "identity": (identity, IDENTITY),
     "compare": (None, {}),  # it has its own entries
 }
+LONG_BENCHMARKS = {"identity": 1}
+"""Runs per contender of benchmarks whose runs take minutes."""
 ALL_CONTENDERS = sorted(
     {name for _, scripts in BENCHMARKS.values() for name in scripts} | {one.name for one in ENTRIES}
 )
@@ -57,7 +63,8 @@ def main() -> int:
     parser.add_argument("--json", action="store_true", help="print a JSON object instead of a table")
     parser.add_argument("--save", action="store_true", help="save the object in benchmarks/results, for the page")
     parser.add_argument("--quick", action="store_true", help="small counts, one run: to try, not to quote")
-    parser.add_argument("--runs", type=int, help="runs per contender and case (3; with --quick 1)")
+    parser.add_argument("--million", action="store_true", help="identity: also a million people (about an hour)")
+    parser.add_argument("--runs", type=int, help="runs per contender and case (3; identity and --quick 1)")
     parser.add_argument(
         "--only", nargs="+", metavar="CONTENDER", help=f"with spaces or commas: {', '.join(ALL_CONTENDERS)}"
     )
@@ -67,12 +74,11 @@ def main() -> int:
         parser.error(f"unknown contender: {', '.join(sorted(unknown))}; known: {', '.join(ALL_CONTENDERS)}")
     if asked.name == "page":
         return _write_page()
-    size = Size(asked.runs or (1 if asked.quick else 3), asked.quick)
     signal.signal(signal.SIGTERM, _exit_on_signal)
     if asked.name == "all":
-        return _run_all(only, size)
+        return _run_all(only, asked)
     try:
-        result, text = _run_one(asked.name, only, size)
+        result, text = _run_one(asked.name, only, _size(asked, asked.name))
     except ContenderFailed as failure:
         print(f"benchmark failed: {failure}", file=sys.stderr)
         return 1
@@ -82,20 +88,25 @@ def main() -> int:
     return 0
 
 
+def _size(asked: argparse.Namespace, name: str) -> Size:
+    runs = 1 if asked.quick else LONG_BENCHMARKS.get(name, 3)
+    return Size(asked.runs or runs, asked.quick, asked.million)
+
+
 def _run_one(name: str, only: list[str], size: Size) -> tuple[dict[str, object], str]:
     """Run one benchmark on its own server."""
     with server() as url:
         return asyncio.run(run(name, url, only, size))
 
 
-def _run_all(only: list[str], size: Size) -> int:
+def _run_all(only: list[str], asked: argparse.Namespace) -> int:
     """Run every benchmark. One that fails keeps its last saved result; the others continue."""
     failed = []
     for place, name in enumerate(BENCHMARKS, 1):
         began = time.monotonic()
         progress(f"=== {name} ({place} of {len(BENCHMARKS)})")
         try:
-            result, text = _run_one(name, only, size)
+            result, text = _run_one(name, only, _size(asked, name))
         except (ContenderFailed, OSError) as failure:
             progress(f"=== {name} failed: {failure}")
             failed.append(name)

@@ -35,6 +35,7 @@ async def measure_creation(tenuto: Contender, size: Size) -> list[Case]:
         Case("POST /api/schedule at 500 a second, p50", "ms"),
         Case("POST /api/schedule at 500 a second, p99", "ms"),
     )
+    tasks = Case("POST /api/v1/tasks", "requests/s")
 
     async def run(_: Contender) -> None:
         async with _running_service(tenuto) as (_process, where):
@@ -46,9 +47,12 @@ async def measure_creation(tenuto: Contender, size: Size) -> list[Case]:
             answer = await tenuto.run_command("create", *where, *arguments, limit=300.0)
             middle.add("tenuto", percentile(answer["milliseconds"], 0.50))
             tail.add("tenuto", percentile(answer["milliseconds"], 0.99))
+            arguments = ["--path", "/api/v1/tasks", "--count", str(count), "--lines", str(CONNECTIONS)]
+            answer = await tenuto.run_command("create", *where, *arguments, limit=300.0)
+            tasks.add("tenuto", float(answer["rate"]))
 
-    await alternate([tenuto], size.runs, run, f"{count:,} one-shots over HTTP")
-    return [rate, middle, tail]
+    await alternate([tenuto], size.runs, run, f"{count:,} one-shots and tasks over HTTP")
+    return [rate, middle, tail, tasks]
 
 
 async def measure_lists(tenuto: Contender, size: Size) -> list[Case]:

@@ -27,6 +27,10 @@ QUEUES = {
 }
 
 
+OWN = frozenset({"benchmarks.contenders.raw_identity", "benchmarks.contenders.script_identity"})
+"""Modules that need no package of a peer: they run in the environment of Tenuto."""
+
+
 @dataclass(frozen=True)
 class Contender:
     """One contender on one server. Every command except `versions` starts with its own empty database."""
@@ -81,6 +85,28 @@ class Contender:
             answer = await self.run_command("single", "--url", url, "--count", str(count), limit=limit)
             await self.check(url, waiting=count, recorded=0)
             return count / float(answer["seconds"])
+
+    async def measure_concurrent_enqueue(
+        self, count: int, callers: int, processes: int = 1
+    ) -> tuple[float, list[float]]:
+        """Return jobs per second from concurrent callers, and the milliseconds of each call."""
+        async with self.prepared_database() as url, contextlib.AsyncExitStack() as stack:
+            await databases.settle(url)
+            arguments = ["concurrent", "--url", url, "--count", str(count // processes), "--callers", str(callers)]
+            running = [
+                await stack.enter_async_context(start_process(self.python, self.module, arguments, self.name))
+                for _ in range(processes)
+            ]
+            await asyncio.gather(*(process.read_answer(START_TIMEOUT_SECONDS) for process in running))
+            for process in running:
+                await process.send("go")
+            limit = START_TIMEOUT_SECONDS + count / 100
+            answers = await asyncio.gather(*(process.read_answer(limit) for process in running))
+            await asyncio.gather(*(process.wait_for_exit(limit) for process in running))
+            await self.check(url, waiting=(count // processes + 1) * processes, recorded=0)
+        seconds = (max(each["ended"] for each in answers) - min(each["began"] for each in answers)) / 1e9
+        calls = sorted(taken for each in answers for taken in each["milliseconds"])
+        return len(calls) / seconds, calls
 
     async def measure_drain(self, count: int, workers: int) -> float:
         """Return jobs per second between the first and the last handler start, with all jobs enqueued before."""
@@ -178,7 +204,7 @@ class Contender:
 def select_contenders(server: str, scripts: Mapping[str, str], names: Collection[str]) -> list[Contender]:
     """Return the requested contenders, Tenuto in this environment, the others in the environment of the peers."""
     return [
-        Contender(name, module, Path(sys.executable) if name == "tenuto" else peers_python(), server)
+        Contender(name, module, Path(sys.executable) if name == "tenuto" or module in OWN else peers_python(), server)
         for name, module in scripts.items()
         if name in names
     ]

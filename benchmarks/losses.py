@@ -29,10 +29,10 @@ from benchmarks.peer_entries import PeerEntry
 from benchmarks.processes import ContenderFailed, start_process
 from benchmarks.queue_benchmarks import Size
 
-NAP = 0.2
+TASK_SECONDS = 0.2
 KILLS = 3
 STALL_SECONDS = 40.0
-PATIENCE = 100.0
+COMPLETION_TIMEOUT_SECONDS = 100.0
 CONCURRENT_ENTRIES = 8
 
 Prepared = Callable[[PeerEntry], AbstractAsyncContextManager[str]]
@@ -41,7 +41,7 @@ Prepared = Callable[[PeerEntry], AbstractAsyncContextManager[str]]
 async def losses(entries: Sequence[PeerEntry], prepared: Prepared, size: Size) -> dict[str, dict[str, object]]:
     """Return for every entry: tasks, lost, stuck, twice, and the seconds from the last kill until all was done."""
     count = size.of(400, 240)
-    progress(f"{count} tasks of {NAP} s each, the worker killed -9 {KILLS} times")
+    progress(f"{count} tasks of {TASK_SECONDS} s each, the worker killed -9 {KILLS} times")
     places = asyncio.Semaphore(CONCURRENT_ENTRIES)
 
     async def one(entry: PeerEntry) -> dict[str, object]:
@@ -61,20 +61,20 @@ async def _measure_losses(entry: PeerEntry, url: str, count: int) -> dict[str, o
         ledger = Ledger(Path(folder) / "ledger", count)
         verb = "bulk" if entry.has_bulk else "single"
         await entry.run_command(url, verb, "--count", str(count), limit=START_TIMEOUT_SECONDS + count / 5)
-        arguments = ["work", "--ledger", str(ledger.path), "--folder", folder, "--nap", str(NAP)]
+        arguments = ["work", "--ledger", str(ledger.path), "--folder", folder, "--nap", str(TASK_SECONDS)]
         running: list[int] = []
         for kill in range(1, KILLS + 2):
             async with start_process(entry.python, entry.module, arguments, entry.name, {URL: url}) as process:
                 began = time.monotonic()
                 if kill <= KILLS:
                     await _wait_for_done(ledger, count * kill // (KILLS + 1), STALL_SECONDS)
-                    await asyncio.sleep(dice.uniform(0, NAP))
+                    await asyncio.sleep(dice.uniform(0, TASK_SECONDS))
                     if not process.is_running():
                         raise ContenderFailed(f"the worker of {entry.title} exited by itself")
                     os.killpg(process.pid, signal.SIGKILL)
                     running.append(sum(ledger.starts()) - sum(ledger.ends()) - sum(running))
                     continue
-                all_done = await _wait_for_done(ledger, count, PATIENCE)
+                all_done = await _wait_for_done(ledger, count, COMPLETION_TIMEOUT_SECONDS)
                 took = time.monotonic() - began
                 await asyncio.sleep(2.0)  # tasks that still run a second time
                 answer = await entry.run_command(url, "remembered", limit=START_TIMEOUT_SECONDS)

@@ -50,19 +50,28 @@ async def measure_streaming_memory(tenuto: Contender, size: Size) -> list[Case]:
 
 
 async def measure_limited_drain(tenuto: Contender, size: Size) -> list[Case]:
-    """Measure one worker on a manifest without a limit and on one with at most 50 active items."""
-    count = size.of(100_000, 5_000)
+    """Measure workers on plain jobs, on items of a manifest without a cap and with one, and on eight groups with a cap
+    each.
+    """
+    few, count = size.of(10_000, 5_000), size.of(100_000, 5_000)
+    plain = Case(f"drain of {few:,} plain jobs", "items/s")
+    uncapped = Case(f"drain of {few:,} manifest runs without a cap", "items/s", plain)
     free = Case(f"drain of {count:,} without a cap", "items/s")
     cap = Case(f"drain of {count:,}, 50 active at most", "items/s", free)
+    groups = Case(f"drain of {few:,} in 8 groups, 10 active at most in each, 4 workers", "items/s")
+    kinds = (
+        (plain, "plain", few, 1), (uncapped, "free", few, 1), (free, "free", count, 1), (cap, "capped", count, 1),
+        (groups, "groups", few, 4),
+    )  # fmt: skip
 
     async def run(_: Contender) -> None:
-        for case, which in ((free, "free"), (cap, "capped")):
+        for case, which, tasks, workers in kinds:
             async with tenuto.prepared_database() as url:
-                arguments = ["--url", url, "--count", str(count), "--which", which]
+                arguments = ["--url", url, "--count", str(tasks), "--which", which, "--workers", str(workers)]
                 case.add("tenuto", float((await tenuto.run_command("drain", *arguments, limit=700.0))["rate"]))
 
     await alternate([tenuto], size.runs, run, "drain with and without a cap")
-    return [free, cap]
+    return [case for case, *_ in kinds]
 
 
 async def managers(contenders: Sequence[Contender], size: Size) -> list[Case]:

@@ -15,6 +15,8 @@ class Size:
 
     runs: int
     quick: bool
+    large: bool = False
+    """Also measure a million where that takes long."""
 
     def of(self, full: int, quick: int) -> int:
         return quick if self.quick else full
@@ -48,7 +50,31 @@ async def enqueue(contenders: Sequence[Contender], size: Size) -> list[Case]:
         single.add(contender.name, await contender.measure_single_enqueue(few))
 
     await alternate(contenders, size.runs, run, f"enqueue of {many:,} in bulk and {few:,} one by one")
-    return [bulk, single]
+    return [bulk, single, *await _enqueue_concurrently(contenders, size)]
+
+
+async def _enqueue_concurrently(contenders: Sequence[Contender], size: Size) -> list[Case]:
+    """Enqueue single jobs from concurrent callers of one process, and of four."""
+    count = size.of(20_000, 2_000)
+    cases = []
+    for callers, processes in ((10, 1), (50, 1), (200, 1), (50, 4)):
+        name = f"{callers} callers" + (f" in each of {processes} processes" if processes > 1 else "")
+        rate, tail = Case(name, "jobs/s"), Case(f"{name}, p99 of a call", "ms")
+        cases += [rate, tail]
+
+        async def run(
+            contender: Contender,
+            rate: Case = rate,
+            tail: Case = tail,
+            callers: int = callers,
+            processes: int = processes,
+        ) -> None:
+            per_second, milliseconds = await contender.measure_concurrent_enqueue(count, callers, processes)
+            rate.add(contender.name, per_second)
+            tail.add(contender.name, percentile(milliseconds, 0.99))
+
+        await alternate(contenders, size.runs, run, f"enqueue of {count:,} by {name}")
+    return cases
 
 
 async def latency(contenders: Sequence[Contender], size: Size) -> list[Case]:

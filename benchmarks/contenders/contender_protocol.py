@@ -24,6 +24,7 @@ from benchmarks.contenders.start_counters import CounterFile, make_payload
 
 BULK_SIZE = 1000
 BATCH = 100
+POOL_SIZE = 10
 GAPS = (0.020, 0.060)
 TIMEOUT_SECONDS = 10.0
 
@@ -62,6 +63,9 @@ class Contender(Protocol):
 
     def sender(self, url: str) -> AbstractAsyncContextManager[Sender]:
         """Open a sender."""
+
+    def pooled_sender(self, url: str) -> AbstractAsyncContextManager[Sender]:
+        """Open a sender for concurrent callers, with `POOL_SIZE` connections."""
 
     async def work(self, url: str, on_job: OnJob, gate: Gate) -> None:
         """Run a worker process: connect, pass the gate, call `on_job(payload)` for each job until the stop command."""
@@ -113,6 +117,28 @@ async def _enqueue(contender: Contender, url: str, count: int, *, bulk: bool) ->
             for text in payloads:
                 await sender.one(text)
         print_answer(seconds=(time.monotonic_ns() - began) / 1e9)
+
+
+async def _enqueue_concurrently(contender: Contender, url: str, count: int, callers: int) -> None:
+    """Enqueue from several callers of this process, each its next job as soon as its last one is committed; answer with
+    the time of the first and the last call, and the milliseconds of each call."""
+    gate = StandardStreamGate()
+    await gate.open()
+    payloads = iter([make_payload(number) for number in range(count)])
+    taken: list[float] = []
+
+    async def call(sender: Sender) -> None:
+        for text in payloads:
+            began = time.monotonic_ns()
+            await sender.one(text)
+            taken.append((time.monotonic_ns() - began) / 1e6)
+
+    async with contender.pooled_sender(url) as sender:
+        await sender.one(make_payload(count))  # opens connections
+        await gate.ready()
+        began = time.monotonic_ns()
+        await asyncio.gather(*(call(sender) for _ in range(callers)))
+        print_answer(began=began, ended=time.monotonic_ns(), milliseconds=sorted(taken))
 
 
 async def _sample(contender: Contender, url: str, samples: int, counters: CounterFile) -> None:
@@ -174,9 +200,12 @@ def run(coroutine: Coroutine[Any, Any, None]) -> None:
 def main(contender: Contender) -> None:
     """Command line of a contender script."""
     parser = argparse.ArgumentParser()
-    parser.add_argument("verb", choices=["versions", "prepare", "bulk", "single", "work", "sample", "audit"])
+    parser.add_argument(
+        "verb", choices=["versions", "prepare", "bulk", "single", "concurrent", "work", "sample", "audit"]
+    )
     parser.add_argument("--url", default="")
     parser.add_argument("--count", type=int, default=0)
+    parser.add_argument("--callers", type=int, default=1)
     parser.add_argument("--counters", type=Path)
     parser.add_argument("--samples", type=int, default=0)
     asked = parser.parse_args()
@@ -189,6 +218,8 @@ def main(contender: Contender) -> None:
             run(_enqueue(contender, asked.url, asked.count, bulk=True))
         case "single":
             run(_enqueue(contender, asked.url, asked.count, bulk=False))
+        case "concurrent":
+            run(_enqueue_concurrently(contender, asked.url, asked.count, asked.callers))
         case "work":
             counters = CounterFile(asked.counters, asked.samples)
             run(_work(contender, asked.url, counters.record_sample if asked.samples else counters.count))

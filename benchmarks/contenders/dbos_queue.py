@@ -22,7 +22,7 @@ from dbos import DBOS, DBOSClient
 from benchmarks.contenders import peer_protocol
 from benchmarks.contenders.ledger import async_job
 
-QUEUE, POLL, CONCURRENCY = "bench", 0.02, 50
+QUEUE, POLL_SECONDS, CONCURRENCY = "bench", 0.02, 50
 WORKFLOW = {"workflow_name": "noop", "queue_name": QUEUE, "app_version": "1"}
 
 
@@ -46,7 +46,7 @@ def launch(url: str) -> None:
         await step(payload)
 
     DBOS.launch()
-    DBOS.register_queue(QUEUE, polling_interval_sec=POLL, worker_concurrency=CONCURRENCY)
+    DBOS.register_queue(QUEUE, polling_interval_sec=POLL_SECONDS, worker_concurrency=CONCURRENCY)
 
 
 def serve() -> None:

@@ -21,7 +21,7 @@ from benchmarks.contenders import contender_protocol, runner_protocol
 from benchmarks.contenders.start_counters import Starts
 
 QUEUE = "bench"
-POLL = 0.02
+POLL_SECONDS = 0.02
 CONCURRENCY = 50
 RESULT_POLL_SECONDS = 0.002
 WORKFLOW = {"workflow_name": "shape", "queue_name": QUEUE, "app_version": "1"}
@@ -60,7 +60,7 @@ def launch(url: str, count: Callable[[], None]) -> None:
         await asyncio.gather(noop(), noop())
 
     DBOS.launch()
-    DBOS.register_queue(QUEUE, polling_interval_sec=POLL, worker_concurrency=CONCURRENCY)
+    DBOS.register_queue(QUEUE, polling_interval_sec=POLL_SECONDS, worker_concurrency=CONCURRENCY)
 
 
 class Submitter:

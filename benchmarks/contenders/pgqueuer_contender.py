@@ -48,6 +48,12 @@ class PgQueuerContender:
         yield Sender(Queries.from_asyncpg_connection(connection))
         await connection.close()
 
+    @asynccontextmanager
+    async def pooled_sender(self, url: str) -> AsyncIterator[Sender]:
+        size = contender_protocol.POOL_SIZE
+        async with asyncpg.create_pool(url, min_size=size, max_size=size) as pool:
+            yield Sender(Queries.from_asyncpg_pool(pool))
+
     async def work(self, url: str, on_job: contender_protocol.OnJob, gate: contender_protocol.Gate) -> None:
         connection = await asyncpg.connect(url)
         queue = PgQueuer.from_asyncpg_connection(connection)

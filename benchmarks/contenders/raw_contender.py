@@ -72,7 +72,7 @@ ENQUEUE = "WITH made AS (INSERT INTO jobs (payload) VALUES ($1) RETURNING id) SE
 
 
 class Sender:
-    def __init__(self, connection: asyncpg.Connection[Any]) -> None:
+    def __init__(self, connection: asyncpg.Connection[Any] | asyncpg.Pool[Any]) -> None:
         self._connection = connection
 
     async def one(self, payload: str) -> None:
@@ -97,6 +97,12 @@ class RawContender:
         connection = await asyncpg.connect(url)
         yield Sender(connection)
         await connection.close()
+
+    @asynccontextmanager
+    async def pooled_sender(self, url: str) -> AsyncIterator[Sender]:
+        size = contender_protocol.POOL_SIZE
+        async with asyncpg.create_pool(url, min_size=size, max_size=size) as pool:
+            yield Sender(pool)
 
     async def work(self, url: str, on_job: contender_protocol.OnJob, gate: contender_protocol.Gate) -> None:
         connection = await asyncpg.connect(url, server_settings={"plan_cache_mode": "force_generic_plan"})

@@ -9,22 +9,27 @@ creating them is not measured.
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import resource
 import time
 from collections.abc import Iterator
+from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import asyncpg
 
 from benchmarks.contenders import contender_protocol
-from tenuto import Manifest, Tenuto, every
+from tenuto import Job, Manifest, Tenuto, every
 from tenuto.postgres import migrator
 from tenuto.scheduling import manifest_manager
 
 MAX_ACTIVE = 50
+GROUPS = 8
+MAX_ACTIVE_IN_GROUP = 10
 WARM_UP = 3
 
 COPY = """
@@ -51,7 +56,7 @@ class TableSlice:
     number: int
 
 
-def build(url: str, home: str | None = None) -> tuple[Tenuto, dict[str, Manifest]]:
+def build(url: str, home: str | None = None) -> tuple[Tenuto, dict[str, Manifest], Job[..., Any]]:
     app = Tenuto(database=url, home=home)
 
     @app.job
@@ -62,12 +67,19 @@ def build(url: str, home: str | None = None) -> tuple[Tenuto, dict[str, Manifest
     async def tick() -> None:
         """The job of every manifest with a trigger."""
 
+    @app.job
+    async def plain(number: int) -> None:
+        """Do nothing, without a manifest."""
+
     made = {
         "free": app.manifest("free", replicate, on_demand=True),
         "capped": app.manifest("capped", replicate, on_demand=True, max_active=MAX_ACTIVE),
         "clock": app.manifest("clock", tick, trigger=every("1d", anchor=datetime.now(UTC) + timedelta(days=1))),
     }
-    return app, made
+    for number in range(GROUPS):
+        name = f"group-{number}"
+        made[name] = app.manifest(name, replicate, on_demand=True, group=name)
+    return app, made, plain
 
 
 def slices(count: int) -> Iterator[TableSlice]:
@@ -75,7 +87,7 @@ def slices(count: int) -> Iterator[TableSlice]:
 
 
 async def prepare(url: str) -> None:
-    app, _ = build(url)
+    app, *_ = build(url)
     database = await app.connect(check_schema=False)
     await migrator.migrate(database)
     await database.close()
@@ -85,7 +97,7 @@ async def prepare(url: str) -> None:
 
 async def fill(url: str, count: int, which: str) -> None:
     """Submit that many items of a manifest in one call; answer with the rate and the memory growth."""
-    app, made = build(url)
+    app, made, _ = build(url)
     async with app:
         await app.bulk_enqueue(made[which], slices(2_000))  # statements prepared, connections opened
         before = _megabytes()
@@ -99,21 +111,34 @@ async def fill(url: str, count: int, which: str) -> None:
     contender_protocol.print_answer(rate=count / seconds, grown=grown)
 
 
-async def drain(url: str, count: int, which: str) -> None:
-    """Process that many items of a manifest with one worker; answer with the rate."""
+async def drain(url: str, count: int, which: str, workers: int) -> None:
+    """Process that many tasks; answer with the rate. ``which`` is a manifest, "plain" for jobs without a manifest, or
+    "groups" for items of manifests in eight groups with a cap each.
+    """
     with TemporaryDirectory(prefix="tenuto-bench-home-") as home:
-        app, made = build(url, home)
-        async with app:
-            batch = await app.bulk_enqueue(made[which], slices(count))
+        app, made, plain = build(url, home)
+        async with app, AsyncExitStack() as stack:
+            if which == "plain":
+                await app.enqueue_many(plain, ({"number": number} for number in range(count)))
+            elif which == "groups":
+                for number in range(GROUPS):
+                    name = f"group-{number}"
+                    await app.manifests.change_group(name, max_active=MAX_ACTIVE_IN_GROUP)
+                    await app.bulk_enqueue(made[name], slices(count // GROUPS))
+            else:
+                await app.bulk_enqueue(made[which], slices(count))
             connection = await asyncpg.connect(url)
             await connection.execute("VACUUM (ANALYZE) tenuto.tasks")
-            await connection.close()
             began = time.monotonic()
-            async with app.worker():
-                ended = await batch.wait(timeout=600)
+            for number in range(workers):
+                await stack.enter_async_context(app.worker(name=f"bench-{number}"))
+            while await connection.fetchval("SELECT EXISTS (SELECT FROM tenuto.tasks)"):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
             seconds = time.monotonic() - began
-    if ended.done_count != count:
-        raise SystemExit(f"{count} items were sent, {ended.done_count} were done")
+            done = await connection.fetchval("SELECT count(*) FROM tenuto.activities WHERE status = 'completed'")
+            await connection.close()
+    if done != count:
+        raise SystemExit(f"{count} tasks were sent, {done} were done")
     contender_protocol.print_answer(rate=count / seconds)
 
 
@@ -128,7 +153,7 @@ async def many(url: str, count: int) -> None:
 
 async def poll(url: str, times: int, due: int) -> None:
     """Time one poll with that many due, repeatedly; answer in milliseconds."""
-    app, _ = build(url)
+    app, *_ = build(url)
     taken = []
     database = await app.connect(for_worker=True)
     connection = await asyncpg.connect(url)
@@ -156,6 +181,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=0)
     parser.add_argument("--due", type=int, default=0)
     parser.add_argument("--which", default="free")
+    parser.add_argument("--workers", type=int, default=1)
     asked = parser.parse_args()
     match asked.verb:
         case "versions":
@@ -165,7 +191,7 @@ def main() -> None:
         case "fill":
             contender_protocol.run(fill(asked.url, asked.count, asked.which))
         case "drain":
-            contender_protocol.run(drain(asked.url, asked.count, asked.which))
+            contender_protocol.run(drain(asked.url, asked.count, asked.which, asked.workers))
         case "many":
             contender_protocol.run(many(asked.url, asked.count))
         case _:

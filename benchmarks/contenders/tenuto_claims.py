@@ -14,12 +14,12 @@ from benchmarks.contenders import contender_protocol
 from benchmarks.contenders.start_counters import make_payload
 from tenuto.ids import new_id
 from tenuto.lifecycle.completion import finish
-from tenuto.model.actors import Actor
-from tenuto.model.tasks import NewTask, Outcome, OutcomeStatus, Settlement
+from tenuto.model.access.actors import Actor
+from tenuto.model.work.tasks import NewTask, Outcome, OutcomeStatus, Settlement
 from tenuto.postgres.database import Database
-from tenuto.store import tasks
-from tenuto.store.tasks import ClaimCursor
-from tenuto.store.workers import ProcessRegistration, register_process
+from tenuto.store.work import task_creation, tasks
+from tenuto.store.work.tasks import ClaimCursor
+from tenuto.store.work.workers import ProcessRegistration, register_process
 
 WARM_UP = 3
 LEASE = timedelta(seconds=60)
@@ -46,7 +46,9 @@ async def time_claims(url: str, times: int, *, fresh: bool) -> None:
         now = database.clock.now()
         done = Outcome(OutcomeStatus.COMPLETED, started_at=now, ended_at=now)
         await finish(database, [Settlement(task, done) for task in claimed])
-        await tasks.enqueue_tasks(database, [_new_task(number, database) for number in range(contender_protocol.BATCH)])
+        await task_creation.enqueue_tasks(
+            database, [_new_task(number, database) for number in range(contender_protocol.BATCH)]
+        )
     await database.close()
     contender_protocol.print_answer(milliseconds=taken[WARM_UP:])
 

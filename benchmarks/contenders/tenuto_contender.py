@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -54,6 +54,9 @@ class TenutoContender:
         app, noop = build(url, _never)
         async with app:
             yield Sender(app, noop)
+
+    def pooled_sender(self, url: str) -> AbstractAsyncContextManager[Sender]:
+        return self.sender(url)  # an app has a pool of ten connections
 
     async def work(self, url: str, on_job: contender_protocol.OnJob, gate: contender_protocol.Gate) -> None:
         with TemporaryDirectory(prefix="tenuto-bench-home-") as home:

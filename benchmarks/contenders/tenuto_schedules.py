@@ -20,15 +20,15 @@ import asyncpg
 from benchmarks.contenders import contender_protocol, fire_times
 from tenuto import Step, Tenuto, every
 from tenuto.model.triggers import Trigger
-from tenuto.operations.schedules import schedule_definition
+from tenuto.operations.definitions.schedules import schedule_definition
 from tenuto.postgres import migrator
 from tenuto.postgres.database import Database
-from tenuto.store import schedules
+from tenuto.store.definitions import schedules
 
 WARM_UP = 5
 CONCURRENT_DUE = 100
 AHEAD = timedelta(seconds=10)
-OVERDUE = 300.0
+OVERDUE_SECONDS = 300.0
 
 COPY = """
 INSERT INTO tenuto.schedules (id, name, description, enabled, trigger, plan, overlap, misfire, version, origin,
@@ -102,7 +102,7 @@ async def burst(url: str, count: int) -> None:
         raise SystemExit("creating the schedules took until they were due")
     await asyncio.sleep((due_at - datetime.now(UTC)).total_seconds())
     while (fired := await connection.fetchval(FIRED, due_at)) < count:
-        if datetime.now(UTC) > due_at + timedelta(seconds=OVERDUE):
+        if datetime.now(UTC) > due_at + timedelta(seconds=OVERDUE_SECONDS):
             raise SystemExit(f"{fired} of {count} schedules fired in time")
         await asyncio.sleep(0.02)
     seconds = (datetime.now(UTC) - due_at).total_seconds()
@@ -189,7 +189,7 @@ async def minute(url: str, seconds: int) -> None:
     await asyncio.sleep(ends - time.time())
     connection = await asyncpg.connect(url)
     while len(late := [row[0] for row in await connection.fetch(LATENESS, *span)]) < wanted:
-        if time.time() > ends + OVERDUE:
+        if time.time() > ends + OVERDUE_SECONDS:
             raise SystemExit(f"{len(late)} of {wanted} were started in time")
         await asyncio.sleep(0.1)
     await connection.close()

@@ -18,7 +18,7 @@ from typing import Any
 from benchmarks.contenders import contender_protocol
 from tenuto import Tenuto
 from tenuto.ids import new_ids
-from tenuto.model.actors import Role
+from tenuto.model.access.actors import Role
 from tenuto.postgres import migrator
 from tenuto.postgres.database import Database
 from tenuto.store import partitions
@@ -65,6 +65,10 @@ async def serve(url: str) -> None:
     await gate.open()
     with TemporaryDirectory(prefix="tenuto-bench-home-") as home:
         app = Tenuto(url, home=home)
+
+        @app.job(name="noop")
+        async def noop(payload: str) -> None: ...
+
         async with app, web_server(app, port=0) as address:
             _, key = await app.api_keys.create(f"bench-{os.getpid()}", Role.ADMIN)
             contender_protocol.print_answer(address=address, key=key)
@@ -105,14 +109,20 @@ def _request(method: str, path: str, key: str, body: bytes = b"") -> bytes:
     return (head + ("Content-Type: application/json\r\n" if body else "") + "\r\n").encode() + body
 
 
-BODY = json.dumps(
-    {"exec_at": "2035-01-01T00:00:00Z", "prompt_type": "log.append", "payload": {"log": "bench", "message": "hello"}}
-).encode()
+BODIES: dict[str, dict[str, Any]] = {
+    "/api/schedule": {
+        "exec_at": "2035-01-01T00:00:00Z",
+        "prompt_type": "log.append",
+        "payload": {"log": "bench", "message": "hello"},
+    },
+    "/api/v1/tasks": {"job": "noop", "input": {"payload": "hello"}},
+}
 
 
-async def create(port: int, key: str, count: int, lines: int, rate: float) -> None:
-    """Create one-shots over that many connections, as fast as possible or at a rate; answer with rate and times."""
-    request = _request("POST", "/api/schedule", key, BODY)
+async def create(port: int, key: str, path: str, count: int, lines: int, rate: float) -> None:
+    """Create one-shots or tasks over that many connections, as fast as possible or at a rate; answer with rate and
+    times."""
+    request = _request("POST", path, key, json.dumps(BODIES[path]).encode())
     open_lines = [await Connection.open(port) for _ in range(lines)]
     times: list[float] = []
     left = iter(range(count))
@@ -187,7 +197,7 @@ COMMANDS: dict[str, Callable[[Any], Awaitable[None]]] = {
     "prepare": lambda asked: prepare(asked.url),
     "fill": lambda asked: fill(asked.url, asked.count),
     "serve": lambda asked: serve(asked.url),
-    "create": lambda asked: create(asked.port, asked.key, asked.count, asked.lines, asked.rate),
+    "create": lambda asked: create(asked.port, asked.key, asked.path, asked.count, asked.lines, asked.rate),
     "pages": lambda asked: pages(asked.port, asked.key, asked.count),
     "watch": lambda asked: watch(asked.port, asked.key, asked.count),
 }
@@ -197,6 +207,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("verb", choices=["versions", *COMMANDS])
     parser.add_argument("--url", default="")
+    parser.add_argument("--path", choices=BODIES, default="/api/schedule")
     parser.add_argument("--count", type=int, default=0)
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--key", default="")

@@ -17,7 +17,7 @@ from uuid import UUID
 
 from tenuto import Tenuto
 from tenuto.definitions.document_parser import parse_document
-from tenuto.operations.plans import read_declarations
+from tenuto.operations.definitions.plans import read_declarations
 from tenuto.postgres import embedded_server
 
 EXAMPLE = Path(__file__).resolve().parent

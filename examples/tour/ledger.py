@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from tenuto.store.activities import OutcomeCounts
+from tenuto.store.work.activities import OutcomeCounts
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from tenuto.presentation.formatting import one_line
-from tenuto.store.activities import ActivityDetails, TaskRecord
+from tenuto.store.work.activities import ActivityDetails, TaskRecord
 
 Record = dict[str, Any]
 

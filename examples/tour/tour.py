@@ -28,11 +28,11 @@ from tenuto.clock import monotonic_seconds
 from tenuto.definitions.document_parser import parse_document
 from tenuto.errors import Unavailable
 from tenuto.ids import new_id
-from tenuto.model.actors import Actor
-from tenuto.operations.batches import BatchDetails
-from tenuto.operations.executions import ExecutionDetails
-from tenuto.operations.plans import read_declarations
-from tenuto.store.activities import ActivityDetails, OutcomeCounts, TaskRecord
+from tenuto.model.access.actors import Actor
+from tenuto.operations.definitions.plans import read_declarations
+from tenuto.operations.work.batches import BatchDetails
+from tenuto.operations.work.executions import ExecutionDetails
+from tenuto.store.work.activities import ActivityDetails, OutcomeCounts, TaskRecord
 
 BATCH_SIZE, REPORT_COUNT, INVOICE_COUNT = 5000, 9, 300
 TIMEOUT_SECONDS = 300.0
@@ -153,12 +153,12 @@ class Tour:
         task = await self._app.manifests.enqueue(jobs.bills.external_id, {"number": 17})
         self._submitted_count += 1
         await self._watch_task(task)
-        (letter,) = [one for one in await self._app.dead_letters.list() if one.task_id == task]
-        self._presenter.message(f"dead letter {str(letter.id)[-12:]}: {letter.reason}")
+        (dead_letter,) = [one for one in await self._app.dead_letters.list() if one.task_id == task]
+        self._presenter.message(f"dead letter {str(dead_letter.id)[-12:]}: {dead_letter.reason}")
         await self._pause()
         self._presenter.message("an operator adds the address and retries the dead letter")
         corrected = {"number": 17, "address": "12 Reed Lane"}
-        again = await self._app.dead_letters.retry(letter.id, input=corrected, note="address looked up")
+        again = await self._app.dead_letters.retry(dead_letter.id, input=corrected, note="address looked up")
         self._submitted_count += 1
         self._events["dead_letters_retried"] = 1
         await self._watch_task(again)

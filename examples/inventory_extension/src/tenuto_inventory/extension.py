@@ -17,10 +17,14 @@ from tenuto.extension import (
     ExtensionServices,
     Metric,
     MetricSource,
+    Page,
+    PageAssets,
+    Panel,
     PartitionedTable,
     ProcessRole,
     Retention,
     RouterEntry,
+    SearchSource,
     Service,
     StepKind,
 )
@@ -61,6 +65,26 @@ class Inventory(Extension):
     def commands(self) -> Sequence[CommandEntry]:
         return [CommandEntry("inventory", "Extensions", "List and add items", "tenuto_inventory.commands:inventory")]
 
+    def pages(self) -> Sequence[Page]:
+        load = "tenuto_inventory.pages:load_items"
+        topics = ["inventory.orders"]
+        return [
+            Page("items", "Items", load, "items.html", navigation="Inventory", topics=topics, query=["stock", "after"]),
+            Page("items/{name}", "Item {name}", "tenuto_inventory.pages:load_item", "item.html", parent="items"),
+        ]
+
+    def panels(self) -> Sequence[Panel]:
+        return [
+            Panel("overview", "Low stock", "tenuto_inventory.pages:load_low_stock", "low_stock.html"),
+            Panel("step:inventory.order", "Order", "tenuto_inventory.pages:load_order", "order.html"),
+        ]
+
+    def searches(self) -> Sequence[SearchSource]:
+        return [SearchSource("tenuto_inventory.pages:search_items")]
+
+    def page_assets(self) -> PageAssets:
+        return PageAssets(Path(__file__).parent / "templates")
+
     def background_services(self, role: ProcessRole, services: ExtensionServices) -> Sequence[Service]:
         from tenuto_inventory.monitoring import level_recorder
 
@@ -90,7 +114,10 @@ class Inventory(Extension):
         return [MetricSource((items,), load_metrics)]
 
     def audit_actions(self) -> Sequence[AuditAction]:
-        return [AuditAction("inventory.item.add", "An item was added.")]
+        return [
+            AuditAction("inventory.item.add", "An item was added."),
+            AuditAction("inventory.item.remove", "An item was removed."),
+        ]
 
     def definition_lists(self) -> Sequence[DefinitionList[Any]]:
         from tenuto_inventory.definitions import ITEMS

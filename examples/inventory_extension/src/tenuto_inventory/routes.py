@@ -7,12 +7,13 @@ from typing import Annotated
 from fastapi import APIRouter
 from pydantic import ConfigDict, Field
 
+from tenuto import Role
 from tenuto.api.api_route import ApiRoute
-from tenuto.api.auth import ApiCall, requires
+from tenuto.api.bodies.request_bodies import Body
 from tenuto.api.openapi import describe, describe_page
 from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
-from tenuto.api.request_bodies import Body
-from tenuto.model.actors import Role
+from tenuto.api.parameters import Name
+from tenuto.api.security.auth import ApiCall, requires
 from tenuto_inventory.store import Item
 
 router = APIRouter(route_class=ApiRoute)
@@ -38,6 +39,17 @@ async def list_items(
     cursor = decode_cursor(after, str)
     found = await call.app.extensions.inventory.items(after=cursor[0] if cursor else "", limit=limit)
     return make_page(found, limit, lambda item: (item.name,))
+
+
+@router.delete(
+    "/items/{name:name}",
+    operation_id="inventory_items_remove",
+    status_code=204,
+    responses=describe(None, 204, not_found="inventory.item.not_found"),
+)
+async def remove_item(call: Annotated[ApiCall, requires(Role.EDITOR, "inventory.item.remove")], name: Name) -> None:
+    """Remove an item and its orders."""
+    await call.app.extensions.inventory.remove(name)
 
 
 @router.post(

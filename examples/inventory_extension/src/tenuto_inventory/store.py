@@ -17,11 +17,56 @@ class Item:
     level: int
 
 
-async def list_items(database: Database, after: str, limit: int) -> list[Item]:
+@dataclass(frozen=True, slots=True)
+class Order:
+    task_id: UUID
+    item: str
+    quantity: int
+    at: datetime
+
+
+async def list_items(database: Database, after: str, limit: int, low: bool | None = None) -> list[Item]:
     rows = await database.fetch_all(
-        "SELECT name, stock, level FROM tenuto_inventory.items WHERE name > $1 ORDER BY name LIMIT $2", after, limit
+        "SELECT name, stock, level FROM tenuto_inventory.items"
+        " WHERE name > $1 AND ($3::boolean IS NULL OR (stock < level) = $3) ORDER BY name LIMIT $2",
+        after,
+        limit,
+        low,
     )
     return [Item(**row) for row in rows]
+
+
+async def load_item(database: Database, name: str) -> Item | None:
+    row = await database.fetch_one("SELECT name, stock, level FROM tenuto_inventory.items WHERE name = $1", name)
+    return None if row is None else Item(**row)
+
+
+async def find_items(database: Database, text: str, limit: int) -> list[Item]:
+    rows = await database.fetch_all(
+        "SELECT name, stock, level FROM tenuto_inventory.items WHERE strpos(lower(name), lower($1)) > 0"
+        " ORDER BY name LIMIT $2",
+        text,
+        limit,
+    )
+    return [Item(**row) for row in rows]
+
+
+async def list_orders(database: Database, item: str | None, task: UUID | None, limit: int) -> list[Order]:
+    rows = await database.fetch_all(
+        "SELECT task_id, item, quantity, at FROM tenuto_inventory.orders"
+        " WHERE ($1::text IS NULL OR item = $1) AND ($2::uuid IS NULL OR task_id = $2) ORDER BY at DESC LIMIT $3",
+        item,
+        task,
+        limit,
+    )
+    return [Order(**row) for row in rows]
+
+
+async def delete_item(connection: Connection, name: str) -> bool:
+    """Delete an item and its orders; return False if there is none."""
+    await connection.execute("DELETE FROM tenuto_inventory.orders WHERE item = $1", name)
+    found = await connection.fetchval("DELETE FROM tenuto_inventory.items WHERE name = $1 RETURNING name", name)
+    return found is not None
 
 
 async def insert_item(connection: Connection, item: Item, request_id: UUID) -> bool:
