@@ -6,6 +6,7 @@ The server is the embedded one. It does not flush commits to disk, because tests
 from __future__ import annotations
 
 import asyncio
+import gc
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -44,10 +45,16 @@ settings.register_profile(
 settings.load_profile("suite")
 
 SLOW_DIRECTORIES = {
-    "api", "bad_inputs", "chaos", "cli", "deploy", "docs", "examples", "guards", "installation", "jobs",
-    "postgres", "races", "state_machine", "steps", "testing", "web", "worker",
+    "api", "bad_inputs", "chaos", "cli", "deploy", "docs", "examples", "guards", "identity/api", "identity/cli",
+    "identity/connectors", "identity/runs", "identity/scenarios", "identity/tasks", "installation", "jobs", "postgres",
+    "races", "state_machine", "steps", "testing", "web", "worker",
 }  # fmt: skip
-"""Tests that start real processes, servers or programs; `scripts/test fast` excludes them all."""
+"""Tests that start real processes, servers or programs, or run whole synchronisations. `scripts/test fast` excludes
+them all, and does not import them. In the other directories, the modules in `SLOW_MODULES` and the tests that carry the
+marker themselves are slow."""
+
+SLOW_MODULES = {"lifecycle/test_task_cancellation.py", "operations/admin/test_backups.py"}
+"""Modules in the other directories that start programs or wait for polling intervals."""
 
 DIRECTORIES_WITH_SHARED_DATABASE = {
     "audit", "bad_inputs", "definitions", "diagnostics", "lifecycle", "maintenance", "observability", "operations",
@@ -77,10 +84,29 @@ pytest_plugins = ["tests.support.store_fixtures", "tests.support.service_fixture
 _number = count(1)
 
 
+def is_slow(path: Path) -> bool:
+    """Return whether all tests of a module or directory are slow."""
+    relative = path.relative_to(Path(__file__).parent)
+    return relative.as_posix() in SLOW_MODULES or not SLOW_DIRECTORIES.isdisjoint(
+        ("/".join(relative.parts[:1]), "/".join(relative.parts[:2]))
+    )
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not import slow modules only to deselect their tests, which takes longer than the import of the others."""
+    return True if config.option.markexpr == "not slow" and is_slow(collection_path) else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        if _test_directory(item.path) in SLOW_DIRECTORIES:
+        if is_slow(item.path):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Exempt what is loaded from garbage collection: thousands of tests would be traversed again and again."""
+    gc.collect()
+    gc.freeze()
 
 
 def _test_directory(module: Path) -> str:

@@ -18,6 +18,7 @@ import pytest
 
 from tenuto import errors
 from tenuto.errors import TenutoError
+from tests.support.source_trees import last_name, parse_module
 
 PACKAGE = Path(__file__).resolve().parent.parent / "src" / "tenuto"
 CODE = re.compile(r"[a-z_]+(\.[a-z_0-9]+)+")
@@ -28,7 +29,7 @@ DECLARED_ERRORS = {
 
 @cache
 def parse_modules() -> tuple[tuple[Path, ast.Module], ...]:
-    return tuple((module, ast.parse(module.read_text(encoding="utf-8"))) for module in sorted(PACKAGE.rglob("*.py")))
+    return tuple((module, parse_module(module)) for module in sorted(PACKAGE.rglob("*.py")))
 
 
 @cache
@@ -42,7 +43,7 @@ def error_classes() -> frozenset[str]:
 
 
 def _base_names(node: ast.ClassDef) -> set[str]:
-    return {ast.unparse(base).rpartition(".")[2] for base in node.bases}
+    return {last_name(base) for base in node.bases}
 
 
 @cache
@@ -69,7 +70,7 @@ def _sets_code(node: ast.ClassDef) -> bool:
 def constructions(tree: ast.AST, classes: Set[str]) -> Iterator[ast.Call]:
     """Yield the calls that construct an error."""
     for node in ast.walk(tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in classes:
+        if isinstance(node, ast.Call) and last_name(node.func) in classes:
             yield node
 
 
@@ -97,7 +98,7 @@ def test_every_error_has_a_stable_code() -> None:
     faults = []
     for module, tree in parse_modules():
         for call in constructions(tree, error_classes()):
-            name, code = ast.unparse(call.func).rpartition(".")[2], code_of(call)
+            name, code = last_name(call.func), code_of(call)
             if not is_valid(code) and not (code is None and name in classes_with_own_code()):
                 shown = None if code is None else ast.unparse(code)
                 faults.append(f"{module.relative_to(PACKAGE)}:{call.lineno}: {name} code={shown}")

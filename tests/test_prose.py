@@ -1,4 +1,4 @@
-"""Plain English: docstrings, help texts, error texts, log events and documentation contain no banned words.
+"""Plain English: docstrings, comments, help texts, error texts, log events and documentation contain no banned words.
 
 The list has the worst words of the style guide. Text that passes may still be unclear; the test is only a reminder.
 """
@@ -6,7 +6,9 @@ The list has the worst words of the style guide. Text that passes may still be u
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator, Set
 from pathlib import Path
 
@@ -15,7 +17,8 @@ import pytest
 from tests.test_error_codes import error_classes
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGE = ROOT / "src" / "tenuto"
+SOURCE = ROOT / "src"
+DEPLOYMENT = ROOT / "deploy"
 
 BANNED = {
     "room": "module, or space",
@@ -65,6 +68,7 @@ _BANNED = re.compile(rf"(?<![\w-])({'|'.join(map(re.escape, BANNED))})s?(?![\w-]
 _CODE = re.compile(r"``.*?``|`[^`\n]*`|https?://\S+", re.DOTALL)
 _FENCE = re.compile(r"^ *(```|~~~).*?^ *\1\s*$", re.DOTALL | re.MULTILINE)
 _LINK_TARGET = re.compile(r"\]\([^)]*\)|<!--.*?-->", re.DOTALL)
+_SCRIPT_COMMENT = re.compile(r"/\*.*?\*/|(?<![:\w'\"`])//[^\n]*", re.DOTALL)
 _LOG_METHODS = {"debug", "info", "warning", "error", "critical", "exception"}
 _HELP_KEYWORDS = {"help", "short_help", "epilog", "description", "summary", "remedy"}
 
@@ -86,6 +90,37 @@ def texts_of_module(tree: ast.Module, errors: Set[str]) -> Iterator[tuple[int, s
                     yield argument.lineno, string_parts(argument)
             case _:
                 continue
+
+
+def comments_of(path: Path, text: str) -> Iterator[tuple[int, str]]:
+    """Yield first line and text of the comments of a file; comments on consecutive lines are one text."""
+    begin, end, parts = 0, 0, list[str]()
+    for line, comment in _comment_lines(path, text):
+        if parts and line != end + 1:
+            yield begin, " ".join(parts)
+            parts = []
+        begin, end = (begin if parts else line), line
+        parts.append(comment)
+    if parts:
+        yield begin, " ".join(parts)
+
+
+def _comment_lines(path: Path, text: str) -> Iterator[tuple[int, str]]:
+    match path.suffix:
+        case ".py":
+            for token in tokenize.generate_tokens(io.StringIO(text).readline):
+                if token.type == tokenize.COMMENT:
+                    yield token.start[0], token.string.lstrip("# ")
+        case ".js":
+            for match in _SCRIPT_COMMENT.finditer(text):
+                first = text.count("\n", 0, match.start()) + 1
+                for number, line in enumerate(match.group().splitlines()):
+                    yield first + number, line.strip("/* ")
+        case suffix:
+            mark = "--" if suffix == ".sql" else "#"
+            for number, line in enumerate(text.splitlines(), 1):
+                if f" {mark}" in f" {line}":
+                    yield number, line.partition(mark)[2].strip()
 
 
 def _prose_arguments(call: ast.Call, errors: Set[str]) -> Iterator[ast.expr]:
@@ -123,17 +158,52 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-@pytest.mark.parametrize("package", sorted({path.relative_to(PACKAGE).parts[0] for path in PACKAGE.rglob("*.py")}))
+def source_paths() -> list[Path]:
+    return [path.relative_to(SOURCE) for path in SOURCE.rglob("*.py")]
+
+
+@pytest.mark.parametrize("package", sorted({"/".join(path.parts[:2]) for path in source_paths()}))
 def test_source_texts_contain_no_banned_words(package: str) -> None:
     errors = error_classes()
-    top = PACKAGE / package
+    top = SOURCE / package
     faults = [
-        f"{module.relative_to(PACKAGE)}:{line}: {', '.join(words)}"
+        f"{module.relative_to(SOURCE)}:{line}: {', '.join(words)}"
         for module in (sorted(top.rglob("*.py")) if top.is_dir() else [top])
         for line, text in texts_of_module(ast.parse(module.read_text(encoding="utf-8")), errors)
         if (words := banned_words(text))
     ]
     assert faults == []
+
+
+def commented_files() -> list[Path]:
+    """Return the Python, SQL and JavaScript files of the source, and all files of the deployment."""
+    source = [path for path in SOURCE.rglob("*") if path.suffix in (".py", ".sql", ".js")]
+    return sorted(source + [path for path in DEPLOYMENT.rglob("*") if path.is_file() and path.suffix != ".pyc"])
+
+
+def test_comments_contain_no_banned_words() -> None:
+    files = commented_files()
+    assert {".py", ".sql", ".js", ".yaml", ".service"} <= {path.suffix for path in files}
+    faults = [
+        f"{path.relative_to(ROOT)}:{line}: {', '.join(words)}"
+        for path in files
+        for line, text in comments_of(path, path.read_text(encoding="utf-8"))
+        if (words := banned_words(text))
+    ]
+    assert faults == []
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.py", 'url = "# told"  # one\n# two\n\n# three\n'),
+        ("a.sql", "SELECT 1 -- one\n-- two\n\n    -- three\n"),
+        ("a.js", 'const url = "https://told"; // one\n/** two */\n\n/* three */\n'),
+        ("a.service", "Name=told # one\n# two\n\n# three\n"),
+    ],
+)
+def test_comments_on_consecutive_lines_are_one_text(name: str, text: str) -> None:
+    assert list(comments_of(Path(name), text)) == [(1, "one two"), (4, "three")]
 
 
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))

@@ -43,10 +43,12 @@ def test_import_of_an_error_class_does_not_load_the_app() -> None:
     assert [name for name in ("asyncpg", "tenuto.app", "tenuto.worker.worker") if name in loaded] == []
 
 
+@pytest.mark.slow
 def test_public_names_can_be_imported_with_a_star() -> None:
     assert run_python("from tenuto import *; print(Tenuto.__name__, Context.__name__)").split() == ["Tenuto", "Context"]
 
 
+@pytest.mark.slow
 def test_public_api_types_pass_mypy_strict() -> None:
     """`tests/typing/api.py` has the accepted uses, and with `type: ignore` the rejected ones."""
     checked = subprocess.run(

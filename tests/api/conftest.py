@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
+import json
 import re
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,9 @@ from jsonschema_rs import Draft202012Validator
 from tenuto import Context, PermanentFailure, Tenuto
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.application import add_middleware, create_api
-from tenuto.api.auth import SAFE_METHODS
 from tenuto.api.openapi import openapi_document
-from tenuto.model.actors import Role
+from tenuto.api.security.auth import SAFE_METHODS
+from tenuto.model.access.actors import Role
 from tenuto.settings import load_settings
 
 HOST = "http://localhost"
@@ -115,6 +116,38 @@ async def running_api(
         await app.close()
 
 
+@dataclass
+class Documentation:
+    """An OpenAPI document and validators of the responses it describes."""
+
+    document: dict[str, Any]
+    validators: dict[tuple[str, str, str], Draft202012Validator] = field(default_factory=dict)
+
+    def validator(self, place: tuple[str, str, str], schema: dict[str, Any]) -> Draft202012Validator:
+        """Return the validator of a path, method and status."""
+        if place not in self.validators:
+            self.validators[place] = Draft202012Validator({**schema, "components": self.document["components"]})
+        return self.validators[place]
+
+
+_documentations: dict[object, Documentation] = {}
+
+
+def _document(api: FastAPI) -> Documentation:
+    """Return the documentation of an API. Those with the same routes and step kinds share it: it takes most of a
+    second to generate, longer than most tests."""
+    app: Tenuto = api.state.tenuto
+    routes = tuple(
+        (context.path_format, frozenset(context.methods or ()), getattr(context.route, "endpoint", None))
+        for context in iter_route_contexts(api.routes)
+    )
+    step_kinds = app.extension_registry.describe_step_kinds(app.jobs, lambda _, job: job.input_schema())
+    key = (routes, json.dumps(step_kinds, sort_keys=True))
+    if key not in _documentations:
+        _documentations[key] = Documentation(openapi_document(api))
+    return _documentations[key]
+
+
 def check_response_is_documented(api: FastAPI, response: httpx2.Response) -> None:
     """Check that the OpenAPI document describes a response: the code of a problem, or the schema of a result."""
     route = find_route(api, response.request)
@@ -128,13 +161,13 @@ def check_response_is_documented(api: FastAPI, response: httpx2.Response) -> Non
             f"{route.operation_id} does not document {response.status_code} {code}: {response.text}"
         )
         return
-    document = openapi_document(api)
-    path = re.sub(r":name\}", "}", route.path)
-    described = document["paths"][path][response.request.method.lower()]["responses"]
-    assert str(response.status_code) in described, f"{route.operation_id} does not document {response.status_code}"
-    schema = described[str(response.status_code)].get("content", {}).get(media_type, {}).get("schema")
+    documentation = _document(api)
+    path, status = re.sub(r":name\}", "}", route.path), str(response.status_code)
+    described = documentation.document["paths"][path][response.request.method.lower()]["responses"]
+    assert status in described, f"{route.operation_id} does not document {status}"
+    schema = described[status].get("content", {}).get(media_type, {}).get("schema")
     if media_type == "application/json" and schema is not None:
-        validator = Draft202012Validator({**schema, "components": document["components"]})
+        validator = documentation.validator((path, response.request.method, status), schema)
         errors = [
             f"{list(error.instance_path)}: {error.message[:300]}" for error in validator.iter_errors(response.json())
         ]

@@ -11,7 +11,7 @@ import pytest
 from tenuto import Tenuto
 from tenuto.api.application import create_api
 from tenuto.api.openapi import openapi_document
-from tenuto.operations.audit_actions import CORE_ACTIONS
+from tenuto.audit.actions import CORE_ACTIONS
 from tests.api.conftest import HOST, ApiClient, find_route
 
 

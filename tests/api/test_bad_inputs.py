@@ -16,7 +16,7 @@ import httpx2
 import pytest
 
 from tenuto import Context
-from tenuto.model.actors import Role
+from tenuto.model.access.actors import Role
 from tenuto.model.validation import INVISIBLE_CHARACTERS
 from tests.api.conftest import ApiClient, assert_problem
 from tests.support.waiting import eventually
@@ -282,11 +282,11 @@ async def test_api_refuses_expired_and_revoked_keys(client: ApiClient) -> None:
     """B4, B5."""
     database = await client.app.open()
     later = database.clock.now() + timedelta(hours=1)
-    for name, options in (("short", {"expires_at": later}), ("gone", {})):
-        _, text = await client.app.api_keys.create(name, Role.VIEWER, **options)
+    for name, expires_at in (("short", later), ("gone", None)):
+        _, text = await client.app.api_keys.create(name, Role.VIEWER, expires_at=expires_at)
         auth = {"Authorization": f"Bearer {text}"}
         assert (await client.get(SCHEDULES, role=None, headers=auth)).status_code == 200
-        if options:
+        if expires_at:
             await database.fetch_all("UPDATE tenuto.api_keys SET expires_at = clock_timestamp() WHERE name = $1", name)
         else:
             await client.delete(f"/api/v1/keys/{name}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tenuto.model.actors import Role
+from tenuto.model.access.actors import Role
 from tests.api.conftest import ApiClient, assert_problem
 from tests.support.waiting import eventually
 

@@ -9,11 +9,11 @@ from jsonschema_rs import Draft202012Validator
 from pydantic import BaseModel
 
 from tenuto import Tenuto
-from tenuto.api import definition_bodies, definition_models
 from tenuto.api.application import create_api
+from tenuto.api.bodies import definition_bodies, definition_models
 from tenuto.api.openapi import openapi_document
 from tenuto.definitions import definition_files
-from tenuto.extension import CORE_LISTS
+from tenuto.extension.contract import CORE_LISTS
 from tenuto.model.triggers import serialization
 
 SCHEDULE_FIELDS = set(definition_files._SCHEDULE_FIELDS)

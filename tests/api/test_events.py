@@ -16,7 +16,7 @@ import pytest
 from tenuto import Step, Tenuto, manual
 from tenuto.api.routes import events as events_module
 from tenuto.api.routes.events import ServerSentEvent
-from tenuto.model.actors import Role
+from tenuto.model.access.actors import Role
 from tenuto.web.server import web_server
 from tests.api.conftest import assert_problem
 from tests.support.waiting import eventually

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from tenuto import Tenuto
-from tenuto.api import http_protocol, middleware
-from tenuto.api.http_protocol import BoundedH11Protocol, HeadTimer
-from tenuto.api.httptools_protocol import BoundedHttpToolsProtocol
+from tenuto.api.security import http_protocol, middleware
+from tenuto.api.security.http_protocol import BoundedH11Protocol, HeadTimer
+from tenuto.api.security.httptools_protocol import BoundedHttpToolsProtocol
 from tenuto.web.server import web_server
 
 

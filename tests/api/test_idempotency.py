@@ -17,11 +17,11 @@ from fastapi.routing import iter_route_contexts
 from tenuto.api.api_route import ApiRoute
 from tenuto.app import Tenuto
 from tenuto.ids import new_id
-from tenuto.model.actors import Actor
-from tenuto.model.operation_context import IdempotencyKey
-from tenuto.operations import batches, dead_letters
-from tenuto.store import one_shots
+from tenuto.model.access.actors import Actor
+from tenuto.model.access.operation_context import IdempotencyKey
+from tenuto.operations.work import batches, dead_letters
 from tenuto.store.access import idempotency_keys
+from tenuto.store.work import task_creation
 from tests.api.conftest import ApiClient, assert_problem, running_api
 from tests.support.errors import raises_code
 from tests.support.waiting import eventually
@@ -237,14 +237,14 @@ async def test_repeated_one_shot_request_reads_the_existing_one_without_insert(
 ) -> None:
     """The one-shot may end between a query of ended ones and an insert, so there must be no insert."""
     insert_count = 0
-    create = one_shots.create_audited_one_shots
+    create = task_creation.insert_audited_tasks
 
     async def counted(*given: Any) -> Any:
         nonlocal insert_count
         insert_count += 1
         return await create(*given)
 
-    monkeypatch.setattr(one_shots, "create_audited_one_shots", counted)
+    monkeypatch.setattr(task_creation, "insert_audited_tasks", counted)
     asked: dict[str, Any] = {
         "json": {"exec_at": "2056-07-07T15:00:00Z", "prompt_type": "log.append", "payload": {"message": "Hello"}},
         "headers": {"Idempotency-Key": "once"},

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tenuto.model.actors import Role
+from tenuto import Step, every
+from tenuto.model.access.actors import Role
 from tests.api.conftest import ApiClient, assert_problem
 from tests.support.waiting import eventually
 
@@ -79,10 +80,38 @@ async def test_one_shots_and_audit_entries_are_filtered_by_query(service: ApiCli
 async def test_viewer_searches_objects_and_reads_their_history(service: ApiClient) -> None:
     await service.post("/api/v1/queues/mail/pause", json={"reason": "server down"})
     hits = await service.get_json("/api/v1/search?q=mai", role=Role.VIEWER)
-    assert hits["items"] == [{"kind": "queue", "id": None, "name": "mail", "state": None}]
+    assert hits["items"] == [{"kind": "queue", "id": None, "name": "mail", "state": None, "path": None}]
     history = await service.get_json("/api/v1/history?target=queue:mail", role=Role.VIEWER)
     [entry] = history["items"]
     assert (entry["action"], entry["actor_name"], entry["reason"]) == ("queue.pause", "admin", "server down")
     assert "source" not in entry
     assert_problem(await service.get("/api/v1/history?target=secret:x"), 422, "history.target.invalid")
     assert_problem(await service.get("/api/v1/search"), 422)
+
+
+async def test_ledger_and_logs_are_filtered_by_query(service: ApiClient) -> None:
+    app = service.app
+    for name in ("a", "b"):
+        app.schedule(name, every("1h"), [Step.job(app.jobs.jobs_by_name["double"], 1)])
+    await app.schedules.deploy()
+    for name in ("a", "b", "b"):
+        await app.schedules.run(name)
+    for message in ("order taken", "order refused", "quiet"):
+        await app.logs.append("orders", message, {"from": "ana"} if message == "quiet" else None)
+    await app.logs.append("night", "order")
+
+    async def count(path: str) -> int:
+        return len((await service.get_json(path))["items"])
+
+    assert await count("/api/v1/ledger?q=schedule:b") == 2
+    assert await count("/api/v1/ledger?q=schedule:a,b+decision:fired+due:>1h") == 2
+    assert await count("/api/v1/ledger?q=-decision:fired") == 1
+    assert await count("/api/log/orders?q=ORDER") == 2
+    assert await count("/api/log/orders?q=order+-message:~refused+at:>1h") == 1
+    assert await count("/api/log/orders?q=ana") == 1, "fields are searched too"
+    assert await count("/api/log/orders?q=order&order=oldest&window=2") == 1, (
+        "the oldest entry is outside of the window"
+    )
+    assert await count("/api/log?search=ORD") == 1
+    assert_problem(await service.get("/api/v1/ledger?q=decisio:fired"), 422, "filter.key.unknown")
+    assert_problem(await service.get("/api/log/orders?q=mesage:x"), 422, "filter.key.unknown")

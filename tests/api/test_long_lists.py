@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from uuid import UUID
 
-from tenuto.model.actors import Role
+from tenuto.model.access.actors import Role
 from tenuto.postgres.database import Connection, Database
 from tenuto.store.access.api_keys import SQL
 from tests.api.conftest import ApiClient, assert_problem

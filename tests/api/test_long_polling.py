@@ -12,7 +12,7 @@ from tenuto.api import long_polling
 from tenuto.api.application import add_middleware
 from tenuto.api.long_polling import waiting_requests
 from tenuto.clock import monotonic_seconds
-from tenuto.model.actors import Role
+from tenuto.model.access.actors import Role
 from tenuto.web.server import web_server
 from tests.api.conftest import HOST, ApiClient
 from tests.support.waiting import eventually

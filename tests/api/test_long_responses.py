@@ -13,7 +13,7 @@ import pytest
 from tenuto import Tenuto
 from tenuto.audit import keys, verifier
 from tenuto.audit.sealer import seal_entries
-from tenuto.model.actors import Role
+from tenuto.model.access.actors import Role
 from tenuto.web.server import web_server
 from tests.api.conftest import ApiClient
 

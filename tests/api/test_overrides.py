@@ -8,8 +8,8 @@ from uuid import UUID
 import pytest
 
 from tenuto import Step, Tenuto, manual
-from tenuto.model.actors import Role
-from tenuto.operations.schedules import schedule_definition
+from tenuto.model.access.actors import Role
+from tenuto.operations.definitions.schedules import schedule_definition
 from tests.api.test_one_shots import client_with_role
 
 OTHER_STEPS = {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -15,13 +15,19 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tenuto import PermanentFailure, RetryPolicy, Step, Tenuto, every
 from tenuto.api.application import add_middleware, create_api
-from tenuto.model.actors import Role
+from tenuto.errors import Unavailable
+from tenuto.extension import Extension, ExtensionServices, ProcessRole, Service
+from tenuto.logs import Log
+from tenuto.model.access.actors import Role
 from tenuto.observability.process_metrics import process_metrics
 from tenuto.observability.prometheus import DATABASE_METRICS, PROCESS_METRICS
+from tenuto.observability.status import ReadinessCheck
 from tenuto.postgres.database import Database
+from tenuto.service.polling_loop import PollingLoop
+from tenuto.service.service import run_services
 from tenuto.settings import load_settings
-from tenuto.store import workers
 from tenuto.store.reports import metrics
+from tenuto.store.work import workers
 from tests.races.disposable_server import DisposableServer
 from tests.support.waiting import eventually
 
@@ -248,7 +254,9 @@ async def test_web_service_without_database_is_alive_and_not_ready(
         assert (no_schema["ready"], no_schema["checks"][-1]["name"]) == (False, "schema")
         await own_database_server.migrate()
         body = await eventually(lambda: _sample_if(ready, lambda body: body["ready"]))
-        assert [check["name"] for check in body["checks"]] == ["database", "schema", "claims", "scheduler"]
+        assert [check["name"] for check in body["checks"]] == [
+            "database", "schema", "claims", "scheduler", "services",
+        ]  # fmt: skip
 
         await own_database_server.crash()
         body = await ready()
@@ -294,3 +302,49 @@ async def test_silent_workers_make_the_installation_unready(app: Tenuto, db: Dat
     readiness = await app.status.readiness()
     assert [check.name for check in readiness.checks if not check.ok] == ["claims"]
     await app.close()
+
+
+async def test_failing_service_makes_its_process_unready_until_a_cycle_succeeds(app: Tenuto) -> None:
+    failing = asyncio.Event()
+    failing.set()
+
+    async def run_cycle() -> float:
+        if failing.is_set():
+            raise Unavailable("the disk is full", code="test.disk_full")
+        return 60.0
+
+    async def services_check() -> ReadinessCheck:
+        return next(check for check in (await app.status.readiness()).checks if check.name == "services")
+
+    async def has_detail(detail: str) -> bool:
+        return (await services_check()).detail == detail
+
+    async with app, run_services([PollingLoop("sweep", run_cycle, Log("tenuto.test"))]):
+        await eventually(lambda: has_detail("failing, see the log: sweep"))
+        assert not (await app.status.readiness()).ready
+        failing.clear()
+        await eventually(lambda: has_detail("running"))
+        assert (await services_check()).ok
+
+
+async def test_process_is_ready_without_a_service_of_an_extension(url: str, tmp_path: Path) -> None:
+    class Idle:
+        name = "stocktaking"
+        is_ready = False
+
+        async def start(self) -> None: ...
+        async def stop(self) -> None: ...
+
+    class Stock(Extension):
+        name = "stock"
+
+        def background_services(self, role: ProcessRole, services: ExtensionServices) -> Sequence[Service]:
+            return [Idle()]
+
+    async with (
+        Tenuto(url, home=tmp_path, extensions=[Stock()]) as app,
+        run_services(app.extension_registry.background_services(ProcessRole.WORKER)),
+    ):
+        readiness = await app.status.readiness()
+        assert readiness.ready
+        assert readiness.checks[-1].detail == "failing, see the log: stocktaking (of an extension)"

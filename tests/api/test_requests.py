@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tenuto.model.actors import Role
+from tenuto.model.access.actors import Role
 from tenuto.store.access import api_keys, idempotency_keys
 from tests.api.conftest import ApiClient, assert_problem
 from tests.support.waiting import eventually

@@ -12,7 +12,7 @@ import pytest
 
 from tenuto.api.routes import batches
 from tenuto.ids import new_id
-from tenuto.model.actors import Role
+from tenuto.model.access.actors import Role
 from tests.api.conftest import ApiClient, assert_problem
 from tests.support.waiting import eventually
 
@@ -585,3 +585,27 @@ async def test_log_route_returns_text_and_the_next_offset(service: ApiClient) ->
     ended = await service.get(f"{path}?from=0", role=Role.VIEWER)
     assert (ended.status_code, ended.headers["tenuto-log-complete"]) == (200, "true")
     assert_problem(await service.get(f"{path}?from=0&tail=1"), 422, "activity.log.range")
+
+
+@pytest.mark.parametrize("headers", [{}, {"Idempotency-Key": "order-7"}], ids=["without a key", "with a key"])
+async def test_created_task_is_described_as_a_query_describes_it(service: ApiClient, headers: dict[str, str]) -> None:
+    options = {
+        "queue": "ovens",
+        "priority": 3,
+        "delay": "1h",
+        "tags": ["b", "a"],
+        "unique_key": "one",
+        "correlation_id": "c",
+    }
+    created = await service.post("/api/v1/tasks", json={"job": "double", "input": {"n": 4}, **options}, headers=headers)
+    assert created.status_code == 202, created.text
+    stored = await service.get_json(created.headers["location"])
+    assert created.json() == {**stored, "created": True}
+
+
+async def test_run_of_a_schedule_that_the_overlap_policy_skips_is_refused(service: ApiClient) -> None:
+    schedule = {"name": "night", "steps": [{"name": "a", "job": "double", "input": {"n": 1}}]}
+    await service.post("/api/v1/schedules", json=schedule)
+    first = await service.post("/api/v1/schedules/night/run")
+    assert (first.status_code, first.json()["decision"]) == (202, "fired")
+    assert_problem(await service.post("/api/v1/schedules/night/run"), 409, "schedule.run.rejected")

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tenuto.model.actors import Role
+from tenuto.model.access.actors import Role
 from tests.api.conftest import ApiClient, assert_problem
 
 LONDON = {"kind": "cron", "cron": "30 1 * * *", "zone": "Europe/London"}

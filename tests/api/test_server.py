@@ -16,7 +16,7 @@ import pytest
 
 from tenuto import Tenuto, logs
 from tenuto.errors import EngineError
-from tenuto.model.actors import Role
+from tenuto.model.access.actors import Role
 from tenuto.settings import load_settings
 from tenuto.web.server import require_tls_beyond_loopback, web_server
 from tests.api.conftest import assert_problem, register_jobs

@@ -26,11 +26,11 @@ from tenuto.audit import keys as audit_keys
 from tenuto.audit.sealer import AuditSealer, seal_entries
 from tenuto.audit.verifier import Verification
 from tenuto.errors import Conflict, Invalid, NotFound
-from tenuto.model import audit_chain
-from tenuto.model.actors import Actor, Role
-from tenuto.model.audit_chain import SealedEntry
-from tenuto.model.operation_context import OperationContext
-from tenuto.model.secrets import redact_sensitive_fields
+from tenuto.model.access import audit_chain
+from tenuto.model.access.actors import Actor, Role
+from tenuto.model.access.audit_chain import SealedEntry
+from tenuto.model.access.operation_context import OperationContext
+from tenuto.model.access.secrets import redact_sensitive_fields
 from tenuto.postgres.database import Database, DatabaseError
 from tenuto.settings import Settings, load_settings
 from tenuto.store.access.audit_recorder import AuditedDatabase, AuditEntry

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 
 import tenuto
-from tenuto.built_in_extensions import BUILT_IN
+from tenuto.audit.actions import CORE_ACTIONS
 from tenuto.extension import AuditAction, Extension
-from tenuto.operations.audit_actions import CORE_ACTIONS
+from tenuto.operations.built_in_extensions import BUILT_IN
 from tests.support.extension_registries import make_registry
+from tests.support.source_trees import parse_module
 
 SOURCE = Path(tenuto.__file__).parent
 PAGE = SOURCE.parents[1] / "docs" / "how-to" / "audit.md"
@@ -27,7 +28,7 @@ def declared_actions() -> list[AuditAction]:
 def recorded_actions() -> Iterator[str]:
     """Yield the actions with which operations call `_begin`."""
     for path in SOURCE.rglob("*.py"):
-        module = ast.parse(path.read_text(encoding="utf-8"))
+        module = parse_module(path)
         for function in ast.walk(module):
             if isinstance(function, ast.AsyncFunctionDef):
                 for argument in first_arguments(function, "_begin"):

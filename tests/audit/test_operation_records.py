@@ -15,12 +15,12 @@ import pytest
 from tenuto import Actor, RetryPolicy, Step, Tenuto, every, manual
 from tenuto.errors import Conflict, StoreError, UserError
 from tenuto.ids import new_id
-from tenuto.model.actors import Role
-from tenuto.model.operation_context import OperationContext
-from tenuto.operations.manifests import build_manifest
+from tenuto.model.access.actors import Role
+from tenuto.model.access.operation_context import OperationContext
+from tenuto.operations.definitions.manifests import build_manifest
+from tenuto.operations.definitions.plans import read_declarations
+from tenuto.operations.definitions.schedules import schedule_definition
 from tenuto.operations.operation import OperationGroup
-from tenuto.operations.plans import read_declarations
-from tenuto.operations.schedules import schedule_definition
 from tenuto.postgres.database import Connection, Database
 from tenuto.settings import load_settings
 from tenuto.store.access.audit_recorder import AuditedDatabase, AuditEntry
@@ -42,12 +42,18 @@ QUERIES = {
     "manifests.list", "manifests.plan", "manifests.polls", "manifests.versions", "dead_letters.count",
     "dead_letters.find", "dead_letters.get", "dead_letters.groups", "dead_letters.list", "dead_letters.select",
     "dead_letters.summary", "batches.count", "batches.find", "batches.get", "batches.items", "batches.list",
-    "batches.list_items", "batches.wait", "plans.plan", "reports.overview", "reports.search", "reports.series",
+    "batches.list_items", "batches.wait", "plans.plan", "reports.overview",
+    "schedules.count_ledger_of_each", "executions.count_of_each", "reports.queue_obstacles", "count_activities_of_each",
+    "executions.usual_seconds", "count_tasks_of_each", "executions.recent_outcomes", "bulk_operations.all_items",
+    "tasks.next_to_claim", "batches.count_of_each", "one_shots.count_of_each", "dead_letters.count_of_each",
+    "reports.count_open_work", "reports.queue_settings", "reports.search", "reports.series",
     "one_shots.count",
     "one_shots.find", "one_shots.list", "one_shots.list_ended", "one_shots.status", "api_keys.authenticate",
-    "api_keys.authenticate_session", "api_keys.get", "api_keys.has_prefix", "api_keys.list", "logs.names",
+    "api_keys.authenticate_session", "api_keys.get", "api_keys.has_prefix", "api_keys.list", "api_keys.sessions",
+    "invitations.list", "logs.names",
     "logs.read", "secrets.count_old_keys", "secrets.list", "secrets.resolve_text", "secrets.reveal",
-    "extensions.inventory.items", "schedules.why", "manifests.why", "reports.upcoming",
+    "extensions.inventory.items", "extensions.inventory.get", "extensions.inventory.orders",
+    "extensions.inventory.search", "schedules.why", "manifests.why", "reports.upcoming",
     "schedules.check", "schedules.explain",
     "bulk_operations.find", "bulk_operations.get", "bulk_operations.items",
     "bulk_operations.list", "bulk_operations.preview", "bulk_operations.wait",
@@ -190,7 +196,7 @@ async def make_every_change(app: Tenuto) -> set[str]:
     await change("batches.resume", "batch.resume", acting.batches.resume(batch.id))
     async with app.worker(poll_seconds=0.1):
         await app.batches.wait(batch.id, 30)
-    letters = [letter.id for letter in await app.dead_letters.list(batch=batch.id)]
+    letters = [dead_letter.id for dead_letter in await app.dead_letters.list(batch=batch.id)]
     await change("dead_letters.retry", "dead_letter.retry", acting.dead_letters.retry(letters[0]))
     await change("dead_letters.acknowledge", "dead_letter.acknowledge", acting.dead_letters.acknowledge(letters[1]))
     await change("dead_letters.retry_selected", "dead_letter.retry", acting.dead_letters.retry_selected(letters[2:3]))
@@ -214,8 +220,8 @@ async def make_every_change(app: Tenuto) -> set[str]:
     await change("dead_letters.acknowledge_all", "dead_letter.acknowledge", acting.dead_letters.acknowledge_all())
     async with app.worker(poll_seconds=0.1):
         await app.batches.wait((await app.batches.enqueue("oven", [{"loaves": 1}])).id, 30)
-    (letter,) = await app.dead_letters.list()
-    await change("tasks.retry", "task.retry", acting.tasks.retry(letter.task_id))
+    (dead_letter,) = await app.dead_letters.list()
+    await change("tasks.retry", "task.retry", acting.tasks.retry(dead_letter.task_id))
     recorder.recorded.add("dead_letters.retry_task")
     await change("manifests.delete", "manifest.delete", acting.manifests.delete("regular"))
     planned = await app.plans.plan(
@@ -244,11 +250,20 @@ async def make_every_change(app: Tenuto) -> set[str]:
     assert caller is not None
     await change("api_keys.open_session", "session.open", acting.api_keys.open_session(caller))
     await change("api_keys.end_session", "session.close", acting.api_keys.end_session(opened[0]))
+    [session] = await app.api_keys.sessions(key.id)
+    await change("api_keys.end_session_by_id", "session.end", acting.api_keys.end_session_by_id(session.id))
+    await app.api_keys.open_session(caller)
+    await change("api_keys.end_other_sessions", "session.end", acting.api_keys.end_other_sessions(key.id))
+    _, invitation = await change("invitations.create", "invitation.create", acting.invitations.create("a", Role.VIEWER))
+    await change("invitations.accept", "invitation.accept", acting.invitations.accept(invitation))
+    await app.invitations.create("b", Role.VIEWER)
+    await change("invitations.revoke", "invitation.revoke", acting.invitations.revoke("b"))
     await change("api_keys.rotate", "key.rotate", acting.api_keys.rotate("ci"))
     await change("api_keys.revoke", "key.revoke", acting.api_keys.revoke("ci"))
 
     inventory = acting.extensions.inventory
     await change("extensions.inventory.add", "inventory.item.add", inventory.add("flour", level=3))
+    await change("extensions.inventory.remove", "inventory.item.remove", inventory.remove("flour"))
     return recorder.recorded
 
 
@@ -370,7 +385,7 @@ async def test_refused_or_repeated_operation_leaves_no_entry(app: Tenuto) -> Non
     async with app.worker(poll_seconds=0.1):
         await app.batches.wait(batch.id, 30)
     paused = await app.batches.enqueue("oven", [{"loaves": 3}])
-    letters = [letter.id for letter in await app.dead_letters.list()]
+    letters = [dead_letter.id for dead_letter in await app.dead_letters.list()]
     await acting.dead_letters.acknowledge_selected(letters)
     await acting.batches.pause(paused.id)
     await acting.pause_queue("default")

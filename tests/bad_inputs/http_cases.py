@@ -9,7 +9,7 @@ import base64
 import json
 from typing import Any, NamedTuple
 
-from tenuto.model.actors import Role
+from tenuto.model.access.actors import Role
 
 SCHEDULES = "/api/v1/schedules"
 TASKS = "/api/v1/tasks"

@@ -74,7 +74,7 @@ _API = "tests/api/test_bad_inputs.py"
 _HTTP = "tests/steps/test_http_call.py"
 _PROGRAM = "tests/steps/test_executable.py"
 _SQL = "tests/steps/test_sql_scripts.py"
-_SECRETS = "tests/operations/test_secrets.py"
+_SECRETS = "tests/operations/admin/test_secrets.py"
 
 COVERED_BY_TESTS: dict[str, tuple[str, ...]] = {
     "B3": ("tests/api/test_access.py::test_each_role_can_use_exactly_the_routes_of_its_level",),

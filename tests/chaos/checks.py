@@ -171,7 +171,7 @@ CHECKS = (
         "every permanent failure has a dead letter",
         """SELECT task_id, name FROM tenuto.activities AS past
            WHERE final AND status = 'failed' AND manifest_id IS NOT NULL
-             AND NOT EXISTS (SELECT FROM tenuto.dead_letters AS letter WHERE letter.task_id = past.task_id)""",
+             AND NOT EXISTS (SELECT FROM tenuto.dead_letters WHERE dead_letters.task_id = past.task_id)""",
     ),
     Check(
         "I4",

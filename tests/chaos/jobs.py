@@ -9,7 +9,7 @@ import asyncio
 from enum import StrEnum
 
 from tenuto import Context, RetryPolicy, Step, Tenuto, every
-from tenuto.model.schedules import Misfire, MisfirePolicy, OverlapPolicy
+from tenuto.model.definitions.schedules import Misfire, MisfirePolicy, OverlapPolicy
 from tests.races.jobs import effect
 
 SKEW, PORT = "TENUTO_TEST_SKEW", "TENUTO_TEST_PORT"

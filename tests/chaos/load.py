@@ -19,7 +19,7 @@ import httpx2 as httpx
 
 from tenuto.errors import Conflict, Unavailable
 from tenuto.ids import new_id
-from tenuto.model.actors import Role
+from tenuto.model.access.actors import Role
 from tests.chaos import jobs
 from tests.chaos.environment import Environment
 from tests.chaos.jobs import Fate, app

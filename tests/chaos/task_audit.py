@@ -17,8 +17,8 @@ import asyncpg
 
 from tenuto.audit import checkpoints, verifier
 from tenuto.audit import keys as auditkeys
-from tenuto.diagnostics.checks import CHECKS as DOCTOR_CHECKS
 from tenuto.diagnostics.core_checks import Limits
+from tenuto.diagnostics.statement_checks import CHECKS as DOCTOR_CHECKS
 from tenuto.ids import smallest_id_at
 from tenuto.model.findings import Severity
 from tenuto.postgres.database import Database

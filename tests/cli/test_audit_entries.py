@@ -17,7 +17,7 @@ import pytest
 from tenuto import Tenuto
 from tenuto.audit.sealer import AuditSealer
 from tenuto.cli import command_tree
-from tenuto.model.actors import Role
+from tenuto.model.access.actors import Role
 from tenuto.store.access.audit_log import AuditEntryRecord
 from tests.cli.conftest import TASKS
 from tests.docs.generate import commands
@@ -31,16 +31,24 @@ READ_ONLY_COMMANDS = {
     "dead-letter", "dead-letter list", "dead-letter show", "job", "job list", "once", "once list", "once show", "task",
     "task list", "task show", "task why", "execution why", "schedule why",
     "manifest why", "activity", "activity list", "activity show", "log", "log list", "log show",
-    "queue", "queue list", "key", "key list", "audit", "audit list", "audit verify", "audit export", "secret",
+    "queue", "queue list", "key", "key list", "invitation", "invitation list", "session", "session list",
+    "audit", "audit list", "audit verify", "audit export", "secret",
     "secret list", "history", "operation", "operation items", "operation list", "operation show", "operation watch",
     "search", "task log",
 }  # fmt: skip
 """Commands that change nothing."""
-COMMANDS_TESTED_BY_OPERATION = {"operation abort", "operation start", "task retry", "worker drain", "worker resume"}
+COMMANDS_TESTED_BY_OPERATION = {
+    "session end",
+    "operation abort",
+    "operation start",
+    "task retry",
+    "worker drain",
+    "worker resume",
+}
 """They need a failed task, an unfinished operation or a live worker: `tests/audit/test_operation_records.py` checks the
 entries of their operations."""
 SERVICE_COMMANDS = {"up", "worker", "scheduler", "web", "migrate", "restore"}
-"""Services have no user; `migrate` and `restore` run before there is an audit log."""
+"""Services have no user, `migrate` runs before there is an audit log, `restore` is in `test_backups.py`."""
 PLAN = """
 schedules: [{name: weekly, every: 7d, steps: [{job: third_time}]}]
 """
@@ -137,6 +145,8 @@ CHANGING_COMMANDS = {
     ("queue", "resume"): "queue.resume",
     ("key", "add"): "key.create",
     ("key", "rotate"): "key.rotate",
+    ("invitation", "create"): "invitation.create",
+    ("invitation", "revoke"): "invitation.revoke",
     ("key", "revoke"): "key.revoke",
     ("login",): "key.link",
     ("secret", "set"): "secret.set",
@@ -213,6 +223,8 @@ def test_every_changing_command_has_one_audit_entry_with_its_action(
     change("login", "--key", "ci", target="ci")
     change("key", "rotate", "ci", target="ci")
     change("key", "revoke", "ci", target="ci")
+    change("invitation", "create", "ana", "--role", "operator", target="ana")
+    change("invitation", "revoke", "ana", target="ana")
     tenuto("key", "revoke", made["prefix"])  # already revoked: no entry
 
     change("secret", "set", "hr-password", stdin="open sesame", target="hr-password")

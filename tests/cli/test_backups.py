@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from tenuto import Tenuto
+from tenuto.cli.admin.backups import _read_passphrase
 from tests.cli.conftest import Shell
-from tests.operations.test_backups import SECRET, add_jobs
+from tests.operations.admin.test_backups import SECRET, add_jobs
 
 
 @pytest.mark.slow
@@ -33,7 +34,9 @@ def test_drill_on_an_embedded_database(open_shell: Callable[..., Shell], embedde
         parent.chmod(0o755)
     restored = shell("restore", "one.backup", "--home", str(new_home))
     assert restored.code == 0, restored.err
-    assert "check it with: tenuto doctor; tenuto audit verify" in restored.err
+    assert f"check it with: tenuto doctor --home {new_home}; tenuto audit verify --home {new_home}" in restored.err
+    (entry, *_) = shell("audit", "list", "--home", str(new_home), "-o", "json").json
+    assert (entry["action"], entry["target"], entry["source"]) == ("backup.restore", "one.backup", "cli")
     assert (new_home / "master.key").read_text() in (embedded_home / "master.key").read_text()
     verified = shell("audit", "verify", "--home", str(new_home), "-o", "json")
     assert all(fault["kind"] == "unsealed" for fault in verified.json["faults"])
@@ -53,3 +56,38 @@ def test_drill_on_an_embedded_database(open_shell: Callable[..., Shell], embedde
     assert shell("restore", "one.backup", "--home", str(new_home)).code == 7
     assert shell("secret", "rotate", "--forget-old-keys").code == 0
     assert len((embedded_home / "master.key").read_text().split()) == 1
+
+
+def test_restore_of_a_wrong_file_creates_no_embedded_database(open_shell: Callable[..., Shell], tmp_path: Path) -> None:
+    shell = open_shell(TENUTO_HOME=str(tmp_path / "home"))
+    (shell.folder / "wrong.backup").write_text("something else")
+    for file, message in (("wrong.backup", "is not a backup of Tenuto"), ("none.backup", "there is no file")):
+        refused = shell("restore", file)
+        assert (refused.code, message in refused.err) == (2, True)
+    assert not (tmp_path / "home").exists()
+
+
+def test_backup_is_encrypted_with_a_passphrase_file(shell: Shell, tmp_path: Path) -> None:
+    passphrase = shell.folder / "passphrase"
+    passphrase.write_text("five random words are enough\n")
+    made = shell("backup", "one.backup", "--passphrase-file", "passphrase")
+    assert made.code == 0, made.err
+    assert "it is encrypted; keep the passphrase elsewhere" in made.err
+    refused = shell("restore", "one.backup", "--replace")
+    assert (refused.code, "--passphrase-file" in refused.err) == (2, True)
+    refused = shell("restore", "one.backup", "--replace", "--passphrase-file", "-", stdin="another passphrase\n")
+    assert "the passphrase is wrong" in refused.err
+    restored = shell("restore", "one.backup", "--replace", "--passphrase-file", "passphrase")
+    assert restored.code == 0, restored.err
+    assert "check it with: tenuto doctor; tenuto audit verify" in restored.err
+    assert shell("backup", "two.backup", "--passphrase-file", "none").code == 2
+    passphrase.write_text("short\n")
+    assert "fewer than 12" in shell("backup", "two.backup", "--passphrase-file", "passphrase").err
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n", "\nsecond line\n"])
+@pytest.mark.parametrize("inside", [" ", "\x0b", "\x0c", "\x1e", "\x85", "\u2028"])
+def test_passphrase_is_the_whole_first_line(tmp_path: Path, inside: str, end: str) -> None:
+    file = tmp_path / "passphrase"
+    file.write_bytes(f"five random{inside}words{end}".encode())
+    assert _read_passphrase(str(file)) == f"five random{inside}words"

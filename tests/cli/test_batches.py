@@ -15,8 +15,8 @@ import asyncpg
 import pytest
 
 from tenuto.cli.work.batches import count_summary, finished_share, progress_bar
-from tenuto.operations.batch_files import RowReader
-from tenuto.operations.batches import BatchDetails, BatchState
+from tenuto.operations.work.batch_files import RowReader
+from tenuto.operations.work.batches import BatchDetails, BatchState
 from tests.cli.conftest import Shell
 from tests.support.errors import raises_code
 

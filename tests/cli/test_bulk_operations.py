@@ -68,7 +68,7 @@ def test_operation_is_started_and_aborted(shell: Shell) -> None:
 
 
 @pytest.mark.slow
-async def test_operation_of_a_killed_scheduler_is_completed_by_another_one(shell: Shell, app: Tenuto) -> None:
+async def test_c30_operation_of_a_killed_scheduler_is_completed_by_another_one(shell: Shell, app: Tenuto) -> None:
     """The scheduler dies by SIGKILL in the middle; afterwards every task was cancelled once, as counted."""
     count = 6000
 

@@ -13,8 +13,11 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.clock import monotonic_seconds
+from tenuto.model.definitions.policies import LAST_CHANCE_KEY
+from tenuto.postgres.database import Database
 from tests.cli.conftest import Shell
 from tests.conftest import database_url
+from tests.support.tasks import create_task
 
 # ---- lists
 
@@ -350,3 +353,10 @@ def test_quiet_prints_only_the_result(shell: Shell) -> None:
     ended = shell("run", "double", "--input", '{"n": 1}', "--quiet")
     assert ended.err == ""
     assert str(UUID(ended.out.strip())) == ended.out.strip()
+
+
+async def test_task_that_runs_alone_says_so_instead_of_showing_its_internal_key(shell: Shell, db: Database) -> None:
+    task_id = await create_task(db, limit_key=LAST_CHANCE_KEY, limit_max=1)
+    shown = await asyncio.to_thread(shell, "task", "show", str(task_id))
+    assert "last attempt: it runs alone, because its worker died twice" in shown.out
+    assert LAST_CHANCE_KEY not in shown.out

@@ -14,8 +14,8 @@ import pytest
 from rich.console import Console
 
 from tenuto.cli.work.dead_letters import render_attempt_diff
-from tenuto.model.tasks import ActivityState, OutcomeReason
-from tenuto.store.activities import ActivityDetails
+from tenuto.model.work.tasks import ActivityState, OutcomeReason
+from tenuto.store.work.activities import ActivityDetails
 from tests.cli.conftest import Shell
 from tests.support.waiting import eventually_blocking
 

@@ -14,9 +14,9 @@ from rich.console import Console
 
 from tenuto.cli.work import execution_view
 from tenuto.cli.work.execution_view import ExecutionProgress
-from tenuto.model.executions import ExecutionState, StepState
-from tenuto.model.tasks import OutcomeStatus, TaskState
-from tenuto.operations.executions import ExecutionDetails
+from tenuto.model.work.executions import ExecutionState, StepState
+from tenuto.model.work.tasks import OutcomeStatus, TaskState
+from tenuto.operations.work.executions import ExecutionDetails
 from tenuto.presentation import execution_states
 from tests.support.execution_records import NOW, make_execution, make_step
 

@@ -105,11 +105,13 @@ def test_execution_pause_resume_cancel_and_retry(shell: Shell, slow_execution: s
     assert f"paused by ana\n  resume with: tenuto execution resume {slow_execution}" in paused.err
     assert shell("execution", "pause", slow_execution).code == 7
     assert "‖ paused" in shell("execution", "list").out
+    assert "outcome paused by ana " in " ".join(shell("execution", "show", slow_execution).out.split())
+    assert "paused by ana" in shell("execution", "list").out
     assert shell("execution", "resume", slow_execution, "-o", "json").json["paused_at"] is None
     ended = shell("execution", "cancel", slow_execution, "--reason", "wrong file", "-o", "json", LOGNAME="bo")
     assert ended.json == {"id": slow_execution, "outcome": "cancelled", "by": "bo"}
-    shown = shell("execution", "show", slow_execution).out
-    assert "by bo: wrong file" in shown
+    shown = " ".join(shell("execution", "show", slow_execution).out.split())
+    assert "outcome cancelled by bo: wrong file " in shown
     assert shell("execution", "cancel", slow_execution).code == 7
     again = shell("execution", "retry", slow_execution)
     new = shell("execution", "show", again.out.strip(), "-o", "json").json

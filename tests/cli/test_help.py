@@ -13,8 +13,8 @@ import pytest
 
 from tenuto.cli import exit_codes
 from tenuto.cli.command_tree import CORE_COMMANDS, build_full_tree, register_commands
-from tenuto.command_entry import CommandEntry
 from tenuto.errors import Conflict, Forbidden, Invalid, NotFound, SchemaMismatch, Unavailable, UnknownJob
+from tenuto.extension.contract import CommandEntry
 from tests.cli.conftest import Shell, clean_environment
 from tests.support.errors import raises_code
 

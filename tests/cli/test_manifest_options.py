@@ -14,7 +14,7 @@ from tenuto.cli.definitions.definition_options import (
     translate_manifest_errors,
 )
 from tenuto.errors import Invalid
-from tenuto.model.policies import RetryPolicy
+from tenuto.model.definitions.policies import RetryPolicy
 
 app = Tenuto()
 

@@ -134,7 +134,7 @@ def test_plan_without_app_names_the_option_app_in_the_remedy(shell: Shell, file:
     assert "--app" in ended.err.partition("\n  try: ")[2]
 
 
-def test_files_and_folders_are_planned_together(shell: Shell, file: Path) -> None:
+def test_plan_and_apply_accept_files_and_folders(shell: Shell, file: Path) -> None:
     folder = shell.folder / "more"
     folder.mkdir()
     assert shell("plan", "more", "-o", "json").error["code"] == "definition_file.none_in_folder"

@@ -8,7 +8,7 @@ import pytest
 
 from tenuto.cli.definitions.definition_options import SCHEDULE_OPTIONS, build_schedule, change_schedule
 from tenuto.errors import Invalid
-from tenuto.model.schedules import MisfirePolicy, OverlapPolicy, ScheduleDefinition
+from tenuto.model.definitions.schedules import MisfirePolicy, OverlapPolicy, ScheduleDefinition
 from tenuto.model.triggers import trigger_from_fields
 from tests.support.errors import raises_code
 

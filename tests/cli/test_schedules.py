@@ -17,9 +17,9 @@ from tenuto.cli.definitions.schedules import run_schedule
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import Conflict
 from tenuto.ids import new_id
-from tenuto.model.occurrences import Decision
+from tenuto.model.work.occurrences import Decision
 from tenuto.scheduling.firing import start_queued_runs
-from tenuto.store.schedules import LedgerEntry, write_ledger_entries
+from tenuto.store.definitions.schedules import LedgerEntry, write_ledger_entries
 from tests.cli.conftest import Shell
 from tests.support.errors import raises_code
 from tests.support.waiting import eventually, eventually_blocking

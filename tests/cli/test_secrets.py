@@ -18,6 +18,7 @@ def test_secret_set_list_rotate_and_delete_never_print_a_value(shell: Shell) -> 
     rejected = shell("secret", "set", "hr", stdin=CANARY)
     assert rejected.code == 2
     assert "TENUTO_MASTER_KEY_FILE" in rejected.err
+    assert shell("secret", "rotate").err == "there is no master key; nothing to do\n"
     results = [
         shell("secret", "set", "hr", "-o", "json", stdin=f"{CANARY}\n", TENUTO_MASTER_KEY=old.text),
         shell("secret", "list"),

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import socket
+import urllib.request
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -114,7 +115,10 @@ def test_web_service_reports_a_taken_port_before_it_creates_the_first_key(shell:
     remedy = ended.err.partition("  try: ")[2]
     assert all(part in remedy for part in ("--port N", "TENUTO_WEB_PORT", "--no-web")), ended.err
     started = shell.start_service(service, "--port", "0")
+    address = started.wait_for_line("web        ").split()[-1]
     assert started.wait_for_line("administrator key in ").endswith("admin.key\n")
+    login = shell("login")
+    assert login.out.startswith(f"{address}/login?link="), login.err
     assert started.stop(signal.SIGTERM) == 0
 
 
@@ -165,10 +169,31 @@ def test_up_without_an_app_runs_no_jobs_and_says_so(shell: Shell) -> None:
     assert shell("task", "show", waiting, "-o", "json").json["task"]["state"] == "queued"
 
 
-def test_up_prints_no_password(shell: Shell, url: str) -> None:
+@pytest.mark.slow
+def test_up_demo_runs_example_schedules_and_prints_a_link_that_logs_in(shell: Shell, url: str) -> None:
+    services = shell.start_service("up", "--demo", "--no-browser", "--database", url, "--port", "0")
+    services.wait_for_line("created 7 days of example history")
+    link = services.wait_for_line("dashboard  ").split()[1]
+    with urllib.request.urlopen(link, timeout=10) as page:
+        assert "Log in" in page.read().decode()
+    services.wait_for_line("stop with Ctrl-C")
+    assert "Nightly HR Sync" in shell("schedule", "list", "--database", url).out
+    assert services.stop() == 0
+
+
+def test_up_demo_has_its_own_app(shell: Shell) -> None:
+    ended = shell("up", "--demo", "--app", "tasks:app")
+    assert (ended.code, "--app cannot be combined with --demo" in ended.err) == (2, True), ended.err
+
+
+def test_up_prints_no_password_and_names_the_jobs_of_queues_that_it_does_not_serve(shell: Shell, url: str) -> None:
     head, at, tail = url.partition("@")
     services = shell.start_service("up", "--database", f"{head}:se%20cret{at}{tail}")
     assert "cret" not in services.wait_for_line("database  ")
+    services.wait_for_line("stop with Ctrl-C")
+    (unserved,) = [line for line in services.lines if line.startswith("not served ")] or [""]
+    assert "(queue slow)" in unserved
+    assert "--queues default,slow" in unserved
     assert services.stop() == 0
 
 
@@ -247,6 +272,7 @@ def test_health_rejects_invalid_arguments_like_any_command(shell: Shell, argumen
     ended = shell("health", *arguments)
     assert (ended.code, ended.out) == (2, "")
     assert "--help" in ended.err.partition("  try: tenuto ")[2]
+    assert len(ended.err.splitlines()) == 2
 
 
 def test_service_that_fails_to_start_leaves_no_health_file(shell: Shell, tmp_path: Path) -> None:
@@ -320,7 +346,7 @@ def test_doctor_with_warnings_ends_with_5_and_problems_shows_only_them(shell: Sh
     shell("schedule", "add", "nightly", "--cron", "0 2 * * *", "--step", 'double:{"n": 1}')
     ended = shell("doctor", "--problems")
     assert ended.code == 5, ended.err
-    assert "schedule nightly: no scheduler is running" in ended.out
+    assert "no scheduler is running: 1 schedule will not fire (nightly)" in ended.out
     assert "✓" not in ended.out
     assert "✓" in shell("doctor").out
     document = shell("doctor", "--problems", "-o", "json").json
@@ -379,3 +405,20 @@ async def test_migrate_status_and_dry_run_begin_at_the_present_version(
     assert "✓ current" in shell("migrate", "--status", *at).out
     assert shell("migrate", "--dry-run", *at).out == "-- the schema is up to date\n"
     assert shell("migrate", *at, "-o", "json").json == {"applied": []}
+
+
+def test_health_reports_a_killed_worker_at_once(shell: Shell) -> None:
+    killed = shell.start_service("worker", "--name", "p1")
+    killed.wait_for_line("worker started")
+    assert shell("health", "worker").code == 0
+    killed.stop(signal.SIGKILL)
+    ended = shell("health", "worker")
+    assert (ended.code, "○ ended  p1" in ended.out) == (1, True)
+    assert "worker p1 has ended without an orderly shutdown" in ended.err
+    named = shell("health", "worker", "--name", "p1").err
+    assert "shutdown" in named
+    assert "no other worker" not in named, "only one was asked for"
+    (found,) = shell("health", "worker", "-o", "json").json
+    assert (found["healthy"], found["has_ended"]) == (False, True)
+    shell.start_service("worker", "--name", "p1").wait_for_line("worker started")
+    assert shell("health", "worker").code == 0

@@ -7,8 +7,8 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from rich.cells import cell_len
 
-from tenuto.cli.definitions import simulate
-from tenuto.model.occurrences import Decision
+from tenuto.cli.definitions import simulation
+from tenuto.model.work.occurrences import Decision
 from tenuto.simulation.simulator import SimulatedRun
 from tests.cli.conftest import Shell
 
@@ -123,16 +123,16 @@ def test_timeline_shows_a_queued_run_as_waiting_and_not_as_skipped() -> None:
         SimulatedRun("a", NOON + hour, Decision.SKIPPED),
         SimulatedRun("a", NOON + 3 * hour, Decision.QUEUED),
     ]
-    *_, line = simulate.timeline_lines(["a"], runs, NOON, NOON + timedelta(days=1), UTC)
+    *_, line = simulation.timeline_lines(["a"], runs, NOON, NOON + timedelta(days=1), UTC)
     assert line.split()[1].startswith("1×·◌·")
-    assert "◌ waiting" in simulate.LEGEND
-    assert cell_len(simulate.LEGEND) <= simulate.WIDTH
+    assert "◌ waiting" in simulation.LEGEND
+    assert cell_len(simulation.LEGEND) <= simulation.WIDTH
 
 
 @pytest.mark.parametrize("name", ["a", "夜間同期", "夜" * 10, "x夜" * 20, "e\u0301te\u0301", "a" * 19])
 def test_timeline_columns_are_aligned_for_wide_and_combining_characters(name: str) -> None:
-    *_, line = simulate.timeline_lines([name], [], NOON, NOON + timedelta(days=1), UTC)
-    assert cell_len(line.partition("·")[0]) == simulate.NAME_WIDTH + 2
+    *_, line = simulation.timeline_lines([name], [], NOON, NOON + timedelta(days=1), UTC)
+    assert cell_len(line.partition("·")[0]) == simulation.NAME_WIDTH + 2
 
 
 def test_run_that_ends_on_another_day_is_shown_with_the_date(shell_with_file: Shell) -> None:

@@ -18,7 +18,7 @@ def test_status_names_the_command_that_starts_a_missing_worker(shell: Shell) -> 
     found = shell("status")
     assert "Needs attention (2)" in found.out
     assert "no live worker serves queue slow: 1 task waiting" in found.out
-    assert "tenuto worker --queues slow" in found.out
+    assert "tenuto worker --app MODULE:OBJECT --queues slow" in found.out
     assert "server down" in found.out
     document = shell("status", "-o", "json").json
     assert document["waiting_count"] == 1

@@ -15,6 +15,7 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tenuto.cli import tables
+from tenuto.cli.output import ProgressLine
 from tenuto.presentation import admin_views, definition_views, work_views
 from tenuto.presentation.columns import Column, ResourceView
 from tests.cli.conftest import Shell
@@ -89,6 +90,25 @@ def test_terminal_too_narrow_for_a_table_has_a_line_per_value(width: int, monkey
     ]
     assert (lines[6], lines[7]) == ("", ID)
     assert "".join(line.removeprefix("  name").strip() for line in lines[8:11]).startswith("n" * 60), "it is wrapped"
+
+
+def test_long_error_is_wrapped_and_ends_with_an_ellipsis_after_three_lines(monkeypatch: pytest.MonkeyPatch) -> None:
+    columns = (Column("name", "name"), Column("error", "error", "error", flexible=True))
+    short, long = "cannot connect to the server at 10.0.0.7, port 389: timed out", "wrong " * 60
+    records = [SimpleNamespace(name="a", error=short), SimpleNamespace(name="b", error=long)]
+    _, _, *rows = draw(50, monkeypatch, records, columns)
+    assert " ".join(rows[0].split()[1:] + rows[1].split()) == short
+    assert len(rows) == 2 + 3
+    assert rows[-1].endswith("…")
+
+
+def test_progress_line_never_wraps(monkeypatch: pytest.MonkeyPatch) -> None:
+    written = io.StringIO()
+    monkeypatch.setattr(written, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stderr", written)
+    monkeypatch.setenv("COLUMNS", "50")
+    ProgressLine(quiet=False).show("7 of 60 checks: " + "long title " * 10)
+    assert len(written.getvalue().removeprefix("\r\x1b[K")) == 49
 
 
 VIEWS = {

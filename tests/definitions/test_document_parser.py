@@ -144,6 +144,18 @@ def test_yaml_document_with_too_many_values_is_rejected() -> None:
     assert parse_error(f"a: [{'1,' * 500_000}]").code == "definition_file.too_many_values"
 
 
+def test_yaml_text_that_aliases_copy_is_counted() -> None:
+    assert parse_error(f"a: &a {'x' * 50_000}\nb: [{'*a, ' * 100}]").code == "definition_file.too_large"
+    assert parse_error(f"a: &a {{ {'x' * 1000}: 1 }}\nb: [{'*a, ' * 3000}]").code == "definition_file.too_large"
+
+
+def test_lines_below_long_names_take_little_memory() -> None:
+    found = parse_document("file.yaml", f"? {'a' * 40_000}\n: [{'1, ' * 20_000}]\nb: 1".encode())
+    assert sum(len(path) for path in found.line_numbers) < 100_000
+    assert found.location(f"{'a' * 40_000}[7]") == "file.yaml"
+    assert found.location("b") == "file.yaml, line 3"
+
+
 @pytest.mark.parametrize("name", ["file.yaml", "file.toml"])
 def test_document_that_is_too_large_is_rejected(name: str) -> None:
     assert parse_error("#" * (MAX_BYTES + 1), name).code == "definition_file.too_large"

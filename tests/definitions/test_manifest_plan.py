@@ -13,8 +13,8 @@ import pytest
 
 from tenuto import Tenuto, cron
 from tenuto.definitions.document_parser import Document
-from tenuto.model.manifests import Manifest
-from tenuto.operations.plans import ApplyPlan, Declarations, read_declarations
+from tenuto.model.definitions.manifests import Manifest
+from tenuto.operations.definitions.plans import ApplyPlan, Declarations, read_declarations
 from tests.support.errors import raises_code
 
 Sql = Callable[..., Awaitable[list[dict[str, Any]]]]

@@ -15,10 +15,10 @@ from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.diagnostics import deep_checks
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.lifecycle import execution_control
-from tenuto.model.schedules import ScheduleDefinition, changed_fields
-from tenuto.operations.schedules import schedule_definition
+from tenuto.model.definitions.schedules import ScheduleDefinition, changed_fields
+from tenuto.operations.definitions.schedules import schedule_definition
 from tenuto.postgres.database import Database
-from tenuto.store import schedules
+from tenuto.store.definitions import schedules
 from tests.support.errors import raises_code
 from tests.support.model_values import NOON
 from tests.support.schedules import (

@@ -14,8 +14,8 @@ from tenuto.definitions.definition_files import DeclaredSchedule, parse_schedule
 from tenuto.definitions.definition_plan import SchedulePlan
 from tenuto.definitions.document_parser import Document
 from tenuto.errors import Conflict
-from tenuto.model.schedules import Plan, ScheduleDefinition
-from tenuto.operations.plans import ApplyPlan
+from tenuto.model.definitions.schedules import Plan, ScheduleDefinition
+from tenuto.operations.definitions.plans import ApplyPlan
 from tests.support.errors import raises_code
 from tests.support.waiting import eventually
 

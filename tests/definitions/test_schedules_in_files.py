@@ -12,8 +12,8 @@ from tenuto import Step, at, cron, every, manual
 from tenuto.definitions.definition_files import DeclaredSchedule, parse_schedules
 from tenuto.definitions.document_parser import Document, parse_document
 from tenuto.errors import Invalid
-from tenuto.model.policies import RetryPolicy
-from tenuto.model.schedules import Misfire, OverlapPolicy, Plan, ScheduleDefinition
+from tenuto.model.definitions.policies import RetryPolicy
+from tenuto.model.definitions.schedules import Misfire, OverlapPolicy, Plan, ScheduleDefinition
 from tests.support.errors import raises_code
 
 YAML = """

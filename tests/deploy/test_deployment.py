@@ -18,7 +18,7 @@ import yaml
 
 from tenuto import secret_encryption
 from tenuto.cli.command_tree import build_full_tree
-from tenuto.model.worker_states import STALE_AFTER
+from tenuto.model.work.worker_states import STALE_AFTER
 from tenuto.settings import Settings, WorkerSettings, load_settings
 from tests.cli.conftest import Shell
 from tests.support.waiting import eventually_blocking

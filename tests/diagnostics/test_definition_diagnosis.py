@@ -62,6 +62,22 @@ async def test_why_of_a_schedule_names_the_next_run(jobs: Tenuto, sql: Sql) -> N
     assert reason.ends_at == reason.fields["next_run_at"] == (await jobs.schedules.get("Nightly")).next_run_at
 
 
+async def test_why_names_the_next_run_in_the_time_zone_of_the_definition(jobs: Tenuto, sql: Sql) -> None:
+    """An operator who reads only UTC expects a schedule for 01:30 in Kathmandu, 5:45 ahead, at another time."""
+    await insert_scheduler(sql)
+    trigger = cron("30 1 * * *", zone="Asia/Kathmandu")
+    hello = jobs.jobs.get_job("hello")
+    jobs.schedule("Far", trigger, [Step.job(hello)])
+    jobs.manifest("far", hello, trigger=trigger)
+    await jobs.schedules.deploy()
+    await jobs.manifests.deploy()
+    for found in (await jobs.schedules.why("Far"), await jobs.manifests.why("far")):
+        reason = found.reasons[-1]
+        assert (reason.code, reason.fields.get("zone")) == (ReasonCode.NOT_DUE, "Asia/Kathmandu")
+        assert "01:30:00 in Asia/Kathmandu" in reason.message
+        assert "19:45:00 UTC" in reason.message
+
+
 async def test_why_of_a_schedule_names_the_missing_scheduler(jobs: Tenuto, sql: Sql) -> None:
     await deploy_nightly(jobs)
     found = await jobs.schedules.why("Nightly")
@@ -148,6 +164,8 @@ async def test_why_of_a_manifest_names_the_open_dead_letter(jobs: Tenuto, sql: S
     assert reason.last_error is not None
     assert "the server is away" in reason.last_error.message
     assert "the server is away" in reason.message
+    assert "until it is resolved, only manual runs start" in reason.message
+    assert await jobs.manifests.run("import") is not None, "a manual run starts"
 
 
 async def test_why_of_a_manifest_that_continues_does_not_name_its_dead_letter(

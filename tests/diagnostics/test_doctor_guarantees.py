@@ -15,9 +15,10 @@ from tenuto import Tenuto
 from tenuto.definitions import schedule_definitions
 from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.diagnostics import deep_checks
-from tenuto.diagnostics.checks import CHECKS
+from tenuto.diagnostics.attention import AttentionCode
+from tenuto.diagnostics.statement_checks import CHECKS
+from tenuto.model.definitions.schedules import ScheduleDefinition
 from tenuto.model.findings import Finding, Severity
-from tenuto.model.schedules import ScheduleDefinition
 from tenuto.model.triggers import every
 from tenuto.postgres.database import Database
 from tenuto.scheduling import firing
@@ -25,13 +26,15 @@ from tenuto.settings import Settings, load_settings
 from tests.diagnostics.test_doctor import execute_without_triggers, fail_task_three_times, insert_task, run_doctor
 from tests.races.execution_actions import create_plan, run_to_end
 from tests.races.task_actions import ACTOR
-from tests.support.doctor import examine
+from tests.support.doctor import run_checks
+
+pytestmark = pytest.mark.slow
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "guarantees.md"
 OTHER_CHECKS = {"server", "clock", "schema", "disk", "partitions", "audit", "occurrence_missing", "secret_exposed"}
-OTHER_CHECKS |= {"next_run_unknown"}
-"""Checks that are not in checks.toml."""
+OTHER_CHECKS |= {"next_run_unknown", *AttentionCode}
+"""Checks that are not in statement_checks.toml."""
 
 
 def test_guarantees_page_names_checks_and_tests_of_every_invariant() -> None:
@@ -211,7 +214,7 @@ async def test_doctor_reports_its_progress(database: Database, settings: Setting
     def record(finding: Finding, number: int, total: int) -> None:
         reports.append((finding.name, number, total))
 
-    findings = await examine(database, settings, report=record)
+    findings = await run_checks(database, settings, report=record)
     assert [name for name, *_ in reports] == [finding.name for finding in findings]
     assert [number for _, number, _ in reports] == list(range(1, len(findings) + 1))
     assert {total for *_, total in reports} == {len(findings)}

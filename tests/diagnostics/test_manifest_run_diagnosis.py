@@ -13,10 +13,10 @@ from tenuto.definitions import manifest_definitions
 from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.diagnostics.reasons import Reason, ReasonCode
 from tenuto.diagnostics.task_diagnosis import diagnose_task
-from tenuto.operations import batches
+from tenuto.operations.work import batches
 from tenuto.postgres.database import Database
-from tenuto.store import tasks as store
-from tenuto.store.manifests import StoredManifest
+from tenuto.store.definitions.manifests import StoredManifest
+from tenuto.store.work import tasks as store
 from tests.diagnostics.test_task_diagnosis import Sql, insert_worker, reason_codes
 from tests.support.manifests import ANA, LEASE, claim_runs, create_batch, create_manifest, reload_manifest, start_run
 

@@ -7,8 +7,8 @@ from uuid import UUID
 import pytest
 
 from tenuto import Step, Tenuto, every, manual
+from tenuto.model.definitions.obstacles import Obstacle, ObstacleKind, describe_obstacle, obstacle_remedy
 from tenuto.model.findings import Severity
-from tenuto.model.obstacles import Obstacle, ObstacleKind, describe_obstacle, obstacle_remedy
 from tests.support.manifests import claim_runs, finish_task
 from tests.support.tasks import Register
 
@@ -113,6 +113,14 @@ async def test_schedule_that_no_running_app_declares_is_shown(app: Tenuto) -> No
             assert await app.schedules.obstacles("kept") == []
             assert await obstacle_kinds(app, "old-manifest") == ["not_declared"]
             assert (await severities(app))["definition_not_declared"] is Severity.WARNING
+            for why, command in (
+                (await app.schedules.why("old"), "tenuto schedule delete old"),
+                (await app.manifests.why("old-manifest"), "tenuto manifest delete old-manifest"),
+            ):
+                (reason,) = [each for each in why.reasons if each.code == "not_declared"]
+                assert reason.command == command
+                assert "no running app declares this" in reason.message
+            assert "not_declared" not in [each.code for each in (await app.schedules.why("kept")).reasons]
             async with app.worker():
                 assert await app.schedules.obstacles("old") == [], "another running app declares it"
     finally:

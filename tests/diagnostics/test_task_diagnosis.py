@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import threading
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
@@ -134,7 +135,7 @@ async def test_why_lists_later_obstacles_too(app: Tenuto, gate: threading.Event)
     assert reason_codes(await app.why(task.id)) == ["not_due", "queue_paused", "no_worker"]
 
 
-async def test_why_names_running_tasks_of_full_queue(app: Tenuto, gate: threading.Event, sql: Sql) -> None:
+async def test_task_diagnosis_names_running_tasks_of_full_queue(app: Tenuto, gate: threading.Event, sql: Sql) -> None:
     holder = await insert_worker(sql, slots=10)
     running = [(await app.enqueue(app.jobs.get_job("quick"))).id for _ in range(2)]
     for id in running:
@@ -159,7 +160,26 @@ async def test_why_names_running_tasks_of_full_limit_key_with_live_leases(
     assert (reason.code, reason.ids) == (ReasonCode.KEY_LIMIT, (first.id,))
     await mark_running(sql, first.id, holder, lease="-1 s")
     assert reason_codes(await app.why(other.id)) == ["free"]
-    assert reason_codes(await app.why(first.id)) == ["lease_expired", "running"]
+    assert reason_codes(await app.why(first.id)) == ["lease_expired"]
+
+
+async def test_why_of_a_running_task_tells_that_its_worker_is_dead(
+    app: Tenuto, gate: threading.Event, sql: Sql
+) -> None:
+    killed = await insert_worker(sql, silent_for="5 minutes")
+    task = await app.enqueue(app.jobs.get_job("quick"))
+    await mark_running(sql, task.id, killed, lease="10 s")
+    (reason,) = (await app.why(task.id)).reasons
+    assert reason.code is ReasonCode.RUNNING
+    assert "is dead (last seen 300 s ago)" in reason.message
+    assert "recovered when its lease ends" in reason.message
+    assert known(reason.ends_at) > datetime.now(UTC)
+
+    await mark_running(sql, task.id, killed, lease="-1 s")
+    expired, missing = (await app.why(task.id)).reasons
+    assert (expired.code, missing.code) == (ReasonCode.LEASE_EXPIRED, ReasonCode.NO_WORKER)
+    assert "it ran on" in expired.message
+    assert missing.command == "tenuto worker --app MODULE:OBJECT --queues default"
 
 
 async def test_why_counts_tasks_ahead_when_all_slots_are_busy(

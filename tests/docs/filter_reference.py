@@ -10,6 +10,8 @@ from tenuto.model.filter_keys import (
     BATCH_KEYS,
     DEAD_LETTER_KEYS,
     EXECUTION_KEYS,
+    LEDGER_KEYS,
+    LOG_ENTRY_KEYS,
     ONE_SHOT_KEYS,
     SCHEDULE_KEYS,
     TASK_KEYS,
@@ -25,11 +27,13 @@ SCHEMAS = (
     BATCH_KEYS,
     AUDIT_KEYS,
     SCHEDULE_KEYS,
+    LEDGER_KEYS,
+    LOG_ENTRY_KEYS,
 )
 FORMS = {
     KeyType.TEXT: "text",
     KeyType.TAGS: "text",
-    KeyType.ID: "id or its beginning",
+    KeyType.ID: "id or its first characters",
     KeyType.NUMBER: "number",
     KeyType.DURATION: "duration",
     KeyType.INSTANT: "time",

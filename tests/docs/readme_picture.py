@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 
 from tenuto.cli.work import execution_view
-from tenuto.operations.executions import ExecutionDetails, StepDetails
+from tenuto.operations.work.executions import ExecutionDetails, StepDetails
 from tests.support.execution_records import make_execution, make_step
 
 WIDTH = 80

@@ -26,9 +26,10 @@ CONTRIBUTOR_PAGES = [
 MODULES_WITH_BROAD_EXCEPT = {
     "api/problems.py",
     "cli/app_loader.py",
+    "cli/command_tree.py",
     "diagnostics/doctor.py",
-    "extension_registry.py",
-    "extension_schemas.py",
+    "extension/registry.py",
+    "extension/schemas.py",
     "jobs/attempt_log.py",
     "jobs/child_entry_point.py",
     "jobs/outcomes.py",
@@ -38,7 +39,7 @@ MODULES_WITH_BROAD_EXCEPT = {
     "postgres/write_coalescer.py",
     "service/polling_loop.py",
     "service/quarantine.py",
-    "steps/step_kinds.py",
+    "steps/built_in_kinds.py",
     "worker/completer.py",
     "worker/watchdog.py",
 }

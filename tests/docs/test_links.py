@@ -22,6 +22,10 @@ def test_relative_links_of_page_resolve(page: Path) -> None:
     assert broken == []
 
 
+def test_no_page_is_empty() -> None:
+    assert [page_name(page) for page in pages() if not page.read_text(encoding="utf-8").strip()] == []
+
+
 def test_images_exist_and_load_nothing_from_other_servers() -> None:
     shown = {(page.parent / image).resolve() for page in pages() for image in images(page)}
     assert ROOT / "docs" / "execution.svg" in shown

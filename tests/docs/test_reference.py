@@ -17,18 +17,18 @@ from tenuto import Context, Job, Misfire, RetryPolicy, ScheduleDefinition, Tenut
 from tenuto.cli.command import SHARED_OPTIONS
 from tenuto.jobs.registry import TaskOptions
 from tenuto.maintenance import recovery, stuck_executions
-from tenuto.model.actors import ActorType
-from tenuto.model.executions import ExecutionState
-from tenuto.model.occurrences import Decision
-from tenuto.model.schedules import MisfirePolicy, OverlapPolicy
-from tenuto.model.steps import _STEP_OPTIONS
-from tenuto.model.tasks import OutcomeReason, OutcomeStatus, TaskState
+from tenuto.model.access.actors import ActorType
+from tenuto.model.definitions.schedules import MisfirePolicy, OverlapPolicy
+from tenuto.model.definitions.steps import _STEP_OPTIONS
 from tenuto.model.triggers.calendar_limits import CalendarOptions
-from tenuto.model.worker_states import WorkerState
-from tenuto.operations.executions import Executions
-from tenuto.operations.queues import QueueOperations
-from tenuto.operations.schedules import Schedules
-from tenuto.operations.tasks import TaskOperations
+from tenuto.model.work.executions import ExecutionState
+from tenuto.model.work.occurrences import Decision
+from tenuto.model.work.tasks import OutcomeReason, OutcomeStatus, TaskState
+from tenuto.model.work.worker_states import WorkerState
+from tenuto.operations.definitions.schedules import Schedules
+from tenuto.operations.work.executions import Executions
+from tenuto.operations.work.queues import QueueOperations
+from tenuto.operations.work.tasks import TaskOperations
 from tenuto.postgres.database import Database
 from tenuto.scheduling import manifest_manager
 from tenuto.settings import Settings, WorkerSettings
@@ -163,6 +163,7 @@ SECTIONS = {
     "Logs": "logs",
     "Secrets": "secrets",
     "API keys": "api_keys",
+    "Invitations": "invitations",
     "Audit": "audit",
 }
 """Heading of the section, and the attribute of the app whose operations it describes."""

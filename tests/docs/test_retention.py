@@ -10,10 +10,11 @@ from pkgutil import walk_packages
 from typing import Any
 
 from tenuto import store
-from tenuto.built_in_extensions import BUILT_IN
 from tenuto.maintenance.housekeeping import RETENTION
-from tenuto.store import partitions, workers
+from tenuto.operations.built_in_extensions import BUILT_IN
+from tenuto.store import partitions
 from tenuto.store.access import secrets
+from tenuto.store.work import workers
 from tests.docs.pages import ROOT
 
 PAGE = ROOT / "docs" / "how-to" / "retention.md"

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 from tenuto import Tenuto
-from tenuto.store import tasks
-from tenuto.store.executions import ExecutionRecord
+from tenuto.store.notifications import notify_services
+from tenuto.store.work.executions import ExecutionRecord
 from tests.cli.conftest import Service, Shell, clean_environment
 from tests.support.waiting import eventually
 
@@ -134,7 +134,7 @@ async def transactions(shell: Shell, app: Tenuto) -> list[TransactionRecord]:
     async with database.connection() as connection, connection.transaction():  # no scheduler can fire it in between
         await connection.execute("UPDATE tenuto.schedules SET next_run_at = $1", last_night)
         await connection.execute("TRUNCATE trace")
-    await tasks.notify_services(database, ["schedules"])
+    await notify_services(database, ["schedules"])
     found = await eventually(lambda: _ended(app), 30)
     await app.executions.wait(found.id, 30)
     rows = await database.fetch_all("SELECT tx, event, step, was, becomes FROM trace ORDER BY number")

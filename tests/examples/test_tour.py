@@ -25,7 +25,7 @@ from examples.tour.view import WIDTH, PlainPresenter, TerminalPresenter
 from rich.console import Console
 
 from tenuto.postgres import embedded_server
-from tenuto.store.activities import OutcomeCounts
+from tenuto.store.work.activities import OutcomeCounts
 from tests.support.waiting import eventually_blocking
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -166,3 +166,32 @@ def _is_alive(pid: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+def test_dashboard_of_the_demo_stays_until_it_is_terminated() -> None:
+    home = Path(tempfile.mkdtemp(prefix="tnt-stay-", dir="/tmp"))
+    home.chmod(0o755)
+    program = (
+        "import sys; from pathlib import Path; from examples.tour.__main__ import stay;"
+        "sys.exit(stay(Path(sys.argv[1]), 0, browser=False))"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, str(home)], stderr=subprocess.PIPE, text=True, env=environment
+    )
+    assert process.stderr is not None
+    try:
+        lines = list[str]()
+        while not lines or "stop with Ctrl-C" not in lines[-1]:
+            lines.append(process.stderr.readline())
+            assert lines[-1], lines
+        assert any("/login?link=tnl_" in line for line in lines), lines
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(60) == 0
+    finally:
+        process.kill()
+        process.communicate()
+        embedded_server.stop_server(home / demo.DASHBOARD_FOLDER)
+        shutil.rmtree(home, ignore_errors=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterator
 from itertools import count
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from tenuto.postgres.migrator import Component
 from tenuto_identity.extension import Identity
 from tenuto_identity.store import session
 from tests.conftest import database_name
+from tests.identity.site import Site, open_site
 
 _number = count(1)
 
@@ -53,3 +55,11 @@ async def connection(database: Database) -> AsyncIterator[Connection]:
     """A connection in a transaction on the tables of identity synchronisation."""
     async with database.connection() as connection, session.transaction(connection):
         yield connection
+
+
+@pytest.fixture
+async def site(url: str, tmp_path: Path) -> AsyncIterator[Site]:
+    """A site with the HR file and empty targets; no definitions are applied yet."""
+    async with open_site(url, tmp_path) as site:
+        yield site
+        assert site.app.extension_registry.failures == []

@@ -8,7 +8,7 @@ import signal
 import sys
 
 from tenuto import Tenuto
-from tenuto_identity.runs.lifecycle import Run
+from tenuto_identity.runs.run_lifecycle import Run
 
 
 async def main(url: str, home: str, point: str, count: int, sent: str = "KILL") -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -10,10 +13,11 @@ from uuid import UUID
 
 from tenuto import Step, Tenuto, manual
 from tenuto.definitions.document_parser import parse_document
-from tenuto.operations.plans import read_declarations
-from tenuto.operations.schedules import schedule_definition
+from tenuto.operations.definitions.plans import read_declarations
+from tenuto.operations.definitions.schedules import schedule_definition
 from tenuto.postgres.database import Database
 from tenuto_identity.connectors.memory import MemorySystem
+from tests.support import warm_process
 
 HEADER = "employee_id,first,last,mail,department,title,manager,starts,ends"
 ADA = "1001,Ada,Lovelace,ada@example.org,Research,Director,,2020-01-01,"
@@ -220,3 +224,12 @@ async def open_site(url: str, folder: Path, *, has_worker: bool = True) -> Async
         site = Site(app, folder)
         site.write_hr(*PEOPLE)
         yield site
+
+
+async def run_until_killed(url: str, home: Path, point: str, count: int = 1) -> None:
+    """Run a worker process until it kills itself at a crash point, when it reaches it for this time."""
+    command = ["-m", "tests.identity.killed_worker", url, str(home), point, str(count)]
+    ended = await asyncio.to_thread(
+        warm_process.run, command, cwd=Path(__file__).parents[2], env=os.environ, timeout=60
+    )
+    assert ended.returncode == -signal.SIGKILL, f"{point} was not reached: {ended.stderr}"

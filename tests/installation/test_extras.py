@@ -26,6 +26,8 @@ import pytest
 from tenuto import extras
 from tenuto.errors import MissingExtra
 from tenuto.postgres import embedded_server
+from tenuto.web.assets import FOLDER as STATIC_FOLDER
+from tenuto.web.assets import Assets
 from tests.support.temp_dirs import new_temp_dir
 
 pytestmark = pytest.mark.timeout(300)
@@ -281,12 +283,23 @@ def test_extra_embedded_runs_tasks_without_a_given_database(install_extra: Calla
         embedded_server.stop_server(home)
 
 
-def test_extra_web_serves_the_api(install_extra: Callable[[str], Environment], url: str) -> None:
+def test_c74_extra_web_serves_the_api_and_the_static_files_of_the_checkout(
+    install_extra: Callable[[str], Environment], url: str
+) -> None:
     environment = install_extra("web")
+    checkout = Assets()
     with environment.service("web", "--port", "0", TENUTO_DATABASE=url) as process:
         address = wait_for_line(process, "web        ").split()[1]
-        with urllib.request.urlopen(f"{address}/healthz") as answer:
-            assert answer.read() == b"ok\n"
+
+        def get(path: str) -> bytes:
+            with urllib.request.urlopen(f"{address}{path}") as answer:
+                content: bytes = answer.read()
+                return content
+
+        assert get("/healthz") == b"ok\n"
+        assert f"/static/{checkout.version}/".encode() in get("/login"), "the version is a hash of all files"
+        for path in checkout.paths():
+            assert get(f"/static/{checkout.version}/{path}") == (STATIC_FOLDER / path).read_bytes(), path
 
 
 def test_extra_http_calls_a_server(install_extra: Callable[[str], Environment], url: str) -> None:

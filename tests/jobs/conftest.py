@@ -15,7 +15,7 @@ from tenuto.jobs.attempts import Attempt
 from tenuto.jobs.context import Context
 from tenuto.jobs.output_capture import OutputCapture
 from tenuto.jobs.runner import AttemptResult, Runner
-from tenuto.model.tasks import Outcome
+from tenuto.model.work.tasks import Outcome
 from tests.support.model_values import make_held_task
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tenuto import Actor, Context, RetryLater
+from tenuto import Actor, Context, RetryLater, Tenuto, injected
 from tenuto.jobs.context import Stopped
 from tests.support.errors import raises_code
 from tests.support.model_values import NOON, make_held_task
@@ -128,3 +128,19 @@ def test_retry_later_rejects_a_delay_beyond_the_maximum() -> None:
         with raises_code("job.retry_delay.out_of_range"):
             RetryLater("x", after=after)
     assert RetryLater("x", after=timedelta(days=366)).after == timedelta(days=366)
+
+
+async def test_worker_fills_in_a_context_with_a_default(app: Tenuto) -> None:
+    @app.job(max_attempts=1)
+    async def count(n: int, ctx: Context = injected) -> int:
+        return n + ctx.task.attempt
+
+    async with app.worker():
+        record = await app.wait(await count.enqueue(4), timeout=20)
+    assert (record.state, record.output) == ("completed", 5)
+    assert count.parameters == {"n": int}
+
+
+async def test_use_of_the_default_context_is_a_clear_error() -> None:
+    with raises_code("job.context.missing"):
+        _ = injected.task

@@ -11,7 +11,7 @@ from pydantic import BaseModel
 from tenuto import Context, Enqueued, PermanentFailure, Record, Tenuto
 from tenuto.errors import Invalid
 from tenuto.jobs.registry import Job, JobWithContext, TaskOptions
-from tenuto.model.policies import TaskPolicy
+from tenuto.model.definitions.policies import TaskPolicy
 from tests.support.errors import raises_code
 from tests.support.service_fixtures import WorkerFactory
 

@@ -22,9 +22,9 @@ from tenuto import Actor, Context, Job, PermanentFailure, RetryLater, TenutoErro
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import Invalid
 from tenuto.jobs.attempts import Attempt, StopReason
-from tenuto.model.policies import TaskPolicy
-from tenuto.model.tasks import Outcome, OutcomeReason, OutcomeStatus
+from tenuto.model.definitions.policies import TaskPolicy
 from tenuto.model.validation import MAX_OUTPUT_BYTES
+from tenuto.model.work.tasks import Outcome, OutcomeReason, OutcomeStatus
 from tests.jobs.conftest import RunnerHarness
 from tests.support.model_values import make_held_task
 from tests.support.waiting import eventually_blocking

@@ -15,7 +15,7 @@ import pytest
 from tenuto import Context, Job
 from tenuto.jobs.attempt_log import MAX_LOG_CHARACTERS, AttemptLog
 from tenuto.jobs.output_capture import OutputCapture
-from tenuto.model.tasks import Outcome, OutcomeStatus
+from tenuto.model.work.tasks import Outcome, OutcomeStatus
 from tests.jobs.conftest import RunnerHarness
 from tests.support.model_values import make_held_task
 

@@ -14,7 +14,7 @@ import pytest
 from tenuto import Actor, Context, Job
 from tenuto.clock import monotonic_seconds
 from tenuto.jobs.attempts import Attempt, StopReason
-from tenuto.model.tasks import Outcome, OutcomeReason, OutcomeStatus
+from tenuto.model.work.tasks import Outcome, OutcomeReason, OutcomeStatus
 from tests.jobs.conftest import RunnerHarness
 from tests.support import isolated_jobs as jobs
 from tests.support.waiting import eventually_blocking

@@ -16,7 +16,7 @@ import pytest
 
 from tenuto import Context, Job, RetryPolicy, Tenuto
 from tenuto.errors import Invalid, UnknownJob
-from tenuto.model.policies import TaskPolicy
+from tenuto.model.definitions.policies import TaskPolicy
 from tenuto.model.validation import MAX_INPUT_BYTES
 from tests.support.errors import raises_code
 

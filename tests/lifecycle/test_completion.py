@@ -17,11 +17,11 @@ import pytest
 
 from tenuto.ids import new_id
 from tenuto.lifecycle.completion import finish
-from tenuto.model.actors import Actor
-from tenuto.model.tasks import Outcome, OutcomeReason, OutcomeStatus, Retry, Settlement, Task, settle
+from tenuto.model.access.actors import Actor
+from tenuto.model.work.tasks import Outcome, OutcomeReason, OutcomeStatus, Retry, Settlement, Task, settle
 from tenuto.postgres.database import Connection, Database
-from tenuto.store import activities, workers
-from tenuto.store import tasks as store
+from tenuto.store.work import activities, workers
+from tenuto.store.work import tasks as store
 from tests.support.model_values import NOON
 from tests.support.tasks import (
     LEASE,

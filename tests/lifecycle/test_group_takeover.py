@@ -10,8 +10,8 @@ import pytest
 from tenuto.lifecycle import completion
 from tenuto.postgres.database import Database
 from tenuto.postgres.listener import RECONNECTED, Listener
-from tenuto.store import workers
-from tenuto.store.executions import NextGroupClaim
+from tenuto.store.work import workers
+from tenuto.store.work.executions import NextGroupClaim
 from tests.support.schedules import (
     LEASE,
     claim_steps,

@@ -10,7 +10,7 @@ import pytest
 from tenuto import Actor, Context, RetryLater, Tenuto
 from tenuto.blocking import Portal
 from tenuto.errors import Invalid
-from tenuto.store.activities import ActivityRecord, TaskRecord
+from tenuto.store.work.activities import ActivityRecord, TaskRecord
 from tests.support.errors import raises_code
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually

@@ -13,7 +13,7 @@ import pytest
 
 from tenuto import Actor, Context, Tenuto
 from tenuto.ids import new_id
-from tenuto.store.activities import ActivityDetails
+from tenuto.store.work.activities import ActivityDetails
 from tests.support import isolated_jobs
 from tests.support.errors import raises_code
 from tests.support.service_fixtures import WorkerFactory

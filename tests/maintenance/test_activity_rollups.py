@@ -11,9 +11,9 @@ import pytest
 from tenuto.ids import new_id
 from tenuto.maintenance import activity_rollups
 from tenuto.maintenance.activity_rollups import ActivityRollups, add_ended_activities
-from tenuto.model.rollups import HISTOGRAM_BOUNDS, Dimension, add_histograms
+from tenuto.model.work.rollups import HISTOGRAM_BOUNDS, Dimension, add_histograms
 from tenuto.postgres.database import Database
-from tenuto.store import rollups
+from tenuto.store.work import rollups
 from tests.support.model_values import NOON
 from tests.support.proofs import times
 

@@ -15,11 +15,12 @@ from tenuto.ids import new_id, smallest_id_at
 from tenuto.lifecycle import completion
 from tenuto.maintenance.housekeeping import Housekeeping
 from tenuto.model.triggers import every
-from tenuto.operations import dead_letters
+from tenuto.operations.work import dead_letters
 from tenuto.postgres.database import Database
 from tenuto.service.process_identity import ProcessIdentity
 from tenuto.settings import load_settings
-from tenuto.store import manifests, partitions
+from tenuto.store import partitions
+from tenuto.store.definitions import manifests
 from tests.store.test_partitions import insert_activity, list_partitions
 from tests.support.manifests import ANA, create_batch, create_manifest, finish_all_runs
 from tests.support.schedules import (

@@ -18,14 +18,14 @@ from tenuto.maintenance.recovery import (
     recover_lost_tasks,
     recover_tasks_of_worker,
 )
-from tenuto.model.actors import Actor
-from tenuto.model.policies import TaskPolicy
-from tenuto.model.tasks import Settlement
+from tenuto.model.access.actors import Actor
+from tenuto.model.definitions.policies import TaskPolicy
+from tenuto.model.work.tasks import Settlement
 from tenuto.postgres.database import Database
 from tenuto.settings import load_settings
-from tenuto.store import activities, workers
-from tenuto.store import tasks as store
-from tenuto.store.tasks import QUEUE_START
+from tenuto.store.work import activities, task_creation, workers
+from tenuto.store.work import tasks as store
+from tenuto.store.work.tasks import QUEUE_START
 from tests.store.test_partitions import RECORD
 from tests.support.errors import raises_code
 from tests.support.model_values import make_new_task
@@ -185,9 +185,9 @@ async def test_last_chance_task_blocks_no_other_and_is_not_claimed_as_standby(
     taken = await store.claim_limited_tasks(db, worker, ["default"], 3, LEASE)
 
     assert sorted(task.losses for task in taken) == [0, 0, 2]
-    seat = next(task.limit_slot for task in taken if task.losses == 0)
-    assert seat is not None
-    stands_by = await store.claim_standby_tasks(db, worker, {seat: QUEUE_START}, 10, LEASE)
+    limit_slot = next(task.limit_slot for task in taken if task.losses == 0)
+    assert limit_slot is not None
+    stands_by = await store.claim_standby_tasks(db, worker, {limit_slot: QUEUE_START}, 10, LEASE)
     assert [task.losses for task in stands_by] == [0]
 
 
@@ -230,7 +230,7 @@ async def test_recovery_counts_repairs_and_handles_many_batches(
     db: Database, register_worker: Register, expire_leases: Any
 ) -> None:
     holders = [await register_worker() for _ in range(3)]
-    await store.enqueue_bulk(db, make_new_task(), ["{}"] * 1200)
+    await task_creation.enqueue_bulk(db, make_new_task(), ["{}"] * 1200)
     for holder in holders:
         await store.claim_tasks(db, holder, ["default"], 400, timedelta(seconds=30))
     await expire_leases()

@@ -17,7 +17,7 @@ from tenuto.maintenance.stuck_executions import (
     REPAIR_WAIT_CYCLE,
     repair_stuck_executions,
 )
-from tenuto.model.tasks import Deferral, Outcome, OutcomeStatus, Settlement
+from tenuto.model.work.tasks import Deferral, Outcome, OutcomeStatus, Settlement
 from tenuto.postgres.database import Database
 from tests.support.model_values import NOON
 from tests.support.schedules import (

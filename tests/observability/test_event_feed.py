@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from uuid import UUID
 
@@ -112,6 +112,11 @@ def record_queries(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return queries
 
 
+def make_batch(now: datetime, seconds: float) -> EventBatch:
+    at = now + timedelta(seconds=seconds)
+    return EventBatch(now, at, (Event("workers", seconds),), at)
+
+
 async def test_event_feed_shares_catch_up_query_and_replays_recent_batches(
     database: Database, app: Tenuto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -137,7 +142,7 @@ async def test_event_feed_shares_catch_up_query_and_replays_recent_batches(
             assert count_ended_attempts(missed.events) == 1
 
         now = database.clock.now()
-        batches = [EventBatch(now, now + timedelta(seconds=n), (Event("workers", n),)) for n in range(1, 4)]
+        batches = [make_batch(now, n) for n in range(1, 4)]
         for each in batches:
             feed._publish(each)
         queries.clear()
@@ -148,10 +153,30 @@ async def test_event_feed_shares_catch_up_query_and_replays_recent_batches(
     await feed.close()
 
 
+async def test_subscription_begins_with_changes_detected_after_its_objects_were_loaded(
+    database: Database, app: Tenuto
+) -> None:
+    feed = EventFeed(app.open, poll_interval_seconds=600.0)
+    async with feed.subscribe(ALL, None):
+        now = database.clock.now()
+        # A poll that began before the objects were loaded detected a change after that.
+        before, during, after = (
+            EventBatch(now, now + timedelta(seconds=start), (Event("workers", start),), now + timedelta(seconds=end))
+            for start, end in ((0.1, 0.2), (0.3, 0.6), (0.7, 0.8))
+        )
+        for each in (before, during, after):
+            feed._publish(each)
+        loaded_at = now + timedelta(seconds=0.4)
+        async with feed.subscribe(ALL, None, loaded_at) as opened, feed.subscribe(ALL, during.at) as resumed:
+            assert await opened.next_batches(0) == [during, after]
+            assert await resumed.next_batches(0) == [after]
+    await feed.close()
+
+
 async def test_slow_subscription_is_closed_after_its_first_batches(database: Database) -> None:
     now = database.clock.now()
     subscription = Subscription(ALL)
-    batches = [EventBatch(now, now + timedelta(seconds=n), (Event("workers", n),)) for n in range(150)]
+    batches = [make_batch(now, n) for n in range(150)]
     for batch in batches[:120]:
         subscription.publish(batch)
     received = await subscription.next_batches(0)

@@ -12,6 +12,7 @@ from typing import Literal
 import pytest
 
 from tenuto import Context, PermanentFailure, RetryPolicy, Step, Tenuto, cron
+from tenuto.jobs.redaction import redact_in_process
 from tenuto.logs import Log, configure
 from tests.support.service_fixtures import WorkerFactory
 
@@ -54,14 +55,14 @@ async def test_json_log_lines_name_task_attempt_and_execution(
     execution, failed = await run_jobs(app, worker)
     lines = [json.loads(line) for line in read_stderr().splitlines()]
     by_event = {line["event"]: line for line in lines}
-    (step,) = {line["task"] for line in lines if line.get("execution") == execution}
+    (step,) = {line["task_id"] for line in lines if line.get("execution_id") == execution}
     for event in ("by the job log", "by standard logging", "attempt ended"):
         line = by_event[event]
-        assert (line["task"], line["execution"], line["attempt"], line["job"]) == (step, execution, 1, "talks")
+        assert (line["task_id"], line["execution_id"], line["attempt"], line["job"]) == (step, execution, 1, "talks")
     assert by_event["by standard logging"]["logger"] == "some.library"
     assert by_event["by standard logging"]["level"] == "warning"
     failure = by_event["attempt failed"]
-    assert (failure["task"], failure["level"], failure["reason"], failure["retried"]) == (
+    assert (failure["task_id"], failure["level"], failure["reason"], failure["retried"]) == (
         failed,
         "warning",
         "error",
@@ -69,8 +70,8 @@ async def test_json_log_lines_name_task_attempt_and_execution(
     )
     assert failure["error"] == "tenuto.PermanentFailure: no"
     assert "stack" in failure, "at debug level"
-    assert "execution" not in failure
-    assert "task" not in by_event["worker started"]
+    assert "execution_id" not in failure
+    assert "task_id" not in by_event["worker started"]
 
 
 async def test_console_log_lines_name_task_and_execution_and_omit_successes(
@@ -80,11 +81,11 @@ async def test_console_log_lines_name_task_and_execution_and_omit_successes(
     execution, failed = await run_jobs(app, worker)
     output = read_stderr()
     (line,) = [line for line in output.splitlines() if "by the job log" in line]
-    assert f"execution={execution}" in line
+    assert f"execution_id={execution}" in line
     assert "attempt=1" in line
     assert "attempt ended" not in output
     (line,) = [line for line in output.splitlines() if "attempt failed" in line]
-    assert f"task={failed}" in line
+    assert f"task_id={failed}" in line
     assert "[warning" in line
     assert "error='tenuto.PermanentFailure: no'" in line
     assert "max_attempts=" in line
@@ -152,7 +153,7 @@ def test_console_log_line_escapes_what_a_terminal_obeys(read_stderr: Callable[[]
     output = read_stderr()
     assert not set(output) & {"\x1b", "\x9b", "\u202e", "\r", "\x07"}
     events = [line for line in output.splitlines() if re.match(r"\d{4}-", line)]
-    assert len(events) == 4, "no text begins a line of its own"
+    assert len(events) == 4, "no text begins a new line"
     assert SAFE in events[1]
     assert all(line.startswith("  | ") for line in output.splitlines() if line not in events)
 
@@ -186,7 +187,7 @@ async def test_output_of_jobs_cannot_pass_for_log_lines_and_is_redacted(
         lines = [json.loads(line) for line in output.splitlines()]
         printed = [line for line in lines if line["event"] == "job output"]
         assert [line["text"] for line in printed] == [*UNSAFE.split("\n"), "*** and more"]
-        assert {line["task"] for line in printed} == {str(record.task_id)}
+        assert {line["task_id"] for line in printed} == {str(record.task_id)}
 
 
 async def test_log_line_of_a_retried_attempt_has_the_error_and_the_next_try(
@@ -208,6 +209,26 @@ async def test_log_line_of_a_retried_attempt_has_the_error_and_the_next_try(
     ]
     assert "next_try_seconds" not in lines[2]
     assert all("stack" not in each for each in lines)
+
+
+async def test_console_log_shows_the_stack_of_a_failure_once_and_redacted(
+    app: Tenuto, worker: WorkerFactory, read_stderr: Callable[[], str]
+) -> None:
+    redact_in_process("open-sesame-7381")
+
+    @app.job(retry=RetryPolicy(max_attempts=3, base_seconds=0))
+    async def send_mail() -> None:
+        raise ConnectionError("no answer with password " + "-".join(("open", "sesame", "7381")))
+
+    configure("console", "info")
+    async with worker():
+        await app.wait(await app.enqueue(send_mail), timeout=20)
+    text = read_stderr()
+    assert text.count("attempt failed ") == 3
+    assert text.count("  |   File ") == 1
+    assert "in send_mail" in text
+    assert "open-sesame" not in text
+    assert "tenuto/worker" not in text, "frames of Tenuto are left out"
 
 
 def test_tracebacks_of_the_pool_of_the_driver_are_not_logged(read_stderr: Callable[[], str]) -> None:

@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tenuto.errors import Unavailable
 from tenuto.ids import new_id
-from tenuto.model.tasks import Deferral, Outcome, OutcomeReason, OutcomeStatus, Settlement, Task
+from tenuto.model.work.tasks import Deferral, Outcome, OutcomeReason, OutcomeStatus, Settlement, Task
 from tenuto.observability.cached_query import QueryResult
 from tenuto.observability.process_metrics import BUCKET_BOUNDS_SECONDS, ProcessMetrics
 from tenuto.observability.prometheus import render_metrics

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
+from uuid import UUID
 
 import pytest
 from opentelemetry import trace
@@ -116,8 +118,25 @@ async def test_attempt_spans_belong_to_the_trace_of_the_caller(
     assert {span.parent.span_id for span in runs} == producer_ids
     assert all(span.parent.is_remote for span in runs)
     assert [span.attributes["tenuto.attempt"] for span in runs] == [1, 2]
-    assert {span.attributes["tenuto.task"] for span in runs} == {str(tasks[0].id)}
+    assert {span.attributes["tenuto.task_id"] for span in runs} == {str(tasks[0].id)}
     assert [str(error) for error in runs[0].errors] == ["not yet"]
+
+
+async def test_concurrent_enqueues_keep_the_trace_of_their_caller(app: Tenuto, recorder: SpanRecorder) -> None:
+    """They share a statement, which one of them sends."""
+
+    @app.job
+    async def plain() -> None: ...
+
+    async def enqueue(trace_id: int) -> tuple[int, UUID]:
+        with trace.use_span(trace.NonRecordingSpan(SpanContext(trace_id, 0xDEF, False, TraceFlags(1)))):
+            return trace_id, (await app.enqueue(plain)).id
+
+    enqueued = await asyncio.gather(*(enqueue(0x1000 + number) for number in range(7)))
+    for trace_id, task_id in enqueued:
+        policy = (await app.task(task_id)).policy
+        assert policy["traceparent"].startswith(f"00-{trace_id:032x}-")
+    assert len(spans_of_kind(recorder, SpanKind.PRODUCER)) == 7
 
 
 async def test_steps_of_execution_and_items_of_batch_share_a_trace(
@@ -137,7 +156,7 @@ async def test_steps_of_execution_and_items_of_batch_share_a_trace(
         await app.executions.wait(run.execution_id, timeout=20)
         await app.batches.wait(batch.id, timeout=20)
     runs = spans_of_kind(recorder, SpanKind.CONSUMER)
-    steps = [span for span in runs if span.attributes.get("tenuto.execution") == str(run.execution_id)]
+    steps = [span for span in runs if span.attributes.get("tenuto.execution_id") == str(run.execution_id)]
     items = [span for span in runs if span not in steps]
     assert (len(steps), len(items)) == (2, 2)
     for spans in (steps, items):

@@ -14,7 +14,7 @@ from tenuto.observability import event_feed
 from tenuto.observability.event_feed import EventFeed, Subscription
 from tenuto.observability.watched_objects import WatchedObjects, parse_watched_topic
 from tenuto.postgres.database import Database
-from tenuto.store import live_logs
+from tenuto.store.work import live_logs
 from tests.support.errors import raises_code
 from tests.support.manifests import claim_runs, create_batch, create_manifest
 from tests.support.schedules import claim_steps, finish_task, start_execution

@@ -11,13 +11,13 @@ import pytest
 from tenuto import Tenuto
 from tenuto.ids import new_id
 from tenuto.maintenance.activity_rollups import add_ended_activities
-from tenuto.model.rollups import floor_to_bucket
+from tenuto.model.work.rollups import floor_to_bucket
 from tenuto.operations.overview import Overview, make_overview
 from tenuto.postgres.database import Database
 from tenuto.presentation.overview_views import describe_attention
 from tenuto.settings import load_settings
-from tenuto.store import workers
 from tenuto.store.reports.overview import load_overview_facts
+from tenuto.store.work import workers
 from tests.maintenance.test_activity_rollups import write_activity
 from tests.support.manifests import create_manifest, finish_all_runs, start_run
 from tests.support.schedules import (
@@ -93,8 +93,8 @@ async def test_overview_names_queues_that_no_live_worker_serves(db: Database, wo
     assert [each.name for each in paused.unserved_queues] == ["default"]
     (one,) = paused.paused
     assert (one.kind, one.name, one.paused_by, one.reason) == ("queue", "mail", "ana", "server down")
-    texts = [each.text for each in describe_attention(paused)]
-    assert any("queue mail was paused by ana" in text and "server down · 1 waiting" in text for text in texts)
+    texts = describe_attention(paused)
+    assert any(text.startswith("queue mail is paused by ana: server down; 1 task waiting · ") for text in texts)
 
 
 async def test_overview_names_dead_workers_and_when_their_tasks_are_recovered(db: Database, worker_id: UUID) -> None:
@@ -167,7 +167,7 @@ async def test_overview_names_recent_repairs(db: Database) -> None:
         await workers.count_repair(connection, "lost_tasks", 2)
     (repair,) = (await read_overview(db)).repairs
     assert (repair.repair, repair.total_count) == ("lost_tasks", 2)
-    await db.fetch_all("UPDATE tenuto.repairs SET last_at = now() - interval '2 h'")
+    await db.fetch_all("UPDATE tenuto.repairs SET last_at = now() - interval '25 h'")
     assert (await read_overview(db)).repairs == []
 
 
@@ -189,6 +189,4 @@ async def test_overview_names_bulk_operations_that_ended_with_failures(db: Datab
     found = await read_overview(db)
     (failed,) = found.failed_operations
     assert (failed.failed_count, failed.total_count, failed.started_by) == (4, 9, "ana")
-    assert any(
-        "4 of 9 items of the bulk operation task.cancel failed" in each.text for each in describe_attention(found)
-    )
+    assert any("4 of 9 items of the bulk operation task.cancel failed" in text for text in describe_attention(found))

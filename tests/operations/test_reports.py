@@ -8,7 +8,7 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.maintenance.activity_rollups import add_ended_activities
-from tenuto.model.rollups import HISTOGRAM_BOUNDS, choose_buckets, percentile
+from tenuto.model.work.rollups import HISTOGRAM_BOUNDS, choose_buckets, percentile
 from tenuto.settings import load_settings
 from tests.maintenance.test_activity_rollups import write_activity
 from tests.support.errors import raises_code

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tenuto import Step, Tenuto, every
-from tenuto.operations.schedules import schedule_definition
+from tenuto.operations.definitions.schedules import schedule_definition
 from tests.support.errors import raises_code
 from tests.support.service_fixtures import WorkerFactory
 

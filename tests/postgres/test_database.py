@@ -12,12 +12,21 @@ from urllib.parse import quote
 
 import asyncpg
 import pytest
+import uvloop
 
 from tenuto.errors import Invalid, StoreError, TenutoError, Unavailable, Unsupported
 from tenuto.postgres import database as module
 from tenuto.postgres import embedded_server
-from tenuto.postgres.database import Connection, Database, DatabaseError, LockTimeout, translate_driver_error
+from tenuto.postgres.database import (
+    Connection,
+    Database,
+    DatabaseError,
+    LockTimeout,
+    describe_address,
+    translate_driver_error,
+)
 from tests.conftest import database_url
+from tests.races.proxy import Proxy
 from tests.support.errors import raises_code
 from tests.support.temp_dirs import new_temp_dir
 from tests.support.waiting import eventually
@@ -55,6 +64,9 @@ async def test_unknown_role_is_reported_as_rejected_login(url: str) -> None:
     error = await open_error(as_role(url, "stranger"))
     assert not isinstance(error, Unavailable), "a retry would not help"
     assert error.code == "database.login.rejected"
+    assert f"at {describe_address(url)}" in error.message, "which server"
+    assert '"stranger"' in error.message
+    assert "user and password" in str(error.remedy)
     assert "TENUTO_DATABASE" in str(error)
 
 
@@ -216,6 +228,20 @@ async def test_statement_is_retried_after_a_lost_connection(db: Database, url: s
     assert await db.fetch_value("SELECT 2") == 2
 
 
+def test_server_that_went_away_is_named_in_the_error_of_a_statement(url: str) -> None:
+    async def lose_server() -> None:
+        async with Proxy(url) as proxy:
+            db = await Database.open(proxy.url)
+            proxy.disconnect_all()
+        with raises_code("database.unreachable") as caught:
+            await db.fetch_one("SELECT 1 AS one")
+        await db.close()
+        assert f"no server listens on {describe_address(proxy.url)}" in str(caught.value)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:  # of the services; its errors name no address
+        runner.run(lose_server())
+
+
 async def test_transaction_is_retried_as_a_whole_after_a_lost_connection(db: Database, url: str) -> None:
     tries = 0
 
@@ -315,9 +341,11 @@ def test_driver_error_is_translated(error: Exception, kind: type[TenutoError]) -
     assert translated.code.startswith("database.")
 
 
-def test_full_disk_is_reported_as_such() -> None:
-    error = translate_driver_error(asyncpg.DiskFullError("no space left on device"))
+def test_full_disk_is_reported_as_such_in_one_line() -> None:
+    fields = {"S": "ERROR", "C": "53100", "M": "No space left on device", "H": "Check free disk space."}
+    error = translate_driver_error(asyncpg.PostgresError.new(fields))
     assert error.code == "database.out_of_resources"
+    assert error.message == "the database server is out of resources: No space left on device"
     assert "disk" in str(error.remedy)
 
 

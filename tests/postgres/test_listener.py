@@ -12,7 +12,7 @@ import pytest
 
 from tenuto.postgres.database import Database
 from tenuto.postgres.listener import RECONNECTED, Listener
-from tenuto.store import tasks as store
+from tenuto.store.notifications import notify_services
 from tests.support.waiting import eventually
 
 KILL = """
@@ -39,7 +39,7 @@ async def received(db: Database) -> AsyncIterator[list[str]]:
 
 
 async def test_listener_receives_notifications_in_order(db: Database, received: list[str]) -> None:
-    await store.notify_services(db, ["queued mail", "cancel 17"])
+    await notify_services(db, ["queued mail", "cancel 17"])
     await eventually(lambda: received[1:] == ["queued mail", "cancel 17"])
 
 
@@ -52,7 +52,7 @@ async def test_listener_receives_no_notification_of_a_rolled_back_transaction(
     await connection.execute("SELECT pg_notify('tenuto', 'never')")
     await transaction.rollback()
     await connection.close()
-    await store.notify_services(db, ["queued mail"])
+    await notify_services(db, ["queued mail"])
     await eventually(lambda: "queued mail" in received)
     assert "never" not in received
 
@@ -61,7 +61,7 @@ async def test_listener_reconnects_and_reports_it(db: Database, received: list[s
     for times in (2, 3):
         await db.fetch_all(KILL)
         await eventually(lambda times=times: received.count(RECONNECTED) == times)  # type: ignore[misc]
-        await store.notify_services(db, [f"notification {times}"])
+        await notify_services(db, [f"notification {times}"])
         await eventually(lambda times=times: f"notification {times}" in received)  # type: ignore[misc]
 
 

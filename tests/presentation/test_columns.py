@@ -11,21 +11,28 @@ from uuid import UUID
 
 import pytest
 
-from tenuto.model.one_shots import OneShotSummary
-from tenuto.operations.executions import StepDetails
+from tenuto.model.work.one_shots import OneShotSummary
+from tenuto.operations.work.executions import StepDetails
 from tenuto.presentation import admin_views, definition_views, work_views
 from tenuto.presentation.columns import Column, Format, ResourceView, json_value
 from tenuto.store.access.api_keys import ApiKeyRecord
 from tenuto.store.access.audit_log import AuditEntryRecord
 from tenuto.store.access.secrets import SecretRecord
-from tenuto.store.activities import ActivityRecord, TaskRecord
-from tenuto.store.batches import BatchItemRecord, BatchRecord
-from tenuto.store.dead_letters import DeadLetterRecord, FailureGroup
-from tenuto.store.executions import ExecutionRecord
-from tenuto.store.manifests import ManifestGroupRecord, ManifestRecord, OpenRunRecord, PollRecord, RunAttemptRecord
+from tenuto.store.definitions.manifests import (
+    ManifestGroupRecord,
+    ManifestRecord,
+    OpenRunRecord,
+    PollRecord,
+    RunAttemptRecord,
+)
+from tenuto.store.definitions.schedules import LedgerRecord, ScheduleRecord
 from tenuto.store.named_logs import LogEntryRecord, NamedLogRecord
-from tenuto.store.schedules import LedgerRecord, ScheduleRecord
-from tenuto.store.workers import QueueRecord, WorkerRecord
+from tenuto.store.reports.failure_groups import FailureGroup
+from tenuto.store.work.activities import ActivityRecord, TaskRecord
+from tenuto.store.work.batches import BatchItemRecord, BatchRecord
+from tenuto.store.work.dead_letters import DeadLetterRecord
+from tenuto.store.work.executions import ExecutionRecord
+from tenuto.store.work.workers import QueueRecord, WorkerRecord
 
 NOW = datetime(2031, 5, 17, 12, tzinfo=UTC)
 
@@ -46,7 +53,6 @@ NOTES = ResourceView(
         Column("written at", "at", "age"),
         Column("tags", "tags", "list"),
     ),
-    derived={"length": lambda note: len(note.text)},
 )
 NOTE = Note(UUID("01a8c3f0-2b40-7d11-9c3e-5f0a7be1d2c4"), "=1+1 \x1b[31mred", NOW - timedelta(minutes=5), ("a", "b"))
 
@@ -80,14 +86,13 @@ def test_cell_of_a_state_has_its_colour_and_may_have_another_name() -> None:
     assert (cell.text, cell.colour) == ("✕ failed at 2", "red")
 
 
-def test_document_has_the_fields_of_the_record_and_the_derived_ones() -> None:
+def test_document_has_the_fields_of_the_record() -> None:
     document = json.loads(json.dumps(NOTES.document(NOTE), default=json_value))
     assert document == {
         "id": str(NOTE.id),
         "text": NOTE.text,
         "at": "2031-05-17T11:55:00+00:00",
         "tags": ["a", "b"],
-        "length": len(NOTE.text or ""),
     }
 
 

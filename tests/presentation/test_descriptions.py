@@ -7,8 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tenuto import Step, cron, every
-from tenuto.model.policies import RetryPolicy, TaskPolicy
-from tenuto.model.schedules import Misfire, MisfirePolicy, OverlapPolicy, Plan, ScheduleDefinition
+from tenuto.model.definitions.policies import RetryPolicy, TaskPolicy
+from tenuto.model.definitions.schedules import Misfire, MisfirePolicy, OverlapPolicy, Plan, ScheduleDefinition
+from tenuto.model.triggers import describe_trigger
 from tenuto.presentation import descriptions
 
 
@@ -90,10 +91,31 @@ def test_change_without_effect_on_the_description_is_shown_as_fields() -> None:
 
 
 def test_trigger_of_a_later_version_is_shown_as_fields() -> None:
-    assert descriptions.describe_trigger({"kind": "moon"}) == '{"kind": "moon"}'
+    assert describe_trigger({"kind": "moon"}) == '{"kind": "moon"}'
 
 
 def test_instant_is_formatted_in_its_time_zone() -> None:
     instant = datetime(2031, 7, 1, 1, 0, 30, tzinfo=UTC)
     assert descriptions.format_in_zone(instant, "Europe/London") == "Tue 01 Jul 2031 02:00:30 BST"
     assert descriptions.format_in_zone(instant.replace(second=0), "Asia/Kathmandu") == "Tue 01 Jul 2031 06:45 +0545"
+
+
+def test_field_of_a_created_object_has_no_old_side_and_no_python_text() -> None:
+    types = [{"name": "person", "anchor": "id", "multi": True, "attributes": ["id", "mail"]}]
+    assert descriptions.describe_field_change("created", None, types) == [
+        "+ · name: person", "+   anchor: id", "+   multi: yes", "+   attributes: id, mail",
+    ]  # fmt: skip
+    assert descriptions.describe_field_change("created", None, {"path": "hr.csv", "delimiter": ";"}) == [
+        "+ path: hr.csv", "+ delimiter: ;",
+    ]  # fmt: skip
+    assert descriptions.describe_field_change("deleted", 7, None) == ["- 7"]
+    assert descriptions.describe_field_change("changed", ["a"], []) == ["- a", "+ none"]
+    assert descriptions.describe_field_change("changed", True, False) == ["- yes", "+ no"]
+
+
+def test_change_within_a_structure_shows_the_changed_lines_only() -> None:
+    before = {"one": 1, "two": {"deep": 2}, "three": 3, "four": 4, "five": 5}
+    after = {**before, "two": {"deep": 7}}
+    lines = descriptions.describe_field_change("changed", before, after)
+    assert [line for line in lines if line[0] in "+-"] == ["-   deep: 2", "+   deep: 7"]
+    assert "  five: 5" not in lines

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, TypeVar
 from tenuto import Tenuto
 from tenuto.postgres.database import Connection, Database
 from tenuto.settings import Settings
-from tenuto.store import step_checkpoints, tasks, workers
+from tenuto.store.work import step_checkpoints, tasks, workers
 from tenuto.worker import watchdog
 
 T = TypeVar("T")

@@ -8,14 +8,14 @@ from uuid import UUID
 
 from tenuto.ids import new_id
 from tenuto.lifecycle import completion
-from tenuto.model.policies import TaskPolicy
-from tenuto.model.schedules import Plan
-from tenuto.model.steps import Step
-from tenuto.model.tasks import Outcome, OutcomeReason, OutcomeStatus, Settlement, Task, settle
+from tenuto.model.definitions.policies import TaskPolicy
+from tenuto.model.definitions.schedules import Plan
+from tenuto.model.definitions.steps import Step
+from tenuto.model.work.tasks import Outcome, OutcomeReason, OutcomeStatus, Settlement, Task, settle
 from tenuto.postgres.database import Connection, Database
-from tenuto.store import executions
-from tenuto.store import tasks as store
-from tenuto.store.executions import NewExecution
+from tenuto.store.work import executions
+from tenuto.store.work import tasks as store
+from tenuto.store.work.executions import NewExecution
 from tests.races.task_actions import ACTOR, LEASE, claim, complete
 
 

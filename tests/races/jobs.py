@@ -13,7 +13,7 @@ from typing import Any
 
 from tenuto import Context, Tenuto, stop
 from tenuto.jobs.registry import Job
-from tenuto.model.policies import RetryPolicy
+from tenuto.model.definitions.policies import RetryPolicy
 from tests.races.effect_ledger import Ledger
 
 LEDGER = "TENUTO_TEST_LEDGER"

@@ -56,6 +56,7 @@ class Proxy:
         self._forwarding.set()
         self._server: asyncio.Server | None = None
         self.drops_notifications = False
+        self._is_refusing = False
         self.lost = 0
         """Number of lost replies and requests."""
         self.after_loss: Callable[[], Awaitable[object]] | None = None
@@ -106,6 +107,15 @@ class Proxy:
         """Forward again, including the messages sent meanwhile."""
         self._forwarding.set()
 
+    def refuse(self) -> None:
+        """Disconnect all clients and refuse new ones, as a stopped server does."""
+        self._is_refusing = True
+        self.disconnect_all()
+
+    def accept(self) -> None:
+        """Accept connections again."""
+        self._is_refusing = False
+
     def disconnect_all(self) -> None:
         for connection in list(self._connections):
             connection.disconnect()
@@ -136,6 +146,9 @@ class Proxy:
     # --- forwarding -------------------------------------------------------------------------------------------------
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._is_refusing:
+            writer.transport.abort()
+            return
         carrier = asyncio.create_task(self._forward(reader, writer))
         self._forwarders.add(carrier)
         carrier.add_done_callback(self._forwarders.discard)

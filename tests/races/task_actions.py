@@ -7,10 +7,11 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.ids import new_id
-from tenuto.model.actors import Actor
-from tenuto.model.tasks import NewTask, Outcome, OutcomeReason, OutcomeStatus, Settlement, Task, settle
+from tenuto.model.access.actors import Actor
+from tenuto.model.work.tasks import NewTask, Outcome, OutcomeReason, OutcomeStatus, Settlement, Task, settle
 from tenuto.postgres.database import Database
-from tenuto.store import tasks as store
+from tenuto.store.work import task_creation
+from tenuto.store.work import tasks as store
 
 LEASE = timedelta(seconds=30)
 ACTOR = Actor.system("tester")
@@ -23,7 +24,7 @@ def new_task(database: Database, **options: Any) -> NewTask:
 async def enqueue(database: Database, count: int = 1, **options: Any) -> list[NewTask]:
     """Create queued tasks."""
     tasks = [new_task(database, **options) for _ in range(count)]
-    await store.enqueue_tasks(database, tasks)
+    await task_creation.enqueue_tasks(database, tasks)
     return tasks
 
 

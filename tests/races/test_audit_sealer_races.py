@@ -10,12 +10,12 @@ import pytest
 
 from tenuto.audit.sealer import seal_entries
 from tenuto.audit.verifier import verify_chain
-from tenuto.model.actors import Actor
-from tenuto.model.audit_chain import AuditKey, AuditKeys
-from tenuto.model.operation_context import OperationContext
+from tenuto.model.access.actors import Actor
+from tenuto.model.access.audit_chain import AuditKey, AuditKeys
+from tenuto.model.access.operation_context import OperationContext
 from tenuto.postgres.database import Database
-from tenuto.store import workers
 from tenuto.store.access.audit_recorder import AuditedDatabase, AuditEntry
+from tenuto.store.work import workers
 from tests.races.interleaving import InterleavedDatabase, interleavings
 
 KEYS = AuditKeys(AuditKey("00112233445566aa", b"k" * 32))

@@ -18,9 +18,9 @@ from tenuto.errors import Conflict
 from tenuto.lifecycle import task_cancellation
 from tenuto.lifecycle.completion import finish
 from tenuto.maintenance.recovery import recover_lost_tasks
-from tenuto.model.tasks import Task
+from tenuto.model.work.tasks import Task
 from tenuto.postgres.database import Database
-from tenuto.store import activities
+from tenuto.store.work import activities
 from tests.races import jobs
 from tests.races.effect_ledger import Ledger
 from tests.races.invariants import assert_invariants_hold

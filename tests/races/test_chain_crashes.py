@@ -15,7 +15,7 @@ from uuid import UUID
 import pytest
 
 from tenuto import Tenuto
-from tenuto.store import step_checkpoints
+from tenuto.store.work import step_checkpoints
 from tests.races import jobs
 from tests.races.crash_points import EXIT_CODE
 from tests.races.effect_ledger import Ledger, overlaps

@@ -16,7 +16,7 @@ import pytest
 
 from tenuto import Step, Tenuto, manual
 from tenuto.errors import Unavailable
-from tenuto.store import activities, executions
+from tenuto.store.work import activities, executions
 from tenuto.web.server import run_web_service
 from tests.races import jobs
 from tests.races.disposable_server import DisposableServer

@@ -16,14 +16,15 @@ from tenuto.definitions import manifest_definitions
 from tenuto.errors import Conflict, NotFound
 from tenuto.lifecycle.completion import finish
 from tenuto.maintenance.recovery import recover_tasks_of_worker
-from tenuto.model.policies import RetryPolicy, TaskPolicy
-from tenuto.model.tasks import Task
-from tenuto.operations import batches as bulk
-from tenuto.operations import dead_letters
+from tenuto.model.definitions.policies import RetryPolicy, TaskPolicy
+from tenuto.model.work.tasks import Task
+from tenuto.operations.work import batches as bulk
+from tenuto.operations.work import dead_letters
 from tenuto.postgres.database import Database
-from tenuto.store import batches, manifests
-from tenuto.store import dead_letters as dead_letter_rows
-from tenuto.store import tasks as store
+from tenuto.store.definitions import manifests
+from tenuto.store.work import batches, task_creation
+from tenuto.store.work import dead_letters as dead_letter_rows
+from tenuto.store.work import tasks as store
 from tests.races import jobs
 from tests.races.interleaving import InterleavedDatabase, interleavings
 from tests.races.observer import Observer
@@ -338,7 +339,7 @@ async def test_manifest_run_with_lost_reply_starts_once_and_is_reported(
     app = Tenuto(proxy.url, home=tmp_path)
     app.jobs.jobs_by_name.update(jobs.app.jobs.jobs_by_name)
     await app.manifests.create(make_manifest("touch", job="touch", properties={"number": 1}))
-    lose_commit_reply(proxy, manifests.SQL.enqueue_runs)
+    lose_commit_reply(proxy, task_creation.SQL.enqueue_tasks)
     run = app.manifests.run("touch") if key is None else app.manifests.enqueue("touch", {"number": 2}, key=key)
     id = await run
     assert proxy.lost == 1

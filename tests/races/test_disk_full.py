@@ -12,6 +12,7 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.errors import Unavailable
+from tenuto.model.findings import Severity
 from tests.races import jobs
 from tests.races.disposable_server import DisposableServer
 from tests.races.effect_ledger import Ledger
@@ -85,10 +86,15 @@ async def test_full_disk_is_reported_and_work_continues_afterwards(
         assert "free disk space" in refused
         promised = by_thousands * 1000 + one_by_one
         assert await observer.count("tasks") == promised
+        problems = {each.name: each for each in await app.doctor() if each.severity is Severity.PROBLEM}
+        assert "server_disk" in problems
+        assert "No space left on device" in problems["server_disk"].details[0]
+        assert problems["server_disk"].remedy == "free disk space on the database server"
 
         # A worker that finds the disk full keeps running and logs that it cannot write.
         worker = await workers.start("worker", slots=50).wait_until_ready()
         ballast.unlink()
+        assert [each.severity for each in await app.doctor() if each.name == "server_disk"] == [Severity.OK]
 
         await app.enqueue(jobs.touch, 1)
         await observer.until_all_ended(within=60)

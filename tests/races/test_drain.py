@@ -22,7 +22,7 @@ from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.slow
 DRAINS = times(6, in_a_proof=20)
-GRACE = 20.0
+GRACE_SECONDS = 20.0
 
 
 async def seconds_to_exit(process: WorkerProcess, *, within: float = 45) -> float:
@@ -40,13 +40,13 @@ async def test_workers_drained_repeatedly_under_load_lose_no_task(
         await app.enqueue_many(job, [{"number": n, "seconds": 0.01} for n in range(tasks // 2)])
     for number in range(DRAINS):
         before = ledger.begun_count()
-        process = workers.start(f"worker-{number % 2}", slots=20, grace_seconds=GRACE)
+        process = workers.start(f"worker-{number % 2}", slots=20, grace_seconds=GRACE_SECONDS)
 
         async def busy(goal: int = before + 50) -> bool:
             return ledger.begun_count() >= goal
 
         await eventually(busy, timeout=20, what="the worker is busy")
-        assert await seconds_to_exit(process) < GRACE, "the worker waited although its tasks were finished"
+        assert await seconds_to_exit(process) < GRACE_SECONDS, "the worker waited although its tasks were finished"
         assert await observer.count("tasks", "state = 'running'") == 0
     workers.start("last", slots=20)
     await observer.until_all_ended(within=60)

@@ -23,7 +23,7 @@ from tests.races.scenarios.all_scenarios import SCENARIOS
 from tests.races.scenarios.scenario import Action, Preparation, Scenario
 from tests.races.scenarios.tasks import CLAIMS, recover_unknown_claims
 from tests.races.simulated_crashes import CrashableDatabase, dump_rows, truncate_tables, writing_statements
-from tests.support.doctor import examine
+from tests.support.doctor import run_checks
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 Interrupt = Callable[[Callable[[Database], Awaitable[object]], int], Awaitable[bool]]
@@ -53,7 +53,7 @@ async def test_process_that_crashes_at_any_writing_statement_can_repeat_its_acti
         scenario = Scenario(db, await register_worker("the worker"))
         for action in SCENARIOS[file]:
             await run_until_complete(crashable, action, scenario, interrupt)
-        problems = [finding for finding in await examine(db, settings) if finding.severity is Severity.PROBLEM]
+        problems = [finding for finding in await run_checks(db, settings) if finding.severity is Severity.PROBLEM]
         assert problems == [], problems
         return await dump_rows(db)
 

@@ -16,7 +16,7 @@ import pytest
 from tenuto.definitions import schedule_definitions
 from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.lifecycle import execution_control
-from tenuto.model.schedules import Misfire, MisfirePolicy, OverlapPolicy, ScheduleDefinition
+from tenuto.model.definitions.schedules import Misfire, MisfirePolicy, OverlapPolicy, ScheduleDefinition
 from tenuto.model.triggers import every
 from tenuto.postgres.database import Database
 from tenuto.scheduling import firing

@@ -18,12 +18,12 @@ from tenuto.lifecycle import completion, execution_control, task_cancellation
 from tenuto.lifecycle.completion import finish
 from tenuto.maintenance.recovery import recover_lost_tasks, recover_tasks_of_worker
 from tenuto.maintenance.stuck_executions import repair_stuck_executions
-from tenuto.model.schedules import OverlapPolicy
-from tenuto.model.tasks import Deferral, Outcome, OutcomeReason, OutcomeStatus, Task, settle
+from tenuto.model.definitions.schedules import OverlapPolicy
+from tenuto.model.work.tasks import Deferral, Outcome, OutcomeReason, OutcomeStatus, Task, settle
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling import schedule_step
-from tenuto.store import executions
-from tenuto.store import workers as register_of_workers
+from tenuto.store.work import executions
+from tenuto.store.work import workers as register_of_workers
 from tests.races import test_execution_races as happens
 from tests.races import test_firing_races as falls_due
 from tests.races.execution_actions import (

@@ -18,10 +18,10 @@ from tenuto.lifecycle import execution_control, task_cancellation
 from tenuto.lifecycle.completion import finish
 from tenuto.maintenance.recovery import recover_lost_tasks, recover_tasks_of_worker
 from tenuto.maintenance.stuck_executions import repair_stuck_executions
-from tenuto.model.tasks import Deferral, Outcome, OutcomeStatus, Task, settle
+from tenuto.model.work.tasks import Deferral, Outcome, OutcomeStatus, Task, settle
 from tenuto.postgres.database import Database
-from tenuto.store import tasks as store
-from tenuto.store.executions import NextGroupClaim
+from tenuto.store.work import tasks as store
+from tenuto.store.work.executions import NextGroupClaim
 from tests.races.execution_actions import (
     create_executions,
     create_plan,

@@ -17,15 +17,15 @@ from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.errors import Conflict
 from tenuto.ids import new_id
 from tenuto.lifecycle.completion import finish
-from tenuto.model.occurrences import Decision
-from tenuto.model.schedules import Misfire, MisfirePolicy, OverlapPolicy, ScheduleDefinition
-from tenuto.model.tasks import Task
+from tenuto.model.definitions.schedules import Misfire, MisfirePolicy, OverlapPolicy, ScheduleDefinition
 from tenuto.model.triggers import every
+from tenuto.model.work.occurrences import Decision
+from tenuto.model.work.tasks import Task
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling import firing
 from tenuto.scheduling.firing import RunResult
-from tenuto.store import schedules
-from tenuto.store.schedules import LedgerEntry, Schedule
+from tenuto.store.definitions import schedules
+from tenuto.store.definitions.schedules import LedgerEntry, Schedule
 from tests.races import test_firing_races as falls_due
 from tests.races.execution_actions import create_executions, create_plan, run_to_end, violated_invariants
 from tests.races.interleaving import InterleavedDatabase, interleavings

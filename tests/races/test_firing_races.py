@@ -21,13 +21,13 @@ from tenuto.ids import new_id
 from tenuto.jobs.context import Context, PermanentFailure
 from tenuto.lifecycle import execution_control
 from tenuto.lifecycle.completion import finish
-from tenuto.model.schedules import Misfire, MisfirePolicy, OverlapPolicy, ScheduleDefinition
-from tenuto.model.tasks import Task
+from tenuto.model.definitions.schedules import Misfire, MisfirePolicy, OverlapPolicy, ScheduleDefinition
 from tenuto.model.triggers import every
+from tenuto.model.work.tasks import Task
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling import firing, schedule_step
 from tenuto.service.quarantine import Quarantine
-from tenuto.store import schedules
+from tenuto.store.definitions import schedules
 from tests.races.execution_actions import create_executions, create_plan, run_to_end, violated_invariants
 from tests.races.interleaving import InterleavedDatabase, interleavings
 from tests.races.task_actions import ACTOR, claim, complete

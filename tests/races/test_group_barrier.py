@@ -17,7 +17,7 @@ from tenuto.lifecycle import execution_control
 from tenuto.lifecycle.completion import finish
 from tenuto.maintenance.recovery import recover_lost_tasks
 from tenuto.maintenance.stuck_executions import repair_stuck_executions
-from tenuto.model.tasks import Task
+from tenuto.model.work.tasks import Task
 from tenuto.postgres.database import Database
 from tests.races.execution_actions import create_executions, create_plan, run_to_end, violated_invariants
 from tests.races.task_actions import ACTOR, claim, complete

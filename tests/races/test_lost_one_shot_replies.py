@@ -16,14 +16,15 @@ import pytest
 from tenuto import Actor, Tenuto
 from tenuto.errors import Conflict
 from tenuto.ids import new_id
-from tenuto.model.operation_context import IdempotencyKey
-from tenuto.operations.one_shots import OneShot
+from tenuto.model.access.operation_context import IdempotencyKey, OperationContext
 from tenuto.postgres.database import Database
-from tenuto.store.one_shots import SQL
-from tenuto.store.task_outcomes import end_tasks
+from tenuto.store.access.audit_recorder import AuditEntry
+from tenuto.store.work.task_creation import SQL, insert_audited_tasks, insert_tasks
+from tenuto.store.work.task_outcomes import end_tasks
 from tests.races.proxy import Proxy
 from tests.races.task_actions import claim, complete
 from tests.support.errors import raises_code
+from tests.support.model_values import make_new_task
 from tests.support.waiting import eventually
 
 FAR_FUTURE = "2056-07-07T15:00:00+08:00"
@@ -54,11 +55,11 @@ async def row_counts(db: Database) -> tuple[int, ...]:
 async def test_one_shot_with_lost_reply_is_created_and_audited_once(
     proxied_app: Tenuto, db: Database, proxy: Proxy, lose: str
 ) -> None:
-    getattr(proxy, lose)(SQL.create_one_shot)
+    getattr(proxy, lose)(SQL.enqueue_task)
     plain = await proxied_app.one_shots.create(FAR_FUTURE, "bread.bake", {"loaves": 1})
     assert (plain.created, proxy.lost) == (True, 1)
 
-    getattr(proxy, lose)(SQL.create_audited_one_shot)
+    getattr(proxy, lose)(SQL.enqueue_audited_tasks)
     id = new_id()
     made = await acting(proxied_app, id).one_shots.create(FAR_FUTURE, "bread.bake", {"loaves": 1}, id=id)
     assert (made.id, proxy.lost) == (id, 1)
@@ -72,8 +73,8 @@ async def test_one_shot_with_lost_reply_is_created_and_audited_once(
 
 @pytest.mark.parametrize(
     ("statement", "beside"),
-    [(SQL.create_one_shot, 0), (SQL.create_audited_one_shot, 0), (SQL.create_audited_one_shots, 1)],
-    ids=["unaudited", "audited", "several audited"],
+    [(SQL.enqueue_task, 0), (SQL.enqueue_tasks, 1), (SQL.enqueue_audited_tasks, 0), (SQL.enqueue_audited_tasks, 1)],
+    ids=["unaudited", "several unaudited", "audited", "several audited"],
 )
 async def test_one_shot_ending_during_a_repeated_request_is_not_created_again(
     proxied_app: Tenuto,
@@ -99,19 +100,29 @@ async def test_one_shot_ending_during_a_repeated_request_is_not_created_again(
 
         ending.append(asyncio.create_task(commit_when_awaited()))
 
-    async def create(loaves: int) -> OneShot:
-        now = (await proxied_app.open()).clock.now()
-        app = proxied_app if statement == SQL.create_one_shot else proxied_app.acting_as(KEY)
-        return await app.one_shots.create(now, "bread.bake", {"loaves": loaves})
+    is_audited = statement == SQL.enqueue_audited_tasks
+
+    async def create() -> list[bool | None]:
+        database = await proxied_app.open()
+        if not beside:
+            app = proxied_app.acting_as(KEY) if is_audited else proxied_app
+            made = await app.one_shots.create(database.clock.now(), "bread.bake", {"loaves": 1})
+            return [made.created]
+        tasks = [make_new_task(origin="once") for _ in range(1 + beside)]
+        if not is_audited:
+            return [isinstance(created, bool) for created in await insert_tasks(database, tasks)]
+        context = OperationContext(KEY, "one_shot.create", "here")
+        requests = [(task, AuditEntry(context, target=str(task.id))) for task in tasks]
+        return [created is not None for created in await insert_audited_tasks(database, requests)]
 
     await proxied_app.open()
     proxy.lose_reply(statement)
     proxy.after_loss = begin_to_finish
-    made = await asyncio.gather(*(create(loaves) for loaves in range(1 + beside)))
+    made = await create()
     await asyncio.gather(*ending)
 
-    assert (proxy.lost, all(each.created for each in made)) == (1, True)
-    assert (await row_counts(db))[:2] == (0, 0 if statement == SQL.create_one_shot else 1 + beside)
+    assert (proxy.lost, made) == (1, [True] * (1 + beside))
+    assert (await row_counts(db))[:2] == (0, 1 + beside if is_audited else 0)
     assert await db.fetch_value("SELECT count(*) FROM tenuto.activities") == 1 + beside
 
 

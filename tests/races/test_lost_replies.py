@@ -16,8 +16,9 @@ from tenuto.lifecycle.completion import finish
 from tenuto.maintenance.recovery import recover_lost_tasks
 from tenuto.postgres import migrator
 from tenuto.postgres.database import Database
-from tenuto.store import partitions, workers
-from tenuto.store import tasks as store
+from tenuto.store import notifications, partitions
+from tenuto.store.work import task_creation, workers
+from tenuto.store.work import tasks as store
 from tests.races import jobs
 from tests.races.invariants import assert_invariants_hold
 from tests.races.proxy import Proxy
@@ -53,7 +54,7 @@ async def count_rows(database: Database, table: str = "tasks", where: str = "tru
 async def test_task_enqueued_again_after_a_lost_reply_exists_once(
     proxied_app: Tenuto, db: Database, proxy: Proxy, lose: str
 ) -> None:
-    getattr(proxy, lose)(SQL.enqueue_task)
+    getattr(proxy, lose)(task_creation.SQL.enqueue_task)
 
     enqueued = await proxied_app.enqueue(jobs.touch, 1)
 
@@ -66,7 +67,7 @@ async def test_task_enqueued_again_after_a_lost_reply_exists_once(
 async def test_enqueue_with_key_reports_creation_despite_a_lost_reply(
     proxied_app: Tenuto, db: Database, proxy: Proxy
 ) -> None:
-    proxy.lose_reply(SQL.enqueue_task)
+    proxy.lose_reply(task_creation.SQL.enqueue_task)
 
     enqueued = await proxied_app.enqueue(jobs.touch.using(unique_key="only one"), 1)
 
@@ -85,7 +86,7 @@ async def test_task_that_ended_before_its_lost_reply_was_noticed_is_not_created_
         (task,) = await claim(db, worker_id)
         assert await finish(db, [complete(db, task)]) == {task.id}
 
-    proxy.lose_reply(SQL.enqueue_task)
+    proxy.lose_reply(task_creation.SQL.enqueue_task)
     proxy.after_loss = finish_it
     enqueued = await proxied_app.enqueue(jobs.touch.using(unique_key=key), 1)
 
@@ -95,7 +96,7 @@ async def test_task_that_ended_before_its_lost_reply_was_noticed_is_not_created_
 
 
 @pytest.mark.parametrize("lose", ["lose_reply", "lose_request"])
-@pytest.mark.parametrize("statement", ["COPY", SQL.notify_services], ids=["copy", "wake"])
+@pytest.mark.parametrize("statement", ["COPY", notifications.SQL.notify_services], ids=["copy", "wake"])
 async def test_many_tasks_enqueued_over_a_failing_connection_exist_once_each(
     proxied_app: Tenuto, db: Database, proxy: Proxy, statement: str, lose: str
 ) -> None:
@@ -112,7 +113,7 @@ async def test_many_tasks_enqueued_over_a_failing_connection_exist_once_each(
 async def test_stored_tasks_are_reported_even_if_the_notification_fails(
     proxied_app: Tenuto, db: Database, proxy: Proxy
 ) -> None:
-    proxy.lose_request(SQL.notify_services, times=100)
+    proxy.lose_request(notifications.SQL.notify_services, times=100)
 
     assert await proxied_app.enqueue_many(jobs.touch, ({"number": number} for number in range(200))) == 200
 
@@ -145,9 +146,9 @@ async def test_store_enqueues_tasks_once_over_a_failing_connection(
     db: Database, proxied_db: Database, proxy: Proxy, number: int, lose: str
 ) -> None:
     tasks = [new_task(proxied_db) for _ in range(number)]
-    getattr(proxy, lose)(SQL.enqueue_tasks)
+    getattr(proxy, lose)(task_creation.SQL.enqueue_tasks)
 
-    await store.enqueue_tasks(proxied_db, tasks)
+    await task_creation.enqueue_tasks(proxied_db, tasks)
 
     assert proxy.lost == 1
     assert {row["id"] for row in await db.fetch_all("SELECT id FROM tenuto.tasks")} == {task.id for task in tasks}
@@ -156,9 +157,9 @@ async def test_store_enqueues_tasks_once_over_a_failing_connection(
 async def test_store_enqueues_the_same_tasks_once(db: Database) -> None:
     tasks = await enqueue(db, 60)
 
-    assert await store.enqueue_tasks(db, tasks) == set()
-    assert await store.enqueue_tasks(db, tasks[:5]) == set()
-    assert await store.enqueue_tasks(db, tasks[:1]) == set()
+    assert await task_creation.enqueue_tasks(db, tasks) == set()
+    assert await task_creation.enqueue_tasks(db, tasks[:5]) == set()
+    assert await task_creation.enqueue_tasks(db, tasks[:1]) == set()
     assert await count_rows(db) == 60
 
 
@@ -348,9 +349,9 @@ async def test_migration_with_lost_reply_is_applied_once(empty_url: str) -> None
 
 
 async def test_connection_that_fails_repeatedly_is_reported(proxied_db: Database, proxy: Proxy) -> None:
-    proxy.lose_reply(SQL.enqueue_tasks, times=100)
+    proxy.lose_reply(task_creation.SQL.enqueue_tasks, times=100)
 
     with pytest.raises(Unavailable):
-        await store.enqueue_tasks(proxied_db, [new_task(proxied_db)])
+        await task_creation.enqueue_tasks(proxied_db, [new_task(proxied_db)])
 
     assert 2 <= proxy.lost <= 10

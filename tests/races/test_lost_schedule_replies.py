@@ -12,10 +12,11 @@ import pytest
 
 from tenuto.definitions import schedule_definitions
 from tenuto.lifecycle import completion, execution_control
-from tenuto.model.operation_context import OperationContext
+from tenuto.model.access.operation_context import OperationContext
 from tenuto.postgres.database import Database
-from tenuto.store import executions, schedules
 from tenuto.store.access.audit_recorder import AuditedDatabase, AuditEntry
+from tenuto.store.definitions import schedules
+from tenuto.store.work import executions
 from tests.races.proxy import Proxy
 from tests.support.schedules import (
     ANA,

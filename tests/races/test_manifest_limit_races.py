@@ -15,11 +15,11 @@ from uuid import UUID
 
 import pytest
 
-from tenuto.model.policies import RetryPolicy, TaskPolicy
-from tenuto.operations import batches
+from tenuto.model.definitions.policies import RetryPolicy, TaskPolicy
+from tenuto.operations.work import batches
 from tenuto.postgres.database import Database
-from tenuto.store import manifests
-from tenuto.store.manifests import ALL_MANIFESTS, GroupSettings, StoredManifest
+from tenuto.store.definitions import manifests
+from tenuto.store.definitions.manifests import ALL_MANIFESTS, GroupSettings, StoredManifest
 from tests.races.effect_ledger import Effect, Ledger, overlaps, peak_concurrency
 from tests.races.observer import Observer
 from tests.races.processes import WorkerProcess, Workers

@@ -17,13 +17,14 @@ import pytest
 from tenuto.definitions import manifest_definitions
 from tenuto.errors import Conflict, NotFound
 from tenuto.lifecycle.completion import finish
-from tenuto.model.tasks import Task
 from tenuto.model.triggers import every
-from tenuto.operations import dead_letters
+from tenuto.model.work.tasks import Task
+from tenuto.operations.work import dead_letters
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling import manifest_manager
 from tenuto.scheduling.manifest_manager import new_run
-from tenuto.store import manifests
+from tenuto.store.definitions import manifests
+from tenuto.store.work import task_creation
 from tests.races.interleaving import InterleavedDatabase, interleavings
 from tests.races.observer import Observer
 from tests.races.processes import Workers
@@ -73,7 +74,7 @@ async def test_concurrent_manifest_managers_enqueue_every_manifest_once(
 
 @dataclass
 class Scenario:
-    """A due manifest with a held item, and a dependent manifest with an open dead dead_letter."""
+    """A due manifest with a held item, and a dependent manifest with an open dead letter."""
 
     now: datetime
     stored: UUID
@@ -97,7 +98,7 @@ async def run_manually(db: Database, scenario: Scenario) -> None:
     async def action(connection: Connection) -> None:
         held = await manifests.lock_manifest(connection, "a")
         if held is not None:
-            await manifests.enqueue_runs(connection, [new_run(held.id, held.manifest, scenario.now, ANA)])
+            await task_creation.enqueue_tasks_within(connection, [new_run(held.id, held.manifest, scenario.now, ANA)])
 
     await db.transaction(action)
 
@@ -107,7 +108,7 @@ async def add_item(db: Database, scenario: Scenario) -> None:
         held = await manifests.lock_manifest(connection, "a")
         if held is not None:
             run = new_run(held.id, held.manifest, scenario.now, ANA, item_key="i")
-            await manifests.enqueue_runs(connection, [run])
+            await task_creation.enqueue_tasks_within(connection, [run])
 
     await db.transaction(action)
 
@@ -242,7 +243,7 @@ async def test_two_concurrent_dependency_changes_create_no_cycle(
 async def test_manifest_manager_notices_a_run_that_fails_during_its_poll(
     first: InterleavedDatabase, second: InterleavedDatabase, register_worker: Register
 ) -> None:
-    """Started manually and failed permanently between two statements of a poll: with its dead dead_letter open, no
+    """Started manually and failed permanently between two statements of a poll: with its dead letter open, no
     dependent runs.
     """
     worker = await register_worker()
@@ -251,7 +252,7 @@ async def test_manifest_manager_notices_a_run_that_fails_during_its_poll(
         async def action(connection: Connection) -> None:
             held = await manifests.lock_manifest(connection, "a")
             assert held is not None
-            await manifests.enqueue_runs(connection, [new_run(held.id, held.manifest, now, ANA)])
+            await task_creation.enqueue_tasks_within(connection, [new_run(held.id, held.manifest, now, ANA)])
 
         await db.transaction(action)
         for task in await claim_runs(db, worker):

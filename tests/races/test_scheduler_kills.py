@@ -11,11 +11,11 @@ import pytest
 
 from tenuto.definitions import schedule_definitions
 from tenuto.definitions.versioned_definitions import ChangeContext
-from tenuto.model.schedules import Misfire, MisfirePolicy, OverlapPolicy, Plan, ScheduleDefinition
-from tenuto.model.steps import Step
+from tenuto.model.definitions.schedules import Misfire, MisfirePolicy, OverlapPolicy, Plan, ScheduleDefinition
+from tenuto.model.definitions.steps import Step
 from tenuto.model.triggers import every
 from tenuto.postgres.database import Database
-from tenuto.steps.step_kinds import resolve_definition
+from tenuto.steps.built_in_kinds import resolve_definition
 from tests.races import jobs
 from tests.races.execution_actions import violated_invariants
 from tests.races.observer import Observer

@@ -10,7 +10,7 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.service.signals import EXIT_LOST_CONTROL
-from tenuto.store.tasks import SQL
+from tenuto.store.work.tasks import SQL
 from tests.races import jobs
 from tests.races.effect_ledger import Ledger, overlaps
 from tests.races.invariants import assert_all_completed, assert_invariants_hold

@@ -13,19 +13,37 @@ import pytest
 
 from tenuto.lifecycle.completion import finish
 from tenuto.maintenance.recovery import recover_lost_tasks
-from tenuto.model.tasks import Task
-from tenuto.operations import one_shots
+from tenuto.model.work.tasks import Task
+from tenuto.operations.work import one_shots
 from tenuto.postgres.database import Database
-from tenuto.store import batches
-from tenuto.store import tasks as store
-from tenuto.store import workers as register_of_workers
+from tenuto.store.work import batches, task_creation
+from tenuto.store.work import tasks as store
+from tenuto.store.work import workers as register_of_workers
 from tests.races.invariants import assert_invariants_hold
 from tests.races.task_actions import ACTOR, LEASE, claim, complete, enqueue, fail, new_task
+from tests.support.manifests import create_batch, create_manifest
 from tests.support.operations import make_unaudited_operation
 from tests.support.waiting import eventually
 
 RegisterWorker = Callable[..., Awaitable[UUID]]
 LIMITED: dict[str, Any] = {"limit_key": "a key", "limit_max": 1}
+
+
+async def claim_in_open_transaction(
+    connection: asyncpg.Connection, worker_id: UUID, queue: str = "default", limit: int = 1
+) -> list[asyncpg.Record]:
+    """Claim as `claim_limited_tasks` does, without committing; the connection is in a transaction."""
+    locks = await connection.fetchrow(store.SQL.lock_limits, [queue], [""], 9, [])
+    assert locks is not None
+    values: tuple[Any, ...] = (
+        worker_id, LEASE, [queue], limit, locks["queues_of_keys"], locks["keys"], [], None, None,
+        locks["capped_scopes"], locks["uncapped_scopes"],
+    )  # fmt: skip
+    if locks["capped_scopes"]:
+        rows = await connection.fetch(store.SQL.claim_limited_tasks, *values)
+    else:
+        rows = await connection.fetch(store.SQL.claim_uncapped_tasks, *values, locks["batches_of_keys"])
+    return [row for row in rows if row["id"] is not None]
 
 
 async def only_row(db: Database) -> dict[str, Any]:
@@ -159,9 +177,9 @@ async def test_task_with_new_fence_new_holder_or_expired_lease_is_no_longer_held
 async def test_cancelling_all_one_shots_locks_running_tasks_last(
     db: Database, worker_id: UUID, other: asyncpg.Connection
 ) -> None:
-    await store.enqueue_tasks(db, [new_task(db, origin="once")])
+    await task_creation.enqueue_tasks(db, [new_task(db, origin="once")])
     (running,) = await claim(db, worker_id)
-    await store.enqueue_tasks(db, [waiting := new_task(db, origin="once")])
+    await task_creation.enqueue_tasks(db, [waiting := new_task(db, origin="once")])
     async with other.transaction(), asyncio.timeout(5):
         await other.execute("SELECT FROM tenuto.tasks WHERE id = $1 FOR UPDATE", waiting.id)
         wiping = asyncio.create_task(one_shots.cancel_all_one_shots(make_unaudited_operation(db, ACTOR)))
@@ -288,11 +306,7 @@ async def test_limited_claim_waits_for_the_previous_limited_claim(
     await enqueue(db, **key)
     begun = other.transaction()
     await begun.start()
-    await other.execute(store.SQL.lock_limits)
-    assert (
-        len(await other.fetch(store.SQL.claim_limited_tasks, worker_id, LEASE, ["default"], 1, [""], 9, [], None, None))
-        == 1
-    )
+    assert len(await claim_in_open_transaction(other, worker_id)) == 1
     await enqueue(db, priority=5, **key)  # a more urgent task would be claimed first if the limit allowed it
 
     late = asyncio.create_task(store.claim_limited_tasks(db, worker_id, ["default"], 1, LEASE))
@@ -307,14 +321,18 @@ async def test_limited_claim_waits_for_the_previous_limited_claim(
     assert await db.fetch_value("SELECT count(*) FROM tenuto.tasks WHERE state = 'running'") == 1
 
 
-@pytest.mark.parametrize("statement", [store.SQL.lock_limits, batches.SQL.lock_limits], ids=["a claim", "a batch"])
+@pytest.mark.parametrize("holder", ["a claim", "a batch"])
 async def test_process_that_stalls_with_the_limit_lock_is_disconnected(
-    db: Database, worker_id: UUID, other: asyncpg.Connection, statement: str
+    db: Database, worker_id: UUID, other: asyncpg.Connection, holder: str
 ) -> None:
     """The locks of a frozen process stay: the database does not notice that it is gone."""
-    await enqueue(db, **LIMITED)
+    stored = await create_manifest(db, max_active=1)
+    batch = await create_batch(db, stored, 2)
     await other.execute("BEGIN")
-    await other.fetch(statement)
+    if holder == "a claim":
+        await other.fetch(store.SQL.lock_limits, ["default"], [""], 9, [])
+    else:
+        await other.fetch(batches.SQL.lock_limits, batch)
 
     async with asyncio.timeout(8):  # a lock wait takes longer than that
         assert len(await store.claim_limited_tasks(db, worker_id, ["default"], 1, LEASE)) == 1
@@ -336,7 +354,7 @@ async def test_limit_counts_only_unexpired_leases(db: Database, worker_id: UUID)
 async def test_task_enqueued_twice_exists_once(db: Database) -> None:
     task = new_task(db)
 
-    started = await asyncio.gather(*(store.enqueue_tasks(db, [task]) for _ in range(5)))
+    started = await asyncio.gather(*(task_creation.enqueue_tasks(db, [task]) for _ in range(5)))
 
     assert sorted(map(len, started)) == [0, 0, 0, 0, 1]
     assert await db.fetch_value("SELECT count(*) FROM tenuto.tasks") == 1
@@ -347,32 +365,34 @@ async def test_finished_tasks_are_not_enqueued_again(many: int, db: Database, wo
     tasks = await enqueue(db, many)
     await finish(db, [complete(db, task) for task in await claim(db, worker_id, many)])
 
-    assert await store.enqueue_tasks(db, tasks[:1]) == set()
-    assert await store.enqueue_tasks(db, tasks) == set()
+    assert await task_creation.enqueue_tasks(db, tasks[:1]) == set()
+    assert await task_creation.enqueue_tasks(db, tasks) == set()
     assert await db.fetch_value("SELECT count(*) FROM tenuto.tasks") == 0
 
 
 async def test_finished_task_takes_no_key_from_a_task_enqueued_with_it(db: Database, worker_id: UUID) -> None:
     ended = new_task(db, unique_key="a key")
-    await store.enqueue_tasks(db, [ended])
+    await task_creation.enqueue_tasks(db, [ended])
     await finish(db, [complete(db, task) for task in await claim(db, worker_id)])
     new = new_task(db, unique_key="a key")
 
-    assert await store.enqueue_tasks(db, [ended, new]) == {new.id}
+    assert await task_creation.enqueue_tasks(db, [ended, new]) == {new.id}
 
 
 async def test_key_of_an_open_task_is_unique(db: Database, worker_id: UUID) -> None:
     one, two = new_task(db, unique_key="a key"), new_task(db, unique_key="a key")
 
-    assert sorted(map(len, await asyncio.gather(store.enqueue_tasks(db, [one]), store.enqueue_tasks(db, [two])))) == [
+    assert sorted(
+        map(len, await asyncio.gather(task_creation.enqueue_tasks(db, [one]), task_creation.enqueue_tasks(db, [two])))
+    ) == [
         0,
         1,
     ]
-    assert len(await store.enqueue_tasks(db, [new_task(db, unique_key="a key") for _ in range(2)])) == 0
+    assert len(await task_creation.enqueue_tasks(db, [new_task(db, unique_key="a key") for _ in range(2)])) == 0
 
     (task,) = await claim(db, worker_id)
     await finish(db, [complete(db, task)])
-    assert len(await store.enqueue_tasks(db, [new_task(db, unique_key="a key")])) == 1
+    assert len(await task_creation.enqueue_tasks(db, [new_task(db, unique_key="a key")])) == 1
 
 
 # --- recovery, worker registration, history

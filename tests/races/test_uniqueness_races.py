@@ -16,8 +16,8 @@ from tenuto.ids import new_id
 from tenuto.lifecycle.completion import finish
 from tenuto.postgres import migrator
 from tenuto.postgres.database import Database
-from tenuto.store import tasks as store
-from tenuto.store import workers as register_of_workers
+from tenuto.store.work import task_creation
+from tenuto.store.work import workers as register_of_workers
 from tests.races import jobs
 from tests.races.observer import Observer
 from tests.races.processes import Workers
@@ -60,7 +60,7 @@ async def test_key_released_during_an_enqueue_loses_no_task(
         async def finish_first() -> None:
             assert await finish(db, [complete(db, task)])
 
-        proxy.before_statement = (store.SQL.find_existing_task, finish_first)
+        proxy.before_statement = (task_creation.SQL.find_existing_task, finish_first)
         second = await app.enqueue(job, 2)
 
         assert second.id != first.id

@@ -9,12 +9,12 @@ import pytest
 
 from tenuto.definitions.schedule_definitions import edit
 from tenuto.errors import Unavailable
-from tenuto.model.schedules import Plan
+from tenuto.model.definitions.schedules import Plan
 from tenuto.model.triggers import every, manual
 from tenuto.postgres.database import Database
 from tenuto.scheduling import firing
-from tenuto.service.quarantine import BATCH_SIZE
-from tenuto.store import schedules
+from tenuto.service.quarantine import LOCKED_ROWS_PER_BATCH
+from tenuto.store.definitions import schedules
 from tests.support.model_values import NOON
 from tests.support.schedules import (
     MINUTE,
@@ -100,7 +100,7 @@ async def test_ledger_rejects_a_second_decision_on_an_instant(db: Database) -> N
     await fire_due_schedules(db, NOON + MINUTE)
     assert len(await read_table(db, "executions")) == len(await read_table(db, "occurrences")) == 1
     (schedule,) = await read_table(db, "schedules")
-    assert schedule["next_run_at"] == NOON + 2 * MINUTE, "and the schedule goes on from there"
+    assert schedule["next_run_at"] == NOON + 2 * MINUTE, "the schedule continues from there"
 
 
 async def test_fired_instants_have_no_gaps(db: Database, register_worker: Register) -> None:
@@ -135,7 +135,7 @@ async def test_failed_firing_leaves_no_rows(db: Database, table_name: str) -> No
     assert await fire_due_schedules(db, NOON + MINUTE) == 1
 
 
-async def test_one_that_cannot_be_fired_does_not_hold_up_the_others(
+async def test_schedule_that_cannot_be_fired_does_not_delay_others(
     db: Database, capsys: pytest.CaptureFixture[str]
 ) -> None:
     await create_schedule(db, make_definition("poison", name="bad"))
@@ -174,7 +174,7 @@ async def test_quarantined_schedule_fires_after_a_change(db: Database) -> None:
 
 
 async def test_more_failing_schedules_than_a_batch_do_not_block_others(db: Database) -> None:
-    for number in range(BATCH_SIZE + 5):
+    for number in range(LOCKED_ROWS_PER_BATCH + 5):
         await create_schedule(db, make_definition("poison", name=f"bad {number}"))
     await create_schedule(db, make_definition(name="good"))
     await db.fetch_all("ALTER TABLE tenuto.tasks ADD CONSTRAINT test_refuse CHECK (name <> 'poison')")

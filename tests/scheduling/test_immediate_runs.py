@@ -10,14 +10,15 @@ import pytest
 from tenuto import Step, Tenuto, manual
 from tenuto.definitions import schedule_definitions
 from tenuto.ids import new_id
-from tenuto.model.occurrences import Decision
-from tenuto.model.schedules import OverlapPolicy
-from tenuto.operations.schedules import schedule_definition
+from tenuto.model.definitions.schedules import OverlapPolicy
+from tenuto.model.work.occurrences import Decision
+from tenuto.operations.definitions.schedules import schedule_definition
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling import firing
 from tenuto.scheduling.firing import RunResult
-from tenuto.store import executions, schedules
-from tenuto.store.schedules import Schedule
+from tenuto.store.definitions import schedules
+from tenuto.store.definitions.schedules import Schedule
+from tenuto.store.work import executions
 from tests.support.model_values import NOON
 from tests.support.schedules import (
     ANA,

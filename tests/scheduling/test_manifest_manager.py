@@ -13,15 +13,15 @@ from tenuto.definitions import manifest_definitions
 from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.errors import StoreError
 from tenuto.maintenance.recovery import REPAIR_TIME_LIMIT_EXCEEDED, recover_lost_tasks
-from tenuto.model.policies import RetryPolicy, TaskPolicy
+from tenuto.model.definitions.policies import RetryPolicy, TaskPolicy
 from tenuto.model.triggers import cron
-from tenuto.operations import dead_letters
+from tenuto.operations.work import dead_letters
 from tenuto.postgres.database import Database
 from tenuto.scheduling import manifest_manager
 from tenuto.scheduling.manifest_manager import REPAIR_MISSING_DEAD_LETTER, ManifestManager
-from tenuto.store import manifests
-from tenuto.store import tasks as store
-from tenuto.store.manifests import SkippedManifests
+from tenuto.store.definitions import manifests
+from tenuto.store.definitions.manifests import SkippedManifests
+from tenuto.store.work import tasks as store
 from tests.races.interleaving import InterleavedDatabase
 from tests.support.errors import raises_code
 from tests.support.manifests import (
@@ -134,8 +134,10 @@ async def test_manifest_that_continues_runs_beside_its_open_dead_letter(db: Data
         assert (await poll_manifests(db, NOON + minute * MINUTE)).enqueued == 1
         (task,) = await claim_runs(db, worker_id)
         await finish_task(db, task, "failed")
-    (letter,) = await read_table(db, "dead_letters")
-    assert (letter["task_id"], letter["attempts"]) == (task.id, 2), "the open dead letter has the newest failure"
+    (dead_letter,) = await read_table(db, "dead_letters")
+    assert (dead_letter["task_id"], dead_letter["attempts"]) == (task.id, 2), (
+        "the open dead letter has the newest failure"
+    )
     assert (await poll_manifests(db, NOON + 3 * MINUTE)).enqueued == 1
     (task,) = await claim_runs(db, worker_id)
     await finish_task(db, task, "completed")
@@ -151,9 +153,9 @@ async def test_open_dead_letter_blocks_the_manifest_until_resolved(db: Database,
         (task,) = await claim_runs(db, worker_id)
         await finish_task(db, task, "failed")
     assert (await poll_manifests(db, NOON + 2 * MINUTE)).skipped == {"it has an open dead letter": ["bake"]}
-    (letter,) = await read_table(db, "dead_letters")
-    assert letter["attempts"] == 2
-    await dead_letters.acknowledge_dead_letters(db, [letter["id"]], NOON, ANA, note=None)
+    (dead_letter,) = await read_table(db, "dead_letters")
+    assert dead_letter["attempts"] == 2
+    await dead_letters.acknowledge_dead_letters(db, [dead_letter["id"]], NOON, ANA, note=None)
     assert (await poll_manifests(db, NOON + 3 * MINUTE)).enqueued == 1
     (task,) = await claim_runs(db, worker_id)
     assert (task.attempt, task.failures) == (1, 0)
@@ -484,6 +486,7 @@ async def test_poll_is_recorded_with_its_results(db: Database) -> None:
 # --- the rounds -----------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 async def test_manager_wakes_for_due_and_dependent_manifests(app: Tenuto, worker: WorkerFactory) -> None:
     ran: list[str] = []
 

@@ -12,10 +12,10 @@ from tenuto.definitions.document_parser import parse_document
 from tenuto.errors import Invalid
 from tenuto.ids import new_id
 from tenuto.jobs.context import TaskDeferred
-from tenuto.operations.executions import ExecutionDetails
-from tenuto.operations.plans import read_declarations
-from tenuto.operations.schedules import schedule_definition
-from tenuto.store.activities import ActivityDetails
+from tenuto.operations.definitions.plans import read_declarations
+from tenuto.operations.definitions.schedules import schedule_definition
+from tenuto.operations.work.executions import ExecutionDetails
+from tenuto.store.work.activities import ActivityDetails
 from tests.support.errors import raises_code
 from tests.support.known_values import known
 from tests.support.model_values import make_held_task
@@ -32,6 +32,7 @@ async def run_schedule_of_steps(app: Tenuto, name: str, *steps: Step) -> tuple[E
     return done, await app.activity(known(done.steps[-1].activity_id))
 
 
+@pytest.mark.slow
 async def test_manifest_step_ends_like_its_run(app: Tenuto, worker: WorkerFactory) -> None:
     given: list[tuple[int, str]] = []
 
@@ -128,6 +129,7 @@ manifests: [{{external_id: loads, job: load, properties: {properties}}}]
         assert [each.name for each in await app.schedules.list()] == ["nightly"]
 
 
+@pytest.mark.slow
 async def test_time_limit_of_a_manifest_step_counts_from_its_start(app: Tenuto, worker: WorkerFactory) -> None:
     over: list[int] = []
 

@@ -12,14 +12,14 @@ import pytest
 from tenuto.definitions.schedule_definitions import delete, edit, set_enabled
 from tenuto.errors import Invalid
 from tenuto.ids import new_id
-from tenuto.model.actors import Actor
-from tenuto.model.occurrences import Decision
-from tenuto.model.schedules import override_arguments
+from tenuto.model.access.actors import Actor
+from tenuto.model.definitions.schedules import override_arguments
 from tenuto.model.triggers import manual
+from tenuto.model.work.occurrences import Decision
 from tenuto.postgres.database import Database
 from tenuto.scheduling import firing
-from tenuto.store import schedules
-from tenuto.store.schedules import LedgerEntry
+from tenuto.store.definitions import schedules
+from tenuto.store.definitions.schedules import LedgerEntry
 from tests.support.errors import raises_code
 from tests.support.model_values import NOON
 from tests.support.schedules import (

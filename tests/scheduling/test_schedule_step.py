@@ -14,11 +14,11 @@ from tenuto import Context, Step, Tenuto, manual
 from tenuto.lifecycle import completion, execution_control
 from tenuto.maintenance.recovery import recover_tasks_of_worker
 from tenuto.maintenance.stuck_executions import repair_stuck_executions
-from tenuto.model.schedules import ScheduleDefinition
-from tenuto.model.tasks import Deferral, Outcome, OutcomeStatus, Settlement
-from tenuto.operations.schedules import schedule_definition
+from tenuto.model.definitions.schedules import ScheduleDefinition
+from tenuto.model.work.tasks import Deferral, Outcome, OutcomeStatus, Settlement
+from tenuto.operations.definitions.schedules import schedule_definition
 from tenuto.postgres.database import Database
-from tenuto.store.executions import ExecutionRecord
+from tenuto.store.work.executions import ExecutionRecord
 from tests.support.known_values import known
 from tests.support.schedules import (
     ANA,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tenuto import Step, Tenuto, cron, every, manual
-from tenuto.operations.schedules import schedule_definition
+from tenuto.operations.definitions.schedules import schedule_definition
 from tenuto.postgres.database import Database, DatabaseError
 from tenuto.scheduling.scheduler import Scheduler
 from tests.diagnostics.test_doctor import insert_task
@@ -194,6 +194,7 @@ async def list_runs(app: Tenuto, name: str, **given: Any) -> Any:
     return await app.executions.list(schedule=name, **given)
 
 
+@pytest.mark.slow
 async def test_due_schedule_starts_within_a_second_of_its_instant(
     app: Tenuto, worker: WorkerFactory, bake: Step
 ) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import fcntl
 import socket
+import time
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -12,10 +14,11 @@ import pytest
 
 from tenuto import Tenuto
 from tenuto.clock import ManualClock
-from tenuto.model.worker_states import WorkerState, silence_limit
+from tenuto.model.work.worker_states import WorkerState, silence_limit
 from tenuto.postgres.database import Database
 from tenuto.service.health_file import HealthFile, read_health
-from tenuto.store import workers
+from tenuto.service.process_identity import ProcessIdentity
+from tenuto.store.work import workers
 from tests.support.model_values import NOON
 from tests.support.service_fixtures import WorkerFactory
 
@@ -145,3 +148,29 @@ def test_health_file_follows_a_changed_name(tmp_path: Path) -> None:
     assert [found.name for found in read_health(tmp_path, "worker", NOON)] == ["host-2"]
     file.remove()
     assert read_health(tmp_path, "worker", NOON) == []
+
+
+def test_recent_health_file_of_a_process_without_its_lock_is_unhealthy(tmp_path: Path) -> None:
+    write_health_file(tmp_path)
+    lock = ProcessIdentity.acquire("worker", tmp_path, "baker")
+    (found,) = read_health(tmp_path, "worker", NOON)
+    assert (found.healthy, found.has_ended) == (True, False)
+    lock.release()
+    (found,) = read_health(tmp_path, "worker", NOON)
+    assert (found.healthy, found.has_ended) == (False, True)
+
+
+def test_recent_health_file_of_another_host_is_healthy_without_its_lock(tmp_path: Path) -> None:
+    ProcessIdentity.acquire("worker", tmp_path, "baker").release()
+    write_health_file(tmp_path).path.write_text(f"{NOON.isoformat()}\n4f2a\n")
+    (found,) = read_health(tmp_path, "worker", NOON, name="baker")
+    assert (found.healthy, found.has_ended) == (True, False)
+
+
+def test_name_can_be_locked_while_a_health_check_probes_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ProcessIdentity.acquire("worker", tmp_path, "baker").release()
+    probe = (tmp_path / "run" / "worker-baker.lock").open("rb")
+    fcntl.flock(probe, fcntl.LOCK_SH)
+    monkeypatch.setattr(time, "sleep", lambda _seconds: probe.close())
+    ProcessIdentity.acquire("worker", tmp_path, "baker").release()
+    assert probe.closed

@@ -8,8 +8,8 @@ from typing import Any
 from tenuto import Actor, Step, Tenuto, every
 from tenuto.definitions.schedule_definitions import declare, edit, set_enabled
 from tenuto.definitions.versioned_definitions import ChangeContext
-from tenuto.model.schedules import ScheduleDefinition
-from tenuto.operations.schedules import schedule_definition
+from tenuto.model.definitions.schedules import ScheduleDefinition
+from tenuto.operations.definitions.schedules import schedule_definition
 from tenuto.postgres.database import Database
 from tenuto.simulation.input_loader import SimulationOptions, simulate_stored_schedules
 from tenuto.simulation.simulator import Simulation

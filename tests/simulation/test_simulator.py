@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenuto.model.schedules import Misfire, OverlapPolicy, Plan, ScheduleDefinition, misfire_from_fields
-from tenuto.model.steps import Step
+from tenuto.model.definitions.schedules import Misfire, OverlapPolicy, Plan, ScheduleDefinition, misfire_from_fields
+from tenuto.model.definitions.steps import Step
 from tenuto.model.triggers import Trigger, at, cron, every, manual
-from tenuto.simulation.dst_report import clock_change_effects
+from tenuto.simulation.clock_changes import clock_change_effects
 from tenuto.simulation.simulator import SimulatedSchedule, Simulation, simulate
 from tests.support.errors import raises_code
 from tests.support.proofs import times
@@ -221,3 +221,46 @@ def test_simulation_notes_instants_of_an_outage_beyond_the_end() -> None:
     assert run_simulation(make_schedule(every("10m"), 1)).notes == []
     with raises_code("simulation.too_many_runs"):
         run_simulation(make_schedule(every("10m"), 1), outages=[(NOON, NOON + timedelta(days=1))], max_runs=2)
+
+
+BEFORE_THE_START = [(NOON - timedelta(hours=2), NOON - timedelta(hours=1))]
+"""An outage without effect; with outages, every schedule is simulated by events."""
+
+
+@pytest.mark.slow
+@settings(max_examples=times(150, in_a_proof=3000), deadline=None)
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(1, 90), st.sampled_from([0, 0.5, 1, 5, 20, 45, 90]), st.sampled_from([*OverlapPolicy]),
+            st.sampled_from(["once", "all", {"policy": "skip", "grace_seconds": 60}]),
+        ),
+        min_size=1,
+        max_size=6,
+    )
+)  # fmt: skip
+def test_separate_runs_equal_runs_by_events(given: list[tuple[int, float, OverlapPolicy, Any]]) -> None:
+    schedules = [
+        make_schedule(every(f"{minutes}m"), seconds, name=f"schedule {number}", overlap=overlap, misfire=misfire)
+        for number, (minutes, seconds, overlap, misfire) in enumerate(given)
+    ]
+    slots = {"default": 2}
+    assert run_simulation(*schedules, minutes=300, queue_slots=slots) == run_simulation(
+        *schedules, minutes=300, queue_slots=slots, outages=BEFORE_THE_START
+    )
+
+
+def test_simulation_names_every_schedule_of_a_shortage() -> None:
+    found = run_simulation(
+        make_schedule(every("1h"), 30, name="long"),
+        make_schedule(every("10m"), 2, name="short"),
+        make_schedule(every("20m"), 2, name="third"),
+        queue_slots={"default": 1},
+    )
+    shortages = [(format_time(each.at), format_time(each.until), each.schedules) for each in found.clashes]
+    assert shortages == [
+        ("12:00", "12:02", ("long", "short", "third")),
+        ("12:10", "12:12", ("long", "short")),
+        ("12:20", "12:22", ("long", "short", "third")),
+        ("12:40", "12:42", ("short", "third")),
+    ]

@@ -18,22 +18,22 @@ from tenuto.ids import new_id
 from tenuto.lifecycle import completion, execution_control, task_cancellation
 from tenuto.maintenance import recovery
 from tenuto.maintenance.stuck_executions import repair_stuck_executions
-from tenuto.model.actors import Actor
-from tenuto.model.manifests import Manifest
-from tenuto.model.policies import RetryPolicy, TaskPolicy
-from tenuto.model.schedules import OverlapPolicy, Plan, ScheduleDefinition
-from tenuto.model.steps import Step
-from tenuto.model.tasks import Deferral, NewTask, Outcome, OutcomeReason, OutcomeStatus, Task, error_json, settle
+from tenuto.model.access.actors import Actor
+from tenuto.model.definitions.manifests import Manifest
+from tenuto.model.definitions.policies import RetryPolicy, TaskPolicy
+from tenuto.model.definitions.schedules import OverlapPolicy, Plan, ScheduleDefinition
+from tenuto.model.definitions.steps import Step
 from tenuto.model.triggers import every
-from tenuto.operations import batches
+from tenuto.model.work.tasks import Deferral, NewTask, Outcome, OutcomeReason, OutcomeStatus, Task, error_json, settle
+from tenuto.operations.work import batches
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling import firing
-from tenuto.store import tasks as store
-from tenuto.store import workers
-from tenuto.store.executions import NextGroupClaim
+from tenuto.store.definitions.schedules import Schedule
 from tenuto.store.reports import manual_clock
-from tenuto.store.schedules import Schedule
-from tenuto.store.workers import ProcessRegistration
+from tenuto.store.work import task_creation, workers
+from tenuto.store.work import tasks as store
+from tenuto.store.work.executions import NextGroupClaim
+from tenuto.store.work.workers import ProcessRegistration
 
 T = TypeVar("T")
 ACTOR = Actor.system("the machine")
@@ -145,11 +145,11 @@ class Actions:
 
     def enqueue(self, now: datetime, **fields: Any) -> tuple[NewTask, UUID]:
         task = NewTask(new_id(), "work", "{}", now, ACTOR, policy=POLICY.to_json(), **fields)
-        return task, self.run(store.enqueue_or_find(self.db, task))
+        return task, self.run(task_creation.enqueue_or_find(self.db, task))
 
     def enqueue_again(self, task: NewTask) -> UUID:
         """Repeat a request as if its reply was lost."""
-        return self.run(store.enqueue_or_find(self.db, task, may_exist=True))
+        return self.run(task_creation.enqueue_or_find(self.db, task, may_exist=True))
 
     def promote(self, now: datetime) -> int:
         return self.run(store.promote_due_tasks(self.db, now, QUEUES)).promoted_count

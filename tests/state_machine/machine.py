@@ -18,7 +18,7 @@ from tests.state_machine.comparison import differences
 from tests.state_machine.task_rules import NAMES, TaskRules, pick, rejected
 from tests.state_machine.timetables import ScheduleModel
 from tests.state_machine.world import BatchModel, ExecutionModel, TaskModel
-from tests.support.doctor import examine
+from tests.support.doctor import run_checks
 
 minutes = st.sampled_from([1, 2])
 overlap = st.sampled_from(["skip", "queue_one", "allow", "cancel_previous"])
@@ -240,7 +240,7 @@ class Machine(TaskRules):
         self.world.now += timedelta(milliseconds=1)  # two requests at the same instant count as one repeated request
 
     def teardown(self) -> None:
-        findings = self.actions.run(examine(self.actions.db, self.settings))
+        findings = self.actions.run(run_checks(self.actions.db, self.settings))
         expired = any(not work.has_live_lease for work in self.world.tasks.values() if work.state == "running")
         fine = {"task_held_by_missing_worker", "lease_expired"} if expired or self.ended_worker_ids else set()
         bad = [each for each in findings if each.severity is Severity.PROBLEM and each.name not in fine]

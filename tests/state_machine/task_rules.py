@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule
 
 from tenuto.errors import Conflict
-from tenuto.model.tasks import NewTask, Task
+from tenuto.model.work.tasks import NewTask, Task
 from tenuto.settings import Settings
 from tests.state_machine.actions import OUTCOMES, QUEUES, Actions
 from tests.state_machine.timetables import ScheduleModels

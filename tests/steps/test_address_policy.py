@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tenuto.errors import Forbidden, Invalid
 from tenuto.settings import load_settings
-from tenuto.steps.http.address_policy import (
+from tenuto.steps.address_policy import (
     AllowList,
     blocked_category,
     check_addresses,

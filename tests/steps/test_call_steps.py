@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from tenuto import ScheduleDefinition, Step, Tenuto
-from tenuto.model.schedules import Plan
+from tenuto.model.definitions.schedules import Plan
 from tenuto.model.triggers import ManualTrigger
 from tenuto.settings import load_settings
-from tenuto.steps.http import call, transport
-from tenuto.steps.step_kinds import StepServices
+from tenuto.steps import http_call, http_transport
+from tenuto.steps.built_in_kinds import StepServices
 from tests.support.certificates import create_certificate
 from tests.support.http_site import Site, make_response
 
@@ -85,20 +85,20 @@ async def test_http_call_verifies_the_certificate_against_the_host_name(
     async def resolve(host: str, port: int) -> Sequence[str]:
         return ["127.0.0.1"]
 
-    app.jobs.handlers_by_kind[call.KIND] = call.create_job(
+    app.jobs.handlers_by_kind[http_call.KIND] = http_call.create_job(
         StepServices(app.open, lambda: app.settings, app.secrets.resolve_text), resolve
     )
     with Site(ssl_context=context) as site:
         site.pages["/"] = make_response(200, b"safe")
         once: dict[str, Any] = {"max_attempts": 1, "continue_on_failure": True}
         try:
-            transport._default_ssl_context.cache_clear()
+            http_transport._default_ssl_context.cache_clear()
             _, (unknown,) = await run_schedule(app, Step.http(site.url("/", "secure.example"), **once))
             assert "certificate" in str(unknown["error"]).lower()
             assert site.requests == []
 
             monkeypatch.setenv("SSL_CERT_FILE", str(trusted))
-            transport._default_ssl_context.cache_clear()
+            http_transport._default_ssl_context.cache_clear()
             await app.schedules.delete("Calls")
             _, (*_, good, wrong) = await run_schedule(
                 app,
@@ -106,7 +106,7 @@ async def test_http_call_verifies_the_certificate_against_the_host_name(
                 Step.http(site.url("/", "other.example"), name="wrong", **once),
             )
         finally:
-            transport._default_ssl_context.cache_clear()
+            http_transport._default_ssl_context.cache_clear()
     assert json.loads(str(good["output"]))["body"] == "safe"
     assert "other.example" in str(wrong["error"])
     assert "certificate" in str(wrong["error"]).lower()

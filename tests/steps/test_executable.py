@@ -23,8 +23,8 @@ from tenuto.definitions.document_parser import parse_document
 from tenuto.errors import Invalid
 from tenuto.jobs.attempts import Attempt, StopReason
 from tenuto.jobs.context import Context
-from tenuto.model.secrets import SecretRef
-from tenuto.model.tasks import Outcome, OutcomeReason, OutcomeStatus
+from tenuto.model.access.secrets import SecretRef
+from tenuto.model.work.tasks import Outcome, OutcomeReason, OutcomeStatus
 from tenuto.steps.programs import program as programs
 from tenuto.steps.programs.program import Command, RunOptions
 from tests.jobs.conftest import RunnerHarness

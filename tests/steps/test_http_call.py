@@ -22,14 +22,14 @@ from tenuto.errors import Invalid
 from tenuto.jobs.attempts import StopReason
 from tenuto.jobs.context import Context
 from tenuto.jobs.registry import Job
-from tenuto.model.actors import Actor
-from tenuto.model.secrets import SecretRef, TextOrSecret
-from tenuto.model.tasks import Outcome, OutcomeStatus
+from tenuto.model.access.actors import Actor
+from tenuto.model.access.secrets import SecretRef, TextOrSecret
+from tenuto.model.work.tasks import Outcome, OutcomeStatus
 from tenuto.settings import load_settings
-from tenuto.steps.http import call as http
-from tenuto.steps.http import transport
-from tenuto.steps.http.response import MAX_READ_BYTES
-from tenuto.steps.step_kinds import StepServices
+from tenuto.steps import http_call as http
+from tenuto.steps import http_transport
+from tenuto.steps.built_in_kinds import StepServices
+from tenuto.steps.http_response import MAX_READ_BYTES
 from tests.jobs.conftest import RunnerHarness
 from tests.support.http_site import Behaviour, ReceivedRequest, Send, Site, make_response
 from tests.support.waiting import eventually, eventually_blocking
@@ -326,7 +326,7 @@ async def test_silent_name_server_does_not_block_other_work(monkeypatch: pytest.
         return real(host, *args, **kwargs)
 
     monkeypatch.setattr(socket, "getaddrinfo", lookup)
-    resolver = transport.NameResolver(max_threads=4)
+    resolver = http_transport.NameResolver(max_threads=4)
     waiting = [asyncio.ensure_future(resolver.resolve(f"silent-{number}", 80)) for number in range(40)]
     await asyncio.sleep(0)
     assert await asyncio.wait_for(asyncio.to_thread(lambda: "others work"), 30) == "others work"
@@ -336,7 +336,7 @@ async def test_silent_name_server_does_not_block_other_work(monkeypatch: pytest.
     waiting[0].cancel()
     waiting[-1].cancel()
     with pytest.raises(TimeoutError):
-        await transport.NameResolver(max_threads=1, timeout_seconds=0.05).resolve("silent-too", 80)
+        await http_transport.NameResolver(max_threads=1, timeout_seconds=0.05).resolve("silent-too", 80)
     answers.set()
     found = await asyncio.wait_for(asyncio.gather(*waiting[1:-1]), 30)
     assert found == [["127.0.0.1"]] * 38
@@ -358,7 +358,7 @@ async def test_name_resolver_starts_a_thread_while_another_has_just_taken_a_requ
                 released.wait(30)
             return request
 
-    resolver = transport.NameResolver(max_threads=4)
+    resolver = http_transport.NameResolver(max_threads=4)
     resolver._requests = PausingQueue()
     assert await resolver.resolve("127.0.0.1", 80) == ["127.0.0.1"]
     await eventually(lambda: resolver._idle_count == 1)
@@ -589,9 +589,9 @@ def test_addresses_of_this_machine_are_recognized() -> None:
         if each.family in (socket.AF_INET, socket.AF_INET6) and "%" not in each.address
     ]
     assert own
-    assert [address for address in own if not transport.is_local_address(address)] == []
+    assert [address for address in own if not http_transport.is_local_address(address)] == []
     for other in ("8.8.8.8", "192.0.2.1", "2001:4860:4860::8888"):
-        assert not transport.is_local_address(ip_address(other))
+        assert not http_transport.is_local_address(ip_address(other))
 
 
 def test_http_call_is_not_sent_if_addresses_cannot_be_checked(
@@ -602,7 +602,7 @@ def test_http_call_is_not_sent_if_addresses_cannot_be_checked(
     def reject(_address: object) -> bool:
         raise httpcore2.ConnectError("too many open files")
 
-    monkeypatch.setattr(transport, "is_local_address", reject)
+    monkeypatch.setattr(http_transport, "is_local_address", reject)
     message, outcome = http_call.get_failure(url="http://8.8.8.8/", method="GET")
     assert "too many open files" in message
     assert outcome.may_retry

@@ -16,9 +16,9 @@ import pytest
 from tenuto import Context, Tenuto
 from tenuto.errors import Invalid
 from tenuto.jobs.registry import Job, TaskOptions
-from tenuto.model.policies import RetryPolicy, TaskPolicy
+from tenuto.model.definitions.policies import RetryPolicy, TaskPolicy
 from tenuto.steps import log_append
-from tenuto.steps.step_kinds import StepServices
+from tenuto.steps.built_in_kinds import StepServices
 from tests.races.processes import ROOT
 from tests.support.tasks import create_task, read_rows
 from tests.support.waiting import eventually
@@ -74,7 +74,7 @@ from pathlib import Path
 from tenuto import Context, Tenuto
 from tenuto.steps import log_append
 from tenuto.jobs.registry import Job, TaskOptions
-from tenuto.model.policies import TaskPolicy
+from tenuto.model.definitions.policies import TaskPolicy
 from tests.steps.test_log_append import create_log_append
 
 url, home, flag = sys.argv[1:]

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tenuto.errors import Invalid
-from tenuto.model.secrets import SecretRef
-from tenuto.model.tasks import Outcome, OutcomeStatus
+from tenuto.model.access.secrets import SecretRef
+from tenuto.model.work.tasks import Outcome, OutcomeStatus
 from tests.jobs.conftest import RunnerHarness
 from tests.support.errors import raises_code
 from tests.support.programs import HOSTILE_TEXTS, SECRET, ProgramHarness, task_fields

@@ -21,15 +21,15 @@ from tenuto.errors import Forbidden, Invalid
 from tenuto.jobs import redaction
 from tenuto.jobs.context import Context
 from tenuto.jobs.redaction import Redactor
-from tenuto.model.sql_scripts import Script, StatementResult
-from tenuto.operations.schedules import schedule_definition
+from tenuto.model.definitions.sql_scripts import Script, StatementResult
+from tenuto.operations.definitions.schedules import schedule_definition
 from tenuto.postgres.script_runner import SQL as SCRIPTS
 from tenuto.postgres.script_runner import load_own_login
 from tenuto.secret_encryption import MasterKey
 from tenuto.settings import ConnectionSettings, load_settings
-from tenuto.steps.sql import script as sql_script
-from tenuto.steps.sql.script import BUILT_IN_DRIVERS, resolve_file
-from tenuto.store.activities import ActivityDetails
+from tenuto.steps import sql_script as sql_script
+from tenuto.steps.sql_script import BUILT_IN_DRIVERS, resolve_file
+from tenuto.store.work.activities import ActivityDetails
 from tests.support.errors import raises_code
 from tests.support.known_values import known
 from tests.support.model_values import make_held_task

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tenuto.model.sql_scripts import Script, ScriptFailed, StatementResult
-from tenuto.steps.sql import sqlite
+from tenuto.model.definitions.sql_scripts import Script, ScriptFailed, StatementResult
+from tenuto.steps import sqlite
 from tests.support.errors import raises_code
 
 TRIGGER = "CREATE TRIGGER t AFTER INSERT ON x BEGIN\n"

@@ -19,8 +19,8 @@ import pytest
 from tenuto import Tenuto
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import Conflict, Invalid, NotFound
-from tenuto.model.actors import Actor, Caller, Role
-from tenuto.operations.api_keys import CACHE_SECONDS, has_key_file_of, replace_in_key_file
+from tenuto.model.access.actors import Actor, Caller, Role
+from tenuto.operations.admin.api_keys import CACHE_SECONDS, has_key_file_of, replace_in_key_file
 from tenuto.postgres.database import Database
 from tenuto.store.access import api_keys
 from tests.support.errors import raises_code
@@ -316,7 +316,7 @@ async def test_last_admin_key_is_revoked_only_on_explicit_request(app: Tenuto) -
     assert (await app.api_keys.revoke("second", allow_last_admin=True)).revoked_at is not None
 
 
-async def test_of_two_revocations_of_the_last_two_admin_keys_one_is_refused(app: Tenuto) -> None:
+async def test_concurrent_revocation_of_the_last_admin_keys_is_refused_once(app: Tenuto) -> None:
     first, _ = await app.api_keys.create("first", Role.ADMIN)
     await app.api_keys.create("second", Role.ADMIN)
     database = await app.open()

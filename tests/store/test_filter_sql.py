@@ -12,8 +12,8 @@ from tenuto.ids import new_ids
 from tenuto.model.filter_keys import ACTIVITY_KEYS, TASK_KEYS
 from tenuto.model.filters import Filter, FilterKey, FilterSchema, KeyType, parse_filter
 from tenuto.postgres.database import Database
-from tenuto.store import activities
 from tenuto.store.filter_sql import ACTIVITIES, FILTER_TABLES, TASKS, CappedCount, FilterTable
+from tenuto.store.work import activities
 from tests.support.model_values import NOON
 from tests.support.tasks import create_task
 
@@ -107,7 +107,13 @@ async def test_count_is_exact_up_to_ten_thousand(db: Database) -> None:
         await connection.execute(PAST, new_ids(10_001), NOON)
     everything = Filter(ACTIVITY_KEYS)
     assert await activities.count_activities(db, everything) == CappedCount(10_000, False)
-    assert await activities.count_activities(db, everything.where(name="rare_job")) == CappedCount(3, True)
+    rare = everything.where(name="rare_job")
+    assert await activities.count_activities(db, rare) == CappedCount(3, True)
+    both = await activities.count_activities_of_each(
+        db, [rare, everything, everything.where(name="rare_job", final=True)]
+    )
+    assert both == [CappedCount(3, True), CappedCount(10_000, False), CappedCount(0, True)]
+    assert await activities.count_activities_of_each(db, []) == []
 
 
 async def test_filter_selects_tasks_by_worker_and_batch(db: Database, register_worker: Any) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from tenuto import Tenuto
-from tenuto.built_in_extensions import NamedLogsExtension
 from tenuto.clock import ManualClock
 from tenuto.errors import Invalid
 from tenuto.ids import new_id
 from tenuto.maintenance.housekeeping import Housekeeping
+from tenuto.operations.built_in_extensions import NamedLogsExtension
 from tenuto.postgres.database import Database
 from tenuto.settings import load_settings
 from tenuto.store import named_logs
@@ -40,12 +40,12 @@ async def test_log_is_paged_from_either_end(app: Tenuto) -> None:
         await app.logs.append("orders", f"entry {n}", {"n": n, "name": "Zoë"} if n % 2 else None)
     await app.logs.append("other", "elsewhere")
 
-    async def walk(**order: bool) -> list[str]:
+    async def walk(*, oldest_first: bool = False) -> list[str]:
         said: list[str] = []
         bound: dict[str, Any] = {}
-        while page := await app.logs.read("orders", limit=2, **order, **bound):
+        while page := await app.logs.read("orders", limit=2, oldest_first=oldest_first, **bound):
             said += [entry.message[-1] for entry in page]
-            bound = {"above" if order else "below": page[-1].id}
+            bound = {"above" if oldest_first else "below": page[-1].id}
         return said
 
     assert await walk() == ["4", "3", "2", "1", "0"]
@@ -110,13 +110,13 @@ async def test_old_log_entries_are_deleted_except_those_of_open_tasks(db: Databa
     await named_logs.append_entry(db, "a", old, "of a task that has ended", None, key=new_id(), task_id=new_id())
     kept = await named_logs.append_entry(db, "a", old, "of an open task", None, key=held.id, task_id=held.id)
     young = await named_logs.append_entry(db, "a", NOW - timedelta(days=89), "young", None, key=new_id())
-    house = Housekeeping(
+    housekeeping = Housekeeping(
         db,
         ManualClock(NOW),
         load_settings(database=db.url, retention_days=90),
         retention=NamedLogsExtension().retention(),
     )
-    assert await house.apply_retention(NOW)
+    assert await housekeeping.apply_retention(NOW)
     assert [entry.id for entry in await named_logs.list_newest_entries(db, "a", None, 10)] == [
         young.id,
         kept.id,
@@ -133,7 +133,7 @@ async def test_log_pages_use_the_index(db: Database) -> None:
     for statement, values in (
         (named_logs.SQL.list_newest_entries, ("log 1", 100, 10)),
         (named_logs.SQL.list_oldest_entries, ("log 1", 100, 10)),
-        (named_logs.SQL.list_logs, ("", 10)),
+        (named_logs.SQL.list_logs, ("", 10, "", 10)),
     ):
         plan = "\n".join(row[0] for row in await db.fetch_all(f"EXPLAIN (ANALYZE) {statement}", *values))
         assert "log_entries_pkey" in plan

@@ -11,11 +11,11 @@ import asyncpg
 
 from tenuto.ids import new_id, smallest_id_at
 from tenuto.lifecycle.completion import finish
-from tenuto.model.tasks import Settlement
+from tenuto.model.work.tasks import Settlement
 from tenuto.postgres.database import Database
 from tenuto.store import partitions
-from tenuto.store import tasks as store
-from tenuto.store.activities import SQL
+from tenuto.store.work import task_creation
+from tenuto.store.work.activities import SQL
 from tests.support.model_values import make_new_task
 from tests.support.tasks import Register, claim, completed_outcome, create_task, read_rows
 from tests.support.waiting import eventually
@@ -83,7 +83,7 @@ async def test_activity_older_than_all_partitions_goes_to_the_default_partition(
     db: Database, register_worker: Register
 ) -> None:
     old = id_at(datetime(2020, 1, 1, tzinfo=UTC))
-    await store.enqueue_tasks(db, [make_new_task(id=old)])
+    await task_creation.enqueue_tasks(db, [make_new_task(id=old)])
     (task,) = await claim(db, await register_worker())
     assert await finish(db, [Settlement(task, completed_outcome())]) == {old}
     assert await partition_of(db, old) == "activities_old"
@@ -133,7 +133,7 @@ async def test_activity_written_before_the_drop_keeps_its_partition(
 ) -> None:
     march = datetime(2020, 3, 5, tzinfo=UTC)
     await partitions.ensure_partitions(db, march)
-    await store.enqueue_tasks(db, [make_new_task(id=id_at(march))])
+    await task_creation.enqueue_tasks(db, [make_new_task(id=id_at(march))])
     (task,) = await claim(db, await register_worker())
     other = await asyncpg.connect(url)
     transaction = other.transaction()
@@ -152,7 +152,7 @@ async def test_activity_written_before_the_drop_keeps_its_partition(
 async def test_open_task_does_not_keep_its_partition(db: Database) -> None:
     march = datetime(2020, 3, 5, tzinfo=UTC)
     await partitions.ensure_partitions(db, march)
-    await store.enqueue_tasks(db, [make_new_task(id=id_at(march), run_at=JUNE)])
+    await task_creation.enqueue_tasks(db, [make_new_task(id=id_at(march), run_at=JUNE)])
     assert "activities_2020_03" in await partitions.drop_old_partitions(db, datetime(2020, 5, 1, tzinfo=UTC))
 
 
@@ -168,7 +168,9 @@ async def test_default_partition_is_cleaned_in_batches_by_end(db: Database) -> N
 
 async def test_retention_never_deletes_open_tasks(db: Database, register_worker: Register) -> None:
     worker = await register_worker()
-    await store.enqueue_tasks(db, [make_new_task(id=id_at(datetime(2019, 1, 1 + day, tzinfo=UTC))) for day in range(3)])
+    await task_creation.enqueue_tasks(
+        db, [make_new_task(id=id_at(datetime(2019, 1, 1 + day, tzinfo=UTC))) for day in range(3)]
+    )
     await claim(db, worker, limit=1)
     await create_task(db, run_at=JUNE)
     before = await read_rows(db)
@@ -199,7 +201,7 @@ async def test_recent_activity_is_not_dropped_while_tasks_of_its_month_are_open(
 ) -> None:
     march = datetime(2020, 3, 5, tzinfo=UTC)
     await partitions.ensure_partitions(db, march)
-    await store.enqueue_tasks(db, [make_new_task(id=id_at(march))])
+    await task_creation.enqueue_tasks(db, [make_new_task(id=id_at(march))])
     (task,) = await claim(db, await register_worker())
     other = await asyncpg.connect(url)
     transaction = other.transaction()
@@ -209,7 +211,7 @@ async def test_recent_activity_is_not_dropped_while_tasks_of_its_month_are_open(
     waits = "SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted"
     await eventually(lambda: other.fetchval(waits))
     await finish(db, [Settlement(task, completed_outcome())])
-    await store.enqueue_tasks(
+    await task_creation.enqueue_tasks(
         db, [make_new_task(id=id_at(march + timedelta(days=1)))]
     )  # an old id that is stored only now
     await transaction.commit()
@@ -239,7 +241,7 @@ async def test_task_whose_partition_was_dropped_is_recorded_in_the_default_parti
 ) -> None:
     march = datetime(2020, 3, 5, tzinfo=UTC)
     await partitions.ensure_partitions(db, march)
-    await store.enqueue_tasks(db, [make_new_task(id=id_at(march))])
+    await task_creation.enqueue_tasks(db, [make_new_task(id=id_at(march))])
     (task,) = await claim(db, await register_worker())
     cutoff = datetime(2020, 5, 1, tzinfo=UTC)
     assert "activities_2020_03" in await partitions.drop_old_partitions(db, cutoff)

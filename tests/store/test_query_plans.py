@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 
 from tenuto.postgres.database import Connection, Database
-from tenuto.store.activities import SQL as ACTIVITIES
-from tenuto.store.tasks import LIMIT_KEYS_PER_CLAIM
-from tenuto.store.tasks import SQL as TASKS
+from tenuto.store.work.activities import SQL as ACTIVITIES
+from tenuto.store.work.tasks import LIMIT_KEYS_PER_CLAIM
+from tenuto.store.work.tasks import SQL as TASKS
 from tests.support.tasks import Register
+
+pytestmark = pytest.mark.slow
 
 # For each statement the sets of indexes of which it must use one.
 HOT = {
@@ -187,18 +189,21 @@ FROM (SELECT gen_random_uuid() AS id, n FROM generate_series($1::integer, $2::in
 async def test_cost_of_a_limited_claim_is_independent_of_the_number_of_keys(
     db: Database, register_worker: Register
 ) -> None:
-    worker, touched = await register_worker(), []
+    worker, pages = await register_worker(), []
     async with db.connection() as connection:
         for first, last in ((1, 1000), (1001, 20_000)):
             await connection.execute(MANY_KEYS.replace("$1::integer", str(first)).replace("$2::integer", str(last)))
             await connection.execute("VACUUM ANALYZE tenuto.tasks")
+            lock_values = f"ARRAY['default'], ARRAY['key 5'], {LIMIT_KEYS_PER_CLAIM}, '{{}}'"
+            locks = await connection.fetchrow(TASKS.lock_limits, ["default"], ["key 5"], LIMIT_KEYS_PER_CLAIM, [])
+            assert locks is not None
+            assert len(locks["keys"]) == LIMIT_KEYS_PER_CLAIM
             values = (
-                f"'{worker}', interval '30 s', ARRAY['default'], 10, ARRAY['key 5'], {LIMIT_KEYS_PER_CLAIM}, '{{}}',"
-                f" {KNOWN}"
+                f"'{worker}', interval '30 s', ARRAY['default'], 10, ARRAY{locks['queues_of_keys']},"
+                f" ARRAY{locks['keys']}, '{{}}', {KNOWN}, ARRAY{locks['capped_scopes']}, '{{}}'"
             )
-            await connection.execute(f"PREPARE take AS {TASKS.claim_limited_tasks}")
-            text = await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE take({values})")
-            await connection.execute("DEALLOCATE take")
-            (top, *_) = nodes(json.loads(text))
-            touched.append(top["Shared Hit Blocks"] + top["Shared Read Blocks"])
-    assert touched[1] < touched[0] * 2, touched
+            pages.append(
+                await touched(connection, TASKS.lock_limits, lock_values)
+                + await touched(connection, TASKS.claim_limited_tasks, values)
+            )
+    assert pages[1] < pages[0] * 2, pages

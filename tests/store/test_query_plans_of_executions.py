@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from tenuto.postgres.database import Connection, Database
-from tenuto.store.executions import SQL as EXECUTIONS
-from tenuto.store.schedules import SQL as SCHEDULES
+from tenuto.store.definitions.schedules import SQL as SCHEDULES
+from tenuto.store.work.executions import SQL as EXECUTIONS
 from tests.store.test_query_plans import nodes, plan_of
+
+pytestmark = pytest.mark.slow
 
 STATEMENTS = {**dict(EXECUTIONS), **dict(SCHEDULES)}
 

@@ -12,15 +12,17 @@ import pytest
 from tenuto.ids import new_id, new_ids
 from tenuto.model.filters import Filter
 from tenuto.postgres.database import Database
-from tenuto.store.activities import SQL as ACTIVITIES
-from tenuto.store.batches import SQL as BATCHES
-from tenuto.store.executions import SQL as EXECUTIONS
+from tenuto.store.definitions.schedules import SQL as SCHEDULES
 from tenuto.store.filter_sql import ACTIVITIES as FILTERED_ACTIVITIES
 from tenuto.store.filter_sql import TASKS as FILTERED_TASKS
 from tenuto.store.filter_sql import FilterTable
 from tenuto.store.reports.changes import SQL as EVENTS
-from tenuto.store.schedules import SQL as SCHEDULES
+from tenuto.store.work.activities import SQL as ACTIVITIES
+from tenuto.store.work.batches import SQL as BATCHES
+from tenuto.store.work.executions import SQL as EXECUTIONS
 from tests.store.test_query_plans import plan_of, touched
+
+pytestmark = pytest.mark.slow
 
 MANY = 20_000
 PAGE = 50

@@ -10,14 +10,15 @@ import pytest
 from tenuto.ids import new_id
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling import manifest_manager
-from tenuto.store.batches import SQL as BATCHES
-from tenuto.store.dead_letters import SQL as DEAD_LETTERS
-from tenuto.store.manifests import SQL as MANIFESTS
-from tenuto.store.tasks import LIMIT_KEYS_PER_CLAIM
-from tenuto.store.tasks import SQL as TASKS
+from tenuto.store.definitions.manifests import SQL as MANIFESTS
+from tenuto.store.work.batches import SQL as BATCHES
+from tenuto.store.work.dead_letters import SQL as DEAD_LETTERS
+from tenuto.store.work.tasks import SQL as TASKS
 from tests.store.test_query_plans import plan_of, touched
 from tests.support.tasks import Register
 from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.slow
 
 # For each statement the tables that it must not scan, and the indexes that it must use.
 LED: dict[str, tuple[str, set[str], set[str]]] = {
@@ -42,6 +43,12 @@ LED: dict[str, tuple[str, set[str], set[str]]] = {
         {"tasks", "batches", "manifests"},
         {"tasks_to_take_by_key", "batches_pkey", "manifests_pkey"},
     ),
+    "claim_without_cap": (
+        TASKS.claim_uncapped_tasks,
+        {"tasks", "batches", "manifests"},
+        {"tasks_to_take_by_key", "batches_pkey", "manifests_pkey"},
+    ),
+    "lock_limits": (TASKS.lock_limits, {"tasks", "manifests"}, {"tasks_to_take_by_key", "manifests_pkey"}),
 }  # fmt: skip
 
 MANIFESTS_ALL_OVER = """
@@ -176,10 +183,17 @@ FROM (SELECT gen_random_uuid() AS id FROM generate_series(1, {many})) AS many
 @pytest.mark.slow
 async def test_cost_of_a_claim_is_independent_of_the_batch_size(db: Database, register_worker: Register) -> None:
     worker, pages = await register_worker(), []
-    values = f"'{worker}', interval '30 s', ARRAY['default'], 10, ARRAY[''], {LIMIT_KEYS_PER_CLAIM}, '{{}}', {KNOWN}"
     async with db.connection() as connection:
         await insert_manifests(connection, 1)
         manifest, batch = await connection.fetchval("SELECT id FROM tenuto.manifests"), new_id()
+        values = (
+            f"'{worker}', interval '30 s', ARRAY['default'], 10, ARRAY['default'], ARRAY['batch:{batch}'], '{{}}',"
+            f" {KNOWN}, '{{}}', ARRAY['manifest {manifest}', 'all manifests']"
+        )
+        statements = {
+            TASKS.claim_limited_tasks: values,
+            TASKS.claim_uncapped_tasks: f"{values}, ARRAY['{batch}'::uuid]",
+        }
         await connection.execute(
             "INSERT INTO tenuto.batches (id, manifest_id, external_id, created_at, initiator_type, initiator_name)"
             f" VALUES ('{batch}', '{manifest}', 'm1', now(), 'system', 'test')"
@@ -187,8 +201,9 @@ async def test_cost_of_a_claim_is_independent_of_the_batch_size(db: Database, re
         for many in (1000, 49_000):
             await connection.execute(ITEMS.format(batch=batch, manifest=manifest, many=many))
             await connection.execute("VACUUM ANALYZE tenuto.tasks")
-            pages.append(await touched(connection, TASKS.claim_limited_tasks, values))
+            pages.append([await touched(connection, *claim) for claim in statements.items()])
         await connection.execute("UPDATE tenuto.batches SET paused_at = now()")
-        pages.append(await touched(connection, TASKS.claim_limited_tasks, values))
-    assert pages[1] < pages[0] * 2, pages
-    assert pages[2] < pages[0], pages
+        pages.append([await touched(connection, *claim) for claim in statements.items()])
+    for few, many, paused in zip(*pages, strict=True):
+        assert many < few * 2, pages
+        assert paused < few, pages

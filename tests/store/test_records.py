@@ -54,6 +54,16 @@ def test_row_mapper_decodes_json_intervals_and_enums() -> None:
     assert cake.colour is Colour.RED
 
 
+def test_positional_mapper_decodes_like_a_row_mapper_if_asked() -> None:
+    row = ("tart", "red", '{"cherry": 2}', timedelta(minutes=2), ["a"])
+    mapper = PositionalMapper(Cake, decodes=True)
+    assert mapper.one(row) == RowMapper(Cake).one(ROW)
+    assert mapper.all([row, (None,) * 5])[1] == RowMapper(Cake).one(dict.fromkeys(ROW))
+    assert mapper.one(row).colour is Colour.RED
+    with pytest.raises(KeyError):
+        mapper.one(("tart", "blue", None, None, None))
+
+
 def test_row_mapper_keeps_null() -> None:
     row = dict.fromkeys(ROW)
     assert RowMapper(Cake).one(row) == Cake(None, None)  # type: ignore[arg-type]

@@ -37,7 +37,7 @@ async def test_sql_statements_prepare_on_the_database(file: Path, db: Database) 
 @pytest.mark.parametrize(("file", "name"), STATEMENTS, ids=lambda part: str(part))
 def test_sql_statement_is_used(file: str, name: str) -> None:
     if file == "doctor":  # the checks name their statements
-        sources = [PACKAGE / "diagnostics" / "checks.toml", *PACKAGE.rglob("*.py")]
+        sources = [PACKAGE / "diagnostics" / "statement_checks.toml", *PACKAGE.rglob("*.py")]
         pattern = rf'["\']{name}["\']|^\[{name}\]|SQL\.{name}\b'
     else:
         sources = [*STORE.rglob("*.py"), *(PACKAGE / "postgres").glob("*.py")]
@@ -48,9 +48,11 @@ def test_sql_statement_is_used(file: str, name: str) -> None:
 
 @pytest.mark.parametrize("file", ["schedules", "manifests"])
 def test_definition_tables_have_the_shared_statements(file: str) -> None:
-    needed = set(re.findall(r"\b_sql\.(\w+)\b", (STORE / "definition_rows.py").read_text(encoding="utf-8")))
+    needed = set(
+        re.findall(r"\b_sql\.(\w+)\b", (STORE / "definitions" / "definition_rows.py").read_text(encoding="utf-8"))
+    )
     assert needed
-    assert needed <= {name for name, _ in SqlStatements(STORE / f"{file}.sql")}
+    assert needed <= {name for name, _ in SqlStatements(STORE / "definitions" / f"{file}.sql")}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
@@ -80,7 +82,7 @@ def test_sql_statements_are_loaded_without_comments(file: Path) -> None:
 
 def test_missing_sql_statement_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="nonsense"):
-        _ = load_statements(str(STORE / "tasks.py")).nonsense
+        _ = load_statements(str(STORE / "work" / "tasks.py")).nonsense
 
 
 def test_duplicate_sql_statement_name_is_rejected(tmp_path: Path) -> None:

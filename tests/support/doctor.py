@@ -6,21 +6,21 @@ import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from tenuto.built_in_extensions import DoctorExtension
 from tenuto.clock import Clock
 from tenuto.diagnostics import doctor
 from tenuto.diagnostics.core_checks import Limits, Sleep, core_checks
 from tenuto.extension import DoctorCheck, Extension, ExtensionServices
 from tenuto.jobs.registry import JobRegistry
-from tenuto.model.actors import Actor
+from tenuto.model.access.actors import Actor
+from tenuto.model.access.operation_context import OperationCaller
 from tenuto.model.findings import Finding
-from tenuto.model.operation_context import OperationCaller
+from tenuto.operations.built_in_extensions import DoctorExtension
 from tenuto.postgres.database import Database
 from tenuto.settings import Settings
 from tests.support.extension_registries import make_registry
 
 
-async def examine(
+async def run_checks(
     database: Database,
     settings: Settings,
     *,
@@ -54,4 +54,4 @@ async def examine(
         )
 
     registry = make_registry(built_in=[CoreChecks()], create_services=create_services)
-    return await doctor.examine(database, registry, report)
+    return await doctor.run_checks(database, registry, report)

@@ -6,9 +6,9 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
 
-from tenuto.model.actors import ActorType
-from tenuto.model.executions import ExecutionState
-from tenuto.operations.executions import ExecutionDetails, StepDetails
+from tenuto.model.access.actors import ActorType
+from tenuto.model.work.executions import ExecutionState
+from tenuto.operations.work.executions import ExecutionDetails, StepDetails
 
 NOW = datetime(2031, 5, 17, 12, tzinfo=UTC)
 

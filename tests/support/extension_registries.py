@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tenuto.extension_registry import ExtensionRegistry
+from tenuto.extension.registry import ExtensionRegistry
 
 
 def make_registry(*given: Any, **options: Any) -> ExtensionRegistry:

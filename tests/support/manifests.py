@@ -12,16 +12,16 @@ from uuid import UUID
 
 from tenuto.definitions import manifest_definitions
 from tenuto.definitions.versioned_definitions import ChangeContext
-from tenuto.model.manifests import Manifest
-from tenuto.model.policies import RetryPolicy, TaskPolicy
-from tenuto.model.tasks import Task
-from tenuto.operations import batches as bulk
+from tenuto.model.definitions.manifests import Manifest
+from tenuto.model.definitions.policies import RetryPolicy, TaskPolicy
+from tenuto.model.work.tasks import Task
+from tenuto.operations.work import batches as bulk
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling import manifest_manager
 from tenuto.scheduling.manifest_manager import PollResult
-from tenuto.store import batches, manifests
-from tenuto.store import tasks as store
-from tenuto.store.manifests import StoredManifest
+from tenuto.store.definitions.manifests import StoredManifest
+from tenuto.store.work import batches, task_creation
+from tenuto.store.work import tasks as store
 from tests.support.model_values import NOON
 from tests.support.schedules import ANA, LEASE, finish_task, make_settlement, read_table
 
@@ -62,7 +62,9 @@ async def start_run(db: Database, stored: StoredManifest, now: datetime = NOON, 
     """Start one run of a manifest; return None if it is blocked."""
     run = manifest_manager.new_run(stored.id, stored.manifest, now, ANA, **fields)
     return (
-        run.id if await run_in_transaction(db, lambda connection: manifests.enqueue_runs(connection, [run])) else None
+        run.id
+        if await run_in_transaction(db, lambda connection: task_creation.enqueue_tasks_within(connection, [run]))
+        else None
     )
 
 

@@ -7,9 +7,9 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tenuto.ids import new_id
-from tenuto.model.actors import Actor
-from tenuto.model.policies import TaskPolicy
-from tenuto.model.tasks import NewTask, Task
+from tenuto.model.access.actors import Actor
+from tenuto.model.definitions.policies import TaskPolicy
+from tenuto.model.work.tasks import NewTask, Task
 
 NOON = datetime(2031, 5, 17, 12, tzinfo=UTC)
 

@@ -13,10 +13,10 @@ from typing import Any
 
 from tenuto.jobs.context import Context
 from tenuto.jobs.registry import Job
-from tenuto.model.secrets import TextOrSecret
+from tenuto.model.access.secrets import TextOrSecret
 from tenuto.settings import Settings, load_settings
+from tenuto.steps.built_in_kinds import StepServices
 from tenuto.steps.programs import executable, powershell
-from tenuto.steps.step_kinds import StepServices
 from tests.jobs.conftest import RunnerHarness
 
 SECRET = "correct-horse-battery"

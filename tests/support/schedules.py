@@ -15,18 +15,19 @@ from tenuto.definitions import schedule_definitions
 from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.ids import new_id
 from tenuto.lifecycle import completion
-from tenuto.model.actors import Actor
-from tenuto.model.policies import TaskPolicy
-from tenuto.model.schedules import Misfire, OverlapPolicy, Plan, ScheduleDefinition, misfire_from_fields
-from tenuto.model.steps import Step
-from tenuto.model.tasks import Outcome, OutcomeReason, OutcomeStatus, Settlement, Task, error_json, settle
+from tenuto.model.access.actors import Actor
+from tenuto.model.definitions.policies import TaskPolicy
+from tenuto.model.definitions.schedules import Misfire, OverlapPolicy, Plan, ScheduleDefinition, misfire_from_fields
+from tenuto.model.definitions.steps import Step
 from tenuto.model.triggers import Trigger, every
+from tenuto.model.work.tasks import Outcome, OutcomeReason, OutcomeStatus, Settlement, Task, error_json, settle
 from tenuto.postgres.database import Database
 from tenuto.scheduling import firing
 from tenuto.scheduling.firing import RunResult
-from tenuto.store import executions, schedules
-from tenuto.store import tasks as store
-from tenuto.store.schedules import Schedule
+from tenuto.store.definitions import schedules
+from tenuto.store.definitions.schedules import Schedule
+from tenuto.store.work import executions
+from tenuto.store.work import tasks as store
 from tests.support.model_values import NOON
 
 ANA = Actor.user("u-17", "Ana")

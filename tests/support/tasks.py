@@ -7,9 +7,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
 from uuid import UUID
 
-from tenuto.model.tasks import Outcome, OutcomeReason, OutcomeStatus, Task
+from tenuto.model.work.tasks import Outcome, OutcomeReason, OutcomeStatus, Task
 from tenuto.postgres.database import Database
-from tenuto.store import tasks as store
+from tenuto.store.work import task_creation
+from tenuto.store.work import tasks as store
 from tests.support.model_values import make_new_task
 
 Register: TypeAlias = Callable[..., Awaitable[UUID]]
@@ -19,7 +20,7 @@ LEASE = timedelta(seconds=30)
 async def create_task(db: Database, **fields: Any) -> UUID:
     """Create one task in the database."""
     task = make_new_task(**fields)
-    assert await store.enqueue_tasks(db, [task]) == {task.id}
+    assert await task_creation.enqueue_tasks(db, [task]) == {task.id}
     return task.id
 
 

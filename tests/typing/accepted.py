@@ -7,7 +7,7 @@ from datetime import timedelta
 from typing import assert_type
 from uuid import UUID
 
-from tenuto import Context, Enqueued, Job, Record, Tenuto
+from tenuto import Context, Enqueued, Job, Record, Tenuto, injected
 
 app = Tenuto()
 
@@ -41,6 +41,11 @@ def with_context_and_options(ctx: Context, n: int) -> float:
     return n
 
 
+@app.job
+async def with_later_context(n: int, ctx: Context = injected, *, fast: bool = False) -> str:
+    return f"{n} in attempt {ctx.task.attempt}"
+
+
 async def enqueue() -> None:
     assert_type(await double.enqueue(3), Enqueued[int])
     assert_type(await double.enqueue(n=3), Enqueued[int])
@@ -48,6 +53,8 @@ async def enqueue() -> None:
     assert_type(await send.enqueue("ana@example.org", subject="hi"), Enqueued[None])
     assert_type(await with_context.enqueue(1, fast=True), Enqueued[str])
     assert_type(await with_context_and_options.enqueue(1), Enqueued[float])
+    assert_type(await with_later_context.enqueue(1), Enqueued[str])
+    assert_type(await with_later_context.using(queue="mail").enqueue(n=1, fast=True), Enqueued[str])
     assert_type(await app.enqueue(double, 3), Enqueued[int])
     assert_type(await app.enqueue(report, "a"), Enqueued[Report])
 
@@ -74,3 +81,4 @@ async def call(ctx: Context) -> None:
     assert_type(double(3), int)
     assert_type(await report("a"), Report)
     assert_type(await with_context(ctx, 1, fast=True), str)
+    assert_type(await with_later_context(1, ctx), str)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from tenuto import Actor, Context, Enqueued, Job, PermanentFailure, RetryLater, RetryPolicy, Tenuto, TenutoError
 from tenuto.blocking import Portal
-from tenuto.model.tasks import ActivityState
+from tenuto.model.work.tasks import ActivityState
 
 app = Tenuto()
 

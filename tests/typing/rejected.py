@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tenuto import Context, Tenuto
+from tenuto import Context, Tenuto, injected
 
 app = Tenuto()
 
@@ -21,6 +21,11 @@ async def with_context(ctx: Context, n: int, *, fast: bool = False) -> str:
     return str(n)
 
 
+@app.job
+async def with_later_context(n: int, ctx: Context = injected, *, fast: bool = False) -> str:
+    return str(n)
+
+
 async def mistakes(ctx: Context) -> None:
     await double.enqueue("three")  # rejected
     await double.enqueue()  # rejected
@@ -31,6 +36,9 @@ async def mistakes(ctx: Context) -> None:
     await with_context.enqueue("x")  # rejected
     await with_context.enqueue(ctx, 1)  # rejected
     await with_context.enqueue(1, slow=True)  # rejected
+    await with_later_context.enqueue("x")  # rejected
+    await with_later_context.enqueue()  # rejected
+    await with_later_context.enqueue(1, slow=True)  # rejected
     double.using(prio=3)  # rejected
     double.using(priority="high")  # rejected
     double.using(key="a")  # rejected

@@ -8,8 +8,8 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tenuto.api.auth import SESSION_COOKIE
-from tenuto.model.actors import Role
+from tenuto.api.security.auth import SESSION_COOKIE
+from tenuto.model.access.actors import Role
 from tenuto.web.application import create_web_application
 from tests.api.conftest import HOST, ApiClient, running_api
 

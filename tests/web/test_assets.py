@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import gzip
+import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
-from tenuto.web.assets import FOLDER
+from tenuto.web.assets import FOLDER, Assets
 from tenuto.web.rendering import TEMPLATES
 from tests.api.conftest import ApiClient, assert_problem
 from tests.web.conftest import get_page, log_in
@@ -65,3 +67,22 @@ def test_linter_finds_nothing_in_the_scripts() -> None:
     done = subprocess.run([linter, str(FOLDER)], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout
     assert "Found 0 warnings and 0 errors" in done.stdout, done.stdout
+
+
+def test_changed_files_are_read_again_only_with_reload(tmp_path: Path) -> None:
+    style, script = tmp_path / "app.css", tmp_path / "app.js"
+    style.write_text("a {}")
+    script.write_text("1;")
+    fixed, reloaded = Assets([("", tmp_path)]), Assets([("", tmp_path)], reload=True)
+    first, code = reloaded.version, reloaded.code_version
+    assert fixed.version == first
+    assert fixed.code_version is None
+    later = time.time() + 10
+    style.write_text("a { color: red }")
+    os.utime(style, (later, later))
+    assert reloaded.version != first
+    assert reloaded.find(reloaded.version, "app.css").content == b"a { color: red }"
+    assert reloaded.code_version == code, "a changed style sheet needs no new page"
+    os.utime(script, (later + 10, later + 10))
+    assert reloaded.code_version != code
+    assert fixed.version == first

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from typing import Any
+from urllib.parse import quote
+from uuid import UUID
 
 import pytest
 from fastapi.routing import iter_route_contexts
 
 from tenuto import Step, Tenuto, every
 from tenuto.api.api_route import ApiRoute
-from tenuto.model.actors import Actor, ActorType, Role
+from tenuto.ids import smallest_id_at
+from tenuto.model.access.actors import Actor, ActorType, Role
 from tenuto.testing import run_until_idle
 from tenuto.web.application import create_web_application
 from tenuto.web.page import PageRoute
@@ -94,19 +98,28 @@ async def make_fixture(app: Tenuto) -> dict[str, Any]:
     await app.manifests.deploy()
     await app.manifests.disable("letters")
     await acting.limit_queue("print", 3)
+    stored = await app.schedules.get("fails")
+    changed = replace(stored.definition, description=HOSTILE)
+    await acting.schedules.edit("fails", changed, reason=HOSTILE, version=stored.version)
     [entry] = await app.audit.list("action:queue.limit")
     return {
         "/executions/{id}": [str(failed), str(waiting), f"{failed}?step=2&tab=attempts", f"{waiting}?step=1&tab=why"],
         "/tasks/{id}": [str(open_task.id), str(task.id)],
         "/activities/{id}": [str(record.steps[1].activity_id)],
         "/batches/{id}": [str(batch.id), f"{batch.id}?items=all", f"{batch.id}?items=cancelled"],
-        "/manifests/{external_id}": ["letters", "follow"],
+        "/manifests/{external_id}": ["letters", "follow", "letters?tab=versions", "letters?tab=history"],
+        "/manifests/{external_id}/edit": ["letters/edit", "follow/edit"],
+        "/manifests/new": ["/manifests/new", "/manifests/new?job=double", "/manifests/new?copy=letters"],
+        "/executions/compare": [f"/executions/compare?a={failed}&b={waiting}", f"/executions/compare?a={failed}"],
+        "/schedules/new": ["/schedules/new", "/schedules/new?type=sql", f"/schedules/new?copy={quote(HOSTILE[:70])}"],
+        "/schedules/{name}/edit": ["fails/edit", f"{quote(HOSTILE[:70], safe='')}/edit"],
+        "/docs/{operation}": ["tasks_enqueue", "executions_list", "service_health", "batches_items_csv"],
         "/logs/{name}": ["night"],
         "/jobs/{name}": ["double", "mail%2Fsend"],
         "/audit/{id}": [str(entry.id)],
         "/operations/{id}": [str(operation.id)],
         "/dead-letters/{id}": [str(letter.id)],
-        "/schedules/{name}": ["fails"],
+        "/schedules/{name}": ["fails", "fails?tab=versions", "fails?tab=history"],
         "/queues/{name}": ["mail"],
     }
 
@@ -128,7 +141,7 @@ async def list_addresses(service: ApiClient) -> list[str]:
         if path == "/login":
             continue
         if "{" not in path:
-            addresses.append(path)
+            addresses += values.get(path, [path])
             continue
         prefix = path[: path.index("{")]
         given = values.get(path, [])
@@ -179,16 +192,18 @@ async def test_parts_equal_the_page(service: ApiClient) -> None:
     await log_in(service, Role.ADMIN)
     checked = 0
     for address in addresses:
-        whole = without_time((await get_page(service, address)).text)
-        for name in re.findall(r'data-part="([a-z_-]+)"', whole):
-            part = await get_page(service, address, **{"Tenuto-Parts": name})
-            assert without_time(part.text).strip() in whole, (address, name)
-            assert part.headers["etag"]
-            checked += 1
-            again = await service.client.get(
-                address, headers={"Tenuto-Parts": name, "If-None-Match": part.headers["etag"]}
-            )
+        for name in re.findall(r'data-part="([a-z_-]+)"', (await get_page(service, address)).text):
+            for _ in range(3):  # the time of a change, such as the last use of a key, may be recorded in between
+                whole = without_time((await get_page(service, address)).text)
+                part = await get_page(service, address, **{"Tenuto-Parts": name})
+                headers = {"Tenuto-Parts": name, "If-None-Match": part.headers["etag"]}
+                again = await service.client.get(address, headers=headers)
+                is_equal = without_time(part.text).strip() in whole
+                if is_equal and again.status_code == 304:
+                    break
+            assert is_equal, (address, name)
             assert again.status_code == 304, (address, name)
+            checked += 1
     assert checked > 10
 
 
@@ -231,6 +246,18 @@ async def test_unknown_page_and_object_are_shown_as_pages(service: ApiClient) ->
     assert (await get_page(service, "/nothing", 404)).headers["content-type"].startswith("text/html")
     invalid = await get_page(service, "/?window=nothing", 422)
     assert "request.invalid" in invalid.text
+
+
+async def test_missing_object_names_retention_and_similar_ids(service: ApiClient) -> None:
+    await log_in(service)
+    task = await service.app.enqueue(service.app.jobs.jobs_by_name["double"], 1)
+    known = str(task.id)
+    near = await get_page(service, f"/executions/{known[:-4]}ffff", 404)
+    assert f'href="/tasks/{known}"' in near.text
+    old = smallest_id_at(datetime.now(UTC) - timedelta(days=200)).int | (7 << 76) | (2 << 62)
+    page = await get_page(service, f"/executions/{UUID(int=old)}", 404)
+    assert "Records are kept for 90 days, so it was removed" in page.text
+    assert "kept for 90 days" not in near.text
 
 
 async def test_wrong_filter_shows_its_error_and_no_records(service: ApiClient) -> None:
@@ -288,3 +315,19 @@ async def test_batch_page_lists_items_of_a_state(service: ApiClient) -> None:
         items = (await get_page(service, address + query, 200, **{"Tenuto-Parts": "items"})).text
         assert items.count("data-key=") == count, query
     assert "request.invalid" in (await get_page(service, f"{address}?items=unknown", 422)).text
+
+
+async def test_page_of_a_queue_shows_a_change_at_once(service: ApiClient) -> None:
+    """The overview, from which its figures come, may be a second old."""
+    await log_in(service, Role.OPERATOR)
+    await get_page(service, "/")
+    assert "there is no queue" in (await get_page(service, "/queues/idle", 404)).text
+    await service.app.pause_queue("idle", "server down")
+    paused = (await get_page(service, "/queues/idle")).text
+    assert 'data-operation="queues_resume"' in paused
+    assert "server down" in paused
+    await service.app.resume_queue("idle")
+    await service.app.limit_queue("idle", 3)
+    resumed = (await get_page(service, "/queues/idle")).text
+    assert 'data-operation="queues_pause"' in resumed
+    assert "of at most 3" in resumed

@@ -14,7 +14,7 @@ import pytest
 from tenuto import Context, RetryPolicy, Step, Tenuto, manual, stop
 from tenuto.clock import DatabaseClock
 from tenuto.maintenance.housekeeping import Housekeeping
-from tenuto.store.activities import ActivityDetails
+from tenuto.store.work.activities import ActivityDetails
 from tenuto.testing import TimeMachine
 from tenuto.worker.watchdog import WorkerTiming
 from tests.support.known_values import known
@@ -45,7 +45,7 @@ async def end_all_sleeps(sql: Sql) -> None:
     )
 
 
-# --- steps that last ------------------------------------------------------------------------------------------------
+# --- stored steps ------------------------------------------------------------------------------------------------
 
 
 async def test_retried_chain_continues_after_the_last_finished_step(
@@ -78,8 +78,8 @@ async def test_retried_chain_continues_after_the_last_finished_step(
     assert failed.progress == {"done": 1, "total": 3, "message": "second"}
     assert record.progress == {"done": 3, "total": 3, "message": "done"}
     assert await list_checkpoint_names(sql) == ["1 first", "2 second", "3 third"]
-    told = await app.chain_steps(task.id)
-    assert [(step.name, step.output, step.stopped) for step in told] == [
+    steps = await app.chain_steps(task.id)
+    assert [(step.name, step.output, step.stopped) for step in steps] == [
         ("1 first", [7], False),
         ("2 second", "[7] of 7", False),
         ("3 third", "[7] OF 7", False),
@@ -203,7 +203,7 @@ async def test_cancelled_plain_chain_step_keeps_its_slot_until_it_stops(
         behind = await app.enqueue(other)
         assert await app.cancel(task.id) == "stopping"
         try:
-            await eventually(lambda: calls.count("Stopped") >= 3)  # pressed again and again
+            await eventually(lambda: calls.count("Stopped") >= 3)  # the worker repeats the stop
             assert (await app.task(task.id)).state == "running"
             assert (await app.task(behind.id)).state == "queued"
         finally:
@@ -223,7 +223,7 @@ async def test_chain_step_that_completes_despite_cancellation_is_stored(
         try:
             await asyncio.sleep(60)
         except asyncio.CancelledError:
-            calls.append("told")
+            calls.append("cancelled")
         return 5
 
     async def never(number: int) -> None:
@@ -237,7 +237,7 @@ async def test_chain_step_that_completes_despite_cancellation_is_stored(
         record = await app.wait(task, timeout=10)
 
     assert record.state == "cancelled"
-    assert calls == ["told"]
+    assert calls == ["cancelled"]
     assert await list_checkpoint_names(sql) == ["1 unmoved"]
 
 
@@ -303,11 +303,11 @@ async def test_each_sleep_of_a_chain_step_passes_once(app: Tenuto, worker: Worke
         await app.wait(task, timeout=20)
         # More than one: the clock that counts them is behind by the time of a reply of the database.
         assert time.monotonic() - begun >= 0.6
-        told = await app.chain_steps(task.id)
+        steps = await app.chain_steps(task.id)
 
     assert calls == ["0", "0", "1", "0", "1", "2", "0", "1", "2", "3"]
-    assert [step.name for step in told] == ["sleep in 1 sleeps", "1 sleeps"]  # one row, however often it slept
-    assert told[0].sleep_ends_at is not None
+    assert [step.name for step in steps] == ["sleep in 1 sleeps", "1 sleeps"]  # one row, however often it slept
+    assert steps[0].sleep_ends_at is not None
 
 
 async def test_woken_chain_does_not_sleep_again_when_its_clock_is_behind(
@@ -317,7 +317,7 @@ async def test_woken_chain_does_not_sleep_again_when_its_clock_is_behind(
 
     async def sleeps(ctx: Context) -> None:
         calls.append("called")
-        if calls.count("called") == 2:  # a sign of life has just been answered late
+        if calls.count("called") == 2:  # a heartbeat has just been answered late
             monkeypatch.setattr(DatabaseClock, "now", lambda clock: on_time(clock) - timedelta(seconds=1))
         await ctx.sleep(0.1)
         calls.append("awake")
@@ -448,13 +448,13 @@ async def test_dead_letter_of_a_chain_is_retried_from_its_failed_step(
         await app.manifests.deploy()
         batch = await app.bulk_enqueue(manifest, ["users"])
         await batch.wait(10)
-        (letter,) = await app.dead_letters.list()
-        assert "target is away" in letter.reason
-        again = await app.dead_letters.retry(letter.id)
+        (dead_letter,) = await app.dead_letters.list()
+        assert "target is away" in dead_letter.reason
+        again = await app.dead_letters.retry(dead_letter.id)
         await app.wait(again, timeout=10)
         healthy = True
-        (letter,) = await app.dead_letters.list(state="awaiting_intervention")
-        record = await app.wait(await app.dead_letters.retry(letter.id), timeout=10)
+        (dead_letter,) = await app.dead_letters.list(state="awaiting_intervention")
+        record = await app.wait(await app.dead_letters.retry(dead_letter.id), timeout=10)
         assert (record.state, record.output) == ("completed", 2)
         assert calls == ["extract users", "load users", "load users", "load users"]
 
@@ -462,9 +462,9 @@ async def test_dead_letter_of_a_chain_is_retried_from_its_failed_step(
         healthy = False
         await (await app.bulk_enqueue(manifest, ["groups"])).wait(10)
         healthy = True
-        (letter,) = await app.dead_letters.list(state="awaiting_intervention")
+        (dead_letter,) = await app.dead_letters.list(state="awaiting_intervention")
         calls.clear()
-        await app.wait(await app.dead_letters.retry(letter.id, input={"table": "roles"}), timeout=10)
+        await app.wait(await app.dead_letters.retry(dead_letter.id, input={"table": "roles"}), timeout=10)
     assert calls == ["extract roles", "load roles"]
 
 

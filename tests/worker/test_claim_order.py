@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from tenuto import Tenuto
-from tenuto.operations.batch_inputs import CHUNK_SIZE
+from tenuto.operations.work.batch_inputs import CHUNK_SIZE
 
 
 @pytest.fixture

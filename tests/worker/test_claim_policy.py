@@ -15,8 +15,9 @@ import pytest
 from tenuto import Tenuto
 from tenuto.errors import Unavailable
 from tenuto.jobs.registry import TaskOptionValues
-from tenuto.store import tasks as store
-from tenuto.store.tasks import PromotionResult
+from tenuto.store.notifications import notify_services
+from tenuto.store.work import tasks as store
+from tenuto.store.work.tasks import PromotionResult
 from tenuto.worker.claim_policy import ClaimPolicy, ClaimState
 from tenuto.worker.worker import Worker
 from tests.support.model_values import make_held_task
@@ -152,7 +153,7 @@ async def test_worker_respects_limits_announced_during_its_refresh(
     async with worker() as one:
         await eventually(lambda: is_idle(one))
         enqueue_now.set()
-        await store.notify_services(await app.open(), ["limits"])
+        await notify_services(await app.open(), ["limits"])
         await eventually(lambda: enqueued)
         assert (await app.wait(enqueued[0], timeout=10)).output == 7
 

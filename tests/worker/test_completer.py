@@ -1,5 +1,5 @@
-"""Nothing is left in progress (W6): an outcome that cannot be stored whole is stored bare, and one the database cannot
-take just now is kept until it can."""
+"""The completer (W6): outcomes that cannot be stored whole are stored without details, and outcomes are kept until the
+database answers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ from tenuto import Context, RetryPolicy, Tenuto
 from tenuto.clock import monotonic_seconds
 from tenuto.jobs.attempts import Attempt
 from tenuto.postgres.database import Database
-from tenuto.store import tasks as store
+from tenuto.store.work import task_creation
+from tenuto.store.work import tasks as store
 from tenuto.worker.completer import MAX_BATCH_CHARACTERS, CompletedAttempt, Completer
 from tests.support.model_values import make_new_task
 from tests.support.service_fixtures import WorkerFactory
@@ -27,12 +28,12 @@ from tests.support.waiting import eventually
 
 
 def unstorable(ctx: Context) -> None:
-    """Something gets past every check: no JSON, straight into the record."""
+    """Set a progress that passes every check of the worker, but that the database cannot store."""
     ctx.set_progress_json("this is not JSON")
 
 
 @pytest.mark.parametrize("how", ["returns", "raises"])
-async def test_an_outcome_that_cannot_be_stored_whole_is_stored_bare(
+async def test_completer_stores_an_unstorable_outcome_without_details(
     how: str, app: Tenuto, worker: WorkerFactory
 ) -> None:
     @app.job(max_attempts=1)
@@ -53,7 +54,7 @@ async def test_an_outcome_that_cannot_be_stored_whole_is_stored_bare(
     assert record.ended_at is not None
 
 
-async def test_one_that_is_to_be_tried_again_is_tried_again_though_stored_bare(
+async def test_completer_retries_a_task_whose_outcome_is_stored_without_details(
     app: Tenuto, worker: WorkerFactory
 ) -> None:
     @app.job(retry=RetryPolicy(max_attempts=3, base_seconds=0.01))
@@ -69,7 +70,7 @@ async def test_one_that_is_to_be_tried_again_is_tried_again_though_stored_bare(
     assert (await app.attempts(task.id))[0].error["type"] == "tenuto.NotStored"
 
 
-async def test_its_neighbours_in_the_same_batch_are_stored_whole(app: Tenuto, worker: WorkerFactory) -> None:
+async def test_completer_stores_other_outcomes_of_the_same_batch_whole(app: Tenuto, worker: WorkerFactory) -> None:
     together = threading.Barrier(6)
 
     @app.job
@@ -94,7 +95,7 @@ async def closing_down(connection: asyncpg.Connection) -> AsyncIterator[None]:
         await connection.close()
 
 
-async def test_an_outcome_waits_for_a_database_that_is_away(
+async def test_completer_keeps_outcomes_until_the_database_answers(
     app: Tenuto, worker: WorkerFactory, url: str, server: str
 ) -> None:
     begun, go_on = threading.Event(), threading.Event()
@@ -122,7 +123,9 @@ async def test_an_outcome_waits_for_a_database_that_is_away(
     assert (record.state, record.output, record.attempt) == ("completed", 7, 1)
 
 
-async def test_an_outcome_that_comes_too_late_changes_nothing(app: Tenuto, worker: WorkerFactory, sql: Any) -> None:
+async def test_completer_rejects_an_outcome_after_the_lease_was_lost(
+    app: Tenuto, worker: WorkerFactory, sql: Any
+) -> None:
     begun, go_on = threading.Event(), threading.Event()
 
     @app.job
@@ -131,10 +134,10 @@ async def test_an_outcome_that_comes_too_late_changes_nothing(app: Tenuto, worke
         go_on.wait(30)
         return 7
 
-    async with worker(lease_seconds=3600) as one:  # it is not renewed meanwhile, and so not found out before its end
+    async with worker(lease_seconds=3600) as one:  # no renewal detects the lost lease before the end
         task = await app.enqueue(bake)
         await eventually(begun.is_set)
-        await sql("UPDATE tenuto.tasks SET fence = fence + 1")  # somebody else has taken it
+        await sql("UPDATE tenuto.tasks SET fence = fence + 1")  # as if another worker had claimed it
         go_on.set()
         await eventually(lambda: one.finished_count == 1)
         assert one._completer.stale_count == 1
@@ -143,7 +146,7 @@ async def test_an_outcome_that_comes_too_late_changes_nothing(app: Tenuto, worke
         await sql("DELETE FROM tenuto.tasks")
 
 
-async def test_at_the_end_every_outcome_is_written_before_the_worker_leaves(app: Tenuto, worker: WorkerFactory) -> None:
+async def test_stopped_worker_has_written_every_outcome(app: Tenuto, worker: WorkerFactory) -> None:
     @app.job
     async def bake(n: int) -> int:
         return n
@@ -156,11 +159,11 @@ async def test_at_the_end_every_outcome_is_written_before_the_worker_leaves(app:
     assert len(open_tasks) + len(done) == 200
     assert {task.state for task in open_tasks} <= {"queued"}
     assert {record.state for record in done} <= {"completed"}
-    assert asyncio.all_tasks() == {asyncio.current_task()}, "nothing goes on in the background"
+    assert asyncio.all_tasks() == {asyncio.current_task()}, "no background task is left"
 
 
 def complete_with(completer: Completer, written: list[Attempt]) -> Callable[..., Awaitable[None]]:
-    """The stages of a worker after the outcome, noting the attempts it would release."""
+    """Return the stages of a worker after the outcome; the attempts that it would release are added to ``written``."""
 
     async def complete(results: Sequence[CompletedAttempt]) -> None:
         await completer.write(completer.settle(results))
@@ -170,7 +173,7 @@ def complete_with(completer: Completer, written: list[Attempt]) -> Callable[...,
 
 
 async def attempts_of(db: Database, worker_id: UUID, count: int) -> list[Attempt]:
-    await store.enqueue_bulk(db, make_new_task(), ["{}"] * count)
+    await task_creation.enqueue_bulk(db, make_new_task(), ["{}"] * count)
     tasks = await store.claim_tasks(db, worker_id, ["default"], count, LEASE)
     assert len(tasks) == count
     return [
@@ -179,7 +182,7 @@ async def attempts_of(db: Database, worker_id: UUID, count: int) -> list[Attempt
     ]
 
 
-async def test_a_batch_is_bounded_by_how_much_it_carries(db: Database, register_worker: Register) -> None:
+async def test_completer_limits_the_size_of_a_batch(db: Database, register_worker: Register) -> None:
     written: list[Attempt] = []
     completer = Completer(db, db.clock)
     for attempt in await attempts_of(db, await register_worker(), 24):
@@ -189,10 +192,12 @@ async def test_a_batch_is_bounded_by_how_much_it_carries(db: Database, register_
     assert len(written) == 24
     batches = await db.fetch_all("SELECT sum(octet_length(output::text)) FROM tenuto.activities GROUP BY xmin::text")
     assert len(batches) > 1
-    assert max(row["sum"] for row in batches) <= MAX_BATCH_CHARACTERS + 1_100_000, "the last one may reach over"
+    assert max(row["sum"] for row in batches) <= MAX_BATCH_CHARACTERS + 1_100_000, (
+        "the last outcome of a batch may exceed the limit"
+    )
 
 
-async def test_a_batch_that_takes_too_long_is_written_in_parts(url: str, register_worker: Register) -> None:
+async def test_completer_splits_a_batch_that_takes_too_long(url: str, register_worker: Register) -> None:
     db = await Database.open(url, max_connections=1)
     written: list[Attempt] = []
     try:

@@ -61,7 +61,7 @@ async def test_next_group_is_queued_behind_more_urgent_tasks(app: Tenuto, worker
         await app.enqueue(urgent)
         await eventually(
             lambda: busy._fetcher.policy.may_have_tasks and not busy._fetcher.policy.cursor.positions
-        )  # it has heard of something more urgent
+        )  # the worker was notified of a more urgent task
         go_on.set()
         assert started.execution_id is not None
         await app.executions.wait(started.execution_id, 30)

@@ -11,11 +11,11 @@ import pytest
 
 from tenuto import Step, Tenuto, manual
 from tenuto.ids import new_id
-from tenuto.model.known_handlers import KnownHandlers
+from tenuto.model.work.known_handlers import KnownHandlers
 from tenuto.postgres.database import Database
 from tenuto.presentation.overview_views import describe_attention
-from tenuto.store import tasks as store
-from tenuto.store import workers
+from tenuto.store.work import task_creation, workers
+from tenuto.store.work import tasks as store
 from tests.support.model_values import make_new_task
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
@@ -26,7 +26,7 @@ BAKER = KnownHandlers({"bake": None, "mix": "2"}, {"sql": None})
 
 @pytest.fixture
 async def elsewhere(app: Tenuto, url: str) -> AsyncIterator[Tenuto]:
-    """Another program on the same database, with jobs of its own."""
+    """Another program on the same database, with other jobs."""
     other = Tenuto(url, home=app.settings.home)
     yield other
     await other.close()
@@ -39,7 +39,7 @@ async def me(register_worker: Callable[[], Awaitable[UUID]]) -> UUID:
 
 async def enqueue(db: Database, *names: str, **fields: Any) -> list[UUID]:
     tasks = [make_new_task(id=new_id(), name=name, **fields) for name in names]
-    await store.enqueue_tasks(db, tasks)
+    await task_creation.enqueue_tasks(db, tasks)
     return [task.id for task in tasks]
 
 
@@ -105,11 +105,10 @@ async def test_task_of_an_unknown_job_waits_and_reports_name_it(
         assert 'tenuto_unknown_job_tasks{kind="job",name="fresh",queue="default"} 1.0' in await app.status.metrics()
         overview = await app.reports.overview()
         assert [(job.queue, job.name, job.task_count) for job in overview.unknown_jobs] == [("default", "fresh", 1)]
-        assert any("knows job fresh: 1 task waiting" in each.text for each in describe_attention(overview))
+        assert any("knows job fresh: 1 task waiting" in text for text in describe_attention(overview))
         findings = {finding.name: finding for finding in await app.doctor()}
-        assert findings["job_without_worker"].details == [
-            "queue default: no live worker knows job fresh, and 1 of its tasks wait"
-        ]
+        (detail,) = findings["job_without_worker"].details
+        assert detail.startswith("no live worker of queue default knows job fresh: 1 task waiting")
         async with elsewhere.worker(name="new", slots=1):
             ended = await app.wait(task, timeout=10)
         assert (ended.state, ended.attempt, ended.output) == ("completed", 1, "done")

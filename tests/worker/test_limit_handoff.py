@@ -13,8 +13,8 @@ from tenuto import RetryPolicy, Tenuto
 from tenuto.clock import monotonic_seconds
 from tenuto.jobs.attempts import Attempt, StopReason
 from tenuto.jobs.context import Context
-from tenuto.model.tasks import Outcome, OutcomeStatus, Settlement
-from tenuto.store import tasks as store
+from tenuto.model.work.tasks import Outcome, OutcomeStatus, Settlement
+from tenuto.store.work import tasks as store
 from tenuto.worker.fetcher import PrefetchEstimator
 from tenuto.worker.limit_handoff import (
     EXCLUSIVE_SECONDS,
@@ -302,7 +302,7 @@ async def test_worker_with_blocked_limited_tasks_does_not_claim_in_a_loop(
 
     monkeypatch.setattr(store, "claim_limited_tasks", counted)
     async with app.worker(slots=10, poll_seconds=60) as worker:
-        await app.enqueue(plain)  # fewer than it asked for: it is going to look back
+        await app.enqueue(plain)  # fewer tasks than requested: the worker schedules a rescan
         await eventually(lambda: worker.finished_count == 1)
         await app.enqueue(lone)
         await app.enqueue(lone)

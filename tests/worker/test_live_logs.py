@@ -12,10 +12,10 @@ import pytest
 from tenuto import Context, Tenuto
 from tenuto.clock import monotonic_seconds
 from tenuto.jobs.attempt_log import AttemptLog
-from tenuto.operations.attempt_logs import select_text
+from tenuto.operations.work.attempt_logs import select_text
 from tenuto.postgres.database import Database
-from tenuto.store import live_logs
-from tenuto.store.live_logs import LiveText
+from tenuto.store.work import live_logs
+from tenuto.store.work.live_logs import LiveText
 from tenuto.worker import live_logs as worker_logs
 from tenuto.worker.live_logs import LiveLogs
 from tests.support.errors import raises_code
@@ -146,7 +146,7 @@ async def send(db: Database, logs: LiveLogs, *attempts: FakeAttempt) -> None:
 async def test_worker_sends_the_logs_of_a_limited_number_of_attempts(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_logs, "MAX_ATTEMPTS", 3)
+    monkeypatch.setattr(worker_logs, "MAX_WATCHED_ATTEMPTS", 3)
     attempts = [FakeAttempt() for _ in range(5)]
     for attempt in attempts:
         attempt.log.info("hello")
@@ -220,6 +220,24 @@ def test_live_lines_are_neither_lost_nor_repeated_while_another_thread_logs() ->
         lines += log.take_live_lines()
     lines += log.take_live_lines()
     assert len(lines) == 6000
+
+
+def test_line_whose_thread_is_interrupted_while_a_client_begins_to_watch_is_sent_once() -> None:
+    log = AttemptLog(make_held_task())
+    log.add_line("info", "first")
+    started: list[str] = []
+
+    class InterruptedAppend(list[str]):
+        def append(self, line: str) -> None:
+            super().append(line)
+            started.extend(log.start_live()[1])  # as on the thread of the watchdog
+
+    log._head = InterruptedAppend(log._head or [])
+    log.add_line("info", "second")
+    log._head = list(log._head)
+    log.add_line("info", "third")
+    texts = [line.split()[-1] for line in [*started, *log.take_live_lines()]]
+    assert texts == ["first", "second", "third"]
 
 
 def test_reader_cuts_a_part_that_begins_before_its_offset() -> None:

@@ -156,7 +156,7 @@ async def test_worker_whose_registration_was_ended_raises(app: Tenuto, worker: W
     with raises_code("worker.declared_dead"):
         await working.__aexit__(None, None, None)
     first = (await app.attempts(task.id))[0]
-    assert first.state in ("running", "failed"), "it says nothing about what is no longer its own"
+    assert first.state in ("running", "failed"), "the worker writes no outcome of a task that it lost"
     assert first.reason in (None, "lost")
 
 
@@ -173,7 +173,7 @@ async def test_worker_process_runs_until_a_signal_with_a_health_file(app: Tenuto
     (home / "run" / "worker-baker.health").unlink()
 
     async def written_again() -> bool:
-        await app.wait(await app.enqueue(bake), timeout=20)  # the loop goes round
+        await app.wait(await app.enqueue(bake), timeout=20)  # the loop runs
         return bool(health_file.read_health(home, "worker", datetime.now(UTC)))
 
     await eventually(written_again)
@@ -294,7 +294,7 @@ async def test_service_waits_for_a_migration_and_rejects_a_changed_schema(tmp_pa
 
     async def connect() -> Database:
         asked.append(1)
-        assert len(asked) <= 2, "it asks no more"
+        assert len(asked) <= 2, "no further query"
         if len(asked) == 1:
             raise SchemaBehind("not migrated yet", code="test.error")
         raise SchemaMismatch("migration 0001 was changed", code="schema.migration.changed")

@@ -17,7 +17,7 @@ from tenuto.clock import DatabaseClock
 from tenuto.errors import Invalid
 from tenuto.postgres.database import Database
 from tenuto.settings import load_settings
-from tenuto.store import workers
+from tenuto.store.work import workers
 from tests.support.known_values import known
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
@@ -139,7 +139,7 @@ async def test_worker_starts_an_earlier_task_announced_later_in_time(
 async def test_worker_starts_a_task_ordered_before_its_claim_cursor_at_once(
     app: Tenuto, worker: WorkerFactory, started_at: list[float]
 ) -> None:
-    """A claim goes on where the last one ended; that must not keep what lies before it waiting for what lies behind."""
+    """A claim continues after the last one; a task before that position must not wait for those behind it."""
 
     @app.job
     async def bake(seconds: float) -> None:
@@ -199,7 +199,7 @@ async def test_invalid_time_is_rejected(options: dict[str, Any], app: Tenuto) ->
 async def test_worker_without_notifications_finds_tasks_by_polling(
     app: Tenuto, worker: WorkerFactory, url: str, sql: Any
 ) -> None:
-    """As behind a transaction pooler: the listener hears nothing."""
+    """As behind a transaction pooler: no notification arrives."""
     pooled = Tenuto(settings=load_settings(database=url, home=app.settings.home, behind_pooler=True))
 
     @pooled.job
@@ -261,6 +261,8 @@ async def test_slow_heartbeat_does_not_set_the_clock_back(
     monkeypatch.setattr(workers, "record_heartbeat", slowly)
     monkeypatch.setattr(DatabaseClock, "synchronize", heard)
     async with worker(lease_seconds=3) if service == "worker" else app.scheduler():
-        await asyncio.to_thread(lambda: [answered.acquire(timeout=20) for _ in range(2)])  # the first has been heard
+        await asyncio.to_thread(
+            lambda: [answered.acquire(timeout=20) for _ in range(2)]
+        )  # the first answer has arrived
         server_time: datetime = await (await app.open()).fetch_value("SELECT clock_timestamp()")
         assert all(clock.now() - server_time > CLOCK_TOLERANCE for clock in clocks)

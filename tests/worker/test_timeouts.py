@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from tenuto import Context, RetryPolicy, Tenuto
-from tenuto.model.policies import TaskPolicy
-from tenuto.store.activities import ActivityDetails
+from tenuto.model.definitions.policies import TaskPolicy
+from tenuto.store.work.activities import ActivityDetails
 from tenuto.worker.watchdog import WorkerTiming
 from tests.lifecycle.test_task_cancellation import is_process_alive
 from tests.support import isolated_jobs

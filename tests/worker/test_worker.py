@@ -14,7 +14,7 @@ import asyncpg
 import pytest
 
 from tenuto import Actor, Context, Job, Tenuto
-from tenuto.jobs.enqueued import Enqueued
+from tenuto.jobs.enqueued_task import Enqueued
 from tests.support import isolated_jobs
 from tests.support.errors import raises_code
 from tests.support.known_values import known
@@ -97,7 +97,7 @@ async def test_job_may_use_a_database_connection(app: Tenuto, worker: WorkerFact
 
 @pytest.mark.slow
 async def test_blocked_event_loop_does_not_stall_heartbeats(app: Tenuto, worker: WorkerFactory) -> None:
-    """Longer than its lease, it is neither lost nor run twice."""
+    """The task runs longer than its lease; it is neither lost nor run twice."""
     ran = []
 
     @app.job
@@ -179,7 +179,7 @@ async def test_worker_runs_the_highest_priority_first(app: Tenuto, worker: Worke
 
 
 async def test_urgent_task_overtakes_a_long_queue(app: Tenuto, worker: WorkerFactory) -> None:
-    """Also what was put in before the place where the last claim ended."""
+    """Also if it is ordered before the position at which the last claim ended."""
     order: list[str] = []
     release = threading.Event()
 
@@ -196,7 +196,7 @@ async def test_urgent_task_overtakes_a_long_queue(app: Tenuto, worker: WorkerFac
         urgent = await app.enqueue(note.using(priority=9), "urgent")
         await eventually(
             lambda: one._fetcher.policy.may_have_tasks and not one._fetcher.policy.cursor.positions
-        )  # it has heard of something more urgent
+        )  # the worker was notified of a more urgent task
         release.set()
         await app.wait(urgent, timeout=10)
         await eventually(lambda: one.finished_count == 31, timeout=20)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from tests.guards.guard import Condition, Guard, Replace, Value, guard
+from tests.guards.guard import Condition, Guard, Remove, Replace, Value, guard
 
-MODEL = "identity/model"
+RULES = "identity/model/rules"
+SYNC = "identity/model/sync"
 CSV = "identity/connectors/test_csv_file.py"
+LDAP = "identity/ldap"
 
 GUARDS: tuple[Guard, ...] = (
     # --- safety of deletions
@@ -13,31 +15,31 @@ GUARDS: tuple[Guard, ...] = (
         "identity.guard_percentage",
         "A guard trips only above its percentage, and exactly above it.",
         Value("affected * 100 > 100 * total"),
-        f"{MODEL}/test_guards_and_status.py::test_guard_trips_above_its_percentage_from_its_minimum",
+        f"{SYNC}/test_guards_and_status.py::test_guard_trips_above_its_percentage_from_its_minimum",
     ),
     guard(
         "identity.guard_empty_source",
         "A source from which nothing at all is read is an error whatever the limits are.",
         Value("False"),
-        f"{MODEL}/test_guards_and_status.py::test_empty_source_fails_whatever_the_limits_are",
+        f"{SYNC}/test_guards_and_status.py::test_empty_source_fails_whatever_the_limits_are",
     ),
     guard(
         "identity.guard_emptied",
         "A type or container that was emptied is held even if all deletions are allowed.",
         Value("False"),
-        f"{MODEL}/test_guards_and_status.py::test_emptied_type_is_held_even_if_all_deletions_are_allowed",
+        f"{SYNC}/test_guards_and_status.py::test_emptied_type_is_held_even_if_all_deletions_are_allowed",
     ),
     guard(
         "identity.only_own_objects_deleted",
         "Only objects that Tenuto provisioned, or that a rule owns, are deleted.",
         Value("True"),
-        f"{MODEL}/test_outbound.py::test_object_that_tenuto_did_not_provision_is_never_deleted",
+        f"{SYNC}/test_outbound.py::test_object_that_tenuto_did_not_provision_is_never_deleted",
     ),
     guard(
         "identity.uncertain_create",
         "An object that may exist in the system is not forgotten, but deleted there.",
         Replace("and not pending.uncertain", ""),
-        f"{MODEL}/test_outbound.py::test_object_that_was_never_sent_is_removed_without_an_export",
+        f"{SYNC}/test_outbound.py::test_object_that_was_never_sent_is_removed_without_an_export",
     ),
     # --- runs
     guard(
@@ -53,79 +55,147 @@ GUARDS: tuple[Guard, ...] = (
         "identity/store/test_repository.py::test_mark_that_is_set_again_since_it_was_read_stays",
     ),
     guard(
+        "identity.skip_same_rules",
+        "A full sync skips no object after a rule has changed.",
+        Replace("and each.evaluated_rules == rules.rules_version", ""),
+        f"{SYNC}/test_settled.py::test_object_of_changed_rules_is_not_settled",
+    ),
+    guard(
+        "identity.skip_referring",
+        "A full sync does not skip an object that refers to one that it has joined to another identity.",
+        Replace("OR EXISTS (SELECT FROM evaluated_objects AS e WHERE e.object_id = r.object_id)", ""),
+        "identity/runs/test_skipped_objects.py"
+        "::test_reference_to_an_object_that_another_identity_took_over_is_not_skipped",
+    ),
+    guard(
         "identity.export_unchanged",
         "A sync decides a page again if a pending export has changed since it was read.",
         Condition("False"),
         "identity/runs/test_run_lifecycle.py::test_export_that_is_claimed_while_a_page_is_decided_gets_queued_changes",
+    ),
+    guard(
+        "identity.preview_shared",
+        "Two previews never use the shared scratch schema at the same time.",
+        Value("True"),
+        "identity/store/test_previews.py::test_shared_schema_is_used_by_one_preview_at_a_time",
+    ),
+    guard(
+        "identity.pinned_join",
+        "A join that a user decided is kept when the object leaves the scope.",
+        Replace("and not each.pinned", ""),
+        "identity/runs/test_manual_joins.py::test_pinned_join_is_kept_when_the_object_leaves_the_scope",
+    ),
+    guard(
+        "identity.join_normal",
+        "An object that is being created, or was deleted in its system, is not joined by a user.",
+        Remove(),
+        "identity/runs/test_manual_joins.py::test_object_that_was_deleted_in_its_system_is_not_joined",
+    ),
+    guard(
+        "identity.preview_definitions_role",
+        "A preview with definitions is refused to callers who may not apply definitions.",
+        Condition("False"),
+        "identity/api/test_routes.py::test_preview_of_changed_definitions_needs_the_role_that_applies_them",
+    ),
+    guard(
+        "identity.preview_definitions_hidden",
+        "A preview with definitions shows no value to callers who may not see sensitive ones.",
+        Condition("False"),
+        "identity/api/test_routes.py::test_values_of_a_preview_with_definitions_are_shown_to_administrators_only",
+    ),
+    guard(
+        "identity.preview_declared_sensitive",
+        "Attributes that only the definitions of a preview declare as sensitive are hidden as well.",
+        Remove(),
+        "identity/api/test_routes.py::test_values_of_a_preview_with_definitions_are_shown_to_administrators_only",
+    ),
+    guard(
+        "identity.preview_open_task",
+        "Housekeeping does not end a preview whose task waits or runs.",
+        Condition("true"),
+        "identity/store/test_previews.py::test_expired_previews_and_abandoned_copies_are_dropped",
+    ),
+    guard(
+        "identity.preview_shared_in_use",
+        "Housekeeping does not empty the shared scratch schema while a preview uses it.",
+        Value("True"),
+        "identity/store/test_previews.py::test_copy_that_a_killed_worker_left_in_the_shared_schema_is_dropped",
+    ),
+    guard(
+        "identity.forget_previews",
+        "An erasure deletes previews also if no history is left, and running ones.",
+        Value("0"),
+        "identity/runs/test_manual_joins.py::test_forget_deletes_previews_of_an_identity_without_history",
+        "identity/runs/test_manual_joins.py::test_forget_deletes_a_running_preview_of_an_unknown_identity",
     ),
     # --- matching
     guard(
         "identity.match_ambiguous",
         "An object that matches several metaverse objects is joined to none.",
         Condition("False"),
-        f"{MODEL}/test_matcher.py::test_several_hits_are_ambiguous_and_stop_the_search",
+        f"{SYNC}/test_matcher.py::test_several_hits_are_ambiguous_and_stop_the_search",
     ),
     guard(
         "identity.match_joined_once",
         "A metaverse object is joined to one object of a system.",
         Condition("False"),
-        f"{MODEL}/test_matcher.py::test_match_that_is_joined_to_another_object_is_reported",
+        f"{SYNC}/test_matcher.py::test_match_that_is_joined_to_another_object_is_reported",
     ),
     guard(
         "identity.match_blank",
         "A blank value never matches.",
         Condition("(key := fold_key(converted)) is not None"),
-        f"{MODEL}/test_matcher.py::test_blank_value_has_no_key",
+        f"{SYNC}/test_matcher.py::test_blank_value_has_no_key",
     ),
     guard(
         "identity.match_target_ambiguous",
         "A metaverse object that matches several unjoined objects of a target is joined to none.",
         Condition("False"),
-        f"{MODEL}/test_matcher.py::test_metaverse_object_finds_its_unjoined_object",
+        f"{SYNC}/test_matcher.py::test_metaverse_object_finds_its_unjoined_object",
     ),
     # --- flow
     guard(
         "identity.unresolved_references",
         "References that are not resolved yet hold back removals.",
         Condition("False"),
-        f"{MODEL}/test_engine.py::test_unresolved_references_hold_back_removals",
+        f"{SYNC}/test_engine.py::test_unresolved_references_hold_back_removals",
     ),
     guard(
         "identity.frozen_values",
         "A scheduled deletion freezes the values of a metaverse object.",
         Condition("False"),
-        f"{MODEL}/test_engine.py::test_scheduled_deletion_freezes_values",
+        f"{SYNC}/test_engine.py::test_scheduled_deletion_freezes_values",
     ),
     guard(
         "identity.failed_mapping_in",
         "A mapping that fails leaves the old value of its metaverse attribute.",
         Condition("False"),
-        f"{MODEL}/test_engine.py::test_failed_expression_keeps_the_old_value_and_names_rule_expression_and_inputs",
+        f"{SYNC}/test_engine.py::test_failed_expression_keeps_the_old_value_and_names_rule_expression_and_inputs",
     ),
     guard(
         "identity.failed_mapping_out",
         "A mapping that fails leaves the attribute of the target alone.",
         Condition("False"),
-        f"{MODEL}/test_outbound.py::test_failed_mapping_leaves_the_attribute_and_its_pending_change_alone",
+        f"{SYNC}/test_outbound.py::test_failed_mapping_leaves_the_attribute_and_its_pending_change_alone",
     ),
     guard(
         "identity.expression_size",
         "The size of a text is known before an expression builds it.",
         Condition("False"),
-        f"{MODEL}/test_expressions.py::test_result_and_intermediate_texts_are_bounded",
+        f"{RULES}/test_expressions.py::test_result_and_intermediate_texts_are_bounded",
     ),
     # --- exports
     guard(
         "identity.unconfirmed_attempts",
         "A change that is never confirmed is not sent for ever.",
         Value("False"),
-        f"{MODEL}/test_engine.py::test_change_that_is_never_confirmed_fails_after_five_attempts",
+        f"{SYNC}/test_engine.py::test_change_that_is_never_confirmed_fails_after_five_attempts",
     ),
     guard(
         "identity.refused_attempts",
         "An export that is always refused is not sent for ever.",
         Value("False"),
-        f"{MODEL}/test_pending.py::test_refused_export_is_retried_later_and_fails_after_five_attempts",
+        f"{SYNC}/test_pending.py::test_refused_export_is_retried_later_and_fails_after_five_attempts",
     ),
     # --- CSV files
     guard(
@@ -133,6 +203,12 @@ GUARDS: tuple[Guard, ...] = (
         "A file that changes while it is read fails the import.",
         Condition("False"),
         f"{CSV}::test_file_that_changes_while_it_is_read_is_an_error",
+    ),
+    guard(
+        "identity.csv_written_file_unchanged",
+        "A target that another program wrote between two batches is read again.",
+        Replace("known[0] == state", "True"),
+        f"{CSV}::test_csv_target_that_was_changed_between_two_writes_is_read_again",
     ),
     guard(
         "identity.csv_allowed_folders",
@@ -151,5 +227,35 @@ GUARDS: tuple[Guard, ...] = (
         "A file that ends within a row fails the import.",
         Condition("False"),
         f"{CSV}::test_csv_file_cut_inside_the_last_row_is_truncated",
+    ),
+    guard(
+        "identity.ldap_log_purged",
+        "A log of changes that does not reach back to the watermark leads to a full import.",
+        Condition("False"),
+        f"{LDAP}/test_reading.py::test_a26_log_that_does_not_reach_back_is_a_lost_watermark",
+    ),
+    guard(
+        "identity.ldap_partial_search",
+        "A search that the server cuts off fails the import.",
+        Condition("True"),
+        f"{LDAP}/test_reading.py::test_a28_paged_read_is_complete_and_a_size_limit_is_an_error",
+    ),
+    guard(
+        "identity.ldap_anchor_asserted",
+        "A change reaches the entry with the anchor, even if another entry has its address now.",
+        Condition("True"),
+        f"{LDAP}/test_writing.py::test_entry_that_was_renamed_by_an_administrator_is_found_by_its_anchor",
+    ),
+    guard(
+        "identity.ldap_empty_password",
+        "An empty password is refused, because a directory takes it as anonymous.",
+        Condition("False"),
+        f"{LDAP}/test_reading.py::test_wrong_and_empty_passwords_are_refused_without_their_value",
+    ),
+    guard(
+        "identity.ldap_certificate",
+        "The certificate of a directory is verified unless the settings say otherwise.",
+        Condition("True"),
+        f"{LDAP}/test_reading.py::test_tls_is_verified_by_default_with_ldaps_and_starttls",
     ),
 )

@@ -78,7 +78,7 @@ GUARDS = (
         "retention.dead_letter_with_activity",
         "A dead letter is kept as long as its activity.",
         Remove(),
-        "store/test_dead_letters.py::test_resolved_dead_letters_are_deleted_with_their_activity",
+        "store/work/test_dead_letters.py::test_resolved_dead_letters_are_deleted_with_their_activity",
     ),
     guard(
         "retention.steps_of_open_tasks",
@@ -90,7 +90,7 @@ GUARDS = (
         "retention.children_of_open_steps",
         "Executions started by open steps are kept.",
         Remove(),
-        "store/test_executions.py::test_child_execution_of_an_open_step_is_not_deleted",
+        "store/work/test_executions.py::test_child_execution_of_an_open_step_is_not_deleted",
     ),
     guard(
         "retention.records_of_open_executions",

@@ -247,13 +247,13 @@ GUARDS = (
         "executions.child_of_this_attempt",
         "The execution started by this attempt is found by its id.",
         Replace("id = $2 DESC", "$2::uuid IS NULL"),
-        "store/test_executions.py::test_last_child_execution_is_found_by_attempt_and_time",
+        "store/work/test_executions.py::test_last_child_execution_is_found_by_attempt_and_time",
     ),
     guard(
         "executions.child_of_earlier_attempt",
         "The execution started by an earlier attempt is found by its start time.",
         Replace("started_at DESC,", ""),
-        "store/test_executions.py::test_last_child_execution_is_found_by_attempt_and_time",
+        "store/work/test_executions.py::test_last_child_execution_is_found_by_attempt_and_time",
     ),
     guard(
         "executions.cycles_read_under_lock",

@@ -4,26 +4,34 @@ from __future__ import annotations
 
 from tests.guards.guard import Condition, Insert, Remove, Replace, Value, guard
 
+SCOPES = "races/test_limit_scopes.py"
+
 GUARDS = (
     # --- enqueue
     guard(
         "enqueue.existing_task",
         "Enqueueing a task whose id or unique key is taken creates nothing.",
         Remove(),
-        "store/test_enqueue.py::test_unique_key_allows_one_open_task",
+        "store/work/test_enqueue.py::test_unique_key_allows_one_open_task",
     ),
     guard(
         "enqueue.existing_task_in_function",
         "The SQL function creates no task if the id or unique key is taken.",
         Remove(),
-        "store/test_enqueue_function.py::test_enqueue_function_is_usable_in_a_trigger",
+        "store/work/test_enqueue_function.py::test_enqueue_function_is_usable_in_a_trigger",
         schema="ON CONFLICT DO NOTHING",
     ),
     guard(
         "enqueue.existing_tasks",
         "Enqueueing many tasks creates only those that do not exist yet.",
         Remove(),
-        "store/test_enqueue.py::test_enqueue_creates_only_the_missing_tasks",
+        "store/work/test_enqueue.py::test_enqueue_creates_only_the_missing_tasks",
+    ),
+    guard(
+        "enqueue.unique_key_is_written_alone",
+        "A task with a unique key, which may have to wait for another transaction, is not written with other tasks.",
+        Replace("task.unique_key is None", "True"),
+        "races/test_gathered_enqueues.py::test_task_with_a_key_that_another_transaction_holds_delays_no_other_caller",
     ),
     guard(
         "enqueue.no_blind_retry",
@@ -69,7 +77,7 @@ GUARDS = (
         "enqueue.ended_meanwhile",
         "A task that ends while it is enqueued again is not created a second time.",
         Remove(),
-        "store/test_enqueue.py::test_task_that_ends_during_a_repeated_enqueue_is_not_created_again",
+        "store/work/test_enqueue.py::test_task_that_ends_during_a_repeated_enqueue_is_not_created_again",
     ),
     # --- claim
     guard(
@@ -89,7 +97,7 @@ GUARDS = (
         "A worker declared dead claims nothing.",
         Remove(),
         "races/test_task_guards.py::test_worker_declared_dead_claims_no_task",
-        places=3,
+        places=4,
     ),
     guard(
         "claim.known_handler",
@@ -102,14 +110,14 @@ GUARDS = (
         "A worker claims only tasks of jobs and step kinds that it knows, under limits too.",
         Replace("THEN $8::jsonb ? free.name", "THEN $8::jsonb IS NOT NULL"),
         "worker/test_known_jobs.py::test_claim_takes_only_known_jobs_and_step_kinds",
-        places=3,
+        places=5,
     ),
     guard(
         "claim.new_fence",
         "Every claim increments the fence of the task.",
         Remove(),
-        "store/test_claim.py::test_fence_grows_with_every_claim",
-        places=3,
+        "store/work/test_claim.py::test_fence_grows_with_every_claim",
+        places=4,
     ),
     guard(
         "claim.no_blind_retry",
@@ -121,13 +129,75 @@ GUARDS = (
         "claim.limited_queues",
         "A plain claim takes nothing from limited or paused queues.",
         Condition("false"),
-        "store/test_claim.py::test_unlimited_claim_ignores_limited_and_paused_queues_and_limit_keys",
+        "store/work/test_claim.py::test_unlimited_claim_ignores_limited_and_paused_queues_and_limit_keys",
     ),
     guard(
         "claim.limited_claims_take_turns",
-        "Claims under limits run one at a time.",
-        Replace("pg_advisory_xact_lock(hashtext('tenuto limits'))", "1"),
+        "Claims under the same cap run one at a time.",
+        Condition("false"),
         "races/test_task_guards.py::test_limited_claim_waits_for_the_previous_limited_claim",
+    ),
+    guard(
+        "claim.uncapped_claims_are_waited_for",
+        "A claim under a new cap waits for the claims that began without it.",
+        Replace("pg_advisory_xact_lock_shared(kind, bucket)", "NULL"),
+        f"{SCOPES}::test_claim_under_a_new_cap_waits_for_claims_that_began_without_it",
+    ),
+    *(
+        guard(
+            f"limits.unlocked_{scope}",
+            f"Nothing is claimed under a cap of a {scope} that the transaction has not locked.",
+            Condition("false"),
+            f"{SCOPES}::test_claim_takes_no_task_under_an_unlocked_cap",
+        )
+        for scope in ("queue", "key")
+    ),
+    guard(
+        "limits.unlocked_last_chance",
+        "No last-chance task is claimed unless the transaction has locked all of them.",
+        Condition("true"),
+        f"{SCOPES}::test_claim_takes_no_task_under_an_unlocked_cap",
+    ),
+    *(
+        guard(
+            f"limits.unlocked_{scope}",
+            f"No manifest run is claimed without the lock of its scope ({scope}).",
+            Condition("false"),
+            f"{SCOPES}::test_claim_takes_no_manifest_run_of_an_unlocked_scope",
+        )
+        for scope in ("manifest", "group", "manifests")
+    ),
+    *(
+        guard(
+            f"limits.new_cap_of_{scope}",
+            f"A claim without a cap takes nothing if a cap ({scope}) was set after its locks.",
+            mutation,
+            f"{SCOPES}::test_claim_without_cap_takes_nothing_under_a_cap_set_after_its_locks",
+        )
+        for scope, mutation in (
+            ("queue", Condition("true")),
+            ("manifest", Condition("true")),
+            ("group", Replace("(NOT enabled OR max_active IS NOT NULL)", "false")),
+            ("all_manifests", Replace("(NOT enabled OR max_active IS NOT NULL)", "false")),
+        )
+    ),
+    guard(
+        "limits.unlocked_manifest_of_uncapped_claim",
+        "A claim without a cap takes no run of a manifest that it has not locked.",
+        Replace("ELSE false", "ELSE true"),
+        f"{SCOPES}::test_claim_without_cap_takes_no_run_of_an_unlocked_scope",
+    ),
+    guard(
+        "limits.unlocked_group_of_uncapped_claim",
+        "A claim without a cap takes no run of a group that it has not locked.",
+        Replace("WHEN free.limit_group IS NULL THEN", "WHEN true THEN"),
+        f"{SCOPES}::test_claim_without_cap_takes_no_run_of_an_unlocked_scope",
+    ),
+    guard(
+        "limits.urgent_before_equal_shares",
+        "Equal shares of keys do not put less urgent tasks first.",
+        Condition("true"),
+        f"{SCOPES}::test_uncapped_claim_takes_what_a_claim_under_limits_takes",
     ),
     guard(
         "claim.stalled_limited_claim",
@@ -139,7 +209,7 @@ GUARDS = (
         "claim.paused_queue",
         "Nothing is claimed from a paused queue.",
         Condition("false"),
-        "store/test_claim.py::test_paused_queue_is_not_claimed_until_resumed",
+        "store/work/test_claim.py::test_paused_queue_is_not_claimed_until_resumed",
     ),
     guard(
         "claim.promotion_lock",
@@ -176,19 +246,19 @@ GUARDS = (
         "standby.counts_under_no_limit",
         "A standby task counts under no limit.",
         Remove(),
-        "store/test_standby_tasks.py::test_standby_task_counts_under_no_limit",
+        "store/work/test_standby_tasks.py::test_standby_task_counts_under_no_limit",
     ),
     guard(
         "standby.batch_being_cancelled",
         "A standby claim locks the batch, so that a concurrent cancellation is seen.",
         Remove(),
-        "store/test_standby_tasks.py::test_standby_claim_takes_nothing_of_a_batch_being_cancelled",
+        "store/work/test_standby_tasks.py::test_standby_claim_takes_nothing_of_a_batch_being_cancelled",
     ),
     guard(
         "standby.same_limit_key",
         "A standby task shares the limit key of the running task.",
         Remove(),
-        "store/test_standby_tasks.py::test_standby_claim_takes_only_tasks_with_identical_limits",
+        "store/work/test_standby_tasks.py::test_standby_claim_takes_only_tasks_with_identical_limits",
     ),
     guard(
         "standby.last_chance_task",
@@ -218,27 +288,27 @@ GUARDS = (
         "standby.disabled_group",
         "No standby task is claimed for a disabled group.",
         Condition("true"),
-        "store/test_standby_tasks.py::test_standby_claim_takes_nothing_for_paused_limits_or_ended_workers",
+        "store/work/test_standby_tasks.py::test_standby_claim_takes_nothing_for_paused_limits_or_ended_workers",
     ),
     # --- handoff
     guard(
         "handoff.accepted_outcome",
         "A slot under a limit is handed on only by an attempt whose outcome was accepted.",
         (Replace("ended", "outcome"), Replace("AND lease_until > clock_timestamp()", "")),
-        "store/test_standby_tasks.py::test_late_outcome_passes_no_limit_slot_on",
+        "store/work/test_standby_tasks.py::test_late_outcome_passes_no_limit_slot_on",
         places=2,
     ),
     guard(
         "handoff.expired_lease",
         "An attempt whose lease has expired hands off no slot when it ends.",
         Replace("AND lease_until > clock_timestamp()", ""),
-        "store/test_standby_tasks.py::test_task_without_live_lease_passes_no_limit_slot_on",
+        "store/work/test_standby_tasks.py::test_task_without_live_lease_passes_no_limit_slot_on",
     ),
     guard(
         "handoff.expired_lease_of_retry",
         "An attempt whose lease has expired hands off no slot when it will be retried.",
         Remove(),
-        "store/test_standby_tasks.py::test_task_without_live_lease_passes_no_limit_slot_on",
+        "store/work/test_standby_tasks.py::test_task_without_live_lease_passes_no_limit_slot_on",
     ),
     guard(
         "handoff.changed_limits",
@@ -275,45 +345,45 @@ GUARDS = (
         "limits.key",
         "A claim takes no more of a key than its limit allows.",
         Remove(),
-        "store/test_claim.py::test_limit_key_is_never_exceeded_across_queues",
+        "store/work/test_claim.py::test_limit_key_is_never_exceeded_across_queues",
     ),
     guard(
         "limits.manifest",
         "No more tasks of a manifest are active than its limit.",
         Remove(),
-        "store/test_concurrency_caps.py::test_manifest_cap_applies_across_its_batches",
+        "store/work/test_concurrency_caps.py::test_manifest_cap_applies_across_its_batches",
     ),
     guard(
         "limits.group",
         "No more tasks of a group are active than its limit.",
         Remove(),
-        "store/test_concurrency_caps.py::test_group_cap_is_never_exceeded",
+        "store/work/test_concurrency_caps.py::test_group_cap_is_never_exceeded",
     ),
     guard(
         "limits.all_manifests",
         "No more tasks of all manifests are active than the common limit.",
         Remove(),
-        "store/test_concurrency_caps.py::test_cap_of_all_manifests_is_never_exceeded",
+        "store/work/test_concurrency_caps.py::test_cap_of_all_manifests_is_never_exceeded",
     ),
     guard(
         "limits.manifest_counts_live_leases",
         "The limit of all manifests counts live leases only.",
         Replace("AND lease_until > clock_timestamp()", ""),
-        "store/test_concurrency_caps.py::test_expired_lease_does_not_count_under_caps",
+        "store/work/test_concurrency_caps.py::test_expired_lease_does_not_count_under_caps",
     ),
     guard(
         "limits.disabled_group",
         "Nothing is claimed from a disabled group.",
         Condition("false"),
-        "store/test_concurrency_caps.py::test_disabled_group_blocks_only_its_own_runs",
+        "store/work/test_concurrency_caps.py::test_disabled_group_blocks_only_its_own_runs",
         places=2,
     ),
     guard(
         "limits.keys_take_turns",
         "Limit keys of equal priority take turns.",
         Replace("turn,", ""),
-        "store/test_concurrency_caps.py::test_batches_of_equal_priority_share_claims",
-        "store/test_concurrency_caps.py::test_small_batch_is_not_blocked_by_a_large_one_in_its_group",
+        "store/work/test_concurrency_caps.py::test_batches_of_equal_priority_share_claims",
+        "store/work/test_concurrency_caps.py::test_small_batch_is_not_blocked_by_a_large_one_in_its_group",
         places=6,
     ),
     # --- renew
@@ -425,13 +495,13 @@ GUARDS = (
         "release.batch_lock",
         "Releasing a task locks its batch.",
         Remove(),
-        "store/test_batches.py::test_item_being_returned_to_queue_during_a_pause_is_held",
+        "store/work/test_batches.py::test_item_being_returned_to_queue_during_a_pause_is_held",
     ),
     guard(
         "release.paused_batch",
         "A task released in a paused batch waits.",
         Remove(),
-        "store/test_batches.py::test_unstarted_item_returns_to_waiting_in_a_paused_batch",
+        "store/work/test_batches.py::test_unstarted_item_returns_to_waiting_in_a_paused_batch",
     ),
     # --- defer
     guard(
@@ -509,13 +579,13 @@ GUARDS = (
         "A running task has a worker, a lease and a claim time.",
         Condition("(true)"),
         "races/test_task_guards.py::test_running_task_has_holder_lease_and_claim_time",
-        schema="CHECK ((state = 'running') =",
+        schema="ADD CONSTRAINT tasks_running_means_held",
     ),
     guard(
         "tasks.first_attempt",
         "The first activity of a task has the id of the task.",
         Condition("(true)"),
-        "store/test_enqueue.py::test_database_rejects_inconsistent_tasks",
+        "store/work/test_enqueue.py::test_database_rejects_inconsistent_tasks",
         schema="tasks_first_attempt_is_the_task",
     ),
     # --- activities
@@ -537,7 +607,7 @@ GUARDS = (
         "activities.truncate_trigger",
         "Truncating the activities fires the trigger.",
         Replace("EXECUTE", "WHEN (false) EXECUTE"),
-        "store/test_activities.py::test_database_rejects_changes_of_activities",
+        "store/work/test_activities.py::test_database_rejects_changes_of_activities",
         places=2,
         schema="FOR EACH STATEMENT EXECUTE FUNCTION tenuto.refuse_to_change_the_past",
     ),
@@ -545,7 +615,7 @@ GUARDS = (
         "activities.truncate_trigger_of_partition",
         "Truncating a partition of the activities fires the trigger.",
         Replace("EXECUTE", "WHEN (false) EXECUTE"),
-        "store/test_activities.py::test_database_rejects_changes_of_activities",
+        "store/work/test_activities.py::test_database_rejects_changes_of_activities",
     ),
     # --- state_machine
     guard(
@@ -560,13 +630,13 @@ GUARDS = (
         "The state machine test notices a claim of a dead worker.",
         Remove(),
         "state_machine/test_machine.py::test_state_machine_can_reach_every_outcome_and_decision",
-        places=3,
+        places=4,
     ),
     guard(
         "state_machine.new_fence",
         "The state machine test notices a claim that leaves the fence as it is.",
         Remove(),
         "state_machine/test_machine.py::test_state_machine_can_reach_every_outcome_and_decision",
-        places=3,
+        places=4,
     ),
 )

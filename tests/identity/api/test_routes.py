@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -10,12 +11,14 @@ from uuid import UUID
 
 import httpx2
 import pytest
+import yaml
 from fastapi.routing import iter_route_contexts
 
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.application import add_middleware, create_api
 from tenuto.api.openapi import openapi_document
-from tenuto.model.actors import Role
+from tenuto.model.access.actors import Role
+from tenuto_identity.list_views import HISTORY, IDENTITIES, ITEMS, OBJECTS, PENDING_EXPORTS, RUNS, SYSTEMS
 from tests.api.conftest import HOST, ApiClient, assert_problem
 from tests.identity.site import PEOPLE, Site, open_site
 
@@ -47,7 +50,7 @@ async def synchronise(site: Site) -> None:
 async def test_routes_declare_examples_and_unique_operation_ids(service: ApiClient) -> None:
     document = openapi_document(service.api)
     own = {path: methods for path, methods in document["paths"].items() if path.startswith(BASE)}
-    assert len(own) == 19
+    assert len(own) == 34
     for path, methods in own.items():
         for method, operation in methods.items():
             assert operation["operationId"].startswith("identity_"), (path, method)
@@ -69,6 +72,27 @@ async def test_run_is_started_once_per_idempotency_key_and_listed_with_items(ser
     pages = await read_pages(service, f"{BASE}/runs/{run['id']}/items", 3)
     assert [len(page) for page in pages] == [3, 1]
     assert [item["number"] for page in pages for item in page] == ["1", "2", "3", "4"]
+
+
+async def test_lists_of_identity_as_csv_have_the_columns_of_the_command_line(service: ApiClient, site: Site) -> None:
+    await synchronise(site)
+    (identity, *_) = (await service.get_json(f"{BASE}/identities"))["items"]
+    (run, *_) = (await service.get_json(f"{BASE}/runs"))["items"]
+    lists = {
+        "systems": SYSTEMS,
+        "runs": RUNS,
+        f"runs/{run['id']}/items": ITEMS,
+        "objects": OBJECTS,
+        "identities": IDENTITIES,
+        f"identities/{identity['id']}/history": HISTORY,
+        "pending-exports": PENDING_EXPORTS,
+    }
+    for path, view in lists.items():
+        items = (await service.get_json(f"{BASE}/{path}"))["items"]
+        response = await service.get(f"{BASE}/{path}", headers={"Accept": "text/csv"})
+        header, *rows = csv.reader(response.text.splitlines())
+        assert header == view.csv_header()
+        assert 0 < len(rows) == len(items), path
 
 
 async def test_systems_objects_identities_and_exports_are_listed(service: ApiClient, site: Site) -> None:
@@ -169,11 +193,193 @@ async def test_sensitive_values_are_shown_to_administrators_only(service: ApiCli
         assert "Fellow" in seen[Role.ADMIN] or path.startswith("/runs"), path
 
 
+async def test_history_hides_attributes_that_the_definitions_do_not_know_any_more(
+    service: ApiClient, site: Site
+) -> None:
+    sensitive = site.definitions().replace("title: text,", "title: {type: text, sensitive: true},")
+    await site.apply(sensitive)
+    await synchronise(site)
+    (alan,) = (await service.get_json(f"{BASE}/identities?text=turing"))["items"]
+    (grace,) = (await service.get_json(f"{BASE}/identities?text=hopper"))["items"]
+    site.write_hr(*(each for each in PEOPLE if "Turing" not in each))
+    await synchronise(site)
+    # LDAP still has an attribute of that name, which is not sensitive there.
+    removed = sensitive.replace("title: {type: text, sensitive: true},", "")
+    await site.apply(removed.replace("department, title,", "department,").replace("[mail, title", "[mail"))
+    for path, value in (
+        (f"/identities/{alan['id']}/explain", "Fellow"),
+        ("/explain?system=HR&anchor=1003", "Fellow"),
+        (f"/identities/{alan['id']}/history", "Fellow"),
+        (f"/identities/{grace['id']}/history", "Engineer"),
+    ):
+        for role in (Role.VIEWER, Role.EDITOR, Role.ADMIN):
+            found = await service.get_json(BASE + path, role=role)
+            text = json.dumps(found).replace("Engineering", "")
+            assert (value in text) is (role is Role.ADMIN), (path, role)
+            assert ("***" in text) is (role is not Role.ADMIN), (path, role)
+            assert "@example.org" in text, "attributes that the definitions know are shown"
+
+
+async def test_preview_is_started_once_per_idempotency_key_and_lists_items_and_requests(
+    service: ApiClient, site: Site
+) -> None:
+    await synchronise(site)
+    key, body = {"Idempotency-Key": "preview-1"}, {"system": "AD", "profile": "Export"}
+    first = await service.post(f"{BASE}/previews", Role.OPERATOR, json=body, headers=key)
+    again = await service.post(f"{BASE}/previews", Role.OPERATOR, json=body, headers=key)
+    assert first.json() == again.json()
+    id = first.json()["preview_id"]
+    await site.app.wait(UUID(id), 60)
+    record = await service.get_json(f"{BASE}/previews/{id}")
+    assert record["steps"][0]["requests"] == 7
+    assert [each["id"] for each in (await service.get_json(f"{BASE}/previews"))["items"]] == [id]
+    pages = await read_pages(service, f"{BASE}/previews/{id}/requests?system=AD", 4)
+    assert [len(page) for page in pages] == [4, 3]
+    assert {each["kind"] for each in pages[0]} == {"create"}
+    items = await read_pages(service, f"{BASE}/previews/{id}/items", 4)
+    assert [each["change"] for page in items for each in page] == ["Exported"] * 4
+    assert site.ad.requests() == []
+
+
+async def test_preview_of_changed_definitions_is_refused_with_the_field_at_fault(
+    service: ApiClient, site: Site
+) -> None:
+    rule = {"name": "HR people in", "in": {"system": "HR", "type": "person", "to": "person"}, "map": {"x": "first"}}
+    body = {"system": "HR", "profile": "Full Sync", "definitions": {"sync_rules": [rule]}}
+    refused = await service.post(f"{BASE}/previews", Role.EDITOR, json=body)
+    assert refused.status_code == 422
+    assert "sync_rules[0]" in refused.text
+    assert_problem(await service.post(f"{BASE}/previews", json={}), 422, "identity.preview.subject_missing")
+    assert_problem(await service.post(f"{BASE}/previews", json={"schedule": "X"}), 404, "schedule.not_found")
+    assert_problem(await service.post(f"{BASE}/previews", Role.VIEWER, json={}), 403, "auth.role.insufficient")
+
+
+async def test_preview_of_changed_definitions_needs_the_role_that_applies_them(service: ApiClient, site: Site) -> None:
+    system = {"name": "Other", "connector": "csv", "settings": {"path": str(site.hr)}, "run_profiles": []}
+    whole = yaml.safe_load(site.definitions())
+    for definitions in ({"systems": [system]}, whole, {}):
+        body = {"system": "HR", "profile": "Full Sync", "definitions": definitions}
+        for role in (Role.VIEWER, Role.OPERATOR):
+            assert_problem(await service.post(f"{BASE}/previews", role, json=body), 403, "auth.role.insufficient")
+    assert (await service.get_json(f"{BASE}/previews"))["items"] == []
+    body = {"system": "HR", "profile": "Full Sync", "definitions": whole}
+    started = await service.post(f"{BASE}/previews", Role.EDITOR, json=body)
+    assert (await site.app.wait(UUID(started.json()["preview_id"]), 60)).state == "completed"
+
+
+@pytest.mark.parametrize("declared_by", ["live", "preview"])
+async def test_values_of_a_preview_with_definitions_are_shown_to_administrators_only(
+    service: ApiClient, site: Site, declared_by: str
+) -> None:
+    sensitive = site.definitions().replace("title: text,", "title: {type: text, sensitive: true},")
+    if declared_by == "live":
+        await site.apply(sensitive)
+    await synchronise(site)
+    definitions = yaml.safe_load(site.definitions() if declared_by == "live" else sensitive)
+    out = definitions["sync_rules"][1]["map"]
+    out["sn"] = "title"  # the value of a sensitive attribute in another one, and in the address
+    out["address"] = {"value": 'dn("cn", display + " " + title, "ou=people,dc=ad,dc=test")'}
+    schedule = yaml.safe_load("""
+schedules:
+  - name: Sync and export
+    trigger: manual
+    steps:
+      - [{name: sync, kind: run_profile, arguments: {system: HR, profile: Full Sync}}]
+      - [{name: export, kind: run_profile, arguments: {system: AD, profile: Export}}]
+""")
+    body = {"schedule": "Sync and export", "definitions": {**definitions, **schedule}}
+    started = await service.post(f"{BASE}/previews", Role.EDITOR, json=body)
+    assert started.status_code == 200, started.text
+    id = started.json()["preview_id"]
+    assert (await site.app.wait(UUID(id), 60)).state == "completed"
+    for role in Role:
+        paths = [f"{BASE}/previews/{id}{path}" for path in ("", "/items", "/requests")]
+        record, items, requests = [await service.get_json(path, role=role) for path in paths]
+        assert [step["status"] for step in record["steps"]] == ["completed", "completed"]
+        shown = json.dumps([record, items, requests])
+        assert ("Fellow" in shown) is (role is Role.ADMIN), (role, shown)
+        assert ("turing" in shown.lower()) is (role is Role.ADMIN), (role, shown)
+        assert len(requests["items"]) >= 4
+
+
+async def test_system_is_checked_discovered_and_shows_schema_and_watermarks(service: ApiClient, site: Site) -> None:
+    assert_problem(await service.get(f"{BASE}/systems/HR/schema"), 404, "identity.schema.missing")
+    for what in ("check", "discover"):
+        started = await service.post(f"{BASE}/systems/HR/{what}", Role.OPERATOR)
+        assert (await site.app.wait(UUID(started.json()["task_id"]), 60)).state == "completed"
+    schema = await service.get_json(f"{BASE}/systems/HR/schema")
+    assert schema["types"][0]["name"] == "person"
+    assert (await service.get_json(f"{BASE}/systems/HR/watermarks"))["items"] == []
+    await site.run("AD", "Full Import")
+    (mark,) = (await service.get_json(f"{BASE}/systems/AD/watermarks"))["items"]
+    assert mark["value"] == {"sequence": 0}
+    rules = (await service.get_json(f"{BASE}/rules"))["items"]
+    assert [each["name"] for each in rules] == ["AD people out", "HR people in", "LDAP people out"]
+    assert (await service.get_json(f"{BASE}/templates"))["items"] == []
+
+
+async def test_object_is_synchronised_disconnected_joined_and_forgotten(service: ApiClient, site: Site) -> None:
+    body = {"system": "HR", "anchor": "1001"}
+    started = await service.post(f"{BASE}/objects/sync", Role.OPERATOR, json=body)
+    assert (await site.app.wait(UUID(started.json()["task_id"]), 60)).state == "completed"
+    (found,) = (await service.get_json(f"{BASE}/identities"))["items"]
+    join = {**body, "identity": found["id"]}
+    denied = await service.post(f"{BASE}/objects/unjoin", Role.OPERATOR, json=body)
+    assert_problem(denied, 403, "auth.role.insufficient")
+    gone = (await service.post(f"{BASE}/objects/unjoin", Role.EDITOR, json=body)).json()
+    assert (gone["metaverse_id"], gone["pinned"]) == (None, True)
+    assert gone["delete_after"] is not None
+    back = (await service.post(f"{BASE}/objects/join", Role.EDITOR, json=join)).json()
+    assert back["metaverse_id"] == found["id"]
+    free = (await service.post(f"{BASE}/objects/unpin", Role.EDITOR, json=body)).json()
+    assert free["pinned"] is False
+    path = f"{BASE}/identities/{found['id']}/forget"
+    assert_problem(await service.post(path, Role.EDITOR, json={"reason": "x"}), 403, "auth.role.insufficient")
+    assert_problem(await service.post(path, json={"reason": " "}), 422, "identity.forget.reason_missing")
+    assert (await service.post(path, json={"reason": "request"})).json()["item_count"] > 0
+    assert_problem(
+        await service.post(f"{BASE}/identities/999/forget", json={"reason": "x"}), 404, "identity.identity.not_found"
+    )
+
+
 @pytest.mark.parametrize("path", ["/systems/X", "/runs/01a1e30e-df3e-7536-8f11-1c7c02f1d0a1", "/identities/99"])
 async def test_unknown_objects_are_answered_with_404(service: ApiClient, path: str) -> None:
     response = await service.get(BASE + path)
     assert response.status_code == 404
     assert response.json()["code"].endswith("not_found")
+
+
+ROLES = {
+    "viewer": ("identity_systems_list", "identity_previews_get", "identity_objects_list", "identity_rules_list"),
+    "operator": (
+        "identity_run_profiles_run", "identity_previews_create", "identity_pending_exports_retry",
+        "identity_systems_check", "identity_systems_discover", "identity_objects_sync",
+    ),
+    "editor": (
+        "identity_systems_approve", "identity_systems_enable", "identity_systems_disable", "identity_objects_join",
+        "identity_objects_unjoin", "identity_objects_unpin",
+    ),
+    "admin": ("identity_systems_clear", "identity_systems_delete", "identity_identities_forget"),
+}  # fmt: skip
+
+
+async def test_a62_each_route_is_refused_to_roles_below_its_own(service: ApiClient) -> None:
+    document = openapi_document(service.api)
+    refused = 0
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            if not path.startswith(BASE):
+                continue
+            expected = next((role for role, ids in ROLES.items() if operation["operationId"] in ids), "viewer")
+            assert operation["x-role"] == expected, operation["operationId"]
+            address = path.replace("{id}", "1").replace("{name}", "HR").replace("{system}", "HR")
+            address = address.replace("{profile}", "Export")
+            for role in Role:
+                if role < Role[expected.upper()]:
+                    send = service.post if method == "post" else service.delete
+                    assert_problem(await send(address, role), 403, "auth.role.insufficient")
+                    refused += 1
+    assert refused == 6 + 2 * 6 + 3 * 3
 
 
 async def test_every_route_requires_a_role(service: ApiClient) -> None:
@@ -182,7 +388,7 @@ async def test_every_route_requires_a_role(service: ApiClient) -> None:
         for context in iter_route_contexts(service.api.routes)
         if isinstance(context.route, ApiRoute) and (context.path or "").startswith(BASE)
     ]
-    assert len(routes) == 20
+    assert len(routes) == 36
     assert all(route.required_role is not None for route in routes)
     assert_problem(await service.get(f"{BASE}/systems", None), 401, "auth.missing")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import subprocess
-import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import UUID
@@ -14,6 +12,7 @@ from uuid import UUID
 import pytest
 
 from tests.identity.site import Site, open_site
+from tests.support import warm_process
 
 TEMPLATE = """
 templates:
@@ -32,10 +31,8 @@ async def site(url: str, tmp_path: Path) -> AsyncIterator[Site]:
 async def tenuto(url: str, folder: Path, *arguments: str, code: int = 0) -> str:
     """Run a command beside the worker of the site, and return what it prints."""
     environment = {**os.environ, "TENUTO_DATABASE": url, "TENUTO_HOME": str(folder)}
-    command = [sys.executable, "-m", "tenuto", "identity", *arguments]
-    done = await asyncio.to_thread(
-        subprocess.run, command, env=environment, cwd=folder, capture_output=True, text=True, check=False, timeout=60
-    )
+    command = ["-m", "tenuto", "identity", *arguments]
+    done = await asyncio.to_thread(warm_process.run, command, env=environment, cwd=folder, timeout=60)
     assert done.returncode == code, done.stderr
     return done.stdout + done.stderr
 
@@ -110,3 +107,68 @@ async def test_template_generates_identities(site: Site, url: str, tmp_path: Pat
     started = json.loads(await tenuto(url, tmp_path, "template", "run", "staff", "-o", "json"))
     await site.app.wait(UUID(started["task_id"]), 60)
     assert len(json.loads(await tenuto(url, tmp_path, "identities", "-o", "json"))) == 5
+
+
+async def test_preview_shows_runs_and_requests_and_changes_nothing(site: Site, url: str, tmp_path: Path) -> None:
+    shown = await tenuto(url, tmp_path, "preview", "HR", "Full Import")
+    assert "HR, Full Import: completed; 4 Added" in shown
+    assert "nothing would be sent" in shown
+    assert await site.count("connector_objects") == 0
+    await site.run("HR", "Full Import")
+    await site.run("HR", "Full Sync")
+    shown = await tenuto(url, tmp_path, "preview", "AD", "Export", "--limit", "2")
+    assert "AD: 7 requests would be sent" in shown
+    assert "create cn=Ada Lovelace,ou=Research,ou=people,dc=ad,dc=test" in shown
+    assert "and 5 more" in shown
+    assert site.ad.requests() == []
+    (last, first) = json.loads(await tenuto(url, tmp_path, "previews", "-o", "json"))
+    assert (last["subject"], first["subject"]) == ("AD/Export", "HR/Full Import")
+    again = json.loads(await tenuto(url, tmp_path, "show-preview", last["id"], "-o", "json"))
+    assert len(again["requests"]) == 7
+    assert "did you mean" in await tenuto(url, tmp_path, "preview", "HR", "Ful Import", code=2)
+    assert "a schedule" in await tenuto(url, tmp_path, "preview", code=2)
+
+
+async def test_preview_of_a_failing_run_ends_with_exit_code_1(site: Site, url: str, tmp_path: Path) -> None:
+    site.hr.write_text("", encoding="utf-8")
+    assert "failed" in await tenuto(url, tmp_path, "preview", "HR", "Full Import", code=1)
+
+
+async def test_preview_uses_definition_files(site: Site, url: str, tmp_path: Path) -> None:
+    await site.nightly()
+    changed = tmp_path / "changed.yaml"
+    text = site.definitions().replace("""'first + " " + last'""", """'last + ", " + first'""")
+    changed.write_text(text, encoding="utf-8")
+    shown = await tenuto(url, tmp_path, "preview", "HR", "Full Sync", "--file", str(changed))
+    assert "4 AttributeFlow" in shown
+    assert (await site.run("HR", "Full Sync")).items == []
+
+
+async def test_system_is_checked_and_its_schema_discovered(site: Site, url: str, tmp_path: Path) -> None:
+    assert "HR can be used: full, export" in await tenuto(url, tmp_path, "check", "HR")
+    discovered = await tenuto(url, tmp_path, "discover", "HR")
+    assert "person (anchor employee_id)" in discovered
+    assert "  mail: text" in discovered
+    site.hr.write_text("employee_id\n1\n", encoding="utf-8")
+    assert "HR cannot be used" in await tenuto(url, tmp_path, "check", "HR", code=1)
+    assert "selected but not in the system: person.mail" in await tenuto(url, tmp_path, "discover", "HR")
+
+
+async def test_one_object_is_synchronised_shown_disconnected_joined_and_forgotten(
+    site: Site, url: str, tmp_path: Path
+) -> None:
+    synchronised = await tenuto(url, tmp_path, "sync-one", "HR", "1001", "--export")
+    assert "HR, Sync One: completed; 1 Projected" in synchronised
+    assert "AD, Export One: completed; 1 Exported" in synchronised
+    shown = await tenuto(url, tmp_path, "show-object", "HR", "1001")
+    assert "first: Ada" in shown
+    (found,) = json.loads(await tenuto(url, tmp_path, "identities", "-o", "json"))
+    id = str(found["id"])
+    assert "is deleted after" in await tenuto(url, tmp_path, "unjoin", "HR", "1001", "--reason", "wrong")
+    assert "not joined, decided by a user" in await tenuto(url, tmp_path, "show-object", "HR", "1001")
+    assert f"joined to {id}" in await tenuto(url, tmp_path, "join", "HR", "1001", id)
+    assert "the rules decide" in await tenuto(url, tmp_path, "unpin", "HR", "1001")
+    assert "--yes" in await tenuto(url, tmp_path, "forget", id, code=2)
+    assert "reason" in await tenuto(url, tmp_path, "forget", id, "--yes", code=2)
+    assert "erased" in await tenuto(url, tmp_path, "forget", id, "--yes", "--reason", "request")
+    assert json.loads(await tenuto(url, tmp_path, "history", id, "-o", "json")) == []

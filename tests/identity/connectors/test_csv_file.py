@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,8 @@ from tenuto_identity.connectors.contract import (
     WriteResult,
 )
 from tenuto_identity.model.decoding import canonical_anchor
-from tenuto_identity.model.pending import ChangeOp, ExportKind
 from tenuto_identity.model.schema import Attribute, ObjectType
+from tenuto_identity.model.sync.pending_exports import ChangeOp, ExportKind
 from tenuto_identity.model.values import DataType, Value
 
 HEADER = "employee_id,first,last,mail,department,title,manager,starts,ends"
@@ -348,6 +349,22 @@ def test_csv_target_is_created_with_a_header_and_closed_mode(target: Source) -> 
     assert target.path.stat().st_mode & 0o777 == 0o600
 
 
+def test_csv_target_is_written_with_memory_that_does_not_grow_with_the_file(target: Source) -> None:
+    def peak_bytes(rows: int) -> int:
+        header = "login,name,groups,active\n"
+        target.path.write_text(header + "".join(f"u{n},Name {n},a,true\n" for n in range(rows)), encoding="utf-8")
+        requests = [request(ExportKind.UPDATE, f"u{n}", name=("New",)) for n in range(100)]
+        tracemalloc.start()
+        try:
+            assert all(result.is_ok for result in write(target, *requests))
+            return tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+
+    peak_bytes(200)  # what is imported and cached at the first call
+    assert peak_bytes(20_000) < peak_bytes(2_000) + 500_000
+
+
 def test_csv_target_is_not_written_if_nothing_changes(target: Source) -> None:
     target.path.write_bytes(CONTENT.encode())
     before = target.path.stat().st_ino
@@ -412,3 +429,46 @@ def test_trailer_is_counted_again_after_a_change(target: Source) -> None:
     write(target, request(ExportKind.CREATE, "bob", name=("Bob",)), trailer="END")
     assert target.path.read_text(encoding="utf-8") == "login,name,groups,active\nada,Ada,,\nbob,Bob,,\nEND,2,,\n"
     assert len(target.objects(trailer="END")) == 2
+
+
+def test_csv_target_that_was_changed_between_two_writes_is_read_again(target: Source) -> None:
+    target.path.write_text(CONTENT)
+    connector = target.open()
+    assert connector.write([request(ExportKind.UPDATE, "bob", name=("Robert",))])[0].is_ok
+    target.path.write_text(target.path.read_text().replace("Cyd", "Sid"))
+    assert connector.write([request(ExportKind.UPDATE, "ada", name=("Countess",))])[0].is_ok
+    found = target.path.read_text()
+    assert [name in found for name in ("Robert", "Sid", "Countess")] == [True] * 3
+
+
+def test_csv_target_is_read_once_for_several_writes(target: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    target.path.write_bytes(CONTENT.encode())
+    connector = target.open()
+    connector.write([request(ExportKind.UPDATE, "bob", name=("Robert",))])
+    read: list[Any] = []
+    monkeypatch.setattr(connector, "_load_table", lambda: read.append(1))
+    connector.write(
+        [request(ExportKind.CREATE, "dee", name=("Dee",)), request(ExportKind.UPDATE, "bob", name=("Rob",))]
+    )
+    connector.write([request(ExportKind.DELETE, "cyd")])
+    assert not read
+    assert target.path.read_bytes().decode() == (
+        'note,login,name,groups,active\r\n "keep" ,ada,"Ada, L","a|b",true\r\nx,bob,Rob,,false\r\n,dee,Dee,,\r\n'
+    )
+
+
+def test_csv_write_that_failed_leaves_nothing_for_the_next_one(target: Source, monkeypatch: pytest.MonkeyPatch) -> None:
+    target.path.write_bytes(CONTENT.encode())
+    connector = target.open()
+    connector.write([request(ExportKind.UPDATE, "bob", name=("Robert",))])
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", _raise_no_space)
+        with pytest.raises(OSError, match="space"):
+            connector.write([request(ExportKind.UPDATE, "ada", name=("Lost",))])
+    connector.write([request(ExportKind.UPDATE, "cyd", name=("Kept",))])
+    found = target.path.read_text()
+    assert ("Kept" in found, "Lost" in found) == (True, False)
+
+
+def _raise_no_space(_descriptor: int) -> None:
+    raise OSError(28, "No space left on device")

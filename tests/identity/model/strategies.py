@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from tenuto_identity.model.objects import ConnectorObject, Reference
-from tenuto_identity.model.pending import Change, ChangeOp
 from tenuto_identity.model.schema import Attribute, ObjectType
+from tenuto_identity.model.sync.pending_exports import Change, ChangeOp
 from tenuto_identity.model.values import (
     MAX_INTEGER,
     MIN_INTEGER,

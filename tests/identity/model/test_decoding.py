@@ -46,6 +46,14 @@ def test_text_is_decoded_alike_alone_and_with_others(text: str) -> None:
     assert sorted([*alone, "other"]) == both
 
 
+@pytest.mark.parametrize("text", ["E0001", " ", "", "cn=a b", "é", "x" * 2000, "a\u200bb"])
+def test_reference_is_decoded_alike_alone_and_with_others(text: str) -> None:
+    """A second value makes the short path for single values impossible."""
+    alone = decode_object(EVERY_TYPE, {"reference_many": (text,)}, Decoding()).references.get("reference_many", ())
+    both = decode_object(EVERY_TYPE, {"reference_many": (text, "other")}, Decoding()).references["reference_many"]
+    assert {*alone, "other"} == set(both)
+
+
 def test_references_are_raw_and_outside_of_the_document() -> None:
     found = decode_object(EVERY_TYPE, {"reference_many": ("b", "a", "a"), "text_one": ("x",)}, Decoding())
     assert found.attributes == {"text_one": ["x"]}

@@ -15,7 +15,7 @@ names = st.lists(rdns, min_size=0, max_size=4).map(tuple)
 
 
 @given(names)
-def test_a_built_dn_is_parsed_into_the_same_parts(name: tuple[dn.Rdn, ...]) -> None:
+def test_dn_that_was_built_is_parsed_into_the_same_parts(name: tuple[dn.Rdn, ...]) -> None:
     assert dn.parse(dn.build(name)) == name
 
 

@@ -18,6 +18,7 @@ from tenuto_identity.model.values import (
     canonical_value,
     canonical_values,
     fold_key,
+    normalize_anchor,
     python_value,
 )
 from tests.identity.model.strategies import EQUALITIES, SCALARS, attributes_of_every_type, documents, texts, values_of
@@ -147,3 +148,11 @@ def test_equality_of_every_kind_accepts_every_data_type(
     value, other = data.draw(values_of(data_type)), data.draw(values_of(data_type))
     assert equality.key(value) == equality.key(value)
     assert equality.are_equal([value, other], [other, value])
+
+
+@given(st.text(st.characters(max_codepoint=127), max_size=20))
+@settings(max_examples=200)
+def test_ascii_keys_and_anchors_equal_those_of_the_general_code(text: str) -> None:
+    """A character outside of ASCII, which neither form changes, takes the general path."""
+    assert fold_key(f"{text}\u4e00") == fold_key(f"{text}x")[:-1] + "\u4e00"
+    assert normalize_anchor(f"{text}\u4e00") == normalize_anchor(f"{text}x")[:-1] + "\u4e00"

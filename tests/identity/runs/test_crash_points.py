@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import shutil
-import signal
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
@@ -18,7 +16,7 @@ import pytest
 
 from tenuto.postgres import scratch_databases
 from tests.conftest import database_name
-from tests.identity.site import ADA, ALAN, EDSGER, GRACE, NIGHT, Site, open_site
+from tests.identity.site import ADA, ALAN, EDSGER, GRACE, NIGHT, Site, open_site, run_until_killed
 
 FIRST_NIGHT = (
     ADA,
@@ -133,14 +131,6 @@ async def test_run_that_is_killed_converges(
         found = await dump(site)
         for part, expected in undisturbed.items():
             assert found[part] == expected, part
-
-
-async def run_until_killed(url: str, home: Path, point: str, count: int) -> None:
-    """Run a worker process until it kills itself at a crash point."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "tests.identity.killed_worker", url, str(home), point, str(count)
-    )
-    assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL, f"{point} was not reached"
 
 
 async def dump(site: Site) -> dict[str, Any]:

@@ -59,3 +59,22 @@ async def test_metrics_and_events_report_runs_and_objects(site: Site) -> None:
     states = [event.data["state"] for event in events if event.topic == "identity.runs"]
     assert "completed" in states
     assert 'tenuto_identity_objects{state="normal",system="HR"} 4.0' in await site.app.status.metrics()
+
+
+async def test_metrics_report_runs_items_speed_and_the_age_of_exports(site: Site) -> None:
+    await site.apply(site.definitions())
+    await site.run("HR", "Full Import")
+    await site.run("HR", "Full Sync")
+    found = await site.app.status.metrics()
+    assert 'tenuto_identity_runs{kind="full_import",state="completed",system="HR"} 1.0' in found
+    assert 'tenuto_identity_items{result="change",system="HR",value="Projected"} 4.0' in found
+    assert 'tenuto_identity_seconds_per_1000_objects{kind="full_import",system="HR"}' in found
+    assert 'tenuto_identity_pending_export_age_seconds{system="AD"}' in found
+
+
+async def test_doctor_names_scratch_copies_that_no_preview_uses(site: Site) -> None:
+    await site.apply(site.definitions())
+    database = await site.database()
+    await database.fetch_all("CREATE SCHEMA tenuto_identity_preview_0123")
+    found = {finding.name: finding for finding in await site.app.doctor()}
+    assert found["identity_previews"].details == ["tenuto_identity_preview_0123"]

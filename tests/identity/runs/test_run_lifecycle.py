@@ -13,8 +13,8 @@ import asyncpg
 import pytest
 
 from tenuto.jobs.context import current_context
-from tenuto_identity.runs import lifecycle, sync_decisions, sync_run
-from tenuto_identity.runs.lifecycle import Run
+from tenuto_identity.runs import run_lifecycle, sync_decisions, sync_run
+from tenuto_identity.runs.run_lifecycle import Run
 from tests.identity.site import ADA, Site, open_site
 from tests.support.known_values import known
 from tests.support.waiting import eventually
@@ -57,7 +57,7 @@ async def test_cancelled_run_finishes_its_page_and_stores_no_watermark(
 async def test_second_run_of_a_system_waits_and_names_the_run_it_waits_for(
     site: Site, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lifecycle, "WAIT_SECONDS", 0.2)
+    monkeypatch.setattr(run_lifecycle, "WAIT_SECONDS", 0.2)
     await site.apply(site.definitions())
     database = await site.database()
     await database.write_all(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-from tenuto_identity.runs.housekeeping import run_housekeeping
+from tenuto_identity.tasks.housekeeping import run_housekeeping
 from tests.identity.site import ADA, ALAN, EDSGER, GRACE, PEOPLE, Site
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tenuto.errors import NotFound
-from tenuto_identity.model.explanation import (
+from tenuto_identity.model.sync.explanation import (
     IdentityExplanation,
     ObjectExplanation,
     format_identity,

@@ -13,11 +13,11 @@ import pytest
 
 import tenuto_identity.store
 from tenuto.errors import StaleLease
-from tenuto.model.actors import Actor
+from tenuto.model.access.actors import Actor
 from tenuto.postgres.database import Connection
 from tenuto.store import records
 from tenuto_identity.model.objects import ObjectState
-from tenuto_identity.model.pending import Change, ChangeOp, ExportKind, ExportState, PendingExport
+from tenuto_identity.model.sync.pending_exports import Change, ChangeOp, ExportKind, ExportState, PendingExport
 from tenuto_identity.store import exports, objects, runs, sync_marks
 from tenuto_identity.store.objects import ChangedObject, NewObject, ReferenceRow
 from tenuto_identity.store.runs import NewRun
@@ -56,7 +56,7 @@ async def test_columns_of_statements_are_the_fields_of_their_record(connection: 
 
 
 async def test_every_statement_can_be_prepared(connection: Connection) -> None:
-    for name in ("definitions", "exports", "items", "metaverse", "objects", "runs", "sync_marks"):
+    for name in ("definitions", "exports", "items", "metaverse", "objects", "previews", "runs", "sync_marks"):
         for _, statement in importlib.import_module(f"tenuto_identity.store.{name}").SQL:
             await connection.prepare(statement)
 
@@ -200,3 +200,10 @@ async def test_export_is_stored_as_it_was(connection: Connection) -> None:
     )
     await exports.write_exports(connection, [whole], {"AD": 2}, {}, NOW)
     assert await exports.lock_exports(connection, [4, 5], SYSTEMS) == {4: whole}
+
+
+async def test_tables_that_have_grown_tenfold_are_analysed_once(connection: Connection) -> None:
+    assert await runs.analyze_grown_tables(connection) == []
+    await objects.insert_objects(connection, [new_object(id, f"anchor-{id}") for id in range(1, 3_001)], NOW)
+    assert await runs.analyze_grown_tables(connection) == ["connector_objects"]
+    assert await runs.analyze_grown_tables(connection) == []

@@ -19,6 +19,8 @@ from tests.model.triggers import oracle
 from tests.model.triggers.oracle import Walk
 from tests.support.proofs import seed, times
 
+pytestmark = pytest.mark.slow
+
 YEARS = {
     "Europe/London": ("2024-01-01", "2026-03-03"),
     "America/New_York": ("2025-01-01", "2027-01-03"),

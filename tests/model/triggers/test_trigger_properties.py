@@ -5,6 +5,7 @@ from __future__ import annotations
 import time as clock
 from datetime import UTC, date, datetime, timedelta
 from itertools import pairwise
+from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
@@ -149,3 +150,47 @@ def test_trigger_search_without_result_ends_soon() -> None:
         began = clock.process_time()
         trigger.next_after(datetime(2031, 5, 17, 12, tzinfo=UTC), "seed")
         assert clock.process_time() - began < 0.5
+
+
+@st.composite
+def unrestricted_triggers(draw: st.DrawFn) -> Trigger:
+    """A trigger on every date, whose runs of a period are computed together."""
+    zone, kind = draw(st.sampled_from(ZONES)), draw(st.sampled_from(["cron", "hours", "interval"]))
+    if kind == "cron":
+        return cron(
+            draw(st.sampled_from(["*/7 * * * *", "0 2 * * *", "30 1 * * mon-fri", "15,45 */3 1-9 * *"])), zone=zone
+        )
+    if kind == "hours":
+        return at(draw(st.lists(hours, min_size=1, max_size=5)), days=draw(days), zone=zone)
+    return every(draw(st.integers(60, 400_000)), days=draw(st.none() | days), zone=zone)
+
+
+def search_one_by_one(trigger: Trigger, after: datetime, until: datetime, seed: str) -> list[datetime]:
+    found = []
+    run = trigger.next_after(after, seed)
+    while run is not None and run <= until:
+        found.append(run)
+        run = trigger.next_after(run, seed)
+    return found
+
+
+@pytest.mark.slow
+@settings(max_examples=times(200, in_a_proof=4000), deadline=None)
+@given(triggers() | unrestricted_triggers(), instants, st.timedeltas(timedelta(), timedelta(days=4)), seeds)
+def test_runs_between_equal_single_searches(trigger: Trigger, after: datetime, span: timedelta, seed: str) -> None:
+    span = min(span, timedelta(hours=2)) if trigger.preview(after, 3)[-1:] < [after + timedelta(minutes=10)] else span
+    expected = search_one_by_one(trigger, after, after + span, seed)
+    assert list(trigger.runs_between(after, after + span, seed)) == expected
+
+
+@pytest.mark.parametrize("zone", ["Europe/London", "America/New_York", "Pacific/Apia", "UTC"])
+@pytest.mark.parametrize("make", [lambda zone: cron("*/20 * * * *", zone=zone), lambda zone: at(["01:30"], zone=zone)])
+def test_runs_between_equal_single_searches_around_clock_changes(zone: str, make: Any) -> None:
+    trigger = make(zone)
+    for start in (
+        datetime(2026, 3, 5, tzinfo=UTC),
+        datetime(2026, 10, 20, tzinfo=UTC),
+        datetime(2011, 12, 27, tzinfo=UTC),
+    ):
+        until = start + timedelta(days=28)
+        assert list(trigger.runs_between(start, until)) == search_one_by_one(trigger, start, until, "")

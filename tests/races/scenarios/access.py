@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from tenuto.audit.sealer import seal_entries
-from tenuto.model.actors import Role
-from tenuto.model.audit_chain import AuditKey, AuditKeys
-from tenuto.model.operation_context import IdempotencyKey, OperationContext
-from tenuto.operations import one_shots
+from tenuto.model.access.actors import Role
+from tenuto.model.access.audit_chain import AuditKey, AuditKeys
+from tenuto.model.access.operation_context import IdempotencyKey, OperationContext
+from tenuto.operations.work import one_shots
 from tenuto.postgres.database import Connection, Database
 from tenuto.secret_encryption import MasterKey, MasterKeys
-from tenuto.store import named_logs, partitions, workers
-from tenuto.store import one_shots as shots
-from tenuto.store.access import api_keys, idempotency_keys, secrets
-from tenuto.store.access.api_keys import NewKey
+from tenuto.store import named_logs, partitions
+from tenuto.store.access import api_keys, idempotency_keys, invitations, secrets
+from tenuto.store.access.api_keys import NewKey, NewSession
 from tenuto.store.access.audit_recorder import AuditedDatabase, AuditEntry
-from tenuto.store.tasks import task_row
+from tenuto.store.access.invitations import NewInvitation
+from tenuto.store.work import task_creation, workers
 from tests.races.scenarios.executions import claim_one
 from tests.races.scenarios.scenario import LATER, Action, Preparation, Scenario, in_transaction
 from tests.races.task_actions import ACTOR, LEASE
@@ -45,12 +45,46 @@ async def create_login_link(connection: Connection, scenario: Scenario) -> None:
 
 async def use_and_end_session(db: Database, scenario: Scenario) -> None:
     await api_keys.record_use(db, scenario.id("key"))
-    await db.transaction(lambda connection: api_keys.redeem_login_link(connection, b"l" * 32, b"t" * 32, LEASE))
+    await db.transaction(
+        lambda connection: api_keys.redeem_login_link(connection, b"l" * 32, NewSession(b"t" * 32, LEASE, LATER))
+    )
     await api_keys.end_session(db, b"t" * 32)
 
 
 async def open_session(connection: Connection, scenario: Scenario) -> None:
-    await api_keys.open_session(connection, scenario.id("session"), scenario.id("key"), b"s" * 32, LEASE)
+    await api_keys.open_session(
+        connection, scenario.id("session"), scenario.id("key"), NewSession(b"s" * 32, LEASE, LATER)
+    )
+
+
+async def end_sessions(connection: Connection, scenario: Scenario) -> None:
+    await api_keys.end_session_by_id(connection, scenario.id("session"), scenario.id("key"))
+    await api_keys.end_other_sessions(connection, scenario.id("key"), None)
+    await api_keys.end_all_sessions(connection)
+
+
+async def prolong_session(db: Database, scenario: Scenario) -> None:
+    await api_keys.prolong_session(db, scenario.id("session"), LEASE)
+
+
+async def invite(connection: Connection, scenario: Scenario) -> None:
+    for name in ("ana", "ben"):
+        new = NewInvitation(
+            scenario.id(f"invitation of {name}"), name, Role.VIEWER, name.encode() * 8, "tester", None, LEASE
+        )
+        await invitations.insert_invitation(connection, new)
+
+
+async def answer_invitations(connection: Connection, scenario: Scenario) -> None:
+    found = await invitations.lock_open_invitation(connection, b"ana" * 8, scenario.id("key"))
+    if found is not None:
+        await invitations.accept_invitation(connection, found.id, scenario.id("key"))
+    await invitations.revoke_invitation(connection, scenario.id("invitation of ben"), "tester")
+    await invitations.revoke_open_invitations(connection, "tester")
+
+
+async def delete_invitations(db: Database, scenario: Scenario) -> None:
+    await invitations.delete_old_invitations(db, db.clock.now() + LATER, 100)
 
 
 async def rotate_key(connection: Connection, scenario: Scenario) -> None:
@@ -84,13 +118,13 @@ async def delete_secret(db: Database, scenario: Scenario) -> None:
 
 
 async def create_one_shots(db: Database, scenario: Scenario) -> None:
-    await shots.create_one_shot(db, scenario.task("quiet one-shot", origin="once"))
-    await shots.create_audited_one_shots(
-        db, [(task_row(scenario.task("one-shot", origin="once")), _audit_entry(scenario, "asked once"))]
+    await task_creation.enqueue_new(db, scenario.task("quiet one-shot", origin="once"))
+    await task_creation.insert_audited_tasks(
+        db, [(scenario.task("one-shot", origin="once"), _audit_entry(scenario, "asked once"))]
     )
     several = [f"one-shot {number}" for number in (2, 3)]
-    await shots.create_audited_one_shots(
-        db, [(task_row(scenario.task(name, origin="once")), _audit_entry(scenario, name)) for name in several]
+    await task_creation.insert_audited_tasks(
+        db, [(scenario.task(name, origin="once"), _audit_entry(scenario, name)) for name in several]
     )
 
 
@@ -129,7 +163,9 @@ async def delete_old_rows(db: Database, scenario: Scenario) -> None:
 
 ACCESS: tuple[Action, ...] = (
     in_transaction(create_key), in_transaction(create_login_link), use_and_end_session, in_transaction(open_session),
-    in_transaction(rotate_key), in_transaction(revoke_key), delete_sessions, in_transaction(set_secret),
+    prolong_session, in_transaction(end_sessions), in_transaction(invite), in_transaction(answer_invitations),
+    delete_invitations, in_transaction(rotate_key), in_transaction(revoke_key), delete_sessions,
+    in_transaction(set_secret),
     in_transaction(rotate_secret), delete_secret, create_one_shots, change_with_audit_entry, store_response,
     cancel_one_shot, Preparation(claim_one), cancel_all_one_shots, seal_audit_entries, append_log_entry,
     delete_old_rows,

@@ -15,7 +15,7 @@ from tests.races.scenarios.scenario import Action
 from tests.races.scenarios.tasks import TASKS, WORKERS
 
 SCENARIOS: dict[str, tuple[Action, ...]] = {
-    "tasks": TASKS,
+    **dict.fromkeys(("tasks", "task_creation"), TASKS),
     "workers": WORKERS,
     "bulk_operations": BULK_OPERATIONS,
     "live_logs": LIVE_LOGS,
@@ -25,6 +25,7 @@ SCENARIOS: dict[str, tuple[Action, ...]] = {
     **dict.fromkeys(
         (
             "api_keys",
+            "invitations",
             "secrets",
             "one_shots",
             "idempotency_keys",

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from tenuto.model.bulk_operations import BulkKind
-from tenuto.model.operation_context import OperationCaller
-from tenuto.operations.bulk_operations import BulkOperations
-from tenuto.operations.bulk_processor import process_chunk
+from tenuto.model.access.operation_context import OperationCaller
+from tenuto.model.work.bulk_operations import BulkKind
+from tenuto.operations.work.bulk_operations import BulkOperations
+from tenuto.operations.work.bulk_processor import process_chunk
 from tenuto.postgres.database import Database
 from tenuto.settings import load_settings
-from tenuto.store import bulk_operations
-from tenuto.store import one_shots as shots
-from tenuto.store import tasks as store
+from tenuto.store.work import bulk_operations, task_creation
 from tests.races.scenarios.executions import create_schedule, fail_all, run_manually
 from tests.races.scenarios.scenario import LATER, Action, Preparation, Scenario
 from tests.races.scenarios.tasks import claim_tasks
@@ -50,15 +48,15 @@ async def delete_old_operations(db: Database, scenario: Scenario) -> None:
 
 
 async def enqueue_failing_tasks(db: Database, scenario: Scenario) -> None:
-    await store.enqueue_tasks(db, [scenario.task(f"failing {number}") for number in range(3)])
+    await task_creation.enqueue_tasks(db, [scenario.task(f"failing {number}") for number in range(3)])
 
 
 async def enqueue_tasks(db: Database, scenario: Scenario) -> None:
-    await store.enqueue_tasks(db, [scenario.task(f"queued {number}") for number in range(3)])
+    await task_creation.enqueue_tasks(db, [scenario.task(f"queued {number}") for number in range(3)])
 
 
 async def create_one_shot(db: Database, scenario: Scenario) -> None:
-    await shots.create_one_shot(db, scenario.task("one-shot", origin="once"))
+    await task_creation.enqueue_new(db, scenario.task("one-shot", origin="once"))
 
 
 BULK_OPERATIONS: tuple[Action, ...] = (

@@ -10,11 +10,12 @@ from tenuto.ids import new_id
 from tenuto.lifecycle import execution_control
 from tenuto.lifecycle.completion import finish
 from tenuto.maintenance.stuck_executions import repair_stuck_executions
-from tenuto.model.schedules import OverlapPolicy, ScheduleDefinition
+from tenuto.model.definitions.schedules import OverlapPolicy, ScheduleDefinition
 from tenuto.model.triggers import every
 from tenuto.postgres.database import Database
 from tenuto.scheduling import firing
-from tenuto.store import executions, schedules
+from tenuto.store.definitions import schedules
+from tenuto.store.work import executions
 from tests.races.execution_actions import create_plan, fail_permanently
 from tests.races.scenarios.scenario import LATER, Action, Preparation, Scenario, run_sql
 from tests.races.scenarios.tasks import claim_tasks

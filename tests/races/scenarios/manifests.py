@@ -8,16 +8,17 @@ from tenuto.definitions import manifest_definitions
 from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.lifecycle.completion import finish
 from tenuto.maintenance.recovery import recover_lost_tasks
-from tenuto.model.manifests import Manifest
-from tenuto.model.policies import RetryPolicy, TaskPolicy
+from tenuto.model.definitions.manifests import Manifest
+from tenuto.model.definitions.policies import RetryPolicy, TaskPolicy
 from tenuto.model.triggers import every
-from tenuto.operations import batches as bulk
-from tenuto.operations import dead_letters
+from tenuto.operations.work import batches as bulk
+from tenuto.operations.work import dead_letters
 from tenuto.postgres.database import Database
 from tenuto.scheduling import manifest_manager
-from tenuto.store import batches, manifests, step_checkpoints
-from tenuto.store import dead_letters as dead_letter_rows
-from tenuto.store import tasks as store
+from tenuto.store.definitions import manifests
+from tenuto.store.work import batches, step_checkpoints, task_creation
+from tenuto.store.work import dead_letters as dead_letter_rows
+from tenuto.store.work import tasks as store
 from tests.races.execution_actions import fail_permanently
 from tests.races.scenarios.executions import fail_all
 from tests.races.scenarios.scenario import LATER, Action, Preparation, Scenario, run_sql
@@ -112,7 +113,7 @@ async def acknowledge_dead_letters(db: Database, scenario: Scenario) -> None:
 
 
 async def enqueue_without_manifest(db: Database, scenario: Scenario) -> None:
-    await store.enqueue_tasks(db, [scenario.task("rejected"), scenario.task("rejected again")])
+    await task_creation.enqueue_tasks(db, [scenario.task("rejected"), scenario.task("rejected again")])
 
 
 async def retry_dead_letter_of_task(db: Database, scenario: Scenario) -> None:

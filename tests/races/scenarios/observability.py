@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from tenuto.maintenance.activity_rollups import add_ended_activities
-from tenuto.model.rollups import BUCKET_RETENTION
+from tenuto.model.work.rollups import BUCKET_RETENTION
 from tenuto.postgres.database import Database
-from tenuto.store import live_logs, rollups
+from tenuto.store.work import live_logs, rollups
 from tests.races.scenarios.executions import finish_all
 from tests.races.scenarios.scenario import LATER, Action, Preparation, Scenario, run_sql
 from tests.races.scenarios.tasks import claim_tasks, enqueue

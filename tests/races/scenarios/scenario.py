@@ -10,7 +10,7 @@ from uuid import UUID
 
 from tenuto.definitions.versioned_definitions import ChangeContext
 from tenuto.ids import new_id
-from tenuto.model.tasks import NewTask, Task
+from tenuto.model.work.tasks import NewTask, Task
 from tenuto.postgres.database import Connection, Database
 from tests.races.task_actions import ACTOR
 

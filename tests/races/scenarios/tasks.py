@@ -10,32 +10,40 @@ from tenuto.ids import new_id
 from tenuto.lifecycle import task_cancellation
 from tenuto.lifecycle.completion import finish
 from tenuto.maintenance.recovery import recover_lost_tasks, recover_tasks_of_worker
-from tenuto.model.known_handlers import KnownHandlers
-from tenuto.model.tasks import Deferral, Outcome, OutcomeStatus, Settlement, Task, settle
+from tenuto.model.access.operation_context import OperationContext
+from tenuto.model.work.known_handlers import KnownHandlers
+from tenuto.model.work.tasks import Deferral, Outcome, OutcomeStatus, Settlement, Task, settle
 from tenuto.postgres.database import Connection, Database
-from tenuto.store import tasks as store
-from tenuto.store import workers
-from tenuto.store.tasks import QUEUE_START
-from tenuto.store.workers import Declarations, ProcessRegistration
+from tenuto.store.access.audit_recorder import AuditEntry
+from tenuto.store.work import task_creation, workers
+from tenuto.store.work import tasks as store
+from tenuto.store.work.tasks import QUEUE_START
+from tenuto.store.work.workers import Declarations, ProcessRegistration
 from tests.races.scenarios.scenario import LATER, Action, Preparation, Scenario, in_transaction, run_sql
 from tests.races.task_actions import ACTOR, LEASE, claim, complete, fail
+from tests.support.manifests import create_batch, create_manifest
 
 
 async def enqueue(db: Database, scenario: Scenario) -> None:
-    await store.enqueue_or_find(db, scenario.task("one"))
+    await task_creation.enqueue_or_find(db, scenario.task("one"))
 
 
 async def enqueue_many(db: Database, scenario: Scenario) -> None:
     later = {"run_at": db.clock.now() - timedelta(hours=1)}
     many = [scenario.task(f"many {number}") for number in range(4)]
     limited = [scenario.task(f"limited {number}", limit_key="two", limit_max=2) for number in range(6)]
-    await store.enqueue_tasks(db, [*many, *limited, scenario.task("later", **later)])
+    await task_creation.enqueue_tasks(db, [*many, *limited, scenario.task("later", **later)])
+
+
+async def enqueue_audited(db: Database, scenario: Scenario) -> None:
+    entry = AuditEntry(OperationContext(ACTOR, "task.create", "test"), id=scenario.id("audit entry"))
+    await task_creation.insert_audited_tasks(db, [(scenario.task("audited"), entry)])
 
 
 async def enqueue_bulk(db: Database, scenario: Scenario) -> None:
     """Enqueue tasks whose ids are generated on the way; after an interruption, check first whether they exist."""
     if not await scenario.db.fetch_value("SELECT count(*) FROM tenuto.tasks WHERE name = 'copied'"):
-        await store.enqueue_bulk(db, replace(scenario.task("like"), name="copied"), ["{}"] * 2)
+        await task_creation.enqueue_bulk(db, replace(scenario.task("like"), name="copied"), ["{}"] * 2)
 
 
 async def promote(db: Database, scenario: Scenario) -> None:
@@ -97,6 +105,14 @@ async def cancel_one(db: Database, scenario: Scenario) -> None:
 
 async def claim_limited(db: Database, scenario: Scenario) -> None:
     scenario.held += await store.claim_limited_tasks(db, scenario.worker, ["default"], 2, LEASE)
+
+
+async def enqueue_uncapped(db: Database, scenario: Scenario) -> None:
+    await create_batch(db, await create_manifest(db, queue="uncapped"), 3)
+
+
+async def claim_uncapped(db: Database, scenario: Scenario) -> None:
+    scenario.held += await store.claim_limited_tasks(db, scenario.worker, ["uncapped"], 2, LEASE)
 
 
 async def claim_standby(db: Database, scenario: Scenario) -> None:
@@ -184,11 +200,12 @@ async def count_repair(connection: Connection, scenario: Scenario) -> None:
 
 EXPIRE_LEASES = run_sql("UPDATE tenuto.tasks SET lease_until = now() - interval '1 s' WHERE state = 'running'")
 MAKE_PROCESSES_SILENT = run_sql("UPDATE tenuto.workers SET seen_at = now() - interval '1 day'")
-CLAIMS = (claim_tasks, claim_limited, claim_standby)
+CLAIMS = (claim_tasks, claim_limited, claim_standby, claim_uncapped)
 TASKS: tuple[Action, ...] = (
-    enqueue, enqueue_many, enqueue_bulk, promote, claim_tasks, renew, mark_overrun, finish_one, retry_one,
-    defer_one, return_one_to_queue, request_cancellation, fail_cancelled_one, cancel_one, claim_limited,
-    claim_standby, hand_off_slot_after_success, hand_off_slot_after_failure, EXPIRE_LEASES, recover_lost,
+    enqueue, enqueue_audited, enqueue_many, enqueue_bulk, promote, claim_tasks, renew, mark_overrun, finish_one,
+    retry_one, defer_one, return_one_to_queue, request_cancellation, fail_cancelled_one, cancel_one, claim_limited,
+    claim_standby, hand_off_slot_after_success, hand_off_slot_after_failure,
+    Preparation(enqueue_uncapped), claim_uncapped, EXPIRE_LEASES, recover_lost,
     Preparation(claim_tasks), recover_own,
 )  # fmt: skip
 WORKERS: tuple[Action, ...] = (

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Page, expect
 
-from tenuto.model.actors import Role
+from tenuto.model.access.actors import Role
 from tests.support.waiting import eventually
 from tests.web.browser.conftest import Site
 
@@ -67,13 +67,16 @@ async def test_secret_is_set_replaced_and_deleted_with_its_exact_value(site: Sit
     assert await submit(page, "Replace…", value="another") == "The secret has version 2."
     await page.get_by_role("button", name="Delete…").click()
     await page.locator("#action-dialog button.primary").click()
-    await expect(page.get_by_text("Nothing here yet.")).to_be_visible()
+    await expect(page.get_by_text("No secret is stored.")).to_be_visible()
     assert await site.app.secrets.list() == []
 
 
 async def test_manifest_job_and_one_shot_are_run(site: Site) -> None:
     page = await site.open("/jobs/quick", Role.ADMIN)
-    assert await submit(page, "Run…", input='{"n": 7}') == "The task was enqueued."
+    await page.get_by_role("button", name="Run…").click()
+    await page.get_by_role("dialog").get_by_label("N", exact=True).fill("7")
+    await page.get_by_role("button", name="Run the job").click()
+    await expect(page.locator(".toast").last).to_contain_text("The task was enqueued.")
     await page.get_by_role("link", name="Open").click()
     await expect(page.get_by_text("Completed").first).to_be_visible(timeout=20_000)
     await page.goto("/one-shots")
@@ -81,7 +84,10 @@ async def test_manifest_job_and_one_shot_are_run(site: Site) -> None:
     [created] = await site.app.one_shots.list()
     assert list(created.tags) == ["a", "b"]
     await page.goto("/manifests/bills")
-    assert await submit(page, "Run…", arguments='{"number": 5}') == "The run was enqueued."
+    await page.get_by_role("button", name="Run…").click()
+    await page.get_by_role("dialog").get_by_role("textbox", name="Number required").fill("5")
+    await page.get_by_role("button", name="Run now").click()
+    await expect(page.locator(".toast").last).to_contain_text("The run was enqueued.")
 
     async def has_run() -> bool:
         return any("customer 5" in str(each) for each in await site.app.activities(limit=20))

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
-from playwright.async_api import expect
+import pytest
+from playwright.async_api import Route, expect
 
-from tenuto.model.actors import Role
+from tenuto.model.access.actors import Role
 from tests.support.proofs import times
 from tests.support.waiting import eventually
 from tests.web.browser.conftest import REFRESH, Site
@@ -92,7 +94,7 @@ async def test_morph_leaves_edited_fields_open_details_and_protected_parts(site:
     assert result == ["typed", True, True, "new", "old"]
 
 
-async def test_unchanged_parts_are_not_sent_again_and_change_nothing(site: Site) -> None:
+async def test_c60_unchanged_parts_are_not_sent_again_and_change_nothing(site: Site) -> None:
     started = await site.run("Month end", wait=True)
     page = await site.open(f"/executions/{started}")
     statuses: list[int] = []
@@ -112,7 +114,7 @@ async def test_unchanged_parts_are_not_sent_again_and_change_nothing(site: Site)
     assert await page.evaluate("window.mutations") == 0
 
 
-async def test_list_shows_new_executions_and_one_run_for_a_double_click(site: Site) -> None:
+async def test_c55_double_click_starts_one_execution_and_the_list_shows_it(site: Site) -> None:
     page = await site.open("/schedules")
     button = page.get_by_role("row", name="Nightly sync").get_by_role("button", name="Run now")
     await button.dblclick()
@@ -121,7 +123,29 @@ async def test_list_shows_new_executions_and_one_run_for_a_double_click(site: Si
     await page.goto("/executions")
     await expect(page.locator("tr[data-key]")).to_have_count(1)
     await site.app.schedules.run("Month end")
-    await expect(page.locator("tr[data-key]")).to_have_count(2, timeout=5_000)
+    await expect(page.locator("tr[data-key]")).to_have_count(2, timeout=15_000)
+
+
+@pytest.mark.parametrize("is_feed_running", [False, True])
+async def test_list_shows_a_change_between_its_load_and_its_event_stream(site: Site, is_feed_running: bool) -> None:
+    other = await site.open("/executions" if is_feed_running else "/login")
+    page = await site.open("/")
+    arrived, committed = asyncio.Event(), asyncio.Event()
+
+    async def hold_stream(route: Route) -> None:
+        arrived.set()
+        await committed.wait()
+        await route.continue_()
+
+    await page.route("**/api/v1/events**", hold_stream)
+    await page.goto("/executions")
+    await asyncio.wait_for(arrived.wait(), 20)
+    await site.run("Month end", wait=True)
+    if is_feed_running:  # the feed has published the change to its other subscriber
+        await expect(other.locator("tr[data-key]")).to_contain_text("Failed", timeout=20_000)
+    await expect(page.locator("tr[data-key]")).to_have_count(0)
+    committed.set()
+    await expect(page.locator("tr[data-key]")).to_contain_text("Failed", timeout=20_000)
 
 
 async def test_page_without_server_says_so_and_recovers(site: Site) -> None:
@@ -134,7 +158,7 @@ async def test_page_without_server_says_so_and_recovers(site: Site) -> None:
     assert await page.evaluate("document.body.classList.contains('is-stale')")
     await page.unroute("**/*")
     await expect(page.locator("[data-live-text]")).to_have_text("live", timeout=15_000)
-    site.problems.clear()  # the browser reports the aborted requests
+    site.expect_problems("net::ERR_FAILED")  # the aborted requests
 
 
 async def test_pages_can_be_read_without_scripts(site: Site) -> None:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from playwright.async_api import expect
 
-from tenuto.model.actors import Role
+from tenuto.model.access.actors import Role
 from tests.web.browser.conftest import Site
 from tests.web.browser.test_accessibility import find_violations
 
 
-async def test_palette_opens_pages_and_objects_by_name_and_id(site: Site) -> None:
+async def test_c69_palette_opens_pages_and_objects_by_name_and_id(site: Site) -> None:
     started = await site.run("Month end", wait=True)
     page = await site.open("/")
     await page.keyboard.press("Control+k")
@@ -31,7 +31,7 @@ async def test_palette_opens_pages_and_objects_by_name_and_id(site: Site) -> Non
     await expect(page.get_by_role("option", name="Recent · Schedules")).to_contain_text("Month end")
 
 
-async def test_palette_runs_actions_of_the_page_and_names_missing_roles(site: Site) -> None:
+async def test_c69_palette_runs_actions_of_the_page_and_names_missing_roles(site: Site) -> None:
     page = await site.open("/schedules/Talk")
     await page.get_by_role("button", name="Search or run a command").click()
     field = page.get_by_role("combobox", name="Page, action, name or id")

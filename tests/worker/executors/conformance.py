@@ -26,8 +26,8 @@ from tenuto.clock import SystemClock, monotonic_seconds
 from tenuto.jobs.attempts import Attempt, StopReason
 from tenuto.jobs.context import Context
 from tenuto.jobs.runner import AttemptResult
-from tenuto.model.policies import TaskPolicy
-from tenuto.model.tasks import Outcome, OutcomeReason, OutcomeStatus
+from tenuto.model.definitions.policies import TaskPolicy
+from tenuto.model.work.tasks import Outcome, OutcomeReason, OutcomeStatus
 from tenuto.worker.executors import Executor, ExecutorContext, ExecutorFactory
 from tenuto.worker.worker import Worker
 from tests.support.model_values import make_held_task

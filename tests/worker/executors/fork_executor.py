@@ -24,7 +24,7 @@ from tenuto.jobs.attempt_log import AttemptLog
 from tenuto.jobs.attempts import Attempt
 from tenuto.jobs.context import Context, PermanentFailure, RetryLater
 from tenuto.jobs.registry import Job
-from tenuto.model.tasks import Outcome, OutcomeReason, Task, error_json
+from tenuto.model.work.tasks import Outcome, OutcomeReason, Task, error_json
 from tenuto.worker.executors import ExecutorContext
 
 _processes = multiprocessing.get_context("forkserver")

@@ -1,0 +1,47 @@
+"""Memory of a worker (A54): it does not grow with the number of objects."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from tenuto.postgres import scratch_databases
+from tests.conftest import database_name
+from tests.identity.site import open_site
+
+SMALL = int(os.environ.get("TENUTO_TEST_MEMORY_OBJECTS", "4000"))
+"""Number of objects of the small site; the large one has ten times as many. The scenario names 20,000 and 200,000."""
+MOST_KIB = 20 * 1024
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(1800)]
+
+
+async def peak(url: str, folder: Path, count: int) -> int:
+    """Return the peak memory of a worker that imports and synchronises so many people, in KiB."""
+    folder.mkdir()
+    async with open_site(url, folder, has_worker=False) as site:
+        await site.apply(site.definitions())
+        site.write_hr(*(f"{n},F{n},L{n},p{n}@example.org,D{n % 50},T{n % 9},,2020-01-01," for n in range(count)))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "tests.identity.measured_worker", url, str(folder), stdout=asyncio.subprocess.PIPE
+    )
+    output, _ = await process.communicate()
+    lines = output.decode().splitlines()
+    assert [line.rsplit(" ", 1)[0] for line in lines] == ["Full Import completed", "Full Sync completed"]
+    return int(lines[-1].rsplit(" ", 1)[1])
+
+
+async def test_a54_memory_of_import_and_sync_does_not_grow_with_the_number_of_objects(
+    server: str, identity_template: str, tmp_path: Path
+) -> None:
+    found: list[int] = []
+    for number, count in enumerate((SMALL, 10 * SMALL)):
+        name = database_name(f"identity_memory_{number}")
+        url = await scratch_databases.copy_database(server, identity_template, name, by_file_copy=True)
+        found.append(await peak(url, tmp_path / str(number), count))
+        await scratch_databases.drop_database(server, name)
+    small, large = found
+    assert large - small < MOST_KIB, f"{small:,} KiB with {SMALL:,} objects, {large:,} KiB with {10 * SMALL:,}"

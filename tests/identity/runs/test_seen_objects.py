@@ -1,0 +1,18 @@
+"""The bitmap of seen objects behaves like a set of ids."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenuto_identity.runs.seen_objects import SeenObjects
+
+
+@given(st.lists(st.lists(st.integers(0, 200_000), max_size=30), max_size=5), st.integers(0, 200_000))
+def test_seen_objects_equal_a_set_of_ids(pages: list[list[int]], other: int) -> None:
+    seen, expected = SeenObjects(), set[int]()
+    for page in pages:
+        assert seen.add_all(page) == len(set(page) - expected)
+        expected.update(page)
+    assert all(id in seen for id in expected)
+    assert (other in seen) == (other in expected)
