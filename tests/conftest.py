@@ -20,6 +20,7 @@ from hypothesis import HealthCheck, Phase, settings
 
 from tenuto import Tenuto
 from tenuto.ids import new_id
+from tenuto.jobs.output_capture import OutputCapture
 from tenuto.lifecycle import completion
 from tenuto.postgres import embedded_server, scratch_databases
 from tenuto.postgres.database import Database
@@ -176,6 +177,16 @@ def _restore_logging() -> Iterator[None]:
     handlers, level = list(root.handlers), root.level
     yield
     root.handlers[:], root.level = handlers, level
+
+
+@pytest.fixture(autouse=True)
+def _require_end_of_output_capture() -> Iterator[None]:
+    """Fail a test that leaves the capture of job output running: later tests would see the streams of that test."""
+    yield
+    left_count = OutputCapture.user_count
+    while OutputCapture.user_count > 0:
+        OutputCapture.stop()
+    assert left_count == 0, "the test started a worker or capture that never stopped"
 
 
 @pytest.fixture

@@ -6,11 +6,12 @@ of a process share one capture; the last one to stop ends it.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import logging
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, TextIO
 from uuid import UUID
 
@@ -156,7 +157,8 @@ class OutputCapture:
     """The capture of this process, from the first `start` to the last `stop`."""
 
     _lock = threading.Lock()
-    _user_count = 0
+    user_count = 0
+    """Number of starts without a stop."""
     _original_streams: tuple[TextIO, TextIO] | None = None
     _handler: CaptureHandler | None = None
     _original_record_factory: Callable[..., logging.LogRecord] | None = None
@@ -165,8 +167,8 @@ class OutputCapture:
     @classmethod
     def start(cls) -> None:
         with cls._lock:
-            cls._user_count += 1
-            if cls._user_count > 1:
+            cls.user_count += 1
+            if cls.user_count > 1:
                 return
             cls._handler = CaptureHandler(logging.DEBUG)
             cls._handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
@@ -181,8 +183,8 @@ class OutputCapture:
     @classmethod
     def stop(cls) -> None:
         with cls._lock:
-            cls._user_count -= 1
-            if cls._user_count or cls._handler is None or cls._original_streams is None:
+            cls.user_count -= 1
+            if cls.user_count or cls._handler is None or cls._original_streams is None:
                 return
             logging.getLogger().removeHandler(cls._handler)
             # A factory that other code has installed meanwhile stays, and wraps ours.
@@ -195,3 +197,13 @@ class OutputCapture:
             if isinstance(sys.stderr, CaptureStream):
                 sys.stderr.write_pending()
                 sys.stderr = cls._original_streams[1]
+
+
+@contextlib.contextmanager
+def capture_output() -> Iterator[None]:
+    """Capture the output of attempts until the block ends, however it ends."""
+    OutputCapture.start()
+    try:
+        yield
+    finally:
+        OutputCapture.stop()

@@ -74,10 +74,12 @@ class InlineWorker:
 
     async def stop(self) -> None:
         """Write all held outcomes and deregister."""
-        while self._held:
-            await self._write([self._end_held(heapq.heappop(self._held))])
-        self._runner.close()
-        OutputCapture.stop()
+        try:
+            while self._held:
+                await self._write([self._end_held(heapq.heappop(self._held))])
+        finally:
+            self._runner.close()
+            OutputCapture.stop()
         await workers.deregister_process(self._database, self._id)
 
     @property

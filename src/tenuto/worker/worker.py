@@ -18,7 +18,7 @@ from tenuto.clock import DatabaseClock, monotonic_seconds
 from tenuto.errors import EngineError, StoreError
 from tenuto.jobs.attempts import Attempt, StopReason
 from tenuto.jobs.context import Context
-from tenuto.jobs.output_capture import OutputCapture
+from tenuto.jobs.output_capture import capture_output
 from tenuto.jobs.registry import JobRegistry
 from tenuto.jobs.runner import AttemptResult
 from tenuto.logs import Log
@@ -143,15 +143,15 @@ class Worker:
         """Work until asked to stop, then shut down in order."""
         try:
             if not await polling_loop.retry_until_database_answers(self._register, lambda: self.stopping, log):
-                return self.identity.release()
-            self._start_services()
-        except BaseException:
-            self.identity.release()
-            raise
-        try:
-            await self._process_tasks()
+                return
+            with capture_output():
+                self._start_services()
+                try:
+                    await self._process_tasks()
+                finally:
+                    await self._shut_down()
         finally:
-            await self._shut_down()
+            self.identity.release()
         if self._declared_dead:
             raise EngineError(
                 f"worker {self.identity.name} was declared dead by another process and gave up its tasks",
@@ -217,7 +217,6 @@ class Worker:
 
     def _start_services(self) -> None:
         polling_loop.reduce_garbage_collection()
-        OutputCapture.start()
         self._executor.start()
         self._watchdog.start()
         self._listener.start()
@@ -236,10 +235,8 @@ class Worker:
         self._watchdog.stop()
         await self._listener.stop()
         self._executor.close()
-        OutputCapture.stop()
         with contextlib.suppress(StoreError):
             await workers.deregister_process(self._database, self.identity.id)
-        self.identity.release()
         log.info("worker stopped", finished=self.finished_count)
 
     async def _drain(self) -> None:
