@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -52,6 +53,38 @@ async def test_draining_worker_finishes_running_tasks_and_claims_none(app: Tenut
     assert (await app.task(second.id)).state == "queued"
     assert ran == [1]
     assert await app.workers() == []
+
+
+async def test_worker_that_is_cancelled_while_it_drains_restores_the_output_streams(
+    app: Tenuto, worker: WorkerFactory
+) -> None:
+    streams, started, go_on = (sys.stdout, sys.stderr), threading.Event(), threading.Event()
+
+    @app.job
+    def bake() -> None:
+        started.set()
+        go_on.wait(30)
+
+    async def work() -> None:
+        async with worker(slots=1, grace_seconds=30):
+            await asyncio.get_running_loop().create_future()
+
+    async def is_draining() -> bool:
+        return any(row.draining_at for row in await app.workers())
+
+    await app.enqueue(bake)
+    caller = asyncio.create_task(work())
+    try:
+        await eventually(started.is_set)
+        assert sys.stdout is not streams[0]
+        caller.cancel()
+        await eventually(is_draining)
+        caller.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await caller
+        assert (sys.stdout, sys.stderr) == streams
+    finally:
+        go_on.set()
 
 
 @pytest.mark.slow
