@@ -246,13 +246,17 @@ async def test_unlimited_claim_ignores_limited_and_paused_queues_and_limit_keys(
     assert [task.id for task in await claim(db, worker, "narrow", "closed", "open")] == [free]
 
 
-async def test_paused_queue_is_not_claimed_until_resumed(db: Database, register_worker: Register) -> None:
+@pytest.mark.parametrize("max_running", [None, 1], ids=["claim without a cap", "claim under a cap"])
+async def test_paused_queue_is_not_claimed_until_resumed(
+    db: Database, register_worker: Register, max_running: int | None
+) -> None:
     worker = await register_worker()
     await create_task(db)
+    await set_queue(db, "other", max_running=max_running)  # a cap of any queue decides which statement claims
     await set_queue(db, "default", paused=True)
-    assert await claim_names_under_limits(db, worker) == []
+    assert await claim_names_under_limits(db, worker, "default", "other") == []
     await set_queue(db, "default")
-    assert len(await claim_names_under_limits(db, worker)) == 1
+    assert len(await claim_names_under_limits(db, worker, "default", "other")) == 1
 
 
 async def test_limit_key_is_never_exceeded_across_queues(db: Database, register_worker: Register) -> None:
