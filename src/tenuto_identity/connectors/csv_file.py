@@ -43,6 +43,7 @@ from tenuto_identity.connectors.csv_reader import (
     split_cells,
 )
 from tenuto_identity.connectors.csv_table import CsvTable, DuplicateRow, RowKey
+from tenuto_identity.connectors.file_access import allowed_path
 from tenuto_identity.model.decoding import Decoding, canonical_anchor
 from tenuto_identity.model.definitions.definition_reader import suggestion
 from tenuto_identity.model.schema import Attribute, ObjectType, Schema
@@ -69,7 +70,7 @@ class CsvConnector:
     def __init__(self, settings: CsvSettings, context: ConnectorContext) -> None:
         self._settings = settings
         self._context = context
-        self._path = _allowed_path(settings.path, context.allowed_folders)
+        self._path = allowed_path(settings.path, context.allowed_folders)
         self._decoding = settings.decoding()
         self._written: tuple[_FileState, CsvTable] | None = None
         """What the last call of `write` left in the file, so that the next one need not read it again."""
@@ -454,21 +455,6 @@ class CsvConnector:
 
 def _file_state(found: os.stat_result) -> _FileState:
     return found.st_size, found.st_mtime_ns, found.st_ino
-
-
-def _allowed_path(path: str, folders: Sequence[Path]) -> Path:
-    """Return the real path of the file; refuse one outside of the allowed folders."""
-    found = Path(path).expanduser()
-    if not found.is_absolute() and folders:
-        found = folders[0] / found
-    real = found.resolve()
-    # guard: identity.csv_allowed_folders
-    if folders and not any(real.is_relative_to(folder.resolve()) for folder in folders):
-        listed = ", ".join(str(folder) for folder in folders)
-        raise ConnectorError(
-            "not_allowed", f"{path} is outside of the folders that files may be in", remedy=f"they are {listed}"
-        )
-    return real
 
 
 def _anchor_first(object_type: ObjectType) -> list[str]:
