@@ -13,7 +13,7 @@ from tenuto.postgres import scratch_databases
 from tenuto_identity.connectors.contract import Connector
 from tenuto_identity.model.schema import ObjectType
 from tests.conftest import database_name
-from tests.identity.sql.databases import PostgresqlDatabase, SqliteDatabase, TestDatabase, open_sql
+from tests.identity.sql.databases import PostgresqlDatabase, SqlDatabase, SqliteDatabase, open_sql
 
 OpenSql = Callable[..., Connector]
 
@@ -24,6 +24,7 @@ def postgresql_database(server: str) -> Iterator[PostgresqlDatabase]:
     database = PostgresqlDatabase(asyncio.run(scratch_databases.create_empty_database(server, name)))
     database.prepare()
     yield database
+    database.close()
     asyncio.run(scratch_databases.drop_database(server, name))
 
 
@@ -38,14 +39,15 @@ def postgresql(postgresql_database: PostgresqlDatabase) -> PostgresqlDatabase:
 
 @pytest.fixture
 def sqlite(tmp_path: Path) -> SqliteDatabase:
-    """A SQLite file without tables."""
-    return SqliteDatabase(tmp_path)
+    """A SQLite file without tables, in the folder that connectors of `tmp_path` may use."""
+    (tmp_path / "files").mkdir(exist_ok=True)
+    return SqliteDatabase(tmp_path / "files")
 
 
 @pytest.fixture(params=["postgresql", "sqlite"])
-def database(request: pytest.FixtureRequest) -> TestDatabase:
+def database(request: pytest.FixtureRequest) -> SqlDatabase:
     """A database without tables, of each kind."""
-    found: TestDatabase = request.getfixturevalue(request.param)
+    found: SqlDatabase = request.getfixturevalue(request.param)
     return found
 
 

@@ -19,10 +19,9 @@ ROLE = "tenuto_sql_connector"
 PASSWORD = "canary-of-the-sql-connector"
 
 
-class TestDatabase(Protocol):
+class SqlDatabase(Protocol):
     """A database that a test changes beside the connector."""
 
-    __test__ = False
     name: str
     key: str
     """Type of a key that the database gives."""
@@ -74,6 +73,8 @@ class PostgresqlDatabase:
 
     def __init__(self, url: str) -> None:
         self.url = url
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._connection: asyncpg.Connection | None = None
 
     def settings(self, **more: Any) -> dict[str, Any]:
         parts = urlsplit(self.url)
@@ -92,14 +93,16 @@ class PostgresqlDatabase:
         return [tuple(row) for row in self._run(lambda connection: connection.fetch(text))]
 
     def _run(self, work: Callable[[asyncpg.Connection], Awaitable[Any]]) -> Any:
-        async def run() -> Any:
-            connection = await asyncpg.connect(self.url)
-            try:
-                return await work(connection)
-            finally:
-                await connection.close()
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._connection = self._loop.run_until_complete(asyncpg.connect(self.url))
+        assert self._connection is not None
+        return self._loop.run_until_complete(work(self._connection))
 
-        return asyncio.run(run())
+    def close(self) -> None:
+        if self._loop is not None and self._connection is not None:
+            self._loop.run_until_complete(self._connection.close())
+            self._loop.close()
 
     def prepare(self) -> None:
         """Create the login role of the connector, which may use the schema public of this database."""

@@ -65,6 +65,8 @@ class TableWriter:
             with self._session.transaction():
                 return [self._write_separately(request) for request in requests]
         except StatementRefused as error:
+            if error.kind is RefusalKind.TIMEOUT:  # the transaction could not begin or end; each row would wait again
+                raise ConnectorError("busy", f"the database is busy: {error.text}") from error
             if len(requests) == 1:
                 return [_result_of(error, requests[0], self._tables.get(requests[0].type))]
         # The database refused the commit, for example by a deferred constraint: find the requests that cause it.
