@@ -33,7 +33,12 @@ READS_THE_TIME = {
 }
 MODULES_THAT_READ_THE_TIME = {"clock.py", "ids.py"}
 PACKAGES_WITH_SQL = {"store", "postgres"}
-PRIVATE_DATABASES = {"tenuto_identity/connectors/csv_table.py": "a temporary SQLite file of one export"}
+PRIVATE_DATABASES = {
+    "tenuto_identity/connectors/csv_table.py": "a temporary SQLite file of one export",
+    "tenuto_identity/connectors/sql/postgresql.py": "connected systems",
+    "tenuto_identity/connectors/sql/sqlite.py": "connected systems",
+    "tenuto_identity/connectors/sql/statements.py": "connected systems",
+}
 """Modules with statements for another database than that of Tenuto."""
 SLEEP_FUNCTIONS = {"asyncio.sleep", "time.sleep"}
 TESTS_THAT_SLEEP = {

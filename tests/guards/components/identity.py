@@ -8,6 +8,7 @@ RULES = "identity/model/rules"
 SYNC = "identity/model/sync"
 CSV = "identity/connectors/test_csv_file.py"
 LDAP = "identity/ldap"
+SQL = "identity/sql"
 
 GUARDS: tuple[Guard, ...] = (
     # --- safety of deletions
@@ -257,5 +258,90 @@ GUARDS: tuple[Guard, ...] = (
         "The certificate of a directory is verified unless the settings say otherwise.",
         Condition("True"),
         f"{LDAP}/test_reading.py::test_tls_is_verified_by_default_with_ldaps_and_starttls",
+    ),
+    # --- SQL tables
+    guard(
+        "identity.sql_quoted_identifiers",
+        "Names of tables and columns are quoted in every statement.",
+        Value("'\"' + name + '\"'"),
+        f"{SQL}/test_reading.py::test_sql_table_and_columns_with_hostile_names_are_quoted",
+    ),
+    guard(
+        "identity.sql_read_only_file",
+        "A source is opened in a way that cannot write its SQLite file.",
+        Value('"rw"'),
+        f"{SQL}/test_writing.py::test_read_only_settings_allow_no_writes",
+    ),
+    guard(
+        "identity.sql_read_only_session",
+        "A session of a PostgreSQL source cannot write.",
+        Replace('"on" if self._read_only else "off"', '"off"'),
+        f"{SQL}/test_writing.py::test_read_only_settings_allow_no_writes",
+    ),
+    guard(
+        "identity.sql_no_foreign_password",
+        "The password in the environment of the worker is not sent to a database that a definition names.",
+        Replace('self._password or ""', "self._password"),
+        f"{SQL}/test_sessions.py::test_password_in_the_environment_of_the_worker_is_not_sent_to_the_database",
+    ),
+    guard(
+        "identity.sql_privileged_login",
+        "A login that may change the tables of Tenuto or act as the server is refused.",
+        Condition("False"),
+        f"{SQL}/test_sessions.py::test_postgresql_login_that_may_change_tenuto_or_the_server_is_refused",
+    ),
+    guard(
+        "identity.sql_tls_host_name",
+        "The host name in the certificate of PostgreSQL is verified unless the address says otherwise.",
+        Value("False"),
+        f"{SQL}/test_sessions.py::test_certificate_and_host_name_of_postgresql_are_verified",
+    ),
+    guard(
+        "identity.sql_idle_connection",
+        "A connection that the server has ended since the last call is opened again.",
+        Value("suppress(ZeroDivisionError)"),
+        f"{SQL}/test_reading.py::test_postgresql_connection_that_ends_during_an_import_fails_it_and_an_idle_one_is_opened_again",
+    ),
+    guard(
+        "identity.sql_type_mismatch",
+        "An attribute whose type does not fit its column fails the import before anything is read.",
+        Condition("False"),
+        f"{SQL}/test_reading.py::test_sql_column_types_are_discovered_and_a_mismatch_is_named",
+    ),
+    guard(
+        "identity.sql_inclusive_watermark",
+        "A delta by a change column reads the rows at the instant of the watermark again.",
+        Replace(">=", ">"),
+        f"{SQL}/test_reading.py::test_delta_of_sql_table_reads_ties_and_rows_without_a_time_again",
+    ),
+    guard(
+        "identity.sql_settled_watermark",
+        "A watermark is taken only if no open transaction can still commit an older change.",
+        Value("False"),
+        f"{SQL}/test_reading.py::test_postgresql_import_keeps_the_earlier_watermark_while_a_transaction_is_open",
+    ),
+    guard(
+        "identity.sql_purged_changes",
+        "A table of changes that does not reach back to the watermark leads to a full import.",
+        Condition("False"),
+        f"{SQL}/test_reading.py::test_delta_by_a_table_of_changes_needs_all_changes_since_the_watermark",
+    ),
+    guard(
+        "identity.sql_request_savepoint",
+        "A row that the database refuses is undone alone.",
+        Value("suppress()"),
+        f"{SQL}/test_writing.py::test_row_that_the_database_refuses_names_its_column_and_the_other_rows_are_written",
+    ),
+    guard(
+        "identity.sql_foreign_row",
+        "A create does not take over a row that exists with other values.",
+        Condition("False"),
+        f"{SQL}/test_conformance.py::test_sql_connector_passes_the_conformance_suite",
+    ),
+    guard(
+        "identity.sql_unique_key",
+        "An update of a key that several rows have changes none of them.",
+        Condition("False"),
+        f"{SQL}/test_writing.py::test_sql_key_that_is_not_unique_is_not_updated_or_deleted",
     ),
 )

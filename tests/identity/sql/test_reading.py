@@ -154,6 +154,23 @@ def test_sqlite_text_that_is_not_utf8_is_an_error_of_its_value(sqlite: SqliteDat
     assert [each.cells["name"] for each in objects(connector.read(SCOPE, None))] == [("\udcffA",), ("Grace",)]
 
 
+def test_postgresql_connection_that_ends_during_an_import_fails_it_and_an_idle_one_is_opened_again(
+    postgresql: PostgresqlDatabase, open_connector: OpenSql
+) -> None:
+    create_people(postgresql, "'1', 'Ada', now()", "'2', 'Grace', now()", "'3', 'Alan', now()")
+    connector = open_connector(postgresql.settings(types={"person": {"table": "people"}}, page_size=1), PERSON)
+    kill = "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity WHERE application_name = 'tenuto identity'"
+    reading = connector.read(SCOPE, None)
+    assert isinstance(next(reading), ImportedObject)
+    postgresql.fetch(kill)
+    with pytest.raises(ConnectorError) as raised:
+        list(reading)
+    assert raised.value.code == "unreachable"
+    assert anchors(connector.read(SCOPE, None)) == ["1", "2", "3"]
+    postgresql.fetch(kill)
+    assert anchors(connector.read(SCOPE, None)) == ["1", "2", "3"]
+
+
 # --- delta import -----------------------------------------------------------------------------------------------------
 
 

@@ -1,7 +1,7 @@
 """Sessions on PostgreSQL.
 
-The driver is asynchronous and a connector is plain code in a thread, so a session has an event loop of its own that
-runs only during its calls. Values are exchanged as text and cast by the server: every type of column can be read and
+The driver is asynchronous and a connector is plain code in a thread, so each session has a separate event loop
+that runs only during its calls. Values are exchanged as text and cast by the server: every type of column can be read and
 written, also those of extensions.
 """
 
@@ -149,11 +149,13 @@ class PostgresqlSession:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
+        self._ensure_connection()
         with self._between("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY", "COMMIT", "ROLLBACK"):
             yield
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
+        self._ensure_connection()
         with self._between("BEGIN", "COMMIT", "ROLLBACK"):
             yield
 
@@ -270,6 +272,11 @@ class PostgresqlSession:
                 remedy="check url, password and sslmode",
             ) from error
         return self._opened
+
+    def _ensure_connection(self) -> None:
+        """Open another connection if the server has ended this one since the last call."""
+        with suppress(ConnectionLost):  # guard: identity.sql_idle_connection
+            self._run(self._command("SELECT 1"))
 
     @property
     def _where(self) -> str:

@@ -105,7 +105,8 @@ def is_at_or_after(statement: Statement, column: Column, value: Any, overlap: fl
         is_time = is_time and column.data_type not in (DataType.INTEGER, DataType.DECIMAL)
         form = statement.dialect.earlier_time if is_time else statement.dialect.earlier_number
         limit = form.format(value=limit, overlap=statement.value(f"{overlap:f}" if is_time else overlap))
-    return f"({name} >= {limit} OR {name} IS NULL)"
+    # Inclusive: other rows may have been changed at the same instant after the watermark was taken.
+    return f"({name} >= {limit} OR {name} IS NULL)"  # guard: identity.sql_inclusive_watermark
 
 
 def newest_value(dialect: Dialect, source: str, column: Column) -> Statement:
