@@ -421,7 +421,7 @@ def test_step_files_are_limited_to_their_folder_and_exclude_files_of_tenuto(
 def test_password_of_a_connection_url_is_redacted() -> None:
     for address in ("postgresql://u:pa%2Fss-word@h/d", "postgresql://h/d?user=u&password=pa%2Fss-word"):
         context = Context(make_held_task())
-        sql_script._redact_password(context, address)
+        sql_script.redact_password(context, address)
         assert context.redact_text("it says pa/ss-word") == "it says ***"
 
 

@@ -220,13 +220,14 @@ async def _find_connection(
             field="connection",
             remedy=f"known connections: {known}; add others under [connections.NAME]",
         )
-    url = await services.reveal_secret(ctx, _parse_url(found, connection))
-    _redact_password(ctx, url)
+    url = await services.reveal_secret(ctx, parse_url(found, connection))
+    redact_password(ctx, url)
     login = None if found.allow_privileged_login else await script_runner.load_own_login(await services.open_database())
     return url, _find_driver(found, url, connection, services), login
 
 
-def _parse_url(found: ConnectionSettings, connection: str) -> TextOrSecret:
+def parse_url(found: ConnectionSettings, connection: str) -> TextOrSecret:
+    """Return the URL of a connection, or the secret that has it."""
     try:
         return _url_type.validate_python(found.url)
     except pydantic.ValidationError:
@@ -238,7 +239,7 @@ def _parse_url(found: ConnectionSettings, connection: str) -> TextOrSecret:
         ) from None
 
 
-def _redact_password(ctx: Context, url: str) -> None:
+def redact_password(ctx: Context, url: str) -> None:
     """Redact the password itself: messages of drivers and servers may contain it without the rest of the URL."""
     try:
         parts = urlsplit(url)

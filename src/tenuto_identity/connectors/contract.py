@@ -205,6 +205,15 @@ def missing(error: str, text: str) -> WriteResult:
 
 
 @dataclass(frozen=True, slots=True)
+class NamedConnection:
+    """A connection to a database, from the settings of the worker."""
+
+    url: str = field(repr=False)
+    """With the password, if it has one."""
+    allows_privileged_login: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectorContext:
     """What the worker gives to a connector."""
 
@@ -214,6 +223,8 @@ class ConnectorContext:
     """Folders that files may be in."""
     secrets: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Decrypted secrets that the settings name."""
+    connections: Mapping[str, NamedConnection] = field(default_factory=lambda: MappingProxyType({}))
+    """The connection that the settings name by ``connection``, if the worker has it."""
     read_only: bool = False
     """Preview: `write` must not be called."""
 

@@ -12,7 +12,8 @@ from tenuto.errors import UserError
 from tenuto.extension import ExtensionServices
 from tenuto.jobs.context import Context
 from tenuto.model.access.secrets import SecretRef
-from tenuto_identity.connectors.contract import Connector, ConnectorContext, ConnectorError
+from tenuto.steps import sql_script
+from tenuto_identity.connectors.contract import Connector, ConnectorContext, ConnectorError, NamedConnection
 from tenuto_identity.connectors.registry import find_connector, parse_settings
 from tenuto_identity.model.decoding import Decoding
 from tenuto_identity.model.definitions.system_definitions import OnBadValue
@@ -31,6 +32,7 @@ async def open_connector(
         types=tuple(definition.types.values()),
         allowed_folders=allowed_folders(services),
         secrets=await _reveal_secrets(services, ctx, definition.settings),
+        connections=await _reveal_connection(services, ctx, definition.settings),
         read_only=read_only,
     )
     connector: Connector | None = None
@@ -70,6 +72,17 @@ async def _reveal_secrets(services: ExtensionServices, ctx: Context, settings: A
     for name in sorted(_secret_names(settings)):
         found[name] = await services.reveal_secret(ctx, SecretRef(secret=name))
     return found
+
+
+async def _reveal_connection(services: ExtensionServices, ctx: Context, settings: Any) -> dict[str, NamedConnection]:
+    """Return the connection that settings name, if the worker has it; its password is redacted like a secret."""
+    name = settings.get("connection") if isinstance(settings, Mapping) else None
+    found = services.get_settings().connections.get(name) if isinstance(name, str) else None
+    if found is None or name is None:
+        return {}
+    url = await services.reveal_secret(ctx, sql_script.parse_url(found, name))
+    sql_script.redact_password(ctx, url)
+    return {name: NamedConnection(url, found.allow_privileged_login)}
 
 
 def _secret_names(value: Any) -> set[str]:

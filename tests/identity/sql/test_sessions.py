@@ -17,10 +17,11 @@ import pytest
 
 from tenuto.errors import Invalid
 from tenuto_identity.connectors import registry
-from tenuto_identity.connectors.contract import ConnectorContext, ConnectorError
+from tenuto_identity.connectors.contract import ConnectorContext, ConnectorError, NamedConnection
+from tenuto_identity.connectors.sql.settings import postgresql_address
 from tenuto_identity.model.schema import Attribute, ObjectType
 from tests.identity.sql.conftest import OpenSql
-from tests.identity.sql.databases import ROLE, PostgresqlDatabase, SqliteDatabase
+from tests.identity.sql.databases import PASSWORD, ROLE, PostgresqlDatabase, SqliteDatabase
 from tests.support.certificates import create_certificate
 
 PERSON = ObjectType("people", "id", {"id": Attribute("id")})
@@ -36,7 +37,9 @@ PERSON = ObjectType("people", "id", {"id": Attribute("id")})
         ({"url": "postgresql://hr@db:x/hr"}, "port that is not a number"),
         ({"url": "mysql://hr@db/hr"}, "write postgresql://"),
         ({"url": "sqlite://people.db"}, "sqlite:///FILE"),
-        ({"url": "sqlite:///people.db", "password": {"secret": "x"}}, "has no password"),
+        ({"url": "sqlite:///people.db", "password": {"secret": "x"}}, "a SQLite file has none"),
+        ({"url": "sqlite:///people.db", "connection": "hr"}, "exactly one of url and connection"),
+        ({"connection": "hr", "password": {"secret": "x"}}, "in the settings of the worker"),
         ({"url": "sqlite:///p.db", "types": {"p": {"table": "a", "query": "SELECT 1"}}}, "exclude each other"),
         ({"url": "sqlite:///p.db", "types": {"p": {"change_column": "a", "change_table": {"table": "b"}}}}, "exclude"),
         ({"url": "sqlite:///p.db", "types": {"p": {"table": "a.b.c"}}}, "SCHEMA.TABLE"),
@@ -52,9 +55,8 @@ def test_invalid_settings_of_the_sql_connector_are_refused(settings: dict[str, A
 
 def test_tls_is_verified_unless_the_address_of_postgresql_says_otherwise() -> None:
     def mode(url: str) -> str:
-        settings: Any = registry.parse_settings(registry.find_connector("sql"), {"url": url})
-        found: str = settings.address.tls_mode
-        return found
+        registry.parse_settings(registry.find_connector("sql"), {"url": url})
+        return postgresql_address(url).tls_mode
 
     assert mode("postgresql://hr@db.example.org/hr") == "verify-full"
     assert mode("postgresql://hr@127.0.0.1/hr") == "verify-full"
@@ -93,6 +95,32 @@ def test_postgresql_login_that_may_change_tenuto_or_the_server_is_refused(
     finally:
         postgresql.execute("DROP SCHEMA tenuto_identity CASCADE")
     open_connector(postgresql.settings(), PERSON).check()
+
+
+def test_connection_of_the_worker_has_address_password_and_rights(
+    postgresql: PostgresqlDatabase, sqlite: SqliteDatabase, tmp_path: Path
+) -> None:
+    def check(url: str | None, *, allows_privileged_login: bool = False) -> None:
+        known = {} if url is None else {"hr": NamedConnection(url, allows_privileged_login)}
+        context = ConnectorContext((PERSON,), (tmp_path / "elsewhere",), connections=known)
+        connector = registry.open_connector("sql", {"connection": "hr"}, context)
+        try:
+            connector.check()
+        finally:
+            connector.close()
+
+    for database in (postgresql, sqlite):
+        database.execute("CREATE TABLE people (id text PRIMARY KEY)")
+    check(f"sqlite:///{sqlite.path}")
+    check(postgresql.settings()["url"].replace(f"{ROLE}@", f"{ROLE}:{PASSWORD}@"))
+    with pytest.raises(ConnectorError, match="superuser"):
+        check(postgresql.url)
+    check(postgresql.url, allows_privileged_login=True)
+    with pytest.raises(ConnectorError, match="there is no connection named 'hr'"):
+        check(None)
+    with pytest.raises(ConnectorError, match="unknown option") as raised:
+        check("postgresql://hr:canary@db/hr?options=x")
+    assert "canary" not in str(raised.value)
 
 
 def test_wrong_password_of_postgresql_is_refused_without_its_value(

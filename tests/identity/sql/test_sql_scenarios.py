@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import pytest
 import yaml
 
 from tests.identity.site import NIGHT, PEOPLE, Site
-from tests.identity.sql.databases import PASSWORD, PostgresqlDatabase, SqlDatabase
+from tests.identity.sql.databases import PASSWORD, ROLE, PostgresqlDatabase, SqlDatabase
 from tests.identity.sql.test_writing import kill_connections
 
 SOURCE = """
@@ -138,12 +139,24 @@ async def test_a65_table_as_source_and_target(site: Site, database: SqlDatabase)
     assert "column starts of the table people has the type" in (failed.error or "")
 
 
-async def test_a65_export_whose_connection_is_killed_converges(site: Site, postgresql: PostgresqlDatabase) -> None:
+@pytest.fixture
+def named_connection(postgresql: PostgresqlDatabase, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Name of a connection to the database in the settings of the worker."""
+    url = postgresql.settings()["url"].replace(f"{ROLE}@", f"{ROLE}:{PASSWORD}@")
+    monkeypatch.setenv("TENUTO_CONNECTIONS", json.dumps({"target": {"url": url}}))
+    return "target"
+
+
+async def test_a65_export_whose_connection_is_killed_converges(
+    named_connection: str, site: Site, postgresql: PostgresqlDatabase
+) -> None:
     await asyncio.to_thread(create_tables, postgresql)
     # The server ends the connection in the middle of the batch, and again when the connector repeats the batch.
     await asyncio.to_thread(kill_connections, postgresql, when="NEW.uid = 'alan.turing'", count=2, table="accounts")
     await site.app.secrets.set("sql", PASSWORD)
-    await site.apply(yaml.safe_dump(definitions(site, postgresql)))
+    whole = definitions(site, postgresql)
+    whole["systems"][1]["settings"] = {"connection": named_connection, "types": {"account": {"table": "accounts"}}}
+    await site.apply(yaml.safe_dump(whole))
     runs = await night(site)
     assert runs["AD Export"].state == "failed"
     assert "terminating connection due to administrator command" in runs["AD Export"].error

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 from tenuto_identity.connectors.contract import (
     Capabilities,
     ConnectorContext,
     ConnectorError,
     ConnectorKind,
+    NamedConnection,
     ReadEvent,
     ReadScope,
     ReferenceForm,
@@ -22,7 +24,13 @@ from tenuto_identity.connectors.sql import tables
 from tenuto_identity.connectors.sql.postgresql import PostgresqlSession
 from tenuto_identity.connectors.sql.reading import TableReader, reported, unsettled_warning
 from tenuto_identity.connectors.sql.session import ConnectionLost, Session
-from tenuto_identity.connectors.sql.settings import SqlSettings
+from tenuto_identity.connectors.sql.settings import (
+    SqlSettings,
+    check_url,
+    is_sqlite,
+    postgresql_address,
+    sqlite_file,
+)
 from tenuto_identity.connectors.sql.sqlite import SqliteSession
 from tenuto_identity.connectors.sql.tables import TypeTable
 from tenuto_identity.connectors.sql.writing import TableWriter
@@ -124,16 +132,37 @@ class SqlConnector:
 
 def _open_session(settings: SqlSettings, context: ConnectorContext) -> Session:
     read_only = settings.read_only or context.read_only
-    if settings.is_sqlite:
-        path = allowed_path(str(settings.file), context.allowed_folders)
+    named = None if settings.connection is None else _named_connection(settings.connection, context)
+    url = settings.url if named is None else named.url
+    assert url is not None  # the settings have a url or a connection
+    if is_sqlite(url):
+        # The administrator of the worker may name any file; a definition only files in the allowed folders.
+        folders = context.allowed_folders if named is None else ()
+        path = allowed_path(str(sqlite_file(url)), folders)
         return SqliteSession(path, read_only=read_only, timeout_seconds=settings.timeout_seconds)
     return PostgresqlSession(
-        settings.address,
-        _password(settings, context),
+        postgresql_address(url),
+        _password(settings, context) if named is None else unquote(urlsplit(url).password or "") or None,
         read_only=read_only,
+        allows_privileged_login=named is not None and named.allows_privileged_login,
         connect_timeout_seconds=settings.connect_timeout_seconds,
         timeout_seconds=settings.timeout_seconds,
     )
+
+
+def _named_connection(name: str, context: ConnectorContext) -> NamedConnection:
+    found = context.connections.get(name)
+    if found is None:
+        raise ConnectorError(
+            "unknown_connection",
+            f"there is no connection named {name!r} in the settings of this worker",
+            remedy="add it under [connections.NAME]",
+        )
+    try:
+        check_url(found.url)
+    except ValueError as error:
+        raise ConnectorError("settings", f"the url of the connection {name!r} cannot be used: {error}") from None
+    return found
 
 
 def _password(settings: SqlSettings, context: ConnectorContext) -> str | None:

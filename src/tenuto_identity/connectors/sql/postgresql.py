@@ -103,12 +103,14 @@ class PostgresqlSession:
         password: str | None,
         *,
         read_only: bool,
+        allows_privileged_login: bool,
         connect_timeout_seconds: float,
         timeout_seconds: float,
     ) -> None:
         self._address = address
         self._password = password
         self._read_only = read_only
+        self._allows_privileged_login = allows_privileged_login
         self._connect_timeout_seconds = connect_timeout_seconds
         self._timeout_seconds = timeout_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -301,6 +303,8 @@ class PostgresqlSession:
     # --- login and transactions of others ---------------------------------------------------------------------------
 
     def check_login(self) -> None:
+        if self._allows_privileged_login:
+            return
         statements = script_runner.SQL
         for statement in (statements.find_privilege_on_tenuto, statements.find_privilege_on_server):
             found = self.fetch(statement)
@@ -308,7 +312,8 @@ class PostgresqlSession:
                 raise ConnectorError(
                     "login_too_powerful",
                     f"the login {self._address.user!r} of the database {self._where} {found[0][0]}",
-                    remedy="create a login role for the connector with only the necessary rights",
+                    remedy="create a login role for the connector with only the necessary rights; to allow this one, name a"
+                    " connection with allow_privileged_login = true in the worker's settings",
                 )
 
     def wait_for_writers(self, seconds: float) -> bool:

@@ -133,8 +133,10 @@ class SqlSettings(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
 
-    url: str
+    url: str | None = None
     """``postgresql://USER@HOST[:PORT]/DATABASE[?sslmode=…]`` or ``sqlite:///FILE``."""
+    connection: str | None = None
+    """Name of a connection in the settings of the worker, instead of ``url`` and ``password``."""
     password: SecretName | None = None
     """Password of the PostgreSQL login, as ``{secret: NAME}``."""
     read_only: bool = False
@@ -153,67 +155,75 @@ class SqlSettings(BaseModel):
 
     @field_validator("url")
     @classmethod
-    def _check_url(cls, value: str) -> str:
-        parts = urlsplit(value)
-        if parts.scheme == SQLITE_SCHEME:
-            if parts.netloc or len(parts.path) < 2 or parts.query or parts.fragment:
-                raise ValueError("the address of a SQLite file is sqlite:///FILE, without options")
-            return value
-        if parts.scheme not in POSTGRESQL_SCHEMES:
-            raise ValueError("write postgresql://USER@HOST/DATABASE or sqlite:///FILE")
-        if parts.password is not None:
-            raise ValueError("the address has a password; write password: {secret: NAME} instead")
-        if not parts.username or len(parts.path) < 2 or parts.fragment:
-            raise ValueError("the address needs a login role and a database: postgresql://USER@HOST/DATABASE")
-        options = dict(parse_qsl(parts.query, keep_blank_values=True))
-        try:
-            int(options.get("port") or parts.port or 0)
-        except ValueError:
-            raise ValueError("the address has a port that is not a number") from None
-        if unknown := sorted(set(options) - _ADDRESS_OPTIONS):
-            raise ValueError(
-                f"the address has the unknown option {unknown[0]}; known are {', '.join(_ADDRESS_OPTIONS)}"
-            )
-        if options.get("sslmode", "verify-full") not in TLS_MODES:
-            raise ValueError(f"sslmode {options['sslmode']!r:.40} is not one of {', '.join(TLS_MODES)}")
-        if not (parts.hostname or options.get("host")):
-            raise ValueError("the address needs a host")
+    def _check_url(cls, value: str | None) -> str | None:
+        if value is not None:
+            check_url(value)
+            if urlsplit(value).password is not None:
+                raise ValueError("the address has a password; write password: {secret: NAME} instead")
         return value
 
     @model_validator(mode="after")
-    def _check_password(self) -> SqlSettings:
-        if self.is_sqlite and self.password is not None:
-            raise ValueError("a SQLite file has no password")
+    def _check_address(self) -> SqlSettings:
+        if (self.url is None) == (self.connection is None):
+            raise ValueError("exactly one of url and connection is required")
+        if self.password is not None and (self.url is None or is_sqlite(self.url)):
+            raise ValueError("a connection has its password in the settings of the worker, and a SQLite file has none")
         return self
-
-    @property
-    def is_sqlite(self) -> bool:
-        return urlsplit(self.url).scheme == SQLITE_SCHEME
-
-    @property
-    def file(self) -> Path:
-        """Path of the SQLite file."""
-        return Path(unquote(urlsplit(self.url).path[1:]))
-
-    @property
-    def address(self) -> PostgresqlAddress:
-        """The parts of a PostgreSQL address."""
-        parts = urlsplit(self.url)
-        options = dict(parse_qsl(parts.query))
-        host = options.get("host") or unquote(parts.hostname or "")
-        return PostgresqlAddress(
-            host=host,
-            port=int(options.get("port") or parts.port or 5432),
-            user=unquote(parts.username or ""),
-            database=unquote(parts.path[1:]),
-            tls_mode=options.get("sslmode") or ("disable" if host.startswith("/") else "verify-full"),
-            ca_file=options.get("sslrootcert"),
-            certificate_file=options.get("sslcert"),
-            key_file=options.get("sslkey"),
-        )
 
     def type_settings(self, name: str) -> TypeSettings:
         return self.types.get(name) or TypeSettings()
+
+
+def check_url(url: str) -> None:
+    """Raise `ValueError` if a URL is not the address of a database. The message does not contain the URL."""
+    parts = urlsplit(url)
+    if parts.scheme == SQLITE_SCHEME:
+        if parts.netloc or len(parts.path) < 2 or parts.query or parts.fragment:
+            raise ValueError("the address of a SQLite file is sqlite:///FILE, without options")
+        return
+    if parts.scheme not in POSTGRESQL_SCHEMES:
+        raise ValueError("write postgresql://USER@HOST/DATABASE or sqlite:///FILE")
+    if not parts.username or len(parts.path) < 2 or parts.fragment:
+        raise ValueError("the address needs a login role and a database: postgresql://USER@HOST/DATABASE")
+    options = dict(parse_qsl(parts.query, keep_blank_values=True))
+    try:
+        int(options.get("port") or parts.port or 0)
+    except ValueError:
+        raise ValueError("the address has a port that is not a number") from None
+    if unknown := sorted(set(options) - _ADDRESS_OPTIONS):
+        raise ValueError(
+            f"the address has the unknown option {unknown[0]}; known are {', '.join(sorted(_ADDRESS_OPTIONS))}"
+        )
+    if options.get("sslmode", "verify-full") not in TLS_MODES:
+        raise ValueError(f"sslmode {options['sslmode']!r:.40} is not one of {', '.join(TLS_MODES)}")
+    if not (parts.hostname or options.get("host")):
+        raise ValueError("the address needs a host")
+
+
+def is_sqlite(url: str) -> bool:
+    return urlsplit(url).scheme == SQLITE_SCHEME
+
+
+def sqlite_file(url: str) -> Path:
+    """Return the path in the address of a SQLite file."""
+    return Path(unquote(urlsplit(url).path[1:]))
+
+
+def postgresql_address(url: str) -> PostgresqlAddress:
+    """Return the parts of the address of a PostgreSQL database."""
+    parts = urlsplit(url)
+    options = dict(parse_qsl(parts.query))
+    host = options.get("host") or unquote(parts.hostname or "")
+    return PostgresqlAddress(
+        host=host,
+        port=int(options.get("port") or parts.port or 5432),
+        user=unquote(parts.username or ""),
+        database=unquote(parts.path[1:]),
+        tls_mode=options.get("sslmode") or ("disable" if host.startswith("/") else "verify-full"),
+        ca_file=options.get("sslrootcert"),
+        certificate_file=options.get("sslcert"),
+        key_file=options.get("sslkey"),
+    )
 
 
 class PostgresqlAddress(BaseModel):
