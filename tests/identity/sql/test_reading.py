@@ -233,6 +233,16 @@ def test_watermark_of_postgresql_waits_for_transactions_that_may_commit_older_ch
     assert delta(connector, found[0]) == ["2"]
 
 
+def test_time_in_the_future_does_not_hide_later_changes_of_postgresql(
+    postgresql: PostgresqlDatabase, open_connector: OpenSql
+) -> None:
+    create_people(postgresql, "'1', 'Ada', '2999-01-01'")
+    connector = open_connector(postgresql.settings(types=DELTA), PERSON)
+    watermark = connector.watermark(SCOPE)
+    postgresql.execute("INSERT INTO people VALUES ('2', 'Grace', now())")
+    assert delta(connector, watermark) == ["1", "2"]
+
+
 def test_postgresql_import_keeps_the_earlier_watermark_while_a_transaction_is_open(
     postgresql: PostgresqlDatabase, open_connector: OpenSql
 ) -> None:

@@ -1,8 +1,8 @@
 """Sessions on PostgreSQL.
 
 The driver is asynchronous and a connector is plain code in a thread, so each session has a separate event loop
-that runs only during its calls. Values are exchanged as text and cast by the server: every type of column can be read and
-written, also those of extensions.
+that runs only during its calls. Values are exchanged as text and cast by the server: every type of column can be read
+and written, also those of extensions.
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ DIALECT = Dialect(
     text_column="{column}::text",
     binary_column="encode({column}, 'base64')",
     differs="IS DISTINCT FROM",
+    newest_time="CASE WHEN max({column}) IS NOT NULL THEN least(max({column}), now()::{type}) END",
     earlier_time="({value} - make_interval(secs => {overlap}::float8))",
     earlier_number="({value} - {overlap}::numeric)",
 )
@@ -312,8 +313,8 @@ class PostgresqlSession:
                 raise ConnectorError(
                     "login_too_powerful",
                     f"the login {self._address.user!r} of the database {self._where} {found[0][0]}",
-                    remedy="create a login role for the connector with only the necessary rights; to allow this one, name a"
-                    " connection with allow_privileged_login = true in the worker's settings",
+                    remedy="create a login role for the connector with only the necessary rights, or name a connection"
+                    " that has allow_privileged_login = true in the worker's settings",
                 )
 
     def wait_for_writers(self, seconds: float) -> bool:

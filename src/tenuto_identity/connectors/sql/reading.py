@@ -59,13 +59,15 @@ class TableReader:
         for table in self._tables:
             source, column = _change_source(table)
             with reported("the watermark cannot be read"):
-                newest, _ = self._session.fetch(*_call(statements.newest_value(self._session.dialect, source, column)))[
-                    0
-                ]
+                newest, _ = self._newest_and_oldest(source, column)
             if newest is None and table.change_table is not None:
                 return None
             found[table.object_type.name] = {"from": _change_name(table), "value": newest}
         return found
+
+    def _newest_and_oldest(self, source: str, column: Column) -> Row:
+        statement = statements.newest_value(self._session.dialect, source, column)
+        return self._session.fetch(statement.text, statement.parameters)[0]
 
     # --- reads ------------------------------------------------------------------------------------------------------
 
@@ -180,14 +182,14 @@ class TableReader:
                     cell = self._session.cell(row[positions[name]], attribute)
                     if cell is not None:
                         cells[name] = (cell,)
-                elif found := lists[name].get(row[key_index]):
+                elif found := lists[name].get(str(row[key_index])):
                     cells[name] = tuple(found)
             anchor = _text(self._session.cell(row[key_index], table.key_attribute))
             address_attribute = attributes.get(table.object_type.address or "", table.key_attribute)
             address = _text(self._session.cell(row[address_index], address_attribute)).strip()
             yield ImportedObject(table.object_type.name, anchor, address, "", cells)
 
-    def _read_lists(self, table: TypeTable, rows: Sequence[Row]) -> dict[str, dict[Any, list[str | bytes]]]:
+    def _read_lists(self, table: TypeTable, rows: Sequence[Row]) -> dict[str, dict[str, list[str | bytes]]]:
         """Return the values of the multi-valued attributes of these rows, by attribute and key."""
         if not table.lists:
             return {}
@@ -195,8 +197,10 @@ class TableReader:
         keys = [row[key_index] for row in rows if row[key_index] is not None]
         return {name: self._read_list(table, name, keys) for name in table.lists}
 
-    def _read_list(self, table: TypeTable, name: str, keys: Sequence[Any]) -> dict[Any, list[str | bytes]]:
-        found: dict[Any, list[str | bytes]] = {}
+    def _read_list(self, table: TypeTable, name: str, keys: Sequence[Any]) -> dict[str, list[str | bytes]]:
+        found: dict[
+            str, list[str | bytes]
+        ] = {}  # by the text of the key: SQLite may store it as a number here or there
         attribute: Attribute = table.object_type.attributes[name]
         columns = table.lists[name]
         for start in range(0, len(keys), KEYS_PER_STATEMENT):
@@ -207,7 +211,7 @@ class TableReader:
             for key, value in self._session.fetch(statement.text, statement.parameters):
                 cell = self._session.cell(value, attribute)
                 if cell is not None:
-                    found.setdefault(key, []).append(cell)
+                    found.setdefault(str(key), []).append(cell)
         for values in found.values():
             values.sort(key=repr)  # equal sets must have equal fingerprints
         return found
@@ -223,7 +227,7 @@ class TableReader:
         if table.change_table is None:
             return position
         source, column = _change_source(table)
-        newest, oldest = self._session.fetch(*_call(statements.newest_value(self._session.dialect, source, column)))[0]
+        newest, oldest = self._newest_and_oldest(source, column)
         # guard: identity.sql_purged_changes
         if newest is None or int(oldest) > int(position) or int(newest) < int(position):
             name = ".".join(table.change_table.table)
@@ -269,10 +273,6 @@ def _change_name(table: TypeTable) -> str:
     if table.change_table is not None:
         return f"the table {'.'.join(table.change_table.table)}"
     return f"the column {table.change_column.name if table.change_column is not None else ''}"
-
-
-def _call(statement: Statement) -> tuple[str, list[Any]]:
-    return statement.text, statement.parameters
 
 
 def _text(cell: str | bytes | None) -> str:

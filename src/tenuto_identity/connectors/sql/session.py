@@ -68,6 +68,8 @@ class Dialect:
     binary_column: str
     differs: str
     """Operator that is true for different values, also if one of them is NULL."""
+    newest_time: str
+    """The largest time of a column, with its type. A time in the future must not hide later changes."""
     earlier_time: str
     """The time ``{value}`` less ``{overlap}`` seconds."""
     earlier_number: str

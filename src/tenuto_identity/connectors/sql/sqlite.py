@@ -27,6 +27,7 @@ DIALECT = Dialect(
     text_column="{column}",
     binary_column="{column}",
     differs="IS NOT",
+    newest_time="max({column})",
     # A value that is not a time as SQLite knows it has everything read again.
     earlier_time="coalesce(datetime({value}, '-' || {overlap} || ' seconds'), '')",
     earlier_number="({value} - {overlap})",

@@ -112,7 +112,10 @@ def is_at_or_after(statement: Statement, column: Column, value: Any, overlap: fl
 def newest_value(dialect: Dialect, source: str, column: Column) -> Statement:
     """Query the largest and the smallest value of a column, as text or as stored."""
     name = f"source.{quote(column.name)}"
-    newest, oldest = (dialect.text_column.format(column=f"{each}({name})") for each in ("max", "min"))
+    largest = f"max({name})"
+    if column.data_type in (DataType.DATE, DataType.DATETIME):
+        largest = f"({dialect.newest_time.format(column=name, type=column.type_name)})"
+    newest, oldest = (dialect.text_column.format(column=each) for each in (largest, f"min({name})"))
     return Statement(dialect).add(f"SELECT {newest}, {oldest} FROM {source} AS source")
 
 

@@ -26,6 +26,8 @@ _FITTING: Mapping[DataType, frozenset[DataType]] = {
     DataType.GUID: frozenset({DataType.GUID, DataType.TEXT, DataType.REFERENCE}),
 }
 """Type of column → types of attributes that it may have."""
+_LIST_TYPES = frozenset(DataType) - {DataType.DECIMAL, DataType.DATETIME, DataType.BINARY}
+"""Types whose values have one text in the database and in Tenuto, so that an export finds the rows of a list."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,10 @@ def _load_lists(session: Session, settings: TypeSettings, object_type: ObjectTyp
         attribute = object_type.attributes.get(name)
         if attribute is None:
             continue  # not selected
+        if attribute.type not in _LIST_TYPES:
+            raise ConnectorError(
+                "settings", f"the attribute {name} is declared as {attribute.type.value}, which a list cannot have"
+            )
         key, value = _find_both(session, each.table, each.key, each.value)
         _check_type(attribute, value, f"the table {'.'.join(each.table)}")
         lists[name] = ListColumns(each.table, key, value)

@@ -265,17 +265,18 @@ class TableWriter:
             match change.op:
                 case ChangeOp.ADD:
                     known = self._list_values(columns, key, sent)
-                    self._insert_values(columns, key, [each for each in sent if each not in known])
+                    self._insert_values(columns, key, [each for each in sent if str(each) not in known])
                 case ChangeOp.REMOVE:
                     self._delete_values(columns, key, sent)
                 case ChangeOp.SET | ChangeOp.CLEAR | ChangeOp.RENAME:
                     known = self._list_values(columns, key, None)
-                    self._delete_values(columns, key, [each for each in known if each not in set(sent)])
-                    self._insert_values(columns, key, [each for each in sent if each not in known])
+                    kept = {str(each) for each in sent}
+                    self._delete_values(columns, key, [value for text, value in known.items() if text not in kept])
+                    self._insert_values(columns, key, [each for each in sent if str(each) not in known])
 
-    def _list_values(self, columns: ListColumns, key: Any, chosen: Sequence[Any] | None) -> set[Any]:
-        """Return the values that an object has: all, or those among the chosen ones."""
-        found: set[Any] = set()
+    def _list_values(self, columns: ListColumns, key: Any, chosen: Sequence[Any] | None) -> dict[str, Any]:
+        """Return the values that an object has, by their text: all, or those among the chosen ones."""
+        found: dict[str, Any] = {}
         size = KEYS_PER_STATEMENT
         parts = [None] if chosen is None else [chosen[start : start + size] for start in range(0, len(chosen), size)]
         for part in parts:
@@ -285,7 +286,8 @@ class TableWriter:
             if part is not None:
                 conditions.append(statements.is_one_of(statement, columns.value, part))
             statements.where(statement, conditions)
-            found.update(row[0] for row in self._session.fetch(statement.text, statement.parameters))
+            rows = self._session.fetch(statement.text, statement.parameters)
+            found.update((str(row[0]), row[0]) for row in rows if row[0] is not None)
         return found
 
     def _insert_values(self, columns: ListColumns, key: Any, values: Iterable[Any]) -> None:
