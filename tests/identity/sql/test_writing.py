@@ -11,6 +11,8 @@ import pytest
 from tenuto_identity.connectors.contract import (
     Connector,
     ConnectorError,
+    ImportedObject,
+    ReadScope,
     WriteChange,
     WriteOutcome,
     WriteRequest,
@@ -160,6 +162,27 @@ def test_uncertain_create_with_a_generated_key_finds_its_row(database: SqlDataba
     assert (first.anchor, again.anchor) == ("1", "1")
     assert other.anchor == "2"
     assert outcomes(connector.write([create(name="Ada", uncertain=True)])) == ["exists"], "two rows have its values"
+
+
+@pytest.mark.parametrize(("key", "owner"), [("integer", "text"), ("text", "integer")])
+def test_list_whose_columns_have_other_types_than_the_key_is_read_and_written(
+    key: str, owner: str, sqlite: SqliteDatabase, open_connector: OpenSql
+) -> None:
+    sqlite.execute(f"CREATE TABLE people (id {key} PRIMARY KEY); CREATE TABLE rooms (person {owner}, room text)")
+    number = Attribute("id", DataType.INTEGER)
+    person = ObjectType("people", "id", {"id": number, "rooms": Attribute("rooms", DataType.INTEGER, multi=True)})
+    lists = {"people": {"lists": {"rooms": {"table": "rooms", "key": "person", "value": "room"}}}}
+    connector = open_connector(sqlite.settings(types=lists), person)
+    rooms = WriteChange("rooms", ChangeOp.SET, (7, 8))
+    created = WriteRequest(ExportKind.CREATE, "people", "1", "", (put("id", "1"), rooms))
+    added = update("1", WriteChange("rooms", ChangeOp.ADD, (8, 9)))
+    replaced = update("1", WriteChange("rooms", ChangeOp.SET, (9, 10)))
+    assert outcomes(connector.write([created, added])) == ["ok", "ok"]
+    (found, _) = connector.read(ReadScope((person,)), None)
+    assert isinstance(found, ImportedObject)
+    assert found.cells["rooms"] == ("7", "8", "9")
+    assert outcomes(connector.write([replaced])) == ["ok"]
+    assert sorted(sqlite.fetch("SELECT room FROM rooms WHERE person = 1")) == [("10",), ("9",)]
 
 
 def test_batch_is_sent_again_once_after_the_connection_was_killed(
