@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import asyncpg
 import pytest
 import yaml
 
@@ -166,3 +167,29 @@ async def test_a65_export_whose_connection_is_killed_converges(
     assert (await site.run("AD", "Full Import")).errors == []
     assert await accounts(postgresql) == EXPECTED
     assert await site.count("pending_exports") == 0
+
+
+async def test_a65_row_that_is_committed_late_is_imported_by_the_next_delta(
+    site: Site, postgresql: PostgresqlDatabase
+) -> None:
+    await asyncio.to_thread(create_tables, postgresql)
+    await site.app.secrets.set("sql", PASSWORD)
+    whole = definitions(site, postgresql)
+    whole["systems"][0]["settings"]["settle_seconds"] = 0
+    await site.apply(yaml.safe_dump(whole))
+    assert (await site.run("HR", "Full Import")).state == "completed"
+    late = await asyncpg.connect(postgresql.url)
+    try:
+        await late.execute("BEGIN")
+        await late.execute("UPDATE people SET title = 'Admiral', changed_at = now() WHERE employee_id = '1002'")
+        newer = "UPDATE people SET title = 'Countess', changed_at = clock_timestamp() WHERE employee_id = '1001'"
+        await asyncio.to_thread(postgresql.execute, newer)
+        run = await site.run("HR", "Delta Import")
+        assert (run.state, run.changes) == ("completed_with_warning", ["Updated"])
+        await late.execute("COMMIT")
+    finally:
+        await late.close()
+    run = await site.run("HR", "Delta Import")
+    assert (run.state, run.changes) == ("completed", ["Updated"])
+    assert [item["anchor"] for item in run.items] == ["1002"]
+    assert (await site.run("HR", "Delta Import")).items == []

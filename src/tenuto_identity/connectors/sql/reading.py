@@ -56,13 +56,12 @@ class TableReader:
     def newest_changes(self) -> dict[str, Any] | None:
         """Return the newest change of each table; None if a table of changes is empty and proves nothing."""
         found: dict[str, Any] = {}
-        for table in self._tables:
-            source, column = _change_source(table)
-            with reported("the watermark cannot be read"):
-                newest, _ = self._newest_and_oldest(source, column)
-            if newest is None and table.change_table is not None:
-                return None
-            found[table.object_type.name] = {"from": _change_name(table), "value": newest}
+        with reported("the watermark cannot be read"), self._session.snapshot():
+            for table in self._tables:
+                newest, _ = self._newest_and_oldest(*_change_source(table))
+                if newest is None and table.change_table is not None:
+                    return None
+                found[table.object_type.name] = {"from": _change_name(table), "value": newest}
         return found
 
     def _newest_and_oldest(self, source: str, column: Column) -> Row:
@@ -226,8 +225,7 @@ class TableReader:
         position = known.get("value")
         if table.change_table is None:
             return position
-        source, column = _change_source(table)
-        newest, oldest = self._newest_and_oldest(source, column)
+        newest, oldest = self._newest_and_oldest(*_change_source(table))
         # guard: identity.sql_purged_changes
         if newest is None or int(oldest) > int(position) or int(newest) < int(position):
             name = ".".join(table.change_table.table)
