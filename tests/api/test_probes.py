@@ -304,6 +304,20 @@ async def test_silent_workers_make_the_installation_unready(app: Tenuto, db: Dat
     await app.close()
 
 
+async def test_readiness_does_not_depend_on_excluded_checks(app: Tenuto, db: Database) -> None:
+    async with app, app.worker(slots=1):
+        pass
+    await db.fetch_all("UPDATE tenuto.workers SET ended_at = NULL, seen_at = now() - interval '5 min'")
+    async with open_client(app) as client:
+        assert (await client.get("/readyz")).status_code == 503
+        response = await client.get("/readyz?exclude=scheduler&exclude=claims")
+        assert (response.status_code, response.json()["ready"]) == (200, True)
+        assert [check["name"] for check in response.json()["checks"] if not check["ok"]] == ["claims"]
+        assert (await client.get("/readyz?exclude=scheduler")).status_code == 503
+        assert (await client.get("/readyz?exclude=workers")).status_code == 422
+    await app.close()
+
+
 async def test_failing_service_makes_its_process_unready_until_a_cycle_succeeds(app: Tenuto) -> None:
     failing = asyncio.Event()
     failing.set()

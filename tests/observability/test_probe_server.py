@@ -16,6 +16,7 @@ from tenuto import Tenuto
 from tenuto.errors import Conflict, Invalid
 from tenuto.observability import probe_server as module
 from tenuto.observability.probe_server import ProbeServer
+from tenuto.postgres.database import Database
 from tenuto.service.service import run_services
 from tenuto.settings import load_settings
 from tests.support.errors import raises_code
@@ -87,6 +88,25 @@ async def test_probe_server_answers_three_paths_and_refuses_other_requests(app: 
                 pass
     with pytest.raises(ConnectionRefusedError):
         await send_request(port, b"")
+
+
+async def test_probe_server_is_ready_without_excluded_checks(app: Tenuto, db: Database, tmp_path: Path) -> None:
+    async with app, app.worker(slots=1):
+        pass
+    await db.fetch_all("UPDATE tenuto.workers SET ended_at = NULL, seen_at = now() - interval '5 min'")
+    async with app, run_probe_server(app, tmp_path) as port:
+
+        async def ask(query: str) -> bytes:
+            return await send_request(port, f"GET /readyz{query} HTTP/1.1\r\nHost: localhost\r\n\r\n".encode())
+
+        assert (await ask("")).startswith(b"HTTP/1.1 503 ")
+        assert (await ask("?exclude=scheduler")).startswith(b"HTTP/1.1 503 ")
+        excluded = await ask("?exclude=scheduler&exclude=claims")
+        assert excluded.startswith(b"HTTP/1.1 200 ")
+        assert b'{"name": "claims", "ok": false' in excluded
+        refused = await ask("?exclude=workers")
+        assert refused.startswith(b"HTTP/1.1 400 ")
+        assert b"no check 'workers' to exclude; checks: database, schema, claims, scheduler, services" in refused
 
 
 async def test_probe_server_counts_silent_clients_and_refuses_excess_connections(app: Tenuto, tmp_path: Path) -> None:

@@ -12,11 +12,12 @@ import re
 from dataclasses import asdict
 from http import HTTPStatus
 from ipaddress import ip_address
+from urllib.parse import parse_qs
 
 from tenuto.errors import Conflict, Invalid
 from tenuto.logs import Log
 from tenuto.observability.prometheus import CONTENT_TYPE
-from tenuto.observability.status import InstallationStatus
+from tenuto.observability.status import CheckName, InstallationStatus
 from tenuto.settings import Settings
 
 REQUEST_TIMEOUT_SECONDS = 10.0
@@ -108,7 +109,7 @@ class _ProbeHandler:
 
     async def _respond(self, line: bytes, *headers: bytes) -> bytes:
         method, _, rest = line.partition(b" ")
-        path = rest.partition(b" ")[0].partition(b"?")[0]
+        path, _, query = rest.partition(b" ")[0].partition(b"?")
         if not self._accepts_any_host and not any(_LOCAL_HOST_HEADER.fullmatch(header) for header in headers):
             # A web page may reach this machine under a host name of its choice (DNS rebinding).
             return _response(HTTPStatus.MISDIRECTED_REQUEST, "the Host header must be localhost\n")
@@ -118,7 +119,11 @@ class _ProbeHandler:
             case b"/healthz":
                 return _response(HTTPStatus.OK, "ok\n")
             case b"/readyz":
-                found = await self._status.readiness()
+                exclude = parse_qs(query.decode("ascii", "replace")).get("exclude", [])
+                if unknown := [name for name in exclude if name not in set(CheckName)]:
+                    names = ", ".join(CheckName)
+                    return _response(HTTPStatus.BAD_REQUEST, f"no check {unknown[0]!r} to exclude; checks: {names}\n")
+                found = await self._status.readiness(exclude)
                 status = HTTPStatus.OK if found.ready else HTTPStatus.SERVICE_UNAVAILABLE
                 return _response(status, json.dumps(asdict(found)), "application/json")
             case b"/metrics":

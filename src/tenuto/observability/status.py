@@ -6,8 +6,9 @@ has them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import SchemaMismatch
@@ -28,6 +29,16 @@ METRICS_INTERVAL_SECONDS = 5.0
 READINESS_INTERVAL_SECONDS = 1.0
 MAX_POLL_AGE_SECONDS = 60.0
 """A worker without a successful poll for this long does no work; normally it polls every few seconds."""
+
+
+class CheckName(StrEnum):
+    """Names of the readiness checks, as a probe excludes them."""
+
+    DATABASE = "database"
+    SCHEMA = "schema"
+    CLAIMS = "claims"
+    SCHEDULER = "scheduler"
+    SERVICES = "services"
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +89,14 @@ class InstallationStatus:
                 found |= check_metric_values(contribution.value, values)
         return found
 
-    async def readiness(self) -> Readiness:
-        """Check database, schema, claims, schedules, and the services of this process."""
+    async def readiness(self, exclude: Collection[str] = ()) -> Readiness:
+        """Check database, schema, claims, schedules, and the services of this process.
+
+        The result lists the checks in ``exclude`` like the others, but readiness does not depend on them.
+        """
         max_delay_seconds = self._settings().ready_max_delay_seconds
         checks = _decide_readiness(await self._liveness.latest(), process_metrics, max_delay_seconds)
-        return Readiness(all(check.ok for check in checks), checks)
+        return Readiness(all(check.ok for check in checks if check.name not in exclude), checks)
 
 
 async def _load_liveness(database: Database) -> LivenessSigns:
@@ -98,14 +112,14 @@ def _decide_readiness(
     """Decide all checks; those that depend on a failed one are omitted."""
     if isinstance(result.error, SchemaMismatch):
         return [
-            ReadinessCheck("database", ok=True, detail="answers"),
-            ReadinessCheck("schema", ok=False, detail=result.error.message),
+            ReadinessCheck(CheckName.DATABASE, ok=True, detail="answers"),
+            ReadinessCheck(CheckName.SCHEMA, ok=False, detail=result.error.message),
         ]
     if result.value is None:
-        return [ReadinessCheck("database", ok=False, detail="does not answer")]
+        return [ReadinessCheck(CheckName.DATABASE, ok=False, detail="does not answer")]
     return [
-        ReadinessCheck("database", ok=True, detail="answers"),
-        ReadinessCheck("schema", ok=True, detail="up to date"),
+        ReadinessCheck(CheckName.DATABASE, ok=True, detail="answers"),
+        ReadinessCheck(CheckName.SCHEMA, ok=True, detail="up to date"),
         _check_claims(result.value, counters),
         _check_scheduler(result.value, max_delay_seconds),
         _check_services(*find_unready_services()),
@@ -117,16 +131,16 @@ def _check_claims(signs: LivenessSigns, counters: ProcessMetrics) -> ReadinessCh
     if counters.polled_at is not None:
         age_seconds = monotonic_seconds() - counters.polled_at
         return ReadinessCheck(
-            "claims",
+            CheckName.CLAIMS,
             ok=age_seconds < MAX_POLL_AGE_SECONDS,
             detail=f"the worker of this process last polled {age_seconds:.0f} s ago",
         )
     workers = next((service for service in signs.services if service.service == "worker"), None)
     if workers is None:
-        return ReadinessCheck("claims", ok=True, detail="no worker is registered; tasks wait")
+        return ReadinessCheck(CheckName.CLAIMS, ok=True, detail="no worker is registered; tasks wait")
     age_seconds = max(0.0, workers.heartbeat_age_seconds)
     return ReadinessCheck(
-        "claims",
+        CheckName.CLAIMS,
         ok=workers.alive_count > 0,
         detail=f"{workers.alive_count} alive, last heartbeat {age_seconds:.0f} s ago",
     )
@@ -135,19 +149,21 @@ def _check_claims(signs: LivenessSigns, counters: ProcessMetrics) -> ReadinessCh
 def _check_services(core: Sequence[str], extensions: Sequence[str]) -> ReadinessCheck:
     """Check the services of this process. The process is ready without services of extensions."""
     failing = ", ".join([*core, *(f"{name} (of an extension)" for name in extensions)])
-    return ReadinessCheck("services", ok=not core, detail=f"failing, see the log: {failing}" if failing else "running")
+    return ReadinessCheck(
+        CheckName.SERVICES, ok=not core, detail=f"failing, see the log: {failing}" if failing else "running"
+    )
 
 
 def _check_scheduler(signs: LivenessSigns, max_delay_seconds: float) -> ReadinessCheck:
     if signs.misses_scheduler:
         detail = "enabled schedules or manifests wait, and no scheduler is alive"
-        return ReadinessCheck("scheduler", ok=False, detail=detail)
+        return ReadinessCheck(CheckName.SCHEDULER, ok=False, detail=detail)
     if signs.most_overdue_schedule is None:
-        return ReadinessCheck("scheduler", ok=True, detail="no schedule is overdue")
+        return ReadinessCheck(CheckName.SCHEDULER, ok=True, detail="no schedule is overdue")
     delay_seconds = max(0.0, signs.most_overdue_schedule.late_seconds)
     detail = f"the most overdue schedule is {delay_seconds:.0f} s late"
     return ReadinessCheck(
-        "scheduler",
+        CheckName.SCHEDULER,
         ok=delay_seconds <= max_delay_seconds,
         detail=detail if delay_seconds <= max_delay_seconds else f"{detail}; check that a scheduler runs",
     )

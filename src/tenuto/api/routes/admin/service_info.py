@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import JSONResponse, PlainTextResponse
 from pydantic import BaseModel, Field
 
@@ -19,6 +19,7 @@ from tenuto.errors import NotFound, UnknownJob
 from tenuto.jobs.registry import Job
 from tenuto.model.access.actors import Role
 from tenuto.observability.prometheus import CONTENT_TYPE
+from tenuto.observability.status import CheckName
 from tenuto.presentation.work_views import JOBS
 from tenuto.version import __version__
 
@@ -154,10 +155,15 @@ async def check_health() -> PlainTextResponse:
         503: {"model": Readiness, "description": "The service is not ready; the checks say why."},
     },
 )
-async def check_readiness(request: Request) -> JSONResponse:
+async def check_readiness(
+    request: Request,
+    exclude: Annotated[
+        tuple[CheckName, ...], Query(description="Checks that readiness does not depend on; they are still reported.")
+    ] = (),
+) -> JSONResponse:
     """Check that the service is ready: database, schema, claims of workers, schedules on time, background services."""
     tenuto: Tenuto = request.app.state.tenuto
-    readiness = await tenuto.status.readiness()
+    readiness = await tenuto.status.readiness(exclude)
     checks = [ReadinessCheck(name=check.name, ok=check.ok, detail=check.detail) for check in readiness.checks]
     return JSONResponse(Readiness(ready=readiness.ready, checks=checks).model_dump(), 200 if readiness.ready else 503)
 
