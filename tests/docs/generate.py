@@ -1,4 +1,5 @@
-"""Generates the reference pages (settings, commands, metrics, errors, filters, HTTP API) and the README's picture.
+"""Generates the reference pages (settings, commands, metrics, errors, filters, HTTP API), the README's picture and the
+schema of the values of the Helm chart.
 
 `scripts/docs` writes them; a test fails when they are out of date.
 """
@@ -26,6 +27,7 @@ from tenuto.observability.process_metrics import BUCKET_BOUNDS_SECONDS
 from tenuto.observability.prometheus import DATABASE_METRICS, PROCESS_METRICS
 from tenuto.observability.status import METRICS_INTERVAL_SECONDS
 from tenuto.settings import Settings, WorkerSettings
+from tests.docs.chart_schema import chart_schema
 from tests.docs.error_reference import errors_page
 from tests.docs.filter_reference import filters_page
 from tests.docs.http_reference import http_page
@@ -309,6 +311,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "filters.md": lambda: filters_page(GENERATED.format(source="`src/tenuto/model/filter_keys.py`")),
     "http-api.md": lambda: http_page(GENERATED.format(source="the OpenAPI document of `src/tenuto/api`")),
     "../execution.svg": execution_picture,
+    "../../deploy/helm/tenuto/values.schema.json": chart_schema,
 }
 
 
