@@ -37,6 +37,7 @@ _COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
         "apply": ("definitions.plans:apply_definitions", "Apply definition files in one transaction"),
         "simulate": ("definitions.simulation:simulate", "Simulate the schedules: runs, conflicts and skipped runs"),
         "cron": ("definitions.cron:cron_commands", "Explain cron lines"),
+        "import": ("definitions.imports:imports", "Print definition files from other schedulers"),
     },
     "Manifests": {
         "manifest": ("definitions.manifests:manifests", "Create, inspect, change and run manifests (job definitions)"),

@@ -1,0 +1,131 @@
+"""Schedules from a crontab: each entry becomes a schedule whose step runs the command with the shell."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+
+from tenuto.definitions.imported_definitions import ImportedDefinitions
+
+_ASSIGNMENT = re.compile(r"\s*(?P<quote>[\"']?)(?P<name>[A-Za-z_]\w*)(?P=quote)\s*=\s*(?P<value>.*?)\s*")
+_FORMER_ENTRY = re.compile(r"@\w|-?[\d*][\d*/,-]*\s+[\d*][\d*/,-]*\s")
+"""A comment that was an entry once, and so describes none."""
+_PERCENT = re.compile(r"(?<!\\)%")
+_SEPARATOR = re.compile(r"&&|\|\||[;|&]")
+_PREPARATIONS = frozenset({"cd", "test", "[", "[[", "export", "umask", "sleep", "set", ".", "source", "true", "("})
+"""Commands that usually only prepare the one that gives the entry its name."""
+_ZONE_VARIABLE = "CRON_TZ"
+_IGNORED_VARIABLES = frozenset({"LOGNAME", "USER", "SHELL", "HOME", _ZONE_VARIABLE})
+_DEFAULT_SHELL = "/bin/sh"
+
+
+@dataclass(slots=True)
+class _CrontabReader:
+    result: ImportedDefinitions
+    zone: str
+    has_user_field: bool
+    variables: dict[str, str] = field(default_factory=dict)
+    comment: str = ""
+
+    def read_line(self, number: int, text: str) -> None:
+        stripped = text.strip()
+        if stripped.startswith("#"):
+            comment = stripped.lstrip("# ").strip()
+            self.comment = "" if _FORMER_ENTRY.match(comment) or comment.startswith("m h") else comment
+        elif not stripped:
+            self.comment = ""
+        elif assignment := _ASSIGNMENT.fullmatch(text):
+            self._assign(number, assignment["name"], assignment["value"])
+            self.comment = ""
+        else:
+            self._read_entry(number, stripped)
+            self.comment = ""
+
+    def _assign(self, number: int, name: str, value: str) -> None:
+        if len(value) >= 2 and value[0] == value[-1] and value[0] in "\"'":
+            value = value[1:-1]
+        if name in ("MAILTO", "MAILFROM"):
+            if name == "MAILTO" and value:
+                self.result.omit(number, f"MAILTO={value}: output is not mailed, it is in the log of each attempt")
+        elif name in ("RANDOM_DELAY", "CRON_WITHIN", "START_HOURS_RANGE"):
+            self.result.omit(number, f"{name}={value} has no equivalent; see the field jitter")
+        else:
+            self.variables[name] = value
+
+    def _read_entry(self, number: int, text: str) -> None:
+        text = text.removeprefix("-").strip()  # cronie: do not log this entry
+        parts = text.split(None, 1 if text.startswith("@") else 5)
+        if len(parts) < (2 if text.startswith("@") else 6):
+            self.result.omit(number, f"{text!r} is not an entry: fields or the command are missing")
+            return
+        line, command = " ".join(parts[:-1]), parts[-1]
+        if self.has_user_field:
+            user, _, command = command.partition(" ") if " " in command else (command, "", "")
+            command = command.strip()
+            if not command:
+                self.result.omit(number, f"{text!r} has no command after the user")
+                return
+            self.result.omit(number, f"user {user}: the command runs as the user of the worker")
+        if line == "@reboot":
+            self.result.omit(number, f"@reboot {command}: there is no such trigger; use a unit of systemd")
+            return
+        if "~" in line:
+            self.result.omit(number, f"{line} {command}: random ranges have no equivalent; see the field jitter")
+            return
+        self._add(number, line, command)
+
+    def _add(self, number: int, line: str, command: str) -> None:
+        script, *lines_of_stdin = (part.replace("\\%", "%") for part in _PERCENT.split(command))
+        exports = [
+            f"export {name}={shlex.quote(value)}"
+            for name, value in self.variables.items()
+            if name not in _IGNORED_VARIABLES
+        ]
+        name = _name_of(script)
+        arguments: dict[str, object] = {
+            "program": self.variables.get("SHELL", _DEFAULT_SHELL),
+            "args": ["-c", "\n".join([*exports, script.strip()])],
+        }
+        if lines_of_stdin:
+            arguments["stdin"] = "".join(f"{each}\n" for each in lines_of_stdin)
+        if home := self.variables.get("HOME"):
+            arguments["folder"] = home
+        fields: dict[str, object] = {"description": self.comment} if self.comment else {}
+        fields |= {"cron": line, "zone": self.variables.get(_ZONE_VARIABLE, self.zone)}
+        self.result.add(
+            number, name, {**fields, "steps": [{"kind": "executable", "name": name, "arguments": arguments}]}
+        )
+
+
+def import_crontab(
+    text: str, *, source: str, zone: str | None = None, has_user_field: bool = False
+) -> ImportedDefinitions:
+    """Convert a crontab of a user, or of the system (with a user in each entry)."""
+    result = ImportedDefinitions(source)
+    reader = _CrontabReader(result, zone or "UTC", has_user_field)
+    for number, line in enumerate(text.splitlines(), start=1):
+        reader.read_line(number, line)
+    if result.schedules:
+        if zone is None and any(schedule["zone"] == "UTC" for schedule in result.schedules):
+            result.omit(None, "cron uses the time zone of its machine, these schedules use UTC; see the option --zone")
+        if "HOME" not in reader.variables:
+            result.omit(
+                None, "cron starts commands in the home folder of the user, steps in an empty folder; see `folder`"
+            )
+        result.omit(None, "cron starts a command while its last run is active, a schedule does not; see `overlap`")
+    return result
+
+
+def _name_of(script: str) -> str:
+    """Return a name for an entry: the first program that does more than prepare."""
+    for command in _SEPARATOR.split(script):
+        try:
+            words = shlex.split(command)
+        except ValueError:  # a quote that spans commands
+            words = command.split()
+        words = [word for word in words if not re.match(r"\w+=", word)]
+        if words and words[0] not in _PREPARATIONS:
+            return PurePosixPath(words[0]).name or words[0]
+    return script.strip()
