@@ -68,6 +68,10 @@ class Capabilities:
     containers: bool = False
     read_one: bool = False
     """`Connector.read` accepts anchors in the scope."""
+    unique_anchors: bool = False
+    """The system guarantees that anchors are unique. An object that occurs again in one read was changed meanwhile: its
+    last state counts, and an object that a full read did not find is looked up by its anchor before it counts as
+    deleted."""
     concurrency: int = 1
     """How many calls of `write` may run at the same time, each on its own instance."""
     max_values: int = 1000
@@ -106,7 +110,9 @@ class ImportedObject:
 
 @dataclass(frozen=True, slots=True)
 class DeletedObject:
-    """An object that was deleted in the system since the watermark."""
+    """An object that was deleted in the system since the watermark, or left the scope of the read.
+
+    The import ignores objects that it does not know, and those of containers that it does not read."""
 
     type: str
     anchor: str
@@ -165,6 +171,12 @@ class WriteRequest:
     changes: tuple[WriteChange, ...] = ()
     uncertain: bool = False
     """An earlier attempt may have taken effect: read before writing."""
+
+
+def target_address(request: WriteRequest) -> str:
+    """Return the address that the object has after the request."""
+    renamed = next((each for each in request.changes if each.op is ChangeOp.RENAME), None)
+    return str(renamed.values[0]) if renamed is not None and renamed.values else request.address
 
 
 class WriteOutcome(StrEnum):

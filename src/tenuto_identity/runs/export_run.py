@@ -22,7 +22,11 @@ from tenuto_identity.connectors.contract import (
     WriteOutcome,
     WriteRequest,
     WriteResult,
+    refused,
+    target_address,
 )
+from tenuto_identity.model import dn
+from tenuto_identity.model.containers import is_selected
 from tenuto_identity.model.decoding import address_key, canonical_anchor
 from tenuto_identity.model.objects import ConnectorObject
 from tenuto_identity.model.schema import ObjectType
@@ -251,16 +255,38 @@ class ExportRun:
 
     async def _call(self, requests: Sequence[WriteRequest]) -> list[WriteResult]:
         """Send requests in a thread. If the connector raises, the requests stay uncertain and the run fails."""
-        if not requests:
-            return []
-        results = await asyncio.to_thread(self._connector.write, requests)
-        if len(results) != len(requests):
+        reachable = [each for each in requests if self._is_reachable(each)]
+        results = await asyncio.to_thread(self._connector.write, reachable) if reachable else []
+        if len(results) != len(reachable):
             raise ConnectorError(
                 "invalid_results",
-                f"the connector returned {len(results)} results for {len(requests)} requests",
+                f"the connector returned {len(results)} results for {len(reachable)} requests",
                 remedy="report it to the author of the connector",
             )
-        return results
+        if len(reachable) == len(requests):
+            return results
+        answers = iter(results)
+        return [
+            next(answers)
+            if self._is_reachable(each)
+            else refused(
+                "out_of_reach",
+                f"{target_address(each)!r} is in none of the selected containers; select its container, or change the"
+                " mapping of the address",
+            )
+            for each in requests
+        ]
+
+    def _is_reachable(self, request: WriteRequest) -> bool:
+        """Return whether an object is in a selected container, also after it is renamed; others are never imported."""
+        selections = self._system.definition.containers
+        if not selections or not self._system.definition.types[request.type].address_is_dn:
+            return True
+        try:
+            containers = {dn.parent(each) for each in {request.address, target_address(request)} if each}
+            return all(is_selected(each, selections) for each in containers)
+        except dn.InvalidDn:
+            return True  # the connector refuses it
 
     # --- recording --------------------------------------------------------------------------------------------------
 

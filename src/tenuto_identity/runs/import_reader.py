@@ -137,7 +137,10 @@ class PageReader:
                 "the connector ended without reporting that everything was read",
                 remedy="report it to the author of the connector",
             )
-        _refuse_duplicates(page)
+        if self._connector.capabilities.unique_anchors:
+            _keep_last_states(page)
+        else:
+            _refuse_duplicates(page)
         return page
 
     def _add_object(self, page: ReadPage, event: ImportedObject) -> int:
@@ -187,6 +190,13 @@ class PageReader:
         anchor = canonical_anchor(event.anchor, object_type) if event.anchor and object_type else None
         number = self._system.type_numbers.get(event.type or "")
         page.refused.append(RefusedObject(event.code, event.message, event.type, number, anchor))
+
+
+def _keep_last_states(page: ReadPage) -> None:
+    """Keep the last state of objects that occur several times, because they were moved while they were read."""
+    last = {(each.type_number, each.anchor): each for each in page.objects}
+    if len(last) < len(page.objects):
+        page.objects = list(last.values())
 
 
 def _refuse_duplicates(page: ReadPage) -> None:

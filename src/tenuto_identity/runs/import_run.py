@@ -101,6 +101,7 @@ class ImportRun:
         """Objects whose address changed in this run."""
         self._uses_keys = run.configuration.has_match_rules(run.system.name)
         self._has_provisioning = False
+        self._has_unique_anchors = connector.capabilities.unique_anchors
 
     async def process(self) -> OutcomeStatus:
         """Run the import to its end."""
@@ -116,7 +117,7 @@ class ImportRun:
         watermark = await asyncio.to_thread(self._connector.watermark, scope)
         complete, is_delta = await self._read_all(scope)
         run.at("import_read")
-        guards = await self._detect_deletions(complete, is_delta)
+        guards = await self._detect_deletions(complete, is_delta, scope)
         is_held = any(guard.consequence is Consequence.HOLD for guard in guards)
         run.held = [guard.message for guard in guards]
         if not any(guard.kind in (GuardKind.DELETIONS, GuardKind.EMPTIED) for guard in guards):
@@ -279,7 +280,7 @@ class ImportRun:
             stored = classified.get(position)
             if stored is None:
                 differing.append((each, None))
-            elif stored.id in self._seen:
+            elif stored.id in self._seen and not self._has_unique_anchors:
                 duplicates.append((stored.id, refuse_duplicate(each, [each])))
             elif stored.is_same and stored.state is ObjectState.NORMAL:
                 unchanged.append(stored.id)
@@ -630,10 +631,21 @@ class ImportRun:
             [anchor for _, anchor in deleted],
             [b""] * len(deleted),
         )
-        ids = [row.id for row in rows if row.state is not ObjectState.OBSOLETE]
+        ids = [row.id for row in rows if row.state is not ObjectState.OBSOLETE and self._is_read(row.container)]
         await runs.insert_pending_deletions(connection, self._run.id, ids)
 
-    async def _detect_deletions(self, complete: ReadComplete, is_delta: bool) -> tuple[TrippedGuard, ...]:
+    def _is_read(self, container: str | None) -> bool:
+        """Return whether this run reads a container; objects of other containers never count as deleted."""
+        if container is None:
+            return True
+        partition = self._run.profile.partition
+        if partition and not _is_within(container, _normalized([partition])):
+            return False
+        return is_selected(container, self._system.definition.containers)
+
+    async def _detect_deletions(
+        self, complete: ReadComplete, is_delta: bool, scope: ReadScope | None = None
+    ) -> tuple[TrippedGuard, ...]:
         """Find the objects that were deleted in the source, and evaluate the guards."""
         run = self._run
         counts = await run.read(objects.count_objects, self._system.number)
@@ -646,6 +658,8 @@ class ImportRun:
                     remedy="check the source and the permission to read it; nothing was changed",
                 )
             await self._find_missing(complete)
+            if scope is not None and self._has_unique_anchors and self._connector.capabilities.read_one:
+                await self._look_up_missing(scope)
         run.at("import_deletions_found")
         expected = await run.read(runs.count_expected_deletions, run.id)
         pending = await run.read(runs.count_pending_deletions, run.id)
@@ -722,6 +736,23 @@ class ImportRun:
             ]
             if missing:
                 await self._run.write_page(self._keep_missing, missing)
+
+    async def _look_up_missing(self, scope: ReadScope) -> None:
+        """Read the missing objects by their anchors. One that is found was moved between two searches of the read."""
+        after = 0
+        while True:
+            ids = await self._run.read(runs.list_pending_deletions, self._run.id, after, REFERRING_PAGE)
+            if not ids:
+                return
+            after = ids[-1]
+            anchors = [each.anchor for each in await self._run.read(objects.load_objects, ids) if each.anchor]
+            await self._read_pages(replace(scope, anchors=tuple(anchors)), None)
+            found = [id for id in ids if id in self._seen]
+            if found:
+                await self._run.write_page(self._keep_found, found)
+
+    async def _keep_found(self, connection: Connection, page: Page, ids: Sequence[int]) -> None:
+        await runs.delete_pending_deletions(connection, self._run.id, ids)
 
     async def _keep_missing(self, connection: Connection, page: Page, ids: Sequence[int]) -> None:
         await runs.insert_pending_deletions(connection, self._run.id, ids)

@@ -171,7 +171,9 @@ class PreviewConnector:
         """Return what a read yields instead of an event of the real system."""
         if not isinstance(event, ImportedObject | DeletedObject):
             return event
-        written = pending.pop(self._key(event), None)
+        key = self._key(event)
+        pending.pop(key, None)
+        written = self._system.written.get(key)  # an object may occur again if it was moved while it was read
         if written is None:
             return event
         if isinstance(event, ImportedObject) and not written.is_deleted:

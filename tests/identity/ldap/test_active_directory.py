@@ -82,6 +82,9 @@ class ScriptedClient:
                 return answer(request) if callable(answer) else answer
         return Reply(0)
 
+    def interrupt(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
@@ -136,6 +139,10 @@ def test_full_read_decodes_guids_and_reads_ranged_attributes_to_the_end() -> Non
     assert all(controls.DOMAIN_SCOPE in [c.oid for c in each.controls] for each in client.requests if _is_read(each))
 
 
+def _shows_deleted(request: Request) -> bool:
+    return controls.SHOW_DELETED in [each.oid for each in request.controls]
+
+
 def _is_read(request: Request) -> bool:
     return isinstance(request, Search) and request.base.endswith(BASE)
 
@@ -150,7 +157,8 @@ def test_usn_delta_finds_changes_deletions_and_objects_below_changed_containers(
     unit = Entry(f"OU=people,{BASE}", {})
     client = ScriptedClient(
         [
-            (has("isDeleted"), Reply(0, entries=[user(3)])),
+            (_shows_deleted, Reply(0, entries=[user(1), user(3, isDeleted=[b"TRUE"]), user(4), user(5)])),
+            (has("objectGUID="), Reply(0, entries=[user(5)])),
             (has("organizationalUnit"), Reply(0, entries=[unit])),
             (has("uSNChanged"), Reply(0, entries=[user(1)])),
             (lambda request: getattr(request, "base", "") == unit.dn, Reply(0, entries=[user(1), user(2)])),
@@ -162,11 +170,12 @@ def test_usn_delta_finds_changes_deletions_and_objects_below_changed_containers(
     assert watermark == {"method": "usn", "usn": 150, "host": "dc1.ad.test", "invocation": str(INVOCATION)}
     client.usn = 200
     events = list(methods.read_changes(source, watermark))
-    assert [each.anchor for each in events if isinstance(each, ImportedObject)] == [str(GUIDS[1]), str(GUIDS[2])]
-    assert [each.anchor for each in events if isinstance(each, DeletedObject)] == [str(GUIDS[3])]
-    (deleted,) = (each for each in client.requests if has("isDeleted")(each))
-    assert "(uSNChanged>=151)" in deleted.filter  # type: ignore[union-attr]
-    assert controls.SHOW_DELETED in [each.oid for each in deleted.controls]
+    found = [each.anchor for each in events if isinstance(each, ImportedObject)]
+    assert found == [str(GUIDS[1]), str(GUIDS[2]), str(GUIDS[5])]  # 5 was moved between two searches
+    # 4 was moved out of the scope.
+    assert [each.anchor for each in events if isinstance(each, DeletedObject)] == [str(GUIDS[3]), str(GUIDS[4])]
+    (changed,) = (each for each in client.requests if _shows_deleted(each))
+    assert "(uSNChanged>=151)" in changed.filter  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(

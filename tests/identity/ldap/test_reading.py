@@ -257,6 +257,7 @@ class _Relay:
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port = self._listener.getsockname()[1]
         self._sockets: list[socket.socket] = []
+        self._hangs = False
         self._thread = threading.Thread(target=self._accept, daemon=True)
 
     def __enter__(self) -> _Relay:
@@ -277,11 +278,15 @@ class _Relay:
             for source, sink in ((client, server), (server, client)):
                 threading.Thread(target=self._copy, args=(source, sink), daemon=True).start()
 
-    @staticmethod
-    def _copy(source: socket.socket, sink: socket.socket) -> None:
+    def _copy(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(65536):
-                sink.sendall(data)
+                if not self._hangs:
+                    sink.sendall(data)
+
+    def hang(self) -> None:
+        """Forward nothing any more, and keep the connections open."""
+        self._hangs = True
 
     def drop(self) -> None:
         """End the connections of now; further ones are accepted."""
@@ -342,13 +347,13 @@ def test_a25_delta_has_each_changed_entry_once_with_its_current_name(
     assert found[uuids["both"]].cells["title"] == ("y",)
     deleted = {each.anchor for each in events if isinstance(each, DeletedObject)}
     assert uuids["gone"] in deleted
-    assert deleted <= {uuids["gone"], uuids["brief"]}
+    assert deleted & set(uuids.values()) <= {uuids["gone"], uuids["brief"]}  # others were never in the scope
     watermark = connector.watermark(ReadScope((PERSON,), **scope))
     assert read(connector, watermark, **scope) == []
 
     ad.rename(f"cn=mover,{ad.people}", "cn=mover", other)
     left = [each.anchor for each in read(connector, watermark, **scope) if isinstance(each, DeletedObject)]
-    assert left == ([uuids["mover"]] if delta == "accesslog" else [])  # otherwise the next full import finds it
+    assert left == [uuids["mover"]]
 
 
 def test_delta_of_two_bases_does_not_delete_an_entry_that_was_moved_between_them(

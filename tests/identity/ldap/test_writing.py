@@ -71,8 +71,22 @@ def test_a06_missing_containers_are_reported_or_created_once(open_connector: Ope
     assert set(ad.entries()) == {f"cn=Grace,{unit}", f"cn=Edsger,{unit}"}
     added = [row["reqDN"][0] for row in ad.log("add")]
     assert added.count(unit) == 1
-    (refused,) = open_connector(create_containers=True).write([create("cn=a,dc=other", sn="a")])
+    elsewhere = open_connector(create_containers=True, base=["dc=ad,dc=test", "dc=other"])
+    (refused,) = elsewhere.write([create("cn=a,dc=other", sn="a")])
     assert refused.error == "refused"  # no database of the server has the name
+
+
+def test_address_below_none_of_the_bases_is_refused_before_it_is_written(
+    open_connector: Open, ad: Administrator
+) -> None:
+    other = f"ou=other,{ad.suffix}"
+    ad.add(other, "organizationalUnit")
+    connector = open_connector(base=ad.people)
+    (made,) = write(connector, create(f"cn=a,{ad.people}", sn="a"))
+    for request in (create(f"cn=b,{other}", sn="b"), rename(made, f"cn=a,{other}")):
+        (result,) = connector.write([request])
+        assert (result.outcome, result.error) == (WriteOutcome.REFUSED, "out_of_reach")
+    assert set(ad.entries()) == {f"cn=a,{ad.people}"}
 
 
 def test_entry_that_was_renamed_by_an_administrator_is_found_by_its_anchor(

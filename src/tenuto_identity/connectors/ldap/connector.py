@@ -18,7 +18,7 @@ from tenuto_identity.connectors.contract import (
 )
 from tenuto_identity.connectors.ldap import discovery
 from tenuto_identity.connectors.ldap.delta import methods
-from tenuto_identity.connectors.ldap.directory import Directory
+from tenuto_identity.connectors.ldap.directory import UNIQUE_ANCHORS, Directory
 from tenuto_identity.connectors.ldap.export import DirectoryWriter
 from tenuto_identity.connectors.ldap.full_import import DirectoryReader
 from tenuto_identity.connectors.ldap.schema_parser import DirectorySchema
@@ -43,6 +43,7 @@ class LdapConnector:
             export=True,
             containers=True,
             read_one=True,
+            unique_anchors=all(each.anchor.lower() in UNIQUE_ANCHORS for each in self._context.types),
             concurrency=1,
             max_values=self._settings.max_values,
             write_batch=500,

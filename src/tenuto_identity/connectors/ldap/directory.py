@@ -24,7 +24,10 @@ from tenuto_identity.connectors.ldap.protocol.client import (
     Search,
 )
 from tenuto_identity.connectors.ldap.settings import LdapSettings
+from tenuto_identity.model import dn
 
+UNIQUE_ANCHORS = ("entryuuid", "objectguid")
+"""Attributes, in lower case, whose values the server draws and never gives to another entry."""
 AD_CAPABILITY = "1.2.840.113556.1.4.800"
 _ROOT_DSE: Final = (
     "objectClass", "namingContexts", "supportedControl", "supportedCapabilities", "subschemaSubentry",
@@ -66,6 +69,8 @@ class Directory:
         self._password = password
         self._client = client
         self._root_dse: RootDse | None = None
+        self._has_open_pages = False
+        self._is_interrupted = False
 
     def clone(self) -> Directory:
         """Return a further connection to the same server."""
@@ -86,11 +91,20 @@ class Directory:
         if client is not None:
             client.close()
 
+    def interrupt(self) -> None:
+        """End the requests of another thread, which raises `Disconnected` and does not connect again."""
+        self._is_interrupted = True
+        client = self._client
+        if client is not None:
+            client.interrupt()
+
     def request(self, request: Request) -> Reply:
         """Send one request that may be repeated, and return its reply. Reconnects once."""
         try:
             return self._request(request)
         except Disconnected:
+            if self._is_interrupted:
+                raise
             self.disconnect()
             return self._request(request)
 
@@ -127,21 +141,33 @@ class Directory:
     def search_pages(self, search: Search) -> Iterator[Sequence[Entry]]:
         """Yield the pages of a search, and ask for the next page before the previous one is processed.
 
-        A lost connection is an error, except before the first page: pages belong to their connection."""
+        A lost connection is an error, except before the first page: pages belong to their connection. A server has one
+        search in pages for each connection: another one may begin only after the last page. A search that ends before
+        its last page drops the connection, so that no page of it stays behind."""
         limited = self.limited(search)
         if not self.settings.paged:
             yield self.search(search)
             return
-        reply = self.request(self._page(limited, b""))
-        while True:
-            check_complete(reply, search)
-            cookie = controls.page_cookie(reply.controls)
-            if not cookie:
+        if self._has_open_pages:
+            raise AssertionError("a search in pages has begun before the last page of another one")
+        self._has_open_pages = True
+        is_over = False
+        try:
+            reply = self.request(self._page(limited, b""))
+            while True:
+                check_complete(reply, search)
+                cookie = controls.page_cookie(reply.controls)
+                if not cookie:
+                    is_over, self._has_open_pages = True, False
+                    yield reply.entries
+                    return
+                number = self.client.send(self._page(limited, cookie))
                 yield reply.entries
-                return
-            number = self.client.send(self._page(limited, cookie))
-            yield reply.entries
-            reply = self.client.receive(number)
+                reply = self.client.receive(number)
+        finally:
+            if not is_over:
+                self._has_open_pages = False
+                self.disconnect()
 
     def limited(self, search: Search) -> Search:
         """Return a search with the time limit and the controls that all searches have."""
@@ -170,6 +196,30 @@ class Directory:
         return RootDse(
             {name.lower(): tuple(each.decode("utf-8", "replace") for each in values[name]) for name in values}
         )
+
+    def context_csn(self, base: str) -> list[str]:
+        """Return the contextCSN of the suffix of a base, sorted: the newest change of each server, kept by syncprov."""
+        for context in (base, *self.root_dse.all("namingContexts")):
+            if dn.is_below(base, context):
+                entry = self.probe(context, ("contextCSN",))
+                found = (
+                    [each.decode("ascii", "replace") for each in attribute_values(entry, "contextCSN")] if entry else []
+                )
+                if found:
+                    return sorted(found)
+        return []
+
+    def change_position(self, base: str) -> str:
+        """Return what changes with every write below a base; empty if the server has no such value."""
+        if self.root_dse.is_active_directory:
+            return self.read_root_dse().first("highestCommittedUSN")
+        return max(self.context_csn(base), default="") if self.root_dse.is_openldap else ""
+
+    def changed_since(self, position: str) -> str:
+        """Return the filter for the entries that were written after a position."""
+        if self.root_dse.is_active_directory:
+            return filters.at_least("uSNChanged", str(int(position) + 1))
+        return filters.at_least("entryCSN", position)
 
     @property
     def anchor(self) -> str:
@@ -227,12 +277,13 @@ def check_complete(reply: Reply, search: Search) -> None:
 
 
 def attribute_values(entry: Entry, name: str) -> Sequence[bytes]:
-    """Return the values of an attribute, whatever the case of its name."""
+    """Return the values of an attribute, whatever the case of its name, and with the option ``;binary`` or without."""
     found = entry.attributes.get(name)
     if found is not None:
         return found
     folded = name.lower()
-    return next((values for each, values in entry.attributes.items() if each.lower() == folded), ())
+    names = (folded, f"{folded};binary")
+    return next((values for each, values in entry.attributes.items() if each.lower() in names), ())
 
 
 def open_client(settings: LdapSettings, password: str | None) -> LdapClient:

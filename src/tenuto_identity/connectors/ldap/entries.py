@@ -21,7 +21,9 @@ from tenuto_identity.model.values import DataType, Value
 
 MEMBER_ATTRIBUTES = {"groupofnames": "member", "groupofuniquenames": "uniquemember"}
 """Object classes, in lower case, that need at least one value of this attribute."""
-_RANGE = re.compile(r"([^;]+);range=(\d+)-(\d+|\*)\Z", re.IGNORECASE)
+_RANGE = re.compile(r"(.+);range=(\d+)-(\d+|\*)\Z", re.IGNORECASE)
+BINARY = ";binary"
+"""Option of attributes that are transferred in their binary form (RFC 4522): another name of the same values."""
 
 
 class EntryReader:
@@ -38,11 +40,13 @@ class EntryReader:
         """Every name under which the server may deliver an attribute, in lower case → its name in the definition."""
         for name in object_type.attributes:
             known = schema.attribute(name)
-            for alias in (name, *(known.names if known else ())):
+            _, separator, options = name.partition(";")
+            for alias in (name, *(f"{each}{separator}{options}" for each in (known.names if known else ()))):
                 self._names.setdefault(alias.lower(), name)
+                self._names.setdefault(f"{alias.lower()}{BINARY}", name)
             self._names[name.lower()] = name
         self._placeholder = settings.placeholder_member.lower()
-        self._member = MEMBER_ATTRIBUTES.get(self.object_class)
+        self._member = member_attribute(schema, self.object_class)
 
     @property
     def attributes(self) -> tuple[str, ...]:
@@ -53,7 +57,8 @@ class EntryReader:
         """Return the object of an entry. Values are sorted, because a directory delivers them in any order."""
         found: dict[str, tuple[str | bytes, ...]] = {}
         for delivered, values in entry.attributes.items():
-            name = self._names.get(delivered.lower()) or self._names.get(delivered.partition(";")[0].lower())
+            # Values with other options, such as ``;lang-de``, are other attributes unless the definition names them.
+            name = self._names.get(delivered.lower())
             if name is not None and values:
                 found[name] = self._cells(name, values)
         cells = {name: found[name] for name in self._is_raw if found.get(name)}
@@ -74,6 +79,11 @@ class EntryReader:
         if self._member is not None and name.lower() == self._member:
             return tuple(each for each in cells if not isinstance(each, str) or each.lower() != self._placeholder)
         return cells
+
+
+def member_attribute(schema: DirectorySchema, class_name: str) -> str | None:
+    """Return the attribute, in lower case, of which entries of a class need at least one value."""
+    return next((MEMBER_ATTRIBUTES[each] for each in schema.ancestors(class_name) if each in MEMBER_ATTRIBUTES), None)
 
 
 def _text(value: bytes) -> str | bytes:

@@ -20,13 +20,15 @@ from tenuto_identity.connectors.contract import (
     WriteResult,
     missing,
     refused,
+    target_address,
 )
 from tenuto_identity.connectors.ldap import filters
 from tenuto_identity.connectors.ldap.directory import Directory, attribute_values, check_complete
 from tenuto_identity.connectors.ldap.entries import (
-    MEMBER_ATTRIBUTES,
+    BINARY,
     EntryReader,
     encode_value,
+    member_attribute,
     merge_masked,
     merge_ranges,
 )
@@ -83,7 +85,7 @@ class DirectoryWriter:
         for position in repeated:
             request = requests[position]
             if results[position].error == "missing_parent" and self._settings.create_containers:
-                problem = self._create_parents(_target_address(request))
+                problem = self._create_parents(target_address(request))
                 if problem is not None:
                     results[position] = problem
                     continue
@@ -138,11 +140,14 @@ class DirectoryWriter:
         if object_type is None:
             return _finished(refused("unknown_type", f"the type {request.type!r} is not selected"))
         try:
-            address = _target_address(request)
+            address = target_address(request)
             if not dn.parse(address):
                 return _finished(refused("invalid_address", "the address is empty"))
         except dn.InvalidDn as error:
             return _finished(refused("invalid_address", str(error)))
+        if not any(dn.is_below(address, base) for base in self._directory.bases):
+            bases = ", ".join(self._directory.bases)
+            return _finished(refused("out_of_reach", f"{address!r} is not below {bases}; no import would read it"))
         writing = _ObjectWriter(self._directory, self._root.is_active_directory, object_type, request, self._schema)
         match request.kind:
             case ExportKind.CREATE:
@@ -182,12 +187,6 @@ def _finished(result: WriteResult) -> Steps:
     return result
 
 
-def _target_address(request: WriteRequest) -> str:
-    """Return the address that the object has after the request."""
-    renamed = next((each for each in request.changes if each.op is ChangeOp.RENAME), None)
-    return str(renamed.values[0]) if renamed is not None and renamed.values else request.address
-
-
 class _ObjectWriter:
     """The steps of one request."""
 
@@ -204,12 +203,11 @@ class _ObjectWriter:
         self._is_active_directory = is_active_directory
         self._type = object_type
         self._request = request
+        self._schema = schema
         self._reader = EntryReader(object_type, directory.settings, schema)
         self._anchor = object_type.attributes[object_type.anchor]
         class_name = self._settings.object_class(object_type.name).lower()
-        self._member = next(
-            (MEMBER_ATTRIBUTES[each] for each in schema.ancestors(class_name) if each in MEMBER_ATTRIBUTES), None
-        )
+        self._member = member_attribute(schema, class_name)
         self._placeholder = self._settings.placeholder_member.encode()
         self._uses_post_read = directory.root_dse.supports(controls.POST_READ)
 
@@ -219,7 +217,7 @@ class _ObjectWriter:
         request = self._request
         attributes, further = self._new_attributes()
         read = (controls.post_read(self._anchor.name),) if self._uses_post_read else ()
-        reply = yield Add(request.address, attributes, read)
+        reply = yield Add(request.address, {self._sent_name(each): found for each, found in attributes.items()}, read)
         _check_decided(reply)
         if reply.code == Code.ENTRY_ALREADY_EXISTS:
             return (yield from self._adopt(further))
@@ -393,7 +391,8 @@ class _ObjectWriter:
         self, address: str, modifications: Sequence[Modification], guards: tuple[Control, ...]
     ) -> Generator[Request, Reply, WriteResult | None]:
         """Send modifications in requests of at most ``max_values`` values for each attribute; return the problem."""
-        for part in _split(modifications, self._settings.max_values):
+        named = [replace(each, attribute=self._sent_name(each.attribute)) for each in modifications]
+        for part in _split(named, self._settings.max_values):
             reply = yield Modify(address, part, (*guards, _PERMISSIVE))
             _check_decided(reply)
             if reply.code in (Code.NO_SUCH_ATTRIBUTE, Code.ATTRIBUTE_OR_VALUE_EXISTS):
@@ -414,7 +413,7 @@ class _ObjectWriter:
         left: list[Modification] = []
         for each in part:
             old = attribute_values(entry, each.attribute) if entry is not None else ()
-            attribute = self._type.attributes.get(each.attribute)
+            attribute = self._type.attributes.get(each.attribute.removesuffix(BINARY))
             present = {_key(value, attribute) for value in old}
             wanted = tuple(v for v in each.values if (_key(v, attribute) in present) is (each.mod is Mod.DELETE))
             if each.mod is Mod.REPLACE or wanted:
@@ -508,6 +507,12 @@ class _ObjectWriter:
             check_complete(reply, search)
             parts[name] = reply.entries[0].attributes if reply.entries else {}
         return None
+
+    def _sent_name(self, name: str) -> str:
+        """Return the name by which an attribute is written: certificates need an option (RFC 4523)."""
+        known = self._schema.attribute(name)
+        has_option = name.lower().endswith(BINARY)
+        return f"{name}{BINARY}" if known is not None and known.needs_binary and not has_option else name
 
     def _encoded(self, change: WriteChange) -> list[bytes]:
         attribute = self._type.attributes.get(change.attribute)

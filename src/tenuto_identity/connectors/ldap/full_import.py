@@ -5,14 +5,14 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from tenuto_identity.connectors.contract import ImportedObject, ReadComplete, ReadEvent, ReadScope
 from tenuto_identity.connectors.ldap import discovery, filters
-from tenuto_identity.connectors.ldap.directory import Directory, attribute_values
+from tenuto_identity.connectors.ldap.directory import UNIQUE_ANCHORS, Directory, attribute_values
 from tenuto_identity.connectors.ldap.entries import (
     EntryReader,
     ScopeFilter,
@@ -27,6 +27,13 @@ from tenuto_identity.model import dn
 from tenuto_identity.model.schema import ContainerScope
 
 ANCHORS_IN_ONE_SEARCH = 100
+INTERRUPT_INTERVAL_SECONDS = 0.1
+MAX_REPEATED_READS = 3
+"""How often the changes made during a read are read; later ones are left to the next import."""
+CONTAINERS = filters.any_of(
+    *(filters.equal("objectClass", each) for each in ("organizationalUnit", "container", "builtinDomain"))
+)
+"""Entries of Active Directory that have others below them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +82,45 @@ class DirectoryReader:
         """Yield every object of the scope, and `ReadComplete`."""
         discovery.check_selection(self.schema, self.scope.types, self.directory)
         count = 0
+        positions = self._positions()
         for page in self._read_searches([(base, reader) for base in self.bases() for reader in self.readers]):
             count += len(page)
             yield from page
+        for each in self._read_moved(positions):
+            count += 1
+            yield each
         yield self.complete(count)
+
+    def _positions(self) -> dict[str, str]:
+        """Return the position of the server for each base; empty if it has none, or if an anchor is not unique."""
+        if not all(each.anchor.lower() in UNIQUE_ANCHORS for each in self.scope.types):
+            return {}
+        found = {base.address: self.directory.change_position(base.address) for base in self.bases()}
+        return found if all(found.values()) else {}
+
+    def _read_moved(self, before: Mapping[str, str]) -> Iterator[ImportedObject]:
+        """Yield the objects that were written while they were read, with their current state.
+
+        An entry that was moved between two searches is in none of them, or in both. An object may therefore occur
+        twice in a read; its last state counts (`Capabilities.unique_anchors`)."""
+        for _ in range(MAX_REPEATED_READS):
+            now = self._positions()
+            changed = {base for base in now if base in before and now[base] != before[base]}
+            if not changed:
+                return
+            for base in self.bases():
+                if base.address in changed:
+                    condition = self.directory.changed_since(before[base.address])
+                    yield from self.read_matching(condition, (base,))
+                    yield from self._read_below_changed(base, condition)
+            before = now
+
+    def _read_below_changed(self, base: SearchBase, condition: str) -> Iterator[ImportedObject]:
+        """Yield the objects below changed containers: a container that is moved does not change what is in it."""
+        has_children = CONTAINERS if self.directory.root_dse.is_active_directory else "(hasSubordinates=TRUE)"
+        search = Search(base.address, base.scope, filters.all_of(has_children, condition))
+        for address in [entry.dn for page in self.directory.search_pages(search) for entry in page]:
+            yield from self.read_below(address)
 
     def complete(self, count: int, *, is_delta: bool = False) -> ReadComplete:
         return ReadComplete(
@@ -91,7 +133,8 @@ class DirectoryReader:
     def _containers(self) -> tuple[str, ...] | None:
         if self.scope.partition:
             return (self.scope.partition,)
-        return tuple(each.address for each in self.scope.containers if each.included) or None
+        selected = tuple(each.address for each in self.scope.containers if each.included)
+        return selected or self.directory.bases  # what is stored below other bases was not read
 
     def bases(self) -> list[SearchBase]:
         """Return where to search: the selected containers without those below another one, or the bases."""
@@ -149,18 +192,20 @@ class DirectoryReader:
                 directory.disconnect()
 
         self.directory.root_dse  # noqa: B018 - read once, before the connections are copied
-        threads = [
-            threading.Thread(target=work, args=(self.directory.clone(),), name=f"tenuto-ldap-{number}", daemon=True)
-            for number in range(worker_count)
-        ]
+        threads = {
+            threading.Thread(target=work, args=(directory,), name=f"tenuto-ldap-{number}", daemon=True): directory
+            for number, directory in enumerate(self.directory.clone() for _ in range(worker_count))
+        }
         for thread in threads:
             thread.start()
         try:
             yield from _take_pages(pages, worker_count)
         finally:
             is_over.set()
-            for thread in threads:
-                thread.join()
+            for thread, directory in threads.items():
+                while thread.is_alive():  # it may be about to connect
+                    directory.interrupt()
+                    thread.join(INTERRUPT_INTERVAL_SECONDS)
 
     def _read_search(
         self, directory: Directory, base: SearchBase, reader: EntryReader
@@ -209,23 +254,34 @@ class DirectoryReader:
         for reader in self.readers:
             attribute = reader.object_type.attributes[reader.object_type.anchor]
             for start in range(0, len(anchors), ANCHORS_IN_ONE_SEARCH):
-                page = anchors[start : start + ANCHORS_IN_ONE_SEARCH]
-                wanted = filters.any_of(
-                    *(filters.equal(attribute.name, encode_value(each, attribute)) for each in page)
-                )
-                condition = filters.all_of(self.directory.settings.type_filter(reader.type_name), wanted)
-                for base in self.bases():
+                left = dict.fromkeys(anchors[start : start + ANCHORS_IN_ONE_SEARCH])
+                for base in self._bases_twice() if attribute.name.lower() in UNIQUE_ANCHORS else self.bases():
+                    if not left:
+                        break
+                    wanted = filters.any_of(
+                        *(filters.equal(attribute.name, encode_value(each, attribute)) for each in left)
+                    )
+                    condition = filters.all_of(self.directory.settings.type_filter(reader.type_name), wanted)
                     search = Search(base.address, base.scope, condition, self.attributes_of(reader))
-                    for found in self.directory.search_pages(search):
-                        for entry in found:
-                            if (each := self.read_entry(self.directory, entry, reader)) is not None:
-                                count += 1
-                                yield each
+                    for entry in self._entries_of(search):
+                        if (each := self.read_entry(self.directory, entry, reader)) is not None:
+                            left.pop(each.anchor, None)
+                            count += 1
+                            yield each
         yield self.complete(count)
 
-    def read_matching(self, condition: str) -> Iterator[ImportedObject]:
+    def _bases_twice(self) -> list[SearchBase]:
+        """Return the bases; several ones again in the other order, because an entry may be moved between them."""
+        bases = self.bases()
+        return [*bases, *reversed(bases[:-1])]
+
+    def _entries_of(self, search: Search) -> list[Entry]:
+        """Return all entries of a search for a few entries, so that further searches can follow on the connection."""
+        return [entry for page in self.directory.search_pages(search) for entry in page]
+
+    def read_matching(self, condition: str, bases: Sequence[SearchBase] | None = None) -> Iterator[ImportedObject]:
         """Yield the objects of the scope that satisfy a further condition."""
-        for base in self.bases():
+        for base in self.bases() if bases is None else bases:
             for reader in self.readers:
                 search = Search(
                     base.address,
@@ -243,19 +299,20 @@ class DirectoryReader:
         names = {name for reader in self.readers for name in reader.attributes}
         attributes = (*sorted(names), "objectClass", "entryUUID", "hasSubordinates")
         for start in range(0, len(identifiers), ANCHORS_IN_ONE_SEARCH):
-            page = identifiers[start : start + ANCHORS_IN_ONE_SEARCH]
-            condition = filters.any_of(*(filters.equal("entryUUID", each) for each in page))
-            for base in self.directory.bases:
-                for found in self.directory.search_pages(Search(base, Scope.SUBTREE, condition, attributes)):
-                    for entry in found:
-                        identifier = attribute_values(entry, "entryUUID")
-                        yield entry, identifier[0].decode("ascii", "replace").lower() if identifier else ""
+            left = dict.fromkeys(identifiers[start : start + ANCHORS_IN_ONE_SEARCH])
+            bases = self.directory.bases
+            for base in (*bases, *reversed(bases[:-1])):  # an entry may be moved between two searches
+                if not left:
+                    break
+                condition = filters.any_of(*(filters.equal("entryUUID", each) for each in left))
+                for entry in self._entries_of(Search(base, Scope.SUBTREE, condition, attributes)):
+                    identifier = attribute_values(entry, "entryUUID")
+                    found = identifier[0].decode("ascii", "replace").lower() if identifier else ""
+                    left.pop(found, None)
+                    yield entry, found
 
     def has_children(self, entry: Entry) -> bool:
         return b"TRUE" in attribute_values(entry, "hasSubordinates")
-
-    def is_selected_type(self, entry: Entry) -> bool:
-        return self.resolver.find(entry) is not None
 
     def resolve_entry(self, entry: Entry) -> ImportedObject | None:
         """Return the object of an entry that was read with ``objectClass``; None if it is not in the scope."""

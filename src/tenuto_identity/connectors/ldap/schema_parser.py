@@ -28,6 +28,8 @@ _DATA_TYPES: Mapping[str, DataType] = {
     "1.2.840.113556.1.4.906": DataType.INTEGER,
     "1.2.840.113556.1.4.907": DataType.BINARY,
 }
+_NEEDS_BINARY = tuple(_SYNTAX + each for each in ("8", "9", "10", "49"))
+"""Certificates, lists and pairs of them, supported algorithms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +41,8 @@ class AttributeType:
     is_single: bool = False
     is_writable: bool = True
     ignores_case: bool = False
+    needs_binary: bool = False
+    """Values are written with the option ``;binary`` (RFC 4523)."""
 
     @property
     def name(self) -> str:
@@ -125,6 +129,7 @@ def _parse_attributes(texts: Iterable[str]) -> dict[str, AttributeType]:
             _DATA_TYPES.get(syntax, DataType.TEXT),
             is_single="SINGLE-VALUE" in fields,
             is_writable="NO-USER-MODIFICATION" not in fields,
+            needs_binary=syntax in _NEEDS_BINARY,
             ignores_case=_inherited(parsed, fields, "EQUALITY").lower().startswith("caseignore"),
         )
     return found

@@ -111,6 +111,7 @@ class LdapSettings(BaseModel):
     max_values: int = Field(1_000, ge=1, le=100_000)
     """Values of one attribute in one request."""
     connect_timeout_seconds: int = Field(10, ge=1, le=600)
+    """How long the connection, TLS and the bind may take, each."""
     timeout_seconds: int = Field(120, ge=1, le=3_600)
     """How long a request may take; it is also the time limit of searches."""
     delta: DeltaMethod = DeltaMethod.AUTO

@@ -20,7 +20,6 @@ from tenuto_identity.connectors.contract import (
 )
 from tenuto_identity.connectors.ldap import filters
 from tenuto_identity.connectors.ldap.directory import Directory, attribute_values
-from tenuto_identity.connectors.ldap.entries import container_of
 from tenuto_identity.connectors.ldap.full_import import DirectoryReader
 from tenuto_identity.connectors.ldap.protocol.client import Scope, Search
 from tenuto_identity.connectors.ldap.settings import DeltaMethod
@@ -136,7 +135,10 @@ def _read_log(directory: Directory, base: str, watermark: Mapping[str, str], cha
 
 
 def resolve(reader: DirectoryReader, changes: Changes) -> Iterator[ReadEvent]:
-    """Yield the current state of changed entries, each once, and the deletions."""
+    """Yield the current state of changed entries, each once, and the deletions.
+
+    An entry that is not in the scope counts as deleted: it was moved out of it, or does not satisfy the filter of its
+    type any more. The import ignores those that it does not know, and those of containers that it does not read."""
     seen: set[str] = set()
     gone: dict[str, None] = {}
     # Deleted ones too: an entry that was moved to another base is deleted in the refresh of the first one.
@@ -154,14 +156,9 @@ def resolve(reader: DirectoryReader, changes: Changes) -> Iterator[ReadEvent]:
         imported = reader.resolve_entry(entry)
         if imported is not None:
             yield imported
-        elif identifier in changes.deleted or (
-            reader.is_selected_type(entry) and reader.filter.includes(container_of(changes.renamed.get(identifier, "")))
-        ):
+        else:
             gone.setdefault(identifier)
-    gone.update(dict.fromkeys(each for each in changes.changed if each not in seen))
-    for identifier, address in changes.deleted.items():
-        if identifier not in seen and (not address or reader.filter.includes(container_of(address))):
-            gone.setdefault(identifier)
+    gone.update(dict.fromkeys(each for each in wanted if each not in seen))
     for identifier in gone:
         for each in reader.scope.types:
             yield DeletedObject(each.name, identifier)

@@ -7,7 +7,7 @@ changed container are read again: they have another address if it was renamed.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -22,14 +22,11 @@ from tenuto_identity.connectors.contract import (
 )
 from tenuto_identity.connectors.ldap import filters
 from tenuto_identity.connectors.ldap.directory import Directory, attribute_values, check_complete
-from tenuto_identity.connectors.ldap.full_import import ANCHORS_IN_ONE_SEARCH, DirectoryReader
+from tenuto_identity.connectors.ldap.full_import import ANCHORS_IN_ONE_SEARCH, CONTAINERS, DirectoryReader
 from tenuto_identity.connectors.ldap.protocol import controls
 from tenuto_identity.connectors.ldap.protocol.client import Entry, Scope, Search
 from tenuto_identity.connectors.ldap.settings import DeltaMethod
-
-_CONTAINERS = filters.any_of(
-    *(filters.equal("objectClass", each) for each in ("organizationalUnit", "container", "builtinDomain"))
-)
+from tenuto_identity.model import dn
 
 
 def object_guid(entry: Entry) -> str:
@@ -66,14 +63,22 @@ class UsnSource:
         if current["usn"] < since["usn"]:
             raise WatermarkLost(f"the server counts to {current['usn']}, and the watermark is {since['usn']}")
         condition = filters.at_least("uSNChanged", str(since["usn"] + 1))
+        seen: set[str] = set()
         count = 0
         for event in _with_subtrees(reader, reader.read_matching(condition), condition):
+            seen.add(event.anchor)
             count += 1
             yield event
-        for identifier in _deleted(reader.directory, condition):
-            for each in reader.scope.types:
-                count += 1
-                yield DeletedObject(each.name, identifier)
+        deleted: list[str] = []
+        unseen: list[str] = []
+        for identifier, is_deleted in _changed(reader.directory, condition):
+            if is_deleted:
+                deleted.append(identifier)
+            elif identifier not in seen:
+                unseen.append(identifier)
+        for gone in _read_unseen(reader, unseen, deleted):
+            count += 1
+            yield gone
         yield reader.complete(count, is_delta=True)
 
 
@@ -93,25 +98,39 @@ def _with_subtrees(
         seen.add(each.anchor)
         yield each
     for base in reader.bases():
-        search = Search(base.address, Scope.SUBTREE, filters.all_of(_CONTAINERS, condition))
-        for page in reader.directory.search_pages(search):
-            for entry in page:
-                for below in reader.read_below(entry.dn):
-                    if below.anchor not in seen:
-                        seen.add(below.anchor)
-                        yield below
+        search = Search(base.address, Scope.SUBTREE, filters.all_of(CONTAINERS, condition))
+        # All containers first: a connection has one search in pages at a time.
+        for address in [entry.dn for page in reader.directory.search_pages(search) for entry in page]:
+            for below in reader.read_below(address):
+                if below.anchor not in seen:
+                    seen.add(below.anchor)
+                    yield below
 
 
-def _deleted(directory: Directory, condition: str) -> Iterator[str]:
-    """Yield the objectGUIDs of objects that were deleted."""
-    contexts = {each.lower(): each for each in directory.root_dse.all("namingContexts")}
-    bases = [each for key, each in contexts.items() if any(base.lower().endswith(key) for base in directory.bases)]
-    deleted = filters.all_of(filters.equal("isDeleted", "TRUE"), condition)
+def _read_unseen(reader: DirectoryReader, unseen: Sequence[str], deleted: Iterable[str]) -> Iterator[ReadEvent]:
+    """Yield what became of changed objects that the searches did not find, and the deletions.
+
+    They were moved between two searches or out of the scope, or do not satisfy the filter of their type any more.
+    Those that are not in the scope count as deleted; the import ignores those that it does not know."""
+    left = dict.fromkeys(unseen)
+    for event in reader.read_anchors(unseen):
+        if isinstance(event, ImportedObject):
+            left.pop(event.anchor, None)
+            yield event
+    for identifier in (*deleted, *left):
+        for each in reader.scope.types:
+            yield DeletedObject(each.name, identifier)
+
+
+def _changed(directory: Directory, condition: str) -> Iterator[tuple[str, bool]]:
+    """Yield the objectGUIDs of all changed objects of the naming contexts, and whether they were deleted."""
+    contexts = directory.root_dse.all("namingContexts")
+    bases = [each for each in contexts if any(dn.is_below(base, each) for base in directory.bases)]
     for base in bases or directory.bases:
-        search = Search(base, Scope.SUBTREE, deleted, ("objectGUID",), (controls.show_deleted(),))
+        search = Search(base, Scope.SUBTREE, condition, ("objectGUID", "isDeleted"), (controls.show_deleted(),))
         for page in directory.search_pages(search):
             for entry in page:
-                yield object_guid(entry)
+                yield object_guid(entry), b"TRUE" in attribute_values(entry, "isDeleted")
 
 
 class DirSyncSource:
@@ -120,7 +139,9 @@ class DirSyncSource:
     def watermark(self, directory: Directory, scope: ReadScope) -> Watermark:
         cookies = {}
         for base in directory.bases:
-            _, cookie = _dirsync(directory, base, b"")
+            cookie = b""
+            for _, following in _dirsync(directory, base, b""):
+                cookie = following  # the entries are not needed: only one part is in memory
             cookies[base] = base64.b64encode(cookie).decode()
         return {"method": DeltaMethod.DIRSYNC.value, "cookies": cookies}
 
@@ -130,16 +151,17 @@ class DirSyncSource:
             raise WatermarkLost(f"the bases are {', '.join(directory.bases)} now")
         found = _DirSyncChanges()
         for base, cookie in since["cookies"].items():
-            for entry in _dirsync(directory, base, base64.b64decode(cookie))[0]:
-                found.note(entry)
+            for entries, _ in _dirsync(directory, base, base64.b64decode(cookie)):
+                for entry in entries:
+                    found.note(entry)
         count = 0
         for each in _with_children(reader, found):
+            found.changed.pop(each.anchor, None)
             count += 1
             yield each
-        for identifier in found.deleted:
-            for object_type in reader.scope.types:
-                count += 1
-                yield DeletedObject(object_type.name, identifier)
+        for gone in _read_unseen(reader, list(found.changed), found.deleted):
+            count += 1
+            yield gone
         yield reader.complete(count, is_delta=True)
 
 
@@ -187,9 +209,8 @@ def _current(reader: DirectoryReader, identifiers: list[str]) -> Iterator[Import
         )
 
 
-def _dirsync(directory: Directory, base: str, cookie: bytes) -> tuple[list[Entry], bytes]:
-    """Return the changes since a cookie and the new cookie. DirSync reads a whole naming context."""
-    entries: list[Entry] = []
+def _dirsync(directory: Directory, base: str, cookie: bytes) -> Iterator[tuple[Sequence[Entry], bytes]]:
+    """Yield the parts of the changes since a cookie, each with the cookie after it. It reads a whole naming context."""
     while True:
         search = Search(
             base, Scope.SUBTREE, filters.EVERYTHING, ("objectGUID", "isDeleted", "name"), (controls.dirsync(cookie),)
@@ -197,6 +218,6 @@ def _dirsync(directory: Directory, base: str, cookie: bytes) -> tuple[list[Entry
         reply = directory.request(directory.limited(search))
         check_complete(reply, search)
         has_more, cookie = controls.dirsync_reply(reply.controls)
-        entries += reply.entries
+        yield reply.entries, cookie
         if not has_more:
-            return entries, cookie
+            return

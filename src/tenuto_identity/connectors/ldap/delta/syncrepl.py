@@ -12,27 +12,16 @@ from tenuto_identity.connectors.contract import ConnectorError, ReadEvent, ReadS
 from tenuto_identity.connectors.ldap import filters
 from tenuto_identity.connectors.ldap.delta import accesslog
 from tenuto_identity.connectors.ldap.delta.accesslog import Changes
-from tenuto_identity.connectors.ldap.directory import Directory, attribute_values, check_complete
+from tenuto_identity.connectors.ldap.directory import Directory, check_complete
 from tenuto_identity.connectors.ldap.full_import import DirectoryReader
 from tenuto_identity.connectors.ldap.protocol import controls
 from tenuto_identity.connectors.ldap.protocol.client import Code, Scope, Search
 from tenuto_identity.connectors.ldap.settings import DeltaMethod
 
 
-def _context_csn(directory: Directory, base: str) -> list[str]:
-    """Return the contextCSN of the suffix of a base; it is an attribute of the highest entry of a database."""
-    for context in (base, *directory.root_dse.all("namingContexts")):
-        if base.lower().endswith(context.lower()):
-            entry = directory.probe(context, ("contextCSN",))
-            found = [each.decode("ascii", "replace") for each in attribute_values(entry, "contextCSN")] if entry else []
-            if found:
-                return sorted(found)
-    return []
-
-
 def has_context_csn(directory: Directory) -> bool:
     """Return whether every base has a provider of content synchronisation."""
-    return all(_context_csn(directory, base) for base in directory.bases)
+    return all(directory.context_csn(base) for base in directory.bases)
 
 
 class SyncreplSource:
@@ -41,7 +30,7 @@ class SyncreplSource:
     def watermark(self, directory: Directory, scope: ReadScope) -> Watermark:
         cookies: dict[str, str] = {}
         for base in directory.bases:
-            found = _context_csn(directory, base)
+            found = directory.context_csn(base)
             if not found:
                 raise ConnectorError("delta", f"{base!r} has no contextCSN: syncprov is not set up, or not readable")
             cookies[base] = f"rid=000,csn={';'.join(found)}"

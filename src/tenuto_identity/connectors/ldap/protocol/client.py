@@ -174,6 +174,10 @@ class LdapClient(Protocol):
         """Wait for the complete reply to a request; raise `Disconnected`."""
         ...
 
+    def interrupt(self) -> None:
+        """Let the thread that waits for a reply raise `Disconnected`; called by another thread."""
+        ...
+
     def close(self) -> None:
         """Close the connection; never raises."""
         ...

@@ -1,50 +1,43 @@
-"""The adapter for ldap3: a pure Python library, installed by the extra ``identity``.
-
-ldap3 encodes requests and decodes replies. Its strategies either allow one request at a time or lose the reason of a
-broken connection, so `_Pipeline` collects the replies of several requests on one connection.
-"""
+"""The adapter for ldap3: a pure Python library, installed by the extra ``identity``."""
 
 from __future__ import annotations
 
 import socket
 import ssl
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, cast
+from typing import Any
 
 import ldap3
 from ldap3.core.exceptions import LDAPException
-from ldap3.operation.add import add_operation
-from ldap3.operation.delete import delete_operation
-from ldap3.operation.modify import modify_operation
-from ldap3.operation.modifyDn import modify_dn_operation
-from ldap3.operation.search import raw_attributes_to_dict_fast, search_operation
-from ldap3.strategy.base import RESPONSE_COMPLETE
-from ldap3.strategy.sync import SyncStrategy
-from ldap3.utils.asn1 import decode_message_fast
+from ldap3.operation.search import search_operation
+from ldap3.utils.asn1 import encode
 
 from tenuto_identity.connectors.contract import ConnectorError
+from tenuto_identity.connectors.ldap.protocol.ber import BerError
 from tenuto_identity.connectors.ldap.protocol.client import (
-    Add,
     Code,
-    Delete,
     Disconnected,
     Entry,
     LdapClient,
-    Mod,
-    Modify,
-    ModifyDn,
     Reply,
     Request,
     Search,
     code_name,
 )
+from tenuto_identity.connectors.ldap.protocol.messages import (
+    Intermediate,
+    Part,
+    Referrals,
+    Result,
+    decode_message,
+    encode_message,
+    encode_write,
+    message_end,
+)
 from tenuto_identity.connectors.ldap.settings import LdapSettings, TlsMode
 
-_PARTIAL = ("searchResEntry", "searchResRef", "intermediateResponse")
-_MODS = {Mod.ADD: ldap3.MODIFY_ADD, Mod.DELETE: ldap3.MODIFY_DELETE, Mod.REPLACE: ldap3.MODIFY_REPLACE}
-_ENTRY = 4
-"""Protocol operation of an entry of a search."""
+RECEIVED_BYTES = 1 << 18
+"""How much is received at once."""
 
 
 class _VerifiedTls(ldap3.Tls):  # type: ignore[misc]  # ldap3 has no types
@@ -59,91 +52,90 @@ class _VerifiedTls(ldap3.Tls):  # type: ignore[misc]  # ldap3 has no types
         connection.socket = self._context.wrap_socket(connection.socket, server_hostname=self._host)
 
 
-class _Pipeline(SyncStrategy):  # type: ignore[misc]  # ldap3 has no types
-    """Receives the replies of several requests, in whatever order the server sends them."""
+class Ldap3Client:
+    """A bound connection of ldap3.
+
+    ldap3 connects, binds and encodes the filters of searches. Its strategies either allow one request at a time or lose
+    the reason of a broken connection, so replies are received here: those of several requests, in any order."""
 
     def __init__(self, connection: Any) -> None:
-        super().__init__(connection)
-        self._collected: dict[int, list[dict[str, Any]]] = {}
-
-    def collect(self, message_number: int) -> list[dict[str, Any]]:
-        """Return all messages of one reply."""
-        while True:
-            found = self._collected.get(message_number)
-            if found and found[-1]["type"] not in _PARTIAL:
-                return self._collected.pop(message_number)
-            received = self.receiving()
-            if not received:
-                raise Disconnected("the server closed the connection")
-            for data in received:
-                decoded = decode_message_fast(data)
-                message = self.decode_response_fast(decoded)
-                number = int(decoded["messageID"])
-                if number == 0:
-                    raise Disconnected(f"the server ends the connection: {message.get('message') or 'no reason given'}")
-                self._collected.setdefault(number, []).append(message)
-
-    def _get_response(self, message_number: int, timeout: float) -> list[Any]:
-        return [*self.collect(message_number), RESPONSE_COMPLETE]
-
-    def decode_response_fast(self, message: Any) -> dict[str, Any]:
-        """Decode a message; the values of entries stay as they are."""
-        if message["protocolOp"] != _ENTRY:
-            return cast("dict[str, Any]", super().decode_response_fast(message))
-        name, attributes = message["payload"][0][3], message["payload"][1][3]
-        entry: dict[str, Any] = {"type": "searchResEntry", "dn": name, "raw": raw_attributes_to_dict_fast(attributes)}
-        if message["controls"]:
-            entry["controls"] = dict(self.decode_control_fast(each[3]) for each in message["controls"])
-        return entry
-
-    @staticmethod
-    def decode_control_fast(control: Any, from_server: bool = True) -> tuple[str, dict[str, Any]]:
-        """Return the name of a control and its value as bytes."""
-        value = next((part[3] for part in control[1:] if part[2] == 4), b"")
-        return control[0][3].decode(), {"value": bytes(value)}
-
-
-class Ldap3Client:
-    """A bound connection of ldap3."""
-
-    def __init__(self, connection: Any, strategy: _Pipeline) -> None:
         self._connection = connection
-        self._strategy = strategy
+        self._received = bytearray()
+        self._collected: dict[int, list[Part]] = {}
 
     def send(self, request: Request) -> int:
-        controls = [(each.oid, each.is_critical, each.value) for each in request.controls] or None
-        kind, operation = _operation(request)
+        connection = self._connection
         try:
-            return int(self._strategy.send(kind, operation, controls))
-        except (LDAPException, OSError) as error:
+            number = int(connection.server.next_message_id())
+            if isinstance(request, Search):
+                message = encode_message(number, bytes(encode(_search(request))), request.controls)
+            else:
+                message = encode_write(number, request)
+            connection.socket.sendall(message)
+        except (LDAPException, OSError, AttributeError) as error:  # ldap3 removes the socket of a lost connection
             raise Disconnected(f"the request could not be sent: {error}") from None
+        return number
 
     def receive(self, message_number: int) -> Reply:
-        try:
-            messages = self._strategy.collect(message_number)
-        except (LDAPException, OSError) as error:
-            raise Disconnected(f"the connection was lost: {error}") from None
-        last = messages[-1]
+        parts = self._collect(message_number)
+        last = parts.pop()
+        assert isinstance(last, Result)
         entries: list[Entry] = []
         references: list[str] = []
         intermediates: list[tuple[str, bytes]] = []
-        for each in messages[:-1]:
-            match each["type"]:
-                case "searchResEntry":
-                    entries.append(Entry(each["dn"].decode("utf-8", "replace"), each["raw"], _controls(each)))
-                case "searchResRef":
-                    references += each["uri"]
-                case _:
-                    intermediates.append((str(each["responseName"]), bytes(each["responseValue"] or b"")))
+        for each in parts:
+            if isinstance(each, Entry):
+                entries.append(each)
+            elif isinstance(each, Referrals):
+                references += each.urls
+            elif isinstance(each, Intermediate):
+                intermediates.append((each.name, each.value))
         return Reply(
-            last["result"],
-            last["message"] or "",
-            last["dn"] or "",
-            _controls(last),
+            last.code,
+            last.message,
+            last.matched_dn,
+            last.controls,
             entries,
-            references or last.get("referrals") or (),
+            references or last.referrals,
             intermediates,
         )
+
+    def _collect(self, message_number: int) -> list[Part]:
+        """Return all parts of one reply; the last one is its result."""
+        while True:
+            found = self._collected.get(message_number)
+            if found and isinstance(found[-1], Result):
+                return self._collected.pop(message_number)
+            try:
+                data = self._connection.socket.recv(RECEIVED_BYTES)
+            except (OSError, AttributeError) as error:
+                raise Disconnected(f"the connection was lost: {error}") from None
+            if not data:
+                raise Disconnected("the server closed the connection")
+            self._received += data
+            self._decode()
+
+    def _decode(self) -> None:
+        """Decode the messages that have arrived completely."""
+        received, start = self._received, 0
+        try:
+            while (end := message_end(received, start)) and end <= len(received):
+                number, part = decode_message(bytes(received[start:end]))
+                start = end
+                if number == 0:
+                    reason = part.message if isinstance(part, Result) else ""
+                    raise Disconnected(f"the server ends the connection: {reason or 'no reason given'}")
+                self._collected.setdefault(number, []).append(part)
+        except BerError as error:
+            raise Disconnected(str(error)) from None
+        del received[:start]
+
+    def interrupt(self) -> None:
+        connected = self._connection.socket
+        if connected is not None:
+            with suppress(OSError):
+                # Not by the method of a TLS socket, which would change its state in this thread.
+                socket.socket.shutdown(connected, socket.SHUT_RDWR)
 
     def close(self) -> None:
         with suppress(LDAPException, OSError, Disconnected):  # it may be closed already
@@ -158,38 +150,20 @@ def _close_socket(connection: Any) -> None:
             connection.socket.close()
 
 
-def _controls(message: Mapping[str, Any]) -> dict[str, bytes]:
-    found = message.get("controls")
-    return {name: each["value"] for name, each in found.items()} if found else {}
-
-
-def _operation(request: Request) -> tuple[str, Any]:
-    """Return name and content of a request as ldap3 sends it."""
-    match request:
-        case Search():
-            return "searchRequest", search_operation(
-                request.base,
-                request.filter,
-                int(request.scope),
-                0,  # aliases are never followed: a refresh refuses anything else, and an alias would be read twice
-                list(request.attributes),
-                0,
-                request.time_limit_seconds,
-                False,
-                auto_escape=False,
-                auto_encode=False,
-            )
-        case Add():
-            return "addRequest", add_operation(request.dn, request.attributes, auto_encode=False)
-        case Modify():
-            changes: dict[str, list[tuple[str, list[bytes]]]] = {}
-            for each in request.modifications:
-                changes.setdefault(each.attribute, []).append((_MODS[each.mod], list(each.values)))
-            return "modifyRequest", modify_operation(request.dn, changes, auto_encode=False)
-        case ModifyDn():
-            return "modDNRequest", modify_dn_operation(request.dn, request.new_rdn, True, request.new_superior)
-        case Delete():
-            return "delRequest", delete_operation(request.dn)
+def _search(request: Search) -> Any:
+    """Return a search as ldap3 encodes it."""
+    return search_operation(
+        request.base,
+        request.filter,
+        int(request.scope),
+        0,  # aliases are never followed: a refresh refuses anything else, and an alias would be read twice
+        list(request.attributes),
+        0,
+        request.time_limit_seconds,
+        False,
+        auto_escape=False,
+        auto_encode=False,
+    )
 
 
 def open_client(settings: LdapSettings, password: str | None) -> LdapClient:
@@ -216,13 +190,9 @@ def open_client(settings: LdapSettings, password: str | None) -> LdapClient:
             auto_range=False,
             return_empty_attributes=False,
             raise_exceptions=False,
-            receive_timeout=settings.timeout_seconds,
+            receive_timeout=settings.connect_timeout_seconds,  # until the account is bound
         )
-        strategy = _Pipeline(connection)
-        for name in ("send", "open", "get_response", "post_send_single_response", "post_send_search"):
-            setattr(connection, name, getattr(strategy, name))
-        connection.strategy = strategy
-        return _bind(settings, connection, strategy)
+        return _bind(settings, connection)
     except (LDAPException, OSError, Disconnected) as error:
         _close_socket(connection)
         where = f"{settings.host}:{settings.port}"
@@ -235,10 +205,12 @@ def open_client(settings: LdapSettings, password: str | None) -> LdapClient:
         raise ConnectorError("unreachable", f"{where} cannot be reached: {_reason(error)}") from None
 
 
-def _bind(settings: LdapSettings, connection: Any, strategy: _Pipeline) -> LdapClient:
+def _bind(settings: LdapSettings, connection: Any) -> LdapClient:
     connection.open(read_server_info=False)
     connection.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    client = Ldap3Client(connection, strategy)
+    # ldap3 sets this limit too, which would hold after the account is bound.
+    connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bytes(16))
+    client = Ldap3Client(connection)
     if not settings.is_ldaps and settings.tls is TlsMode.STARTTLS and not connection.start_tls(read_server_info=False):
         client.close()
         if _is_certificate_error(connection.last_error):
@@ -258,6 +230,7 @@ def _bind(settings: LdapSettings, connection: Any, strategy: _Pipeline) -> LdapC
             f"{settings.host}:{settings.port} refuses the account {settings.bind_dn or 'anonymous'!r}: {text}",
             remedy="check bind_dn and the secret of the password",
         )
+    connection.socket.settimeout(settings.timeout_seconds)
     return client
 
 
