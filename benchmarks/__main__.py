@@ -24,6 +24,7 @@ from benchmarks.doctor import DOCTOR, doctor
 from benchmarks.environment import describe
 from benchmarks.executions import RUNNERS, executions
 from benchmarks.identity import IDENTITY, identity
+from benchmarks.ldap_directory import LDAP, ldap
 from benchmarks.load import LoadMonitor
 from benchmarks.manifests import BULK, MANAGERS, bulk, managers
 from benchmarks.measure import progress
@@ -48,9 +49,10 @@ BENCHMARKS: dict[str, tuple[Any, dict[str, str]]] = {
     "dashboard": (dashboard, DASHBOARD),
     "doctor": (doctor, DOCTOR),
     "identity": (identity, IDENTITY),
+    "ldap": (ldap, LDAP),
     "compare": (None, {}),  # it has its own entries
 }
-LONG_BENCHMARKS = {"identity": 1}
+LONG_BENCHMARKS = {"identity": 1, "ldap": 1}
 """Runs per contender of benchmarks whose runs take minutes."""
 ALL_CONTENDERS = sorted(
     {name for _, scripts in BENCHMARKS.values() for name in scripts} | {one.name for one in ENTRIES}
@@ -64,7 +66,7 @@ def main() -> int:
     parser.add_argument("--save", action="store_true", help="save the object in benchmarks/results, for the page")
     parser.add_argument("--quick", action="store_true", help="small counts, one run: to try, not to quote")
     parser.add_argument("--million", action="store_true", help="identity: also a million people (about an hour)")
-    parser.add_argument("--runs", type=int, help="runs per contender and case (3; identity and --quick 1)")
+    parser.add_argument("--runs", type=int, help="runs per contender and case (3; identity, ldap and --quick 1)")
     parser.add_argument(
         "--only", nargs="+", metavar="CONTENDER", help=f"with spaces or commas: {', '.join(ALL_CONTENDERS)}"
     )

@@ -27,7 +27,7 @@ QUEUES = {
 }
 
 
-OWN = frozenset({"benchmarks.contenders.raw_identity", "benchmarks.contenders.script_identity"})
+OWN = frozenset(f"benchmarks.contenders.{name}" for name in ("raw_identity", "script_identity", "script_ldap"))
 """Modules that need no package of a peer: they run in the environment of Tenuto."""
 
 

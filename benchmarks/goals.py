@@ -105,6 +105,23 @@ GOALS = [
         "dashboard", "drain beside an unused web service", "no viewers: drain within 1 % (÷ ≥ 0.99)", 0.99, OWN_FIGURE
     ),
     Goal("api", r"\d+ streams", "500 streams < 10 % of a core", 10.0, at_most=True),
+    Goal("ldap", "LDAP export of new", "LDAP export ≥ 0.8 × a script that adds in a loop", 0.8, "script"),
+    Goal("ldap", "LDAP full import, all new", "LDAP full import ≥ 0.8 × a script that reads in pages", 0.8, "script"),
+    Goal("ldap", "LDAP full import, nothing", "LDAP import without changes ≥ 0.8 × the script", 0.8, "script"),
+    Goal(
+        "ldap",
+        "LDAP delta import of 500 among 100,000",
+        "LDAP delta import flat from 10,000 to 100,000 entries (÷ ≥ 0.8)",
+        0.8,
+        "LDAP delta import of 500 among 10,000",
+    ),
+    Goal(
+        "ldap",
+        "memory grown by the LDAP import of 100,000",
+        "memory of an LDAP import flat from 10,000 to 100,000 (÷ ≥ 0.77)",
+        FLAT_RATIO,
+        "memory grown by the LDAP import of 10,000",
+    ),
     Goal("identity", "import, all new", "import of new people ≥ 10,000/s", 10_000.0),
     Goal("identity", "import, all new", "import of new people ≥ 0.4 × its floor", 0.4, "floor"),
     Goal("identity", "import, nothing changed", "import without changes ≥ 50,000/s", 50_000.0),
