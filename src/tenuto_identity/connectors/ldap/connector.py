@@ -34,6 +34,7 @@ class LdapConnector:
         self._context = context
         self._directory = Directory(settings, _password(settings, context))
         self._loaded_schema: DirectorySchema | None = None
+        self._writer: DirectoryWriter | None = None
 
     @property
     def capabilities(self) -> Capabilities:
@@ -75,7 +76,9 @@ class LdapConnector:
     def write(self, requests: Sequence[WriteRequest]) -> list[WriteResult]:
         if self._context.read_only:
             raise ConnectorError("read_only", "the connector was opened for reading only")
-        return DirectoryWriter(self._directory, self._context.types, self._schema).write(requests)
+        if self._writer is None:
+            self._writer = DirectoryWriter(self._directory, self._context.types, self._schema)
+        return self._writer.write(requests)
 
     def close(self) -> None:
         self._directory.disconnect()

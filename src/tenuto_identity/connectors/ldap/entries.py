@@ -46,7 +46,8 @@ class EntryReader:
                 self._names.setdefault(f"{alias.lower()}{BINARY}", name)
             self._names[name.lower()] = name
         self._placeholder = settings.placeholder_member.lower()
-        self._member = member_attribute(schema, self.object_class)
+        self.member = member_attribute(schema, self.object_class)
+        """Attribute, in lower case, of which an entry needs at least one value."""
 
     @property
     def attributes(self) -> tuple[str, ...]:
@@ -76,7 +77,7 @@ class EntryReader:
             cells: tuple[str | bytes, ...] = (_text(values[0]),)
         else:
             cells = tuple(sorted((_text(each) for each in values), key=_sort_key))
-        if self._member is not None and name.lower() == self._member:
+        if self.member is not None and name.lower() == self.member:
             return tuple(each for each in cells if not isinstance(each, str) or each.lower() != self._placeholder)
         return cells
 

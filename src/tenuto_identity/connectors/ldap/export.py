@@ -27,8 +27,8 @@ from tenuto_identity.connectors.ldap.directory import Directory, attribute_value
 from tenuto_identity.connectors.ldap.entries import (
     BINARY,
     EntryReader,
+    container_of,
     encode_value,
-    member_attribute,
     merge_masked,
     merge_ranges,
 )
@@ -57,6 +57,7 @@ from tenuto_identity.model.sync.pending_exports import ChangeOp, ExportKind
 from tenuto_identity.model.values import DataType, Equality, EqualityKind
 
 Steps: TypeAlias = Generator[Request, Reply, WriteResult]
+MAX_KNOWN_CONTAINERS = 10_000
 MAX_REPLACED_VALUES = 20
 """A larger set is changed by single values, so that one change of a large group is not the whole group."""
 _FAILURES = (Code.BUSY, Code.UNAVAILABLE, Code.TIME_LIMIT_EXCEEDED, Code.ADMIN_LIMIT_EXCEEDED, Code.REFERRAL)
@@ -75,7 +76,9 @@ class DirectoryWriter:
         self._settings = directory.settings
         self._types = {each.name: each for each in types}
         self._schema = schema
-        self._root = directory.root_dse
+        self._readers = {each.name: EntryReader(each, directory.settings, schema) for each in self._types.values()}
+        self._reachable: dict[str, bool] = {}
+        """Whether a container is below a base, for those of earlier requests."""
 
     def write(self, requests: Sequence[WriteRequest]) -> list[WriteResult]:
         """Return one result for each request, by position."""
@@ -145,10 +148,10 @@ class DirectoryWriter:
                 return _finished(refused("invalid_address", "the address is empty"))
         except dn.InvalidDn as error:
             return _finished(refused("invalid_address", str(error)))
-        if not any(dn.is_below(address, base) for base in self._directory.bases):
+        if not self._is_reachable(address):
             bases = ", ".join(self._directory.bases)
             return _finished(refused("out_of_reach", f"{address!r} is not below {bases}; no import would read it"))
-        writing = _ObjectWriter(self._directory, self._root.is_active_directory, object_type, request, self._schema)
+        writing = _ObjectWriter(self._directory, object_type, request, self._schema, self._readers[object_type.name])
         match request.kind:
             case ExportKind.CREATE:
                 return writing.create()
@@ -156,6 +159,16 @@ class DirectoryWriter:
                 return writing.update()
             case ExportKind.DELETE:
                 return writing.delete()
+
+    def _is_reachable(self, address: str) -> bool:
+        """Return whether an address is below a base, so that an import reads it."""
+        container = container_of(address)
+        found = self._reachable.get(container)
+        if found is None:
+            found = any(dn.is_below(container, base) for base in self._directory.bases)
+            if len(self._reachable) < MAX_KNOWN_CONTAINERS:
+                self._reachable[container] = found
+        return found or any(dn.normalize(address) == dn.normalize(base) for base in self._directory.bases)
 
     def _create_parents(self, address: str) -> WriteResult | None:
         """Create the missing containers above an address, the highest first; return why it is not possible."""
@@ -169,7 +182,7 @@ class DirectoryWriter:
         for each in reversed(absent):
             ((kind, value), *others) = dn.parse(each)[0]
             class_name = _CONTAINER_CLASSES.get(kind.lower())
-            if kind.lower() == "cn" and self._root.is_active_directory:
+            if kind.lower() == "cn" and self._directory.root_dse.is_active_directory:
                 class_name = "container"
             if class_name is None or others:
                 return missing("missing_parent", f"the container {each!r} cannot be created, only ou, o and l can be")
@@ -193,21 +206,20 @@ class _ObjectWriter:
     def __init__(
         self,
         directory: Directory,
-        is_active_directory: bool,
         object_type: ObjectType,
         request: WriteRequest,
         schema: DirectorySchema,
+        reader: EntryReader,
     ) -> None:
         self._directory = directory
         self._settings = directory.settings
-        self._is_active_directory = is_active_directory
+        self._is_active_directory = directory.root_dse.is_active_directory
         self._type = object_type
         self._request = request
         self._schema = schema
-        self._reader = EntryReader(object_type, directory.settings, schema)
+        self._reader = reader
         self._anchor = object_type.attributes[object_type.anchor]
-        class_name = self._settings.object_class(object_type.name).lower()
-        self._member = member_attribute(schema, class_name)
+        self._member = reader.member
         self._placeholder = self._settings.placeholder_member.encode()
         self._uses_post_read = directory.root_dse.supports(controls.POST_READ)
 

@@ -38,6 +38,8 @@ from tenuto_identity.connectors.ldap.settings import LdapSettings, TlsMode
 
 RECEIVED_BYTES = 1 << 18
 """How much is received at once."""
+SENT_BYTES = 1 << 16
+"""How much is kept before it is sent."""
 
 
 class _VerifiedTls(ldap3.Tls):  # type: ignore[misc]  # ldap3 has no types
@@ -61,20 +63,29 @@ class Ldap3Client:
     def __init__(self, connection: Any) -> None:
         self._connection = connection
         self._received = bytearray()
+        self._unsent = bytearray()
         self._collected: dict[int, list[Part]] = {}
 
     def send(self, request: Request) -> int:
-        connection = self._connection
+        """Send a search now, and a write at the latest when a reply is waited for: many writes are sent at once."""
+        number = int(self._connection.server.next_message_id())
         try:
-            number = int(connection.server.next_message_id())
             if isinstance(request, Search):
-                message = encode_message(number, bytes(encode(_search(request))), request.controls)
+                self._unsent += encode_message(number, bytes(encode(_search(request))), request.controls)
             else:
-                message = encode_write(number, request)
-            connection.socket.sendall(message)
-        except (LDAPException, OSError, AttributeError) as error:  # ldap3 removes the socket of a lost connection
-            raise Disconnected(f"the request could not be sent: {error}") from None
+                self._unsent += encode_write(number, request)
+        except LDAPException as error:  # a filter that cannot be encoded
+            raise ConnectorError("invalid_filter", f"the search {request} cannot be sent: {error}") from None
+        if isinstance(request, Search) or len(self._unsent) >= SENT_BYTES:
+            self._flush()
         return number
+
+    def _flush(self) -> None:
+        try:
+            self._connection.socket.sendall(self._unsent)
+        except (OSError, AttributeError) as error:  # ldap3 removes the socket of a lost connection
+            raise Disconnected(f"the request could not be sent: {error}") from None
+        self._unsent.clear()
 
     def receive(self, message_number: int) -> Reply:
         parts = self._collect(message_number)
@@ -106,6 +117,8 @@ class Ldap3Client:
             found = self._collected.get(message_number)
             if found and isinstance(found[-1], Result):
                 return self._collected.pop(message_number)
+            if self._unsent:
+                self._flush()
             try:
                 data = self._connection.socket.recv(RECEIVED_BYTES)
             except (OSError, AttributeError) as error:
