@@ -70,6 +70,7 @@ _NAMES = [
     "dashboard",
     "doctor",
     "identity",
+    "ldap",
 ]
 
 _LIMITS = frozenset({"floor", "csv.reader"})

@@ -27,6 +27,8 @@ class Ledger:
     batch_items: int
     batch_items_a_second: int
     seconds: float
+    directories: int = 0
+    """LDAP directories that were targets; none where slapd is not installed."""
 
     @property
     def balances(self) -> bool:

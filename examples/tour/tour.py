@@ -16,6 +16,7 @@ from typing import Any
 from uuid import UUID
 
 from examples.tour import jobs, ledger
+from examples.tour.directory import NAMES, SECRET, TourDirectory
 from examples.tour.jobs import PACE, app
 from examples.tour.ledger import Ledger
 from examples.tour.live_views import TaskAttempts, WorkerOverview, WorkerState
@@ -51,6 +52,7 @@ class Tour:
         self._home = home
         self._presenter = presenter
         self._processes = WorkerProcesses(home)
+        self._directory = TourDirectory(home)
         self._actor = Actor.user(f"tour-{new_id().hex[-12:]}", "the tour")
         self._app = app.acting_as(self._actor)
         self._started_at = monotonic_seconds()
@@ -77,6 +79,7 @@ class Tour:
 
     def stop(self) -> None:
         self._processes.stop()
+        self._directory.stop()
 
     async def _start_processes(self) -> None:
         await self._app.open()
@@ -113,9 +116,20 @@ class Tour:
         files.mkdir(exist_ok=True)
         shutil.copy(_EXAMPLE / "people.csv", files)
         # An interrupted tour in a kept directory does not block the next one.
-        text = (_EXAMPLE / "nightly.yaml").read_text("utf-8").replace("overlap: skip", "overlap: allow")
+        text = (await self._read_definitions()).replace("overlap: skip", "overlap: allow")
         declared = read_declarations([parse_document("nightly.yaml", text.encode())])
         await self._app.plans.apply(await self._app.plans.plan(declared))
+
+    async def _read_definitions(self) -> str:
+        """Return the example with two directories on slapd as targets if it is installed, otherwise with files."""
+        directory = self._directory
+        if not directory.is_available:
+            return (_EXAMPLE / "nightly.yaml").read_text("utf-8")
+        await asyncio.to_thread(directory.start)
+        await self._app.secrets.set(SECRET, directory.password)
+        self._presenter.message("two LDAP directories on slapd are the targets")
+        self._events["directories"] = len(NAMES)
+        return directory.definitions()
 
     async def _count_identities(self) -> int:
         found = await self._app.extensions.identity.identities()

@@ -26,6 +26,7 @@ from rich.console import Console
 
 from tenuto.postgres import embedded_server
 from tenuto.store.work.activities import OutcomeCounts
+from tests.identity.ldap.slapd import SLAPD
 from tests.support.waiting import eventually_blocking
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -98,6 +99,7 @@ def test_tour_json_output_accounts_for_all_work(kept_tour: KeptTour) -> None:
     assert output["taken_back"] >= 1
     assert output["retries"] >= output["taken_back"] + 2
     assert output["batch_items"] == 60
+    assert output["directories"] == (2 if SLAPD is not None else 0)
 
 
 @pytest.mark.slow
