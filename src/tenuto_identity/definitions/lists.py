@@ -134,6 +134,14 @@ async def _check_system(connection: Connection, value: Declared, merged: Merged,
     new: SystemDefinition = value.parsed
     kind = find_connector(new.connector)
     parse_settings(kind, new.settings)
+    for index, profile in enumerate(new.run_profiles.values()):
+        if profile.preview:
+            raise Invalid(
+                f"the run profile {profile.name} has preview: true, which exports do not support",
+                code="identity.definition.preview_unsupported",
+                field=f"run_profiles[{index}].preview",
+                remedy=f"remove it, and use `tenuto identity preview {value.key!r} {profile.name!r}`",
+            )
     row = next((row for row in stored.of_kind(DefinitionKind.SYSTEM) if row.name == value.key), None)
     if row is None or not await definitions.has_objects(connection, row.number):
         return

@@ -100,6 +100,12 @@ class ExportRun:
         run = self._run
         if not self._connector.capabilities.export:
             raise ConnectorError("not_writable", f"the connector of {self._system.name!r} cannot write")
+        if run.profile.preview:  # a definition that was stored before it was refused: nothing must be sent
+            raise ConnectorError(
+                "preview",
+                f"the run profile {run.profile.name!r} has preview: true, so that nothing is sent",
+                remedy="remove it from the definition, and use `tenuto identity preview`",
+            )
         await run.write_page(self._release)
         self._deferring_items = await run.read(items.load_deferring, run.record.task_id, run.id)
         holds_deletes = await self._check_deletes()

@@ -91,3 +91,22 @@ async def test_removing_a_system_from_the_file_does_not_delete_it(site: Site) ->
     assert len(await site.app.extensions.identity.systems()) == 3
     with raises_code("identity.system.in_use", Conflict):
         await site.apply(SCHEDULE, prune=True)
+
+
+async def test_export_profile_with_preview_is_refused_and_a_stored_one_sends_nothing(site: Site) -> None:
+    await site.apply(site.definitions())
+    preview = site.definitions().replace("name: Export, kind: export}", "name: Export, kind: export, preview: true}")
+    assert preview != site.definitions()
+    with raises_code("identity.definition.preview_unsupported"):
+        await site.apply(preview)
+    await site.run("HR", "Full Import")
+    await site.run("HR", "Full Sync")
+    database = await site.database()
+    await database.fetch_all(
+        "UPDATE tenuto_identity.systems SET definition = replace(definition::text,"
+        """ '"kind": "export"', '"kind": "export", "preview": true')::jsonb RETURNING name"""
+    )
+    refused = await site.run("AD", "Export")
+    assert refused.state == "failed"
+    assert "preview: true" in str(refused.error)
+    assert site.ad.objects("user") == {}
