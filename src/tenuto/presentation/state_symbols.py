@@ -51,6 +51,8 @@ _STYLES = {
     "note": ("i", "cyan"),
     "warning": ("▲", "yellow"),
     "problem": ("✕", "red"),
+    "error": ("▲", "red"),
+    "lost": ("✕", "red"),
 }
 
 

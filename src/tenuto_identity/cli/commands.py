@@ -14,9 +14,11 @@ from tenuto.cli.lists import print_page
 from tenuto.cli.option_parsing import confirm
 from tenuto.cli.parameters import argument, flag, option
 from tenuto.definitions.document_files import read_documents
+from tenuto.errors import NotFound
 from tenuto.model.work.tasks import ActivityState
 from tenuto_identity.cli.preview_text import describe_step, format_preview
 from tenuto_identity.list_views import HISTORY, IDENTITIES, ITEMS, OBJECTS, PENDING_EXPORTS, PREVIEWS, RUNS, SYSTEMS
+from tenuto_identity.model.definitions.definition_reader import suggestion
 from tenuto_identity.model.sync.explanation import (
     DeletedExplanation,
     IdentityExplanation,
@@ -159,15 +161,24 @@ async def check(session: Session, system: System) -> int:
     return session.report(found, f"{system} can be used: {', '.join(able)}")
 
 
-@command(identity, "discover", "HR", "HR -o json")
-async def discover(session: Session, system: System) -> int:
-    """Read the schema of a system, and compare it with what is selected."""
+@command(identity, "discover", "HR", "Directory --type inetOrgPerson", "HR -o json")
+async def discover(session: Session, system: System, type: TypeFilter = None) -> int:
+    """Read the schema of a system, and compare it with what is selected. A directory has hundreds of types."""
     with session.as_user() as app:
         task_id = await app.extensions.identity.discover(system)
     record = await session.app.wait(task_id)
     if record.output is None:
         return _report_failure(session, record, f"the schema of {system} cannot be read")
     found = record.output
+    if type is not None:
+        names = [each["name"] for each in found["types"]]
+        found = {**found, "types": [each for each in found["types"] if each["name"].lower() == type.lower()]}
+        if not found["types"]:
+            raise NotFound(
+                f"the system {system!r} has no type {type!r}",
+                code="identity.type.unknown",
+                remedy=suggestion(type, names),
+            )
     lines: list[str] = []
     for each in found["types"]:
         lines.append(f"{each['name']} (anchor {each['anchor']})")

@@ -10,8 +10,9 @@ from pathlib import Path
 from uuid import UUID
 
 import pytest
+import yaml
 
-from tests.identity.site import Site, open_site
+from tests.identity.site import ADA, Site, open_site
 from tests.support import warm_process
 
 TEMPLATE = """
@@ -172,3 +173,19 @@ async def test_one_object_is_synchronised_shown_disconnected_joined_and_forgotte
     assert "reason" in await tenuto(url, tmp_path, "forget", id, "--yes", code=2)
     assert "erased" in await tenuto(url, tmp_path, "forget", id, "--yes", "--reason", "request")
     assert json.loads(await tenuto(url, tmp_path, "history", id, "-o", "json")) == []
+
+
+async def test_discover_shows_one_type_and_refuses_an_unknown_one(site: Site, url: str, tmp_path: Path) -> None:
+    found = await tenuto(url, tmp_path, "discover", "HR", "--type", "Person")
+    assert found.startswith("person (anchor employee_id)")
+    refused = await tenuto(url, tmp_path, "discover", "HR", "--type", "persom", code=3)
+    assert "did you mean person?" in refused
+
+
+async def test_runs_list_shows_a_held_run_with_the_symbol_of_an_error(site: Site, url: str, tmp_path: Path) -> None:
+    hr = yaml.safe_load(site.definitions())["systems"][0]
+    await site.apply(yaml.safe_dump({"systems": [{**hr, "guards": {"deletions": 20, "at_least": 2}}]}))
+    await site.run("HR", "Full Import")
+    site.write_hr(ADA)
+    await site.run("HR", "Full Import")
+    assert "▲ error" in await tenuto(url, tmp_path, "runs", "--system", "HR")
