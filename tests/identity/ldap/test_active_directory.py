@@ -1,4 +1,4 @@
-"""Active Directory: values and deltas against replies written by hand; no domain controller is started."""
+"""Active Directory: values and deltas against replies written by hand. `test_samba.py` uses a domain controller."""
 
 from __future__ import annotations
 
@@ -213,6 +213,8 @@ def test_dirsync_reads_all_parts_and_the_current_state_by_guid() -> None:
     events = list(methods.read_changes(source, watermark))
     assert [each.anchor for each in events if isinstance(each, ImportedObject)] == [str(GUIDS[1])]
     assert [each.anchor for each in events if isinstance(each, DeletedObject)] == [str(GUIDS[2])]
+    asked = [each for each in client.requests if any(c.oid == controls.DIRSYNC for c in each.controls)]
+    assert {"cn", "member"} <= set(asked[-1].attributes)  # type: ignore[union-attr]  # others are not reported
     (search,) = (each for each in client.requests if has("objectGUID=")(each))
     assert GUIDS[1].bytes_le[:1].hex() in search.filter  # type: ignore[union-attr]
 

@@ -62,6 +62,10 @@ MAX_REPLACED_VALUES = 20
 """A larger set is changed by single values, so that one change of a large group is not the whole group."""
 _FAILURES = (Code.BUSY, Code.UNAVAILABLE, Code.TIME_LIMIT_EXCEEDED, Code.ADMIN_LIMIT_EXCEEDED, Code.REFERRAL)
 """The server did not decide about the request: the run fails, and the request is uncertain."""
+_VALUE_CODES = frozenset({Code.NO_SUCH_ATTRIBUTE, Code.ATTRIBUTE_OR_VALUE_EXISTS})
+"""A modify adds a value that is there already, or removes one that is not."""
+_AD_VALUE_CODES = frozenset({Code.ENTRY_ALREADY_EXISTS, Code.UNWILLING_TO_PERFORM})
+"""The same for members on Active Directory; Samba answers so in spite of permissive modify."""
 _CONTAINER_CLASSES = {"ou": "organizationalUnit", "o": "organization", "l": "locality"}
 _REPEATED = ("missing_parent", "exists")
 _PERMISSIVE = Control(controls.PERMISSIVE_MODIFY)
@@ -221,6 +225,7 @@ class _ObjectWriter:
         self._anchor = object_type.attributes[object_type.anchor]
         self._member = reader.member
         self._placeholder = self._settings.placeholder_member.encode()
+        self._value_codes = _VALUE_CODES | _AD_VALUE_CODES if is_active_directory else _VALUE_CODES
         self._uses_post_read = directory.root_dse.supports(controls.POST_READ)
 
     # --- create -----------------------------------------------------------------------------------------------------
@@ -348,6 +353,9 @@ class _ObjectWriter:
             if reply.code == Code.SUCCESS:
                 found = controls.read_entry(reply.controls)
                 return WriteResult(anchor=self._request.anchor, address=found.dn if found else target)
+            # Samba answers `other` if the new parent does not exist.
+            if reply.code == Code.OTHER and is_moved and (yield from self._read(parent, ("1.1",))) is None:
+                return missing("missing_parent", f"there is no container {parent!r}")
             if reply.code not in (Code.NO_SUCH_OBJECT, Code.ASSERTION_FAILED, Code.ENTRY_ALREADY_EXISTS):
                 return _refusal(reply)
             entry = yield from self._locate()
@@ -407,7 +415,7 @@ class _ObjectWriter:
         for part in _split(named, self._settings.max_values):
             reply = yield Modify(address, part, (*guards, _PERMISSIVE))
             _check_decided(reply)
-            if reply.code in (Code.NO_SUCH_ATTRIBUTE, Code.ATTRIBUTE_OR_VALUE_EXISTS):
+            if reply.code in self._value_codes:
                 reply = yield from self._modify_difference(address, part, guards)
             if reply.code == Code.OBJECT_CLASS_VIOLATION and any(self._empties_group(each) for each in part):
                 reply = yield Modify(address, self._with_placeholder(part), (*guards, _PERMISSIVE))

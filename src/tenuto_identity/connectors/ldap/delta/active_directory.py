@@ -140,7 +140,7 @@ class DirSyncSource:
         cookies = {}
         for base in directory.bases:
             cookie = b""
-            for _, following in _dirsync(directory, base, b""):
+            for _, following in _dirsync(directory, base, b"", ()):
                 cookie = following  # the entries are not needed: only one part is in memory
             cookies[base] = base64.b64encode(cookie).decode()
         return {"method": DeltaMethod.DIRSYNC.value, "cookies": cookies}
@@ -150,8 +150,9 @@ class DirSyncSource:
         if set(since["cookies"]) != set(directory.bases):
             raise WatermarkLost(f"the bases are {', '.join(directory.bases)} now")
         found = _DirSyncChanges()
+        selected = tuple(dict.fromkeys(name for each in reader.scope.types for name in each.attributes))
         for base, cookie in since["cookies"].items():
-            for entries, _ in _dirsync(directory, base, base64.b64decode(cookie)):
+            for entries, _ in _dirsync(directory, base, base64.b64decode(cookie), selected):
                 for entry in entries:
                     found.note(entry)
         count = 0
@@ -209,12 +210,17 @@ def _current(reader: DirectoryReader, identifiers: list[str]) -> Iterator[Import
         )
 
 
-def _dirsync(directory: Directory, base: str, cookie: bytes) -> Iterator[tuple[Sequence[Entry], bytes]]:
-    """Yield the parts of the changes since a cookie, each with the cookie after it. It reads a whole naming context."""
+def _dirsync(
+    directory: Directory, base: str, cookie: bytes, selected: Sequence[str]
+) -> Iterator[tuple[Sequence[Entry], bytes]]:
+    """Yield the parts of the changes since a cookie, each with the cookie after it. It reads a whole naming context.
+
+    The server reports only entries with a change in one of the requested attributes, so the selected ones are among
+    them.
+    """
+    attributes = tuple(dict.fromkeys(("objectGUID", "isDeleted", "name", *selected)))
     while True:
-        search = Search(
-            base, Scope.SUBTREE, filters.EVERYTHING, ("objectGUID", "isDeleted", "name"), (controls.dirsync(cookie),)
-        )
+        search = Search(base, Scope.SUBTREE, filters.EVERYTHING, attributes, (controls.dirsync(cookie),))
         reply = directory.request(directory.limited(search))
         check_complete(reply, search)
         has_more, cookie = controls.dirsync_reply(reply.controls)
