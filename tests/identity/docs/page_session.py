@@ -1,7 +1,7 @@
 """A reader of a page about identity synchronisation: writes its files, types its commands and compares the output.
 
-A block after a text that ends with ``Write `NAME`:`` is the file NAME. In a console block, the lines after a command are
-lines of its output, in order; ``…`` stands for any text.
+A block after a text that ends with ``Write `NAME`:`` is the file NAME. In a console block, the lines after a command
+are lines of its output, in order; ``…`` stands for any text.
 """
 
 from __future__ import annotations

@@ -101,7 +101,7 @@ class RunProfile:
     limit: int | None = None
     """For exports: how many are sent before the run stops."""
     preview: bool = False
-    """For exports: nothing is sent. New definitions with it are refused; `tenuto identity preview` shows the requests."""
+    """For exports: nothing is sent. New definitions with it are refused, because `tenuto identity preview` exists."""
     partition: str | None = None
     guards: GuardLimits | None = None
     on_lost_watermark: OnLostWatermark | None = None
