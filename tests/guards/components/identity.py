@@ -236,6 +236,13 @@ GUARDS: tuple[Guard, ...] = (
         f"{LDAP}/test_reading.py::test_a26_log_that_does_not_reach_back_is_a_lost_watermark",
     ),
     guard(
+        "identity.ldap_log_without_csn",
+        "A log of changes that does not say how far it reaches leads to a full import, not to an empty delta.",
+        Condition("False"),
+        "identity/docs/test_delta_guide.py"
+        "::test_accesslog_without_syncprov_on_the_log_is_refused_instead_of_finding_nothing",
+    ),
+    guard(
         "identity.ldap_partial_search",
         "A search that the server cuts off fails the import.",
         Condition("True"),

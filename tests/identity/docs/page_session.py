@@ -11,10 +11,13 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from tests.docs.pages import Block, parts
 from tests.docs.test_examples import isolated_environment
@@ -25,7 +28,21 @@ SETUP_COMMANDS = ("scripts/setup", ". .venv/bin/activate", "export ")
 """Commands that prepare the environment; `PageSession` does it here."""
 SERVICE = "tenuto up"
 TIMEOUT_SECONDS = 60.0
-_FILE = re.compile(r"(?:Write|file) `([\w./-]+)`[^`\n]*:\s*$")
+_SERVER = re.compile(r"slapd .* -h (ldap://\S+)")
+FILE_NAME = re.compile(r"(?:Write|file) `([\w./-]+)`[^`\n]*:\s*$")
+
+
+def wait_for_server(url: str) -> None:
+    """Wait until a server listens: slapd goes into the background slightly before."""
+    address = urlsplit(url)
+
+    def is_listening() -> bool:
+        with suppress(OSError):
+            socket.create_connection((address.hostname, address.port or 389), 1).close()
+            return True
+        return False
+
+    eventually_blocking(is_listening, timeout=20)
 
 
 class PageSession:
@@ -61,7 +78,7 @@ class PageSession:
                 continue
             elif part.language == "console":
                 self._run_block(part)
-            elif found := _FILE.search(before):
+            elif found := FILE_NAME.search(before):
                 path = self.folder / found[1]
                 path.parent.mkdir(parents=True, exist_ok=True)
                 path.write_text(self._local(part.text), encoding="utf-8")
@@ -96,6 +113,8 @@ class PageSession:
             code, output = ended.returncode, ended.stdout + ended.stderr
         if code:
             self.failures.append(line)
+        elif started := _SERVER.search(line):
+            wait_for_server(started[1])
         return output
 
     def start_service(self) -> None:

@@ -50,6 +50,9 @@ class Changes:
             self.renamed.setdefault(identifier, address)
 
 
+SYNCPROV_REMEDY = "add the overlay syncprov to the database of the log"
+
+
 def server_of(csn: str) -> str:
     """Return the part of a CSN that names the server which made the change."""
     return csn.split("#")[2] if csn.count("#") == 3 else ""
@@ -77,6 +80,13 @@ class AccesslogSource:
             count += 1
             yield event
         yield reader.complete(count, is_delta=True)
+
+
+def check(directory: Directory) -> None:
+    """Raise `ConnectorError` if a log does not say how far it reaches, so that nobody can tell what is new in it."""
+    for base in _logs(directory):
+        if _newest(directory, base, "minCSN") and not _newest(directory, base, "contextCSN"):
+            raise ConnectorError("delta", f"the log {base!r} has no contextCSN", remedy=SYNCPROV_REMEDY)
 
 
 def _logs(directory: Directory) -> Sequence[str]:
@@ -112,8 +122,10 @@ def _check_log(base: str, watermark: Mapping[str, str], current: Mapping[str, st
 
 def _read_log(directory: Directory, base: str, watermark: Mapping[str, str], changes: Changes) -> None:
     """Collect the rows after a watermark."""
-    current = _newest(directory, base, "contextCSN")
-    _check_log(base, watermark, current, _newest(directory, base, "minCSN"))
+    current, oldest = _newest(directory, base, "contextCSN"), _newest(directory, base, "minCSN")
+    if oldest and not current:  # guard: identity.ldap_log_without_csn
+        raise WatermarkLost(f"the log {base!r} has no contextCSN; {SYNCPROV_REMEDY}")
+    _check_log(base, watermark, current, oldest)
     if current == watermark:
         return
     condition = filters.all_of(

@@ -120,6 +120,8 @@ def check(directory: Directory, types: Iterable[ObjectType]) -> None:
             "delta accesslog needs the log of changes, and the account sees none",
             remedy="set up the overlay accesslog and grant the account read access to it, or set log_base",
         )
+    if method is DeltaMethod.ACCESSLOG:
+        accesslog.check(directory)
     _check_anchor(directory, method, types)
 
 
