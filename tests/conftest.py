@@ -47,7 +47,8 @@ settings.load_profile("suite")
 
 SLOW_DIRECTORIES = {
     "api", "bad_inputs", "chaos", "cli", "deploy", "docs", "examples", "guards", "identity/api", "identity/cli",
-    "identity/connectors", "identity/runs", "identity/scenarios", "identity/sql", "identity/tasks", "installation",
+    "identity/connectors", "identity/docs", "identity/runs", "identity/scenarios", "identity/sql", "identity/tasks",
+    "installation",
     "jobs", "postgres", "races", "state_machine", "steps", "testing", "web", "worker",
 }  # fmt: skip
 """Tests that start real processes, servers or programs, or run whole synchronisations. `scripts/test fast` excludes

@@ -31,6 +31,7 @@ from tests.docs.chart_schema import chart_schema
 from tests.docs.error_reference import errors_page
 from tests.docs.filter_reference import filters_page
 from tests.docs.http_reference import http_page
+from tests.docs.identity_reference import identity_commands, identity_metrics, identity_page
 from tests.docs.readme_picture import execution_picture
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "reference"
@@ -303,6 +304,20 @@ def metrics_table(metrics: Sequence[Metric]) -> Iterator[str]:
         yield f"| `{metric.name}` | {metric.kind} | {labels} | {metric.help} |"
 
 
+# --- identity synchronisation ---------------------------------------------------------------------------------------
+
+
+def identity_reference() -> str:
+    def sections() -> Iterator[str]:
+        for path, command in walk_commands("identity", identity_commands()):
+            if not getattr(command, "commands", None):
+                yield from (line.replace("## tenuto", "### tenuto", 1) for line in command_section(path, command))
+                yield ""
+
+    header = GENERATED.format(source="`src/tenuto_identity`")
+    return identity_page(header, sections, list(metrics_table(identity_metrics())))
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "settings.md": settings_page,
     "cli.md": cli_page,
@@ -310,6 +325,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "errors.md": lambda: errors_page(GENERATED.format(source="`src/tenuto`")),
     "filters.md": lambda: filters_page(GENERATED.format(source="`src/tenuto/model/filter_keys.py`")),
     "http-api.md": lambda: http_page(GENERATED.format(source="the OpenAPI document of `src/tenuto/api`")),
+    "identity.md": identity_reference,
     "../execution.svg": execution_picture,
     "../../deploy/helm/tenuto/values.schema.json": chart_schema,
 }

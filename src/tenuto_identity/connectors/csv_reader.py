@@ -33,17 +33,25 @@ class CsvSettings(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     path: str
+    """The file, inside the allowed folders."""
     encoding: str = "utf-8-sig"
+    """Encoding of the file. A byte order mark of UTF-16 is recognised."""
     delimiter: str = Field(",", min_length=1, max_length=1)
+    """Separates the cells of a row."""
     quote: str = Field('"', min_length=1, max_length=1)
+    """Encloses cells that contain delimiters or line ends."""
     multi_value_delimiter: str = Field("|", min_length=1, max_length=10)
     """Separates the values of a multi-valued attribute in one cell. Repeated columns are several values, too."""
     type_column: str | None = None
     """Column with the object type; without it the file has one type."""
     locale: Literal["de", "fr", "en_GB", "en_US"] | None = None
+    """Form of numbers and dates; ISO 8601 and a decimal point by default."""
     decimal_separator: str | None = None
+    """Decimal separator, instead of that of the locale."""
     thousands_separator: str | None = None
+    """Separator of thousands, instead of that of the locale."""
     date_formats: list[str] | None = None
+    """Forms of dates, such as ``%d.%m.%Y``, instead of those of the locale."""
     trailer: str | None = None
     """First cell of the last row, which says that the file is complete. Its second cell may be the number of rows."""
     checksum: Literal["sha256"] | None = None

@@ -65,9 +65,13 @@ class MemorySettings(BaseModel):
     path: str
     """File that holds the objects."""
     delta: bool = True
+    """The system keeps a log of changes."""
     confirms_immediately: bool = False
+    """Success of a write is its confirmation."""
     concurrency: int = Field(1, ge=1, le=100)
+    """Calls of a write at the same time."""
     references: ReferenceForm = ReferenceForm.ADDRESS
+    """How references are written."""
     requires_parents: bool = False
     """A new object needs its parent container, as in a directory."""
 

@@ -307,6 +307,13 @@ def test_samba_export_creates_moves_disables_and_deletes_by_guid(dc: DomainContr
     assert by_name(read(connector, dc.scope(USER))) == {}
 
 
+def test_samba_account_is_a_dn_or_a_principal_name_and_needs_tls(dc: DomainController) -> None:
+    dc.open(bind_dn="Administrator@samba.test").check()
+    with pytest.raises(ConnectorError) as refused:
+        dc.open(tls="none").check()
+    assert PASSWORD not in str(refused.value)
+
+
 def test_samba_export_changes_members_by_single_values(dc: DomainController) -> None:
     first, second = dc.add_user("first"), dc.add_user("second")
     group = dc.add_group("team", [first])

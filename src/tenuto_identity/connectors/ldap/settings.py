@@ -115,6 +115,7 @@ class LdapSettings(BaseModel):
     timeout_seconds: int = Field(120, ge=1, le=3_600)
     """How long a request may take; it is also the time limit of searches."""
     delta: DeltaMethod = DeltaMethod.AUTO
+    """Where a delta import finds the changes."""
     log_base: str | None = None
     """Suffix of the accesslog; found in the naming contexts by default."""
     create_containers: bool = False

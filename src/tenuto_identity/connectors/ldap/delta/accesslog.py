@@ -83,7 +83,7 @@ class AccesslogSource:
 
 
 def check(directory: Directory) -> None:
-    """Raise `ConnectorError` if a log does not say how far it reaches, so that nobody can tell what is new in it."""
+    """Raise `ConnectorError` if a log does not say how far it reaches, so that new rows cannot be distinguished."""
     for base in _logs(directory):
         if _newest(directory, base, "minCSN") and not _newest(directory, base, "contextCSN"):
             raise ConnectorError("delta", f"the log {base!r} has no contextCSN", remedy=SYNCPROV_REMEDY)
