@@ -33,6 +33,8 @@ def test_step_description_omits_default_values() -> None:
         "priority 3)"
     )
     assert descriptions.describe_step(Step.schedule("Nightly").to_fields()) == "Nightly (schedule)"
+    run = {"kind": "run_profile", "name": "HR import", "target": "run_profile"}  # a step kind of an extension
+    assert descriptions.describe_step(run) == "HR import (run_profile)"
 
 
 def test_step_with_one_attempt_says_so() -> None:

@@ -66,7 +66,8 @@ def describe_step(fields: Fields) -> str:
     """Describe a step on one line, without default values."""
     parts = []
     if fields.get("kind", "job") != "job":
-        parts.append(f"{fields['kind']}" + (f" {fields['target']}" if fields["target"] != fields["name"] else ""))
+        is_known = fields["target"] in (fields["name"], fields["kind"])
+        parts.append(f"{fields['kind']}" + ("" if is_known else f" {fields['target']}"))
     elif fields["target"] != fields["name"]:
         parts.append(f"runs {fields['target']}")
     if fields.get("continue_on_failure"):
