@@ -4,6 +4,7 @@ The names of this package are public; its modules are not. It imports nothing he
 all installed extensions for their commands.
 """
 
+from tenuto.extension.checked_http import open_http_transport
 from tenuto.extension.contract import (
     AuditAction,
     CallerOperations,
@@ -86,4 +87,5 @@ __all__ = [
     "StepDefaults",
     "StepKind",
     "StepSubject",
+    "open_http_transport",
 ]

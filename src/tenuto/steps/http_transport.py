@@ -32,6 +32,7 @@ Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 _CONNECT_TIMEOUT_SECONDS = 5.0
 """How long one of several addresses may not respond before the next is tried."""
 _RESOLVE_TIMEOUT_SECONDS = 20.0
+_KEEPALIVE_SECONDS = 15.0
 _MAX_RESOLVER_THREADS = 32
 _DISCARD_PORT = 9
 _OUT_OF_RESOURCES = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
@@ -160,6 +161,60 @@ def _root_cause(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     return os.strerror(error.errno).lower() if isinstance(error, OSError) and error.errno else str(error)
+
+
+class CheckedBlockingBackend(httpcore2.NetworkBackend):
+    """Opens connections to allowed addresses only, for plain code in a thread. `CheckedNetworkBackend` has the same
+    rules for coroutines; tests/steps/test_blocking_transport.py checks that both refuse the same addresses."""
+
+    def __init__(self, allow_list: AllowList) -> None:
+        self._allow_list = allow_list
+        self._backend = httpcore2.SyncBackend()
+
+    def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.NetworkStream:
+        found = self._addresses(host, port)
+        *others, last = address_policy.check_addresses(host, found, self._allow_list, is_local_address)
+        for address in others:
+            try:
+                return self._backend.connect_tcp(str(address), port, timeout=_CONNECT_TIMEOUT_SECONDS)
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
+                continue
+        try:
+            return self._backend.connect_tcp(str(last), port, timeout=timeout)  # guard: http_call.checked_blocking
+        except httpcore2.ConnectError as error:
+            raise httpcore2.ConnectError(_root_cause(error)) from None
+
+    def _addresses(self, host: str, port: int) -> Sequence[Address]:
+        literal = address_policy.parse_address(host)
+        if literal is not None:
+            return [literal]
+        try:
+            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            raise httpcore2.ConnectError("the host name cannot be resolved") from None
+        return [ipaddress.ip_address(each) for each in dict.fromkeys(str(info[4][0]) for info in found)]
+
+
+class CheckedBlockingTransport(httpx2.HTTPTransport):
+    """HTTP over a `CheckedBlockingBackend`: certificates are verified, no proxies; connections are reused."""
+
+    def __init__(
+        self, allow_list: AllowList, ssl_context: ssl.SSLContext | None = None, max_connections: int = 1
+    ) -> None:
+        self._pool = httpcore2.ConnectionPool(
+            ssl_context=ssl_context or _default_ssl_context(),
+            max_connections=max_connections,
+            max_keepalive_connections=max_connections,
+            keepalive_expiry=_KEEPALIVE_SECONDS,
+            network_backend=CheckedBlockingBackend(allow_list),
+        )
 
 
 class CheckedTransport(httpx2.AsyncHTTPTransport):

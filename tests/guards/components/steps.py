@@ -221,6 +221,12 @@ GUARDS = (
         "steps/test_http_call.py::test_http_call_connects_to_the_checked_address",
     ),
     guard(
+        "http_call.checked_blocking",
+        "The connection of plain code goes to the address that was checked.",
+        Replace("str(last)", "str(self._addresses(host, port)[-1])"),
+        "steps/test_blocking_transport.py::test_blocking_transport_connects_to_the_checked_address",
+    ),
+    guard(
         "http_call.credentials",
         "Credentials are not sent to another origin after a redirect.",
         Condition("False"),
