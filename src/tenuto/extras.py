@@ -18,7 +18,7 @@ _MODULES: dict[Extra, tuple[str, ...]] = {
     "web": ("fastapi", "uvicorn", "httptools", "jinja2"),
     "http": ("httpx2",),
     "secrets": ("cryptography",),
-    "identity": ("anyascii", "re2", "ldap3", "phonenumbers"),
+    "identity": ("anyascii", "re2", "httpx2", "ldap3", "phonenumbers"),
 }
 _CPYTHON_MODULES = ("httptools",)
 """Modules that other implementations of Python do not install, by a marker in ``pyproject.toml``, and do not need."""

@@ -25,6 +25,7 @@ from tenuto_identity.connectors.contract import (
     ReadComplete,
     ReadEvent,
     ReadScope,
+    ReadWarning,
     WatermarkLost,
     WriteChange,
     WriteOutcome,
@@ -87,6 +88,8 @@ class ConnectorUnderTest:
     """Makes reads incomplete while it is entered, as a dropped connection or a truncated file does."""
     forget_changes: Callable[[], object] | None = None
     """Makes the watermarks taken so far invalid."""
+    delta_has_deletions: bool = True
+    """Whether a delta reports deletions; if not, it must warn about that."""
     decoding: Decoding = field(default_factory=Decoding)
 
     @property
@@ -339,7 +342,10 @@ def check_delta_reports_changes(system: ConnectorUnderTest) -> None:
     assert first.anchor not in found
     assert second.anchor is not None
     assert _values(system, found[second.anchor])[system.text_attribute] == ["y"]
-    assert [each.anchor for each in events if isinstance(each, DeletedObject)] == [third.anchor]
+    if system.delta_has_deletions:
+        assert [each.anchor for each in events if isinstance(each, DeletedObject)] == [third.anchor]
+    else:
+        assert any(isinstance(each, ReadWarning) for each in events), "a delta without deletions must warn about that"
 
 
 def check_lost_watermark_is_reported(system: ConnectorUnderTest) -> None:

@@ -233,6 +233,9 @@ class ConnectorContext:
     """Selected object types of the system."""
     allowed_folders: tuple[Path, ...] = ()
     """Folders that files may be in."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Hosts and networks that HTTP connections may lead to although they are not public, for
+    `tenuto.extension.open_http_transport`."""
     secrets: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     """Decrypted secrets that the settings name."""
     connections: Mapping[str, NamedConnection] = field(default_factory=lambda: MappingProxyType({}))

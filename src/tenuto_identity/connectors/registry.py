@@ -17,11 +17,12 @@ from tenuto_identity.connectors.contract import Connector, ConnectorContext, Con
 from tenuto_identity.connectors.csv_file import CSV
 from tenuto_identity.connectors.ldap.connector import LDAP
 from tenuto_identity.connectors.memory import MEMORY
+from tenuto_identity.connectors.scim.connector import SCIM
 from tenuto_identity.connectors.sql.connector import SQL
 from tenuto_identity.model.definitions.definition_reader import suggestion
 
 GROUP = "tenuto_identity.connectors"
-_BUILT_IN = {kind.name: kind for kind in (CSV, LDAP, MEMORY, SQL)}
+_BUILT_IN = {kind.name: kind for kind in (CSV, LDAP, MEMORY, SCIM, SQL)}
 
 
 @cache

@@ -31,6 +31,7 @@ async def open_connector(
     context = ConnectorContext(
         types=tuple(definition.types.values()),
         allowed_folders=allowed_folders(services),
+        allowed_hosts=services.get_settings().http_allowed_hosts,
         secrets=await _reveal_secrets(services, ctx, definition.settings),
         connections=await _reveal_connection(services, ctx, definition.settings),
         read_only=read_only,
