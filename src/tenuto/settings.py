@@ -192,7 +192,7 @@ class Settings(BaseSettings):
     api_rate_limit: float = Field(5000.0, ge=0, le=1_000_000)
     """Rate limit per caller and web service, in requests per second; 0 for none."""
     http_allowed_hosts: Annotated[tuple[str, ...], NoDecode] = ()
-    """Host names and networks that HTTP steps may call although they are not public."""
+    """Host names and networks that HTTP steps and connectors may call although they are not public."""
     master_key: SecretStr | None = None
     """Key that encrypts secrets: 32 bytes in base64; older keys may follow, separated by spaces or commas."""
     master_key_file: Path | None = None

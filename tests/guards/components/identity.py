@@ -9,6 +9,7 @@ SYNC = "identity/model/sync"
 CSV = "identity/connectors/test_csv_file.py"
 LDAP = "identity/ldap"
 SQL = "identity/sql"
+SCIM = "identity/scim"
 
 GUARDS: tuple[Guard, ...] = (
     # --- safety of deletions
@@ -350,5 +351,53 @@ GUARDS: tuple[Guard, ...] = (
         "An update of a key that several rows have changes none of them.",
         Condition("False"),
         f"{SQL}/test_writing.py::test_sql_key_that_is_not_unique_is_not_updated_or_deleted",
+    # --- SCIM
+    guard(
+        "identity.scim_unencrypted",
+        "A SCIM service is called without encryption only if the settings say so.",
+        Condition("False"),
+        f"{SCIM}/test_reading.py::test_scim_settings_that_cannot_work_are_refused",
+    ),
+    guard(
+        "identity.scim_retry_after",
+        "A request waits as long as a busy server asks.",
+        Remove(),
+        f"{SCIM}/test_reading.py::test_scim_read_waits_as_long_as_a_busy_server_asks",
+    ),
+    guard(
+        "identity.scim_answer_limit",
+        "An answer of unlimited size does not fill the memory of the worker.",
+        Condition("False"),
+        f"{SCIM}/test_reading.py::test_scim_answer_without_end_is_an_error",
+    ),
+    guard(
+        "identity.scim_certificate",
+        "The certificate of a SCIM service is verified against the certificates of the settings.",
+        Condition("True"),
+        f"{SCIM}/test_reading.py::test_scim_certificate_is_verified_by_default",
+    ),
+    guard(
+        "identity.scim_shifted_page",
+        "Pages that have shifted are read again from where nothing has changed.",
+        Replace("max(1, start - self._size)", "start + 1"),
+        f"{SCIM}/test_reading.py::test_scim_list_that_shifts_between_pages_misses_and_doubles_nothing",
+    ),
+    guard(
+        "identity.scim_total",
+        "A list with fewer resources than the server announces fails the import.",
+        Replace("count > total or count <= start", "False"),
+        f"{SCIM}/test_reading.py::test_a64_scim_list_that_is_not_complete_is_an_error",
+    ),
+    guard(
+        "identity.scim_create_once",
+        "An object that may exist is looked for before it is created.",
+        Condition("False"),
+        f"{SCIM}/test_writing.py::test_scim_group_is_created_once_although_the_server_accepts_two_of_a_name",
+    ),
+    guard(
+        "identity.scim_if_match",
+        "A change that was computed from a resource is refused if the resource has changed since.",
+        Condition("True"),
+        f"{SCIM}/test_writing.py::test_scim_change_of_another_program_in_between_is_not_overwritten",
     ),
 )

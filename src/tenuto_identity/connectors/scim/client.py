@@ -9,9 +9,8 @@ import base64
 import json
 import ssl
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
 from urllib.parse import quote
@@ -33,6 +32,8 @@ MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
 BUSY_STATUSES: Final = (429, 503)
 _FIRST_WAIT_SECONDS = 1.0
 """How long the client waits if a busy server does not say how long; doubled each time."""
+_MIN_WAIT_SECONDS = 0.1
+"""What a request counts that the server asks to repeat at once; without it, such a server would be asked for ever."""
 _MAX_TEXT = 500
 
 
@@ -77,16 +78,16 @@ class Answer:
         parts = [f"status {self.status}", self.scim_type, str(body.get("detail") or self.text or "")]
         return " ".join(part for part in parts if part)[:_MAX_TEXT]
 
-    def retry_after(self, now: Callable[[], datetime] = lambda: datetime.now(UTC)) -> float | None:
-        """Return how many seconds the server asks to wait; None if it does not say."""
+    def retry_after(self) -> float | None:
+        """Return how many seconds the server asks to wait, by its own clock; None if it does not say."""
         found = self.headers.get("retry-after", "").strip()
         if found.isascii() and found.isdigit():
             return float(found[:9])
         try:
-            instant = parsedate_to_datetime(found)
+            wanted, now = (parsedate_to_datetime(each) for each in (found, self.headers.get("date", "")))
         except ValueError:
             return None
-        return max(0.0, ((instant if instant.tzinfo else instant.replace(tzinfo=UTC)) - now()).total_seconds())
+        return max(0.0, wanted.timestamp() - now.timestamp())
 
 
 class ScimClient:
@@ -128,7 +129,7 @@ class ScimClient:
         if_match: str | None = None,
     ) -> Answer:
         """Send a request, and again after the time that a busy server asks for. Raises `Disconnected` and `Busy`."""
-        deadline = time.monotonic() + self.settings.max_wait_seconds
+        left: float = self.settings.max_wait_seconds
         delay = _FIRST_WAIT_SECONDS
         while True:
             answer = self._exchange(method, path, body, query or {}, if_match)
@@ -136,9 +137,10 @@ class ScimClient:
                 return answer
             asked = answer.retry_after()
             wait = delay if asked is None else asked
-            if time.monotonic() + wait > deadline:
+            if wait > left:
                 raise Busy(f"{method} {path}: the server is busy: {answer.describe()}; it asks to wait {wait:.0f} s")
-            time.sleep(wait)  # guard: identity.scim_retry_after
+            time.sleep(max(wait, _MIN_WAIT_SECONDS))  # guard: identity.scim_retry_after
+            left -= max(wait, _MIN_WAIT_SECONDS)
             delay *= 2
 
     def _exchange(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -181,10 +182,12 @@ class _ObjectWriter:
         return body, further
 
     def _complete(self, result: WriteResult, further: Sequence[_Edit]) -> WriteResult:
-        if not further:
-            return result
-        problem = self._patch(result.anchor or "", self._operations(further, None), None)
-        return result if problem is None else _refusal(problem)
+        """Send the values that did not fit into the first request. The object exists now, so its id must not get lost:
+        values that the server does not accept are found missing by the confirming import, and sent again."""
+        if further:
+            with suppress(Busy):
+                self._patch(result.anchor or "", self._operations(further, None), None)
+        return result
 
     def _find(self, address: str) -> list[Json]:
         """Return the resources with an address, ignoring case unless the schema says that it matters."""
