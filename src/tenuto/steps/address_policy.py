@@ -170,6 +170,6 @@ def check_addresses(
                 f"the call is not allowed: {reason}",
                 code="step.http.url.not_allowed",
                 field="url",
-                remedy="list the host or its network in TENUTO_HTTP_ALLOWED_HOSTS if steps may call it",
+                remedy="list the host or its network in TENUTO_HTTP_ALLOWED_HOSTS if Tenuto may call it",
             )
     return addresses

@@ -28,6 +28,7 @@ def user(number: int) -> Sample:
 
 VARIANTS: dict[str, tuple[dict[str, Any], tuple[str, ...]]] = {
     "standard": ({"delta": "last_modified", "concurrency": 2}, ()),
+    "bulk": ({"delta": "none", "bulk": True}, ()),
     "few features": ({"delta": "none", "page_size": 4}, ("patch", "filter", "sort", "etag")),
 }
 """Settings, and features that the service does not announce."""

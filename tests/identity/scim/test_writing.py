@@ -377,6 +377,52 @@ def test_scim_request_to_a_server_that_is_busy_for_too_long_is_repeated_later(
     assert results[1].error == "busy"
 
 
+def test_scim_bulk_request_carries_out_what_needs_one_request_for_each_object(
+    gateway: Gateway, open_scim: Open
+) -> None:
+    tenant = gateway.tenant
+    connector = open_scim(gateway.url, bulk=True)
+    names = ("a", "b", "BULK", "c")
+    tenant.add_user("bulk", title="of another program")
+    created = connector.write([create_user(name, change("title", SET, f"bulkId:{name}")) for name in names[:2]])
+    assert [path for _, path, _ in gateway.sent("POST")] == ["/Users", "/Users"], "such a text is not a reference"
+    assert {each["title"] for each in tenant.users().values() if each["userName"] in "ab"} == {"bulkId:a", "bulkId:b"}
+    gateway.received.clear()
+    requests = [
+        update("User", created[0].anchor or "", change("title", SET, "one")),
+        create_user("BULK", change("title", SET, "ours")),
+        WriteRequest(ExportKind.DELETE, "User", created[1].anchor, "b"),
+        create_user("c", change("title", SET, "three")),
+        create_group("team"),
+    ]
+    results = connector.write(requests)
+    assert [each.error for each in results] == [None, "exists", None, None, None]
+    assert {name: each.get("title") for name, each in tenant.users().items()} == {
+        "a": "one",
+        "bulk": "of another program",
+        "c": "three",
+    }
+    assert results[3].anchor == tenant.users()["c"]["id"]
+    sent = [(path, len(body.get("Operations", ()))) for _, path, body in gateway.sent("POST", "PATCH", "DELETE")]
+    assert sorted(sent) == [("/Bulk", 4), ("/Groups", 0), ("/Users", 0)], "only the refused create is sent again"
+
+
+def test_scim_bulk_request_whose_answer_is_lost_creates_nothing_twice(gateway: Gateway, open_scim: Open) -> None:
+    gateway.behaviour = lambda request: Reply(0, drops=True) if request.path == "/Bulk" else None
+    results = open_scim(gateway.url, bulk=True).write([create_user(name) for name in ("a", "b", "c")])
+    users = gateway.tenant.users()
+    assert [each.anchor for each in results] == [users[name]["id"] for name in ("a", "b", "c")]
+    assert [path for _, path, _ in gateway.sent("POST")] == ["/Bulk"], "the users are found, and not created again"
+
+
+def test_scim_bulk_requests_are_as_large_as_the_server_allows(gateway: Gateway, open_scim: Open) -> None:
+    limits = {"bulk": {"supported": True, "maxOperations": 2, "maxPayloadSize": 100_000}, "patch": {"supported": True}}
+    gateway.behaviour = lambda request: Reply(200, limits) if request.path == "/ServiceProviderConfig" else None
+    results = open_scim(gateway.url, bulk=True).write([create_user(f"u{number}") for number in range(5)])
+    assert all(each.is_ok for each in results)
+    assert [len(body["Operations"]) for _, _, body in gateway.sent("POST")] == [2, 2, 1]
+
+
 def test_scim_dialects_change_the_form_of_requests(gateway: Gateway, open_scim: Open) -> None:
     ids = [gateway.tenant.add_user(f"u{number}") for number in range(2)]
     group = write_ok(open_scim(gateway.url), create_group("team", ids[0]))

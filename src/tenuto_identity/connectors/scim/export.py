@@ -21,6 +21,7 @@ from tenuto_identity.connectors.contract import (
     missing,
     refused,
 )
+from tenuto_identity.connectors.scim import bulk
 from tenuto_identity.connectors.scim.client import Answer, Busy, Disconnected, Json, ScimClient
 from tenuto_identity.connectors.scim.listing import ResourceList
 from tenuto_identity.connectors.scim.paths import Place, Shape, quote_value, resolve, to_cell, to_json
@@ -34,6 +35,7 @@ from tenuto_identity.model.values import DataType, Equality, EqualityKind, fold_
 PATCH_SCHEMA: Final = "urn:ietf:params:scim:api:messages:2.0:PatchOp"
 _GATEWAY_STATUSES: Final = (502, 504)
 """The service behind a gateway did not answer: the run fails, and the request is uncertain."""
+_GONE_STATUSES: Final = (404, 410)
 _MAX_TRIES: Final = 3
 """How often an update is computed from a resource that other programs change."""
 
@@ -46,6 +48,8 @@ class ResourceWriter:
         self._schema = schema
         self._types = {each.name: each for each in types}
         self._failure: ConnectorError | None = None
+        self._uncertain: dict[int, WriteRequest] = {}
+        """Requests that a bulk request may have carried out."""
 
     def write(self, requests: Sequence[WriteRequest]) -> list[WriteResult]:
         """Return one result for each request, by position."""
@@ -53,14 +57,16 @@ class ResourceWriter:
         lanes: dict[tuple[str, str], list[int]] = {}
         for position, each in enumerate(requests):
             lanes.setdefault((each.type, each.anchor or fold_key(each.address) or str(position)), []).append(position)
-        results: dict[int, WriteResult] = {}
+        results = self._write_bulk(requests, [lane[0] for lane in lanes.values() if len(lane) == 1])
 
         def run(positions: Sequence[int]) -> None:
             for position in positions:
+                if position in results:
+                    continue
                 if self._failure is not None:
                     return
                 try:
-                    results[position] = self._write_one(requests[position])
+                    results[position] = self._write_one(self._uncertain.get(position, requests[position]))
                 except ConnectorError as error:
                     self._failure = error
 
@@ -69,6 +75,33 @@ class ResourceWriter:
         if self._failure is not None:
             raise self._failure
         return [results[position] for position in range(len(requests))]
+
+    def _write_bulk(self, requests: Sequence[WriteRequest], positions: Sequence[int]) -> dict[int, WriteResult]:
+        """Return the results of the requests that bulk requests carried out."""
+        features = self._schema.features
+        if not self._client.settings.bulk or not features.bulk:
+            return {}
+        writers: dict[int, _ObjectWriter] = {}
+        operations: list[Json] = []
+        for position in positions:
+            object_type = self._types.get(requests[position].type)
+            if object_type is None:
+                continue
+            writer = _ObjectWriter(self._client, self._schema, object_type, requests[position])
+            operation = writer.bulk_operation()
+            if operation is not None and bulk.is_suitable(operation):
+                writers[position] = writer
+                operations.append(operation)
+        results: dict[int, WriteResult] = {}
+        if len(operations) < 2:
+            return results
+        answers = bulk.send(self._client, features, operations)
+        for (position, writer), answer in zip(writers.items(), answers, strict=True):
+            if answer is None:
+                self._uncertain[position] = replace(requests[position], uncertain=True)
+            elif (result := writer.bulk_result(answer)) is not None:
+                results[position] = result
+        return results
 
     def _write_one(self, request: WriteRequest) -> WriteResult:
         object_type = self._types.get(request.type)
@@ -142,6 +175,44 @@ class _ObjectWriter:
             found.append(_Edit(place, op, values, change))
         return found
 
+    # --- as a part of a bulk request --------------------------------------------------------------------------------
+
+    def bulk_operation(self) -> Json | None:
+        """Return the request as one operation; None if it needs more than one, or the current resource."""
+        request = self._request
+        if self.problem is not None:
+            return None
+        if request.kind is ExportKind.CREATE:
+            body, further = self._new_resource()
+            if further or request.uncertain or not self._address.leaf.is_unique:
+                return None
+            return {"method": "POST", "path": self._resource_type.endpoint, "data": body}
+        if request.anchor is None:
+            return None
+        path = resource_path(self._resource_type, request.anchor)
+        if request.kind is ExportKind.DELETE:
+            return {"method": "DELETE", "path": path}
+        if self._is_replaced or not self._edits or any(self._needs_current(each) for each in self._edits):
+            return None
+        parts = _split(self._operations(self._edits, None), self._settings.max_values)
+        if len(parts) != 1:
+            return None
+        return {"method": "PATCH", "path": path, "data": {"schemas": [PATCH_SCHEMA], "Operations": parts[0]}}
+
+    def bulk_result(self, answer: Answer) -> WriteResult | None:
+        """Return the result of the operation; None if the request must be sent by itself."""
+        match self._request.kind:
+            case ExportKind.CREATE if answer.is_success:
+                body, _ = self._new_resource()
+                result = self._created(answer, self._reader.address(body))
+                return result if result.is_ok else None
+            case ExportKind.UPDATE if answer.is_success:
+                return WriteResult(anchor=self._request.anchor, address=self._new_address())
+            case ExportKind.DELETE if answer.is_success or answer.status in _GONE_STATUSES:
+                return WriteResult(anchor=self._request.anchor, address=self._request.address)
+            case _:
+                return None
+
     # --- create -----------------------------------------------------------------------------------------------------
 
     def create(self) -> WriteResult:
@@ -157,12 +228,16 @@ class _ObjectWriter:
             return self._adopt(self._find(address), further, answer)
         if not answer.is_success:
             return _refusal(answer)
+        result = self._created(answer, address)
+        return self._complete(result, further) if result.is_ok else result
+
+    def _created(self, answer: Answer, address: str) -> WriteResult:
+        """Return the result of a new resource: the id that the server gave it, and its address."""
         resource = answer.body or {}
         anchor = str(resource.get("id") or answer.headers.get("location", "").rstrip("/").rpartition("/")[2])
         if not anchor:
             return refused("refused", "the server created the resource and did not tell its id")
-        result = WriteResult(anchor=anchor, address=self._reader.address(resource) or address)
-        return self._complete(result, further)
+        return WriteResult(anchor=anchor, address=self._reader.address(resource) or address)
 
     def _new_resource(self) -> tuple[Json, list[_Edit]]:
         """Return the body of a new resource, and the values that do not fit into the first request."""
@@ -236,13 +311,19 @@ class _ObjectWriter:
             return refused("missing_object", f"there is no resource {self._request.address!r}")
         if not self._edits:
             return WriteResult(anchor=anchor, address=self._request.address)
-        replaces = self._resource_type.name.lower() in self._settings.form.replaced_types
-        problem = self._replace(anchor) if replaces or not self._features.patch else self._change(anchor)
-        if problem is not None:
-            return _refusal(problem)
+        problem = self._replace(anchor) if self._is_replaced else self._change(anchor)
+        return _refusal(problem) if problem is not None else WriteResult(anchor=anchor, address=self._new_address())
+
+    @property
+    def _is_replaced(self) -> bool:
+        """Whether an update sends the whole resource."""
+        replaced = self._resource_type.name.lower() in self._settings.form.replaced_types
+        return replaced or not self._features.patch
+
+    def _new_address(self) -> str:
+        """Return the address that the object has after an update."""
         renamed = next((each for each in self._edits if each.place.path == self._address.path and each.values), None)
-        address = to_cell(renamed.values[0]) if renamed is not None else self._request.address
-        return WriteResult(anchor=anchor, address=address)
+        return to_cell(renamed.values[0]) if renamed is not None else self._request.address
 
     def _change(self, anchor: str) -> Answer | None:
         """Send the changes as PATCH; return the answer that refuses them."""
@@ -387,7 +468,7 @@ class _ObjectWriter:
         if anchor is None:
             return WriteResult(address=self._request.address)
         answer = self._client.request("DELETE", resource_path(self._resource_type, anchor))
-        if answer.is_success or answer.status in (404, 410):
+        if answer.is_success or answer.status in _GONE_STATUSES:
             return WriteResult(anchor=anchor, address=self._request.address)
         return _refusal(answer)
 
@@ -432,6 +513,6 @@ def _refusal(answer: Answer) -> WriteResult:
         raise ConnectorError("unreachable", f"the server did not execute a request: {answer.describe()}")
     if _is_conflict(answer):
         return refused("exists", answer.describe())
-    if answer.status in (404, 410):
+    if answer.status in _GONE_STATUSES:
         return refused("missing_object", answer.describe())
     return refused("refused", answer.describe())

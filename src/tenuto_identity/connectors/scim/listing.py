@@ -56,9 +56,9 @@ class ResourceList:
                     self._yielded.add(identifier)
                     yield resource
             count = len(self._order)
-            if count == total:
+            if count == total:  # guard: identity.scim_total
                 return
-            if count > total or count <= start:  # guard: identity.scim_total
+            if count > total or count <= start:
                 raise self._incomplete(f"the server says that there are {total} resources, and sent {count}")
             start = count
 

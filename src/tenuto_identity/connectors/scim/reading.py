@@ -32,7 +32,7 @@ _OVERLAP: Final = timedelta(seconds=5)
 """A change may become visible after a later one. The changes of this time before the watermark are read again."""
 _CLOCK_OVERLAP: Final = timedelta(minutes=5)
 """The same, if the time is that of the web server and not that of a resource."""
-_MAX_KNOWN: Final = 5_000
+_MAX_KNOWN: Final = 1_000
 """Resources of the overlap that a watermark remembers; beyond, they are read again."""
 _BEGINNING: Final = "1970-01-01T00:00:00Z"
 

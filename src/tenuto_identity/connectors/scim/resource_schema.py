@@ -16,6 +16,9 @@ CORE_USER: Final = "urn:ietf:params:scim:schemas:core:2.0:User"
 CORE_GROUP: Final = "urn:ietf:params:scim:schemas:core:2.0:Group"
 ENTERPRISE_USER: Final = "urn:ietf:params:scim:schemas:extension:enterprise:2.0:User"
 LIST_RESPONSE: Final = "urn:ietf:params:scim:api:messages:2.0:ListResponse"
+DEFAULT_BULK_OPERATIONS: Final = 100
+DEFAULT_BULK_BYTES: Final = 100_000
+"""Limits of a bulk request, if the server does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +69,10 @@ class Features:
     etag: bool = False
     max_results: int | None = None
     """Largest page of a filtered list."""
+    bulk: bool = False
+    max_operations: int = DEFAULT_BULK_OPERATIONS
+    """Operations in one bulk request, and its size."""
+    max_payload_bytes: int = DEFAULT_BULK_BYTES
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,14 +122,22 @@ def _load_features(client: ScimClient) -> Features:
                 remedy="check the setting url; many services end with /scim/v2",
             )
         return Features()
-    maximum = _feature(found, "filter").get("maxResults")
+    maximum = _number(_feature(found, "filter").get("maxResults"))
+    bulk = _feature(found, "bulk")
     return Features(
         patch=_feature(found, "patch").get("supported") is True,
         filter=_feature(found, "filter").get("supported") is True,
         sort=_feature(found, "sort").get("supported") is True,
         etag=_feature(found, "etag").get("supported") is True,
-        max_results=maximum if isinstance(maximum, int) and maximum > 1 else None,
+        max_results=maximum if maximum is not None and maximum > 1 else None,
+        bulk=bulk.get("supported") is True,
+        max_operations=_number(bulk.get("maxOperations")) or DEFAULT_BULK_OPERATIONS,
+        max_payload_bytes=_number(bulk.get("maxPayloadSize")) or DEFAULT_BULK_BYTES,
     )
+
+
+def _number(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
 
 
 def _feature(config: Json, name: str) -> Json:

@@ -69,6 +69,8 @@ class ScimSettings(BaseModel):
     """Attribute by which lists are sorted, if the server can sort; null for the order of the server."""
     concurrency: int = Field(4, ge=1, le=32)
     """Requests of an export that are sent at the same time."""
+    bulk: bool = False
+    """Send several requests of an export in one (``/Bulk``), if the server supports it."""
     max_values: int = Field(1_000, ge=1, le=100_000)
     """Values of lists, such as members, in one request."""
     max_wait_seconds: int = Field(60, ge=0, le=3_600)
