@@ -16,7 +16,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
@@ -44,18 +44,21 @@ class ScimServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        """Start the server and wait until it listens; on another port if some program has taken the port."""
         program = Path(sys.executable).with_name("scim2-server")
-        options = ["--port", str(self.port), "--dynamic-tenants", "--bearer-token", TOKEN]
-        self._process = subprocess.Popen(
-            [program, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
-        )
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline:
-            assert self._process.poll() is None, "scim2-server has ended"
-            with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
-                return
-            time.sleep(0.02)
-        raise AssertionError("scim2-server does not listen")
+        for _ in range(5):
+            options = ["--port", str(self.port), "--dynamic-tenants", "--bearer-token", TOKEN]
+            process = subprocess.Popen(
+                [program, *options], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL
+            )
+            assert process.stdout is not None
+            with process.stdout as output:
+                if output.readline().startswith(b"Serving"):
+                    self._process = process
+                    return
+            process.wait(30)
+            self.port = free_port()
+        raise AssertionError("scim2-server does not start")
 
     def kill(self) -> None:
         process, self._process = self._process, None
