@@ -19,6 +19,7 @@ SYSTEMS = ResourceView(
         Column("state", lambda system: "held" if system.held else system.state),
         Column("objects", "object_count", "count"),
         Column("pending exports", "export_count", "count"),
+        Column("last run", lambda system: system.recent_runs[0].state if system.recent_runs else None, "state", drop=3),
         Column("changed", "updated_at", "age", drop=1),
     ),
     hint="declare one in a definition file and apply it",

@@ -19,7 +19,8 @@ from tenuto.definitions.document_parser import Document
 from tenuto.model.access.actors import Role
 from tenuto_identity.api.shared_parameters import NO_SYSTEM, RUN_ID, Reader, SystemFilter, after_id, operations, reveals
 from tenuto_identity.list_views import PREVIEWS
-from tenuto_identity.store.previews import PreviewItem, PreviewRecord, PreviewRequest
+from tenuto_identity.model.sync.pending_exports import ExportKind
+from tenuto_identity.store.previews import PreviewItem, PreviewRecord, PreviewRequest, RequestCount
 
 router = APIRouter(route_class=ApiRoute)
 
@@ -136,10 +137,26 @@ async def list_preview_items(
     responses=describe_page(REQUEST, not_found=NO_PREVIEW),
 )
 async def list_preview_requests(
-    call: Reader, id: Id, system: SystemFilter = None, limit: Limit = 100, after: After = None
+    call: Reader,
+    id: Id,
+    system: SystemFilter = None,
+    kind: Annotated[ExportKind | None, Query(description="Filter by kind.")] = None,
+    limit: Limit = 100,
+    after: After = None,
 ) -> Page[PreviewRequest]:
     """List the requests that would be sent to the targets."""
     found = await operations(call).preview_requests(
-        id, system=system, after=after_id(after), limit=limit, reveals=reveals(call)
+        id, system=system, kind=kind, after=after_id(after), limit=limit, reveals=reveals(call)
     )
     return make_page(found, limit, lambda each: (each.number,))
+
+
+@router.get(
+    "/previews/{id}/request-counts",
+    operation_id="identity_previews_request_counts",
+    responses=describe_page({"system": "AD", "kind": "create", "request_count": 12}, not_found=NO_PREVIEW),
+)
+async def count_preview_requests(call: Reader, id: Id) -> Page[RequestCount]:
+    """Count the requests that would be sent, by system and kind."""
+    found = await operations(call).preview_request_counts(id)
+    return make_page(found, len(found) + 1, lambda each: (each.system, each.kind))

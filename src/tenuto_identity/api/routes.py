@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Path, Query
 from pydantic import BaseModel, ConfigDict, Field
 
 from tenuto.api.api_route import ApiRoute
@@ -44,7 +44,7 @@ from tenuto_identity.store.definitions import DefinitionKind, SystemRecord, Wate
 from tenuto_identity.store.exports import ExportRecord
 from tenuto_identity.store.items import Item
 from tenuto_identity.store.list_queries import HistoryEntry, IdentityRecord, ObjectRecord
-from tenuto_identity.store.runs import RunRecord
+from tenuto_identity.store.runs import RunRecord, RunState
 
 router = APIRouter(route_class=ApiRoute)
 
@@ -158,14 +158,6 @@ class StartedTaskOfHold(BaseModel):
     task_id: UUID | None = Field(description="Null if nothing has to be applied by a task.")
 
 
-class Approval(Body):
-    """The approval of what a guard holds."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "the branch was closed"}]})
-
-    reason: str = Field(max_length=1000, description="Why the held changes are right.")
-
-
 class RetryBody(Body):
     """The pending exports to send again."""
 
@@ -266,10 +258,12 @@ async def list_watermarks(call: Reader, name: SystemName) -> Page[WatermarkRecor
     ),
 )
 async def approve_hold(
-    call: Annotated[ApiCall, requires(Role.EDITOR, "identity.hold.approve")], name: SystemName, body: Approval
+    call: Annotated[ApiCall, requires(Role.EDITOR, "identity.hold.approve")],
+    name: SystemName,
+    body: ReasonBody | None = None,
 ) -> StartedTaskOfHold:
-    """Approve exactly what a guard holds, minus what has come back."""
-    return StartedTaskOfHold(task_id=await operations(call).approve(name, reason=body.reason))
+    """Approve exactly what a guard holds, minus what has come back. The reason is required."""
+    return StartedTaskOfHold(task_id=await operations(call).approve(name, reason=reason(call, body) or ""))
 
 
 @router.post(
@@ -367,11 +361,16 @@ async def _list_definitions(
 @router.get("/runs", operation_id="identity_runs_list", responses=describe_page(RUN))
 @listed_as(RUNS)
 async def list_runs(
-    call: Reader, system: SystemFilter = None, limit: Limit = 50, after: After = None
+    call: Reader,
+    system: SystemFilter = None,
+    state: Annotated[RunState | None, Query(description="Filter by state.")] = None,
+    limit: Limit = 50,
+    after: After = None,
 ) -> Page[RunRecord]:
     """List runs, the newest first."""
     cursor = decode_cursor(after, UUID)
-    found = await operations(call).runs(system=system, before=cursor[0] if cursor else None, limit=limit)
+    before = cursor[0] if cursor else None
+    found = await operations(call).runs(system=system, state=state, before=before, limit=limit)
     return make_page(found, limit, lambda each: (each.id,))
 
 
@@ -391,15 +390,38 @@ async def list_items(
     call: Reader,
     id: Id,
     errors: Annotated[bool, Query(description="List only objects in error.")] = False,
+    change: Annotated[str | None, Query(max_length=100, description="Filter by change, such as Updated.")] = None,
+    error: Annotated[str | None, Query(max_length=100, description="Filter by error.")] = None,
     limit: Limit = 100,
     after: After = None,
 ) -> Page[Item]:
     """List the results of a run, object by object."""
     await operations(call).run_record(id)
     found = await operations(call).items(
-        id, errors_only=errors, after=after_id(after), limit=limit, reveals=reveals(call)
+        id,
+        errors_only=errors,
+        change=change,
+        error=error,
+        after=after_id(after),
+        limit=limit,
+        reveals=reveals(call),
     )
     return make_page(found, limit, lambda each: (each.number,))
+
+
+@router.get(
+    "/runs/{id}/items/{number}/changes",
+    operation_id="identity_runs_item_changes",
+    responses=describe_page(CHANGE, not_found="identity.run.not_found"),
+)
+@listed_as(HISTORY)
+async def list_item_changes(
+    call: Reader, id: Id, number: Annotated[int, Path(ge=1, le=MAX_ID, description="Number of the item.")]
+) -> Page[HistoryEntry]:
+    """List the values before and after of one item of a run."""
+    await operations(call).run_record(id)
+    found = await operations(call).item_changes(id, [number], reveals=reveals(call))
+    return make_page(found, len(found) + 1, lambda each: (each.item_number,))
 
 
 # --- objects and identities -----------------------------------------------------------------------------------------
@@ -517,12 +539,13 @@ async def list_pending_exports(
     call: Reader,
     system: SystemFilter = None,
     state: ExportState | None = None,
+    errors: Annotated[bool, Query(description="List only exports with an error.")] = False,
     limit: Limit = 100,
     after: After = None,
 ) -> Page[ExportRecord]:
     """List pending exports with the changes to send."""
     found = await operations(call).pending_exports(
-        system=system, state=state, after=after_id(after), limit=limit, reveals=reveals(call)
+        system=system, state=state, errors_only=errors, after=after_id(after), limit=limit, reveals=reveals(call)
     )
     return make_page(found, limit, lambda each: (each.object_id,))
 

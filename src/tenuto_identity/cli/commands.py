@@ -26,6 +26,7 @@ from tenuto_identity.model.sync.explanation import (
     format_identity,
     format_object,
 )
+from tenuto_identity.store.runs import RunState
 
 identity = group(
     "identity",
@@ -218,16 +219,17 @@ async def run(
     return exit_codes.OK if record.state in GOOD_STATES else exit_codes.FAILED
 
 
-@command(identity, "runs", "", "--system HR", "-o json", is_list=True)
+@command(identity, "runs", "", "--system HR --state failed", "-o json", is_list=True)
 async def runs(
     session: Session,
     system: SystemFilter = None,
+    state: Annotated[RunState | None, option("STATE", "Filter by state.")] = None,
     before: Annotated[UUID | None, option("ID", "Pagination cursor: the id of the last row shown.", type=UUID)] = None,
     limit: Limit = 20,
 ) -> None:
     """List runs, the newest first."""
-    found = await session.app.extensions.identity.runs(system=system, before=before, limit=limit)
-    await print_page(session, RUNS, found, {"system": system or "", "limit": limit})
+    found = await session.app.extensions.identity.runs(system=system, state=state, before=before, limit=limit)
+    await print_page(session, RUNS, found, {"system": system or "", "state": state or "", "limit": limit})
 
 
 @command(
@@ -241,13 +243,29 @@ async def items(
     session: Session,
     run_id: Annotated[UUID, argument("RUN", "Id of the run.", type=UUID)],
     errors: Annotated[bool, flag("List only objects in error.")] = False,
+    change: Annotated[str | None, option("CHANGE", "Filter by change, such as Updated.")] = None,
+    error: Annotated[str | None, option("ERROR", "Filter by error.")] = None,
     after: AfterId = 0,
     limit: Limit = 100,
 ) -> None:
     """List the results of a run, object by object."""
     await session.app.extensions.identity.run_record(run_id)
-    found = await session.app.extensions.identity.items(run_id, errors_only=errors, after=after, limit=limit)
-    await print_page(session, ITEMS, found, {"errors": errors, "limit": limit})
+    found = await session.app.extensions.identity.items(
+        run_id, errors_only=errors, change=change, error=error, after=after, limit=limit
+    )
+    filters = {"errors": errors, "change": change or "", "error": error or ""}
+    await print_page(session, ITEMS, found, {**filters, "limit": limit})
+
+
+@command(identity, "item-changes", "01a1ed2d-27a4-760d-add0-896cd9098778 1", is_list=True)
+async def item_changes(
+    session: Session,
+    run_id: Annotated[UUID, argument("RUN", "Id of the run.", type=UUID)],
+    number: Annotated[int, argument("NUMBER", "Number of the item.", type=int)],
+) -> None:
+    """List the values before and after of one item of a run."""
+    await session.app.extensions.identity.run_record(run_id)
+    await print_page(session, HISTORY, await session.app.extensions.identity.item_changes(run_id, [number]))
 
 
 @command(
@@ -295,8 +313,13 @@ async def _show_preview(session: Session, id: UUID, limit: int) -> int:
     requests = [
         each for target in targets for each in await operations.preview_requests(id, system=target, limit=limit)
     ]
-    document = {**asdict(record), "requests": [asdict(each) for each in requests]}
-    session.report(document, result=format_preview(record, requests))
+    counts = await operations.preview_request_counts(id)
+    document = {
+        **asdict(record),
+        "request_counts": [asdict(each) for each in counts],
+        "requests": [asdict(each) for each in requests],
+    }
+    session.report(document, result=format_preview(record, requests, counts))
     is_good = all(step["status"] in GOOD_STATES for step in record.steps) and record.state != "failed"
     return exit_codes.OK if is_good else exit_codes.FAILED
 
@@ -338,12 +361,16 @@ async def pending(
     session: Session,
     system: SystemFilter = None,
     state: Annotated[str | None, option("STATE", "Filter by state, such as failed.")] = None,
+    errors: Annotated[bool, flag("List only exports with an error.")] = False,
     after: AfterId = 0,
     limit: Limit = 100,
 ) -> None:
     """List pending exports."""
-    found = await session.app.extensions.identity.pending_exports(system=system, state=state, after=after, limit=limit)
-    await print_page(session, PENDING_EXPORTS, found, {"system": system or "", "state": state or "", "limit": limit})
+    found = await session.app.extensions.identity.pending_exports(
+        system=system, state=state, errors_only=errors, after=after, limit=limit
+    )
+    filters = {"system": system or "", "state": state or "", "errors": errors}
+    await print_page(session, PENDING_EXPORTS, found, {**filters, "limit": limit})
 
 
 @command(identity, "retry", "AD", "AD --object 17")

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tenuto_identity.store.previews import PreviewRecord, PreviewRequest
+from tenuto_identity.store.previews import PreviewRecord, PreviewRequest, RequestCount
 
 MAX_VALUE_CHARACTERS = 60
 
 
-def format_preview(record: PreviewRecord, requests: Sequence[PreviewRequest]) -> str:
+def format_preview(
+    record: PreviewRecord, requests: Sequence[PreviewRequest], request_counts: Sequence[RequestCount] = ()
+) -> str:
     """Return the text of a preview with the first requests."""
     lines = [f"{record.subject}: {record.state}" + (f": {record.problem}" if record.problem else "")]
     for step in record.steps:
@@ -25,7 +27,9 @@ def format_preview(record: PreviewRecord, requests: Sequence[PreviewRequest]) ->
         counts[step["system"]] = counts.get(step["system"], 0) + step["requests"]
     for system in systems:
         shown = [each for each in requests if each.system == system]
-        lines += ["", f"{system}: {counts.get(system, len(shown)):,} requests would be sent"]
+        kinds = ", ".join(f"{each.request_count:,} {each.kind}" for each in request_counts if each.system == system)
+        total = f"{counts.get(system, len(shown)):,} requests would be sent"
+        lines += ["", f"{system}: {total}" + (f" ({kinds})" if kinds else "")]
         lines += [f"     {_describe_request(each)}" for each in shown]
         if len(shown) < counts.get(system, 0):
             lines.append(f"     … and {counts[system] - len(shown):,} more")

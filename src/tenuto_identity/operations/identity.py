@@ -86,11 +86,11 @@ class IdentityOperations(PreviewOperations, JoinOperations):
         database = await self._open()
         stored = await session.read_with(database, definitions.load_definitions)
         rows = {row.name: row for row in stored.of_kind(DefinitionKind.SYSTEM)}
-        listed = [each for each in await definitions.list_systems(database, "", 10_000) if each.name == name]
-        if name not in rows or not listed:
+        record = await definitions.load_system(database, name)
+        if name not in rows or record is None:
             raise no_system(name, list(rows))
         definition = rows[name].definition
-        return SystemDetails(listed[0], definition, tuple(each["name"] for each in definition.get("run_profiles", ())))
+        return SystemDetails(record, definition, tuple(each["name"] for each in definition.get("run_profiles", ())))
 
     async def hold(self, system: str, *, after: int = 0, limit: int = 20) -> Hold:
         """Return what a guard holds in a system, with the first objects concerned; page them with ``after``."""
@@ -239,10 +239,10 @@ class IdentityOperations(PreviewOperations, JoinOperations):
         return found
 
     async def runs(
-        self, *, system: str | None = None, before: UUID | None = None, limit: int = 100
+        self, *, system: str | None = None, state: str | None = None, before: UUID | None = None, limit: int = 100
     ) -> Sequence[RunRecord]:
         """List runs, the newest first; page with ``before``."""
-        return await runs.list_runs(await self._open(), system, before, limit)
+        return await runs.list_runs(await self._open(), system, state, before, limit)
 
     async def run_record(self, run_id: UUID) -> RunRecord:
         """Return one run."""
@@ -256,29 +256,54 @@ class IdentityOperations(PreviewOperations, JoinOperations):
         return found
 
     async def items(
-        self, run_id: UUID, *, errors_only: bool = False, after: int = 0, limit: int = 100, reveals: bool = False
+        self,
+        run_id: UUID,
+        *,
+        errors_only: bool = False,
+        change: str | None = None,
+        error: str | None = None,
+        after: int = 0,
+        limit: int = 100,
+        reveals: bool = False,
     ) -> Sequence[Item]:
-        """List the results of a run by number; page with ``after``.
+        """List the results of a run by number; page with ``after``. ``change`` and ``error`` select items.
 
         Messages and details can quote values. They are hidden if any attribute is sensitive, unless ``reveals``."""
         database = await self._open()
-        found = await items.list_items(database, run_id, after, limit, errors_only=errors_only)
+        found = await items.list_items(
+            database, run_id, after, limit, errors_only=errors_only, change=change, error=error
+        )
         if not await session.read_with(database, hidden_attributes, reveals):
             return found
         return [replace(each, message=each.message and HIDDEN, detail=None) for each in found]
+
+    async def item_changes(
+        self, run_id: UUID, numbers: Sequence[int], *, reveals: bool = False
+    ) -> Sequence[HistoryEntry]:
+        """List the values before and after of items of a run, by number."""
+
+        async def read(connection: Connection) -> Sequence[HistoryEntry]:
+            configuration = await load_configuration(connection)
+            found = await list_queries.list_item_changes(connection, run_id, numbers)
+            return [
+                replace(each, diff=hide(each.diff, hidden_in_history(configuration, each, reveals))) for each in found
+            ]
+
+        return await session.read_with(await self._open(), read)
 
     async def pending_exports(
         self,
         *,
         system: str | None = None,
         state: str | None = None,
+        errors_only: bool = False,
         after: int = 0,
         limit: int = 100,
         reveals: bool = False,
     ) -> Sequence[ExportRecord]:
         """List pending exports by object; page with ``after``."""
         database = await self._open()
-        found = await exports.list_exports(database, system, state, after, limit)
+        found = await exports.list_exports(database, system, state, after, limit, errors_only=errors_only)
         hidden = await session.read_with(database, hidden_attributes, reveals)
         return [replace(each, changes=[hide_change(change, hidden) for change in each.changes]) for each in found]
 

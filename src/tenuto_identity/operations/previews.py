@@ -28,7 +28,7 @@ from tenuto_identity.operations.operation_group import IdentityGroup, hidden_att
 from tenuto_identity.settings import IdentitySettings
 from tenuto_identity.store import definitions, previews, session
 from tenuto_identity.store.definitions import DefinitionKind
-from tenuto_identity.store.previews import PreviewItem, PreviewRecord, PreviewRequest
+from tenuto_identity.store.previews import PreviewItem, PreviewRecord, PreviewRequest, RequestCount
 from tenuto_identity.tasks.preview_run import PreviewStep, run_preview
 from tenuto_identity.tasks.step_kinds import POLICY
 from tenuto_identity.tasks.task_creation import build_task
@@ -225,13 +225,25 @@ class PreviewOperations(IdentityGroup):
         return [_hide_item(each, mask) for each in found]
 
     async def preview_requests(
-        self, id: UUID, *, system: str | None = None, after: int = 0, limit: int = 100, reveals: bool = False
+        self,
+        id: UUID,
+        *,
+        system: str | None = None,
+        kind: str | None = None,
+        after: int = 0,
+        limit: int = 100,
+        reveals: bool = False,
     ) -> Sequence[PreviewRequest]:
         """List the requests that would be sent; page with ``after``. Values of sensitive attributes are hidden, unless
         ``reveals``; a preview of given definitions then hides all values."""
         mask = await self._mask(await self._load(id), reveals)
-        found = await previews.list_requests(await self._open(), id, system, after, limit)
+        found = await previews.list_requests(await self._open(), id, system, kind, after, limit)
         return [_hide_request(each, mask) for each in found]
+
+    async def preview_request_counts(self, id: UUID) -> Sequence[RequestCount]:
+        """Count the requests that would be sent, by system and kind."""
+        await self._load(id)
+        return await previews.count_requests(await self._open(), id)
 
 
 def _hide_record(record: PreviewRecord, mask: PreviewMask) -> PreviewRecord:

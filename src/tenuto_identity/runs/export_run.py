@@ -31,7 +31,7 @@ from tenuto_identity.model.decoding import address_key, canonical_anchor
 from tenuto_identity.model.objects import ConnectorObject
 from tenuto_identity.model.schema import ObjectType
 from tenuto_identity.model.sync.engine import apply_pending, imported_values
-from tenuto_identity.model.sync.guards import GuardKind, GuardMeasurement, evaluate_guards
+from tenuto_identity.model.sync.guards import GuardKind, GuardMeasurement, TrippedGuard, evaluate_guards
 from tenuto_identity.model.sync.pending_exports import (
     Change,
     ChangeOp,
@@ -91,6 +91,8 @@ class ExportRun:
         self._connector = connector
         self._batch_size = run.profile.batch_size or connector.capabilities.write_batch
         self._left = run.profile.limit
+        self._tripped: tuple[TrippedGuard, ...] = ()
+        """Guards that hold deletes."""
         self._deferred: dict[int, int] = {}
         self._deferring_items: dict[int, tuple[UUID, int]] = {}
         """Objects with deferred references → run and number of their item, in this run or a lost attempt of it."""
@@ -141,9 +143,9 @@ class ExportRun:
         stored = await self._run.read(objects.count_objects, self._system.number)
         total = sum(each.object_count for each in stored)
         measure = GuardMeasurement(GuardKind.EXPORT_DELETES, self._system.name, deletes, max(total, deletes))
-        tripped = evaluate_guards([measure], self._system.guards(self._run.profile))
-        self._run.held += [guard.message for guard in tripped]
-        return bool(tripped)
+        self._tripped = evaluate_guards([measure], self._system.guards(self._run.profile))
+        self._run.held += [guard.message for guard in self._tripped]
+        return bool(self._tripped)
 
     def _describe_hold(self) -> dict[str, Any]:
         return {
@@ -151,7 +153,7 @@ class ExportRun:
             "at": self._run.now().isoformat(),
             "message": "; ".join(self._run.held),
             "deletes_only": True,
-            "guards": [{"kind": GuardKind.EXPORT_DELETES.value, "subject": self._system.name}],
+            "guards": [guard.to_json() for guard in self._tripped],
         }
 
     # --- batches ----------------------------------------------------------------------------------------------------

@@ -767,15 +767,7 @@ class ImportRun:
             "run": str(self._run.id),
             "at": self._run.now().isoformat(),
             "message": "; ".join(guard.message for guard in holding),
-            "guards": [
-                {
-                    "kind": guard.kind.value,
-                    "subject": guard.subject,
-                    "affected": guard.affected,
-                    "total": guard.total,
-                }
-                for guard in holding
-            ],
+            "guards": [guard.to_json() for guard in holding],
         }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,7 +14,7 @@ from tenuto.ids import new_id
 from tenuto.model.access.actors import Actor
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
-from tenuto.store.records import FromJson, RowMapper
+from tenuto.store.records import FromColumn, FromJson, RowMapper
 from tenuto_identity.store.objects import encode_json
 from tenuto_identity.store.session import fetch_all
 
@@ -120,6 +121,32 @@ class DefinitionChange:
 
 
 @dataclass(frozen=True, slots=True)
+class RecentRun:
+    """One of the last runs of a system."""
+
+    id: UUID
+    profile: str
+    kind: str
+    state: str
+    started_at: datetime
+    ended_at: datetime | None
+
+
+def _decode_recent_runs(text: str) -> list[RecentRun]:
+    return [
+        RecentRun(
+            UUID(each["id"]),
+            each["profile"],
+            each["kind"],
+            each["state"],
+            datetime.fromisoformat(each["started_at"]),
+            datetime.fromisoformat(each["ended_at"]) if each["ended_at"] else None,
+        )
+        for each in json.loads(text)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
 class SystemRecord:
     """A connected system as interfaces show it."""
 
@@ -137,6 +164,8 @@ class SystemRecord:
     export_count: int
     """Pending exports in all states."""
     last_run_id: UUID | None
+    recent_runs: Annotated[list[RecentRun], FromColumn(_decode_recent_runs)]
+    """The last ten runs, the newest first."""
 
 
 _RECORDS = RowMapper(SystemRecord, SQL.list_systems)
@@ -289,7 +318,13 @@ async def find_open_run(connection: Connection, system_number: int) -> UUID | No
 
 async def list_systems(database: Database, after: str, limit: int) -> list[SystemRecord]:
     """Return connected systems by name; page with ``after``."""
-    return _RECORDS.all(await fetch_all(database, SQL.list_systems, after, limit))
+    return _RECORDS.all(await fetch_all(database, SQL.list_systems, after, limit, None))
+
+
+async def load_system(database: Database, name: str) -> SystemRecord | None:
+    """Return one connected system; None if there is no system of this name."""
+    found = _RECORDS.all(await fetch_all(database, SQL.list_systems, "", 1, name))
+    return found[0] if found else None
 
 
 async def list_versions(database: Database, kind: DefinitionKind, name: str, limit: int) -> list[DefinitionVersion]:

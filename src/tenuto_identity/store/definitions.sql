@@ -132,9 +132,16 @@ FOR UPDATE;
 SELECT s.number, s.id, s.name, s.connector, s.state, s.held, s.version, s.origin, s.updated_at,
        (SELECT count(*) FROM connector_objects AS o WHERE o.system_number = s.number) AS object_count,
        (SELECT count(*) FROM pending_exports AS p WHERE p.system_number = s.number) AS export_count,
-       (SELECT max(r.id::text)::uuid FROM runs AS r WHERE r.system_number = s.number) AS last_run_id
+       latest.runs[1].id AS last_run_id,
+       (SELECT coalesce(jsonb_agg(jsonb_build_object('id', r.id, 'profile', r.profile, 'kind', r.kind, 'state', r.state,
+                                                     'started_at', r.started_at, 'ended_at', r.ended_at)
+                                  ORDER BY r.id DESC), '[]')
+        FROM unnest(latest.runs) AS r) AS recent_runs
 FROM systems AS s
-WHERE s.name > $1
+CROSS JOIN LATERAL (
+    SELECT ARRAY(SELECT r FROM runs AS r WHERE r.system_number = s.number ORDER BY r.id DESC LIMIT 10) AS runs
+) AS latest
+WHERE s.name > $1 AND ($3::text IS NULL OR s.name = $3)
 ORDER BY s.name
 LIMIT $2;
 

@@ -37,6 +37,7 @@ class ExportRecord:
     system: str
     anchor: str | None
     address: str | None
+    metaverse_id: LongId | None
     display: str | None
     kind: ExportKind
     state: ExportState
@@ -220,10 +221,10 @@ async def lock_exports_to_retry(
 
 
 async def list_exports(
-    database: Database, system: str | None, state: str | None, after_id: int, limit: int
+    database: Database, system: str | None, state: str | None, after_id: int, limit: int, *, errors_only: bool = False
 ) -> list[ExportRecord]:
     """Return pending exports in order of object."""
-    return _RECORDS.all(await fetch_all(database, SQL.list_exports, system, state, after_id, limit))
+    return _RECORDS.all(await fetch_all(database, SQL.list_exports, system, state, after_id, limit, errors_only))
 
 
 def _by_object(rows: Sequence[Row], systems: Mapping[int, str]) -> dict[int, PendingExport]:

@@ -104,13 +104,14 @@ GROUP BY kind, state
 ORDER BY kind, state;
 
 -- name: list_exports
-SELECT p.object_id, s.name AS system, o.anchor, o.address, m.display, p.kind, p.state, p.changes, p.attempts,
-       p.next_attempt_at, p.deferred_reference_count, p.error, p.changed_at
+SELECT p.object_id, s.name AS system, o.anchor, o.address, p.metaverse_id, m.display, p.kind, p.state, p.changes,
+       p.attempts, p.next_attempt_at, p.deferred_reference_count, p.error, p.changed_at
 FROM pending_exports AS p
 JOIN systems AS s ON s.number = p.system_number
 LEFT JOIN connector_objects AS o ON o.id = p.object_id
 LEFT JOIN metaverse_objects AS m ON m.id = p.metaverse_id
 WHERE ($1::text IS NULL OR s.name = $1) AND ($2::text IS NULL OR p.state = $2) AND p.object_id > $3
+  AND ($5::boolean IS NOT TRUE OR p.error IS NOT NULL)
 ORDER BY p.object_id
 LIMIT $4;
 

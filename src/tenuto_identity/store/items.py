@@ -106,10 +106,17 @@ async def refuse_items(connection: Connection, run_id: UUID, numbers: Sequence[i
 
 
 async def list_items(
-    database: Database, run_id: UUID, after: int, limit: int, *, errors_only: bool = False
+    database: Database,
+    run_id: UUID,
+    after: int,
+    limit: int,
+    *,
+    errors_only: bool = False,
+    change: str | None = None,
+    error: str | None = None,
 ) -> list[Item]:
     """Return the items of a run in order; page with ``after``."""
-    return _ITEMS.all(await fetch_all(database, SQL.list_items, run_id, after, errors_only, limit))
+    return _ITEMS.all(await fetch_all(database, SQL.list_items, run_id, after, errors_only, limit, change, error))
 
 
 async def erase_history(connection: Connection, metaverse_id: int) -> tuple[int, int]:

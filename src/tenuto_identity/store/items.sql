@@ -2,6 +2,7 @@
 SELECT number, object_id, metaverse_id, type, anchor, display, change, error, message, detail
 FROM items
 WHERE run_id = $1 AND number > $2 AND ($3::boolean IS NOT TRUE OR error IS NOT NULL)
+  AND ($5::text IS NULL OR change = $5) AND ($6::text IS NULL OR error = $6)
 ORDER BY number
 LIMIT $4;
 

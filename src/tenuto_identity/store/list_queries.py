@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
@@ -91,7 +92,7 @@ class HeldObject:
 
 _OBJECTS = RowMapper(ObjectRecord, SQL.list_objects)
 _IDENTITIES = RowMapper(IdentityRecord, SQL.list_identities)
-_HISTORY = RowMapper(HistoryEntry, SQL.list_changes)
+_HISTORY = RowMapper(HistoryEntry, SQL.list_changes, SQL.list_item_changes)
 _HELD = RowMapper(HeldObject, SQL.list_held_objects, SQL.list_held_deletes)
 
 
@@ -156,6 +157,11 @@ async def list_changes(
 ) -> list[HistoryEntry]:
     """Return the history of an identity, the newest change first."""
     return _HISTORY.all(await connection.fetch(SQL.list_changes, metaverse_id, *(before or (None, None, None)), limit))
+
+
+async def list_item_changes(connection: Connection, run_id: UUID, numbers: Sequence[int]) -> list[HistoryEntry]:
+    """Return the changes behind items of a run, in order of item."""
+    return _HISTORY.all(await connection.fetch(SQL.list_item_changes, run_id, numbers))
 
 
 async def find_deleted_identity(connection: Connection, system_number: int, anchor: str) -> int | None:

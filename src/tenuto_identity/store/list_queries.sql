@@ -71,6 +71,17 @@ WHERE $2::uuid IS NULL OR (c.run_id, c.item_number, c.subject) < ($2, $3::bigint
 ORDER BY c.run_id DESC, c.item_number DESC, c.subject DESC
 LIMIT $5;
 
+-- name: list_item_changes
+-- Changes behind items of a run, in order.
+SELECT c.run_id, c.item_number, c.subject, c.subject_id, s.name AS system, r.profile, r.started_at, i.change, i.anchor,
+       c.diff
+FROM unnest($2::bigint[]) AS u (number)
+CROSS JOIN LATERAL (SELECT * FROM items WHERE run_id = $1 AND number = u.number LIMIT 1) AS i
+JOIN changes AS c ON c.run_id = i.run_id AND c.item_number = i.number
+LEFT JOIN runs AS r ON r.id = c.run_id
+LEFT JOIN systems AS s ON s.number = r.system_number
+ORDER BY c.item_number, c.subject DESC;
+
 -- name: find_deleted_identity
 -- The metaverse object that an object with this anchor was joined to last. Reads the items of the system; for single
 -- objects.

@@ -82,6 +82,16 @@ class PreviewRequest:
     changes: Annotated[list[dict[str, Any]], FromColumn(from_json), ChangesAsText]
 
 
+@dataclass(frozen=True, slots=True)
+class RequestCount:
+    """How many requests of a kind would be sent to a system."""
+
+    system: str
+    kind: str
+    request_count: int
+
+
+_REQUEST_COUNTS = RowMapper(RequestCount, SQL.count_requests)
 _PREVIEWS = RowMapper(PreviewRecord, SQL.list_previews, SQL.load_preview)
 _ITEMS = RowMapper(PreviewItem, SQL.list_items)
 _REQUESTS = RowMapper(PreviewRequest, SQL.list_requests)
@@ -287,7 +297,12 @@ async def list_items(
 
 
 async def list_requests(
-    database: Database, id: UUID, system: str | None, after: int, limit: int
+    database: Database, id: UUID, system: str | None, kind: str | None, after: int, limit: int
 ) -> list[PreviewRequest]:
     """Return the requests that would be sent, in order; page with ``after``."""
-    return _REQUESTS.all(await fetch_all(database, SQL.list_requests, id, after, system, limit))
+    return _REQUESTS.all(await fetch_all(database, SQL.list_requests, id, after, system, limit, kind))
+
+
+async def count_requests(database: Database, id: UUID) -> list[RequestCount]:
+    """Count the requests of a preview by system and kind."""
+    return _REQUEST_COUNTS.all(await fetch_all(database, SQL.count_requests, id))

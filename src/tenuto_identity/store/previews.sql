@@ -45,9 +45,16 @@ LIMIT $4;
 -- name: list_requests
 SELECT number, step, system, kind, type, anchor, address, changes
 FROM preview_requests
-WHERE preview_id = $1 AND number > $2 AND ($3::text IS NULL OR system = $3)
+WHERE preview_id = $1 AND number > $2 AND ($3::text IS NULL OR system = $3) AND ($5::text IS NULL OR kind = $5)
 ORDER BY number
 LIMIT $4;
+
+-- name: count_requests
+SELECT system, kind, count(*) AS request_count
+FROM preview_requests
+WHERE preview_id = $1
+GROUP BY system, kind
+ORDER BY system, kind;
 
 -- name: list_copied_tables
 -- Tables of identity synchronisation without partitions, and those of them that are partitioned.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from enum import StrEnum
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -17,6 +18,18 @@ from tenuto_identity.store.objects import ObjectCount, encode_json
 from tenuto_identity.store.session import fetch_all
 
 SQL = load_statements(__file__)
+
+
+class RunState(StrEnum):
+    """State of a run."""
+
+    RUNNING = "running"
+    COMPLETED = "completed"
+    COMPLETED_WITH_WARNING = "completed_with_warning"
+    COMPLETED_WITH_ERROR = "completed_with_error"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    LOST = "lost"
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,9 +261,11 @@ async def drop_pending_deletions_of_system(connection: Connection, system_number
 # --- lists ----------------------------------------------------------------------------------------------------------
 
 
-async def list_runs(database: Database, system: str | None, before: UUID | None, limit: int) -> list[RunRecord]:
+async def list_runs(
+    database: Database, system: str | None, state: str | None, before: UUID | None, limit: int
+) -> list[RunRecord]:
     """Return runs, the newest first."""
-    return _RUNS.all(await fetch_all(database, SQL.list_runs, system, before, limit))
+    return _RUNS.all(await fetch_all(database, SQL.list_runs, system, before, limit, state))
 
 
 async def load_run(database: Database, run_id: UUID) -> RunRecord | None:

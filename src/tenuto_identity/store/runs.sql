@@ -117,6 +117,7 @@ SELECT r.id, r.task_id, s.name AS system, r.profile, r.kind, r.state, r.problem,
 FROM runs AS r
 JOIN systems AS s ON s.number = r.system_number
 WHERE ($1::text IS NULL OR s.name = $1) AND ($2::uuid IS NULL OR r.id < $2)
+  AND ($4::text IS NULL OR r.state = $4)
 ORDER BY r.id DESC
 LIMIT $3;
 

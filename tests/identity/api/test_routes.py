@@ -50,7 +50,7 @@ async def synchronise(site: Site) -> None:
 async def test_routes_declare_examples_and_unique_operation_ids(service: ApiClient) -> None:
     document = openapi_document(service.api)
     own = {path: methods for path, methods in document["paths"].items() if path.startswith(BASE)}
-    assert len(own) == 34
+    assert len(own) == 36
     for path, methods in own.items():
         for method, operation in methods.items():
             assert operation["operationId"].startswith("identity_"), (path, method)
@@ -72,6 +72,16 @@ async def test_run_is_started_once_per_idempotency_key_and_listed_with_items(ser
     pages = await read_pages(service, f"{BASE}/runs/{run['id']}/items", 3)
     assert [len(page) for page in pages] == [3, 1]
     assert [item["number"] for page in pages for item in page] == ["1", "2", "3", "4"]
+    assert (await service.get_json(f"{BASE}/runs?state=failed"))["items"] == []
+    assert (await service.get_json(f"{BASE}/runs?state=completed"))["items"] == [run]
+    items = f"{BASE}/runs/{run['id']}/items"
+    assert len((await service.get_json(f"{items}?change=Added"))["items"]) == 4
+    assert (await service.get_json(f"{items}?change=Updated"))["items"] == []
+    assert (await service.get_json(f"{items}?error=unhandled"))["items"] == []
+    (change,) = (await service.get_json(f"{items}/2/changes"))["items"]
+    assert (change["item_number"], change["diff"]["first"]) == ("2", [[], ["Grace"]])
+    (system, *_) = (await service.get_json(f"{BASE}/systems/HR"))["system"]["recent_runs"]
+    assert (system["id"], system["profile"], system["state"]) == (run["id"], "Full Import", "completed")
 
 
 async def test_lists_of_identity_as_csv_have_the_columns_of_the_command_line(service: ApiClient, site: Site) -> None:
@@ -114,6 +124,8 @@ async def test_systems_objects_identities_and_exports_are_listed(service: ApiCli
     exports = (await service.get_json(f"{BASE}/pending-exports?system=AD&state=pending"))["items"]
     assert len(exports) == 4
     assert {each["kind"] for each in exports} == {"create"}
+    assert {each["metaverse_id"] for each in exports} >= {found["id"]}
+    assert (await service.get_json(f"{BASE}/pending-exports?errors=true"))["items"] == []
 
 
 async def test_identity_is_explained_with_its_history(service: ApiClient, site: Site) -> None:
@@ -388,7 +400,7 @@ async def test_every_route_requires_a_role(service: ApiClient) -> None:
         for context in iter_route_contexts(service.api.routes)
         if isinstance(context.route, ApiRoute) and (context.path or "").startswith(BASE)
     ]
-    assert len(routes) == 36
+    assert len(routes) == 38
     assert all(route.required_role is not None for route in routes)
     assert_problem(await service.get(f"{BASE}/systems", None), 401, "auth.missing")
 

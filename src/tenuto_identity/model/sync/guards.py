@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from fractions import Fraction
+from typing import Any
 
 
 class GuardKind(StrEnum):
@@ -96,6 +97,17 @@ class TrippedGuard:
     total: int
     limit: GuardLimit
     consequence: Consequence
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the guard as it is stored with a hold and shown."""
+        return {
+            "kind": self.kind.value,
+            "subject": self.subject,
+            "affected": self.affected,
+            "total": self.total,
+            "limit_percent": self.limit.percent,
+            "limit_count": self.limit.at_least,
+        }
 
     @property
     def message(self) -> str:
