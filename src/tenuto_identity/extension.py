@@ -17,10 +17,14 @@ from tenuto.extension import (
     Extension,
     ExtensionServices,
     MetricSource,
+    Page,
+    PageAssets,
+    Panel,
     PartitionedTable,
     ProcessRole,
     Retention,
     RouterEntry,
+    SearchSource,
     Service,
     StepKind,
 )
@@ -95,6 +99,56 @@ class Identity(Extension):
     def commands(self) -> Sequence[CommandEntry]:
         description = "Connected systems, runs, pending exports and explanations"
         return [CommandEntry("identity", "Extensions", description, "tenuto_identity.cli.commands:identity")]
+
+    def pages(self) -> Sequence[Page]:
+        def page(path: str, title: str, target: str, *query: str, parent: str | None = None) -> Page:
+            template = f"{target.partition(':')[2].removeprefix('load_')}.html"
+            return Page(
+                path,
+                title,
+                f"tenuto_identity.pages.{target}",
+                template,
+                navigation=None if parent else "Identity",
+                topics=["identity.runs"],
+                query=query,
+                parent=parent,
+            )
+
+        return [
+            page("systems", "Systems", "systems:load_systems", "state", "after"),
+            page("runs", "Runs", "runs:load_runs", "system", "state", "after"),
+            page("exports", "Pending exports", "exports:load_exports", "system", "state", "errors", "after"),
+            page("held", "Held systems", "systems:load_held"),
+            page("previews", "Previews", "previews:load_previews", "after"),
+            page("identities", "Identities", "identities:load_identities", "q", "type", "deletion", "after"),
+            page("objects", "Connector space", "identities:load_objects", "q", "system", "state", "joined", "after"),
+            page("systems/{system}", "System {system}", "systems:load_system", "after", parent="systems"),
+            page("runs/{run}", "Run", "runs:load_run", "change", "error", "show", "after", parent="runs"),
+            page(
+                "previews/{preview}",
+                "Preview",
+                "previews:load_preview",
+                *("tab", "system", "kind", "errors", "after"),
+                parent="previews",
+            ),
+            page("identities/{id}", "Identity", "identities:load_identity", "before", parent="identities"),
+            page("objects/{system}/{anchor}", "{anchor}", "identities:load_object", parent="objects"),
+        ]
+
+    def panels(self) -> Sequence[Panel]:
+        pages, topics = "tenuto_identity.pages", ["identity.runs"]
+        held, result = f"{pages}.systems:load_held_panel", f"{pages}.runs:load_run_panel"
+        return [
+            Panel("overview", "Held systems", held, "held_panel.html", topics=topics),
+            Panel("step:run_profile", "Result", result, "run_panel.html", topics=topics),
+        ]
+
+    def searches(self) -> Sequence[SearchSource]:
+        return [SearchSource("tenuto_identity.pages.systems:search_systems")]
+
+    def page_assets(self) -> PageAssets:
+        folder = Path(__file__).parent / "pages"
+        return PageAssets(folder / "templates", folder / "static")
 
     def background_services(self, role: ProcessRole, services: ExtensionServices) -> Sequence[Service]:
         from tenuto_identity.tasks.housekeeping import housekeeping_service

@@ -35,6 +35,7 @@ _COMPLETED = Status("Completed", "done", "done", 11)
 _STATUSES = {
     "failed": _FAILED,
     "completed_with_error": replace(_FAILED, label="Completed with error"),
+    "error": replace(_FAILED, label="Completed with error"),
     "awaiting_intervention": _NEEDS_ATTENTION,
     "some_failed": replace(_NEEDS_ATTENTION, label="Some failed"),
     "cancelled": _CANCELLED,
@@ -53,6 +54,7 @@ _STATUSES = {
     "not_run": _NOT_RUN,
     "not run": _NOT_RUN,
     "completed_with_warning": _WARNING,
+    "warning": _WARNING,
     "done with warning": _WARNING,
     "completed": _COMPLETED,
     "done": _COMPLETED,

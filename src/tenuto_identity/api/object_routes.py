@@ -8,12 +8,12 @@ from fastapi import APIRouter
 from pydantic import ConfigDict, Field
 
 from tenuto.api.api_route import ApiRoute
-from tenuto.api.bodies.request_bodies import Body
+from tenuto.api.bodies.request_bodies import Body, ReasonBody
 from tenuto.api.bodies.responses import StartedTask
 from tenuto.api.openapi import describe
 from tenuto.api.security.auth import ApiCall, requires
 from tenuto.model.access.actors import Role
-from tenuto_identity.api.shared_parameters import NO_SYSTEM, RUN_ID, IdentityId, operations
+from tenuto_identity.api.shared_parameters import NO_SYSTEM, RUN_ID, IdentityId, operations, reason
 from tenuto_identity.operations.joins import Erasure, ManualJoin
 
 router = APIRouter(route_class=ApiRoute)
@@ -49,14 +49,6 @@ class SyncOneBody(Body):
     system: str = Field(max_length=200, description="Name of the connected system.")
     anchor: str = Field(max_length=2000, description="Anchor of the object in the system.")
     export: bool = Field(default=False, description="Send what follows to the targets, and confirm it.")
-
-
-class ForgetBody(Body):
-    """The erasure of a history."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "request of the person"}]})
-
-    reason: str = Field(max_length=1000, description="Why the history is erased.")
 
 
 @router.post(
@@ -127,7 +119,9 @@ async def unpin_object(
     ),
 )
 async def forget_identity(
-    call: Annotated[ApiCall, requires(Role.ADMIN, "identity.identity.forget")], id: IdentityId, body: ForgetBody
+    call: Annotated[ApiCall, requires(Role.ADMIN, "identity.identity.forget")],
+    id: IdentityId,
+    body: ReasonBody | None = None,
 ) -> Erasure:
-    """Erase the history of an identity, which may be deleted already. Current values stay."""
-    return await operations(call).forget(id, reason=body.reason)
+    """Erase the history of an identity, which may be deleted already. Current values stay. The reason is required."""
+    return await operations(call).forget(id, reason=reason(call, body) or "")

@@ -480,6 +480,10 @@ async def list_identities(
     deletion_scheduled: Annotated[
         bool | None, Query(description="Filter by whether the deletion is scheduled.")
     ] = None,
+    id: Annotated[
+        list[Annotated[int, Field(ge=1, le=MAX_ID)]] | None,
+        Query(max_length=500, description="Filter by id; repeatable."),
+    ] = None,
     limit: Limit = 100,
     after: After = None,
 ) -> Page[IdentityRecord]:
@@ -488,6 +492,7 @@ async def list_identities(
         type=type,
         text=text,
         deletion_scheduled=deletion_scheduled,
+        ids=id,
         after=after_id(after),
         limit=limit,
         reveals=reveals(call),

@@ -485,12 +485,13 @@ async def identities(
     type: TypeFilter = None,
     text: Annotated[str | None, option("TEXT", "Filter by a part of the display name.")] = None,
     to_be_deleted: Annotated[bool, flag("List only identities whose deletion is scheduled.")] = False,
+    id: Annotated[list[int] | None, option("ID", "Filter by id; repeatable.", "--id")] = None,
     after: AfterId = 0,
     limit: Limit = 100,
 ) -> None:
     """List identities: the objects of the metaverse."""
     found = await session.app.extensions.identity.identities(
-        type=type, text=text, deletion_scheduled=True if to_be_deleted else None, after=after, limit=limit
+        type=type, text=text, deletion_scheduled=True if to_be_deleted else None, ids=id, after=after, limit=limit
     )
     filters = {"type": type or "", "text": text or "", "to_be_deleted": to_be_deleted}
     await print_page(session, IDENTITIES, found, {**filters, "limit": limit})

@@ -178,16 +178,17 @@ class IdentityOperations(PreviewOperations, JoinOperations):
         type: str | None = None,
         text: str | None = None,
         deletion_scheduled: bool | None = None,
+        ids: Sequence[int] | None = None,
         after: int = 0,
         limit: int = 100,
         reveals: bool = False,
     ) -> Sequence[IdentityRecord]:
         """List metaverse objects by id; page with ``after``. ``text`` is a part of the display name."""
-        return await self._identities(type, text, deletion_scheduled, None, after, limit, reveals)
+        return await self._identities(type, text, deletion_scheduled, ids, after, limit, reveals)
 
     async def identity(self, id: int, *, reveals: bool = False) -> IdentityRecord:
         """Return one metaverse object."""
-        found = await self._identities(None, None, None, id, 0, 1, reveals)
+        found = await self._identities(None, None, None, [id], 0, 1, reveals)
         if not found:
             raise no_identity(id)
         return found[0]
@@ -197,7 +198,7 @@ class IdentityOperations(PreviewOperations, JoinOperations):
         type: str | None,
         text: str | None,
         deletion_scheduled: bool | None,
-        id: int | None,
+        ids: Sequence[int] | None,
         after: int,
         limit: int,
         reveals: bool,
@@ -209,7 +210,7 @@ class IdentityOperations(PreviewOperations, JoinOperations):
                 type=type,
                 text=text,
                 deletion_scheduled=deletion_scheduled,
-                id=id,
+                ids=ids,
                 after=after,
                 limit=limit,
             )

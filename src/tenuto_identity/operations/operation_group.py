@@ -81,4 +81,4 @@ def hide(values: Mapping[str, Any], hidden: frozenset[str]) -> dict[str, Any]:
 def hide_change(change: Mapping[str, Any], hidden: frozenset[str]) -> dict[str, Any]:
     if change["attribute"] not in hidden:
         return dict(change)
-    return {name: [HIDDEN] if name in ("values", "observed") else value for name, value in change.items()}
+    return {name: [HIDDEN] if name in ("values", "references", "observed") else value for name, value in change.items()}

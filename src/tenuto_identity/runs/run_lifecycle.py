@@ -26,18 +26,18 @@ from tenuto_identity.model.sync.status import RunTotals, decide_status
 from tenuto_identity.runs.definition_snapshot import Configuration, System, load_configuration
 from tenuto_identity.store import items, runs, session
 from tenuto_identity.store.items import ChangeRecord, Item
-from tenuto_identity.store.runs import NewRun
+from tenuto_identity.store.runs import NewRun, RunState
 
 WAIT_SECONDS = 5.0
 """How long a run waits for another one before it tries again."""
 MAX_PAGE_TRIES = 6
 _NOT_WHILE_HELD = (RunKind.FULL_SYNC, RunKind.DELTA_SYNC, RunKind.EXPORT)
 _RUN_STATES = {
-    OutcomeStatus.COMPLETED: "completed",
-    OutcomeStatus.COMPLETED_WITH_WARNING: "warning",
-    OutcomeStatus.COMPLETED_WITH_ERROR: "error",
-    OutcomeStatus.FAILED: "failed",
-    OutcomeStatus.CANCELLED: "cancelled",
+    OutcomeStatus.COMPLETED: RunState.COMPLETED.value,
+    OutcomeStatus.COMPLETED_WITH_WARNING: RunState.WARNING.value,
+    OutcomeStatus.COMPLETED_WITH_ERROR: RunState.ERROR.value,
+    OutcomeStatus.FAILED: RunState.FAILED.value,
+    OutcomeStatus.CANCELLED: RunState.CANCELLED.value,
 }
 
 T = TypeVar("T")

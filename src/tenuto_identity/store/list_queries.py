@@ -142,13 +142,13 @@ async def list_identities(
     type: str | None,
     text: str | None,
     deletion_scheduled: bool | None,
-    id: int | None,
+    ids: Sequence[int] | None,
     after: int,
     limit: int,
 ) -> list[IdentityRecord]:
     """Return metaverse objects in order of id."""
     return _IDENTITIES.all(
-        await connection.fetch(SQL.list_identities, type, text, deletion_scheduled, id, after, limit)
+        await connection.fetch(SQL.list_identities, type, text, deletion_scheduled, ids, after, limit)
     )
 
 

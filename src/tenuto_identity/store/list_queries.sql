@@ -40,7 +40,7 @@ JOIN metaverse_types AS t ON t.number = m.type_number
 WHERE ($1::text IS NULL OR t.name = $1)
   AND ($2::text IS NULL OR strpos(lower(m.display), lower($2)) > 0)
   AND ($3::boolean IS NULL OR (m.delete_after IS NOT NULL) = $3)
-  AND ($4::bigint IS NULL OR m.id = $4)
+  AND ($4::bigint[] IS NULL OR m.id = ANY ($4))
   AND m.id > $5
 ORDER BY m.id
 LIMIT $6;

@@ -25,8 +25,8 @@ class RunState(StrEnum):
 
     RUNNING = "running"
     COMPLETED = "completed"
-    COMPLETED_WITH_WARNING = "completed_with_warning"
-    COMPLETED_WITH_ERROR = "completed_with_error"
+    WARNING = "warning"
+    ERROR = "error"
     FAILED = "failed"
     CANCELLED = "cancelled"
     LOST = "lost"

@@ -57,8 +57,47 @@ class FilterField:
         return [each if isinstance(each, tuple) else (each, each.replace("_", " ")) for each in self.choices]
 
 
+class _PagedList:
+    """The addresses of a list: its filters and the cursor of its next page."""
+
+    __slots__ = ()
+    filters: Sequence[FilterField]
+    cursor: str
+    next: str | None
+
+    @property
+    def query(self) -> dict[str, str]:
+        """The present filters."""
+        return {each.name: each.value for each in self.filters if each.value}
+
+    @property
+    def is_filtered(self) -> bool:
+        return bool(self.query)
+
+    @property
+    def next_query(self) -> dict[str, str]:
+        return {**self.query, self.cursor: self.next or ""}
+
+
 @dataclass(frozen=True, slots=True)
-class Table:
+class Listing(_PagedList):
+    """A page of records that the template of the extension draws itself, between ``kit.filters`` and ``kit.pager``."""
+
+    title: str
+    """What the list contains, for screen readers."""
+    rows: Sequence[Any]
+    path: str
+    """Path of the page, such as ``/inventory/items``."""
+    filters: Sequence[FilterField] = ()
+    cursor: str = "after"
+    """Name of the query parameter of the next page."""
+    next: str | None = None
+    """Its value; None on the last page."""
+    is_first: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Table(_PagedList):
     """A page of records with their columns."""
 
     title: str
@@ -88,19 +127,6 @@ class Table:
     def columns(self) -> Sequence[Column]:
         return self.view.columns
 
-    @property
-    def query(self) -> dict[str, str]:
-        """The present filters."""
-        return {each.name: each.value for each in self.filters if each.value}
-
-    @property
-    def is_filtered(self) -> bool:
-        return bool(self.query)
-
-    @property
-    def next_query(self) -> dict[str, str]:
-        return {**self.query, self.cursor: self.next or ""}
-
 
 @dataclass(frozen=True, slots=True)
 class FieldChange:
@@ -126,6 +152,14 @@ class Kit:
     def table(self, table: Table) -> Markup:
         """Return a table with its filter form and its links to other pages."""
         return self._render("kit/table.html", t=table)
+
+    def filters(self, listing: Listing | Table) -> Markup:
+        """Return the filter form of a list."""
+        return self._render("kit/filters.html", t=listing)
+
+    def pager(self, listing: Listing | Table) -> Markup:
+        """Return the links to the first and to the next page of a list."""
+        return self._render("kit/pager.html", t=listing)
 
     def action(self, action: Action) -> Markup:
         """Return a button."""
