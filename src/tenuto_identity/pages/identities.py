@@ -456,7 +456,7 @@ def _card(
         state=state,
         label=label,
         facts=facts,
-        supplies=supplies,
+        supplies=sorted(supplies),
         scopes=[_scope(each) for each in (*(source.scopes if source else ()), *(target.scopes if target else ()))],
         is_target=target is not None,
         export=export,
@@ -480,7 +480,7 @@ def _target_attribute(
         _shown(each.desired, is_reference, names),
         _shown(each.imported, is_reference, names),
         "; ".join(pending),
-        None if observed is None else values_text(observed) or "no value",
+        None if observed is None or list(observed) == list(each.imported) else values_text(observed) or "no value",
         tuple(map(str, each.desired)) == tuple(map(str, each.imported)),
     )
 

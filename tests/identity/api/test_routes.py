@@ -156,7 +156,7 @@ async def test_hold_is_shown_and_approved_with_a_reason(service: ApiClient, site
     assert_problem(await service.post(path, json={"reason": " "}), 422, "identity.hold.reason_missing")
     denied = await service.post(path, Role.OPERATOR, json={"reason": "closed"})
     assert_problem(denied, 403, "auth.role.insufficient")
-    approved = await service.post(path, Role.EDITOR, json={"reason": "the branch was closed"})
+    approved = await service.post(path, Role.EDITOR, headers={"X-Reason": "the branch was closed"})
     assert approved.json()["task_id"] is not None
 
 

@@ -47,10 +47,15 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if HERE not in item.path.parents:
             continue
-        item.add_marker(pytest.mark.browser)
+        for mark in needs_browser():
+            item.add_marker(mark)
         item.add_marker(pytest.mark.asyncio(loop_scope="session"), append=False)
-        if CHROMIUM is None and not os.environ.get("TENUTO_REQUIRE_BROWSER"):
-            item.add_marker(pytest.mark.skip(reason=MISSING))
+
+
+def needs_browser() -> list[pytest.MarkDecorator]:
+    """Return the marks of tests that need a browser, also of those in other folders."""
+    is_missing = CHROMIUM is None and not os.environ.get("TENUTO_REQUIRE_BROWSER")
+    return [pytest.mark.browser, *([pytest.mark.skip(reason=MISSING)] if is_missing else [])]
 
 
 class SampleApp(Tenuto):
@@ -252,11 +257,16 @@ async def site(url: str, tmp_path: Path, browser: Browser) -> AsyncIterator[Site
 
 @asynccontextmanager
 async def running_site(
-    app: Tenuto, browser: Browser, *, for_persons: bool = False, services: bool = True
+    app: Tenuto,
+    browser: Browser,
+    *,
+    for_persons: bool = False,
+    services: bool = True,
+    keys: dict[Role, str] | None = None,
 ) -> AsyncIterator[Site]:
     """Run all services of an app, or only the web service, with one key for each role; afterwards, check that the pages
     had no problem."""
-    keys = {role: (await app.api_keys.create(role.key, role, is_person=for_persons))[1] for role in Role}
+    keys = keys or {role: (await app.api_keys.create(role.key, role, is_person=for_persons))[1] for role in Role}
     async with AsyncExitStack() as stack:
         if services:
             await stack.enter_async_context(app.scheduler())

@@ -1,0 +1,86 @@
+"""The identity pages in the browser: accessibility in both themes, and actions through their dialogs."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from playwright.async_api import Browser, expect
+
+from tenuto import Tenuto
+from tenuto.model.access.actors import Role
+from tenuto.settings import load_settings
+from tests.identity.pages.populated_site import Populated
+from tests.web.browser.conftest import Site, needs_browser, running_site
+from tests.web.browser.test_accessibility import find_violations
+
+pytestmark = [*needs_browser(), pytest.mark.asyncio(loop_scope="session")]
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def site(populated: Populated, browser: Browser) -> AsyncIterator[Site]:
+    app = Tenuto(settings=load_settings(database=populated.url, home=populated.home))
+    async with running_site(app, browser, services=False, keys=populated.keys) as found:
+        yield found
+
+
+def one_of_each(populated: Populated) -> list[str]:
+    """Return the address of a page of each template."""
+    return [
+        "/identity/systems", "/identity/systems/HR", "/identity/runs", f"/identity/runs/{populated.import_id}",
+        "/identity/exports?errors=only", "/identity/held",
+        "/identity/previews", f"/identity/previews/{populated.preview_id}?system=AD",
+        "/identity/identities?q=a", f"/identity/identities/{populated.hostile_id}",
+        "/identity/objects?joined=no", "/identity/objects/AD/stray%2F1",
+        f"/executions/{populated.execution_id}?step=3&tab=panel",
+    ]  # fmt: skip
+
+
+@pytest.mark.timeout(180)
+async def test_identity_pages_have_no_accessibility_violation_in_light_and_dark(
+    site: Site, populated: Populated
+) -> None:
+    violations: dict[str, list[str]] = {}
+
+    async def check(width: int, theme: str) -> None:
+        page = await site.open("/account", Role.ADMIN, width=width, theme=theme)
+        for address in one_of_each(populated):
+            await page.goto(address)
+            if found := await find_violations(page):
+                violations[f"{width} {theme} {address}"] = found
+            if await page.evaluate("document.documentElement.scrollWidth > innerWidth"):
+                violations[f"scrolls {width} {address}"] = ["wider than the screen"]
+
+    await asyncio.gather(check(1280, "light"), check(390, "dark"))
+    assert violations == {}
+
+
+async def test_run_profile_starts_and_approval_of_a_hold_asks_for_a_reason(site: Site) -> None:
+    page = await site.open("/identity/systems/AD", Role.EDITOR)
+    await page.get_by_role("row", name="Full Import").get_by_role("button", name="Run").click()
+    await expect(page.locator("#toasts")).to_contain_text("Full Import of AD was started.")
+    [entry] = await site.app.audit.list("action:identity.run.start by:editors")
+    assert entry.target == "AD"
+
+    await page.goto("/identity/held")
+    await page.get_by_role("button", name="Approve…").click()
+    dialog = page.locator("#action-dialog")
+    await expect(dialog).to_contain_text("17 of 29 (58.62 %) of person would be deleted")
+    await dialog.get_by_role("button", name="Approve").click()
+    await expect(dialog).to_be_visible()  # the reason is required
+    await dialog.get_by_role("button", name="Keep as it is").click()
+    await expect(dialog).to_be_hidden()
+    assert await site.app.audit.list("action:identity.hold.approve") == []
+
+
+async def test_identity_pages_are_readable_and_filterable_without_scripts(site: Site, populated: Populated) -> None:
+    page = await site.open("/identity/identities", Role.VIEWER, java_script_enabled=False)
+    await page.get_by_label("Name contains").fill("lovelace")
+    await page.get_by_role("button", name="Filter").click()
+    await page.wait_for_url("**/identity/identities?q=lovelace**")
+    await page.get_by_role("link", name="Ada Lovelace").click()
+    await expect(page.get_by_role("heading", level=1)).to_have_text("Ada Lovelace")
+    row = page.get_by_role("row", name="login")
+    await expect(row).to_contain_text("HR by HR people in")
