@@ -1,4 +1,4 @@
-"""Pictures of the dashboard for the README: overview and execution of the demo, in light and dark.
+"""Pictures of the dashboard: overview and execution of the demo in light and dark, and an identity of an example.
 
 Run with ``scripts/screenshots``. It starts ``tenuto up --demo`` in a temporary directory and needs Debian's chromium.
 """
@@ -17,8 +17,14 @@ from pathlib import Path
 
 from playwright.async_api import Browser, Page, async_playwright
 
+from tenuto import Tenuto
+from tenuto.definitions.document_parser import parse_document
+from tenuto.model.access.actors import Role
+from tenuto.operations.definitions.plans import read_declarations
 from tenuto.postgres import embedded_server
+from tenuto.web.server import web_server
 
+EXAMPLE = Path(__file__).resolve().parents[1] / "nightly_hr_sync"
 IMAGES = Path(__file__).resolve().parents[2] / "docs" / "images"
 WIDTH, HEIGHT = 1280, 800
 _START_SECONDS, _LIVE_MILLISECONDS = 120.0, 90_000
@@ -119,15 +125,46 @@ async def take_pictures(home: Path, folder: Path) -> list[Path]:
     return taken
 
 
+async def take_identity_picture(home: Path, folder: Path) -> Path:
+    """Run the first night of the example, change a title, and take the picture of the person."""
+    (home / "files").mkdir()
+    people = (EXAMPLE / "people.csv").read_text("utf-8")
+    hr = home / "files" / "people.csv"
+    hr.write_text(people, "utf-8")
+    async with Tenuto(home=home) as app:
+        declared = read_declarations([parse_document("nightly.yaml", (EXAMPLE / "nightly.yaml").read_bytes())])
+        await app.plans.apply(await app.plans.plan(declared))
+        _, key = await app.api_keys.create("ana", Role.ADMIN, is_person=True)
+        async with app.worker(), web_server(app, port=0) as address, chromium() as browser:
+            for _ in range(2):
+                run = await app.schedules.run(_SCHEDULE)
+                assert run.execution_id is not None
+                await app.executions.wait(run.execution_id, _START_SECONDS)
+                hr.write_text(people.replace("Architect", "Fellow"), "utf-8")
+            page = await log_in(browser, address, key, "light")
+            await page.goto("/identity/identities?q=perlman")
+            await page.get_by_role("link", name="Radia Perlman").click()
+            await page.get_by_role("heading", name="History").wait_for()
+            file = folder / "dashboard-identity-light.png"
+            await page.screenshot(path=file)
+    embedded_server.stop_server(home)
+    return file
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/screenshots", description=__doc__.partition("\n")[0])
     parser.add_argument("--to", type=Path, default=IMAGES, metavar="DIR", help="folder of the pictures")
-    folder = parser.parse_args().to
+    parser.add_argument("--identity-only", action="store_true", help="only the picture of an identity")
+    parsed = parser.parse_args()
+    folder = parsed.to
     folder.mkdir(parents=True, exist_ok=True)
     home = Path(tempfile.mkdtemp(prefix="tenuto-pictures-", dir="/tmp"))
     home.chmod(0o755)  # as root, the server runs under another account, which needs access
     try:
-        for file in asyncio.run(take_pictures(home, folder)):
+        taken = asyncio.run(take_pictures(home, folder)) if not parsed.identity_only else []
+        example = home / "example"
+        example.mkdir(mode=0o755)
+        for file in (*taken, asyncio.run(take_identity_picture(example, folder))):
             sys.stdout.write(f"{file} ({file.stat().st_size:,} bytes)\n")
     finally:
         shutil.rmtree(home, ignore_errors=True)

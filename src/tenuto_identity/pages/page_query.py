@@ -27,7 +27,7 @@ def operations(request: PageRequest) -> IdentityOperations:
 
 def reveals(request: PageRequest) -> bool:
     """Return whether the viewer may see the values of sensitive attributes."""
-    return request.role >= Role.ADMIN
+    return request.role >= Role.ADMIN  # guard: identity.page_reveals
 
 
 def text_of(request: PageRequest, name: str) -> str:

@@ -100,6 +100,12 @@ GUARDS: tuple[Guard, ...] = (
         "identity/api/test_routes.py::test_preview_of_changed_definitions_needs_the_role_that_applies_them",
     ),
     guard(
+        "identity.page_reveals",
+        "Pages show values of sensitive attributes to administrators only.",
+        Replace("request.role >= Role.ADMIN", "True"),
+        "identity/pages/test_identity_pages.py::test_identity_pages_hide_sensitive_values_from_roles_below_admin",
+    ),
+    guard(
         "identity.preview_definitions_hidden",
         "A preview with definitions shows no value to callers who may not see sensitive ones.",
         Condition("False"),

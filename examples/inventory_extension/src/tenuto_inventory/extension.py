@@ -70,6 +70,15 @@ class Inventory(Extension):
         topics = ["inventory.orders"]
         return [
             Page("items", "Items", load, "items.html", navigation="Inventory", topics=topics, query=["stock", "after"]),
+            Page(
+                "orders",
+                "Orders",
+                "tenuto_inventory.pages:load_orders",
+                "orders.html",
+                navigation="Inventory",
+                topics=topics,
+                query=["item"],
+            ),
             Page("items/{name}", "Item {name}", "tenuto_inventory.pages:load_item", "item.html", parent="items"),
         ]
 

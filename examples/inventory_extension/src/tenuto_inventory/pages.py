@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tenuto.errors import Invalid
 from tenuto.extension import FoundObject, PageRequest, StepSubject
 from tenuto.presentation.columns import Column, ResourceView
-from tenuto.web.components.kit import Action, FilterField, Table, path_of
+from tenuto.web.components.kit import Action, FilterField, Listing, Table, path_of
 from tenuto_inventory.store import Item, Order
 
 PAGE_SIZE = 50
@@ -77,6 +77,13 @@ async def load_item(request: PageRequest) -> ItemPage:
         empty="No orders yet.",
     )
     return ItemPage(item, table, remove_action(item))
+
+
+async def load_orders(request: PageRequest) -> Listing:
+    """Load a list that the template draws itself."""
+    item = request.query.get("item", "")
+    orders = await request.operations.orders(item=item or None, limit=PAGE_SIZE)
+    return Listing("Orders", orders, "/inventory/orders", filters=[FilterField("item", "Item", item)])
 
 
 async def load_low_stock(request: PageRequest) -> Sequence[Item] | None:
