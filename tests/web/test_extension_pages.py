@@ -82,6 +82,10 @@ async def test_pages_of_an_extension_have_tables_filters_paging_and_details(serv
     assert part.text.strip() in listed.text
     assert 'data-live="inventory.orders"' in part.text
 
+    orders = await get_page(service, "/inventory/orders?item=none")
+    assert '<input type="search" name="item" value="none"' in orders.text
+    assert "No order matches." in orders.text
+
     item = await get_page(service, "/inventory/items/bolt%2F07%20%3Cb%3E")
     assert "<h1><bdi>bolt/07 &lt;b&gt;</bdi></h1>" in item.text
     assert "<title" in item.text

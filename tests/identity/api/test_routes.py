@@ -19,6 +19,7 @@ from tenuto.api.application import add_middleware, create_api
 from tenuto.api.openapi import openapi_document
 from tenuto.model.access.actors import Role
 from tenuto_identity.list_views import HISTORY, IDENTITIES, ITEMS, OBJECTS, PENDING_EXPORTS, RUNS, SYSTEMS
+from tenuto_identity.operations.operation_group import hide_change
 from tests.api.conftest import HOST, ApiClient, assert_problem
 from tests.identity.site import PEOPLE, Site, open_site
 
@@ -182,6 +183,15 @@ async def test_system_is_disabled_cleared_and_deleted(service: ApiClient, site: 
     assert (await service.post(f"{BASE}/systems/HR/clear")).status_code == 200
     assert (await service.delete(f"{BASE}/systems/LDAP")).status_code == 200
     assert_problem(await service.delete(f"{BASE}/systems/Nowhere"), 404, "identity.system.not_found")
+
+
+def test_hidden_change_shows_neither_values_nor_references() -> None:
+    change = {"attribute": "manager", "op": "set", "values": ["6"], "references": [6], "observed": ["7"]}
+    hidden = hide_change(change, frozenset({"manager"}))
+    assert hidden == {
+        "attribute": "manager", "op": "set", "values": ["***"], "references": ["***"], "observed": ["***"],
+    }  # fmt: skip
+    assert hide_change(change, frozenset({"mail"})) == change
 
 
 async def test_sensitive_values_are_shown_to_administrators_only(service: ApiClient, site: Site) -> None:
