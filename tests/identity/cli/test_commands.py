@@ -46,8 +46,12 @@ async def test_commands_run_list_and_explain(site: Site, url: str, tmp_path: Pat
     assert "HR" in await tenuto(url, tmp_path, "systems")
     runs = json.loads(await tenuto(url, tmp_path, "runs", "--system", "HR", "-o", "json"))
     assert [each["profile"] for each in runs] == ["Full Sync", "Full Import"]
-    listed = await tenuto(url, tmp_path, "items", runs[1]["id"])
+    listed = await tenuto(url, tmp_path, "items", runs[1]["id"], "--change", "Added")
     assert listed.count("Added") == 4
+    assert "Added" not in await tenuto(url, tmp_path, "items", runs[1]["id"], "--error", "unhandled")
+    [change] = json.loads(await tenuto(url, tmp_path, "item-changes", runs[1]["id"], "1", "-o", "json"))
+    assert change["diff"]["first"] == [[], ["Ada"]]
+    assert json.loads(await tenuto(url, tmp_path, "runs", "--state", "failed", "-o", "json")) == []
     assert (await tenuto(url, tmp_path, "pending", "--system", "AD")).count("create") == 4
     explained = await tenuto(url, tmp_path, "explain", "HR", "1002")
     assert 'first + " " + last' in explained
