@@ -48,6 +48,8 @@ class PageContext:
     """(metaverse object, attribute, target) → rule of the stored reference."""
     joined: dict[int, list[int]]
     """Metaverse object → objects that are joined to it."""
+    joined_ids: dict[int, list[int]]
+    """The same, with objects of types that are no longer selected."""
     exports: dict[int, PendingExport]
     free_ids: list[int] = field(default_factory=list)
     """Ids for metaverse objects that the page may project."""
@@ -113,6 +115,7 @@ async def load_page_context(
             (row.object_id, names[row.attribute_number], row.target_id): row.rule_number for row in identity_references
         },
         joined=joined,
+        joined_ids=_group_by_identity((*rows, *joined_rows)),
         exports=pending,
         free_ids=await metaverse.draw_ids(connection, unjoined_count),
     )
@@ -143,8 +146,17 @@ async def load_identity_context(
         identity_rows=identity_rows,
         reference_rules={},
         joined=joined,
+        joined_ids=_group_by_identity(rows),
         exports=await exports.load_exports(connection, sorted(found), configuration.system_names),
     )
+
+
+def _group_by_identity(rows: Iterable[ObjectRow]) -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for row in rows:
+        if row.metaverse_id is not None:
+            found.setdefault(row.metaverse_id, []).append(row.id)
+    return found
 
 
 def match_attempts_of(

@@ -23,7 +23,7 @@ from tenuto_identity.model.sync.guards import GuardKind, allowed_count
 from tenuto_identity.model.sync.matcher import metaverse_keys
 from tenuto_identity.model.sync.outbound import StageAction, StagedExport
 from tenuto_identity.model.sync.pending_exports import PendingExport, export_depth
-from tenuto_identity.model.sync.settled import SettledRules, select_unsettled
+from tenuto_identity.model.sync.settled import SettledRules, joined_key, select_unsettled
 from tenuto_identity.model.values import fold_key
 from tenuto_identity.runs.definition_snapshot import Configuration
 from tenuto_identity.runs.import_reader import index_key
@@ -43,6 +43,7 @@ from tenuto_identity.runs.sync_decisions import (
 )
 from tenuto_identity.runs.unique_values import UniqueAttribute, choose_unique
 from tenuto_identity.store import evaluations, exports, metaverse, objects, sync_marks
+from tenuto_identity.store.evaluations import Evaluation
 from tenuto_identity.store.metaverse import IdentityWrite, MatchKey, MetaverseReference
 from tenuto_identity.store.objects import JoinWrite, NewObject, ObjectRow
 from tenuto_identity.store.sync_marks import MarkReason
@@ -373,7 +374,7 @@ class PageWriter:
         await self._write_exports(connection, page)
         referring = await metaverse.delete_identities(connection, deleted, self._now)
         await self._write_marks(connection, referring)
-        await evaluations.store_evaluations(connection, self._evaluated_versions(), self._configuration.rules_version)
+        await evaluations.store_evaluations(connection, self._evaluations(), self._configuration.rules_version)
         self._write_items(page)
 
     # --- what is written --------------------------------------------------------------------------------------------
@@ -622,16 +623,34 @@ class PageWriter:
         await sync_marks.mark_referring(connection, joined, self._context.page_ids, first)
         await sync_marks.mark_joined_objects(connection, referring, MarkReason.REFERENCE)
 
-    def _evaluated_versions(self) -> dict[int, int]:
-        """Return the versions of the objects that the page has decided about completely, as they are afterwards."""
-        versions: dict[int, int] = {}
+    def _evaluations(self) -> list[Evaluation]:
+        """Return what the page has decided about completely: versions and joins as they are afterwards."""
+        found: list[Evaluation] = []
+        versions, joined = self._context.object_versions, self._joined_afterwards()
         for state in self._decision.identities.values():
             if not is_evaluated(state):
                 continue
-            for id, each in state.joined.items():
-                if each.state is ObjectState.NORMAL and id in self._context.object_versions:
-                    versions[id] = self._context.object_versions[id] + (id in self._joins)
-        return versions
+            key = joined_key(joined[state.id])
+            found += [
+                Evaluation(id, versions[id] + (id in self._joins), key)
+                for id, each in state.joined.items()
+                if each.state is ObjectState.NORMAL and id in versions
+            ]
+        return found
+
+    def _joined_afterwards(self) -> dict[int, set[int]]:
+        """Return the objects that are joined to each metaverse object of the page when it is written."""
+        joined = {id: set(self._context.joined_ids.get(id, ())) for id in self._decision.identities}
+        for ids in joined.values():
+            ids -= self._removed
+            ids.difference_update(self._joins)
+        for id, write in self._joins.items():
+            if write.metaverse_id in joined and id not in self._removed:
+                joined[write.metaverse_id].add(id)
+        for each in self._new_objects:
+            if each.metaverse_id in joined:
+                joined[each.metaverse_id].add(each.id)
+        return joined
 
     # --- items ------------------------------------------------------------------------------------------------------
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from datetime import datetime
 
 from tenuto.postgres.database import Connection
 from tenuto.postgres.sql_loader import load_statements
 from tenuto_identity.model.objects import ObjectState
 from tenuto_identity.model.sync.settled import ENGINE_VERSION, JoinedFacts, ObjectFacts
+from tenuto_identity.model.value_class import value_class
 
 SQL = load_statements(__file__)
 _STATES = {state.value: state for state in ObjectState}
@@ -31,10 +32,23 @@ async def load_facts(
     return found
 
 
-async def store_evaluations(connection: Connection, versions: Mapping[int, int], rules_version: int) -> None:
-    """Record the versions of objects that a sync has decided about."""
-    if versions:
-        ordered = sorted(versions)
+@value_class
+class Evaluation:
+    """The version of an object that a sync has decided about, and the objects joined beside it."""
+
+    object_id: int
+    version: int
+    joined_key: int
+
+
+async def store_evaluations(connection: Connection, found: Iterable[Evaluation], rules_version: int) -> None:
+    """Record what a sync has decided about."""
+    if ordered := sorted(found, key=lambda each: each.object_id):
         await connection.execute(
-            SQL.store_evaluations, ordered, [versions[id] for id in ordered], rules_version, ENGINE_VERSION
+            SQL.store_evaluations,
+            [each.object_id for each in ordered],
+            [each.version for each in ordered],
+            [each.joined_key for each in ordered],
+            rules_version,
+            ENGINE_VERSION,
         )

@@ -6,8 +6,8 @@ SELECT o.id, m.type_number AS metaverse_type,
        m.deletion_scheduled_at IS NOT NULL AS is_deletion_scheduled,
        coalesce(u.is_unresolved, false) AS has_unresolved,
        j.id AS joined_id, j.system_number, j.type_number, j.state, j.version, e.version AS evaluated_version,
-       e.rules_version AS evaluated_rules, e.engine_version AS evaluated_engine, s.reason AS mark_reason,
-       x.object_id IS NOT NULL AS has_export
+       e.rules_version AS evaluated_rules, e.engine_version AS evaluated_engine, e.joined_key AS evaluated_joins,
+       s.reason AS mark_reason, x.object_id IS NOT NULL AS has_export
 FROM (
     SELECT id, metaverse_id, reevaluate_at
     FROM connector_objects
@@ -33,17 +33,18 @@ LEFT JOIN LATERAL (
     LIMIT 1000
 ) AS j ON true
 LEFT JOIN LATERAL (
-    SELECT version, rules_version, engine_version FROM evaluated_objects WHERE object_id = j.id LIMIT 1
+    SELECT version, rules_version, engine_version, joined_key FROM evaluated_objects WHERE object_id = j.id LIMIT 1
 ) AS e ON true
 LEFT JOIN LATERAL (SELECT reason FROM sync_marks WHERE object_id = j.id LIMIT 1) AS s ON true
 LEFT JOIN LATERAL (SELECT object_id FROM pending_exports WHERE object_id = j.id LIMIT 1) AS x ON true
 ORDER BY o.id;
 
 -- name: store_evaluations
-INSERT INTO evaluated_objects AS e (object_id, version, rules_version, engine_version)
-SELECT u.object_id, u.version, $3, $4
-FROM unnest($1::bigint[], $2::integer[]) AS u (object_id, version)
+INSERT INTO evaluated_objects AS e (object_id, version, joined_key, rules_version, engine_version)
+SELECT u.object_id, u.version, u.joined_key, $4, $5
+FROM unnest($1::bigint[], $2::integer[], $3::bigint[]) AS u (object_id, version, joined_key)
 ON CONFLICT (object_id) DO UPDATE
-SET version = excluded.version, rules_version = excluded.rules_version, engine_version = excluded.engine_version
-WHERE (e.version, e.rules_version, e.engine_version)
-    IS DISTINCT FROM (excluded.version, excluded.rules_version, excluded.engine_version);
+SET version = excluded.version, joined_key = excluded.joined_key, rules_version = excluded.rules_version,
+    engine_version = excluded.engine_version
+WHERE (e.version, e.joined_key, e.rules_version, e.engine_version)
+    IS DISTINCT FROM (excluded.version, excluded.joined_key, excluded.rules_version, excluded.engine_version);

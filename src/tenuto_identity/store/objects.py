@@ -366,7 +366,7 @@ async def lock_objects(connection: Connection, ids: Sequence[int]) -> dict[int, 
 
 
 async def write_joins(connection: Connection, writes: Sequence[JoinWrite], now: datetime) -> None:
-    """Join or disconnect objects; a disconnection ends the evaluations of all objects of the metaverse object."""
+    """Join or disconnect objects; a disconnection ends the evaluation of the object."""
     if disconnected := [each.id for each in writes if each.metaverse_id is None]:
         await connection.execute(SQL.delete_evaluations, disconnected)
     if writes:
@@ -387,9 +387,7 @@ async def mark_obsolete(connection: Connection, ids: Sequence[int], now: datetim
 
 
 async def delete_objects(connection: Connection, ids: Sequence[int]) -> list[RemovedObject]:
-    """Delete objects with their references and keys; return what history keeps.
-
-    The evaluations of all objects that are joined to the same metaverse objects end with them."""
+    """Delete objects with their references, keys and evaluations; return what history keeps."""
     if not ids:
         return []
     await connection.execute(SQL.delete_references_of, ids)

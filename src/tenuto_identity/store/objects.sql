@@ -141,18 +141,11 @@ USING unnest($1::bigint[]) AS u (id)
 WHERE k.object_id = u.id;
 
 -- name: delete_evaluations
--- Evaluations of objects that are deleted or disconnected, and of all objects joined to the same metaverse objects: a
--- full sync must not skip those, because they lose an input. Run it before the join is removed.
+-- Evaluations of objects that are deleted or disconnected. Those of the objects that were joined beside them end by
+-- themselves, because they name all joined objects.
 DELETE FROM evaluated_objects AS e
-USING (
-    SELECT u.id FROM unnest($1::bigint[]) AS u (id)
-    UNION
-    SELECT j.id
-    FROM unnest($1::bigint[]) AS u (id)
-    CROSS JOIN LATERAL (SELECT metaverse_id FROM connector_objects WHERE id = u.id LIMIT 1) AS o
-    CROSS JOIN LATERAL (SELECT id FROM connector_objects WHERE metaverse_id = o.metaverse_id LIMIT 1000) AS j
-) AS a
-WHERE e.object_id = a.id;
+USING unnest($1::bigint[]) AS u (id)
+WHERE e.object_id = u.id;
 
 -- name: load_references
 -- References of objects, with the metaverse objects of their targets.

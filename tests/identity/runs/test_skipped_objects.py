@@ -9,6 +9,7 @@ import yaml
 from tenuto_identity.connectors.memory import MemorySystem
 from tenuto_identity.runs.run_lifecycle import Run
 from tests.identity.site import ADA, ALAN, EDSGER, GRACE, Site
+from tests.support.waiting import eventually
 
 
 async def count_processed(site: Site, profile: str = "Full Sync") -> int:
@@ -127,6 +128,31 @@ async def test_full_sync_withdraws_the_values_of_a_removed_object_that_remained(
     sync = await site.run("Phones", "Full Sync")
     assert sync.changes == ["Disconnected"]
     assert await site.count("metaverse_objects", "attributes ? 'phone'") == 1
+    assert await count_processed(site) == 1
+    assert await site.count("metaverse_objects", "attributes ? 'phone'") == 0
+    assert await count_processed(site) == 0
+
+
+async def test_clear_beside_a_sync_page_leaves_no_identity_skipped(site: Site) -> None:
+    await settle_with_phone(site)
+    database = await site.database()
+    await database.write_all(
+        "INSERT INTO tenuto_identity.sync_marks (object_id, system_number, reason)"
+        " SELECT id, system_number, 'manual' FROM tenuto_identity.connector_objects WHERE anchor = '1001'"
+    )
+    async with database.connection() as other:
+        async with other.transaction():
+            # The page of Ada has read her line when it waits for this lock to delete the mark.
+            await other.execute("SELECT FROM tenuto_identity.sync_marks FOR UPDATE")
+            running = await site.fire("HR", "Full Sync")
+            waiting = (
+                "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+            )
+            await eventually(lambda: database.fetch_value(waiting))
+            await site.app.wait(await site.app.extensions.identity.clear("Phones", reason="wrong anchors"), timeout=30)
+        sync = await site.finish(running)
+    assert sync.state == "completed", sync
+    assert await site.count("metaverse_objects", "attributes ? 'phone'") == 1, "the page has used the line"
     assert await count_processed(site) == 1
     assert await site.count("metaverse_objects", "attributes ? 'phone'") == 0
     assert await count_processed(site) == 0

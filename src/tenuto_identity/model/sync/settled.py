@@ -14,6 +14,8 @@ from tenuto_identity.model.value_class import value_class
 
 ENGINE_VERSION = 1
 """Increased when the engine decides differently about the same objects and rules: nothing is skipped after that."""
+_KEY_FACTOR = 6_364_136_223_846_793_005
+_KEY_MASK = 2**63 - 1
 
 
 @value_class
@@ -29,6 +31,8 @@ class JoinedFacts:
     """The version that the last sync decided about; None if there was none."""
     evaluated_rules: int | None
     evaluated_engine: int | None
+    evaluated_joins: int | None
+    """`joined_key` of all objects that were joined to the metaverse object when the last sync decided."""
     mark_reason: str | None
     has_export: bool
 
@@ -68,16 +72,29 @@ def is_settled(facts: ObjectFacts, rules: SettledRules) -> bool:
     systems = {each.system_number for each in facts.joined}
     if not rules.targets.get(facts.metaverse_type, frozenset()) <= systems:
         return False
-    return all(_is_joined_settled(each, facts.object_id, rules) for each in facts.joined)
+    key = joined_key(each.object_id for each in facts.joined)
+    return all(_is_joined_settled(each, facts.object_id, key, rules) for each in facts.joined)
 
 
-def _is_joined_settled(each: JoinedFacts, object_id: int, rules: SettledRules) -> bool:
+def joined_key(object_ids: Iterable[int]) -> int:
+    """Return a number below 2^63 that stands for a set of joined objects.
+
+    An object that is deleted or disconnected while a sync decides is not found by its version, because it is no longer
+    joined. The key of those that remain differs from the key that the sync stored."""
+    key = 0
+    for id in sorted(object_ids):
+        key = (key * _KEY_FACTOR + id) & _KEY_MASK
+    return key
+
+
+def _is_joined_settled(each: JoinedFacts, object_id: int, key: int, rules: SettledRules) -> bool:
     if each.state is not ObjectState.NORMAL or each.has_export:
         return False
     is_evaluated = (
         each.version == each.evaluated_version
         and each.evaluated_rules == rules.rules_version  # guard: identity.skip_same_rules
         and each.evaluated_engine == ENGINE_VERSION
+        and each.evaluated_joins == key  # guard: identity.skip_same_joins
     )
     if each.object_id == object_id or (each.system_number, each.type_number) in rules.contributors:
         return is_evaluated and each.mark_reason is None
