@@ -3,7 +3,7 @@ needed."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +21,7 @@ from tenuto.extension import (
     PageAssets,
     Panel,
     PartitionedTable,
+    PlanPreview,
     ProcessRole,
     Retention,
     RouterEntry,
@@ -174,6 +175,11 @@ class Identity(Extension):
         from tenuto_identity.monitoring import load_runs_since
 
         return [EventTopics(("identity.runs",), lambda options: ChangeLog("identity.runs", load_runs_since))]
+
+    async def preview_plan(self, app: Any, declared: Mapping[str, Sequence[Any]], prune: bool) -> PlanPreview:
+        from tenuto_identity.cli.preview_text import preview_plan
+
+        return await preview_plan(app, declared, prune=prune)
 
     def definition_lists(self) -> Sequence[DefinitionList[Any]]:
         from tenuto_identity.definitions.lists import definition_lists

@@ -422,6 +422,8 @@ class ListChange:
     effect: Literal["created", "changed", "deleted", "unchanged"]
     before: Any = None
     after: Any = None
+    notes: Sequence[str] = ()
+    """What the plan says about the change: how many objects it concerns."""
 
     @classmethod
     def compare(cls, key: str, before: Any, after: Any) -> ListChange:
@@ -485,6 +487,17 @@ class DefinitionList(Generic[D]):
     check: Callable[[Connection, D, Mapping[str, Sequence[Any]]], Awaitable[None]] | None = None
     """Checks one declaration against the database and against all declarations of the same files, given by list; raises
     `Invalid` with the field at fault. None if `parse` checks everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPreview:
+    """What would follow from applying definition files."""
+
+    text: str
+    document: Mapping[str, Any]
+    """The same for ``-o json``."""
+    has_failed: bool = False
+    """The preview is incomplete; the text says why."""
 
 
 # --- the extension --------------------------------------------------------------------------------------------------
@@ -567,6 +580,12 @@ class Extension:
     def audit_actions(self) -> Sequence[AuditAction]:
         """Actions that the operations record in the audit log."""
         return ()
+
+    async def preview_plan(self, app: Any, declared: Mapping[str, Sequence[Any]], prune: bool) -> PlanPreview | None:
+        """Find out what would follow from applying definition files, for ``tenuto plan --preview``; None if the
+        extension has no preview. ``app`` is the `Tenuto` of the caller, ``declared`` the entries of the lists of all
+        extensions as plain data. With ``prune``, objects of files that are no longer declared are deleted."""
+        return None
 
     def definition_lists(self) -> Sequence[DefinitionList[Any]]:
         """Further top-level lists in definition files."""

@@ -16,7 +16,14 @@ from tenuto.cli.parameters import argument, flag, option
 from tenuto.definitions.document_files import read_documents
 from tenuto.errors import NotFound
 from tenuto.model.work.tasks import ActivityState
-from tenuto_identity.cli.preview_text import describe_step, format_preview
+from tenuto_identity.cli.preview_text import (
+    GOOD_STATES,
+    describe_step,
+    format_preview,
+    is_good,
+    load_preview,
+    preview_document,
+)
 from tenuto_identity.list_views import HISTORY, IDENTITIES, ITEMS, OBJECTS, PENDING_EXPORTS, PREVIEWS, RUNS, SYSTEMS
 from tenuto_identity.model.definitions.definition_reader import suggestion
 from tenuto_identity.model.sync.explanation import (
@@ -38,7 +45,6 @@ identity = group(
 template = group("identity template", "Generate example data from templates.", "run people")
 identity.add_command(template, "template")
 
-GOOD_STATES = (ActivityState.COMPLETED, ActivityState.COMPLETED_WITH_WARNING)
 System = Annotated[str, argument("SYSTEM", "Name of the connected system.")]
 Anchor = Annotated[str, argument("ANCHOR", "Anchor of the object in the system.")]
 Limit = Annotated[int, option("N", "Maximum number of entries.", min=1, max=500)]
@@ -274,6 +280,7 @@ async def item_changes(
     'HR "Full Import"',
     '--schedule "Nightly HR Sync"',
     '--schedule "Nightly HR Sync" --file nightly.yaml',
+    "--file nightly.yaml",
 )
 async def preview(
     session: Session,
@@ -284,7 +291,10 @@ async def preview(
     limit: Annotated[int, option("N", "Maximum number of requests shown for each target.", min=1, max=500)] = 20,
     no_wait: Annotated[bool, flag("Start the preview and return its id.", "--no-wait")] = False,
 ) -> int:
-    """Show what runs would do, without doing it. Over HTTP, a preview with definitions needs the role editor."""
+    """Show what runs would do, without doing it. Over HTTP, a preview with definitions needs the role editor.
+
+    With files only, it shows the delta syncs and exports that follow when they are applied.
+    """
     documents = list(read_documents(file or ()))
     with session.as_user() as app:
         id = await app.extensions.identity.preview(
@@ -307,21 +317,9 @@ async def show_preview(
 
 
 async def _show_preview(session: Session, id: UUID, limit: int) -> int:
-    operations = session.app.extensions.identity
-    record = await operations.preview_record(id)
-    targets = dict.fromkeys(step["system"] for step in record.steps if step["requests"])
-    requests = [
-        each for target in targets for each in await operations.preview_requests(id, system=target, limit=limit)
-    ]
-    counts = await operations.preview_request_counts(id)
-    document = {
-        **asdict(record),
-        "request_counts": [asdict(each) for each in counts],
-        "requests": [asdict(each) for each in requests],
-    }
-    session.report(document, result=format_preview(record, requests, counts))
-    is_good = all(step["status"] in GOOD_STATES for step in record.steps) and record.state != "failed"
-    return exit_codes.OK if is_good else exit_codes.FAILED
+    record, requests, counts = await load_preview(session.app.extensions.identity, id, limit)
+    session.report(preview_document(record, requests, counts), result=format_preview(record, requests, counts))
+    return exit_codes.OK if is_good(record) else exit_codes.FAILED
 
 
 @command(identity, "previews", "", "-o json", is_list=True)

@@ -3,11 +3,58 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from typing import Any
+from uuid import UUID
 
+from tenuto.extension import PlanPreview
+from tenuto.model.work.tasks import ActivityState
 from tenuto_identity.store.previews import PreviewRecord, PreviewRequest, RequestCount
 
 MAX_VALUE_CHARACTERS = 60
+GOOD_STATES = (ActivityState.COMPLETED, ActivityState.COMPLETED_WITH_WARNING)
+MAX_PLAN_REQUESTS = 20
+"""Requests shown for each target in the preview of a plan."""
+
+
+async def preview_plan(app: Any, declared: Mapping[str, Sequence[Any]], *, prune: bool) -> PlanPreview:
+    """Have a worker preview what follows from definitions; return it as text and as a document."""
+    operations = app.extensions.identity
+    id = await operations.preview_plan(declared, prune=prune)
+    await app.wait(id)
+    record, requests, counts = await load_preview(operations, id, MAX_PLAN_REQUESTS)
+    text = format_preview(record, requests, counts)
+    if record.state == "completed" and not record.steps:
+        text = "no stored object is affected; preview a schedule to see what its imports would do"
+    return PlanPreview(text, preview_document(record, requests, counts), has_failed=not is_good(record))
+
+
+async def load_preview(
+    operations: Any, id: UUID, limit: int
+) -> tuple[PreviewRecord, list[PreviewRequest], list[RequestCount]]:
+    """Return a preview with the first requests to each target, and the number of all of them."""
+    record: PreviewRecord = await operations.preview_record(id)
+    targets = dict.fromkeys(step["system"] for step in record.steps if step["requests"])
+    requests = [
+        each for target in targets for each in await operations.preview_requests(id, system=target, limit=limit)
+    ]
+    return record, requests, await operations.preview_request_counts(id)
+
+
+def preview_document(
+    record: PreviewRecord, requests: Sequence[PreviewRequest], counts: Sequence[RequestCount]
+) -> dict[str, Any]:
+    """Return a preview for ``-o json``."""
+    return {
+        **asdict(record),
+        "request_counts": [asdict(each) for each in counts],
+        "requests": [asdict(each) for each in requests],
+    }
+
+
+def is_good(record: PreviewRecord) -> bool:
+    """Return whether the preview and all its runs ended well."""
+    return record.state != "failed" and all(step["status"] in GOOD_STATES for step in record.steps)
 
 
 def format_preview(

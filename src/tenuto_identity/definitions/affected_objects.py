@@ -24,6 +24,20 @@ async def mark_affected(
         await sync_marks.mark_objects_of_type(connection, system_number, type_number)
 
 
+async def count_affected(
+    connection: Connection, kind: DefinitionKind, change: ListChange, stored: StoredDefinitions
+) -> int:
+    """Return how many stored objects a change would mark."""
+    if kind is DefinitionKind.TEMPLATE:
+        return 0
+    return sum(
+        [
+            await sync_marks.count_objects_of_type(connection, system_number, type_number)
+            for system_number, type_number in sorted(affected_types(kind, [change], stored))
+        ]
+    )
+
+
 def affected_types(
     kind: DefinitionKind, changes: Sequence[ListChange], stored: StoredDefinitions
 ) -> set[tuple[int, int]]:

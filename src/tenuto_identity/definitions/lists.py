@@ -7,14 +7,14 @@ deleted because a declaration is missing, except with prune.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 from tenuto.errors import Conflict, Invalid
 from tenuto.extension import ChangeAuthor, DefinitionList, ListChange, ListEntry, ListPlan
 from tenuto.postgres.database import Connection
 from tenuto_identity.connectors.registry import find_connector, parse_settings
-from tenuto_identity.definitions.affected_objects import mark_affected
+from tenuto_identity.definitions.affected_objects import count_affected, mark_affected
 from tenuto_identity.model.definitions.rule_definitions import bind_rule, check_metaverse_type, parse_rule
 from tenuto_identity.model.definitions.system_definitions import SystemDefinition, parse_metaverse_type, parse_system
 from tenuto_identity.model.definitions.templates import parse_template
@@ -75,7 +75,7 @@ def _list(
 
 
 async def plan_declared(
-    connection: Connection, declared: Mapping[str, Sequence[Any]]
+    connection: Connection, declared: Mapping[str, Sequence[Any]], *, prune: bool = False
 ) -> list[tuple[DefinitionKind, ListPlan]]:
     """Check the entries of lists, given as plain data, and compare them with the tables that the connection uses."""
     parsed: dict[str, list[Declared]] = {}
@@ -96,13 +96,15 @@ async def plan_declared(
                 await check(connection, each, _merge(stored, parsed), stored)
             except Invalid as error:
                 raise _located(error, name, index) from error
-        plans.append((kind, await _plan(connection, kind, parsed.get(name, ()), False)))
+        plans.append((kind, await _plan(connection, kind, parsed.get(name, ()), prune)))
     return plans
 
 
-async def apply_declared(connection: Connection, declared: Mapping[str, Sequence[Any]], author: ChangeAuthor) -> None:
+async def apply_declared(
+    connection: Connection, declared: Mapping[str, Sequence[Any]], author: ChangeAuthor, *, prune: bool = False
+) -> None:
     """Check the entries of lists and apply them to the tables that the connection uses."""
-    for kind, planned in await plan_declared(connection, declared):
+    for kind, planned in await plan_declared(connection, declared, prune=prune):
         await apply_changes(connection, kind, planned.changes, author, origin="file")
 
 
@@ -183,7 +185,18 @@ async def _plan(connection: Connection, kind: DefinitionKind, declared: Sequence
             for row in rows.values()
             if row.origin == "file" and row.name not in keys
         ]
-    return ListPlan(changes)
+    return ListPlan([await _with_count(connection, kind, change, stored) for change in changes])
+
+
+async def _with_count(
+    connection: Connection, kind: DefinitionKind, change: ListChange, stored: StoredDefinitions
+) -> ListChange:
+    """Return a change with the number of objects that it makes the next delta sync evaluate."""
+    count = 0 if change.effect == "unchanged" else await count_affected(connection, kind, change, stored)
+    if not count:
+        return change
+    noun = "object" if count == 1 else "objects"
+    return replace(change, notes=[f"{count:,} {noun} will be evaluated by the next delta sync"])
 
 
 def _compare(declared: Declared, row: DefinitionRow | None) -> ListChange:

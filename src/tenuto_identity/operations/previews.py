@@ -17,6 +17,7 @@ from tenuto.ids import new_id
 from tenuto.jobs.context import Context
 from tenuto.model.definitions.schedules import Plan
 from tenuto.operations.definitions.plans import read_declarations
+from tenuto.operations.operation import Operation
 from tenuto.postgres.database import Connection
 from tenuto.store.definitions import schedules
 from tenuto.store.work import task_creation
@@ -34,6 +35,8 @@ from tenuto_identity.tasks.step_kinds import POLICY
 from tenuto_identity.tasks.task_creation import build_task
 
 PREVIEW_RETENTION = timedelta(days=1)
+PLAN_SUBJECT = "plan"
+"""Subject of a preview of what follows from definition files."""
 RUN_PROFILE = "run_profile"
 
 
@@ -49,11 +52,13 @@ class PreviewStepArguments(BaseModel):
 class PreviewArguments(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
-    steps: list[PreviewStepArguments] = Field(min_length=1)
-    """The run profiles, in order."""
+    steps: list[PreviewStepArguments] = Field(default_factory=list)
+    """The run profiles, in order. None: the delta syncs and exports that follow from the definitions."""
     definitions: dict[str, list[dict[str, Any]]] = Field(default_factory=dict)
     """Entries of the lists systems, metaverse, sync_rules and templates, which the preview uses instead of the stored
     ones."""
+    prune: bool = False
+    """Whether definitions of files that are not among these are deleted."""
 
 
 def preview_kind(services: ExtensionServices) -> StepKind:
@@ -65,10 +70,11 @@ def preview_kind(services: ExtensionServices) -> StepKind:
 
         async def change(connection: Connection) -> None:
             author = ChangeAuthor(ctx.initiator, database.clock.now(), "preview")
-            await apply_declared(connection, arguments.definitions, author)
+            await apply_declared(connection, arguments.definitions, author, prune=arguments.prune)
 
+        has_change = bool(arguments.definitions) or arguments.prune
         steps = [PreviewStep(**each.model_dump()) for each in arguments.steps]
-        return await run_preview(services, ctx, database, steps, change if arguments.definitions else None)
+        return await run_preview(services, ctx, database, steps, change if has_change else None)
 
     def derive(arguments: PreviewArguments) -> StepDefaults:
         return StepDefaults(queue=services.section(IdentitySettings).queue)
@@ -96,13 +102,16 @@ class PreviewOperations(IdentityGroup):
         request_id: UUID | None = None,
     ) -> UUID:
         """Start a preview of a run profile, or of all run profile steps of a schedule; return its id, which is also
-        that of its task. ``documents`` are definition files that the preview uses as if they were applied."""
-        operation = await self._begin("identity.preview.start", target=schedule or f"{system}/{profile}")
+        that of its task. ``documents`` are definition files that the preview uses as if they were applied. Without a
+        profile and a schedule, it shows what follows from these files: see `preview_plan`."""
         declared = read_declarations(documents)
         given: dict[str, list[Any]] = {}
         for entry in declared.further:
             if entry.list_name in LIST_NAMES:
                 given.setdefault(entry.list_name, []).append(entry.value)
+        if given and system is None and profile is None and schedule is None:
+            return await self.preview_plan(given, request_id=request_id)
+        operation = await self._begin("identity.preview.start", target=schedule or f"{system}/{profile}")
         if schedule is not None:
             plans = {each.definition.name: each.definition.plan for each in declared.schedules}
             steps = _steps_of(plans.get(schedule) or await self._load_plan(schedule), schedule)
@@ -110,13 +119,12 @@ class PreviewOperations(IdentityGroup):
             steps = [PreviewStep(system, profile)]
         else:
             raise Invalid(
-                "a preview needs a system with a run profile, or a schedule",
+                "a preview needs a system with a run profile, a schedule, or definitions",
                 code="identity.preview.subject_missing",
                 field="system",
-                remedy="name a system and one of its run profiles, or a schedule",
+                remedy="name a system and one of its run profiles, a schedule, or files with definitions",
             )
         await self._check(steps, given)
-        id, now = request_id or new_id(), operation.now
         arguments = {
             "steps": [
                 {
@@ -129,7 +137,27 @@ class PreviewOperations(IdentityGroup):
             ],
             "definitions": given,
         }
-        subject = schedule or f"{system}/{profile}"
+        return await self._start(operation, schedule or f"{system}/{profile}", arguments, request_id)
+
+    async def preview_plan(
+        self, declared: Mapping[str, Sequence[Any]], *, prune: bool = False, request_id: UUID | None = None
+    ) -> UUID:
+        """Start a preview of what follows when definitions are applied: the delta syncs of all systems with marked
+        objects, and the exports to all targets. Objects and exports that wait already are part of it.
+
+        ``declared`` are the entries of the lists of definition files, as plain data. Returns the id of the preview."""
+        operation = await self._begin("identity.preview.start", target=PLAN_SUBJECT)
+        given = {name: list(declared[name]) for name in LIST_NAMES if declared.get(name)}
+        await self._check((), given, prune=prune)
+        arguments = {"steps": [], "definitions": given, "prune": prune}
+        return await self._start(operation, PLAN_SUBJECT, arguments, request_id)
+
+    async def _start(
+        self, operation: Operation, subject: str, arguments: dict[str, Any], request_id: UUID | None
+    ) -> UUID:
+        given = arguments["definitions"]
+        has_definitions = bool(given) or bool(arguments.get("prune"))
+        id, now = request_id or new_id(), operation.now
         operation.entry.after = {"preview": str(id), "steps": arguments["steps"], "definitions": sorted(given)}
         task = build_task(self._services, operation.database, "identity.preview", arguments, operation.actor, id=id)
         author, expires_at = operation.actor.name, now + PREVIEW_RETENTION
@@ -137,7 +165,7 @@ class PreviewOperations(IdentityGroup):
         async def start(connection: Connection) -> None:
             async with session.schema_of_identity(connection):
                 is_new = await previews.insert_preview(
-                    connection, id, subject, author, now, expires_at, has_definitions=bool(given)
+                    connection, id, subject, author, now, expires_at, has_definitions=has_definitions
                 )
             if is_new:
                 await task_creation.enqueue_tasks_within(connection, [task])
@@ -160,13 +188,15 @@ class PreviewOperations(IdentityGroup):
             )
         return found.definition.plan
 
-    async def _check(self, steps: Sequence[PreviewStep], given: Mapping[str, Sequence[Any]]) -> None:
+    async def _check(
+        self, steps: Sequence[PreviewStep], given: Mapping[str, Sequence[Any]], *, prune: bool = False
+    ) -> None:
         """Refuse unknown systems and profiles, and definitions that could not be applied."""
 
         async def read(connection: Connection) -> None:
             rows = (await definitions.load_definitions(connection)).of_kind(DefinitionKind.SYSTEM)
             known = {row.name: row.definition for row in rows}
-            for kind, planned in await plan_declared(connection, given):
+            for kind, planned in await plan_declared(connection, given, prune=prune):
                 if kind is DefinitionKind.SYSTEM:
                     known |= {change.key: change.after for change in planned.changes if change.after is not None}
             for step in steps:

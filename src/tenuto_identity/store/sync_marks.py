@@ -64,6 +64,11 @@ async def load_marks(connection: Connection, object_ids: Sequence[int]) -> dict[
     return {each.object_id: each for each in _MARKS.all(await connection.fetch(SQL.load_stamps, object_ids))}
 
 
+async def list_marked_systems(connection: Connection) -> list[int]:
+    """Return the numbers of the systems with objects that the next delta sync processes."""
+    return [row["number"] for row in await connection.fetch(SQL.list_marked_systems)]
+
+
 async def count_marks(connection: Connection, system_number: int, until_stamp: int) -> int:
     return int(await connection.fetchval(SQL.count_marks, system_number, until_stamp))
 

@@ -66,6 +66,13 @@ CROSS JOIN LATERAL (
 ) AS o
 ON CONFLICT (object_id) DO UPDATE SET reason = excluded.reason, stamp = excluded.stamp;
 
+-- name: list_marked_systems
+-- Systems with objects that the next delta sync processes.
+SELECT s.number
+FROM systems AS s
+WHERE EXISTS (SELECT FROM sync_marks AS m WHERE m.system_number = s.number)
+ORDER BY s.number;
+
 -- name: count_marks
 SELECT count(*) FROM sync_marks WHERE system_number = $1 AND stamp <= $2;
 

@@ -19,7 +19,8 @@ from tenuto.jobs.context import Context, PermanentFailure
 from tenuto.logs import Log
 from tenuto.postgres.database import Connection, Database
 from tenuto_identity.connectors.contract import Connector
-from tenuto_identity.model.definitions.system_definitions import RunProfile
+from tenuto_identity.model.definitions.system_definitions import RunKind, RunProfile
+from tenuto_identity.model.rules.sync_rules import Direction
 from tenuto_identity.model.sync.explanation import sensitive_attributes
 from tenuto_identity.runs import run_lifecycle
 from tenuto_identity.runs.connector_opener import decoding_of
@@ -27,7 +28,7 @@ from tenuto_identity.runs.definition_snapshot import System, load_configuration
 from tenuto_identity.runs.preview_connector import PreviewConnector, PreviewedSystem
 from tenuto_identity.runs.processors import choose_processor
 from tenuto_identity.runs.run_lifecycle import WAIT_SECONDS, RunOutcome
-from tenuto_identity.store import previews, session
+from tenuto_identity.store import previews, session, sync_marks
 
 QUOTING_FIELDS = ("problem", "warnings")
 """Texts of a step that can quote values of objects."""
@@ -39,7 +40,8 @@ class PreviewStep:
     """A run profile to be previewed."""
 
     system: str
-    profile: str
+    profile: str | RunProfile
+    """The name of a profile of the system, or one that the system does not define."""
     group: int = 0
     """Steps of one group run at the same time in a schedule; a failed step stops the groups after it."""
     continue_on_failure: bool = False
@@ -64,7 +66,7 @@ class _Preview:
         for number, step in enumerate(steps, 1):
             if failed_group is not None and step.group > failed_group:
                 break
-            self._ctx.progress(number - 1, len(steps), f"{step.profile} of {step.system}")
+            self._ctx.progress(number - 1, len(steps), f"{_name(step.profile)} of {step.system}")
             outcome = await run_lifecycle.execute_part(
                 self._ctx,
                 self._database,
@@ -111,7 +113,7 @@ async def run_preview(
 ) -> dict[str, Any]:
     """Preview steps as this attempt; ``change_definitions`` changes the definitions of the scratch copy first.
 
-    The preview has the id of the task.
+    Without steps, it shows what follows from the changed definitions. The preview has the id of the task.
     """
     id = ctx.task_id
     async with ctx.connection() as connection, _scratch_copy(ctx, connection, id) as schema:
@@ -131,6 +133,8 @@ async def run_preview(
                     await change_definitions(connection)
                     # guard: identity.preview_declared_sensitive
                     sensitive |= sensitive_attributes((await load_configuration(connection)).rules)
+                if not steps:
+                    steps = await _find_following_steps(connection)
             async with session.transaction(connection):
                 await previews.store_sensitive(connection, id, sorted(sensitive))
             shown = await _Preview(services, ctx, database, id, schema).run(connection, steps)
@@ -148,6 +152,36 @@ async def run_preview(
     # Viewers may read the result of a task; texts that can quote values are in the record of the preview only.
     results = [{name: value for name, value in each.items() if name not in QUOTING_FIELDS} for each in shown]
     return {"preview": str(id), "steps": results}
+
+
+async def _find_following_steps(connection: Connection) -> list[PreviewStep]:
+    """Return what follows from definitions that were just applied: delta syncs of the systems with marked objects, then
+    exports to the systems that out rules write to. One that fails stops no other of its kind."""
+    configuration = await load_configuration(connection)
+    marked = set(await sync_marks.list_marked_systems(connection))
+    written = {rule.system for rule in configuration.rules.rules if rule.enabled and rule.direction is Direction.OUT}
+    active = [each for _, each in sorted(configuration.systems.items()) if each.row.state == "active"]
+    return [
+        *(
+            PreviewStep(each.name, _profile_of(each, RunKind.DELTA_SYNC, "Delta Sync"), 0, continue_on_failure=True)
+            for each in active
+            if each.number in marked
+        ),
+        *(
+            PreviewStep(each.name, _profile_of(each, RunKind.EXPORT, "Export"), 1, continue_on_failure=True)
+            for each in active
+            if each.name in written and marked
+        ),
+    ]
+
+
+def _profile_of(system: System, kind: RunKind, name: str) -> RunProfile:
+    """Return the first run profile of a kind, or a plain one if the system defines none."""
+    return next((each for each in system.definition.run_profiles.values() if each.kind is kind), RunProfile(name, kind))
+
+
+def _name(profile: str | RunProfile) -> str:
+    return profile if isinstance(profile, str) else profile.name
 
 
 async def _end(

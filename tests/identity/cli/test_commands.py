@@ -193,3 +193,35 @@ async def test_runs_list_shows_a_held_run_with_the_symbol_of_an_error(site: Site
     site.write_hr(ADA)
     await site.run("HR", "Full Import")
     assert "▲ error" in await tenuto(url, tmp_path, "runs", "--system", "HR")
+
+
+async def test_plan_shows_the_number_of_affected_objects_and_with_preview_what_would_follow(
+    site: Site, url: str, tmp_path: Path
+) -> None:
+    await site.nightly()
+    before = site.ldap.load()
+    file = tmp_path / "changed.yaml"
+    file.write_text(site.definitions().replace("cn: display\n      uid: login", "cn: last\n      uid: login"))
+    command = ("-m", "tenuto", "plan", str(file))
+
+    async def plan(*options: str, code: int = 2) -> str:
+        environment = {**os.environ, "TENUTO_DATABASE": url, "TENUTO_HOME": str(tmp_path)}
+        done = await asyncio.to_thread(
+            warm_process.run, [*command, *options], env=environment, cwd=tmp_path, timeout=60
+        )
+        assert done.returncode == code, done.stderr
+        return done.stdout + done.stderr
+
+    shown = await plan()
+    assert "12 objects will be evaluated by the next delta sync" in shown
+    assert "would be sent" not in shown
+    shown = await plan("--preview")
+    assert "LDAP: 4 requests would be sent" in shown
+    assert "cn = Turing" in shown
+    document = json.loads(await plan("--preview", "-o", "json"))
+    assert len(document["previews"]["identity"]["requests"]) == 4
+    assert document["changes_something"]
+    assert site.ldap.load() == before
+
+    file.write_text(site.definitions())
+    assert "the files change nothing that has one" in await plan("--preview", code=0)

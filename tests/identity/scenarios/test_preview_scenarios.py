@@ -153,3 +153,38 @@ async def schemas(site: Site) -> list[str]:
         "SELECT nspname FROM pg_namespace WHERE nspname LIKE 'tenuto_identity%' ORDER BY nspname"
     )
     return [row[0] for row in rows]
+
+
+async def test_preview_of_a_plan_is_what_delta_syncs_and_exports_do_when_it_is_applied(site: Site) -> None:
+    await site.nightly()
+    for system in ("HR", "AD", "LDAP"):
+        await site.run(system, "Delta Sync")
+    changed = site.definitions().replace("cn: display\n      uid: login", "cn: last\n      uid: login")
+    before, ldap = await dump(site), site.ldap.load()
+
+    record = await preview(site, documents=[Document("changed.yaml", yaml.safe_load(changed))])
+
+    assert (await dump(site), site.ldap.load()) == (before, ldap)
+    shown = [(each["system"], each["kind"], each["processed"], each["requests"]) for each in record.steps]
+    assert shown == [
+        ("AD", "delta_sync", 4, 0),
+        ("HR", "delta_sync", 4, 0),
+        ("LDAP", "delta_sync", 4, 0),
+        ("AD", "export", 0, 0),
+        ("LDAP", "export", 4, 4),
+    ]
+    requests = await site.app.extensions.identity.preview_requests(record.id)
+    assert sorted(each.changes[0]["values"][0] for each in requests) == ["Dijkstra", "Hopper", "Lovelace", "Turing"]
+
+    planned = await site.apply(changed)
+    notes = {change.key: change.notes for each in planned.lists for change in each.plan.changes if change.notes}
+    assert notes == {"LDAP people out": ["12 objects will be evaluated by the next delta sync"]}
+    sent = len(site.ldap.requests())
+    for system, profile in [(each["system"], each["profile"]) for each in record.steps]:
+        await site.run(system, profile)
+    assert len(site.ldap.requests()) - sent == 4
+
+
+async def test_preview_of_a_plan_that_affects_no_object_has_no_steps(site: Site) -> None:
+    record = await preview(site, documents=[Document("same.yaml", yaml.safe_load(site.definitions()))])
+    assert record.steps == []

@@ -20,9 +20,10 @@ from tenuto.cli.tables import print_rich, titled_diff
 from tenuto.definitions.definition_plan import ManifestChange, PlannedChange, ScheduleChange
 from tenuto.definitions.document_files import read_documents
 from tenuto.definitions.versioned_definitions import CHANGING_EFFECTS
+from tenuto.extension import PlanPreview
 from tenuto.model.definitions.manifests import Manifest
 from tenuto.model.triggers import Trigger
-from tenuto.operations.definitions.plans import ApplyPlan, read_declarations
+from tenuto.operations.definitions.plans import ApplyPlan, Declarations, read_declarations
 from tenuto.presentation import descriptions
 from tenuto.presentation.definition_views import ALL_MANIFESTS, PLAN_CHANGES
 from tenuto.presentation.descriptions import format_in_zone
@@ -40,22 +41,57 @@ _FIELDS_SHOWN_ABOVE = ("name", "when", "after", "schedule_type")
     "plan",
     "schedules.yaml --app tasks:app",
     "schedules/ --app tasks:app --prune -o json",
+    "identity/ --preview",
     is_list=True,
     app_use="needed",
 )
-async def plan_definitions(session: Session, files: FilesArgument, prune: PruneOption = False) -> int:
+async def plan_definitions(
+    session: Session,
+    files: FilesArgument,
+    prune: PruneOption = False,
+    preview: Annotated[bool, flag("Also show what would follow; a worker tries it on a copy.", "--preview")] = False,
+) -> int:
     """Show what applying definition files would change.
 
     Nothing is changed. Exit code 0 without changes, 2 with changes; errors end with 1, so that 2 is unambiguous.
     """
-    planned = await session.app.plans.plan(read_declarations(read_documents(files)), prune=prune)
+    declarations = read_declarations(read_documents(files))
+    planned = await session.app.plans.plan(declarations, prune=prune)
+    if not session.as_json and session.output != "csv":
+        print_plan(session, planned)
+    previews = await _preview_plan(session, planned, declarations, prune=prune) if preview else {}
     if session.as_json:
-        print_json(plan_document(planned))
+        shown = {name: each.document for name, each in previews.items()}
+        print_json({**plan_document(planned), **({"previews": shown} if preview else {})})
     elif session.output == "csv":
         print_csv(PLAN_CHANGES, list(_change_rows(planned)))
     else:
-        print_plan(session, planned)
+        for each in previews.values():
+            print_rich(Text(""), Text(each.text))
+    if any(each.has_failed for each in previews.values()):
+        return exit_codes.FAILED
     return exit_codes.WOULD_CHANGE if planned.has_changes else exit_codes.OK
+
+
+async def _preview_plan(
+    session: Session, planned: ApplyPlan, declarations: Declarations, *, prune: bool
+) -> dict[str, PlanPreview]:
+    """Return what would follow, by extension: of those whose lists would change."""
+    changed = {each.extension for each in planned.lists if each.plan.has_changes}
+    declared: dict[str, list[Any]] = {}
+    for entry in declarations.further:
+        declared.setdefault(entry.list_name, []).append(entry.value)
+    found: dict[str, PlanPreview] = {}
+    with session.as_user() as app:
+        for extension in app.extension_registry.extensions:
+            if extension.name not in changed:
+                continue
+            preview = await extension.preview_plan(app, declared, prune)
+            if preview is not None:
+                found[extension.name] = preview
+    if not found:
+        session.print_message("no preview: the files change nothing that has one")
+    return found
 
 
 @command(
@@ -142,13 +178,14 @@ def change_document(change: Any) -> dict[str, Any]:
     """Return a planned change as a JSON document; only schedules and manifests have versions and runs."""
     key_field = "external_id" if isinstance(getattr(change, "definition", None), Manifest) else "name"
     document = {key_field: change.key, "effect": change.effect, "changes": before_and_after(change.differences)}
+    if (notes := getattr(change, "notes", None)) is not None:  # groups have none
+        document["notes"] = list(notes)
     if entry := getattr(change, "entry", None):  # changes in the lists of extensions have none
         document |= {"file": entry.document.name, "path": entry.path}
     if isinstance(change, PlannedChange):
         document |= {
             "version": None if change.current is None else change.current.version,
             "definition": change.definition.to_fields(),
-            "notes": list(change.notes),
             "next_runs": {"before": list(change.runs_before), "after": list(change.runs_after)},
         }
     return document
@@ -212,6 +249,7 @@ def _field_lines(change: Any, kind: str) -> list[RenderableType]:
     """Return the change of a group or of an entry in the list of an extension, with all its fields."""
     name = "* (all manifests)" if change.key == ALL_MANIFESTS else change.key
     lines: list[RenderableType] = [_change_title(name, change.effect, kind)]
+    lines += [Text(f"    {note}", style="dim") for note in getattr(change, "notes", ())]
     for field, (before, after) in change.differences.items():
         title = "maximum active" if field == "max_active" else field
         if field == "max_active":

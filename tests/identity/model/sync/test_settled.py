@@ -88,12 +88,9 @@ def test_pages_of_unsettled_objects_cover_all_objects_once(settled: list[bool], 
     everything = [
         facts(
             object_id=id,
-            joined=[
-                replace(
-                    SOURCE, object_id=id, version=3 if is_same else 4, evaluated_joins=joined_key([id, TARGET.object_id])
-                ),
-                TARGET,
-            ],
+            source=replace(
+                SOURCE, object_id=id, version=3 if is_same else 4, evaluated_joins=joined_key([id, TARGET.object_id])
+            ),
         )
         for id, is_same in enumerate(settled, 100)
     ]
