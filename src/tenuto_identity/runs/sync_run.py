@@ -50,7 +50,7 @@ from tenuto_identity.store.sync_marks import MarkReason
 
 MAX_REFERENCE_ROUNDS = 20
 SCAN_PAGES = 5
-"""A page of a full sync looks at so many times its size of objects, of which it skips those that are settled."""
+"""A page of a full sync looks at so many times its size of objects, where most of them are settled and skipped."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,14 +137,19 @@ class SyncRun:
         cursor: int | None = self._run.record.cursor or 0
         number, size = self._system.number, self._page_size
         rules = settled_rules(self._configuration)
+        scanned = size
         while cursor is not None:
 
             async def load(connection: Connection, after: int = cursor) -> Selection:
+                nonlocal scanned
                 if self._run.profile.evaluate_all:
                     return Selection.of_rows(await objects.load_objects_page(connection, number, after, size))
-                facts = await evaluations.load_facts(connection, number, after, SCAN_PAGES * size, self._run.now())
+                facts = await evaluations.load_facts(connection, number, after, scanned, self._run.now())
                 chosen, looked_at, last_id = select_unsettled(facts, rules, size)
                 rows = await objects.load_objects(connection, chosen) if chosen else []
+                # Facts beyond a full page are read again by the next one: look further only where most are skipped.
+                # Measured with the benchmark identity, full sync of new people.
+                scanned = size if 2 * len(chosen) > looked_at else SCAN_PAGES * size
                 return Selection(rows, looked_at, last_id)
 
             cursor = await self._process_page(load, cursor_after=True)
