@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from tenuto.model.work.tasks import OutcomeStatus
@@ -21,15 +22,13 @@ from tenuto_identity.connectors.contract import (
     Watermark,
     WatermarkLost,
 )
-from tenuto_identity.model.containers import is_selected
 from tenuto_identity.model.decoding import DecodedObject, Decoding, address_key, decode_key, decode_object
 from tenuto_identity.model.definitions.system_definitions import OnBadValue, OnLostWatermark, RunKind
-from tenuto_identity.model.dn import normalize_or_fold
-from tenuto_identity.model.objects import ConnectorObject, ObjectState
-from tenuto_identity.model.sync.engine import Reconciled, reconcile
-from tenuto_identity.model.sync.guards import Consequence, GuardKind, GuardMeasurement, TrippedGuard, evaluate_guards
-from tenuto_identity.model.sync.pending_exports import ExportKind, PendingExport, export_depth
+from tenuto_identity.model.objects import ObjectState
+from tenuto_identity.model.sync.guards import Consequence, GuardKind
 from tenuto_identity.model.values import Document, fold_key, normalize_anchor
+from tenuto_identity.runs.deletion_detector import DeletionDetector, describe_hold, obsolete_pending
+from tenuto_identity.runs.export_confirmation import ExportConfirmation
 from tenuto_identity.runs.import_reader import (
     PageReader,
     ReadObject,
@@ -39,15 +38,13 @@ from tenuto_identity.runs.import_reader import (
     refuse_duplicate,
 )
 from tenuto_identity.runs.object_keys import object_match_keys
-from tenuto_identity.runs.page_context import display_of, to_connector_objects
+from tenuto_identity.runs.page_context import display_of
 from tenuto_identity.runs.run_lifecycle import Page, Run, RunFailed
 from tenuto_identity.runs.seen_objects import SeenObjects
-from tenuto_identity.store import definitions, exports, items, objects, runs, sync_marks
+from tenuto_identity.store import definitions, items, objects, runs, sync_marks
 from tenuto_identity.store.objects import ChangedObject, ClassifiedObject, NewObject, ReferenceRow
 from tenuto_identity.store.sync_marks import MarkReason
 
-DELETION_PAGE_SIZE = 5_000
-ID_PAGE_SIZE = 20_000
 MAX_LISTED_OBJECTS = 20
 MAX_REFERRING = 20_000
 REFERRING_PAGE = 500
@@ -93,10 +90,10 @@ class ImportRun:
         self._decoding = decoding or Decoding(rejects_bad_values=definition.on_bad_value is OnBadValue.REJECT)
         self._decode_key = decode_key(definition.types.values(), self._decoding)
         self._seen = SeenObjects()
-        self._seen_count = 0
+        self._deletions = DeletionDetector(run, self._seen)
+        self._confirmation = ExportConfirmation(run)
         self._cleared: Counter[tuple[str, str]] = Counter()
         """(type, attribute) → objects that lost their value in this run."""
-        self._confirms = False
         self._renamed: set[int] = set()
         """Objects whose address changed in this run."""
         self._uses_keys = run.configuration.has_match_rules(run.system.name)
@@ -111,19 +108,22 @@ class ImportRun:
             self._system.definition.containers,
             partition=profile.partition or "",
         )
-        self._confirms = await run.read(exports.has_exports_to_confirm, self._system.number)
+        await self._confirmation.begin()
         self._has_provisioning = await run.read(objects.has_provisioning, self._system.number)
         taken_at = run.now()
         watermark = await asyncio.to_thread(self._connector.watermark, scope)
         complete, is_delta = await self._read_all(scope)
         run.at("import_read")
-        guards = await self._detect_deletions(complete, is_delta, scope)
+        can_look_up = self._has_unique_anchors and self._connector.capabilities.read_one
+        guards = await self._deletions.detect(
+            complete, is_delta, self._cleared, partial(self._read_anchors, scope) if can_look_up else None
+        )
         is_held = any(guard.consequence is Consequence.HOLD for guard in guards)
         run.held = [guard.message for guard in guards]
         if not any(guard.kind in (GuardKind.DELETIONS, GuardKind.EMPTIED) for guard in guards):
-            await self._obsolete()
+            await obsolete_pending(run, run.id)
         if not is_delta:
-            await self._reconcile_missing()
+            await self._confirmation.reconcile_missing(self._seen)
         run.at("import_ending")
 
         async def end(connection: Connection) -> None:
@@ -133,7 +133,7 @@ class ImportRun:
                 )
             await definitions.store_decode_key(connection, self._system.number, self._decode_key)
             if is_held:
-                await runs.hold_system(connection, self._system.number, self._describe_hold(guards))
+                await runs.hold_system(connection, self._system.number, describe_hold(run, guards))
             elif not is_delta:
                 await runs.clear_hold(connection, self._system.number)
             if is_held or not is_delta:
@@ -176,8 +176,7 @@ class ImportRun:
             )
             return
         for start in range(0, len(anchors), REFERRING_PAGE):
-            page = tuple(anchors[start : start + REFERRING_PAGE])
-            await self._read_pages(replace(scope, anchors=page), None)
+            await self._read_anchors(scope, anchors[start : start + REFERRING_PAGE])
 
     def _has_references(self) -> bool:
         return any(
@@ -203,6 +202,10 @@ class ImportRun:
     def _on_lost_watermark(self) -> OnLostWatermark:
         return self._run.profile.on_lost_watermark or self._system.definition.on_lost_watermark
 
+    async def _read_anchors(self, scope: ReadScope, anchors: Sequence[str]) -> None:
+        """Read single objects by their anchors."""
+        await self._read_pages(replace(scope, anchors=tuple(anchors)), None)
+
     async def _read_pages(self, scope: ReadScope, since: Watermark | None) -> ReadComplete:
         reader = PageReader(self._connector, self._system, self._decode_key, self._run.profile.page_size)
         try:
@@ -214,7 +217,7 @@ class ImportRun:
                     self._run.warn(warning)
                 written = await self._run.write_page(self._write_page, read)
                 # Only now: a page that is repeated must not find its own objects.
-                self._seen_count += self._seen.add_all(written.seen)
+                self._seen.add_all(written.seen)
                 self._cleared += written.cleared
                 self._run.at("import_page_committed")
                 if read.complete is not None:
@@ -232,7 +235,9 @@ class ImportRun:
         await self._prepare(connection, writes, decoded)
         await self._write(connection, writes)
         page.counts.processed += len(unchanged) + len(decoded)
-        await self._reconcile(connection, writes, [*unchanged, *(each.id for each in writes.changed)])
+        await self._confirmation.reconcile(
+            connection, writes.items, [*unchanged, *(each.id for each in writes.changed)]
+        )
         await self._undo_duplicates(connection, page, [id for id, _ in duplicates])
         await self._note_refused(connection, page, writes, [*read.refused, *(each for _, each in duplicates)])
         await self._note_deleted(connection, read.deleted)
@@ -480,84 +485,7 @@ class ImportRun:
         }
         await objects.replace_object_keys(connection, self._system.number, keys)
 
-    # --- confirmation -----------------------------------------------------------------------------------------------
-
-    async def _reconcile(self, connection: Connection, writes: _PageWrites, ids: Sequence[int]) -> None:
-        """Compare the pending exports of all objects of a page with what was imported, unchanged objects included:
-        that is how an export without effect is noticed."""
-        if not self._confirms or not ids:
-            return
-        systems = self._run.configuration.system_names
-        pending = await exports.load_exports_to_confirm(connection, ids, systems)
-        if not pending:
-            return
-        rows = await objects.load_objects(connection, sorted(pending))
-        references = await objects.load_references(connection, sorted(pending))
-        found = to_connector_objects(self._run.configuration, rows, references)
-        results = {
-            id: reconcile(found[id], export, self._system.definition.types[found[id].type])
-            for id, export in pending.items()
-            if id in found and found[id].type in self._system.definition.types
-        }
-        await self._write_reconciled(connection, writes.items, results, found, pending)
-
-    async def _write_reconciled(
-        self,
-        connection: Connection,
-        described: dict[int, dict[str, Any]],
-        results: Mapping[int, Reconciled],
-        found: Mapping[int, ConnectorObject],
-        pending: Mapping[int, PendingExport],
-    ) -> None:
-        changed = {id: each for id, each in results.items() if each.pending != pending[id]}
-        await exports.delete_exports(connection, [id for id, each in changed.items() if each.pending is None])
-        remaining = [each.pending for each in changed.values() if each.pending is not None]
-        depths = {
-            each.object_id: export_depth(each.kind, found[each.object_id].address if each.object_id in found else "")
-            for each in remaining
-        }
-        await exports.write_exports(
-            connection, remaining, self._run.configuration.system_numbers, depths, self._run.now()
-        )
-        for id, each in changed.items():
-            fields = described.setdefault(id, self._item_fields(found.get(id)))
-            _describe_confirmation(fields, each)
-
-    def _item_fields(self, found: ConnectorObject | None) -> dict[str, Any]:
-        if found is None:
-            return {}
-        return {"type": found.type, "anchor": found.anchor, "display": display_of(found.attributes)}
-
-    async def _reconcile_missing(self) -> None:
-        """After a complete read: exports whose object was not found are not confirmed."""
-        if not self._confirms:
-            return
-        after = 0
-        while True:
-            listed = await self._run.read(exports.list_exported, self._system.number, after, DELETION_PAGE_SIZE)
-            if not listed:
-                return
-            after = listed[-1][0]
-            missing = [id for id, kind in listed if id not in self._seen and kind is not ExportKind.DELETE]
-            if missing:
-                await self._run.write_page(self._unconfirm, missing)
-
-    async def _unconfirm(self, connection: Connection, page: Page, ids: Sequence[int]) -> None:
-        systems = self._run.configuration.system_names
-        pending = await exports.lock_exports(connection, ids, systems)
-        rows = await objects.load_objects(connection, sorted(pending))
-        found = to_connector_objects(self._run.configuration, rows, [])
-        results = {
-            id: reconcile(None, export, self._system.definition.types[found[id].type])
-            for id, export in pending.items()
-            if id in found
-        }
-        fields: dict[int, dict[str, Any]] = {}
-        await self._write_reconciled(connection, fields, results, found, pending)
-        for id, each in fields.items():
-            page.add_item(object_id=id, **each)
-
-    # --- refused objects and deletions ------------------------------------------------------------------------------
+    # --- refused and deleted objects --------------------------------------------------------------------------------
 
     async def _note_refused(
         self, connection: Connection, page: Page, writes: _PageWrites, refused: Sequence[RefusedObject]
@@ -631,200 +559,8 @@ class ImportRun:
             [anchor for _, anchor in deleted],
             [b""] * len(deleted),
         )
-        ids = [row.id for row in rows if row.state is not ObjectState.OBSOLETE and self._is_read(row.container)]
+        ids = [row.id for row in rows if row.state is not ObjectState.OBSOLETE and self._deletions.is_read(row.container)]
         await runs.insert_pending_deletions(connection, self._run.id, ids)
-
-    def _is_read(self, container: str | None) -> bool:
-        """Return whether this run reads a container; objects of other containers never count as deleted."""
-        if container is None:
-            return True
-        partition = self._run.profile.partition
-        if partition and not _is_within(container, _normalized([partition])):
-            return False
-        return is_selected(container, self._system.definition.containers)
-
-    async def _detect_deletions(
-        self, complete: ReadComplete, is_delta: bool, scope: ReadScope | None = None
-    ) -> tuple[TrippedGuard, ...]:
-        """Find the objects that were deleted in the source, and evaluate the guards."""
-        run = self._run
-        counts = await run.read(objects.count_objects, self._system.number)
-        total = sum(each.object_count for each in counts)
-        if not is_delta:
-            if total and not self._seen_count:
-                raise RunFailed(
-                    f"nothing was read from {self._system.name!r}, which had {total} objects",
-                    code="identity.import.empty_source",
-                    remedy="check the source and the permission to read it; nothing was changed",
-                )
-            await self._find_missing(complete)
-            if scope is not None and self._has_unique_anchors and self._connector.capabilities.read_one:
-                await self._look_up_missing(scope)
-        run.at("import_deletions_found")
-        expected = await run.read(runs.count_expected_deletions, run.id)
-        pending = await run.read(runs.count_pending_deletions, run.id)
-        measures: list[GuardMeasurement] = []
-        deleted: Counter[tuple[str, str | None]] = Counter()
-        for row in pending:
-            deleted[self._system.type_names[row.type_number], row.container] += row.object_count
-        for row in expected:
-            deleted[self._system.type_names[row.type_number], row.container] -= row.object_count
-        measures += self._deletion_measures(deleted, counts, is_delta)
-        measures += await self._clearing_measures()
-        return evaluate_guards(measures, self._system.guards(run.profile))
-
-    def _deletion_measures(
-        self, deleted: Mapping[tuple[str, str | None], int], counts: Sequence[objects.ObjectCount], is_delta: bool
-    ) -> list[GuardMeasurement]:
-        totals: Counter[str] = Counter()
-        by_container: Counter[tuple[str, str]] = Counter()
-        gone: Counter[str] = Counter()
-        gone_in: Counter[tuple[str, str]] = Counter()
-        for row in counts:
-            name = self._system.type_names[row.type_number]
-            totals[name] += row.object_count
-            by_container[name, row.container or ""] += row.object_count
-        for (name, container), count in deleted.items():
-            gone[name] += max(count, 0)
-            gone_in[name, container or ""] += max(count, 0)
-        measures = [GuardMeasurement(GuardKind.DELETIONS, name, gone[name], totals[name]) for name in sorted(gone)]
-        if not is_delta:
-            measures += [
-                GuardMeasurement(GuardKind.EMPTIED, name, gone[name], totals[name])
-                for name in sorted(gone)
-                if gone[name]
-            ]
-        if len({container for _, container in by_container}) > 1:
-            measures += [
-                GuardMeasurement(GuardKind.DELETIONS, f"{name} in {container}", count, by_container[name, container])
-                for (name, container), count in sorted(gone_in.items())
-            ]
-        return measures
-
-    async def _clearing_measures(self) -> list[GuardMeasurement]:
-        """Measure attributes that lost their value. The total is counted only where the guard can trip."""
-        limit = self._system.guards(self._run.profile).limit(GuardKind.CLEARING)
-        measures: list[GuardMeasurement] = []
-        for (type_name, attribute), count in sorted(self._cleared.items()):
-            if count < max(limit.at_least, 1):
-                continue
-            number = self._system.type_numbers[type_name]
-            left = await self._run.read(
-                objects.count_with_value, self._system.number, number, attribute, whole_tables=True
-            )
-            measures.append(GuardMeasurement(GuardKind.CLEARING, f"{type_name}.{attribute}", count, count + left))
-        return measures
-
-    async def _find_missing(self, complete: ReadComplete) -> None:
-        """Walk the objects of the system in order of id, and keep those that were not seen and could have been."""
-        types = {self._system.type_numbers[name] for name in complete.types if name in self._system.type_numbers}
-        containers = None if complete.containers is None else _normalized(complete.containers)
-        selections = self._system.definition.containers
-        after = 0
-        while True:
-            stored = await self._run.read(objects.load_object_ids, self._system.number, after, ID_PAGE_SIZE)
-            if not stored:
-                return
-            after = stored[-1].id
-            missing = [
-                each.id
-                for each in stored
-                if each.id not in self._seen
-                and each.type_number in types
-                and (containers is None or _is_within(each.container, containers))
-                and is_selected(each.container or "", selections)
-            ]
-            if missing:
-                await self._run.write_page(self._keep_missing, missing)
-
-    async def _look_up_missing(self, scope: ReadScope) -> None:
-        """Read the missing objects by their anchors. One that is found was moved between two searches of the read."""
-        after = 0
-        while True:
-            ids = await self._run.read(runs.list_pending_deletions, self._run.id, after, REFERRING_PAGE)
-            if not ids:
-                return
-            after = ids[-1]
-            anchors = [each.anchor for each in await self._run.read(objects.load_objects, ids) if each.anchor]
-            await self._read_pages(replace(scope, anchors=tuple(anchors)), None)
-            found = [id for id in ids if id in self._seen]
-            if found:
-                await self._run.write_page(self._keep_found, found)
-
-    async def _keep_found(self, connection: Connection, page: Page, ids: Sequence[int]) -> None:
-        await runs.delete_pending_deletions(connection, self._run.id, ids)
-
-    async def _keep_missing(self, connection: Connection, page: Page, ids: Sequence[int]) -> None:
-        await runs.insert_pending_deletions(connection, self._run.id, ids)
-
-    async def _obsolete(self) -> None:
-        """Mark the pending deletions of this run obsolete, page by page."""
-        await obsolete_pending(self._run, self._run.id)
-
-    def _describe_hold(self, guards: Sequence[TrippedGuard]) -> dict[str, Any]:
-        holding = [guard for guard in guards if guard.consequence is Consequence.HOLD]
-        return {
-            "run": str(self._run.id),
-            "at": self._run.now().isoformat(),
-            "message": "; ".join(guard.message for guard in holding),
-            "guards": [guard.to_json() for guard in holding],
-        }
-
-
-async def obsolete_pending(run: Run, run_id: Any) -> None:
-    """Mark the objects that a run found deleted as obsolete, page by page: those of this run, or of an approved one."""
-    while True:
-        ids = await run.read(runs.list_pending_deletions, run_id, 0, DELETION_PAGE_SIZE)
-        if not ids:
-            return
-        await run.write_page(_obsolete_page, run, run_id, ids)
-        run.at("import_deletion_page_committed")
-
-
-async def _obsolete_page(connection: Connection, page: Page, run: Run, run_id: Any, ids: Sequence[int]) -> None:
-    """Mark joined objects obsolete and remove the others at once. An item records each."""
-    number, now = run.system.number, run.now()
-    rows = {each.id: each for each in await objects.load_objects(connection, ids)}
-    joined = [id for id, row in rows.items() if row.metaverse_id is not None]
-    unjoined = [id for id, row in rows.items() if row.metaverse_id is None]
-    removed = [
-        *await objects.mark_obsolete(connection, joined, now),
-        *await objects.delete_objects(connection, unjoined),
-    ]
-    await exports.delete_exports(connection, ids)
-    await sync_marks.delete_marks_of_objects(connection, unjoined)
-    await sync_marks.set_marks(connection, [(id, number) for id in joined], MarkReason.DELETED)
-    for each in removed:
-        page.add_item(
-            change="Deleted",
-            object_id=each.id,
-            metaverse_id=rows[each.id].metaverse_id,
-            type=run.system.type_names.get(each.type_number),
-            anchor=each.anchor,
-            display=display_of(each.attributes),
-            diff={name: [list(values), []] for name, values in each.attributes.items()},
-        )
-    page.counts.processed += len(removed)
-    await runs.delete_pending_deletions(connection, run_id, ids)
-
-
-def _describe_confirmation(fields: dict[str, Any], result: Reconciled) -> None:
-    """Add to an item what an import said about the pending export of its object."""
-    detail = fields.setdefault("detail", {})
-    if "change" in fields:
-        detail["import"] = fields["change"]
-    if result.unconfirmed:
-        has_failed = any(change.state.value == "failed" for change in result.unconfirmed)
-        fields["change"] = "NotConfirmed"
-        fields["error"] = "confirmation_failed" if has_failed else "not_confirmed"
-        fields["message"] = "; ".join(
-            f"{change.attribute}: sent {list(change.values or change.references)},"
-            f" observed {list(change.observed or ())}"
-            for change in result.unconfirmed
-        )
-    else:
-        fields["change"] = "Confirmed"
-    detail["confirmed"] = sorted({change.attribute for change in result.confirmed})
 
 
 def _describe_bad_values(read: ReadObject, values: DecodedObject) -> dict[str, Any]:
@@ -842,13 +578,3 @@ def _diff(before: Document, after: Document) -> dict[str, Any]:
 
 def _listed(value: str | None) -> list[str]:
     return [] if value is None else [value]
-
-
-def _normalized(containers: Iterable[str]) -> tuple[str, ...]:
-    return tuple(normalize_or_fold(each) for each in containers)
-
-
-def _is_within(container: str | None, containers: Sequence[str]) -> bool:
-    """Return whether a container is one of these, or below one of them."""
-    found = normalize_or_fold(container or "")
-    return any(not each or found == each or found.endswith(f",{each}") for each in containers)

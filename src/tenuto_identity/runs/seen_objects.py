@@ -10,11 +10,12 @@ class SeenObjects:
 
     def __init__(self) -> None:
         self._bits = bytearray()
+        self.count = 0
 
-    def add_all(self, ids: Sequence[int]) -> int:
-        """Add ids; return how many were not there before."""
+    def add_all(self, ids: Sequence[int]) -> None:
+        """Add ids; ``count`` grows by those that were not there before."""
         if not ids:
-            return 0
+            return
         bits, last = self._bits, max(ids) >> 3
         if last >= len(bits):
             bits.extend(bytes(max(last + 1 - len(bits), 4096)))
@@ -24,7 +25,7 @@ class SeenObjects:
             if not bits[index] & bit:
                 bits[index] |= bit
                 added += 1
-        return added
+        self.count += added
 
     def __contains__(self, id: int) -> bool:
         index = id >> 3

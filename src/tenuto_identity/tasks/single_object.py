@@ -23,8 +23,9 @@ from tenuto_identity.model.values import BadValue
 from tenuto_identity.runs import run_lifecycle
 from tenuto_identity.runs.connector_opener import decoding_of, open_connector
 from tenuto_identity.runs.definition_snapshot import Configuration, System, load_configuration
+from tenuto_identity.runs.deletion_detector import obsolete_pending
 from tenuto_identity.runs.export_run import ExportRun
-from tenuto_identity.runs.import_run import ImportRun, obsolete_pending
+from tenuto_identity.runs.import_run import ImportRun
 from tenuto_identity.runs.object_keys import rebuild_object_keys
 from tenuto_identity.runs.run_lifecycle import Run, RunFailed, RunOutcome
 from tenuto_identity.runs.sync_run import SyncRun, load_all
@@ -54,7 +55,7 @@ class SingleImport(ImportRun):
             )
         definition = self._system.definition
         scope = ReadScope(tuple(definition.types.values()), definition.containers, anchors=self._anchors)
-        self._confirms = await run.read(exports.has_exports_to_confirm, self._system.number)
+        await self._confirmation.begin()
         self._has_provisioning = await run.read(objects.has_provisioning, self._system.number)
         await self._read_pages(scope, None)
         stored = await run.read(_find_objects, self._system, self._anchors)
@@ -67,7 +68,7 @@ class SingleImport(ImportRun):
                 remedy="check the anchor",
             )
         if missing:
-            await run.write_page(self._keep_missing, missing)
+            await self._deletions.keep_missing(missing)
             guards = await self._detect_deletions_of_one()
             run.held = [guard.message for guard in guards]
             if guards:
@@ -77,7 +78,7 @@ class SingleImport(ImportRun):
         return await run.finish()
 
     async def _detect_deletions_of_one(self) -> list[Any]:
-        found = await self._detect_deletions(ReadComplete(types=()), is_delta=True)
+        found = await self._deletions.detect(ReadComplete(types=()), True, self._cleared)
         return [guard for guard in found if guard.kind is GuardKind.DELETIONS]
 
 
