@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import base64
+import json
+import os
+from pathlib import Path
 
+import pytest
+import yaml
+
+from tenuto.cli.definitions.plans import plan_document
 from tenuto.errors import Conflict, Invalid
 from tenuto_identity.store.definitions import DefinitionKind
 from tests.identity.site import Site
@@ -21,6 +28,15 @@ schedules:
       - - {kind: run_profile, name: AD import, arguments: {system: AD, profile: Full Import}}
         - {kind: run_profile, name: LDAP import, arguments: {system: LDAP, profile: Full Import}}
 """
+
+
+@pytest.fixture(autouse=True)
+def _master_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Secrets are encrypted with this key."""
+    key = tmp_path / "master.key"
+    key.touch(0o600)
+    key.write_bytes(base64.b64encode(os.urandom(32)))
+    monkeypatch.setenv("TENUTO_MASTER_KEY_FILE", str(key))
 
 
 async def test_definitions_and_the_schedule_that_uses_them_are_applied_together(site: Site) -> None:
@@ -110,3 +126,17 @@ async def test_export_profile_with_preview_is_refused_and_a_stored_one_sends_not
     assert refused.state == "failed"
     assert "preview: true" in str(refused.error)
     assert site.ad.objects("user") == {}
+
+
+async def test_plan_names_secrets_and_never_their_values(site: Site) -> None:
+    await site.app.secrets.set("ad-bind", "canary-5931")
+    whole = yaml.safe_load(site.definitions())
+    settings = {"url": "ldaps://localhost", "base": "dc=ad,dc=test", "bind_dn": "cn=x,dc=ad,dc=test"}
+    whole["systems"][1].update(connector="ldap", settings={**settings, "password": {"secret": "ad-bind"}})
+    planned = await site.apply(yaml.safe_dump(whole))
+    shown = json.dumps(plan_document(planned), default=str)
+    assert '"secret": "ad-bind"' in shown
+    assert "canary-5931" not in shown
+    for table in ("systems", "definition_versions"):
+        assert await site.count(table, "definition::text LIKE '%canary-5931%'") == 0
+    assert "canary-5931" not in str(await site.app.audit.list())

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.identity.site import ADA, ALAN, EDSGER, GRACE, PEOPLE, Site
+from tests.identity.site import ADA, ALAN, EDSGER, GRACE, Site
 
 
 async def test_row_without_anchor_is_an_item_and_the_others_are_imported(site: Site) -> None:
@@ -72,22 +72,6 @@ async def test_run_with_all_objects_in_error_fails(site: Site) -> None:
     site.write_hr(ADA.replace("1001", "", 1), GRACE.replace("1002", "", 1))
     run = await site.run("HR", "Full Import")
     assert (run.state, run.errors) == ("failed", ["missing_anchor"] * 2)
-
-
-async def test_changed_type_decodes_every_object_again_once(site: Site) -> None:
-    await site.apply(site.definitions())
-    await site.run("HR", "Full Import")
-    await site.apply(
-        site.definitions().replace("starts: date, ends: date}}\n    run", "starts: text, ends: date}}\n    run")
-    )
-    await site.apply(
-        site.definitions().replace(
-            "title: text,\n                     manager", "title: text,\n                     manager"
-        )
-    )
-    site.write_hr(*PEOPLE)
-    run = await site.run("HR", "Full Import")
-    assert run.state == "completed"
 
 
 async def test_delta_import_reads_changes_since_the_watermark(site: Site) -> None:

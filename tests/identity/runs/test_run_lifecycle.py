@@ -78,6 +78,10 @@ async def test_second_run_of_a_system_waits_and_names_the_run_it_waits_for(
     assert (await site.finish(execution)).state == "completed"
 
 
+INTERRUPTED = ("import_page_written", "sync_page_written", "export_claimed", "export_sent")
+"""Points of imports, syncs and exports, inside and between their transactions."""
+
+
 async def test_run_repeats_its_page_after_a_lost_connection(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     await site.apply(site.definitions(page_size=2))
     site.write_hr(*people(10))
@@ -85,12 +89,12 @@ async def test_run_repeats_its_page_after_a_lost_connection(site: Site, monkeypa
     loop = asyncio.get_running_loop()
     kill = (
         "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE application_name = 'tenuto job'"
-        " AND state = 'idle in transaction'"
+        " AND datname = current_database()"
     )
     done: list[str] = []
 
     def observe(point: str) -> None:
-        if point in ("import_page_written", "sync_page_written") and point not in done:
+        if point in INTERRUPTED and point not in done:
             done.append(point)
             asyncio.run_coroutine_threadsafe(database.write_all(kill), loop).result(30)
 
@@ -99,7 +103,15 @@ async def test_run_repeats_its_page_after_a_lost_connection(site: Site, monkeypa
     synced = await site.run("HR", "Full Sync")
     assert (imported.state, imported.changes) == ("completed", ["Added"] * 10)
     assert (synced.state, synced.changes) == ("completed", ["Projected"] * 10)
-    assert done == ["import_page_written", "sync_page_written"]
+    sent = len(site.ad.requests())
+    exported = await site.run("AD", "Export")
+    assert (exported.state, exported.changes) == ("completed", ["Exported"] * 10)
+    creates = [each["address"] for each in site.ad.requests()[sent:] if each["kind"] == "create"]
+    assert len(creates) == len(set(creates)) == 10, "a batch whose results were recorded is not sent again"
+    confirmed = await site.run("AD", "Full Import")
+    assert (confirmed.state, confirmed.changes) == ("completed", ["Confirmed"] * 10)
+    assert await site.count("pending_exports", "system_number = 2") == 0
+    assert done == list(INTERRUPTED)
 
 
 async def test_export_that_is_claimed_while_a_page_is_decided_gets_queued_changes(

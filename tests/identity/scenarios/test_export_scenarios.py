@@ -6,7 +6,7 @@ from typing import Any
 
 import yaml
 
-from tests.identity.site import ADA, ALAN, EDSGER, GRACE, PEOPLE, Site
+from tests.identity.site import ADA, ALAN, EDSGER, GRACE, Site
 
 GRACE_ADDRESS = "cn=Grace Hopper,ou=Engineering,ou=people,dc=ad,dc=test"
 
@@ -136,15 +136,24 @@ async def test_a47_foreign_entry_at_the_address_is_not_overwritten(site: Site) -
 
 async def test_a48_csv_target_is_replaced_in_one_step(site: Site) -> None:
     accounts = site.folder / "files" / "accounts.csv"
-    accounts.write_text('note,login,name,mail\nkept as it is,root,"Root, the",\n', encoding="utf-8")
+    accounts.write_text('note,login,name,mail,tags\nkept as it is,root,"Root, the",,\n', encoding="utf-8")
     whole = yaml.safe_load(site.definitions())
     whole["systems"].append(
         {
             "name": "Accounts",
             "connector": "csv",
-            "settings": {"path": str(accounts), "allow_empty": True},
+            "settings": {"path": str(accounts), "allow_empty": True, "multi_value_delimiter": "|"},
             "types": [
-                {"name": "account", "anchor": "login", "attributes": {"login": "text", "name": "text", "mail": "text"}}
+                {
+                    "name": "account",
+                    "anchor": "login",
+                    "attributes": {
+                        "login": "text",
+                        "name": "text",
+                        "mail": "text",
+                        "tags": {"type": "text", "multi": True},
+                    },
+                }
             ],
             "run_profiles": [{"name": "Export", "kind": "export"}, {"name": "Full Import", "kind": "full_import"}],
         }
@@ -155,27 +164,31 @@ async def test_a48_csv_target_is_replaced_in_one_step(site: Site) -> None:
             "out": {"from": "person", "system": "Accounts", "type": "account"},
             "provision": True,
             "on_out_of_scope": "delete",
-            "map": {"login": "login", "name": "display", "mail": "mail"},
+            "map": {"login": "login", "name": "display", "mail": "mail", "tags": {"value": "[department, title]"}},
         }
     )
     await site.apply(yaml.safe_dump(whole))
     await staged(site)
     assert (await site.run("Accounts", "Export")).state == "completed"
     lines = accounts.read_text(encoding="utf-8").splitlines()
-    assert lines[:2] == ["note,login,name,mail", 'kept as it is,root,"Root, the",']
+    assert lines[:2] == ["note,login,name,mail,tags", 'kept as it is,root,"Root, the",,']
     assert sorted(lines[2:]) == [
-        ",ada.lovelace,Ada Lovelace,ada@example.org",
-        ",alan.turing,Alan Turing,alan@example.org",
-        ",edsger.dijkstra,Edsger Dijkstra,edsger@example.org",
-        ",grace.hopper,Grace Hopper,grace@example.org",
+        ",ada.lovelace,Ada Lovelace,ada@example.org,Director|Research",
+        ",alan.turing,Alan Turing,alan@example.org,Fellow|Research",
+        ",edsger.dijkstra,Edsger Dijkstra,edsger@example.org,Engineer|Engineering",
+        ",grace.hopper,Grace Hopper,grace@example.org,Engineer|Engineering",
     ]
     assert await site.count("pending_exports", "system_number = 4") == 0
     run = await site.run("Accounts", "Full Import")
     assert run.state == "completed"
-    site.write_hr(*PEOPLE[:3])
+    barbara = "1005,Barbara,Liskov,barbara@example.org,Research,Fellow,1001,2020-05-01,"
+    site.write_hr(ADA.replace("Director", "Countess"), GRACE, ALAN, barbara)
     await staged(site)
     await site.run("Accounts", "Export")
-    assert "Edsger" not in accounts.read_text(encoding="utf-8")
+    changed = accounts.read_text(encoding="utf-8").splitlines()
+    expected = [line.replace("Director|Research", "Research|Countess") for line in lines if "edsger" not in line]
+    assert sorted(changed) == sorted([*expected, ",barbara.liskov,Barbara Liskov,barbara@example.org,Fellow|Research"])
+    assert changed[0] == lines[0]
     before = accounts.stat().st_ino
     await staged(site)
     await site.run("Accounts", "Export")

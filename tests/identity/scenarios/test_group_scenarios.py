@@ -11,6 +11,7 @@ from tenuto.errors import NotFound
 from tenuto_identity.connectors.memory import MemorySystem
 from tenuto_identity.model.sync.explanation import DeletedExplanation, format_deleted
 from tests.identity.site import ADA, ALAN, EDSGER, GRACE, PEOPLE, Site
+from tests.support.proofs import times
 
 MEMBER = {"type": "reference", "to": "user", "multi": True}
 
@@ -91,22 +92,23 @@ async def synchronise(site: Site) -> None:
 
 async def test_a45_changed_members_are_one_modify_with_added_and_removed_values(site: Site) -> None:
     await site.apply(yaml.safe_dump(with_groups(site)))
-    numbers = range(2000, 2060)
+    count = times(50, in_a_proof=3000)
+    numbers = range(2000, 2010 + count)
     site.write_hr(*map(person, numbers))
     lists = MemorySystem(site.folder / "files" / "lists.json")
     lists.put_many("person", [(str(n), {"employee_id": str(n)}) for n in numbers])
-    members = [str(n) for n in numbers[:50]]
+    members = [str(n) for n in numbers[:count]]
     lists.put("list", "all", {"name": "all", "member": members})
     await synchronise(site)
     (group,) = site.ad.objects("group").values()
-    assert len(group["attributes"]["member"]) == 50
+    assert len(group["attributes"]["member"]) == count
     sent = len(site.ad.requests())
-    lists.put("list", "all", {"name": "all", "member": [*members[1:], "2050", "2051"]})
+    lists.put("list", "all", {"name": "all", "member": [*members[1:], *map(str, numbers[count : count + 2])]})
     await synchronise(site)
     (request,) = site.ad.requests()[sent:]
     assert sorted((op, len(values)) for _, op, values in request["changes"]) == [("add", 2), ("remove", 1)]
     (group,) = site.ad.objects("group").values()
-    assert len(group["attributes"]["member"]) == 51
+    assert len(group["attributes"]["member"]) == count + 1
     assert await site.count("pending_exports", "system_number = 2") == 0
 
 

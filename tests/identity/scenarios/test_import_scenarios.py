@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from tenuto import Step, manual
+from tenuto.operations.definitions.schedules import schedule_definition
+from tenuto_identity.runs.run_lifecycle import Run
 from tests.identity.site import ADA, ALAN, EDSGER, GRACE, HEADER, PEOPLE, Site
 
 
@@ -50,9 +53,17 @@ async def test_a14_empty_file_fails_and_changes_nothing(site: Site, content: str
     await site.run("HR", "Full Import")
     before = await objects(site)
     site.hr.write_text(content, encoding="utf-8")
-    run = await site.run("HR", "Full Import")
-    assert run.state == "failed"
-    assert run.items == []
+    steps = [
+        Step.of("run_profile", {"system": "HR", "profile": name}, name=name) for name in ("Full Import", "Full Sync")
+    ]
+    await site.app.schedules.create(schedule_definition("night", manual(), steps))
+    fired = await site.app.schedules.run("night")
+    assert fired.execution_id is not None
+    assert (await site.app.executions.wait(fired.execution_id, 60)).state == "failed"
+    failed, *earlier = await site.app.extensions.identity.runs(system="HR")
+    assert (failed.profile, failed.state) == ("Full Import", "failed"), "the schedule stops before the sync"
+    assert len(earlier) == 1
+    assert await site.items(failed.id) == []
     assert await objects(site) == before
 
 
@@ -66,6 +77,16 @@ async def test_a15_truncated_file_fails_without_deletions(site: Site) -> None:
     assert await objects(site) == before
 
 
+async def test_a15_file_that_is_cut_at_a_line_end_is_held(site: Site) -> None:
+    site.write_hr(*many(100))
+    await site.run("HR", "Full Import")
+    site.write_hr(*many(1))
+    run = await site.run("HR", "Full Import")
+    assert run.state == "completed_with_error"
+    assert "99 of 100" in str(run.error)
+    assert len(await objects(site)) == 100
+
+
 async def test_a16_undecodable_row_is_an_item_and_its_object_stays(site: Site) -> None:
     await site.run("HR", "Full Import")
     site.hr.write_bytes("\n".join([HEADER, ADA, GRACE.replace("Hopper", "Müller"), ALAN, EDSGER, ""]).encode("cp1252"))
@@ -73,6 +94,10 @@ async def test_a16_undecodable_row_is_an_item_and_its_object_stays(site: Site) -
     assert (run.state, run.errors, run.changes) == ("completed_with_warning", ["undecodable"], [])
     assert "byte" in run.items[0]["message"]
     assert "Hopper" in (await objects(site))["1002"]
+    await site.apply(site.definitions().replace("hr.csv}", "hr.csv, encoding: cp1252}"))
+    run = await site.run("HR", "Full Import")
+    assert (run.state, run.changes) == ("completed", ["Updated"])
+    assert "Müller" in (await objects(site))["1002"]
 
 
 async def test_a17_changed_header_fails_before_any_row_is_read(site: Site) -> None:
@@ -97,6 +122,29 @@ async def test_a18_cleared_column_holds_the_system_until_a_clean_import(site: Si
     site.write_hr(*many(30))
     assert (await site.run("HR", "Full Import")).state == "completed"
     assert (await site.run("HR", "Full Sync")).state == "completed"
+
+
+async def test_a19_file_that_changes_while_it_is_read_fails_without_deletions(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await site.apply(site.definitions(page_size=2))
+    site.write_hr(*many(15))
+    await site.run("HR", "Full Import")
+    site.write_hr(*many(12))
+    changed: list[str] = []
+
+    def change(point: str) -> None:
+        if point == "import_page_committed" and not changed:
+            changed.append(point)
+            site.hr.write_text(site.hr.read_text() + many(13)[-1] + "\n")
+
+    monkeypatch.setattr(Run, "observe", staticmethod(change))
+    run = await site.run("HR", "Full Import")
+    assert run.state == "failed"
+    assert "changed while it was read" in str(run.error)
+    assert len(await objects(site)) == 15
+    monkeypatch.undo()
+    assert (await site.run("HR", "Full Import")).changes == ["Deleted"] * 2
 
 
 async def test_a20_bad_value_keeps_the_old_value_of_its_attribute(site: Site) -> None:

@@ -46,6 +46,10 @@ async def test_a01_schedule_of_four_groups_and_six_run_profiles_completes(site: 
     assert sorted((each.system, each.profile) for each in runs) == sorted(NIGHT)
     assert {each.state for each in runs} == {"completed"}
     changes = {(each.system, each.kind): each.counts["changes"] for each in runs}
+    assert changes["HR", "full_import"] == {"Added": 4}
+    assert changes["HR", "full_sync"] == {"Projected": 4}
+    (sync,) = [each for each in runs if each.kind == "full_sync"]
+    assert sync.counts["exports"] == {"AD": 4, "LDAP": 4}
     assert changes["AD", "export"] == changes["LDAP", "export"] == {"Exported": 4}
     assert changes["AD", "full_import"] == {"Confirmed": 4}
     (export,) = [each for each in runs if (each.system, each.kind) == ("AD", "export")]

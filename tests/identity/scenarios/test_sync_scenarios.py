@@ -130,6 +130,9 @@ async def test_a39_missing_input_gives_no_value_and_no_text(site: Site) -> None:
     grace = (await identities(site))["1002"]
     assert "display" not in grace
     assert "login" not in grace
+    (detail,) = [each["detail"] for each in run.items if each["anchor"] == "1002"]
+    assert "display" in detail
+    assert "last" in detail
 
 
 async def test_a40_changed_rule_reaches_all_objects_by_a_delta_sync(site: Site) -> None:
@@ -176,3 +179,29 @@ async def test_a41_drift_that_is_not_enforced_is_reported_once(site: Site) -> No
     assert await site.count("pending_exports") == 0
     second = await site.run("AD", "Full Sync")
     assert second.items == []
+
+
+async def test_a41_value_that_the_target_itself_contributes_is_no_drift(site: Site) -> None:
+    def change(whole: dict[str, Any]) -> None:
+        whole["sync_rules"][0]["map"]["same"].remove("title")
+        whole["sync_rules"].append(
+            {
+                "name": "AD titles in",
+                "in": {"system": "AD", "type": "user", "to": "person"},
+                "match": [{"object": "mail", "metaverse": "mail"}],
+                "map": {"same": ["title"]},
+            }
+        )
+
+    await change_rules(site, change)
+    await site.nightly()
+    (anchor,) = [
+        each for each, found in site.ad.objects("user").items() if found["attributes"]["cn"] == ["Ada Lovelace"]
+    ]
+    site.ad.change("user", anchor, title="Countess")
+    sent = len(site.ad.requests())
+    await site.run("AD", "Delta Import")
+    assert (await site.run("AD", "Delta Sync")).changes == ["AttributeFlow"]
+    await site.run("AD", "Export")
+    assert len(site.ad.requests()) == sent
+    assert (await identities(site))["1001"]["title"] == ["Countess"]

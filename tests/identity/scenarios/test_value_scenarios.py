@@ -9,7 +9,9 @@ import pytest
 import yaml
 
 from tenuto_identity.connectors.memory import MemorySystem
+from tenuto_identity.model.decoding import decode_object
 from tenuto_identity.runs import import_run
+from tenuto_identity.store import objects
 from tests.identity.site import ADA, ALAN, EDSGER, GRACE, PEOPLE, Site
 
 BASE = "ou=people,dc=ad,dc=test"
@@ -51,9 +53,51 @@ async def test_a21_unchanged_objects_are_not_decoded(site: Site, monkeypatch: py
     def fail(*_: Any, **__: Any) -> Any:
         raise AssertionError("an unchanged object was decoded")
 
+    classify = objects.classify_objects
+    sizes: list[int] = []
+
+    async def count(connection: Any, system_number: int, type_numbers: Any, *columns: Any) -> Any:
+        sizes.append(len(type_numbers))
+        return await classify(connection, system_number, type_numbers, *columns)
+
     monkeypatch.setattr(import_run, "decode_object", fail)
+    monkeypatch.setattr(objects, "classify_objects", count)
     again = await site.run("HR", "Full Import")
     assert (again.state, again.items) == ("completed", [])
+    assert sizes == [5_000, 5_000], "one classification for each page"
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("employee_id: text, first: text, last: text, mail", "employee_id: integer, first: text, last: text, mail"),
+        ("hr.csv}", "hr.csv, multi_value_delimiter: ';'}"),
+    ],
+    ids=["type", "delimiter"],
+)
+async def test_a22_changed_type_or_setting_decodes_every_object_again_once(
+    site: Site, monkeypatch: pytest.MonkeyPatch, old: str, new: str
+) -> None:
+    await site.run("HR", "Full Import")
+    whole = site.definitions()
+    assert old in whole
+    await site.apply(whole.replace(old, new, 1).replace("attributes: {employee_id: text", new_metaverse(new), 1))
+    decoded: list[Any] = []
+
+    def count(*arguments: Any, **named: Any) -> Any:
+        decoded.append(arguments)
+        return decode_object(*arguments, **named)
+
+    monkeypatch.setattr(import_run, "decode_object", count)
+    assert (await site.run("HR", "Full Import")).state == "completed"
+    assert len(decoded) == 4
+    assert (await site.run("HR", "Full Import")).items == []
+    assert len(decoded) == 4
+
+
+def new_metaverse(new: str) -> str:
+    """Return the attribute of the metaverse that fits the changed type of HR."""
+    return "attributes: {employee_id: integer" if "integer" in new else "attributes: {employee_id: text"
 
 
 async def test_a23_multi_valued_column_is_a_set(site: Site) -> None:

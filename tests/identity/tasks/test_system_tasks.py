@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 
 import pytest
 
 from tenuto import Actor
 from tenuto.errors import Conflict
+from tenuto.ids import smallest_id_at
+from tenuto.store import partitions
 from tenuto_identity.store import runs
 from tenuto_identity.tasks import system_tasks
 from tenuto_identity.tasks.housekeeping import run_housekeeping
-from tests.identity.site import PEOPLE, Site
+from tests.identity.site import PEOPLE, Site, open_site, run_until_killed
 from tests.support.errors import raises_code
 
 
@@ -79,6 +82,24 @@ async def test_interrupted_deletion_is_reset_by_housekeeping(site: Site) -> None
     assert (await site.run("AD", "Full Import")).state == "failed"
     await housekeeping(site)
     assert (await site.run("AD", "Full Import")).state == "completed"
+
+
+@pytest.mark.slow
+async def test_deletion_whose_worker_is_killed_half_way_is_repeated(url: str, tmp_path: Path) -> None:
+    async with open_site(url, tmp_path, has_worker=False) as site:
+        await site.apply(site.definitions())
+        async with site.app.worker():
+            await site.run("HR", "Full Import")
+            await site.run("HR", "Full Sync")
+        task = await site.app.extensions.identity.delete_system("HR", reason="replaced")
+        await run_until_killed(url, tmp_path, "clear_page_committed")
+        assert await site.count("connector_objects", "system_number = 1") == 0
+        (hr,) = [each for each in await site.app.extensions.identity.systems() if each.name == "HR"]
+        assert hr.state == "deleting"
+        async with site.app.worker(lease_seconds=1.5):
+            assert (await site.app.wait(task, timeout=60)).state == "completed"
+        assert [each.name for each in await site.app.extensions.identity.systems()] == ["AD", "LDAP"]
+        assert await site.count("definition_versions", "kind = 'system' AND name = 'HR'") == 2
 
 
 async def test_system_with_an_open_run_is_not_deleted(site: Site) -> None:
@@ -156,3 +177,30 @@ async def test_retention_deletes_ended_runs_only(site: Site) -> None:
     await site.run("AD", "Full Import")
     assert await runs.delete_ended_runs(database, now - timedelta(days=90), 100) == 1
     assert await site.count("runs") == 1
+
+
+async def test_a61_retention_drops_months_of_items_and_keeps_current_objects(site: Site) -> None:
+    await site.apply(site.definitions())
+    await site.nightly()
+    database = await site.database()
+    now = database.clock.now()
+    old = now - timedelta(days=130)
+    recent = {name: await site.count(name) for name in ("items", "changes")}
+    tables = [each for each in site.app.extension_registry.monthly_tables() if each.table in recent]
+    for table in tables:
+        await partitions.ensure_monthly_partitions(database, table, old)
+    old_run = smallest_id_at(old)
+    await database.write_all(
+        "INSERT INTO tenuto_identity.items (run_id, number, change) VALUES ($1, 1, 'Added')", old_run
+    )
+    await database.write_all(
+        "INSERT INTO tenuto_identity.changes (run_id, item_number, subject, subject_id, diff)"
+        " VALUES ($1, 1, 'object', 1, '{}')",
+        old_run,
+    )
+    for table in tables:
+        dropped = await partitions.drop_old_monthly_partitions(database, table, now - timedelta(days=90))
+        assert f"{table.table}_{old:%Y_%m}" in dropped
+    assert {name: await site.count(name) for name in recent} == recent
+    assert await site.count("connector_objects") == 12
+    assert await site.count("metaverse_objects") == 4

@@ -5,28 +5,30 @@ from __future__ import annotations
 from tenuto.errors import Invalid
 from tests.identity.site import Site
 from tests.support.errors import raises_code
+from tests.support.proofs import times
 
-TEMPLATE = """
+PEOPLE, GROUPS = times(300, in_a_proof=10_000), times(5, in_a_proof=500)
+TEMPLATE = f"""
 metaverse:
   - type: group
-    attributes: {cn: text, members: {type: reference, to: person, multi: true}}
+    attributes: {{cn: text, members: {{type: reference, to: person, multi: true}}}}
 templates:
   - name: example people
     objects:
       - type: person
-        count: 300
+        count: {PEOPLE}
         attributes:
-          employee_id: {sequence: 1000}
-          first: {choice: [Ada, Grace, Alan]}
-          last: {choice: [Lovelace, Hopper]}
-          mail: {pattern: "{first}.{last}{n?}@example.org"}
-          department: {weighted: {Research: 3, Engineering: 1}}
-          title: {choice: [Fellow], population: 40%}
-          starts: {date: [2015-01-01, 2026-01-01]}
-          manager: {tree: 8}
+          employee_id: {{sequence: 1000}}
+          first: {{choice: [Ada, Grace, Alan]}}
+          last: {{choice: [Lovelace, Hopper]}}
+          mail: {{pattern: "{{first}}.{{last}}{{n?}}@example.org"}}
+          department: {{weighted: {{Research: 3, Engineering: 1}}}}
+          title: {{choice: [Fellow], population: 40%}}
+          starts: {{date: [2015-01-01, 2026-01-01]}}
+          manager: {{tree: 8}}
       - type: group
-        count: 5
-        attributes: {cn: {pattern: "group {sequence}"}, members: {sample: 10}}
+        count: {GROUPS}
+        attributes: {{cn: {{pattern: "group {{sequence}}"}}, members: {{sample: 10}}}}
 """
 
 
@@ -35,8 +37,8 @@ async def test_template_generates_people_and_groups(site: Site) -> None:
     await site.apply(TEMPLATE)
     identity = site.app.extensions.identity
     done = await site.app.wait(await identity.run_template("example people", seed="7"), timeout=60)
-    assert (done.state, done.output) == ("completed", {"template": "example people", "created": 305})
-    assert await site.count("metaverse_objects", "origin = 'internal'") == 305
+    assert (done.state, done.output) == ("completed", {"template": "example people", "created": PEOPLE + GROUPS})
+    assert await site.count("metaverse_objects", "origin = 'internal'") == PEOPLE + GROUPS
     database = await site.database()
     roots = await database.fetch_value(
         "WITH RECURSIVE below AS (SELECT m.id FROM tenuto_identity.metaverse_objects AS m"
@@ -47,12 +49,12 @@ async def test_template_generates_people_and_groups(site: Site) -> None:
         " JOIN tenuto_identity.metaverse_objects AS o ON o.id = r.object_id AND o.attributes ? 'employee_id')"
         " SELECT count(*) FROM below"
     )
-    assert roots == 300, "every person is below one root, once"
+    assert roots == PEOPLE, "every person is below one root, once"
     assert (
         await database.fetch_value(
             "SELECT count(DISTINCT attributes -> 'mail' ->> 0) FROM tenuto_identity.metaverse_objects"
         )
-        == 300
+        == PEOPLE
     )
     values = await _values(site)
     await database.write_all("DELETE FROM tenuto_identity.metaverse_objects")

@@ -25,7 +25,7 @@ RULES = SettledRules(rules_version=7, contributors=frozenset({(HR, 1)}), targets
 JOINS = joined_key([10, 11])
 SOURCE = JoinedFacts(10, HR, 1, ObjectState.NORMAL, 3, 3, 7, ENGINE_VERSION, JOINS, None, False)
 TARGET = JoinedFacts(11, AD, 1, ObjectState.NORMAL, 2, None, None, None, None, None, False)
-EVALUATED = {
+EVALUATED: dict[str, Any] = {
     "evaluated_version": 2, "evaluated_rules": 7, "evaluated_engine": ENGINE_VERSION, "evaluated_joins": JOINS,
 }  # fmt: skip
 
