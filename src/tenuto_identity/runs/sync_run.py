@@ -25,6 +25,7 @@ from tenuto_identity.model.sync.outbound import StageAction, StagedExport
 from tenuto_identity.model.sync.pending_exports import PendingExport, export_depth
 from tenuto_identity.model.sync.settled import SettledRules, joined_key, select_unsettled
 from tenuto_identity.model.values import fold_key
+from tenuto_identity.runs.collection_pause import paused_collection
 from tenuto_identity.runs.definition_snapshot import Configuration
 from tenuto_identity.runs.import_reader import index_key
 from tenuto_identity.runs.object_keys import rebuild_object_keys
@@ -215,18 +216,8 @@ class SyncRun:
                 page.counts.processed += selected.looked_at
             if not rows:
                 return selected, None
-            now = self._run.now()
-            context = await load_page_context(connection, self._configuration, self._system.name, rows, now)
-            loaded_exports = dict(context.exports)
-            budget = DeletionBudget(lambda type_name: self._take_deletion(page_deleted, type_name))
-            decision = await asyncio.to_thread(
-                decide_inbound, self._configuration, context, now, self._initiator(), budget
-            )
-            await self._choose_unique(connection, decision)
-            unjoined = await self._find_unjoined(connection, decision)
-            await asyncio.to_thread(decide_outbound, self._configuration, context, decision, unjoined, now)
-            writer = PageWriter(self._run, context, decision, unjoined, loaded_exports, now)
-            await writer.write(connection, page)
+            with paused_collection():
+                decision = await self._decide_and_write(connection, page, rows, page_deleted)
             self._run.at("sync_page_written")
             return selected, decision
 
@@ -240,6 +231,21 @@ class SyncRun:
             self._note_unresolved(selected.rows, decision)
             self._run.at("sync_page_committed")
         return selected.last_id
+
+    async def _decide_and_write(
+        self, connection: Connection, page: Page, rows: Sequence[ObjectRow], page_deleted: dict[str, int]
+    ) -> PageDecision:
+        now = self._run.now()
+        context = await load_page_context(connection, self._configuration, self._system.name, rows, now)
+        loaded_exports = dict(context.exports)
+        budget = DeletionBudget(lambda type_name: self._take_deletion(page_deleted, type_name))
+        decision = await asyncio.to_thread(decide_inbound, self._configuration, context, now, self._initiator(), budget)
+        await self._choose_unique(connection, decision)
+        unjoined = await self._find_unjoined(connection, decision)
+        await asyncio.to_thread(decide_outbound, self._configuration, context, decision, unjoined, now)
+        writer = PageWriter(self._run, context, decision, unjoined, loaded_exports, now)
+        await writer.write(connection, page)
+        return decision
 
     def _initiator(self) -> dict[str, Any]:
         actor = self._run.record.initiator
@@ -643,18 +649,19 @@ class PageWriter:
             ]
         return found
 
-    def _joined_afterwards(self) -> dict[int, set[int]]:
+    def _joined_afterwards(self) -> dict[int, list[int]]:
         """Return the objects that are joined to each metaverse object of the page when it is written."""
-        joined = {id: set(self._context.joined_ids.get(id, ())) for id in self._decision.identities}
-        for ids in joined.values():
-            ids -= self._removed
-            ids.difference_update(self._joins)
-        for id, write in self._joins.items():
-            if write.metaverse_id in joined and id not in self._removed:
-                joined[write.metaverse_id].add(id)
+        removed, joins, before = self._removed, self._joins, self._context.joined_ids
+        joined = {
+            id: [each for each in before.get(id, ()) if each not in removed and each not in joins]
+            for id in self._decision.identities
+        }
+        for id, write in joins.items():
+            if write.metaverse_id in joined and id not in removed:
+                joined[write.metaverse_id].append(id)
         for each in self._new_objects:
             if each.metaverse_id in joined:
-                joined[each.metaverse_id].add(each.id)
+                joined[each.metaverse_id].append(each.id)
         return joined
 
     # --- items ------------------------------------------------------------------------------------------------------
@@ -690,4 +697,4 @@ class PageWriter:
             return {name: [list(values), []] for name, values in state.before.attributes.items()}
         if state.flow is None:
             return {}
-        return {change.attribute: [list(change.before), list(change.after)] for change in state.flow.changes}
+        return {change.attribute: (change.before, change.after) for change in state.flow.changes}
