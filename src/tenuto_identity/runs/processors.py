@@ -12,7 +12,7 @@ from tenuto_identity.model.definitions.system_definitions import RunKind, RunPro
 from tenuto_identity.runs.connector_opener import decoding_of, open_connector
 from tenuto_identity.runs.definition_snapshot import System
 from tenuto_identity.runs.export_run import ExportRun
-from tenuto_identity.runs.import_run import ImportRun
+from tenuto_identity.runs.imports.import_run import ImportRun
 from tenuto_identity.runs.run_lifecycle import Processor, Run
 from tenuto_identity.runs.sync_run import SyncRun
 from tenuto_identity.settings import IdentitySettings

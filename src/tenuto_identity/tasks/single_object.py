@@ -23,9 +23,9 @@ from tenuto_identity.model.values import BadValue
 from tenuto_identity.runs import run_lifecycle
 from tenuto_identity.runs.connector_opener import decoding_of, open_connector
 from tenuto_identity.runs.definition_snapshot import Configuration, System, load_configuration
-from tenuto_identity.runs.deletion_detector import obsolete_pending
 from tenuto_identity.runs.export_run import ExportRun
-from tenuto_identity.runs.import_run import ImportRun
+from tenuto_identity.runs.imports.deletion_detector import obsolete_pending
+from tenuto_identity.runs.imports.import_run import ImportRun
 from tenuto_identity.runs.object_keys import rebuild_object_keys
 from tenuto_identity.runs.run_lifecycle import Run, RunFailed, RunOutcome
 from tenuto_identity.runs.sync_run import SyncRun, load_all

@@ -13,7 +13,7 @@ from tenuto.model.work.tasks import OutcomeStatus
 from tenuto.postgres.database import Connection
 from tenuto_identity.model.definitions.system_definitions import RunKind, RunProfile
 from tenuto_identity.model.sync.engine import DeleteAfter, DeleteNow, deletion_rule
-from tenuto_identity.runs.deletion_detector import obsolete_pending
+from tenuto_identity.runs.imports.deletion_detector import obsolete_pending
 from tenuto_identity.runs.object_keys import rebuild_object_keys
 from tenuto_identity.runs.page_context import display_of, load_identity_context
 from tenuto_identity.runs.run_lifecycle import Page, Run

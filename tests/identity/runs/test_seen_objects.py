@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenuto_identity.runs.seen_objects import SeenObjects
+from tenuto_identity.runs.imports.seen_objects import SeenObjects
 
 
 @given(st.lists(st.lists(st.integers(0, 200_000), max_size=30), max_size=5), st.integers(0, 200_000))

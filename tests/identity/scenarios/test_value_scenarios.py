@@ -10,7 +10,7 @@ import yaml
 
 from tenuto_identity.connectors.memory import MemorySystem
 from tenuto_identity.model.decoding import decode_object
-from tenuto_identity.runs import import_run
+from tenuto_identity.runs.imports import import_run
 from tenuto_identity.store import objects
 from tests.identity.site import ADA, ALAN, EDSGER, GRACE, PEOPLE, Site
 

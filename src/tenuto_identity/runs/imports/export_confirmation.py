@@ -9,9 +9,9 @@ from tenuto.postgres.database import Connection
 from tenuto_identity.model.objects import ConnectorObject
 from tenuto_identity.model.sync.engine import Reconciled, reconcile
 from tenuto_identity.model.sync.pending_exports import ExportKind, PendingExport, export_depth
+from tenuto_identity.runs.imports.seen_objects import SeenObjects
 from tenuto_identity.runs.page_context import display_of, to_connector_objects
 from tenuto_identity.runs.run_lifecycle import Page, Run
-from tenuto_identity.runs.seen_objects import SeenObjects
 from tenuto_identity.store import exports, objects
 
 MISSING_PAGE_SIZE = 5_000

@@ -27,8 +27,6 @@ from tenuto_identity.model.definitions.system_definitions import OnBadValue, OnL
 from tenuto_identity.model.objects import ObjectState
 from tenuto_identity.model.sync.guards import Consequence, GuardKind
 from tenuto_identity.model.values import Document, fold_key, normalize_anchor
-from tenuto_identity.runs.deletion_detector import DeletionDetector, describe_hold, obsolete_pending
-from tenuto_identity.runs.export_confirmation import ExportConfirmation
 from tenuto_identity.runs.import_reader import (
     PageReader,
     ReadObject,
@@ -37,10 +35,12 @@ from tenuto_identity.runs.import_reader import (
     index_key,
     refuse_duplicate,
 )
+from tenuto_identity.runs.imports.deletion_detector import DeletionDetector, describe_hold, obsolete_pending
+from tenuto_identity.runs.imports.export_confirmation import ExportConfirmation
+from tenuto_identity.runs.imports.seen_objects import SeenObjects
 from tenuto_identity.runs.object_keys import object_match_keys
 from tenuto_identity.runs.page_context import display_of
 from tenuto_identity.runs.run_lifecycle import Page, Run, RunFailed
-from tenuto_identity.runs.seen_objects import SeenObjects
 from tenuto_identity.store import definitions, items, objects, runs, sync_marks
 from tenuto_identity.store.objects import ChangedObject, ClassifiedObject, NewObject, ReferenceRow
 from tenuto_identity.store.sync_marks import MarkReason

@@ -12,9 +12,9 @@ from tenuto_identity.connectors.contract import ReadComplete
 from tenuto_identity.model.containers import is_selected
 from tenuto_identity.model.dn import normalize_or_fold
 from tenuto_identity.model.sync.guards import Consequence, GuardKind, GuardMeasurement, TrippedGuard, evaluate_guards
+from tenuto_identity.runs.imports.seen_objects import SeenObjects
 from tenuto_identity.runs.page_context import display_of
 from tenuto_identity.runs.run_lifecycle import Page, Run, RunFailed
-from tenuto_identity.runs.seen_objects import SeenObjects
 from tenuto_identity.store import exports, objects, runs, sync_marks
 from tenuto_identity.store.sync_marks import MarkReason
 

@@ -1,0 +1,1 @@
+"""Imports: reading a system, confirming its exports and detecting deletions."""
