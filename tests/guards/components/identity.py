@@ -363,6 +363,7 @@ GUARDS: tuple[Guard, ...] = (
         "An update of a key that several rows have changes none of them.",
         Condition("False"),
         f"{SQL}/test_writing.py::test_sql_key_that_is_not_unique_is_not_updated_or_deleted",
+    ),
     # --- SCIM
     guard(
         "identity.scim_unencrypted",

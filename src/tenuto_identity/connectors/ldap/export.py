@@ -225,7 +225,7 @@ class _ObjectWriter:
         self._anchor = object_type.attributes[object_type.anchor]
         self._member = reader.member
         self._placeholder = self._settings.placeholder_member.encode()
-        self._value_codes = _VALUE_CODES | _AD_VALUE_CODES if is_active_directory else _VALUE_CODES
+        self._value_codes = _VALUE_CODES | _AD_VALUE_CODES if self._is_active_directory else _VALUE_CODES
         self._uses_post_read = directory.root_dse.supports(controls.POST_READ)
 
     # --- create -----------------------------------------------------------------------------------------------------

@@ -559,7 +559,9 @@ class ImportRun:
             [anchor for _, anchor in deleted],
             [b""] * len(deleted),
         )
-        ids = [row.id for row in rows if row.state is not ObjectState.OBSOLETE and self._deletions.is_read(row.container)]
+        ids = [
+            row.id for row in rows if row.state is not ObjectState.OBSOLETE and self._deletions.is_read(row.container)
+        ]
         await runs.insert_pending_deletions(connection, self._run.id, ids)
 
 
