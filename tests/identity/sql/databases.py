@@ -119,5 +119,5 @@ def open_sql(
     settings: dict[str, Any], types: Sequence[ObjectType], folders: Sequence[Path] = (), *, read_only: bool = False
 ) -> Connector:
     """Open a connector of the test database."""
-    context = ConnectorContext(tuple(types), tuple(folders), {"sql": PASSWORD}, read_only=read_only)
+    context = ConnectorContext(tuple(types), tuple(folders), secrets={"sql": PASSWORD}, read_only=read_only)
     return registry.open_connector("sql", settings, context)

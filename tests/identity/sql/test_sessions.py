@@ -126,7 +126,7 @@ def test_connection_of_the_worker_has_address_password_and_rights(
 def test_wrong_password_of_postgresql_is_refused_without_its_value(
     postgresql: PostgresqlDatabase, tmp_path: Path
 ) -> None:
-    context = ConnectorContext((PERSON,), (tmp_path,), {"sql": "wrong-canary"})
+    context = ConnectorContext((PERSON,), (tmp_path,), secrets={"sql": "wrong-canary"})
     connector = registry.open_connector("sql", postgresql.settings(), context)
     with pytest.raises(ConnectorError) as raised:
         connector.check()
