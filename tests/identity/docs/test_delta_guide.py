@@ -19,6 +19,7 @@ from tenuto_identity.connectors.contract import (
     DeletedObject,
     ImportedObject,
     ReadScope,
+    Watermark,
     WatermarkLost,
 )
 from tests.docs.pages import ROOT, parts
@@ -27,6 +28,7 @@ from tests.identity.docs.test_identity_tutorial import free_port, needs_slapd, s
 from tests.identity.ldap.slapd import MODULES, SCHEMAS, SLAPD
 from tests.identity.ldap.test_conformance import PERSON
 from tests.support.temp_dirs import new_temp_dir
+from tests.support.waiting import eventually_blocking
 
 PAGE = ROOT / "docs" / "how-to" / "delta-imports.md"
 PASSWORD = "a password"
@@ -142,8 +144,14 @@ def test_configuration_of_delta_guide_lets_a_reader_find_changes(reader: Reader,
     reader.admin.modify(f"cn=gone,{BASE}", {"title": [(ldap3.MODIFY_REPLACE, ["x"])]})  # the first row of the log
     connector = reader.open()  # delta: auto finds the method
     connector.check()
-    since = connector.watermark(SCOPE)
-    assert since is not None
+
+    def watermark() -> Watermark | None:
+        """Return the watermark once the log has its first row: slapd may write the row after its reply."""
+        found = connector.watermark(SCOPE)
+        assert found is not None
+        return found if all(found.get("logs", {"": True}).values()) else None
+
+    since: Watermark = eventually_blocking(watermark, what="the log has a row")
     assert since["method"] == method
     reader.change()
     events = list(connector.read(SCOPE, since))
