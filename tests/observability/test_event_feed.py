@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from datetime import datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import UUID
 
@@ -16,6 +17,7 @@ from tenuto.extension import Event
 from tenuto.observability import event_sources
 from tenuto.observability.event_feed import ChangeDetector, EventBatch, EventFeed, Subscription
 from tenuto.postgres.database import Database
+from tenuto.settings import load_settings
 from tenuto.store.reports import changes
 from tests.support.service_fixtures import WorkerFactory
 
@@ -117,6 +119,12 @@ def make_batch(now: datetime, seconds: float) -> EventBatch:
     return EventBatch(now, at, (Event("workers", seconds),), at)
 
 
+def publish(feed: EventFeed, batch: EventBatch) -> None:
+    """Publish a batch as a poll does."""
+    feed._publish(batch)
+    feed._own_positions.append(batch.at)
+
+
 async def test_event_feed_shares_catch_up_query_and_replays_recent_batches(
     database: Database, app: Tenuto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -144,7 +152,7 @@ async def test_event_feed_shares_catch_up_query_and_replays_recent_batches(
         now = database.clock.now()
         batches = [make_batch(now, n) for n in range(1, 4)]
         for each in batches:
-            feed._publish(each)
+            publish(feed, each)
         queries.clear()
         returned = await stack.enter_async_context(feed.subscribe(ALL, batches[0].at))
         assert await returned.next_batches(0) == batches[1:]
@@ -158,18 +166,75 @@ async def test_subscription_begins_with_changes_detected_after_its_objects_were_
 ) -> None:
     feed = EventFeed(app.open, poll_interval_seconds=600.0)
     async with feed.subscribe(ALL, None):
-        now = database.clock.now()
+        now = database.clock.now() + timedelta(seconds=60)
         # A poll that began before the objects were loaded detected a change after that.
         before, during, after = (
             EventBatch(now, now + timedelta(seconds=start), (Event("workers", start),), now + timedelta(seconds=end))
-            for start, end in ((0.1, 0.2), (0.3, 0.6), (0.7, 0.8))
+            for start, end in ((-9.1, -9.0), (-5.0, 0.6), (0.7, 0.8))
         )
         for each in (before, during, after):
-            feed._publish(each)
+            publish(feed, each)
         loaded_at = now + timedelta(seconds=0.4)
         async with feed.subscribe(ALL, None, loaded_at) as opened, feed.subscribe(ALL, during.at) as resumed:
             assert await opened.next_batches(0) == [during, after]
             assert await resumed.next_batches(0) == [after]
+    await feed.close()
+
+
+async def test_subscription_of_another_process_begins_with_changes_since_the_page_was_loaded(
+    database: Database, app: Tenuto, url: str, tmp_path: Path
+) -> None:
+    """Two web processes know the clock of the database only as exactly as it answers: here the one with the stream is
+    a second behind the one that rendered the page."""
+    async with Tenuto(settings=load_settings(database=url, home=tmp_path)) as other:
+        second = await other.open()
+        second.clock.synchronize(second.clock.now() - timedelta(seconds=1))
+        feed = EventFeed(other.open, poll_interval_seconds=0.02)
+        async with feed.subscribe(ALL, None) as earlier:
+            await app.pause_queue("earlier")  # the feed has a history when the page is loaded
+            loaded_at = database.clock.now()
+            await app.schedules.disable("Greeting")
+            async with asyncio.timeout(20):
+                while not data_of_topic("definitions", [e for b in await earlier.next_batches(1) for e in b.events]):
+                    pass
+            async with feed.subscribe(ALL, None, loaded_at) as opened:
+                missed = [event for batch in await opened.next_batches(0) for event in batch.events]
+        await feed.close()
+    assert [each.name for each in data_of_topic("definitions", missed)] == ["Greeting"]
+
+
+async def test_subscription_of_another_process_begins_with_changes_since_its_baseline(
+    database: Database, app: Tenuto, url: str, tmp_path: Path
+) -> None:
+    async with Tenuto(settings=load_settings(database=url, home=tmp_path)) as other:
+        second = await other.open()
+        second.clock.synchronize(second.clock.now() - timedelta(seconds=1))
+        loaded_at = database.clock.now()
+        await app.schedules.disable("Greeting")
+        feed = EventFeed(other.open, poll_interval_seconds=600.0)
+        async with feed.subscribe(ALL, None, loaded_at) as opened:
+            missed = [event for batch in await opened.next_batches(0) for event in batch.events]
+        await feed.close()
+    assert [each.name for each in data_of_topic("definitions", missed)] == ["Greeting"]
+
+
+async def test_subscription_resumed_in_another_process_begins_before_the_id_of_its_last_event(
+    database: Database, app: Tenuto
+) -> None:
+    """The poll of this process began before that of the other one, and detected what was committed after both began."""
+    feed = EventFeed(app.open, poll_interval_seconds=600.0)
+    async with feed.subscribe(ALL, None):
+        now = database.clock.now() + timedelta(seconds=60)
+        own, later = (
+            EventBatch(now, now + timedelta(seconds=start), (Event("workers", start),), now + timedelta(seconds=end))
+            for start, end in ((0.1, 0.5), (0.6, 0.7))
+        )
+        for each in (own, later):
+            publish(feed, each)
+        foreign_id = now + timedelta(seconds=0.3)
+        async with feed.subscribe(ALL, foreign_id) as resumed, feed.subscribe(ALL, own.at) as known:
+            assert await resumed.next_batches(0) == [own, later]
+            assert await known.next_batches(0) == [later], "an event of this process is not repeated"
     await feed.close()
 
 

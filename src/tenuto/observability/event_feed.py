@@ -35,6 +35,9 @@ from tenuto.postgres.database import Database
 
 COMMIT_DELAY = timedelta(seconds=5)
 """A change is dated before it is committed: recent ones are queried again, and reported once."""
+CLOCK_DIFFERENCE = timedelta(seconds=2)
+"""How much the clocks of two processes may differ: each knows that of the database only as exactly as it answered. A
+subscriber that loaded its objects from another process receives the changes since this long before."""
 MAX_CHANGES = 5_000
 """Limit per topic and poll; beyond it, subscribers must reload everything."""
 HANGING_SOURCE_PAUSE_SECONDS = 60.0
@@ -206,6 +209,9 @@ class EventFeed:
         """All changes up to here have been published: a subscriber resumes from here."""
         self._baseline_known = asyncio.Event()
         """The initial state is known; later differences are events."""
+        self._own_positions: deque[datetime] = deque(maxlen=_MAX_REMEMBERED_BATCHES)
+        """Instants of recent events of this process. Another process polls at other instants, so a subscriber that
+        resumes from one of its events may have missed a change of a batch that began earlier here."""
         self._history: deque[EventBatch] = deque()
         self._published_count = 0
         self._history_since: datetime | None = None
@@ -299,12 +305,12 @@ class EventFeed:
             reset = Event(RESET, Reset("away for too long: reload everything"))
             subscription.start_with([EventBatch(start, now, (reset,), now)])
             return
-        if self._has_history_since(start):
-            missed_batches = [each for each in self._history if each.at > start]
-            if since is None:  # guard: events.changes_since_load
-                # A poll that began before the subscriber loaded its objects may have detected a change after that.
-                missed_batches = [each for each in self._history if each.published_at > start]
-            subscription.start_with(missed_batches)
+        if start in self._own_positions and self._has_history_since(start):
+            subscription.start_with([each for each in self._history if each.at > start])
+        elif self._has_history_since(earliest := start - CLOCK_DIFFERENCE):  # guard: events.clock_of_another_process
+            # A poll that began before the subscriber loaded its objects may have detected a change after that.
+            late = [each for each in self._history if each.published_at > earliest]  # guard: events.changes_since_load
+            subscription.start_with(late)
         else:
             missed = await self._catch_up(database, start)
             subscription.start_with([missed.batch, *self._published_after(missed.published_count)])
@@ -348,11 +354,13 @@ class EventFeed:
                 query_seconds = monotonic_seconds() - started_at
                 if not self._baseline_known.is_set():  # the initial state is no event
                     self._history_since = self._position = database.clock.now()
+                    self._own_positions.append(self._position)
                     self._baseline_known.set()
                 else:
                     if found:
                         self._publish(EventBatch(self._position, now, tuple(found), database.clock.now()))
                     self._position = now
+                    self._own_positions.append(now)
                 # The overview has its own interval.
                 await self._publish_watched(database, self._watched_overview, self._watched_topics() & {OVERVIEW})
             except StoreError as error:
