@@ -112,15 +112,20 @@ FROM (
     CROSS JOIN LATERAL (SELECT $2::timestamptz + n * $3::interval AS at) AS made
 ) AS given
 """
+# Waiting tasks are steps of later groups; the newest executions are shown by pages and have none.
 _TASKS = """
+WITH older AS (SELECT array_agg(id) AS ids FROM (SELECT id FROM tenuto.executions ORDER BY id DESC OFFSET 10) AS found)
 INSERT INTO tenuto.tasks (id, activity_id, state, queue, rank, run_at, kind, name, input, created_at, fence, worker_id,
-                          lease_until, claimed_at, began_at, initiator_type, initiator_name)
+                          lease_until, claimed_at, began_at, initiator_type, initiator_name, execution_id, group_index,
+                          step_index)
 SELECT id, id, state, (ARRAY['default', 'mail', 'ldap', 'reports'])[1 + n % 4], 0,
        CASE state WHEN 'scheduled' THEN now() + n * interval '1 s' ELSE at END, 'job',
        'job-' || (n * 7919) % $2::bigint, '{"number": 17}', at, (state = 'running')::integer,
        CASE WHEN state = 'running' THEN pg_temp.id('worker', now(), 1 + n % 4) END,
        CASE WHEN state = 'running' THEN now() + interval '1 day' END, CASE WHEN state = 'running' THEN at END,
-       CASE WHEN state = 'running' THEN at END, 'system', 'bench'
+       CASE WHEN state = 'running' THEN at END, 'system', 'bench',
+       CASE WHEN state = 'waiting' THEN (SELECT ids[1 + n % cardinality(ids)] FROM older) END,
+       CASE WHEN state = 'waiting' THEN 1 END, CASE WHEN state = 'waiting' THEN n END
 FROM (
     SELECT n, at, pg_temp.id('task', at, n) AS id,
            CASE WHEN n % 100 = 0 THEN 'running' WHEN n % 100 < 5 THEN 'waiting' WHEN n % 100 < 10 THEN 'scheduled'
@@ -306,9 +311,9 @@ async def _insert(connection: asyncpg.Connection, size: DataSize) -> Landmarks:
         await connection.execute(
             _ACTIVITIES, count, began + done * apart, apart, done, RARE_NAME, NAME_COUNT, timeout=600
         )
-    await connection.execute(_TASKS, size.tasks, NAME_COUNT, timeout=600)
     apart = timedelta(days=EXECUTION_DAYS) / size.executions
     await connection.execute(_EXECUTIONS, size.executions, apart, size.schedules - 1, WIDE_SCHEDULE, timeout=600)
+    await connection.execute(_TASKS, size.tasks, NAME_COUNT, timeout=600)
     await connection.execute(_LEDGER)
     wide: UUID = await connection.fetchval("SELECT pg_temp.id('execution', now() - interval '1 h', 0)")
     await connection.execute(_WIDE_EXECUTION, wide, WIDE_SCHEDULE, WIDE_STEPS)

@@ -7,7 +7,7 @@ part of a statement.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from tenuto.model.filter_keys import (
@@ -41,6 +41,8 @@ class Column:
     """Condition for equal texts, with ``{values}`` for the array of texts; by default the expression is compared."""
     at_least: str | None = None
     """An indexed column that is never below the expression: a lower bound applies to it as well."""
+    implied: Mapping[str, str] = field(default_factory=dict)
+    """Conditions that rows with one of the choices meet in any case, so that an index finds them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +140,9 @@ class _Compiler:
             case KeyType.CHOICE:
                 # Literals of the schema, so that partial indexes apply.
                 known = [f"'{choice}'" for choice in clause.key.choices if choice in clause.values]
-                return f"{column.expression} IN ({', '.join(known)})"
+                condition = f"{column.expression} IN ({', '.join(known)})"
+                implied = column.implied.get(str(clause.values[0])) if len(clause.values) == 1 else None
+                return condition if implied is None or clause.is_negated else f"{condition} AND {implied}"
             case KeyType.FLAG:
                 return " OR ".join(
                     column.expression if value else f"NOT ({column.expression})" for value in clause.values
@@ -227,7 +231,7 @@ EXECUTIONS = FilterTable(
     "tenuto.executions",
     {
         "id": Column("id"),
-        "state": Column("state"),
+        "state": Column("state", implied={"in_progress": "ended_at IS NULL"}),
         "schedule": Column("schedule_name", equals=_SCHEDULE_EQUALS),
         "paused": Column("paused_at IS NOT NULL"),
         "origin": Column("origin"),
@@ -242,12 +246,21 @@ EXECUTIONS = FilterTable(
     text="concat_ws(E'\\n', schedule_name, error)",
 )
 
+_TASK_STATE = Column(
+    "state",
+    implied={
+        # A task waits for a step group, a paused execution, a paused batch or an execution of its own.
+        "waiting": "(execution_id IS NOT NULL OR batch_id IS NOT NULL OR waits_for IS NOT NULL)",
+        # Two indexes hold the queued tasks.
+        "queued": "(limit_key IS NULL OR limit_key IS NOT NULL)",
+    },
+)
 TASKS = FilterTable(
     TASK_KEYS,
     "tenuto.tasks",
     {
         "id": Column("id"),
-        "state": Column("state"),
+        "state": _TASK_STATE,
         "name": Column("name"),
         "kind": Column("kind"),
         "queue": Column("queue"),

@@ -265,6 +265,12 @@ class OneShotSummary:
     created_at: datetime
     created_by: str
     tags: list[str]
+    started_at: datetime | None
+    """Start of the last attempt; None before it."""
+
+    def late_seconds(self, now: datetime) -> float:
+        """Return how much later than due the last attempt started, or is if it has not started."""
+        return max(((self.started_at or now) - self.run_at).total_seconds(), 0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +279,6 @@ class EndedOneShot(OneShotSummary):
 
     activity_id: UUID
     """The last attempt; the list is in its order."""
-    started_at: datetime | None
     ended_at: datetime
     reason: str | None
     output: Any

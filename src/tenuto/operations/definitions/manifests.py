@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any, ClassVar, Literal
@@ -37,6 +37,7 @@ from tenuto.store.definitions.manifests import (
     GroupSettings,
     ManifestDetails,
     ManifestGroupRecord,
+    ManifestOutcome,
     ManifestRecord,
     PollRecord,
     StoredManifest,
@@ -127,6 +128,10 @@ class Manifests(DefinitionOperations[DeclaredManifest, Manifest, StoredManifest]
         database = await self._open()
         stored = await MANIFESTS.get(database, external_id)
         return await manifests.load_details(database, stored, check_limit(limit))
+
+    async def recent_outcomes(self, manifest_ids: Collection[UUID], count: int = 20) -> Sequence[ManifestOutcome]:
+        """List the last ended runs of each of some manifests, batch items included, oldest first."""
+        return await manifests.list_recent_outcomes(await self._open(), manifest_ids, check_limit(count))
 
     async def polls(
         self, *, below: UUID | None = None, only_busy: bool = False, limit: int = 50

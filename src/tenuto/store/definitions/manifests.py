@@ -6,7 +6,7 @@ Lock order: batches, then manifests, then tasks, then dead letters.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from difflib import get_close_matches
@@ -287,6 +287,18 @@ class RunAttemptRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ManifestOutcome:
+    """An ended run in a strip of outcomes."""
+
+    id: UUID
+    """Its last attempt."""
+    manifest_id: UUID
+    state: str
+    started_at: datetime | None
+    ended_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class ManifestDetails:
     """A manifest with its runs, limits, dependents and dead letters."""
 
@@ -308,7 +320,13 @@ class ManifestDetails:
 
 
 _OPEN_RUNS = RowMapper(OpenRunRecord, SQL.list_open_runs)
+_OUTCOMES = RowMapper(ManifestOutcome, SQL.list_recent_outcomes)
 _RUN_ATTEMPTS = RowMapper(RunAttemptRecord, SQL.list_last_attempts)
+
+
+async def list_recent_outcomes(database: Database, manifest_ids: Collection[UUID], count: int) -> list[ManifestOutcome]:
+    """Return the last ended runs of each manifest, oldest first."""
+    return _OUTCOMES.all(await database.fetch_all(SQL.list_recent_outcomes, list(manifest_ids), count))
 
 
 async def load_details(database: Database, manifest: StoredManifest, limit: int) -> ManifestDetails:

@@ -388,6 +388,19 @@ WHERE manifest_id = $1
 ORDER BY id DESC
 LIMIT $2;
 
+-- name: list_recent_outcomes
+-- Return the last ended runs of manifests, batch items included, found by the index of their activities.
+SELECT lately.id, lately.manifest_id, lately.state, lately.started_at, lately.ended_at
+FROM unnest($1::uuid[]) AS wanted (id)
+CROSS JOIN LATERAL (
+    SELECT id, manifest_id, status AS state, started_at, ended_at
+    FROM tenuto.activities
+    WHERE manifest_id = wanted.id AND final
+    ORDER BY id DESC
+    LIMIT $2
+) AS lately
+ORDER BY lately.manifest_id, lately.id;
+
 -- name: count_open_dead_letters
 -- Count the open dead letters of a manifest.
 SELECT count(*)

@@ -212,15 +212,13 @@ ORDER BY queue, rank, run_at, id
 LIMIT $5;
 
 -- name: count_tasks
--- Count open tasks that meet a filter, up to a limit.
+-- Count open tasks that meet a filter, up to a limit. Each branch has the filter and the limit, because rows of a union
+-- are read with all columns.
 SELECT count(*) AS count
 FROM (
-    SELECT FROM (
-        SELECT * FROM tenuto.tasks WHERE worker_id IS NULL
-        UNION ALL
-        SELECT * FROM tenuto.tasks WHERE state = 'running'
-    ) AS tasks
-    WHERE (/* filter */ true)
+    (SELECT FROM tenuto.tasks WHERE worker_id IS NULL AND (/* filter */ true) LIMIT $1)
+    UNION ALL
+    (SELECT FROM tenuto.tasks WHERE state = 'running' AND (/* filter */ true) LIMIT $1)
     LIMIT $1
 ) AS found;
 

@@ -36,7 +36,7 @@ ORDER BY attempt.attempt;
 -- an instant. The requested instant of a retried one-shot is in its first activity. The filter is one condition, so
 -- that the planner keeps the index in the order of the list.
 SELECT id, name AS prompt_type, state AS runtime_status, run_at, attempt, created_at, initiator_name AS created_by,
-       coalesce(tags, '{}') AS tags,
+       coalesce(tags, '{}') AS tags, CASE WHEN state = 'running' THEN began_at END AS started_at,
        CASE WHEN attempt = 1 THEN run_at ELSE coalesce(
            (SELECT first.run_at FROM tenuto.activities AS first WHERE first.id = tasks.id), run_at
        ) END AS exec_at

@@ -6,7 +6,7 @@ Templates call them as ``ui.NAME(…)``. Everything that is not a constant here 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -39,6 +39,8 @@ _PACE = HtmlPattern(
     '<rect class="fill-{}" y="3" height="4"{}/><rect class="usual" x="50%" width="2" height="10"/></svg>'
 )
 """A bar of twice the usual duration, with a mark in its middle."""
+_MARK = HtmlPattern('<a class="b-{}" data-key="{}" href="{}" title="{}" tabindex="-1"></a>')
+_STRIP = HtmlPattern('<span class="strip">{}</span>')
 _BDI = HtmlPattern("<bdi>{}</bdi>")
 _ATTRIBUTE = HtmlPattern(' {}="{}"')
 _BUTTON = HtmlPattern('<button type="button"{}>{}</button>')
@@ -50,6 +52,15 @@ _PICK_ALL = Markup(
     '<td class="pick"><input type="checkbox" data-pick-all data-keep autocomplete="off"'
     ' aria-label="Select all rows of this page"></td>'
 )
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A run in a strip of outcomes."""
+
+    id: UUID
+    state: str
+    started_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,6 +184,20 @@ class Elements:
             case _:
                 shown = column.cell(record, self.times.now).text
                 return _BDI.format(one_line(shown, 160))
+
+    def strip(self, outcomes: Sequence[Outcome], link: Callable[[UUID], str]) -> Markup:
+        """Return the last outcomes of a definition, oldest first, each as a link. A list has a thousand of them: half
+        the time of its template was spent on them (benchmark `dashboard`)."""
+        marks = "".join(
+            [
+                _MARK.format(
+                    status.tone, each.id, link(each.id), f"{status.label}, {self.times.title(each.started_at)}"
+                )
+                for each in outcomes
+                for status in (status_of(each.state),)
+            ]
+        )
+        return _STRIP.format(Markup(marks)) if outcomes else Markup("")
 
     def spark(self, counts: Sequence[int], label: str) -> Markup:
         """Return a small column chart of counts."""

@@ -31,6 +31,7 @@ from tenuto.store.work.activities import ActivityRecord
 from tenuto.store.work.batches import BatchItemRecord, BatchRecord
 from tenuto.web.components.definition_forms import find_schema
 from tenuto.web.components.drawing import Share, stack_shares
+from tenuto.web.components.elements import Outcome
 from tenuto.web.components.filters import (
     FilteredList,
     FilterText,
@@ -54,6 +55,7 @@ from tenuto.web.page import PageRoute, PageView, Reader
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 PAGE_SIZE = 50
+STRIP_LENGTH = 20
 BATCH_QUICK = (
     QuickFilter("All", ""),
     QuickFilter("Paused", "paused:yes", "paused"),
@@ -68,6 +70,8 @@ class ManifestRow:
     description: str
     obstacles: str | None
     """Why it does not run on its own although it is enabled."""
+    outcomes: Sequence[Outcome]
+    """The last ended runs, oldest first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +82,7 @@ class ManifestList:
     is_first: bool
     groups: Sequence[ManifestGroupRecord]
     polls: Sequence[PollRecord]
+    strip_length: int = STRIP_LENGTH
     group_columns: Sequence[Column] = GROUPS.columns
     poll_columns: Sequence[Column] = POLLS.columns
 
@@ -135,7 +140,14 @@ async def show_manifests(
             app.manifests.groups(limit=PAGE_SIZE),
             app.manifests.polls(only_busy=True, limit=10),
         )
-        rows = [ManifestRow(each, each.when, describe_obstacles(each.obstacles)) for each in found]
+        outcomes: dict[UUID, list[Outcome]] = {}
+        for each in await app.manifests.recent_outcomes([each.id for each in found], STRIP_LENGTH):
+            outcome = Outcome(each.id, each.state, each.started_at or each.ended_at)
+            outcomes.setdefault(each.manifest_id, []).append(outcome)
+        rows = [
+            ManifestRow(each, each.when, describe_obstacles(each.obstacles), outcomes.get(each.id, ()))
+            for each in found
+        ]
         following = found[-1].external_id if len(found) == PAGE_SIZE else None
         return ManifestList(rows, search, following, after is None, groups, polls)
 

@@ -32,6 +32,7 @@ from tenuto.store.definitions.schedules import Schedule, ScheduleRecord
 from tenuto.store.filter_sql import CappedCount
 from tenuto.store.work.executions import ExecutionRecord
 from tenuto.web.components.definition_forms import find_schema
+from tenuto.web.components.elements import Outcome
 from tenuto.web.components.filters import count_text
 from tenuto.web.components.schema_forms import ArgumentsForm, make_arguments_form
 from tenuto.web.components.version_history import (
@@ -51,15 +52,6 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 PAGE_SIZE = 50
 MAX_RUN_FORMS = 50
 STRIP_LENGTH = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """An execution in a strip of outcomes."""
-
-    id: Any
-    state: str
-    started_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
