@@ -71,6 +71,24 @@ async def test_logs_are_listed_by_name_with_their_newest_entry(app: Tenuto) -> N
     assert await app.logs.names(after="c") == []
 
 
+MANY_LOGS = """
+INSERT INTO tenuto.log_entries (log, at, message, key)
+SELECT 'log.' || to_char(n, 'FM000000'), now(), 'an entry', gen_random_uuid() FROM generate_series(1, $1::integer) AS n
+"""
+
+
+async def test_search_of_logs_reads_all_names(app: Tenuto) -> None:
+    """A statement reads a limited number of names; the search continues after the last one."""
+    database = await app.open()
+    await database.fetch_all(MANY_LOGS, 21_000)
+    assert [each.log for each in await app.logs.names(search="log.0209")] == [f"log.0209{n:02}" for n in range(100)]
+    assert [each.log for each in await app.logs.names(search="020999")] == ["log.020999"]
+    pages = [each.log for each in await app.logs.names(search="5000", limit=2)]
+    pages += [each.log for each in await app.logs.names(search="5000", after=pages[-1], limit=2)]
+    assert pages == ["log.005000", "log.015000"]
+    assert await app.logs.names(search="absent") == []
+
+
 async def test_invalid_log_arguments_are_rejected(app: Tenuto) -> None:
     for log, message, fields, field in (
         ("", "m", None, "log"),
@@ -133,7 +151,9 @@ async def test_log_pages_use_the_index(db: Database) -> None:
     for statement, values in (
         (named_logs.SQL.list_newest_entries, ("log 1", 100, 10)),
         (named_logs.SQL.list_oldest_entries, ("log 1", 100, 10)),
-        (named_logs.SQL.list_logs, ("", 10, "", 10)),
+        (named_logs.SQL.list_logs, ("", 10)),
+        (named_logs.SQL.search_names, ("", "1", 10)),
+        (named_logs.SQL.load_newest_entries, (["log 1", "log 2"],)),
     ):
         plan = "\n".join(row[0] for row in await db.fetch_all(f"EXPLAIN (ANALYZE) {statement}", *values))
         assert "log_entries_pkey" in plan

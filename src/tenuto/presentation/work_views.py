@@ -394,7 +394,7 @@ ONE_SHOTS = ResourceView(
         Column("type", "prompt_type", flexible=True),
         Column("due", "exec_at", "instant", under="when"),
         Column("when", lambda found: getattr(found, "ended_at", found.run_at), "age"),
-        Column("late by", _start_delay, "duration", text=_late_text, under="due", label="late by {}"),
+        Column("late by", _start_delay, "duration", text=_late_text, under="when", label="late by {}"),
         Column("tags", "tags", "list", under="state"),
         Column("by", "created_by", drop=1),
     ),

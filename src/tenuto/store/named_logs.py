@@ -19,7 +19,8 @@ SQL = load_statements(__file__)
 
 _LOWEST_NUMBER = 0
 _HIGHEST_NUMBER = 2**63 - 1
-_MAX_SEARCHED_LOGS = 10_000
+_NAMES_PER_SEARCH = 10_000
+"""Names that one statement of a search reads; a search of more names takes several short statements."""
 EVERY_ENTRY = Filter(LOG_ENTRY_KEYS)
 
 
@@ -48,7 +49,7 @@ class NamedLogRecord:
 
 _ENTRIES = RowMapper(LogEntryRecord, SQL.list_newest_entries, SQL.list_oldest_entries)
 _APPENDED = RowMapper(LogEntryRecord, SQL.append_entry, unmapped=("is_new",))
-_LOGS = RowMapper(NamedLogRecord, SQL.list_logs)
+_LOGS = RowMapper(NamedLogRecord, SQL.list_logs, SQL.load_newest_entries)
 
 
 async def append_entry(
@@ -82,8 +83,16 @@ def _fields_text(fields: dict[str, Any] | None) -> str | None:
 
 async def list_logs(database: Database, after: str, limit: int, search: str = "") -> list[NamedLogRecord]:
     """Return the logs whose name contains a text, by name, each with its newest entry."""
-    most = _MAX_SEARCHED_LOGS if search else limit
-    return _LOGS.all(await database.fetch_all(SQL.list_logs, after, limit, search, most))
+    if not search:
+        return _LOGS.all(await database.fetch_all(SQL.list_logs, after, limit))
+    names: list[str] = []
+    while len(names) < limit:
+        (row,) = await database.fetch_all(SQL.search_names, after, search, _NAMES_PER_SEARCH)
+        names += row["names"]
+        if row["searched_count"] < _NAMES_PER_SEARCH:
+            break
+        after = row["last_name"]
+    return _LOGS.all(await database.fetch_all(SQL.load_newest_entries, names[:limit]))
 
 
 async def list_newest_entries(

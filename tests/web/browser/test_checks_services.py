@@ -177,7 +177,7 @@ async def test_c19_lost_attempt_of_a_killed_worker_is_shown_with_the_recovery(
     open_shell: Callable[..., Shell],  # noqa: F811
 ) -> None:
     (tmp_path / "doomed.py").write_text(WORKER)
-    shell = open_shell(TENUTO_DATABASE=url, TENUTO_HOME=str(tmp_path / "home"), TENUTO_LEASE_SECONDS="16")
+    shell = open_shell(TENUTO_DATABASE=url, TENUTO_HOME=str(tmp_path / "home"))
     app = Tenuto(settings=load_settings(database=url, home=tmp_path / "web"))
 
     @app.job(queue="doomed")
@@ -194,10 +194,14 @@ async def test_c19_lost_attempt_of_a_killed_worker_is_shown_with_the_recovery(
         await expect(row).to_contain_text("Running", timeout=20_000)
         overview = await site.open("/")
         doomed.process.kill()
+        database = await app.open()
+        # Its last heartbeat and its lease are moved back instead of waiting for half a minute.
+        await database.fetch_all("UPDATE tenuto.workers SET seen_at = seen_at - interval '1 min' WHERE name = 'box-9'")
         line = overview.get_by_role("listitem").filter(has_text="box-9 is dead")
         await expect(line.locator("[data-until]")).to_contain_text(re.compile(r"\d+ s"), timeout=40_000)
         before = await line.locator("[data-until]").inner_text()
         await expect(line.locator("[data-until]")).not_to_have_text(before)
+        await database.fetch_all("UPDATE tenuto.tasks SET lease_until = clock_timestamp() WHERE state = 'running'")
         async with app.worker(queues=["doomed"]):
             await expect(row).to_contain_text("Completed, attempt 2", timeout=40_000)
         await expect(page.locator("[data-part=inspector]")).to_contain_text("lost", timeout=20_000)
@@ -230,35 +234,55 @@ async def test_c53_page_names_an_unreachable_database_and_recovers(url: str, tmp
 
 @pytest.mark.slow
 async def test_c59_page_that_is_updated_many_times_does_not_grow(site: Site) -> None:
-    """Ten minutes of an execution page have at most 1,200 updates; fewer of them show the growth of each."""
-    id = await site.run("Talk", wait=True)
+    """Ten minutes of an execution page have at most 1,200 updates; fewer of them show the growth of each.
+
+    The page applies answers that the server gave for two tabs in turn, without asking it again: what grows is in the
+    browser.
+    """
+    id = await site.run("Month end", wait=True)
     page = await site.open(f"/executions/{id}")
     client = await page.context.new_cdp_session(page)
     await client.send("Performance.enable")
 
     async def update(count: int) -> None:
-        # The entity tag is dropped, so that each answer is parsed and morphed.
         await page.evaluate(
             """async (count) => {
               const live = await import(document.querySelector("script[src*=app]").src.replace("app.js", "live.js"));
+              const names = ["head", "steps", "inspector", "nav"];
+              const ask = window.fetch;
+              const answers = [];
+              for (const tab of ["log", "attempts"]) {
+                const headers = { Accept: "text/html", "Tenuto-Parts": names.join() };
+                const answer = await ask(`${location.pathname}?tab=${tab}`, { headers });
+                answers.push({ text: await answer.text(), headers: answer.headers });
+              }
+              let current;
+              window.fetch = async () => new Response(current.text, { headers: current.headers });
               for (let number = 0; number < count; number += 1) {
+                current = answers[number % 2];
                 const done = new Promise((resolve) =>
                   document.addEventListener("tenuto:updated", resolve, { once: true }));
-                live.visit(location.href, ["head", "steps", "inspector", "nav"], true);
+                live.visit(location.href, names, true);
                 await done;
               }
+              window.fetch = ask;
             }""",
             count,
         )
 
     async def measure() -> dict[str, float]:
-        await client.send("HeapProfiler.collectGarbage")
-        found = await client.send("Performance.getMetrics")
-        return {each["name"]: each["value"] for each in found["metrics"]}
+        """Return the smallest values after several collections: one alone leaves what the last update used."""
+        found: dict[str, float] = {}
+        for _ in range(4):
+            await page.evaluate("() => new Promise((resolve) => setTimeout(resolve, 50))")
+            await client.send("HeapProfiler.collectGarbage")
+            for each in (await client.send("Performance.getMetrics"))["metrics"]:
+                found[each["name"]] = min(each["value"], found.get(each["name"], each["value"]))
+        return found
 
     await update(20)
     before = await measure()
-    await update(times(150, in_a_proof=1200))
+    await update(times(200, in_a_proof=1200))
     after = await measure()
     assert after["JSHeapUsedSize"] - before["JSHeapUsedSize"] < 1_000_000 * times(1, in_a_proof=5)
     for name in ("Nodes", "JSEventListeners"):
