@@ -71,6 +71,10 @@ def _run_tour(home: Path, options: argparse.Namespace) -> int:
     app.settings = app.settings.model_copy(update={"home": home, "database": None})
     presenter = _make_presenter(options)
     tour = Tour(home, presenter)
+    # Pages that are open while the database is stopped; the tour itself says so.
+    log = logging.getLogger("tenuto")
+    level = log.level
+    log.setLevel(logging.CRITICAL)
     try:
         with presenter:
             ledger = asyncio.run(_run_until_signal(tour))
@@ -81,6 +85,7 @@ def _run_tour(home: Path, options: argparse.Namespace) -> int:
         return 1
     finally:
         tour.stop()
+        log.setLevel(level)
     presenter.ledger(ledger)
     if not (options.json or options.stay):
         kept = f"tenuto activity list --home {options.keep}" if options.keep else "scripts/demo --keep DIR"

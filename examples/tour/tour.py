@@ -29,11 +29,12 @@ from tenuto.clock import monotonic_seconds
 from tenuto.definitions.document_parser import parse_document
 from tenuto.errors import Unavailable
 from tenuto.ids import new_id
-from tenuto.model.access.actors import Actor
+from tenuto.model.access.actors import Actor, Role
 from tenuto.operations.definitions.plans import read_declarations
 from tenuto.operations.work.batches import BatchDetails
 from tenuto.operations.work.executions import ExecutionDetails
 from tenuto.store.work.activities import ActivityDetails, OutcomeCounts, TaskRecord
+from tenuto.web.server import web_server
 
 BATCH_SIZE, REPORT_COUNT, INVOICE_COUNT = 5000, 9, 300
 TIMEOUT_SECONDS = 300.0
@@ -69,13 +70,15 @@ class Tour:
         )
         async with app:
             await self._start_processes()
-            await self._show_schedule()
-            await self._show_retries()
-            await self._show_dead_letter()
-            await self._show_batch()
-            await self._show_killed_worker()
-            await self._show_database_restart()
-            return await self._build_ledger()
+            async with web_server(app, port=0) as address:
+                await self._show_link(address)
+                await self._show_schedule()
+                await self._show_retries()
+                await self._show_dead_letter()
+                await self._show_batch()
+                await self._show_killed_worker()
+                await self._show_database_restart()
+                return await self._build_ledger()
 
     def stop(self) -> None:
         self._processes.stop()
@@ -88,6 +91,13 @@ class Tour:
         await self._until(self._all_workers_registered)
         named = ", ".join(f"{name} (pid {pid})" for name, pid in self._processes.pids.items())
         self._presenter.message(f"three workers: {named}")
+
+    async def _show_link(self, address: str) -> None:
+        """Print a link to the dashboard, which shows the scenes while they run."""
+        name = self._actor.id or self._actor.name
+        await self._app.api_keys.create(name, Role.VIEWER)
+        link = await self._app.api_keys.create_link(name)
+        self._presenter.link("watch the tour in a browser", f"{address}/login?link={link}")
 
     # --- scenes -----------------------------------------------------------------------------------------------------
 

@@ -47,6 +47,7 @@ class Presenter(Protocol):
     def has_readers(self) -> bool: ...
     def scene(self, title: str, text: str) -> None: ...
     def message(self, line: str, *, is_alert: bool = False) -> None: ...
+    def link(self, label: str, address: str) -> None: ...
     def show(self, view: LiveView) -> None: ...
     def finish_view(self) -> None: ...
     def outcome(self, line: str) -> None: ...
@@ -70,6 +71,9 @@ class SilentPresenter:
         pass
 
     def message(self, line: str, *, is_alert: bool = False) -> None:
+        pass
+
+    def link(self, label: str, address: str) -> None:
         pass
 
     def show(self, view: LiveView) -> None:
@@ -100,6 +104,11 @@ class PlainPresenter(SilentPresenter):
 
     def message(self, line: str, *, is_alert: bool = False) -> None:
         self._write(("! " if is_alert else "  ") + line, hang=4 if is_alert else 2)
+
+    def link(self, label: str, address: str) -> None:
+        self._write(f"  {label}:")
+        self._out.write(f"    {address}\n")  # in one line, however long: it is copied
+        self._out.flush()
 
     def show(self, view: LiveView) -> None:
         lines = view.changed_lines(self._last)
@@ -155,6 +164,10 @@ class TerminalPresenter(SilentPresenter):
         symbol, style = ("▶ ", "bold red") if is_alert else ("· ", "")
         for number, part in enumerate(textwrap.wrap(line, self._console.width - _INDENT)):
             self._console.print(Text((symbol if number == 0 else "  ") + part, style=style))
+
+    def link(self, label: str, address: str) -> None:
+        self._console.print(Text(f"· {label}:"))
+        self._console.print(Text(f"  {address}", style="underline"), soft_wrap=True)
 
     def show(self, view: LiveView) -> None:
         if self._live is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
@@ -166,8 +166,37 @@ async def test_every_page_renders_for_every_role(service: ApiClient) -> None:
         for address in addresses:
             response = await service.client.get(address, headers={"Accept": "text/html"})
             assert response.status_code in (200, 403), (role, address, response.text[:2000])
+            check_headers(address, response.headers)
             if response.status_code == 200:
                 check_page(address, response.text)
+
+
+async def test_c67_pages_without_login_errors_and_static_files_have_strict_headers(service: ApiClient) -> None:
+    """The headers of all other pages are checked by test_every_page_renders_for_every_role."""
+    login = await service.client.get("/login", headers={"Accept": "text/html"})
+    check_headers("/login", login.headers)
+    check_page("/login", login.text)
+    await log_in(service)
+    for address, status in (("/nothing", 404), ("/?window=nothing", 422), ("/keys", 403)):
+        check_headers(address, (await get_page(service, address, status)).headers)
+    overview = Page((await get_page(service, "/")).text)
+    files = [found["src"] for found in overview.find("script")] + [found["href"] for found in overview.find("link")]
+    assert len(files) > 3
+    for file in files:
+        response = await service.client.get(str(file))
+        assert response.status_code == 200
+        assert response.headers["cache-control"] == "public, max-age=31536000, immutable"
+        assert response.headers["x-content-type-options"] == "nosniff"
+
+
+def check_headers(address: str, headers: Mapping[str, str]) -> None:
+    policy = headers["content-security-policy"]
+    assert "default-src 'none'" in policy, address
+    assert "unsafe-" not in policy, address
+    assert "require-trusted-types-for 'script'" in policy, address
+    assert headers["x-content-type-options"] == "nosniff", address
+    assert headers["x-frame-options"] == "DENY", address
+    assert headers["cache-control"] == "no-store", address
 
 
 def check_page(address: str, text: str) -> None:

@@ -9,6 +9,7 @@ from playwright.async_api import Page, expect
 
 from tenuto import Tenuto
 from tenuto.model.access.actors import Role
+from tests.support.proofs import times
 from tests.support.waiting import eventually
 from tests.web.browser.conftest import Site
 from tests.web.browser.test_accessibility import find_violations
@@ -34,8 +35,21 @@ async def open_filter(page: Page) -> Any:
     return field
 
 
+OTHER_ACTIVITIES = """
+INSERT INTO tenuto.activities
+SELECT (jsonb_populate_record(NULL::tenuto.activities,
+        to_jsonb(one) || jsonb_build_object('id', made.id, 'task_id', made.id, 'name', 'other-' || made.n % 500))).*
+FROM (SELECT * FROM tenuto.activities WHERE name = 'quick' LIMIT 1) AS one,
+     (SELECT n, gen_random_uuid() AS id FROM generate_series(1, $1::integer) AS n) AS made
+"""
+
+
 async def test_c23_activities_of_a_rare_name_are_found(site: Site) -> None:
     await site.run("Nightly sync", wait=True)
+    database = await site.app.open()
+    others = times(2_000, in_a_proof=1_000_000)
+    for _ in range(0, others, 2_000):
+        await database.fetch_all(OTHER_ACTIVITIES, 2_000)
     page = await site.open("/activities?q=name:flaky")
     await expect(page.locator(ROWS)).to_have_count(3)
     assert await listed_ids(page) == [str(each.id) for each in await site.app.activities("name:flaky")]
@@ -122,8 +136,9 @@ async def test_c26_back_returns_to_the_same_rows_position_and_focus(site: Site) 
 
 
 async def test_c27_paging_shows_each_row_once_while_rows_are_inserted(site: Site) -> None:
-    await hold(site.app, 230)
-    existing = {str(each.id) for each in await site.app.tasks(limit=500)}
+    await hold(site.app, times(230, in_a_proof=20_000))
+    database = await site.app.open()
+    existing = {str(row["id"]) for row in await database.fetch_all("SELECT id FROM tenuto.tasks")}
     page = await site.open("/tasks")
     seen = await listed_ids(page)
     while await page.get_by_role("link", name="Older").count():

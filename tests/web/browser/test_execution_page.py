@@ -48,27 +48,36 @@ async def test_c13_every_attempt_has_its_bar_with_the_back_off_between_them(site
     await expect(page.locator(".tabs [aria-current]")).to_have_text("Log")
 
 
-async def test_c11_updates_keep_focus_selection_and_elements(site: Site) -> None:
+async def test_c11_updates_keep_selection_focus_log_position_and_elements(site: Site) -> None:
     site.hold_talks()
     started = await site.run("Talk")
-    page = await site.open(f"/executions/{started}")
-    link = page.get_by_role("link", name="Left", exact=True)
-    await link.focus()
+    page = await site.open(f"/executions/{started}?step=1&tab=log")
+    await page.set_viewport_size({"width": 1280, "height": 420})
+    box = page.locator("t-log .log")
+    await eventually(lambda: box.evaluate("box => box.scrollHeight > box.clientHeight + 60"), 60)
+    await page.get_by_role("row", name="Left").get_by_role("cell").first.dblclick()
+    await page.get_by_role("link", name="Left", exact=True).focus()
+    await box.evaluate("box => { box.scrollTop = 20; }")
     await page.evaluate(
         """() => {
-          window.kept = document.activeElement;
+          window.kept = { focus: document.activeElement, row: document.activeElement.closest("tr"),
+                          log: document.querySelector("t-log .log"), text: String(getSelection()) };
           window.updates = 0;
           document.addEventListener("tenuto:updated", () => { window.updates += 1; });
-          getSelection().selectAllChildren(document.querySelector("h1"));
         }"""
     )
+    assert await page.evaluate("window.kept.text.trim().length > 0")
 
     async def has_updates() -> bool:
         return bool(await page.evaluate("window.updates >= 5"))
 
     await eventually(has_updates, 60)
-    assert await page.evaluate("document.activeElement === window.kept && window.kept.isConnected")
-    assert await page.evaluate("String(getSelection())") == "Talk"
+    assert await page.evaluate("document.activeElement === window.kept.focus && window.kept.focus.isConnected")
+    assert await page.evaluate(
+        "window.kept.row.isConnected && document.querySelector('t-log .log') === window.kept.log"
+    )
+    assert await page.evaluate("String(getSelection()) === window.kept.text")
+    assert await box.evaluate("box => box.scrollTop") == 20
     await site.app.executions.cancel(started)
 
 
