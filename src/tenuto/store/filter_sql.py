@@ -249,7 +249,7 @@ EXECUTIONS = FilterTable(
 _TASK_STATE = Column(
     "state",
     implied={
-        # A task waits for a step group, a paused execution, a paused batch or an execution of its own.
+        # A task waits for a step group, a paused execution, a paused batch or an execution that its step started.
         "waiting": "(execution_id IS NOT NULL OR batch_id IS NOT NULL OR waits_for IS NOT NULL)",
         # Two indexes hold the queued tasks.
         "queued": "(limit_key IS NULL OR limit_key IS NOT NULL)",
