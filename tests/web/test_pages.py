@@ -94,6 +94,7 @@ async def make_fixture(app: Tenuto) -> dict[str, Any]:
     acting = app.acting_as(Actor(ActorType.USER, None, HOSTILE[:70]), source="test")
     await acting.pause_queue("print", HOSTILE)
     await acting.one_shots.create(NEXT_YEAR, "log.append", {"message": HOSTILE}, tags=[HOSTILE[:60]])
+    await acting.one_shots.create(datetime.now(UTC) - timedelta(minutes=7), "log.append", {"message": "late"})
     app.manifest("follow", double, after="letters", properties={"n": 1})
     await app.manifests.deploy()
     await app.manifests.disable("letters")
@@ -266,6 +267,35 @@ async def test_actions_are_enabled_for_the_roles_of_their_operations(service: Ap
                 else:
                     assert not (button.get("title") or "").startswith("Requires the role"), (role, address, operation)
     assert found > 20
+
+
+async def test_lists_show_last_outcomes_of_manifests_and_late_one_shots(service: ApiClient) -> None:
+    app = service.app
+    double, boom = app.jobs.jobs_by_name["double"], app.jobs.jobs_by_name["boom"]
+    app.manifest("sound", double, on_demand=True)
+    app.manifest("unsound", boom, on_demand=True)
+    await app.manifests.deploy()
+    await app.bulk_enqueue("sound", [{"n": number} for number in range(25)])
+    await app.bulk_enqueue("unsound", [{"why": "broken"}])
+    await run_until_idle(app)
+    await log_in(service)
+    manifests = Page((await get_page(service, "/manifests")).text)
+    marks = [found for found in manifests.find("a") if (found.get("class") or "").startswith("b-")]
+    assert [found["class"] for found in marks] == ["b-done"] * 20 + ["b-fail"]
+    [failed] = await app.activities("manifest:unsound")
+    assert marks[-1]["href"] == f"/activities/{failed.id}"
+    assert (marks[-1]["title"] or "").startswith("Failed, ")
+
+    due_at = (await app.open()).clock.now() - timedelta(minutes=7)
+    await app.one_shots.create(due_at, "log.append", {"message": "late"})
+    await app.one_shots.create(NEXT_YEAR, "log.append", {"message": "later"})
+    late = (await get_page(service, "/one-shots")).text
+    [since] = [found for found in Page(late).find("span") if "data-since" in found]
+    assert since["data-since"] == due_at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    await run_until_idle(app)
+    ended = (await get_page(service, "/one-shots?q=state:completed")).text
+    assert "7 min" in ended
+    assert not [found for found in Page(ended).find("span") if "data-since" in found]
 
 
 async def test_unknown_page_and_object_are_shown_as_pages(service: ApiClient) -> None:

@@ -52,6 +52,8 @@ class Column:
     format: Format = "text"
     _: dataclasses.KW_ONLY
     text: Callable[[Any, datetime], Any] | None = None
+    since: Callable[[Any], datetime | None] | None = None
+    """Instant from which a duration of the record is counting; a page keeps it current."""
     under: str = ""
     """Column below which the value is shown where one line per record is too wide."""
     label: str = "{}"

@@ -381,6 +381,10 @@ def _start_delay(found: Any) -> float | None:
     return None if found.started_at is None else found.late_seconds(found.started_at)
 
 
+def _late_since(found: Any) -> datetime | None:
+    return None if found.started_at or hasattr(found, "ended_at") else found.run_at
+
+
 def _late_text(found: Any, now: datetime) -> str:
     seconds = found.late_seconds(getattr(found, "ended_at", now))  # one that was cancelled before it started
     return format_duration(seconds) if seconds >= _SHOWN_DELAY_SECONDS else ""
@@ -394,7 +398,9 @@ ONE_SHOTS = ResourceView(
         Column("type", "prompt_type", flexible=True),
         Column("due", "exec_at", "instant", under="when"),
         Column("when", lambda found: getattr(found, "ended_at", found.run_at), "age"),
-        Column("late by", _start_delay, "duration", text=_late_text, under="when", label="late by {}"),
+        Column(
+            "late by", _start_delay, "duration", text=_late_text, since=_late_since, under="when", label="late by {}"
+        ),
         Column("tags", "tags", "list", under="state"),
         Column("by", "created_by", drop=1),
     ),

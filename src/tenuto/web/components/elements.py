@@ -168,6 +168,8 @@ class Elements:
         """Return a value of a record by the description of its column."""
         value = column.read(record)
         text = None if column.text is None else column.text(record, self.times.now)
+        if text and column.since is not None and (start := column.since(record)) is not None:
+            return self.since(start)
         if value is None and not text:
             return Markup("")
         match column.format:
