@@ -18,6 +18,7 @@ from tenuto import Step, Tenuto, every
 from tenuto.api.api_route import ApiRoute
 from tenuto.ids import smallest_id_at
 from tenuto.model.access.actors import Actor, ActorType, Role
+from tenuto.settings import load_settings
 from tenuto.testing import run_until_idle
 from tenuto.web.application import create_web_application
 from tenuto.web.page import PageRoute
@@ -296,6 +297,28 @@ async def test_lists_show_last_outcomes_of_manifests_and_late_one_shots(service:
     ended = (await get_page(service, "/one-shots?q=state:completed")).text
     assert "7 min" in ended
     assert not [found for found in Page(ended).find("span") if "data-since" in found]
+
+
+async def test_jobs_name_their_live_workers_and_those_that_only_workers_know(service: ApiClient, url: str) -> None:
+    async with Tenuto(settings=load_settings(database=url)) as other:
+
+        @other.job
+        async def double(n: int) -> int:
+            return n
+
+        @other.job
+        async def elsewhere() -> None: ...
+
+        await log_in(service)
+        async with other.worker(name="box-7"):
+            text = (await get_page(service, "/jobs")).text
+    page = " ".join(Page(text).texts)
+    assert "Jobs of workers only" in page
+    assert "elsewhere" in page
+    assert "box-7" in page
+    rows = re.findall(r'<tr data-key="(\w+)"[^>]*>(.*?)</tr>', text, re.DOTALL)
+    counts = {name: "none knows it" not in row for name, row in rows}
+    assert (counts["double"], counts["boom"]) == (True, False)
 
 
 async def test_unknown_page_and_object_are_shown_as_pages(service: ApiClient) -> None:

@@ -7,6 +7,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from examples.tour import jobs, processes, tour
@@ -65,12 +66,14 @@ async def test_c73_pages_of_the_tour_are_live_and_its_ledger_balances(tour_home:
 
     async def wait_for_scene() -> asyncio.Event:
         scene = asyncio.create_task(shown.ended_scenes.get())
-        await asyncio.wait({running, scene}, return_when=asyncio.FIRST_COMPLETED)
+        either: set[asyncio.Future[Any]] = {running, scene}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         assert scene.done(), running
         return scene.result()
 
     try:
-        await asyncio.wait({running, presenter.address}, return_when=asyncio.FIRST_COMPLETED)
+        either: set[asyncio.Future[Any]] = {running, presenter.address}
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
         assert presenter.address.done(), running
         activities = await log_in_by_link(browser, presenter.address.result())
         activities.on("pageerror", lambda error: problems.append(str(error)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Annotated, Any
@@ -23,6 +23,7 @@ from tenuto.model.access.actors import Role
 from tenuto.model.filter_keys import AUDIT_KEYS, LEDGER_KEYS, LOG_ENTRY_KEYS, ONE_SHOT_KEYS
 from tenuto.model.filters import DEFAULT_WINDOW, Filter, quote_value
 from tenuto.model.work.one_shots import OneShotSummary
+from tenuto.model.work.worker_states import WorkerState
 from tenuto.operations.argument_checks import build_filter
 from tenuto.operations.reports import AttemptFigures
 from tenuto.presentation.admin_views import AUDIT_ENTRIES, LOG_ENTRIES, LOGS, SECRETS
@@ -53,6 +54,7 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 Admin = Annotated[ApiCall, page_role(Role.ADMIN, "page.read")]
 _MAX_JOBS = 500
+_LIVE_STATES = {WorkerState.ALIVE, WorkerState.DRAINING}
 ONE_SHOT_QUICK = (
     QuickFilter("Open", ""),
     QuickFilter("Running", "state:running", "run"),
@@ -383,12 +385,35 @@ class JobRow:
     max_attempts: int
 
 
+@dataclass(frozen=True, slots=True)
+class JobList:
+    """The jobs that this web service knows, and others that live workers know."""
+
+    rows: Sequence[JobRow]
+    worker_counts: Mapping[str, int]
+    """How many live workers know each job."""
+    unknown: Mapping[str, Sequence[str]]
+    """Jobs that only workers know, with the names of the workers."""
+
+
 @router.get("/jobs")
 async def show_jobs(request: Request, call: Reader) -> Response:
-    """Show the jobs that this web service knows."""
+    """Show the jobs that this web service or a live worker knows."""
     view = PageView(request, call)
-    rows = [_job_row(name, job) for name, job in sorted(view.app.jobs.jobs_by_name.items())[:_MAX_JOBS]]
-    return await view.render("pages/jobs.html", rows, title="Jobs", current="/jobs")
+    known = view.app.jobs.jobs_by_name
+
+    async def load(app: Tenuto) -> JobList:
+        live = [each for each in await app.workers() if each.service == "worker" and each.state in _LIVE_STATES]
+        by_job: dict[str, list[str]] = {}
+        for worker in live:
+            for name in known if worker.jobs is None else worker.jobs:  # None: it claims all tasks of its queues
+                by_job.setdefault(name, []).append(worker.name)
+        rows = [_job_row(name, job) for name, job in sorted(known.items())[:_MAX_JOBS]]
+        unknown = {name: by_job[name] for name in sorted(by_job.keys() - known.keys())[:_MAX_JOBS]}
+        return JobList(rows, {name: len(workers) for name, workers in by_job.items()}, unknown)
+
+    model = await view.shared("jobs", load)
+    return await view.render("pages/jobs.html", model, title="Jobs", current="/jobs")
 
 
 @dataclass(frozen=True, slots=True)
