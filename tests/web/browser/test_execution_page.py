@@ -55,7 +55,7 @@ async def test_c11_updates_keep_selection_focus_log_position_and_elements(site: 
     await page.set_viewport_size({"width": 1280, "height": 420})
     box = page.locator("t-log .log")
     await eventually(lambda: box.evaluate("box => box.scrollHeight > box.clientHeight + 60"), 60)
-    await page.get_by_role("row", name="Left").get_by_role("cell").first.dblclick()
+    await page.get_by_role("row", name="Right").get_by_text("Completed", exact=True).dblclick()
     await page.get_by_role("link", name="Left", exact=True).focus()
     await box.evaluate("box => { box.scrollTop = 20; }")
     await page.evaluate(
@@ -66,7 +66,7 @@ async def test_c11_updates_keep_selection_focus_log_position_and_elements(site: 
           document.addEventListener("tenuto:updated", () => { window.updates += 1; });
         }"""
     )
-    assert await page.evaluate("window.kept.text.trim().length > 0")
+    assert await page.evaluate("window.kept.text.trim()") == "Completed"
 
     async def has_updates() -> bool:
         return bool(await page.evaluate("window.updates >= 5"))
