@@ -52,6 +52,10 @@ from tenuto.worker.watchdog import (
     heartbeat_interval_seconds,
 )
 
+MAX_PREFETCHED_BATCHES = 3
+"""How many full claims a worker may hold ahead of its slots where tasks end within milliseconds: one would be used up
+before the next claim is committed (benchmark drain)."""
+
 log = Log("tenuto.worker")
 
 
@@ -91,7 +95,7 @@ class Worker:
         self._is_draining = False
         """An operator asked the worker to claim no more tasks."""
         self._slots = SlotPool(settings.slots)
-        self._max_held_count = settings.slots * 2 + settings.claim_batch * 2
+        self._max_held_count = settings.slots * 2 + settings.claim_batch * MAX_PREFETCHED_BATCHES * 2
         """Includes ended attempts that are not written yet: it bounds how far the database may fall behind."""
         self._estimator = PrefetchEstimator()
         self._fetcher = Fetcher(
@@ -287,7 +291,7 @@ class Worker:
             self._fetcher.rescan()
 
     def _claim_limit(self) -> int:
-        prefetch_count = self._estimator.prefetch_count(self.settings.claim_batch)
+        prefetch_count = self._estimator.prefetch_count(self.settings.claim_batch * MAX_PREFETCHED_BATCHES)
         free_count = self._slots.free_count + prefetch_count
         # Where tasks end quickly, the worker waits until half a batch is free: the rest ends within milliseconds.
         if self._is_draining:  # guard: worker.drained_claims_nothing
