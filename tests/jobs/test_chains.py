@@ -389,11 +389,15 @@ async def test_chain_step_with_unstorable_result_fails_permanently() -> None:
     def stops() -> str:
         return stop(Unstorable())  # type: ignore[no-any-return]
 
+    def one_way() -> Annotated[int, pydantic.PlainSerializer(lambda number: f"number {number}")]:
+        return 7  # is written as a text, which is no integer when it is read back
+
     async def run_error(step: Step) -> str:
         with raises_code("chain.step.result.invalid", PermanentFailure) as caught:
             await create_function(step)()
         return caught.value.message
 
+    assert "step one_way" in await run_error(one_way)
     assert "step large (str) cannot be stored" in await run_error(large)
     assert "step not_a_number (float) cannot be stored: output is NaN or infinite" in await run_error(not_a_number)
     assert "cannot be stored as JSON" in await run_error(stops)
