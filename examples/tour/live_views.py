@@ -13,7 +13,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from tenuto.presentation.formatting import one_line
+from tenuto.presentation.text_formats import one_line
 from tenuto.store.work.activities import ActivityDetails, TaskRecord
 
 Record = dict[str, Any]

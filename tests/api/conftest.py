@@ -23,7 +23,7 @@ from tenuto import Context, PermanentFailure, Tenuto
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.application import add_middleware, create_api
 from tenuto.api.openapi import openapi_document
-from tenuto.api.security.auth import SAFE_METHODS
+from tenuto.api.security.authentication import SAFE_METHODS
 from tenuto.model.access.actors import Role
 from tenuto.settings import load_settings
 

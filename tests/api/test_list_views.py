@@ -15,7 +15,7 @@ from fastapi.routing import iter_route_contexts
 from tenuto import Step, cron
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.csv_lists import list_view, prefers_csv
-from tenuto.api.paging import Items, Page
+from tenuto.api.list_pages import Items, Page
 from tenuto.model.access.actors import Role
 from tests.api.conftest import ApiClient
 from tests.support import warm_process

@@ -6,7 +6,7 @@ from uuid import UUID
 
 import httpx2
 
-from tenuto.api.security.auth import SESSION_COOKIE
+from tenuto.api.security.authentication import SESSION_COOKIE
 from tenuto.model.access.actors import Caller, Role
 from tests.api.conftest import ApiClient, assert_problem
 

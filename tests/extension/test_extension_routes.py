@@ -16,7 +16,7 @@ from tenuto import Tenuto
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.application import create_api
 from tenuto.api.openapi import openapi_document
-from tenuto.api.security.auth import ApiCall, requires
+from tenuto.api.security.authentication import ApiCall, requires
 from tenuto.cli import exit_codes
 from tenuto.cli.command_tree import CORE_COMMANDS, LazyGroup, run
 from tenuto.extension import CommandEntry, Extension, RouterEntry

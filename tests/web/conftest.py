@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx2
 import pytest
 
-from tenuto.api.security.auth import SESSION_COOKIE
+from tenuto.api.security.authentication import SESSION_COOKIE
 from tenuto.model.access.actors import Role
 from tenuto.web.application import create_web_application
 from tests.api.conftest import HOST, ApiClient, running_api

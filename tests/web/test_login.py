@@ -8,7 +8,7 @@ from urllib.parse import parse_qs, urlsplit
 import httpx2
 import pytest
 
-from tenuto.api.security.auth import SESSION_COOKIE
+from tenuto.api.security.authentication import SESSION_COOKIE
 from tenuto.model.access.actors import Role
 from tenuto.web.application import create_web_application
 from tenuto.web.rendering import CONTENT_SECURITY_POLICY

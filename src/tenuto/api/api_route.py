@@ -16,7 +16,7 @@ from starlette.requests import ClientDisconnect
 from tenuto.api.bodies.strict_json import StrictRequest, check_json_body
 from tenuto.api.csv_lists import list_view
 from tenuto.api.openapi import general_problems, merge_responses
-from tenuto.api.security.auth import ApiCall, RequiredRole, store_response
+from tenuto.api.security.authentication import ApiCall, RequiredRole, store_response
 from tenuto.errors import Conflict, Invalid, quoted
 
 _QUERY_RESULT = "the operation was done before with the same Idempotency-Key: query its result"

@@ -32,7 +32,7 @@ from tenuto.api.routes import (
     workers,
 )
 from tenuto.api.routes.admin import access, api_keys, audit_log, secrets, service_info
-from tenuto.api.security.auth import ApiCall, ReplayedResponse, requires
+from tenuto.api.security.authentication import ApiCall, ReplayedResponse, requires
 from tenuto.api.security.middleware import RequestMiddleware
 from tenuto.api.security.rate_limit import RateLimiter
 from tenuto.app import Tenuto

@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, urlencode
 
 from fastapi import Request, Response
 
-from tenuto.api.paging import Items, Page
+from tenuto.api.list_pages import Items, Page
 from tenuto.presentation.columns import ResourceView, csv_line
 
 CSV_TYPE = "text/csv"

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from fastapi import Query
 
 from tenuto.api.openapi import Responses, describe, describe_page
-from tenuto.api.security.auth import ApiCall
+from tenuto.api.security.authentication import ApiCall
 from tenuto.model.filters import DEFAULT_WINDOW, MAX_WINDOW, Filter, FilterSchema, parse_filter
 from tenuto.store.filter_sql import CappedCount
 

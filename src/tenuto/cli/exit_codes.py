@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from tenuto.cli.output import discard_stdout
 from tenuto.errors import Conflict, Forbidden, Invalid, NotFound, StoreError, TenutoError, UnknownJob
-from tenuto.presentation.formatting import escape_control_characters, safe_text
+from tenuto.presentation.text_formats import escape_control_characters, safe_text
 
 OK = 0
 FAILED = 1

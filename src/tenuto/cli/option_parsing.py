@@ -13,7 +13,7 @@ import click
 
 from tenuto.errors import Invalid, UserError
 from tenuto.model import validation
-from tenuto.presentation.formatting import safe_text
+from tenuto.presentation.text_formats import safe_text
 
 _MAX_TEXT_LENGTH = 16 * 1024 * 1024
 _WHOLE_NUMBER = re.compile(r"[0-9]{1,18}")

@@ -16,7 +16,7 @@ from typing import Any
 
 from tenuto.errors import TenutoError
 from tenuto.presentation.columns import ResourceView, csv_line, json_value
-from tenuto.presentation.formatting import escape_control_characters, safe_text
+from tenuto.presentation.text_formats import escape_control_characters, safe_text
 
 
 def print_json(value: Any, indent: int | None = 2) -> None:

@@ -23,8 +23,8 @@ from rich.text import Text
 from tenuto.cli.output import reporting_write_errors, write
 from tenuto.presentation.columns import Cell, Column, ResourceView
 from tenuto.presentation.descriptions import format_in_zone
-from tenuto.presentation.formatting import format_relative, safe_text
 from tenuto.presentation.state_symbols import state_colour, state_label
+from tenuto.presentation.text_formats import format_relative, safe_text
 
 _UNLIMITED_WIDTH = 20_000
 _COLUMN_GAP = 2

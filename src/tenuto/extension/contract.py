@@ -139,7 +139,7 @@ class CommandEntry:
 
 @dataclass(frozen=True, slots=True)
 class RouterEntry:
-    """A FastAPI router, mounted under ``/api/v1/NAME``. Its routes need `tenuto.api.security.auth.requires`."""
+    """A FastAPI router, mounted under ``/api/v1/NAME``. Its routes declare a role (`api.security.authentication`)."""
 
     target: str
     """``module:attribute`` of the router; imported when the web service starts."""

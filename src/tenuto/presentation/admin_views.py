@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from tenuto.presentation.columns import Column, ResourceView
-from tenuto.presentation.formatting import format_relative
+from tenuto.presentation.text_formats import format_relative
 
 
 def _key_state(key: Any) -> str:

@@ -11,7 +11,8 @@ from datetime import date, datetime, timedelta
 from io import StringIO
 from typing import Any, Literal
 
-from tenuto.presentation.formatting import (
+from tenuto.presentation.state_symbols import state_colour, state_label
+from tenuto.presentation.text_formats import (
     compact_json,
     error_summary,
     format_duration,
@@ -20,7 +21,6 @@ from tenuto.presentation.formatting import (
     one_line,
     safe_text,
 )
-from tenuto.presentation.state_symbols import state_colour, state_label
 
 Format = Literal[
     "text", "id", "state", "switch", "flag", "instant", "age", "duration", "count", "number", "list", "json", "error"

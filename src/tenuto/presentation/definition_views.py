@@ -10,7 +10,7 @@ from tenuto.model.definitions.manifests import Manifest, manifest_from_fields
 from tenuto.model.definitions.obstacles import Obstacle, describe_obstacle
 from tenuto.model.definitions.policies import RetryPolicy
 from tenuto.presentation.columns import Column, ResourceView
-from tenuto.presentation.formatting import count_noun, format_duration, format_relative, one_line
+from tenuto.presentation.text_formats import count_noun, format_duration, format_relative, one_line
 
 ALL_MANIFESTS = "*"
 _OPEN_COUNT_LIMIT = 10_001

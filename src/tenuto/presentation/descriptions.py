@@ -16,7 +16,7 @@ from tenuto.model.definitions.policies import STEP_RETRY, policy_from_json
 from tenuto.model.definitions.schedules import changed_fields
 from tenuto.model.triggers import Trigger, describe_trigger
 from tenuto.model.triggers.zones import MICROSECOND
-from tenuto.presentation.formatting import count_noun, format_duration, one_line
+from tenuto.presentation.text_formats import count_noun, format_duration, one_line
 
 Fields = Mapping[str, Any]
 

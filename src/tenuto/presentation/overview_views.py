@@ -7,7 +7,7 @@ from typing import Any
 
 from tenuto.operations.overview import Overview
 from tenuto.presentation.columns import Column, ResourceView
-from tenuto.presentation.formatting import format_duration, format_relative, one_line
+from tenuto.presentation.text_formats import format_duration, format_relative, one_line
 
 
 def _empty_in(queue: Any, _: datetime) -> str | None:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from tenuto.presentation.columns import Column, ResourceView
-from tenuto.presentation.formatting import (
+from tenuto.presentation.text_formats import (
     compact_json,
     error_summary,
     format_duration,

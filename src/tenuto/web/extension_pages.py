@@ -19,7 +19,7 @@ from fastapi import APIRouter, Request, Response
 from jinja2 import Environment
 from markupsafe import Markup
 
-from tenuto.api.security.auth import ApiCall
+from tenuto.api.security.authentication import ApiCall
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import EngineError, Invalid, TenutoError, Unavailable, UserError
 from tenuto.extension import Contribution, Extension, Page, PageRequest, Panel

@@ -11,7 +11,7 @@ from tenuto.api.api_route import ApiRoute
 from tenuto.api.bodies.request_bodies import Body, ReasonBody
 from tenuto.api.bodies.responses import StartedTask
 from tenuto.api.openapi import describe
-from tenuto.api.security.auth import ApiCall, requires
+from tenuto.api.security.authentication import ApiCall, requires
 from tenuto.model.access.actors import Role
 from tenuto_identity.api.shared_parameters import NO_SYSTEM, RUN_ID, IdentityId, operations, reason
 from tenuto_identity.operations.joins import Erasure, ManualJoin

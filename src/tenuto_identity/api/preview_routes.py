@@ -11,10 +11,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.bodies.request_bodies import Body
 from tenuto.api.csv_lists import listed_as
+from tenuto.api.list_pages import After, Limit, Page, decode_cursor, make_page
 from tenuto.api.openapi import describe, describe_page
-from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import Id
-from tenuto.api.security.auth import ApiCall, require_role, requires
+from tenuto.api.security.authentication import ApiCall, require_role, requires
 from tenuto.definitions.document_parser import Document
 from tenuto.model.access.actors import Role
 from tenuto_identity.api.shared_parameters import NO_SYSTEM, RUN_ID, Reader, SystemFilter, after_id, operations, reveals

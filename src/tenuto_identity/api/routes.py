@@ -15,10 +15,10 @@ from tenuto.api.api_route import ApiRoute
 from tenuto.api.bodies.request_bodies import Body, ReasonBody
 from tenuto.api.bodies.responses import Changed, RetriedCount, StartedTask
 from tenuto.api.csv_lists import listed_as
+from tenuto.api.list_pages import After, Limit, Page, decode_cursor, make_page
 from tenuto.api.openapi import describe, describe_page
-from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import Id, Name, TextFilter
-from tenuto.api.security.auth import ApiCall, requires
+from tenuto.api.security.authentication import ApiCall, requires
 from tenuto.model.access.actors import Role
 from tenuto_identity.api.shared_parameters import (
     MAX_ID,

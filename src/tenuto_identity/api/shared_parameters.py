@@ -7,8 +7,8 @@ from typing import Annotated, Any
 from fastapi import Path, Query
 
 from tenuto.api.bodies.request_bodies import ReasonBody
-from tenuto.api.paging import decode_cursor
-from tenuto.api.security.auth import ApiCall, requires
+from tenuto.api.list_pages import decode_cursor
+from tenuto.api.security.authentication import ApiCall, requires
 from tenuto.model.access.actors import Role
 from tenuto_identity.operations.identity import IdentityOperations
 

@@ -10,10 +10,10 @@ from pydantic import ConfigDict, Field
 from tenuto import Role
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.bodies.request_bodies import Body
+from tenuto.api.list_pages import After, Limit, Page, decode_cursor, make_page
 from tenuto.api.openapi import describe, describe_page
-from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import Name
-from tenuto.api.security.auth import ApiCall, requires
+from tenuto.api.security.authentication import ApiCall, requires
 from tenuto_inventory.store import Item
 
 router = APIRouter(route_class=ApiRoute)

@@ -25,11 +25,11 @@ from tenuto.api.list_filters import (
     describe_filtered_page,
     parse_query,
 )
+from tenuto.api.list_pages import After, Limit, Page, decode_cursor, make_page
 from tenuto.api.openapi import describe, describe_page
-from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import ExternalId, Id, TextFilter
 from tenuto.api.problems import Refused
-from tenuto.api.security.auth import ApiCall, is_still_authorized, requires
+from tenuto.api.security.authentication import ApiCall, is_still_authorized, requires
 from tenuto.api.streaming import csv_download
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import Invalid, quoted

@@ -14,10 +14,10 @@ from tenuto.api.api_route import ApiRoute
 from tenuto.api.bodies.request_bodies import Body
 from tenuto.api.csv_lists import listed_as
 from tenuto.api.list_filters import FILTER_PROBLEMS
+from tenuto.api.list_pages import After, Limit, Page, decode_cursor, make_page
 from tenuto.api.openapi import describe, describe_page
-from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import Id
-from tenuto.api.security.auth import ApiCall, requires
+from tenuto.api.security.authentication import ApiCall, requires
 from tenuto.api.streaming import csv_download
 from tenuto.model.access.actors import Role
 from tenuto.model.work.bulk_operations import MAX_SELECTED_IDS, BulkKind, BulkState, ItemOutcome

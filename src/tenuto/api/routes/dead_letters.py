@@ -27,10 +27,10 @@ from tenuto.api.list_filters import (
     describe_filtered_page,
     parse_query,
 )
+from tenuto.api.list_pages import After, Items, Limit, Page, decode_cursor, make_page
 from tenuto.api.openapi import describe
-from tenuto.api.paging import After, Items, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import Id, TextFilter
-from tenuto.api.security.auth import ApiCall, requires
+from tenuto.api.security.authentication import ApiCall, requires
 from tenuto.model.access.actors import Role
 from tenuto.model.filter_keys import DEAD_LETTER_KEYS
 from tenuto.model.filters import DEFAULT_WINDOW

@@ -20,7 +20,7 @@ from starlette.types import Receive, Scope, Send
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.openapi import describe, merge_responses
 from tenuto.api.problems import Refused
-from tenuto.api.security.auth import ApiCall, is_still_authorized, requires
+from tenuto.api.security.authentication import ApiCall, is_still_authorized, requires
 from tenuto.app import Tenuto
 from tenuto.errors import Conflict, Invalid, StoreError, quoted
 from tenuto.extension import Event

@@ -27,10 +27,10 @@ from tenuto.api.bodies.definition_models import DescribedBy, ManifestReplacement
 from tenuto.api.bodies.request_bodies import Body
 from tenuto.api.bodies.responses import Changed, StartedTask
 from tenuto.api.csv_lists import listed_as
+from tenuto.api.list_pages import After, Limit, Page, cursor_instant, cursor_int, decode_cursor, make_page
 from tenuto.api.openapi import describe, describe_page
-from tenuto.api.paging import After, Limit, Page, cursor_instant, cursor_int, decode_cursor, make_page
 from tenuto.api.parameters import ExternalId, Name, NameFilter, TextFilter, quote_path_part
-from tenuto.api.security.auth import ApiCall, requires
+from tenuto.api.security.authentication import ApiCall, requires
 from tenuto.definitions.definition_files import parse_manifests
 from tenuto.diagnostics.reasons import Diagnosis
 from tenuto.errors import Invalid

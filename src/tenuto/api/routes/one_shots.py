@@ -17,9 +17,9 @@ from pydantic_core import to_json
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.bodies.request_bodies import Body
 from tenuto.api.list_filters import FILTER_PROBLEMS, CappedCount, FilterText, describe_count, parse_query
+from tenuto.api.list_pages import After, cursor_instant, decode_cursor, encode_cursor
 from tenuto.api.openapi import describe, merge_responses
-from tenuto.api.paging import After, cursor_instant, decode_cursor, encode_cursor
-from tenuto.api.security.auth import ApiCall, requires
+from tenuto.api.security.authentication import ApiCall, requires
 from tenuto.errors import NotFound
 from tenuto.model.access.actors import Role
 from tenuto.model.definitions.policies import MAX_ATTEMPTS, MAX_TIMEOUT_SECONDS, RetryPolicy

@@ -17,7 +17,7 @@ from tenuto.api.bodies.definition_errors import FieldError, describe_error
 from tenuto.api.bodies.definition_models import DefinitionDocument, DescribedBy
 from tenuto.api.bodies.request_bodies import Body
 from tenuto.api.openapi import describe
-from tenuto.api.security.auth import ApiCall, requires
+from tenuto.api.security.authentication import ApiCall, requires
 from tenuto.definitions.document_parser import MAX_DEPTH, Document, parse_document
 from tenuto.definitions.document_writer import write_yaml
 from tenuto.definitions.versioned_definitions import Effect

@@ -11,10 +11,10 @@ from pydantic import BaseModel, Field
 
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.csv_lists import listed_as
+from tenuto.api.list_pages import After, Items, Limit, Page, decode_cursor, make_page
 from tenuto.api.openapi import describe, describe_page
-from tenuto.api.paging import After, Items, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import TextFilter
-from tenuto.api.security.auth import ApiCall, requires
+from tenuto.api.security.authentication import ApiCall, requires
 from tenuto.model.access.actors import Role
 from tenuto.operations.extension_search import search_everywhere
 from tenuto.operations.overview import Overview

@@ -45,11 +45,11 @@ from tenuto.api.bodies.request_bodies import Body
 from tenuto.api.bodies.responses import Changed
 from tenuto.api.csv_lists import listed_as
 from tenuto.api.list_filters import FilterText, describe_filtered_page, parse_query
+from tenuto.api.list_pages import After, Limit, Page, cursor_instant, cursor_int, decode_cursor, make_page
 from tenuto.api.openapi import describe, describe_page
-from tenuto.api.paging import After, Limit, Page, cursor_instant, cursor_int, decode_cursor, make_page
 from tenuto.api.parameters import Name, NameFilter, TextFilter, quote_path_part
 from tenuto.api.problems import Refused
-from tenuto.api.security.auth import ApiCall, requires
+from tenuto.api.security.authentication import ApiCall, requires
 from tenuto.diagnostics.reasons import Diagnosis
 from tenuto.errors import Invalid
 from tenuto.model.access.actors import Role

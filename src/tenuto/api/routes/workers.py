@@ -10,10 +10,10 @@ from pydantic import ConfigDict, Field
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.bodies.request_bodies import Body, ReasonBody
 from tenuto.api.csv_lists import listed_as
+from tenuto.api.list_pages import Items
 from tenuto.api.openapi import describe
-from tenuto.api.paging import Items
 from tenuto.api.parameters import Name
-from tenuto.api.security.auth import ApiCall, requires
+from tenuto.api.security.authentication import ApiCall, requires
 from tenuto.model.access.actors import Role
 from tenuto.presentation.work_views import QUEUES, WORKERS
 from tenuto.store.work.workers import QueueRecord, WorkerRecord

@@ -11,7 +11,7 @@ from tenuto.cli.command import Session, command
 from tenuto.cli.output import ProgressLine
 from tenuto.cli.parameters import argument, flag, option
 from tenuto.errors import Invalid
-from tenuto.presentation.formatting import count_noun, safe_text
+from tenuto.presentation.text_formats import count_noun, safe_text
 from tenuto.settings import load_settings
 
 File = Annotated[str, argument("FILE", "File of the backup.")]

@@ -23,7 +23,7 @@ from tenuto.model.triggers.field_parser import parse_instant
 from tenuto.operations.admin.api_keys import INITIAL_KEY_FILE, has_key_file_of, replace_in_key_file
 from tenuto.operations.admin.secrets import MAX_VALUE_BYTES
 from tenuto.presentation.admin_views import API_KEYS, SECRETS
-from tenuto.presentation.formatting import count_noun, format_local_time, safe_text
+from tenuto.presentation.text_formats import count_noun, format_local_time, safe_text
 from tenuto.service.health_file import read_health
 from tenuto.settings import Settings
 

@@ -17,7 +17,7 @@ from tenuto.cli.tables import print_rich, styled_state
 from tenuto.clock import monotonic_seconds
 from tenuto.model.findings import Finding, Severity
 from tenuto.presentation.admin_views import FINDINGS
-from tenuto.presentation.formatting import count_noun, format_duration, safe_text
+from tenuto.presentation.text_formats import count_noun, format_duration, safe_text
 
 
 @command(None, "doctor", "", "--problems", "--problems -o json | jq .checks[].title", is_list=True, app_use="checks")

@@ -16,8 +16,8 @@ from tenuto.cli.output import print_json, print_text
 from tenuto.clock import SystemClock
 from tenuto.errors import Invalid
 from tenuto.model.work.worker_states import STALE_AFTER
-from tenuto.presentation.formatting import format_duration
 from tenuto.presentation.state_symbols import state_label
+from tenuto.presentation.text_formats import format_duration
 from tenuto.service import health_file
 
 _OPTIONS = {"--name": "name", "--home": "home", "--output": "output", "-o": "output"}

@@ -13,7 +13,7 @@ from tenuto.cli.output import print_json, print_text
 from tenuto.cli.parameters import argument, flag, option
 from tenuto.model.filter_keys import LOG_ENTRY_KEYS
 from tenuto.presentation.admin_views import LOG_ENTRIES, LOGS
-from tenuto.presentation.formatting import (
+from tenuto.presentation.text_formats import (
     compact_json,
     escape_control_characters,
     format_local_time,

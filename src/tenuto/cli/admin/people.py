@@ -16,7 +16,7 @@ from tenuto.errors import Invalid, NotFound
 from tenuto.model.access.actors import Role
 from tenuto.model.work.tasks import parse_duration_seconds
 from tenuto.presentation.admin_views import INVITATIONS, SESSIONS
-from tenuto.presentation.formatting import format_local_time
+from tenuto.presentation.text_formats import format_local_time
 
 invitations = group(
     "invitation", "Invite people to the dashboard, list and revoke invitations.", "list", "create ana --role operator"

@@ -29,7 +29,7 @@ from tenuto.errors import Invalid
 from tenuto.extras import install_command, is_installed
 from tenuto.operations.admin.api_keys import INITIAL_KEY_FILE
 from tenuto.presentation.admin_views import MIGRATIONS
-from tenuto.presentation.formatting import safe_text
+from tenuto.presentation.text_formats import safe_text
 from tenuto.presentation.work_views import WORKERS
 from tenuto.settings import redact_password
 from tenuto.worker.worker import Worker

@@ -10,8 +10,8 @@ from tenuto.cli.output import print_json
 from tenuto.cli.tables import name_value_table, print_rich, render_table, section_title, styled_state
 from tenuto.operations.overview import Overview
 from tenuto.presentation.columns import json_value
-from tenuto.presentation.formatting import format_duration, safe_text
 from tenuto.presentation.overview_views import NEXT_RUNS, QUEUE_LOAD, describe_attention
+from tenuto.presentation.text_formats import format_duration, safe_text
 
 
 @command(None, "status", "", "-o json | jq .waiting_count")

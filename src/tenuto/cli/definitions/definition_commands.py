@@ -25,7 +25,7 @@ from tenuto.errors import NotFound
 from tenuto.model.definitions.schedules import changed_fields
 from tenuto.presentation import descriptions
 from tenuto.presentation.columns import ResourceView
-from tenuto.presentation.formatting import format_relative, format_with_age, safe_text
+from tenuto.presentation.text_formats import format_relative, format_with_age, safe_text
 from tenuto.store.definitions.definition_rows import StoredDefinition, Version
 
 S = TypeVar("S", bound=StoredDefinition[Any])

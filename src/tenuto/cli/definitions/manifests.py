@@ -37,7 +37,7 @@ from tenuto.presentation.definition_views import (
     describe_obstacles,
 )
 from tenuto.presentation.descriptions import format_in_zone
-from tenuto.presentation.formatting import compact_json, format_relative, safe_text
+from tenuto.presentation.text_formats import compact_json, format_relative, safe_text
 from tenuto.presentation.work_views import ATTEMPTS, BATCHES
 from tenuto.store.definitions.definition_rows import Version
 from tenuto.store.definitions.manifests import ManifestDetails, ManifestGroupRecord, StoredManifest

@@ -27,8 +27,8 @@ from tenuto.operations.definitions.plans import ApplyPlan, Declarations, read_de
 from tenuto.presentation import descriptions
 from tenuto.presentation.definition_views import ALL_MANIFESTS, PLAN_CHANGES
 from tenuto.presentation.descriptions import format_in_zone
-from tenuto.presentation.formatting import safe_text
 from tenuto.presentation.state_symbols import state_colour, state_symbol
+from tenuto.presentation.text_formats import safe_text
 
 FilesArgument = Annotated[list[str], argument("FILE…", "YAML or TOML files, or folders that contain them.")]
 PruneOption = Annotated[bool, flag("Delete definitions that came from files and are not in these files.", "--prune")]

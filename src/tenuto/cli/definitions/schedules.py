@@ -45,7 +45,7 @@ from tenuto.model.triggers.field_parser import parse_instant
 from tenuto.model.work.occurrences import Decision
 from tenuto.presentation import definition_views, descriptions
 from tenuto.presentation.descriptions import format_in_zone
-from tenuto.presentation.formatting import format_local_time, format_relative
+from tenuto.presentation.text_formats import format_local_time, format_relative
 from tenuto.presentation.work_views import EXECUTIONS
 from tenuto.store.definitions.schedules import Schedule
 

@@ -28,7 +28,7 @@ from tenuto.model.work.tasks import parse_duration_seconds
 from tenuto.operations.definitions.plans import check_lists
 from tenuto.presentation.columns import Column, ResourceView
 from tenuto.presentation.definition_views import SIMULATED_SCHEDULES
-from tenuto.presentation.formatting import one_line
+from tenuto.presentation.text_formats import one_line
 from tenuto.simulation.input_loader import SimulationOptions
 from tenuto.simulation.simulator import Clash, SimulatedRun, Simulation
 

@@ -29,8 +29,8 @@ from tenuto.ids import new_id
 from tenuto.model.filter_keys import BATCH_KEYS
 from tenuto.operations.work.batch_files import RowFormat, RowReader
 from tenuto.operations.work.batches import BatchDetails
-from tenuto.presentation.formatting import format_duration, format_with_age, one_line, safe_text
 from tenuto.presentation.state_symbols import state_colour, state_label
+from tenuto.presentation.text_formats import format_duration, format_with_age, one_line, safe_text
 from tenuto.presentation.work_views import BATCH_ITEMS, BATCHES, batch_key
 
 ID = argument("ID", "Id of the batch, the beginning of its id, or its key.")

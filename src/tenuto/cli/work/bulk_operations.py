@@ -19,7 +19,7 @@ from tenuto.cli.parameters import Declaration, argument, choice, flag, option
 from tenuto.cli.tables import name_value_table, print_rich, record_heading
 from tenuto.cli.work.live_view import watch
 from tenuto.model.work.bulk_operations import BulkKind, BulkState, ItemOutcome
-from tenuto.presentation.formatting import format_with_age
+from tenuto.presentation.text_formats import format_with_age
 from tenuto.presentation.work_views import BULK_ITEMS, BULK_OPERATIONS
 from tenuto.store.work.bulk_operations import BulkOperationRecord
 

@@ -39,7 +39,7 @@ from tenuto.cli.work.jobs import suggest_job_list
 from tenuto.cli.work.task_report import stack_section
 from tenuto.errors import Invalid
 from tenuto.model.filter_keys import DEAD_LETTER_KEYS
-from tenuto.presentation.formatting import (
+from tenuto.presentation.text_formats import (
     compact_json,
     count_noun,
     format_duration,

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from tenuto.operations.work.executions import ExecutionDetails, StepDetails
 from tenuto.presentation.execution_states import execution_state, group_state, step_state
-from tenuto.presentation.formatting import format_duration, format_relative, one_line, safe_text
+from tenuto.presentation.text_formats import format_duration, format_relative, one_line, safe_text
 
 _STYLES = {
     "done": ("●", "green"),

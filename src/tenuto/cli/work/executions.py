@@ -29,7 +29,7 @@ from tenuto.model.work.bulk_operations import BulkKind
 from tenuto.model.work.executions import ExecutionState
 from tenuto.operations.work.executions import ExecutionDetails
 from tenuto.presentation.execution_states import step_state
-from tenuto.presentation.formatting import format_duration, format_local_time, format_with_age, safe_text
+from tenuto.presentation.text_formats import format_duration, format_local_time, format_with_age, safe_text
 from tenuto.presentation.work_views import EXECUTIONS, STEPS, execution_display_state, execution_outcome, step_error
 
 ID = argument("ID", "Id of the execution, or its first characters.")

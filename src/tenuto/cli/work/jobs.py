@@ -17,8 +17,8 @@ from tenuto.cli.parameters import argument, flag, option
 from tenuto.clock import SystemClock
 from tenuto.errors import Invalid, UnknownJob
 from tenuto.model import validation
-from tenuto.presentation.formatting import compact_json, error_summary, format_duration
 from tenuto.presentation.state_symbols import state_label
+from tenuto.presentation.text_formats import compact_json, error_summary, format_duration
 from tenuto.presentation.work_views import JOBS, run_duration
 
 _SUCCESSFUL = ("completed", "completed_with_warning")

@@ -18,7 +18,7 @@ from tenuto.errors import Invalid
 from tenuto.model.definitions.policies import MAX_ATTEMPTS
 from tenuto.model.filter_keys import ONE_SHOT_KEYS
 from tenuto.model.work.tasks import parse_duration_seconds
-from tenuto.presentation.formatting import compact_json, error_summary, format_relative, format_with_age, one_line
+from tenuto.presentation.text_formats import compact_json, error_summary, format_relative, format_with_age, one_line
 from tenuto.presentation.work_views import ONE_SHOT_EVENTS, ONE_SHOTS
 from tenuto.store.filter_sql import CappedCount
 

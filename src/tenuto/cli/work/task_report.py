@@ -12,7 +12,8 @@ from rich.text import Text
 from tenuto.cli.tables import render_table, section_title
 from tenuto.diagnostics.reasons import Diagnosis, Reason
 from tenuto.model.definitions.policies import LAST_CHANCE_KEY
-from tenuto.presentation.formatting import (
+from tenuto.presentation.state_symbols import state_colour
+from tenuto.presentation.text_formats import (
     compact_json,
     format_local_time,
     format_relative,
@@ -20,7 +21,6 @@ from tenuto.presentation.formatting import (
     one_line,
     safe_text,
 )
-from tenuto.presentation.state_symbols import state_colour
 from tenuto.presentation.work_views import CHAIN_STEPS, TASK_ATTEMPTS, progress_text
 from tenuto.store.work.activities import ActivityDetails, TaskDetails
 from tenuto.store.work.step_checkpoints import ChainStepRecord

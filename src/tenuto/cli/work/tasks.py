@@ -25,7 +25,7 @@ from tenuto.model.filter_keys import ACTIVITY_KEYS, TASK_KEYS
 from tenuto.model.work.bulk_operations import BulkKind
 from tenuto.model.work.tasks import OutcomeStatus, TaskState
 from tenuto.operations.work.attempt_logs import AttemptLogText
-from tenuto.presentation.formatting import error_summary, format_duration, format_local_time, safe_text
+from tenuto.presentation.text_formats import error_summary, format_duration, format_local_time, safe_text
 from tenuto.presentation.work_views import ACTIVITIES, QUEUES, TASKS, progress_text, run_duration
 from tenuto.store.work.workers import QueueRecord
 

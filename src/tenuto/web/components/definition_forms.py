@@ -11,7 +11,7 @@ from typing import Any
 
 from tenuto.app import Tenuto
 from tenuto.errors import TenutoError
-from tenuto.presentation.formatting import count_noun
+from tenuto.presentation.text_formats import count_noun
 from tenuto.web.components.schema_forms import ArgumentsForm, make_arguments_form
 
 MAX_NAMES = 500

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from tenuto.presentation.formatting import format_duration
 from tenuto.presentation.statuses import status_of
+from tenuto.presentation.text_formats import format_duration
 
 MAX_WEDGES = 8
 _MIN_SPAN_SECONDS = 1.0

@@ -17,8 +17,8 @@ from markupsafe import Markup
 from tenuto.diagnostics.reasons import Reason, format_instant
 from tenuto.model.filters import quote_value
 from tenuto.presentation.columns import Column
-from tenuto.presentation.formatting import error_summary, format_duration, one_line
 from tenuto.presentation.statuses import status_of
+from tenuto.presentation.text_formats import error_summary, format_duration, one_line
 from tenuto.web.components.attempt_text import escape_invisible
 from tenuto.web.components.html_pattern import HtmlPattern
 from tenuto.web.components.links import Links

@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 
 from fastapi import Query
 
-from tenuto.api.paging import decode_cursor, encode_cursor
+from tenuto.api.list_pages import decode_cursor, encode_cursor
 from tenuto.errors import Invalid
 from tenuto.model.filters import DEFAULT_WINDOW, MAX_WINDOW, Filter, FilterSchema, KeyType, parse_filter
 from tenuto.store.filter_sql import CappedCount

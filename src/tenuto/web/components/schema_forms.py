@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tenuto.model.validation import INVISIBLE_CHARACTERS
-from tenuto.presentation.formatting import escape_control_characters, one_line
+from tenuto.presentation.text_formats import escape_control_characters, one_line
 
 MAX_OPTIONS = 200
 _LONG_TEXT_CHARACTERS = 60

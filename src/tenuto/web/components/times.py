@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo
 
 from markupsafe import Markup
 
-from tenuto.presentation.formatting import format_duration
+from tenuto.presentation.text_formats import format_duration
 from tenuto.web.components.html_pattern import HtmlPattern
 
 _DAY = timedelta(days=1)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Request, Response
 
-from tenuto.api.security.auth import ApiCall
+from tenuto.api.security.authentication import ApiCall
 from tenuto.model.access.actors import ActorType, Caller, Role
 from tenuto.presentation.admin_views import API_KEYS
 from tenuto.presentation.columns import ResourceView

@@ -13,7 +13,7 @@ from fastapi import APIRouter, Query, Request, Response
 from tenuto.api.problems import Refused
 from tenuto.api.routes.admin.access import redeem_invitation
 from tenuto.api.routes.admin.api_keys import delete_session_cookie, redeem_key, redeem_link, set_session_cookie
-from tenuto.api.security.auth import ApiCall, requires, session_token
+from tenuto.api.security.authentication import ApiCall, requires, session_token
 from tenuto.errors import Conflict
 from tenuto.model.access.actors import Role
 from tenuto.model.access.page_paths import is_page_path

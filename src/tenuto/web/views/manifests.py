@@ -11,7 +11,7 @@ from uuid import UUID
 from fastapi import APIRouter, Query, Request, Response
 
 from tenuto.api.bodies.definition_bodies import manifest_to_fields
-from tenuto.api.paging import After, decode_cursor, encode_cursor
+from tenuto.api.list_pages import After, decode_cursor, encode_cursor
 from tenuto.api.parameters import Id, Name
 from tenuto.app import Tenuto
 from tenuto.diagnostics.reasons import Reason

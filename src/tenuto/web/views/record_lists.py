@@ -13,9 +13,9 @@ from uuid import UUID
 
 from fastapi import APIRouter, Query, Request, Response
 
-from tenuto.api.paging import After, cursor_instant, decode_cursor, encode_cursor
+from tenuto.api.list_pages import After, cursor_instant, decode_cursor, encode_cursor
 from tenuto.api.parameters import Id, Name
-from tenuto.api.security.auth import ApiCall
+from tenuto.api.security.authentication import ApiCall
 from tenuto.app import Tenuto
 from tenuto.errors import NotFound, UnknownJob
 from tenuto.jobs.registry import Job

@@ -17,8 +17,8 @@ from tenuto.app import Tenuto
 from tenuto.errors import Invalid
 from tenuto.operations.reports import UpcomingRuns, UpcomingSchedule
 from tenuto.presentation.execution_states import execution_state
-from tenuto.presentation.formatting import format_duration
 from tenuto.presentation.statuses import status_of
+from tenuto.presentation.text_formats import format_duration
 from tenuto.simulation.clock_changes import ClockChangeEffect
 from tenuto.simulation.simulator import Clash, SimulatedRun
 from tenuto.store.definitions.schedules import ScheduleRecord

@@ -20,7 +20,7 @@ from tenuto_identity.connectors.contract import (
 from tenuto_identity.connectors.scim import discovery
 from tenuto_identity.connectors.scim.client import ScimClient
 from tenuto_identity.connectors.scim.export import ResourceWriter
-from tenuto_identity.connectors.scim.reading import ResourceReader
+from tenuto_identity.connectors.scim.resource_reader import ResourceReader
 from tenuto_identity.connectors.scim.resource_schema import ServiceSchema, load_schema
 from tenuto_identity.connectors.scim.settings import DeltaMethod, ScimSettings
 from tenuto_identity.model.schema import Schema

@@ -23,9 +23,9 @@ from tenuto_identity.connectors.contract import (
 )
 from tenuto_identity.connectors.scim import bulk
 from tenuto_identity.connectors.scim.client import Answer, Busy, Disconnected, Json, ScimClient
-from tenuto_identity.connectors.scim.listing import ResourceList
 from tenuto_identity.connectors.scim.paths import Place, Shape, quote_value, resolve, to_cell, to_json
-from tenuto_identity.connectors.scim.reading import ObjectReader, resource_path
+from tenuto_identity.connectors.scim.resource_list import ResourceList
+from tenuto_identity.connectors.scim.resource_reader import ObjectReader, resource_path
 from tenuto_identity.connectors.scim.resource_schema import ServiceSchema
 from tenuto_identity.model.decoding import Decoding, decode_object
 from tenuto_identity.model.schema import ObjectType

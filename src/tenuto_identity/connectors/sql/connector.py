@@ -22,7 +22,6 @@ from tenuto_identity.connectors.contract import (
 from tenuto_identity.connectors.file_access import allowed_path
 from tenuto_identity.connectors.sql import tables
 from tenuto_identity.connectors.sql.postgresql import PostgresqlSession
-from tenuto_identity.connectors.sql.reading import TableReader, reported, unsettled_warning
 from tenuto_identity.connectors.sql.session import ConnectionLost, Session
 from tenuto_identity.connectors.sql.settings import (
     SqlSettings,
@@ -32,8 +31,9 @@ from tenuto_identity.connectors.sql.settings import (
     sqlite_file,
 )
 from tenuto_identity.connectors.sql.sqlite import SqliteSession
+from tenuto_identity.connectors.sql.table_reader import TableReader, reported, unsettled_warning
+from tenuto_identity.connectors.sql.table_writer import TableWriter
 from tenuto_identity.connectors.sql.tables import TypeTable
-from tenuto_identity.connectors.sql.writing import TableWriter
 from tenuto_identity.model.schema import ObjectType, Schema
 
 

@@ -13,12 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.bodies.request_bodies import Body
 from tenuto.api.csv_lists import listed_as
+from tenuto.api.list_pages import After, Limit, Page, decode_cursor, make_page
 from tenuto.api.openapi import describe, describe_page
-from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import Id, Name
 from tenuto.api.problems import Refused
 from tenuto.api.routes.admin.api_keys import RoleName, set_session_cookie
-from tenuto.api.security.auth import ApiCall, browser_name, client_address, refuse_cross_site, requires
+from tenuto.api.security.authentication import ApiCall, browser_name, client_address, refuse_cross_site, requires
 from tenuto.api.security.rate_limit import RateLimiter
 from tenuto.app import Tenuto
 from tenuto.model.access.actors import Actor, Role

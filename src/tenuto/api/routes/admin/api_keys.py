@@ -13,11 +13,11 @@ from pydantic import BaseModel, ConfigDict, Field
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.bodies.request_bodies import Body
 from tenuto.api.csv_lists import listed_as
+from tenuto.api.list_pages import After, Limit, Page, decode_cursor, make_page
 from tenuto.api.openapi import describe, describe_page
-from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import Name, quote_path_part
 from tenuto.api.problems import Refused
-from tenuto.api.security.auth import (
+from tenuto.api.security.authentication import (
     ApiCall,
     browser_name,
     client_address,

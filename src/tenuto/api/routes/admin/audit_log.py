@@ -21,10 +21,10 @@ from tenuto.api.list_filters import (
     describe_filtered_page,
     parse_query,
 )
+from tenuto.api.list_pages import After, Limit, Page, decode_cursor, encode_cursor, make_page
 from tenuto.api.openapi import describe
-from tenuto.api.paging import After, Limit, Page, decode_cursor, encode_cursor, make_page
 from tenuto.api.parameters import Id, TextFilter
-from tenuto.api.security.auth import ApiCall, is_still_authorized, requires
+from tenuto.api.security.authentication import ApiCall, is_still_authorized, requires
 from tenuto.api.streaming import AbortableStream, StreamAborted
 from tenuto.audit.verifier import Fault, VerifierCursor
 from tenuto.clock import monotonic_seconds

@@ -9,10 +9,10 @@ from fastapi import APIRouter
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.csv_lists import listed_as
 from tenuto.api.list_filters import FilterText, Window, describe_filtered_page, parse_query
+from tenuto.api.list_pages import After, Limit, Page, decode_cursor, make_page
 from tenuto.api.openapi import describe_page
-from tenuto.api.paging import After, Limit, Page, decode_cursor, make_page
 from tenuto.api.parameters import Name, TextFilter
-from tenuto.api.security.auth import ApiCall, requires
+from tenuto.api.security.authentication import ApiCall, requires
 from tenuto.model.access.actors import Role
 from tenuto.model.filter_keys import LOG_ENTRY_KEYS
 from tenuto.model.filters import DEFAULT_WINDOW

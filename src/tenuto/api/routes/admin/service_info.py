@@ -10,10 +10,10 @@ from pydantic import BaseModel, Field
 
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.csv_lists import listed_as
+from tenuto.api.list_pages import Items
 from tenuto.api.openapi import describe
-from tenuto.api.paging import Items
 from tenuto.api.parameters import Name
-from tenuto.api.security.auth import ApiCall, RequiredRole, requires
+from tenuto.api.security.authentication import ApiCall, RequiredRole, requires
 from tenuto.app import Tenuto
 from tenuto.errors import NotFound, UnknownJob
 from tenuto.jobs.registry import Job

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Request, Response
 
-from tenuto.api.paging import After, decode_cursor, encode_cursor
+from tenuto.api.list_pages import After, decode_cursor, encode_cursor
 from tenuto.api.parameters import Id
 from tenuto.app import Tenuto
 from tenuto.store.work.bulk_operations import BulkItemRecord, BulkOperationRecord

@@ -9,7 +9,7 @@ from difflib import unified_diff
 
 from fastapi import APIRouter, Request, Response
 
-from tenuto.api.paging import After
+from tenuto.api.list_pages import After
 from tenuto.api.parameters import Id
 from tenuto.app import Tenuto
 from tenuto.model.filter_keys import DEAD_LETTER_KEYS

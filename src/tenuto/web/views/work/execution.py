@@ -25,8 +25,8 @@ from tenuto.operations.work.execution_timeline import (
 )
 from tenuto.operations.work.executions import ExecutionDetails
 from tenuto.presentation.execution_states import display_step_state, execution_state, group_state
-from tenuto.presentation.formatting import format_duration, one_line
 from tenuto.presentation.statuses import status_of
+from tenuto.presentation.text_formats import format_duration, one_line
 from tenuto.web.components.attempt_text import MAX_LINES
 from tenuto.web.components.drawing import SMALL_PERCENT, Scale, Wedge, draw_wedges
 from tenuto.web.page import PageRoute, PageView, Reader

@@ -16,7 +16,7 @@ from tenuto.model.filters import quote_value
 from tenuto.operations.work.execution_timeline import ExecutionTimeline, GroupWindow, TimelineStep
 from tenuto.operations.work.executions import ExecutionDetails
 from tenuto.presentation.execution_states import execution_state
-from tenuto.presentation.formatting import format_duration
+from tenuto.presentation.text_formats import format_duration
 from tenuto.web.components.version_history import ChangedField, find_changes
 from tenuto.web.page import PageRoute, PageView, Reader
 from tenuto.web.views.work.attempt_panel import may_see_texts

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from fastapi import APIRouter, Request, Response
 
-from tenuto.api.paging import After
+from tenuto.api.list_pages import After
 from tenuto.app import Tenuto
 from tenuto.model.filter_keys import EXECUTION_KEYS
 from tenuto.model.filters import DEFAULT_WINDOW

@@ -10,7 +10,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Query, Request, Response
 
-from tenuto.api.paging import After, cursor_instant, decode_cursor, encode_cursor
+from tenuto.api.list_pages import After, cursor_instant, decode_cursor, encode_cursor
 from tenuto.api.parameters import Id
 from tenuto.app import Tenuto
 from tenuto.diagnostics.reasons import Reason, ReasonCode

@@ -22,8 +22,8 @@ from tenuto_identity.connectors.contract import (
 )
 from tenuto_identity.connectors.scim.client import Json, ScimClient
 from tenuto_identity.connectors.scim.discovery import address_name
-from tenuto_identity.connectors.scim.listing import ResourceList
 from tenuto_identity.connectors.scim.paths import quote_value, resolve, to_cell
+from tenuto_identity.connectors.scim.resource_list import ResourceList
 from tenuto_identity.connectors.scim.resource_schema import ResourceType, ServiceSchema
 from tenuto_identity.connectors.scim.settings import DeltaMethod
 from tenuto_identity.model.schema import ObjectType

@@ -16,10 +16,15 @@ from tenuto_identity.connectors.contract import (
     refused,
 )
 from tenuto_identity.connectors.sql import statements
-from tenuto_identity.connectors.sql.reading import KEYS_PER_STATEMENT, TableReader, key_parameter, marked_as_deleted
 from tenuto_identity.connectors.sql.session import Column, ConnectionLost, RefusalKind, Row, Session, StatementRefused
 from tenuto_identity.connectors.sql.settings import TableName
 from tenuto_identity.connectors.sql.statements import Statement
+from tenuto_identity.connectors.sql.table_reader import (
+    KEYS_PER_STATEMENT,
+    TableReader,
+    key_parameter,
+    marked_as_deleted,
+)
 from tenuto_identity.connectors.sql.tables import ListColumns, TypeTable
 from tenuto_identity.model.decoding import Decoding, canonical_anchor, decode_object
 from tenuto_identity.model.schema import Attribute
