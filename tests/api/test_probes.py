@@ -278,6 +278,18 @@ async def test_web_service_without_database_is_alive_and_not_ready(
     await app.close()
 
 
+async def test_process_of_the_previous_release_stays_ready_after_the_migration_of_an_upgrade(app: Tenuto) -> None:
+    async with app, (await app.open()).connection() as connection:
+        await connection.execute(
+            "INSERT INTO tenuto.migrations (number, name, checksum)"
+            " SELECT max(number) + 1, 'of_the_next_release', '' FROM tenuto.migrations WHERE component = 'tenuto'"
+        )
+        readiness = await app.status.readiness()
+        assert readiness.ready, readiness
+        (schema,) = [check for check in readiness.checks if check.name == "schema"]
+        assert "knows only" in schema.detail
+
+
 async def test_worker_without_recent_claims_makes_its_process_unready(
     app: Tenuto, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from tenuto.clock import monotonic_seconds
-from tenuto.errors import SchemaMismatch
+from tenuto.errors import SchemaBehind, SchemaMismatch
 from tenuto.extension import LabelledValue, Metric
 from tenuto.extension.contribution_checks import check_metric_values
 from tenuto.extension.registry import ExtensionRegistry
@@ -99,15 +99,30 @@ class InstallationStatus:
         return Readiness(all(check.ok for check in checks if check.name not in exclude), checks)
 
 
-async def _load_liveness(database: Database) -> LivenessSigns:
-    """Load the facts for the checks; raise an error if the database does not answer or its schema does not fit."""
+@dataclass(frozen=True, slots=True)
+class _Liveness:
+    """The facts for the checks."""
+
+    signs: LivenessSigns
+    schema: str
+    """What is to be said about the schema."""
+
+
+async def _load_liveness(database: Database) -> _Liveness:
+    """Load the facts for the checks; raise an error if the database does not answer or its schema is too old."""
     await metrics.ping(database)
-    await migrator.check_schema(database)
-    return await metrics.load_liveness_signs(database)
+    schema = "up to date"
+    try:
+        await migrator.check_schema(database)
+    except SchemaBehind:
+        raise
+    except SchemaMismatch as error:
+        schema = f"{error.message}; an upgrade has begun"  # this process works until it is replaced
+    return _Liveness(await metrics.load_liveness_signs(database), schema)
 
 
 def _decide_readiness(
-    result: QueryResult[LivenessSigns], counters: ProcessMetrics, max_delay_seconds: float
+    result: QueryResult[_Liveness], counters: ProcessMetrics, max_delay_seconds: float
 ) -> list[ReadinessCheck]:
     """Decide all checks; those that depend on a failed one are omitted."""
     if isinstance(result.error, SchemaMismatch):
@@ -119,9 +134,9 @@ def _decide_readiness(
         return [ReadinessCheck(CheckName.DATABASE, ok=False, detail="does not answer")]
     return [
         ReadinessCheck(CheckName.DATABASE, ok=True, detail="answers"),
-        ReadinessCheck(CheckName.SCHEMA, ok=True, detail="up to date"),
-        _check_claims(result.value, counters),
-        _check_scheduler(result.value, max_delay_seconds),
+        ReadinessCheck(CheckName.SCHEMA, ok=True, detail=result.value.schema),
+        _check_claims(result.value.signs, counters),
+        _check_scheduler(result.value.signs, max_delay_seconds),
         _check_services(*find_unready_services()),
     ]
 

@@ -293,7 +293,7 @@ class Worker:
     def _claim_limit(self) -> int:
         prefetch_count = self._estimator.prefetch_count(self.settings.claim_batch * MAX_PREFETCHED_BATCHES)
         free_count = self._slots.free_count + prefetch_count
-        # Where tasks end quickly, the worker waits until half a batch is free: the rest ends within milliseconds.
+        # Where tasks end quickly, the worker waits until half of the prefetch is used up: the rest lasts long enough.
         if self._is_draining:  # guard: worker.drained_claims_nothing
             return 0
         if not self._fetcher.policy.wants_claim or free_count <= prefetch_count // 2 or not self._may_hold_more():
