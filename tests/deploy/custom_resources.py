@@ -40,7 +40,7 @@ _PROMETHEUS_TRIGGER = _object(
         "type": {"const": "prometheus"},
         "metadata": _object(
             {"serverAddress": TEXT, "query": TEXT, "threshold": TEXT},  # KEDA takes numbers as text
-            {"activationThreshold": TEXT},
+            {"activationThreshold": TEXT, "ignoreNullValues": {"enum": ["true", "false"]}},
         ),
     },
     {"name": TEXT, "metricType": {"enum": ["AverageValue", "Value"]}},

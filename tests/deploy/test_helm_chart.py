@@ -350,8 +350,12 @@ def test_chart_scales_the_workers_of_a_queue_by_depth_and_oldest_wait(everything
     depth, wait = scaled["spec"]["triggers"]
     assert (depth["metricType"], depth["metadata"]["threshold"]) == ("AverageValue", "20")
     assert (wait["metricType"], wait["metadata"]["threshold"]) == ("Value", "60")
-    assert [use.name for use in metric_uses(depth["metadata"]["query"])] == ["tenuto_queue_waiting", "tenuto_leases"]
-    assert [use.name for use in metric_uses(wait["metadata"]["query"])] == ["tenuto_queue_oldest_seconds"]
+    uses = [{use.name for use in metric_uses(each["metadata"]["query"])} for each in (depth, wait)]
+    shared = {"tenuto_build_info"}
+    assert uses == [{"tenuto_queue_waiting", "tenuto_leases"} | shared, {"tenuto_queue_oldest_seconds"} | shared]
+    for trigger in (depth, wait):  # without scraped processes there is no value, and the fallback applies
+        assert "vector(" not in trigger["metadata"]["query"]
+        assert trigger["metadata"]["ignoreNullValues"] == "false"
     service = of_kind(everything, "Service")["metrics"]["metadata"]["name"]
     for query in queries(everything):
         for use in metric_uses(query):
