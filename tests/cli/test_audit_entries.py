@@ -34,7 +34,7 @@ READ_ONLY_COMMANDS = {
     "queue", "queue list", "key", "key list", "invitation", "invitation list", "session", "session list",
     "audit", "audit list", "audit verify", "audit export", "secret",
     "secret list", "history", "operation", "operation items", "operation list", "operation show", "operation watch",
-    "search", "task log",
+    "search", "task log", "import", "import crontab", "import celery-beat", "import apscheduler",
 }  # fmt: skip
 """Commands that change nothing."""
 COMMANDS_TESTED_BY_OPERATION = {

@@ -55,7 +55,10 @@ class DisposableServer:
         await eventually(is_stopped, timeout=20, what="the server is stopped")
 
     async def start(self) -> None:
-        repeated = await asyncio.to_thread(
-            embedded_server.acquire_server, self.home, linger_seconds=0.0, settings=self._settings
+        starting = asyncio.ensure_future(
+            asyncio.to_thread(embedded_server.acquire_server, self.home, linger_seconds=0.0, settings=self._settings)
         )
-        repeated.release()  # the first handle keeps it running
+        try:
+            await asyncio.shield(starting)
+        finally:  # also if this is cancelled: a handle that is not released would keep the server running for good
+            (await starting).release()  # the first handle keeps it running
