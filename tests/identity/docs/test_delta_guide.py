@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -141,12 +142,13 @@ def test_configuration_of_delta_guide_lets_a_reader_find_changes(reader: Reader,
     assert set(files) == {"account.ldif", "syncprov.ldif", "accesslog.ldif"}
     reader.configure("account.ldif", files["account.ldif"])
     reader.configure(file, files[file])
-    reader.admin.modify(f"cn=gone,{BASE}", {"title": [(ldap3.MODIFY_REPLACE, ["x"])]})  # the first row of the log
     connector = reader.open()  # delta: auto finds the method
     connector.check()
 
     def watermark() -> Watermark | None:
-        """Return the watermark once the log has its first row: slapd may write the row after its reply."""
+        """Return the watermark once the log has a row: slapd prepares a new log in the background, and does not log
+        changes before that."""
+        reader.admin.modify(f"cn=gone,{BASE}", {"title": [(ldap3.MODIFY_REPLACE, [str(time.monotonic_ns())])]})
         found = connector.watermark(SCOPE)
         assert found is not None
         return found if all(found.get("logs", {"": True}).values()) else None
