@@ -47,6 +47,7 @@ def reports(found: ImportedDefinitions) -> list[str]:
 def test_crontab_entry_becomes_a_schedule_with_its_line(entry: str, line: str) -> None:
     (schedule,) = convert(entry).schedules
     assert (schedule["cron"], schedule["zone"]) == (line, "UTC")
+    assert schedule["misfire"] == "skip", "cron does not make up for missed runs"
 
 
 def test_crontab_command_runs_with_the_shell_variables_and_input_of_cron() -> None:
@@ -65,8 +66,8 @@ def test_crontab_command_runs_with_the_shell_variables_and_input_of_cron() -> No
     assert (arguments["program"], arguments["folder"]) == ("/bin/bash", "/srv/app")
     assert arguments["args"] == [
         "-c",
-        "export PATH='/opt/my tools:/usr/bin'\nexport EMPTY=''\nexport QUOTED='it is'\n"
-        "mail -s \"It's 10% done\" joe",
+        "export SHELL=/bin/bash\nexport PATH='/opt/my tools:/usr/bin'\nexport EMPTY=''\nexport QUOTED='it is'\n"
+        "export HOME=/srv/app\nmail -s \"It's 10% done\" joe",
     ]  # fmt: skip
     assert arguments["stdin"] == "Joe,\n\nWhere are your kids?\n\n"
     assert "stdin" not in late["steps"][0]["arguments"]
@@ -97,14 +98,41 @@ def test_crontab_zone_is_that_of_the_file_or_the_option_and_its_absence_is_repor
     assert not any("time zone of its machine" in str(omission) for omission in found.omissions)
 
 
+def test_crontab_with_an_empty_zone_returns_to_the_default_zone() -> None:
+    text = "CRON_TZ=Europe/Berlin\n0 1 * * * a\nCRON_TZ=\n0 2 * * * b\n"
+    assert [schedule["zone"] for schedule in convert(text).schedules] == ["Europe/Berlin", "UTC"]
+    assert any("time zone of its machine" in str(omission) for omission in convert(text).omissions)
+    found = convert(text, zone="Europe/London")
+    assert [schedule["zone"] for schedule in found.schedules] == ["Europe/Berlin", "Europe/London"]
+
+
+def test_crontab_home_applies_to_the_lines_below_and_is_exported() -> None:
+    found = convert("0 1 * * * a\nHOME=/srv/app\n0 2 * * * b\n")
+    assert scripts(found) == ["a", "export HOME=/srv/app\nb"]
+    assert any("home folder of the user" in str(omission) for omission in found.omissions), "line 1 has no folder"
+
+
+def test_crontab_with_a_shell_without_export_has_no_variables() -> None:
+    found = convert("SHELL=/usr/bin/fish\n0 1 * * * a\nX=1\n0 2 * * * b\n")
+    assert scripts(found) == ["a"]
+    assert reports(found) == [
+        "line 4: 'b' is left out: /usr/bin/fish does not read the `export` that sets X; see the argument env"
+    ]
+
+
 def test_system_crontab_has_a_user_in_each_entry() -> None:
-    text = "17 *\t* * *\troot    cd / && run-parts --report /etc/cron.hourly\n25 6 * * * root\n@daily backup  x  y\n"
+    text = (
+        "17 *\t* * *\troot    cd / && run-parts --report /etc/cron.hourly\n25 6 * * * root\n@daily backup  x  y\n"
+        "0 1 * * *\troot\tcd / && x\n0 1 * * *\troot\ty\n"
+    )
     found = convert(text, has_user_field=True)
-    assert scripts(found) == ["cd / && run-parts --report /etc/cron.hourly", "x  y"]
+    assert scripts(found) == ["cd / && run-parts --report /etc/cron.hourly", "x  y", "cd / && x", "y"]
     assert reports(found) == [
         "line 1: user root: the command runs as the user of the worker",
         "line 2: '25 6 * * * root' has no command after the user",
         "line 3: user backup: the command runs as the user of the worker",
+        "line 4: user root: the command runs as the user of the worker",
+        "line 5: user root: the command runs as the user of the worker",
     ]
 
 
@@ -122,6 +150,7 @@ def test_system_crontab_has_a_user_in_each_entry() -> None:
         ("1 2 3", "missing"),
         ("MAILTO=ops@example.org", "output is not mailed"),
         ("RANDOM_DELAY=45", "jitter"),
+        ("LOGNAME=root", "user of the worker"),
     ],
 )
 def test_crontab_line_that_cannot_be_carried_over_is_reported_with_its_number(entry: str, reason: str) -> None:

@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 
 from tenuto.definitions.imported_definitions import ImportedDefinitions
 
-_ASSIGNMENT = re.compile(r"\s*(?P<quote>[\"']?)(?P<name>[A-Za-z_]\w*)(?P=quote)\s*=\s*(?P<value>.*?)\s*")
+_ASSIGNMENT = re.compile(r"\s*(?P<quote>[\"']?)(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?P=quote)\s*=\s*(?P<value>.*?)\s*")
 _FORMER_ENTRY = re.compile(r"@\w|-?[\d*][\d*/,-]*\s+[\d*][\d*/,-]*\s")
 """A comment that was an entry once, and so describes none."""
 _PERCENT = re.compile(r"(?<!\\)%")
@@ -17,8 +17,11 @@ _SEPARATOR = re.compile(r"&&|\|\||[;|&]")
 _PREPARATIONS = frozenset({"cd", "test", "[", "[[", "export", "umask", "sleep", "set", ".", "source", "true", "("})
 """Commands that usually only prepare the one that gives the entry its name."""
 _ZONE_VARIABLE = "CRON_TZ"
-_IGNORED_VARIABLES = frozenset({"LOGNAME", "USER", "SHELL", "HOME", _ZONE_VARIABLE})
 _DEFAULT_SHELL = "/bin/sh"
+_EXPORTING_SHELLS = frozenset({"sh", "ash", "bash", "dash", "ksh", "mksh", "pdksh", "yash", "zsh"})
+"""Shells that read `export NAME=value`."""
+_MISFIRE_POLICY = "skip"
+"""cron makes up for the runs of a few minutes, which is the default grace time, and skips older ones."""
 
 
 @dataclass(slots=True)
@@ -28,6 +31,8 @@ class _CrontabReader:
     has_user_field: bool
     variables: dict[str, str] = field(default_factory=dict)
     comment: str = ""
+    uses_default_zone: bool = False
+    uses_default_folder: bool = False
 
     def read_line(self, number: int, text: str) -> None:
         stripped = text.strip()
@@ -51,6 +56,8 @@ class _CrontabReader:
                 self.result.omit(number, f"MAILTO={value}: output is not mailed, it is in the log of each attempt")
         elif name in ("RANDOM_DELAY", "CRON_WITHIN", "START_HOURS_RANGE"):
             self.result.omit(number, f"{name}={value} has no equivalent; see the field jitter")
+        elif name in ("LOGNAME", "USER"):
+            self.result.omit(number, f"{name}={value}: the command runs as the user of the worker")
         else:
             self.variables[name] = value
 
@@ -62,11 +69,11 @@ class _CrontabReader:
             return
         line, command = " ".join(parts[:-1]), parts[-1]
         if self.has_user_field:
-            user, _, command = command.partition(" ") if " " in command else (command, "", "")
-            command = command.strip()
-            if not command:
+            user, *rest = command.split(None, 1)
+            if not rest:
                 self.result.omit(number, f"{text!r} has no command after the user")
                 return
+            command = rest[0]
             self.result.omit(number, f"user {user}: the command runs as the user of the worker")
         if line == "@reboot":
             self.result.omit(number, f"@reboot {command}: there is no such trigger; use a unit of systemd")
@@ -78,22 +85,30 @@ class _CrontabReader:
 
     def _add(self, number: int, line: str, command: str) -> None:
         script, *lines_of_stdin = (part.replace("\\%", "%") for part in _PERCENT.split(command))
-        exports = [
-            f"export {name}={shlex.quote(value)}"
-            for name, value in self.variables.items()
-            if name not in _IGNORED_VARIABLES
-        ]
         name = _name_of(script)
+        shell = self.variables.get("SHELL") or _DEFAULT_SHELL
+        exported = {key: value for key, value in self.variables.items() if key != _ZONE_VARIABLE}
+        if PurePosixPath(shell).name not in _EXPORTING_SHELLS:
+            exported.pop("SHELL", None)
+            if exported:
+                reason = f"{shell} does not read the `export` that sets {', '.join(exported)}"
+                self.result.omit(number, f"{name!r} is left out: {reason}; see the argument env")
+                return
+        exports = [f"export {key}={shlex.quote(value)}" for key, value in exported.items()]
         arguments: dict[str, object] = {
-            "program": self.variables.get("SHELL", _DEFAULT_SHELL),
+            "program": shell,
             "args": ["-c", "\n".join([*exports, script.strip()])],
         }
         if lines_of_stdin:
             arguments["stdin"] = "".join(f"{each}\n" for each in lines_of_stdin)
         if home := self.variables.get("HOME"):
             arguments["folder"] = home
+        else:
+            self.uses_default_folder = True
         fields: dict[str, object] = {"description": self.comment} if self.comment else {}
-        fields |= {"cron": line, "zone": self.variables.get(_ZONE_VARIABLE, self.zone)}
+        zone = self.variables.get(_ZONE_VARIABLE)
+        self.uses_default_zone |= not zone
+        fields |= {"cron": line, "zone": zone or self.zone, "misfire": _MISFIRE_POLICY}
         self.result.add(
             number, name, {**fields, "steps": [{"kind": "executable", "name": name, "arguments": arguments}]}
         )
@@ -108,9 +123,9 @@ def import_crontab(
     for number, line in enumerate(text.splitlines(), start=1):
         reader.read_line(number, line)
     if result.schedules:
-        if zone is None and any(schedule["zone"] == "UTC" for schedule in result.schedules):
+        if zone is None and reader.uses_default_zone:
             result.omit(None, "cron uses the time zone of its machine, these schedules use UTC; see the option --zone")
-        if "HOME" not in reader.variables:
+        if reader.uses_default_folder:
             result.omit(
                 None, "cron starts commands in the home folder of the user, steps in an empty folder; see `folder`"
             )
