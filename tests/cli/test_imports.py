@@ -52,7 +52,7 @@ def test_imported_python_sources_are_accepted_by_plan(shell: Shell) -> None:
         assert name in planned.out
     found = shell("import", "celery-beat", "-", "-o", "json", stdin=CELERY).json
     assert [schedule["name"] for schedule in found["schedules"]] == ["double at noon"]
-    assert [omission["line"] for omission in found["not_carried_over"]] == [5]
+    assert [omission["line"] for omission in found["not_carried_over"]] == [5, None, None]
 
 
 def test_import_reports_unreadable_sources_and_sources_without_schedules(shell: Shell) -> None:

@@ -17,6 +17,9 @@ from tenuto.definitions.document_parser import parse_document
 from tenuto.definitions.imported_definitions import ImportedDefinitions
 from tests.support.errors import raises_code
 
+OVERLAP_OF_CELERY = "Celery starts a task while its last run is active, a schedule does not; see `overlap`"
+SKIP: dict[str, Any] = {"policy": "skip", "grace_seconds": 60}
+
 CELERY_DOCUMENTATION = """
 from celery import Celery
 from celery.schedules import crontab, solar
@@ -118,6 +121,7 @@ def test_celery_import_converts_the_forms_of_the_documentation() -> None:
         "line 27: 'computed' is left out: its value is computed",
         "line 28: 'data': the keyword arguments {'x': os.environ['X']} are computed",
         "line 29: '**further' is left out: its value is computed",
+        OVERLAP_OF_CELERY,
     ]
 
 
@@ -133,6 +137,7 @@ def test_celery_import_converts_the_forms_of_the_documentation() -> None:
         ("minute=0, hour=7, day_of_week='Sunday'", "0 7 * * sun"),
         ("minute=0, hour=5, day_of_month='*/2', day_of_week='fri'", "0 5 */2 * fri"),
         ("minute=0, hour=[1, 2]", "0 1,2 * * *"),
+        ("minute=0, hour={1, 2}", "0 1,2 * * *"),
         ("minute=0, day_of_month='1', day_of_week='mon'", "a day matches both day fields"),
         ("0, 0, '*', '1', '*'", "order differs between versions"),
         ("minute=M", "the field minute is computed"),
@@ -162,21 +167,28 @@ def test_apscheduler_import_converts_the_forms_of_the_documentation() -> None:
     found = check(import_apscheduler(APSCHEDULER_DOCUMENTATION, source="jobs.py"))
     zone, steps = "Europe/Berlin", [{"job": "job_function"}]
     assert by_name(found) == {
-        "my_job_id": {"every": "2h", "zone": zone, "steps": steps},
-        "job_function": {"cron": "30 5 * * mon,tue,wed,thu,fri", "zone": zone, "end": "2034-05-30", "steps": steps},
-        "job_function 2": {"cron": "0 0 1-15 may-aug *", "zone": "UTC", "steps": steps},
+        "my_job_id": {"every": "2h", "zone": zone, "misfire": SKIP, "steps": steps},
+        "job_function": {
+            "cron": "30 5 * * mon,tue,wed,thu,fri",
+            "zone": zone,
+            "end": "2034-05-30",
+            "misfire": SKIP,
+            "steps": steps,
+        },
+        "job_function 2": {"cron": "0 0 1-15 may-aug *", "zone": "UTC", "misfire": SKIP, "steps": steps},
         "hourly": {
             "cron": "0 * * * *",
             "zone": zone,
             "jitter": "2m",
             "overlap": "allow",
+            "misfire": SKIP,
             "steps": [{"job": "job_function", "input": {"a": 1}}],
         },
-        "func": {"every": "10m", "zone": zone, "start": "2033-10-10", "misfire": "all", "steps": [{"job": "func"}]},
+        "func": {"every": "10m", "zone": zone, "start": "2033-10-10", "misfire": SKIP, "steps": [{"job": "func"}]},
         "f": {
             "every": "30s",
             "zone": zone,
-            "misfire": {"policy": "skip", "grace_seconds": 60},
+            "misfire": SKIP,
             "steps": [{"job": "f"}],
         },
         "g": {
@@ -185,20 +197,25 @@ def test_apscheduler_import_converts_the_forms_of_the_documentation() -> None:
             "misfire": {"policy": "skip", "grace_seconds": 600},
             "steps": [{"job": "g"}],
         },
-        "g 2": {"every": "7d", "zone": zone, "start": "2033-01-02", "steps": [{"job": "g"}]},
+        "g 2": {"every": "7d", "zone": zone, "start": "2033-01-02", "misfire": SKIP, "steps": [{"job": "g"}]},
     }
     assert [str(omission) for omission in found.omissions] == [
         "line 10: 'last' is left out: a cron line cannot count weekdays or days from the end of the month",
         "line 14: 'job_function' is left out: a cron line cannot count weekdays or days from the end of the month",
+        "line 17: 'hourly': max_instances=3; runs overlap without a limit, see `limit` of the job",
         "line 18: 'my_job' is left out: it runs once; see `tenuto once`",
         "line 19: 'func': the time of day of start_date; the whole day counts",
         "line 19: 'func': the positional arguments [1]; write them by name, as input",
+        "line 19: 'func': coalesce=False; runs that are missed within the grace time become one",
         "line 20: 'f': misfire_grace_time=15; the shortest is 60 s",
+        "line 21: 'g': without timezone, CronTrigger(…) uses the zone of its machine, this schedule Europe/Berlin",
         "line 22: 'g' is left out: second=*/5: the shortest period of a cron line is a minute",
         "line 23: 'job' is left out: its function is not written in the file",
         "line 24: 'g' is left out: the trigger AndTrigger(…) has no equivalent",
         "line 25: 'g' is left out: its trigger is computed",
         "line 26: 'g': next_run_time; disable a schedule with `tenuto schedule disable`",
+        "without misfire_grace_time, APScheduler skips a run that is 1 s late, these schedules one that is 60 s late; "
+        "see `misfire`",
     ]
 
 
@@ -228,9 +245,221 @@ def test_apscheduler_cron_fields_become_a_cron_line_or_are_reported(fields: str,
     found = check(import_apscheduler(f"s.add_job(f, 'cron', {fields})", source="jobs.py"))
     if found.schedules:
         assert found.schedules[0]["cron"] == line
-        assert "time zone of its machine" in str(found.omissions[-1])
+        assert "time zone of its machine" in str(found.omissions[-2])
     else:
         assert line in str(found.omissions[0])
+
+
+def report_lines(found: ImportedDefinitions) -> list[str]:
+    return [str(omission) for omission in found.omissions if omission.line is not None]
+
+
+@pytest.mark.parametrize(
+    ("source", "reason"),
+    [
+        ("s.add_job(f, 'cron', **opts)", "'f' is left out: the arguments of the call are computed"),
+        ("s.add_job(*job)", "'job' is left out: the arguments of the call are computed"),
+        ("s.scheduled_job('interval', hours=1)(f)", "'job' is left out: its function is not written in the file"),
+        ("s.add_job(f, 'cron', hour=1, timezone=TZ)", "'f' is left out: its time zone TZ is computed"),
+        ("s.add_job(f, CronTrigger(hour=1, timezone=TZ))", "'f' is left out: its time zone TZ is computed"),
+        ("s.add_job(f, CronTrigger.from_crontab('0 1 * * *', TZ))", "'f' is left out: its time zone TZ is computed"),
+        ("s.add_job(f, CronTrigger.from_crontab(LINE))", "'f' is left out: its trigger is computed"),
+        ("s.add_job(f, 'interval', minutes=None)", "'f' is left out: minutes=None is not a number"),
+        ("s.add_job(f, 'interval', minutes='5')", "'f' is left out: minutes='5' is not a number"),
+        ("s.add_job(f, 'interval', minutes=1e999)", "'f' is left out: minutes=inf is not a number"),
+        ("s.add_job(f, 'cron', day_of_week='²')", "'f' is left out: day_of_week '²' is not a weekday"),
+    ],
+)
+def test_apscheduler_import_refuses_jobs_that_it_cannot_know_with_line_and_reason(source: str, reason: str) -> None:
+    found = check(import_apscheduler(f"s = BlockingScheduler(timezone='Europe/Berlin')\n{source}\n", source="jobs.py"))
+    assert (found.schedules, report_lines(found)) == ([], [f"line 2: {reason}"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "report"),
+    [
+        ("[1, 2]", "the positional arguments [1, 2]; write them by name, as input"),
+        ("jitter=J", "jitter=J is not a number in the file"),
+        ("max_instances=N", "max_instances=N is not a number in the file"),
+        ("misfire_grace_time=G", "misfire_grace_time=G is not a number in the file"),
+        ("coalesce=C", "coalesce=C is neither True nor False in the file"),
+        ("id=NAME", "the id NAME is computed"),
+        ("kwargs={'d': timedelta(days=1)}", "{'d': datetime.timedelta(days=1)} are not JSON values"),
+        ("kwargs={'d': ...}", "the keyword arguments {'d': ...} are not JSON values"),
+        ("kwargs={'d': 1j}", "the keyword arguments {'d': 1j} are not JSON values"),
+        ("kwargs={'d': [{1, 2}]}", "the keyword arguments {'d': [{1, 2}]} are not JSON values"),
+        ("kwargs={'d': b'x'}", "the keyword arguments {'d': b'x'} are not JSON values"),
+        ("kwargs={1: 'x'}", "the keyword arguments {1: 'x'} are not JSON values"),
+        ("kwargs={KEY: 'x'}", "the keyword arguments {KEY: 'x'} are computed"),
+    ],
+)
+def test_apscheduler_import_reports_options_that_it_cannot_carry_over(arguments: str, report: str) -> None:
+    found = check(import_apscheduler(f"\ns.add_job(f, 'interval', {arguments})", source="jobs.py", zone="UTC"))
+    fields = {"every": "1s", "zone": "UTC", "misfire": SKIP, "steps": [{"job": "f"}]}
+    assert by_name(found) == {"f": fields}
+    (line,) = report_lines(found)
+    assert line.startswith("line 2: 'f': ")
+    assert report in line
+
+
+def test_apscheduler_import_reads_positional_options_and_defaults_of_the_scheduler() -> None:
+    found = check(
+        import_apscheduler(
+            "s = BackgroundScheduler({'apscheduler.timezone': 'Europe/Berlin'},\n"
+            "    job_defaults={'misfire_grace_time': None, 'coalesce': False})\n"
+            "s.add_job(f, 'interval', None, {'a': 1}, 'first', 'First job', hours=1)\n"
+            "s.add_job(f, 'interval', hours=1, misfire_grace_time=600, coalesce=True)\n"
+            "t = AsyncIOScheduler(timezone='Europe/London', job_defaults=DEFAULTS)\n"
+            "u = AsyncIOScheduler(timezone=TZ)\n"
+            "u.configure(**settings)\n",
+            source="jobs.py",
+        )
+    )
+    zone = "Europe/Berlin"
+    assert by_name(found) == {
+        "first": {
+            "description": "First job",
+            "every": "1h",
+            "zone": zone,
+            "misfire": "all",
+            "steps": [{"job": "f", "input": {"a": 1}}],
+        },
+        "f": {
+            "every": "1h",
+            "zone": zone,
+            "misfire": {"policy": "skip", "grace_seconds": 600},
+            "steps": [{"job": "f"}],
+        },
+    }
+    assert [str(omission) for omission in found.omissions] == [
+        "line 5: the time zone Europe/London of a further scheduler; its schedules use Europe/Berlin",
+        "line 5: job_defaults=DEFAULTS is computed",
+        "line 6: the time zone TZ of the scheduler is computed",
+        "line 7: the options of u.configure(…) are computed",
+    ]
+
+
+def test_celery_import_reads_updates_of_the_schedule_or_reports_them() -> None:
+    found = check(
+        import_celery_beat(
+            "app.conf.beat_schedule = {'a': {'task': 't.a', 'schedule': 60}}\n"
+            "app.conf.beat_schedule.update({'b': {'task': 't.b', 'schedule': 60}}, c={'task': 't.c', 'schedule': 60})\n"
+            "app.conf.beat_schedule |= {'d': {'task': 't.d', 'schedule': 60}}\n"
+            "app.conf['beat_schedule']['e'] = {'task': 't.e', 'schedule': 60}\n"
+            "app.conf.beat_schedule.update(more)\n"
+            "app.conf.beat_schedule |= load()\n"
+            "app.conf.beat_schedule.update({'a': {'task': 't.new', 'schedule': 60}, **more})\n"
+            "app.conf.beat_schedule.pop('b')\n"
+            "app.conf.beat_schedule[NAME] = {'task': 't.f', 'schedule': 60}\n",
+            source="x",
+            zone="UTC",
+        )
+    )
+    jobs = {name: fields["steps"][0]["job"] for name, fields in by_name(found).items()}
+    assert jobs == {"a": "new", "b": "b", "c": "c", "d": "d", "e": "e", "NAME": "f"}
+    assert report_lines(found) == [
+        "line 1: 'a' is left out: line 7 replaces it",
+        "line 5: more in app.conf.beat_schedule.update(…) is left out: its value is computed",
+        "line 6: 'beat_schedule' is left out: its value is computed",
+        "line 7: more in app.conf.beat_schedule.update(…) is left out: its value is computed",
+        "line 8: the call beat_schedule.pop(…) is left out: its result is not known",
+        "line 9: 'NAME': the name of the entry is computed",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("source", "zone", "report"),
+    [
+        ("TZ = 'Europe/Berlin'\napp.conf.timezone = TZ", "Europe/Berlin", ""),
+        ("app.conf['timezone'] = 'Europe/Berlin'", "Europe/Berlin", ""),
+        ("app.conf.update({'timezone': 'Europe/Berlin'})", "Europe/Berlin", ""),
+        ("app.conf.update(dict(timezone='Europe/Berlin'))", "Europe/Berlin", ""),
+        ("timezone = 'UTC'\ntimezone = 'Europe/Berlin'", "Europe/Berlin", "line 2: the time zone UTC is left out"),
+        ("timezone = TZ", "UTC", "line 1: the time zone TZ is left out: its value is computed"),
+        ("TZ = 'Asia/Tokyo'\nif home: TZ = 'UTC'\ntimezone = TZ", "UTC", "line 3: the time zone TZ is left out"),
+        ("app.conf.update(settings)", "UTC", "line 1: settings in app.conf.update(…) is left out"),
+        ("", "UTC", "the file names no time zone, these schedules use UTC"),
+    ],
+)
+def test_celery_import_reads_the_zone_or_reports_utc(source: str, zone: str, report: str) -> None:
+    found = check(import_celery_beat(f"{source}\nbeat_schedule = {{'a': {{'task': 't', 'schedule': 60}}}}", source="x"))
+    assert by_name(found)["a"]["zone"] == zone
+    assert any("these schedules use UTC" in str(omission) for omission in found.omissions) == (zone == "UTC")
+    assert not report or str(found.omissions[0]).startswith(report)
+
+
+@pytest.mark.parametrize(
+    ("call", "step", "reports"),
+    [
+        ("60, add.s(1), args=(2,), kwargs={'k': 3}", {"input": {"k": 3}}, ["the positional arguments [2, 1]"]),
+        ("60, add.s(a=1), (), {'k': 3}", {"input": {"a": 1, "k": 3}}, []),
+        ("60, add.s(a=1), kwargs=KW", {}, ["the keyword arguments {'a': 1} and KW are computed"]),
+        ("60, add.si(a=1), kwargs={'k': 3}", {"input": {"a": 1}}, []),
+        ("60, app.signature('tasks.add')", {}, []),
+        ("60, signature('tasks.add', kwargs={'a': 1}, queue='q')", {"input": {"a": 1}, "queue": "q"}, []),
+        (
+            "60, tasks.add.signature((1,), {'a': 1}, countdown=5)",
+            {"input": {"a": 1}},
+            ["the positional", "countdown=5"],
+        ),
+        ("60, add.signature(kwargs={'a': 1}), expires=9", {"input": {"a": 1}}, ["the option expires=9"]),
+        ("schedule=60, sig=add.s(), name=NAME", {}, ["the name NAME is computed"]),
+        ("60, add.s(d=timedelta(days=1))", {}, ["are not JSON values"]),
+    ],
+)
+def test_celery_import_carries_over_the_arguments_of_periodic_tasks(
+    call: str, step: dict[str, Any], reports: list[str]
+) -> None:
+    found = check(import_celery_beat(f"app.add_periodic_task({call})", source="x", zone="UTC"))
+    assert [schedule["steps"] for schedule in found.schedules] == [[{"job": "add", **step}]]
+    lines = report_lines(found)
+    assert len(lines) == len(reports)
+    assert all(report in line for report, line in zip(reports, lines, strict=True))
+
+
+@pytest.mark.parametrize(
+    "call", ["60, app.signature(NAME)", "60, get('a.b').s()", "60, task", "*task", "60, x.s().set()"]
+)
+def test_celery_import_refuses_periodic_tasks_whose_task_is_computed(call: str) -> None:
+    found = check(import_celery_beat(f"\napp.add_periodic_task({call})", source="x"))
+    assert (found.schedules, report_lines(found)) == (
+        [],
+        ["line 2: 'add_periodic_task' is left out: its value is computed"],
+    )
+
+
+@pytest.mark.parametrize("schedule", ["1e999", "None", "'5'", "True", "...", "1j", "timedelta(days=1e999 - 1e999)"])
+def test_celery_import_refuses_schedules_that_are_no_interval(schedule: str) -> None:
+    found = check(import_celery_beat(f"beat_schedule = {{'a': {{'task': 't', 'schedule': {schedule}}}}}", source="x"))
+    (line,) = report_lines(found)
+    assert found.schedules == []
+    assert line.startswith("line 1: 'a' is left out: its schedule ")
+
+
+def test_python_import_does_not_trust_constants_that_the_source_changes() -> None:
+    found = import_apscheduler(
+        "A = 5\nB = 5\nC = {'x': 1}\nD = 5\nB += 1\nC['y'] = 2\ndef add(D):\n"
+        "    s.add_job(f, 'interval', minutes=A)\n    s.add_job(f, 'interval', minutes=B)\n"
+        "    s.add_job(g, 'interval', minutes=A, kwargs=C)\n    s.add_job(f, 'interval', minutes=D)\n",
+        source="jobs.py",
+    )
+    assert by_name(check(found)) == {
+        name: {"every": "5m", "zone": "UTC", "misfire": SKIP, "steps": [{"job": name}]} for name in ("f", "g")
+    }
+    assert report_lines(found) == [
+        "line 9: 'f' is left out: its trigger is computed",
+        "line 10: 'g': the keyword arguments C are computed",
+        "line 11: 'f' is left out: its trigger is computed",
+    ]
+
+
+@pytest.mark.parametrize("convert", [import_celery_beat, import_apscheduler])
+def test_python_import_accepts_deeply_nested_expressions(convert: Callable[..., ImportedDefinitions]) -> None:
+    nested = "+".join(["x"] * 1500)
+    source = f"app.add_periodic_task({nested}, f.s())\ns.add_job(f, 'interval', hours={nested})\n"
+    found = check(convert(source, source="x"))
+    assert found.schedules == []
+    assert len(report_lines(found)) == 1
 
 
 @pytest.mark.parametrize("convert", [import_celery_beat, import_apscheduler])
