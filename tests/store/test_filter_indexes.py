@@ -5,6 +5,7 @@ from __future__ import annotations
 from tenuto import Step, Tenuto, manual
 from tenuto.postgres.database import Database
 from tests.support.service_fixtures import WorkerFactory
+from tests.support.waiting import eventually
 
 RAW_COUNTS = "SELECT state, count(*) AS number FROM tenuto.{table} GROUP BY state"
 
@@ -38,8 +39,11 @@ async def test_filter_by_state_finds_every_row_of_the_state(app: Tenuto, worker:
             await app.executions.wait(run.execution_id, 20)
         outer = await app.schedules.run("Outer")
         assert outer.execution_id is not None
-        while not await database.fetch_value("SELECT count(*) FROM tenuto.tasks WHERE waits_for IS NOT NULL"):
-            await app.executions.get(outer.execution_id)
+        await eventually(
+            lambda: database.fetch_value("SELECT count(*) FROM tenuto.tasks WHERE waits_for IS NOT NULL"),
+            20,
+            what="the step of Outer waits for the execution that it started",
+        )
     paused = await app.schedules.run("Paused")
     assert paused.execution_id is not None
     await app.executions.pause(paused.execution_id)

@@ -12,14 +12,17 @@ import pytest
 from tenuto.ids import new_id, new_ids
 from tenuto.model.filters import Filter
 from tenuto.postgres.database import Database
+from tenuto.store.definitions.manifests import SQL as MANIFESTS
 from tenuto.store.definitions.schedules import SQL as SCHEDULES
 from tenuto.store.filter_sql import ACTIVITIES as FILTERED_ACTIVITIES
+from tenuto.store.filter_sql import EXECUTIONS as FILTERED_EXECUTIONS
 from tenuto.store.filter_sql import TASKS as FILTERED_TASKS
 from tenuto.store.filter_sql import FilterTable
 from tenuto.store.reports.changes import SQL as EVENTS
 from tenuto.store.work.activities import SQL as ACTIVITIES
 from tenuto.store.work.batches import SQL as BATCHES
 from tenuto.store.work.executions import SQL as EXECUTIONS
+from tenuto.store.work.executions import count_executions_of_each
 from tests.store.test_query_plans import plan_of, touched
 
 pytestmark = pytest.mark.slow
@@ -55,6 +58,63 @@ async def test_search_for_abandoned_executions_reads_only_open_ones(url: str, ge
             assert await touched(connection, EXECUTIONS.find_abandoned_executions, "100") < 20
     finally:
         await database.close()
+
+
+ENDED_EXECUTIONS = """
+INSERT INTO tenuto.executions (id, schedule_id, schedule_name, version, origin, state, alone, plan, current_group,
+                               total_groups, total_steps, due_at, started_at, ended_at, initiator_type, initiator_name)
+SELECT id, ('00000000-0000-7000-8000-' || lpad(to_hex(n % 50), 12, '0'))::uuid, 'Nightly', 1, 'trigger',
+       CASE WHEN n % 1000 = 0 THEN 'failed' WHEN n % 1000 = 1 THEN 'cancelled' WHEN n % 1000 = 2 THEN 'in_progress'
+       ELSE 'completed' END, false, '[]', 0, 1, 1, now(), now(), CASE WHEN n % 1000 <> 2 THEN now() END, 'system',
+       'test'
+FROM unnest($1::uuid[]) WITH ORDINALITY AS new (id, n)
+"""
+RARE_STATES = ("failed", "cancelled", "in_progress")
+MANIFEST_RUNS = """
+INSERT INTO tenuto.activities (id, task_id, attempt, status, final, kind, name, queue, priority, created_at, run_at,
+                               claimed_at, started_at, ended_at, fence, failures, losses, input, initiator_type,
+                               initiator_name, manifest_id)
+SELECT id, id, 1, 'completed', true, 'job', 'bake', 'default', 0, now(), now(), now(), now(), now(), 1, 0, 0, '{}',
+       'system', 'test', ('00000000-0000-7000-8000-' || lpad(to_hex(n % 50), 12, '0'))::uuid
+FROM unnest($1::uuid[]) WITH ORDINALITY AS new (id, n)
+"""
+OWNERS = [UUID(int=(0x7000_8000 << 48) + number) for number in range(3)]
+"""Schedules or manifests of `ENDED_EXECUTIONS` and `MANIFEST_RUNS`, out of 50."""
+OUTCOME_COUNT = 20
+
+
+async def test_count_of_executions_by_a_rare_state_reads_only_its_index(database: Database) -> None:
+    async with database.connection() as connection:
+        await connection.execute(ENDED_EXECUTIONS, new_ids(MANY))
+        await connection.execute("VACUUM ANALYZE tenuto.executions")
+        for state in RARE_STATES:
+            filter = Filter(FILTERED_EXECUTIONS.schema).where(state=state)
+            statement, *values = FILTERED_EXECUTIONS.add_filter(EXECUTIONS.count_executions, filter, "10001")
+            assert await touched(connection, statement, *values) < 40, state
+    filters = [Filter(FILTERED_EXECUTIONS.schema).where(state=state) for state in RARE_STATES]
+    assert [each.count for each in await count_executions_of_each(database, filters)] == [MANY // 1000] * 3
+
+
+@pytest.mark.parametrize("plan", ["custom", "generic"])
+@pytest.mark.parametrize(
+    ("fill_statement", "table", "statement"),
+    [
+        (ENDED_EXECUTIONS, "executions", EXECUTIONS.list_recent_outcomes),
+        (MANIFEST_RUNS, "activities", MANIFESTS.list_recent_outcomes),
+    ],
+    ids=["schedules", "manifests"],
+)
+async def test_recent_outcomes_are_read_from_the_end_of_an_index(
+    database: Database, fill_statement: str, table: str, statement: str, plan: str
+) -> None:
+    async with database.connection() as connection:
+        await connection.execute(fill_statement, new_ids(MANY))
+        await connection.execute(f"VACUUM ANALYZE tenuto.{table}")
+        await connection.execute(f"SET plan_cache_mode = force_{plan}_plan")
+        assert len(await connection.fetch(statement, OWNERS, OUTCOME_COUNT)) == len(OWNERS) * OUTCOME_COUNT
+        wanted = f"ARRAY[{', '.join(map(quoted, OWNERS))}]"
+        # Each owner has 400 rows, on nearly as many pages.
+        assert await touched(connection, statement, wanted, str(OUTCOME_COUNT)) < 3 * len(OWNERS) * OUTCOME_COUNT
 
 
 # --- the items of a batch --------------------------------------------------------------------------------------------
