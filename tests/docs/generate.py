@@ -228,7 +228,9 @@ def options_table(options: list[Any]) -> Iterator[str]:
     yield "|---|---|"
     for option in options:
         default = option.get_default(click.Context(click.Command("tenuto")))
-        is_shown = default not in (None, False, ()) and "default" not in (option.help or "")
+        # Options without a default have None or, in newer releases of click, a private marker.
+        has_default = isinstance(default, str | int | float | Path | list | tuple) and default not in (False, (), [])
+        is_shown = has_default and "default" not in (option.help or "")
         more = format_choices(option) + (f" Default: `{default}`." if is_shown else "")
         yield f"| {format_spelling(option)} | {table_cell(option.help)}{more} |"
 

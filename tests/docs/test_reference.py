@@ -73,6 +73,11 @@ def test_every_command_has_a_section_with_an_example() -> None:
     assert set(SHARED_OPTIONS) <= {word.lstrip("-") for word in re.findall(r"--\w+", section(text, "Shared options"))}
 
 
+@pytest.mark.parametrize("name", ["cli.md", "identity.md"])
+def test_command_page_shows_no_default_for_options_without_one(name: str) -> None:
+    assert not re.findall(r"Default: `(?:Sentinel[^`]*|None|UNSET)`", PAGES[name]())
+
+
 def test_exit_code_page_lists_every_code() -> None:
     text = page("exit-codes.md")
     assert [row for row in exit_code_rows() if row not in text] == []
