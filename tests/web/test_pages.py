@@ -313,6 +313,7 @@ async def test_jobs_name_their_live_workers_and_those_that_only_workers_know(ser
         async with other.worker(name="box-7"):
             text = (await get_page(service, "/jobs")).text
     page = " ".join(Page(text).texts)
+    assert "known to this web service or to live workers" in page
     assert "Jobs of workers only" in page
     assert "elsewhere" in page
     assert "box-7" in page
