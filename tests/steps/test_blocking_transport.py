@@ -15,6 +15,7 @@ from tenuto.errors import Forbidden
 from tenuto.extension import open_http_transport
 from tenuto.steps import http_transport
 from tenuto.steps.address_policy import AllowList
+from tests.support.waiting import eventually_blocking
 
 BLOCKED = ("127.0.0.1", "169.254.169.254", "10.1.2.3", "0.0.0.0", "[::1]", "[::ffff:127.0.0.1]", "[fe80::1]")
 
@@ -79,3 +80,26 @@ def test_blocking_transport_reports_a_name_that_cannot_be_resolved(monkeypatch: 
     monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
     with pytest.raises(httpx2.ConnectError, match="the host name cannot be resolved"):
         get("http://nowhere.test/")
+
+
+def test_blocking_transport_gives_up_a_name_whose_server_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a thread for each call: lookups wait in the queue of the resolver, and abandoned ones are dropped."""
+    is_released, looked_up = threading.Event(), list[str]()
+
+    def getaddrinfo(host: str, *_: Any, **__: Any) -> Any:
+        looked_up.append(host)
+        assert is_released.wait(60)
+        return []
+
+    monkeypatch.setattr(socket, "getaddrinfo", getaddrinfo)
+    resolver = http_transport.NameResolver(max_threads=1, timeout_seconds=0.05)
+    monkeypatch.setattr(http_transport, "_resolver", resolver)
+    try:
+        for name in ("first", "second", "third"):
+            with pytest.raises(httpx2.ConnectError, match="could not be resolved in time"):
+                get(f"http://{name}.test/")
+    finally:
+        is_released.set()
+    eventually_blocking(lambda: resolver._idle_count == 1)
+    assert resolver._thread_count == 1
+    assert len(looked_up) <= 1, "an abandoned lookup was made"

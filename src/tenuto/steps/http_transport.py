@@ -60,6 +60,19 @@ class NameResolver:
         """Requests queued while no thread was idle and no more could be started."""
 
     async def resolve(self, host: str, port: int) -> Sequence[str]:
+        answer = self._request(host, port)
+        async with asyncio.timeout(self._timeout_seconds):
+            return _distinct_addresses(await asyncio.wrap_future(answer))
+
+    def resolve_blocking(self, host: str, port: int) -> Sequence[str]:
+        """Like `resolve`, for plain code in a thread."""
+        answer = self._request(host, port)
+        try:
+            return _distinct_addresses(answer.result(self._timeout_seconds))
+        finally:
+            answer.cancel()  # after the time limit, no thread looks up a name that is still queued
+
+    def _request(self, host: str, port: int) -> Future[AddressInfos]:
         answer: Future[AddressInfos] = Future()
         with self._count_lock:
             if self._idle_count:
@@ -70,9 +83,7 @@ class NameResolver:
             else:
                 self._backlog_count += 1
             self._requests.put((answer, host, port))
-        async with asyncio.timeout(self._timeout_seconds):
-            found = await asyncio.wrap_future(answer)
-        return list(dict.fromkeys(str(each[4][0]) for each in found))
+        return answer
 
     def _serve(self) -> None:
         while True:
@@ -89,12 +100,21 @@ class NameResolver:
                     self._idle_count += 1
 
 
+def _distinct_addresses(infos: AddressInfos) -> Sequence[str]:
+    return list(dict.fromkeys(str(each[4][0]) for each in infos))
+
+
 _resolver = NameResolver()
 
 
 async def resolve(host: str, port: int) -> Sequence[str]:
     """Resolve a host name with the functions of the system."""
     return await _resolver.resolve(host, port)
+
+
+def resolve_blocking(host: str, port: int) -> Sequence[str]:
+    """Like `resolve`, with the same threads and time limit, for plain code in a thread."""
+    return _resolver.resolve_blocking(host, port)
 
 
 def is_local_address(address: Address) -> bool:
@@ -167,8 +187,9 @@ class CheckedBlockingBackend(httpcore2.NetworkBackend):
     """Opens connections to allowed addresses only, for plain code in a thread. `CheckedNetworkBackend` has the same
     rules for coroutines; tests/steps/test_blocking_transport.py checks that both refuse the same addresses."""
 
-    def __init__(self, allow_list: AllowList) -> None:
+    def __init__(self, allow_list: AllowList, resolve: Callable[[str, int], Sequence[str]] = resolve_blocking) -> None:
         self._allow_list = allow_list
+        self._resolve = resolve
         self._backend = httpcore2.SyncBackend()
 
     def connect_tcp(
@@ -196,10 +217,14 @@ class CheckedBlockingBackend(httpcore2.NetworkBackend):
         if literal is not None:
             return [literal]
         try:
-            found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+            answer = self._resolve(host, port)
+        except TimeoutError:
+            raise httpcore2.ConnectError("the host name could not be resolved in time") from None
         except (OSError, UnicodeError):
             raise httpcore2.ConnectError("the host name cannot be resolved") from None
-        return [ipaddress.ip_address(each) for each in dict.fromkeys(str(info[4][0]) for info in found)]
+        if not answer:
+            raise httpcore2.ConnectError("the host name has no address")
+        return [ipaddress.ip_address(each) for each in answer]
 
 
 class CheckedBlockingTransport(httpx2.HTTPTransport):
