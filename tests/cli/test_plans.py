@@ -187,3 +187,69 @@ def test_changes_of_operators_are_kept_and_reported(shell: Shell, file: Path) ->
     shown = {row["name"]: row for row in shell("schedule", "list", "-o", "json").json}
     assert shown["nightly"]["trigger"]["cron"] == "0 5 * * *"
     assert shown["small"]["enabled"] is False
+
+
+EXTENSIONS = '''
+"""An app with extensions that have lists in definition files and previews of plans."""
+
+from tenuto import Tenuto
+from tenuto.extension import DefinitionList, Extension, ListChange, ListPlan, PlanPreview
+
+HOSTILE = "Eve\\x1b]0;owned\\x07\\x1b[2J \\x9b31mred"
+
+
+async def plan(connection, declared, prune):
+    notes = [f"1 object: {HOSTILE}"]
+    return ListPlan([ListChange(each, "created", after={"name": each}, notes=notes) for each in declared])
+
+
+async def apply(connection, planned, author):
+    pass
+
+
+class Lists(Extension):
+    def definition_lists(self):
+        return [DefinitionList(f"{self.name}_items", lambda entry: entry.value, str, plan, apply)]
+
+
+class Hostile(Lists):
+    name = "hostile"
+
+    async def preview_plan(self, app, declared, prune):
+        return PlanPreview(f"line 1: {HOSTILE}\\nline 2", {"value": HOSTILE})
+
+
+class Broken(Lists):
+    name = "broken"
+
+    async def preview_plan(self, app, declared, prune):
+        raise KeyError("systems")
+
+
+class Confused(Lists):
+    name = "confused"
+
+    async def preview_plan(self, app, declared, prune):
+        return "a text"
+
+
+app = Tenuto(extensions=[Broken(), Hostile(), Confused()])
+'''
+
+
+@pytest.fixture
+def extended_shell(shell: Shell) -> Shell:
+    (shell.folder / "extended.py").write_text(EXTENSIONS)
+    shell.environment["TENUTO_APP"] = "extended:app"
+    return shell
+
+
+def test_plan_prints_notes_and_previews_of_extensions_without_escape_sequences(extended_shell: Shell) -> None:
+    (extended_shell.folder / "items.yaml").write_text("hostile_items: [one]")
+    shown = extended_shell("plan", "items.yaml", "--preview")
+    assert shown.code == 2
+    assert "    1 object: Eve red\n" in shown.out
+    assert "line 1: Eve red\nline 2\n" in shown.out
+    document = extended_shell("plan", "items.yaml", "--preview", "-o", "json")
+    for ended in (shown, document):
+        assert not any(character in ended.out + ended.err for character in "\x1b\x07\x9b")

@@ -67,7 +67,7 @@ async def plan_definitions(
         print_csv(PLAN_CHANGES, list(_change_rows(planned)))
     else:
         for each in previews.values():
-            print_rich(Text(""), Text(each.text))
+            print_rich(Text(""), Text(safe_text(each.text)))
     if any(each.has_failed for each in previews.values()):
         return exit_codes.FAILED
     return exit_codes.WOULD_CHANGE if planned.has_changes else exit_codes.OK
@@ -249,7 +249,7 @@ def _field_lines(change: Any, kind: str) -> list[RenderableType]:
     """Return the change of a group or of an entry in the list of an extension, with all its fields."""
     name = "* (all manifests)" if change.key == ALL_MANIFESTS else change.key
     lines: list[RenderableType] = [_change_title(name, change.effect, kind)]
-    lines += [Text(f"    {note}", style="dim") for note in getattr(change, "notes", ())]
+    lines += [Text(f"    {safe_text(note)}", style="dim") for note in getattr(change, "notes", ())]
     for field, (before, after) in change.differences.items():
         title = "maximum active" if field == "max_active" else field
         if field == "max_active":
@@ -260,7 +260,7 @@ def _field_lines(change: Any, kind: str) -> list[RenderableType]:
 
 
 def _title_lines(change: PlannedChange[Any, Any, Any], kind: str = "") -> list[RenderableType]:
-    notes = [Text(f"    {note}", style="dim") for note in change.notes]
+    notes = [Text(f"    {safe_text(note)}", style="dim") for note in change.notes]
     return [_change_title(change.key, change.effect, kind), *notes]
 
 
