@@ -253,3 +253,21 @@ def test_plan_prints_notes_and_previews_of_extensions_without_escape_sequences(e
     document = extended_shell("plan", "items.yaml", "--preview", "-o", "json")
     for ended in (shown, document):
         assert not any(character in ended.out + ended.err for character in "\x1b\x07\x9b")
+
+
+def test_plan_names_extensions_whose_preview_is_broken_and_shows_the_others(extended_shell: Shell) -> None:
+    (extended_shell.folder / "items.yaml").write_text("broken_items: [one]\nhostile_items: [two]\nconfused_items: [x]")
+    ended = extended_shell("plan", "items.yaml", "--preview")
+    assert ended.code == 1
+    assert "error: the extension 'broken' cannot preview the plan: KeyError: 'systems'" in ended.err
+    assert "the extension 'confused' cannot preview the plan: TypeError: expected PlanPreview" in ended.err
+    assert "line 2" in ended.out
+    ended = extended_shell("plan", "items.yaml", "--preview", "-o", "json")
+    assert (ended.code, ended.error["code"]) == (1, "extension.preview.failed")
+    assert list(ended.json["previews"]) == ["hostile"]
+
+
+def test_plan_refuses_a_preview_as_csv(shell: Shell, file: Path) -> None:
+    ended = shell("plan", "schedules.yaml", "--preview", "-o", "csv")
+    assert (ended.code, ended.out) == (1, "")
+    assert "error: --preview and -o csv cannot be combined" in ended.err

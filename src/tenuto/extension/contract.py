@@ -584,7 +584,8 @@ class Extension:
     async def preview_plan(self, app: Any, declared: Mapping[str, Sequence[Any]], prune: bool) -> PlanPreview | None:
         """Find out what would follow from applying definition files, for ``tenuto plan --preview``; None if the
         extension has no preview. ``app`` is the `Tenuto` of the caller, ``declared`` the entries of the lists of all
-        extensions as plain data. With ``prune``, objects of files that are no longer declared are deleted."""
+        extensions as plain data. With ``prune``, objects of files that are no longer declared are deleted. The caller
+        has no time limit: an extension that waits for a worker needs its own."""
         return None
 
     def definition_lists(self) -> Sequence[DefinitionList[Any]]:

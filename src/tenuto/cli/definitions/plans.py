@@ -13,13 +13,14 @@ from tenuto.cli import exit_codes
 from tenuto.cli.command import Session, command, login_name
 from tenuto.cli.definitions.definition_commands import REASON, before_and_after
 from tenuto.cli.lists import print_csv
-from tenuto.cli.option_parsing import confirm
+from tenuto.cli.option_parsing import confirm, option_conflict
 from tenuto.cli.output import print_json
 from tenuto.cli.parameters import argument, flag
 from tenuto.cli.tables import print_rich, titled_diff
 from tenuto.definitions.definition_plan import ManifestChange, PlannedChange, ScheduleChange
 from tenuto.definitions.document_files import read_documents
 from tenuto.definitions.versioned_definitions import CHANGING_EFFECTS
+from tenuto.errors import EngineError, TenutoError
 from tenuto.extension import PlanPreview
 from tenuto.model.definitions.manifests import Manifest
 from tenuto.model.triggers import Trigger
@@ -55,11 +56,13 @@ async def plan_definitions(
 
     Nothing is changed. Exit code 0 without changes, 2 with changes; errors end with 1, so that 2 is unambiguous.
     """
+    if preview and session.output == "csv":
+        raise option_conflict("--preview", "-o csv", "use -o json, or leave out --preview")
     declarations = read_declarations(read_documents(files))
     planned = await session.app.plans.plan(declarations, prune=prune)
     if not session.as_json and session.output != "csv":
         print_plan(session, planned)
-    previews = await _preview_plan(session, planned, declarations, prune=prune) if preview else {}
+    previews, failures = await _preview_plan(session, planned, declarations, prune=prune) if preview else ({}, [])
     if session.as_json:
         shown = {name: each.document for name, each in previews.items()}
         print_json({**plan_document(planned), **({"previews": shown} if preview else {})})
@@ -68,6 +71,12 @@ async def plan_definitions(
     else:
         for each in previews.values():
             print_rich(Text(""), Text(safe_text(each.text)))
+    if failures:
+        raise EngineError(
+            "; ".join(failures),
+            code="extension.preview.failed",
+            remedy="report it to the author of the extension, or leave out --preview",
+        )
     if any(each.has_failed for each in previews.values()):
         return exit_codes.FAILED
     return exit_codes.WOULD_CHANGE if planned.has_changes else exit_codes.OK
@@ -75,23 +84,33 @@ async def plan_definitions(
 
 async def _preview_plan(
     session: Session, planned: ApplyPlan, declarations: Declarations, *, prune: bool
-) -> dict[str, PlanPreview]:
-    """Return what would follow, by extension: of those whose lists would change."""
+) -> tuple[dict[str, PlanPreview], list[str]]:
+    """Return what would follow, by extension, and errors: of those extensions whose lists would change."""
     changed = {each.extension for each in planned.lists if each.plan.has_changes}
     declared: dict[str, list[Any]] = {}
     for entry in declarations.further:
         declared.setdefault(entry.list_name, []).append(entry.value)
     found: dict[str, PlanPreview] = {}
+    failures: list[str] = []
     with session.as_user() as app:
         for extension in app.extension_registry.extensions:
             if extension.name not in changed:
                 continue
-            preview = await extension.preview_plan(app, declared, prune)
-            if preview is not None:
-                found[extension.name] = preview
-    if not found:
+            try:
+                preview: object = await extension.preview_plan(app, declared, prune)
+                if isinstance(preview, PlanPreview):
+                    found[extension.name] = preview
+                elif preview is not None:
+                    raise TypeError(f"expected PlanPreview, not {preview!r:.80}")
+            except TenutoError:  # about the files or the database, with a remedy
+                raise
+            except (Exception, SystemExit) as error:  # noqa: BLE001 — code of an extension: the others go on
+                failures.append(
+                    f"the extension {extension.name!r} cannot preview the plan: {type(error).__name__}: {error}"
+                )
+    if not found and not failures:
         session.print_message("no preview: the files change nothing that has one")
-    return found
+    return found, failures
 
 
 @command(
