@@ -23,6 +23,7 @@ from tenuto_identity.cli.preview_text import (
     is_good,
     load_preview,
     preview_document,
+    wait_for_preview,
 )
 from tenuto_identity.list_views import HISTORY, IDENTITIES, ITEMS, OBJECTS, PENDING_EXPORTS, PREVIEWS, RUNS, SYSTEMS
 from tenuto_identity.model.definitions.definition_reader import suggestion
@@ -302,7 +303,7 @@ async def preview(
         )
     if no_wait:
         return session.report({"preview_id": str(id)}, "preview started", result=id)
-    await session.app.wait(id)
+    await wait_for_preview(session.app, id, session.print_message)
     return await _show_preview(session, id, limit)
 
 

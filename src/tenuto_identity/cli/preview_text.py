@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 from uuid import UUID
 
+from tenuto.cli.output import print_message
+from tenuto.clock import monotonic_seconds
+from tenuto.errors import Conflict, EngineError
 from tenuto.extension import PlanPreview
 from tenuto.model.work.tasks import ActivityState
+from tenuto.model.work.worker_states import WorkerState
 from tenuto_identity.store.previews import PreviewRecord, PreviewRequest, RequestCount
 
+PREVIEW_KIND = "identity.preview"
+MAX_SECONDS_WITHOUT_WORKER = 60.0
+"""How long a command waits while no live worker can run its preview: workers may be restarting."""
+_WORKER_CHECK_SECONDS = 5.0
 MAX_VALUE_CHARACTERS = 60
 GOOD_STATES = (ActivityState.COMPLETED, ActivityState.COMPLETED_WITH_WARNING)
 MAX_PLAN_REQUESTS = 20
@@ -21,12 +29,49 @@ async def preview_plan(app: Any, declared: Mapping[str, Sequence[Any]], *, prune
     """Have a worker preview what follows from definitions; return it as text and as a document."""
     operations = app.extensions.identity
     id = await operations.preview_plan(declared, prune=prune)
-    await app.wait(id)
+    await wait_for_preview(app, id)
     record, requests, counts = await load_preview(operations, id, MAX_PLAN_REQUESTS)
     text = format_preview(record, requests, counts)
     if record.state == "completed" and not record.steps:
         text = "no stored object is affected; preview a schedule to see what its imports would do"
     return PlanPreview(text, preview_document(record, requests, counts), has_failed=not is_good(record))
+
+
+async def wait_for_preview(app: Any, id: UUID, report: Callable[[str], None] = print_message) -> None:
+    """Wait until a preview has ended. Report that no live worker can run it, and give up if none appears in time."""
+    queue = (await app.attempts(id))[0].queue
+    alone_since: float | None = None
+    while True:
+        if await _has_worker(app, queue):
+            alone_since = None
+        elif alone_since is None:
+            alone_since = monotonic_seconds()
+            report(
+                f"no live worker serves queue {queue} and knows {PREVIEW_KIND}; waiting up to "
+                f"{MAX_SECONDS_WITHOUT_WORKER:g} s; start one: tenuto worker"
+            )
+        elif monotonic_seconds() - alone_since >= MAX_SECONDS_WITHOUT_WORKER:
+            raise EngineError(
+                f"no live worker can run the preview {id}: none serves queue {queue} and knows {PREVIEW_KIND}",
+                code="identity.preview.no_worker",
+                remedy=f"start one with `tenuto worker`, which runs it, then: tenuto identity show-preview {id}",
+            )
+        try:
+            await app.wait(id, min(_WORKER_CHECK_SECONDS, MAX_SECONDS_WITHOUT_WORKER))
+            return
+        except Conflict as error:
+            if error.code != "task.wait.timeout":
+                raise
+
+
+async def _has_worker(app: Any, queue: str) -> bool:
+    return any(
+        each.service == "worker"
+        and each.state in (WorkerState.ALIVE, WorkerState.DRAINING)
+        and queue in each.queues
+        and (each.kinds is None or PREVIEW_KIND in each.kinds)
+        for each in await app.workers()
+    )
 
 
 async def load_preview(

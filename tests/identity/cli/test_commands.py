@@ -12,8 +12,11 @@ from uuid import UUID
 import pytest
 import yaml
 
+from tenuto_identity.cli import preview_text
 from tests.identity.site import ADA, Site, open_site
 from tests.support import warm_process
+from tests.support.errors import raises_code
+from tests.support.waiting import eventually
 
 TEMPLATE = """
 templates:
@@ -225,3 +228,28 @@ async def test_plan_shows_the_number_of_affected_objects_and_with_preview_what_w
 
     file.write_text(site.definitions())
     assert "the files change nothing that has one" in await plan("--preview", code=0)
+
+
+async def test_preview_without_a_worker_says_so_and_ends_with_an_error(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preview_text, "MAX_SECONDS_WITHOUT_WORKER", 0.1)
+    async with open_site(url, tmp_path, has_worker=False) as site, asyncio.timeout(30):
+        await site.apply(site.definitions())
+        with raises_code("identity.preview.no_worker") as refused:
+            await preview_text.preview_plan(site.app, yaml.safe_load(site.definitions()), prune=False)
+        assert "no live worker serves queue default and knows identity.preview" in capsys.readouterr().err
+        assert "tenuto identity show-preview" in str(refused.value.remedy)
+
+
+async def test_preview_waits_for_a_worker_that_starts_later(url: str, tmp_path: Path) -> None:
+    async with open_site(url, tmp_path, has_worker=False) as site, asyncio.timeout(60):
+        await site.apply(site.definitions())
+        messages = list[str]()
+        id = await site.app.extensions.identity.preview(system="HR", profile="Full Import")
+        waiting = asyncio.ensure_future(preview_text.wait_for_preview(site.app, id, messages.append))
+        await eventually(lambda: messages)
+        async with site.app.worker():
+            await waiting
+        assert (await site.app.extensions.identity.preview_record(id)).state == "completed"
+        assert len(messages) == 1
