@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
-import logging
 import shutil
 import signal
 import subprocess
@@ -49,8 +48,6 @@ def main(arguments: list[str] | None = None) -> int:
     home.mkdir(parents=True, exist_ok=True)
     if options.keep is None:
         home.chmod(0o755)  # as root, the server runs under another account, which needs access
-    # The tour stops the database on purpose; hide the warnings of the driver.
-    logging.getLogger("asyncpg").setLevel(logging.CRITICAL)
     # SIGTERM must clean up like Ctrl-C.
     original = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -71,10 +68,6 @@ def _run_tour(home: Path, options: argparse.Namespace) -> int:
     app.settings = app.settings.model_copy(update={"home": home, "database": None})
     presenter = _make_presenter(options)
     tour = Tour(home, presenter)
-    # Pages that are open while the database is stopped; the tour itself says so.
-    log = logging.getLogger("tenuto")
-    level = log.level
-    log.setLevel(logging.CRITICAL)
     try:
         with presenter:
             ledger = asyncio.run(_run_until_signal(tour))
@@ -85,7 +78,6 @@ def _run_tour(home: Path, options: argparse.Namespace) -> int:
         return 1
     finally:
         tour.stop()
-        log.setLevel(level)
     presenter.ledger(ledger)
     if not (options.json or options.stay):
         kept = f"tenuto activity list --home {options.keep}" if options.keep else "scripts/demo --keep DIR"

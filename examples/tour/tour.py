@@ -7,8 +7,10 @@ the database counts outcomes, and the ledger compares both.
 from __future__ import annotations
 
 import asyncio
+import logging
 import shutil
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -42,6 +44,16 @@ TIMEOUT_SECONDS = 300.0
 _EXAMPLE = Path(__file__).resolve().parents[1] / "nightly_hr_sync"
 _POLL_SECONDS = 0.12
 _READING_SECONDS = 1.0
+_REVOKE_TIMEOUT_SECONDS = 5.0
+_LOG_LEVELS_OF_THE_RESTART = {
+    "asyncpg": logging.CRITICAL,
+    "tenuto.api": logging.ERROR,
+    "tenuto.event_feed": logging.ERROR,
+    "tenuto.listener": logging.ERROR,
+    "tenuto.service": logging.ERROR,
+    "tenuto.web": logging.ERROR,
+}
+"""Loggers that warn of the stopped database while pages of the dashboard are open."""
 _MAX_PROGRESS_OF_VICTIM = 0.6
 _REGIONS = ("north", "south", "east", "west", "coast", "hills", "lakes", "islands", "city")
 
@@ -72,13 +84,17 @@ class Tour:
             await self._start_processes()
             async with web_server(app, port=0) as address:
                 await self._show_link(address)
-                await self._show_schedule()
-                await self._show_retries()
-                await self._show_dead_letter()
-                await self._show_batch()
-                await self._show_killed_worker()
-                await self._show_database_restart()
-                return await self._build_ledger()
+                try:
+                    await self._show_schedule()
+                    await self._show_retries()
+                    await self._show_dead_letter()
+                    await self._show_batch()
+                    await self._show_killed_worker()
+                    with _hide_warnings_of_the_restart():
+                        await self._show_database_restart()
+                    return await self._build_ledger()
+                finally:
+                    await self._revoke_link()
 
     def stop(self) -> None:
         self._processes.stop()
@@ -94,10 +110,19 @@ class Tour:
 
     async def _show_link(self, address: str) -> None:
         """Print a link to the dashboard, which shows the scenes while they run."""
-        name = self._actor.id or self._actor.name
-        await self._app.api_keys.create(name, Role.VIEWER)
-        link = await self._app.api_keys.create_link(name)
+        await self._app.api_keys.create(self._key_name, Role.VIEWER)
+        link = await self._app.api_keys.create_link(self._key_name)
         self._presenter.link("watch the tour in a browser", f"{address}/login?link={link}")
+
+    async def _revoke_link(self) -> None:
+        """Revoke the key of the link: a kept directory would collect a usable key with each tour."""
+        with suppress(Unavailable, TimeoutError):  # an interrupted tour may have stopped the database
+            async with asyncio.timeout(_REVOKE_TIMEOUT_SECONDS):
+                await self._app.api_keys.revoke(self._key_name)
+
+    @property
+    def _key_name(self) -> str:
+        return self._actor.id or self._actor.name
 
     # --- scenes -----------------------------------------------------------------------------------------------------
 
@@ -387,6 +412,20 @@ class Tour:
 
     def _elapsed_seconds(self) -> float:
         return monotonic_seconds() - self._started_at
+
+
+@contextmanager
+def _hide_warnings_of_the_restart() -> Iterator[None]:
+    """Hide warnings that the tour causes by stopping the database; the tour itself says that it is stopped."""
+    loggers = {name: logging.getLogger(name) for name in _LOG_LEVELS_OF_THE_RESTART}
+    levels = {name: each.level for name, each in loggers.items()}
+    for name, each in loggers.items():
+        each.setLevel(_LOG_LEVELS_OF_THE_RESTART[name])
+    try:
+        yield
+    finally:
+        for name, each in loggers.items():
+            each.setLevel(levels[name])
 
 
 def _is_early(task: TaskRecord) -> bool:

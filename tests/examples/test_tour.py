@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import logging
 import os
 import re
 import shutil
@@ -21,7 +22,7 @@ from typing import Any
 import pytest
 from examples.tour import __main__ as demo
 from examples.tour import jobs, ledger, processes, tour
-from examples.tour.view import WIDTH, PlainPresenter, TerminalPresenter
+from examples.tour.view import WIDTH, PlainPresenter, SilentPresenter, TerminalPresenter
 from rich.console import Console
 
 from tenuto.postgres import embedded_server
@@ -61,23 +62,43 @@ class PresenterGroup:
         return call_all
 
 
+class LoggerObserver(SilentPresenter):
+    """Records at each scene, and after the database was stopped, which loggers hide warnings."""
+
+    def __init__(self) -> None:
+        self.hidden: dict[str, set[str]] = {}
+
+    def scene(self, title: str, text: str) -> None:
+        self._observe(title)
+
+    def message(self, line: str, *, is_alert: bool = False) -> None:
+        self._observe(line)
+
+    def _observe(self, moment: str) -> None:
+        names = ("asyncpg", "tenuto", "tenuto.event_feed", "tenuto.worker", "tenuto.extensions")
+        self.hidden[moment] = {name for name in names if not logging.getLogger(name).isEnabledFor(logging.WARNING)}
+
+
 @dataclass(frozen=True)
 class KeptTour:
-    """Directory, exit code and JSON output of a finished tour."""
+    """Directory, exit code, JSON output and loggers of a finished tour."""
 
     home: Path
     exit_code: int
     output: dict[str, Any]
+    hidden_loggers: dict[str, set[str]]
 
 
 @pytest.fixture(scope="module")
 def kept_tour(small_tour: None) -> Iterator[KeptTour]:
     home = Path(tempfile.mkdtemp(prefix="tnt-tour-", dir="/tmp"))
     home.chmod(0o755)
+    observer = LoggerObserver()
     try:
-        with redirect_stdout(io.StringIO()) as out:
+        with redirect_stdout(io.StringIO()) as out, pytest.MonkeyPatch.context() as patch:
+            patch.setattr(demo, "_make_presenter", lambda options: observer)
             exit_code = demo.main(["--headless", "--json", "--keep", str(home)])
-        yield KeptTour(home, exit_code, json.loads(out.getvalue() or "{}"))
+        yield KeptTour(home, exit_code, json.loads(out.getvalue() or "{}"), observer.hidden)
     finally:
         embedded_server.stop_server(home)
         shutil.rmtree(home, ignore_errors=True)
@@ -103,19 +124,35 @@ def test_tour_json_output_accounts_for_all_work(kept_tour: KeptTour) -> None:
 
 
 @pytest.mark.slow
+def test_tour_hides_expected_warnings_only_while_it_restarts_the_database(kept_tour: KeptTour) -> None:
+    hidden = {moment: names for moment, names in kept_tour.hidden_loggers.items() if names}
+    assert hidden["PostgreSQL has been stopped"] == {"asyncpg", "tenuto.event_feed"}
+    assert {moment[:3] for moment in hidden if "/7" in moment} == {"6/7"}
+    assert not any(moment.startswith(("three workers", "kill -9")) for moment in hidden)
+
+
+@pytest.mark.slow
 def test_tour_in_kept_directory_counts_only_its_own_work_and_fits_80_columns(kept_tour: KeptTour) -> None:
     lines, screen = io.StringIO(), io.StringIO()
     terminal = TerminalPresenter(Console(file=screen, force_terminal=True, width=WIDTH, height=24, color_system=None))
     presenter = PresenterGroup(PlainPresenter(lines), terminal)
     again = tour.Tour(kept_tour.home, presenter)
     jobs.app.settings = jobs.app.settings.model_copy(update={"home": kept_tour.home})
+
+    async def run_and_list_keys() -> tuple[ledger.Ledger, list[Any]]:
+        balanced = await again.run()
+        async with jobs.app:
+            return balanced, list(await jobs.app.api_keys.list())
+
     try:
-        balanced = asyncio.run(again.run())
+        balanced, keys = asyncio.run(run_and_list_keys())
     finally:
         again.stop()
     presenter.ledger(balanced)
     assert balanced.balances
     assert is_expected_count(balanced.submitted)
+    of_tours = [each for each in keys if each.name.startswith("tour-")]
+    assert [each.revoked_at is not None for each in of_tours] == [True, True], "a key of a link can still be used"
     for text in (lines.getvalue(), _CONTROL_SEQUENCE.sub("", screen.getvalue())):
         wide = [line for line in re.split(r"[\r\n]", text) if len(line) > WIDTH]
         assert [line for line in wide if "/login?link=tnl_" not in line] == []
