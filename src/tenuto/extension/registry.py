@@ -146,6 +146,17 @@ class ExtensionRegistry:
                 raise
             self.report_failure(extension.name, part, error)
 
+    @contextmanager
+    def collect_problems(self, extension: Extension, action: str, problems: list[str]) -> Iterator[None]:
+        """Add an error of the block to ``problems``, with the name of the extension, and continue after it. Errors of
+        Tenuto are raised: they concern the input or the database, and have a remedy."""
+        try:
+            yield
+        except TenutoError:
+            raise
+        except _EXTENSION_ERRORS as error:  # the core and other extensions go on
+            problems.append(f"the extension {extension.name!r} cannot {action}: {type(error).__name__}: {error}")
+
     @asynccontextmanager
     async def isolate_async(self, extension: Extension, part: str) -> AsyncIterator[None]:
         """Isolate a block that awaits code of an extension: as `isolate`, with a time limit."""

@@ -20,7 +20,7 @@ from tenuto.cli.tables import print_rich, titled_diff
 from tenuto.definitions.definition_plan import ManifestChange, PlannedChange, ScheduleChange
 from tenuto.definitions.document_files import read_documents
 from tenuto.definitions.versioned_definitions import CHANGING_EFFECTS
-from tenuto.errors import EngineError, TenutoError
+from tenuto.errors import EngineError
 from tenuto.extension import PlanPreview
 from tenuto.model.definitions.manifests import Manifest
 from tenuto.model.triggers import Trigger
@@ -96,18 +96,12 @@ async def _preview_plan(
         for extension in app.extension_registry.extensions:
             if extension.name not in changed:
                 continue
-            try:
+            with app.extension_registry.collect_problems(extension, "preview the plan", failures):
                 preview: object = await extension.preview_plan(app, declared, prune)
                 if isinstance(preview, PlanPreview):
                     found[extension.name] = preview
                 elif preview is not None:
                     raise TypeError(f"expected PlanPreview, not {preview!r:.80}")
-            except TenutoError:  # about the files or the database, with a remedy
-                raise
-            except (Exception, SystemExit) as error:  # noqa: BLE001 — code of an extension: the others go on
-                failures.append(
-                    f"the extension {extension.name!r} cannot preview the plan: {type(error).__name__}: {error}"
-                )
     if not found and not failures:
         session.print_message("no preview: the files change nothing that has one")
     return found, failures
