@@ -8,6 +8,7 @@ from uuid import UUID
 import pytest
 
 from tenuto.lifecycle import completion
+from tenuto.model.work.known_handlers import KnownHandlers
 from tenuto.postgres.database import Database
 from tenuto.postgres.listener import RECONNECTED, Listener
 from tenuto.store.work import workers
@@ -46,11 +47,11 @@ async def worker_id(register_worker: Register) -> UUID:
 
 
 async def finish_and_claim_next(
-    db: Database, worker_id: UUID, name: str, *, limit: int = 10, queues: tuple[str, ...] = ("default",)
+    db: Database, worker_id: UUID, name: str, *, limit: int = 10, known: KnownHandlers | None = None
 ) -> NextGroupClaim:
     """Finish a step and claim the next group; return the claim."""
     held = await claim_steps(db, worker_id)
-    next_claim = NextGroupClaim(worker_id, LEASE, ("default",), limit)
+    next_claim = NextGroupClaim(worker_id, LEASE, ("default",), limit, known)
     settlement = make_settlement(held[name], db.clock.now())
     assert await completion.finish(db, [settlement], next_claim) == {held[name].id}
     return next_claim
@@ -84,6 +85,13 @@ async def test_worker_claims_nothing_while_the_group_is_not_finished(db: Databas
 async def test_step_of_a_queue_that_the_worker_does_not_serve_is_queued(db: Database, worker_id: UUID) -> None:
     await start_execution(db, "a", [make_step("b", queue="mail"), "c"])
     assert [task.name for task in (await finish_and_claim_next(db, worker_id, "a")).claimed] == ["c"]
+    assert await open_task_states(db) == {"b": "queued", "c": "running"}
+
+
+async def test_step_of_a_job_that_the_worker_does_not_know_is_queued(db: Database, worker_id: UUID) -> None:
+    await start_execution(db, "a", ["b", "c"])
+    known = KnownHandlers({"a": None, "c": None}, {})
+    assert [task.name for task in (await finish_and_claim_next(db, worker_id, "a", known=known)).claimed] == ["c"]
     assert await open_task_states(db) == {"b": "queued", "c": "running"}
 
 

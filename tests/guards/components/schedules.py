@@ -310,7 +310,7 @@ GUARDS = (
         "fast_advance.known_handler",
         "The single-statement advance claims only steps whose jobs and step kinds the worker knows.",
         Replace("THEN $16::jsonb ? name", "THEN $16::jsonb IS NOT NULL"),
-        "worker/test_known_jobs.py::test_step_of_an_unknown_job_waits_for_a_worker_that_knows_it",
+        "lifecycle/test_group_takeover.py::test_step_of_a_job_that_the_worker_does_not_know_is_queued",
     ),
     guard(
         "fast_advance.execution_lock",
