@@ -167,7 +167,13 @@ def test_usn_delta_finds_changes_deletions_and_objects_below_changed_containers(
     source = reader(client)
     client.usn = 150
     watermark = methods.current_watermark(source.directory, source.scope)
-    assert watermark == {"method": "usn", "usn": 150, "host": "dc1.ad.test", "invocation": str(INVOCATION)}
+    assert watermark == {
+        "method": "usn",
+        "bases": [BASE],
+        "usn": 150,
+        "host": "dc1.ad.test",
+        "invocation": str(INVOCATION),
+    }
     client.usn = 200
     events = list(methods.read_changes(source, watermark))
     found = [each.anchor for each in events if isinstance(each, ImportedObject)]
@@ -179,9 +185,16 @@ def test_usn_delta_finds_changes_deletions_and_objects_below_changed_containers(
 
 
 @pytest.mark.parametrize(
-    "change", [{"host": "dc2.ad.test"}, {"invocation": str(GUIDS[0])}, {"usn": 500}, {"method": "dirsync"}]
+    "change",
+    [
+        {"host": "dc2.ad.test"},
+        {"invocation": str(GUIDS[0])},
+        {"usn": 500},
+        {"method": "dirsync"},
+        {"bases": [f"OU=people,{BASE}"]},
+    ],
 )
-def test_usn_watermark_of_another_domain_controller_or_a_restored_one_is_lost(change: dict[str, Any]) -> None:
+def test_usn_watermark_of_another_domain_controller_or_other_bases_is_lost(change: dict[str, Any]) -> None:
     source = reader(ScriptedClient([]))
     watermark = {**(methods.current_watermark(source.directory, source.scope) or {}), **change}
     with pytest.raises(WatermarkLost):

@@ -24,6 +24,7 @@ from tenuto_identity.connectors.contract import (
     ReadEvent,
     ReadScope,
     Watermark,
+    WatermarkLost,
     WriteChange,
 )
 from tenuto_identity.connectors.ldap.connector import LDAP, LdapConnector
@@ -220,6 +221,32 @@ async def test_full_import_keeps_what_is_below_a_base_that_is_not_read_any_more(
     done = await site.run("AD", "Full Import")
     assert (done.state, done.changes) == ("completed", [])
     assert await site.count("connector_objects", "state = 'normal'") == 2
+
+
+@pytest.mark.parametrize("delta", ["accesslog", "syncrepl"])
+async def test_delta_import_keeps_what_is_below_a_base_that_is_not_read_any_more(
+    site: Site, slapd: Slapd, ad: Administrator, delta: str
+) -> None:
+    first, second = units(ad, "first", "second")
+    for name, container in (("a", first), ("b", second)):
+        ad.person(name, container)
+    await site.app.secrets.set("bind", PASSWORD)
+    await site.apply(system(slapd, base=[first, second], delta=delta))
+    assert (await site.run("AD", "Full Import")).changes == ["Added"] * 2
+    await site.apply(system(slapd, base=[first], delta=delta))
+    ad.modify(f"cn=b,{second}", sn=["changed"])
+    assert (await site.run("AD", "Delta Import")).changes == []
+
+
+@pytest.mark.parametrize("delta", ["accesslog", "modify_timestamp", "syncrepl"])
+def test_ldap_delta_after_a_change_of_the_bases_is_a_lost_watermark(
+    open_connector: Open, ad: Administrator, delta: str
+) -> None:
+    first, second = units(ad, "first", "second")
+    watermark = open_connector(base=[first], delta=delta).watermark(ReadScope((PERSON,)))
+    assert read(open_connector(base=[first], delta=delta), watermark) is not None
+    with pytest.raises(WatermarkLost, match="the bases are"):
+        read(open_connector(base=[first, second], delta=delta), watermark)
 
 
 # --- pages ----------------------------------------------------------------------------------------------------------

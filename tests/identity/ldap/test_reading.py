@@ -377,10 +377,10 @@ def test_a26_log_that_does_not_reach_back_is_a_lost_watermark(open_connector: Op
     ad.person("a")
     watermark: Any = connector.watermark(ReadScope((PERSON,)))
     (log, newest), *_ = watermark["logs"].items()
-    early = {"method": "accesslog", "logs": {log: {server: f"2000{csn[4:]}" for server, csn in newest.items()}}}
+    early = {**watermark, "logs": {log: {server: f"2000{csn[4:]}" for server, csn in newest.items()}}}
     with pytest.raises(WatermarkLost, match="begins at"):
         read(connector, early)
-    late = {"method": "accesslog", "logs": {log: {server: f"3000{csn[4:]}" for server, csn in newest.items()}}}
+    late = {**watermark, "logs": {log: {server: f"3000{csn[4:]}" for server, csn in newest.items()}}}
     with pytest.raises(WatermarkLost, match="ends before"):
         read(connector, late)
     with pytest.raises(WatermarkLost, match="syncrepl"):

@@ -5,12 +5,12 @@ from __future__ import annotations
 import queue
 import threading
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tenuto_identity.connectors.contract import ImportedObject, ReadComplete, ReadEvent, ReadScope
+from tenuto_identity.connectors.contract import ImportedObject, ReadComplete, ReadEvent, ReadScope, WatermarkLost
 from tenuto_identity.connectors.ldap import discovery, filters
 from tenuto_identity.connectors.ldap.directory import UNIQUE_ANCHORS, Directory, attribute_values
 from tenuto_identity.connectors.ldap.entries import (
@@ -245,6 +245,16 @@ class DirectoryReader:
             return dict(found.attributes) if found else {}
 
         return reader.read(merge_ranges(entry, read_more))
+
+    # --- changes ----------------------------------------------------------------------------------------------------
+
+    def check_bases(self, known: Iterable[str]) -> None:
+        """Raise `WatermarkLost` unless the bases of a watermark are those that are read now.
+
+        An entry below a base that is not read any more would count as deleted; the older entries of a new base would
+        not be read."""
+        if set(known) != set(self.directory.bases):
+            raise WatermarkLost(f"the bases are {', '.join(self.directory.bases)} now")
 
     # --- parts ------------------------------------------------------------------------------------------------------
 

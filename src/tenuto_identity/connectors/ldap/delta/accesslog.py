@@ -64,11 +64,13 @@ class AccesslogSource:
     def watermark(self, directory: Directory, scope: ReadScope) -> Watermark:
         return {
             "method": DeltaMethod.ACCESSLOG.value,
+            "bases": list(directory.bases),
             "logs": {base: _newest(directory, base, "contextCSN") for base in _logs(directory)},
         }
 
     def read(self, reader: DirectoryReader, since: Watermark) -> Iterator[ReadEvent]:
         directory = reader.directory
+        reader.check_bases(since.get("bases", ()))
         known = since["logs"]
         if set(known) != set(_logs(directory)):
             raise WatermarkLost(f"the logs of changes are {', '.join(_logs(directory))} now")

@@ -47,12 +47,14 @@ class UsnSource:
             raise ConnectorError("delta", "the server does not say its highestCommittedUSN")
         return {
             "method": DeltaMethod.USN.value,
+            "bases": list(directory.bases),
             "usn": int(usn),
             "host": root.first("dnsHostName").lower(),
             "invocation": _invocation(directory, root.first("dsServiceName")),
         }
 
     def read(self, reader: DirectoryReader, since: Watermark) -> Iterator[ReadEvent]:
+        reader.check_bases(since.get("bases", ()))
         current = self.watermark(reader.directory, reader.scope)
         for name in ("host", "invocation"):
             if current[name] != since[name]:
@@ -147,8 +149,7 @@ class DirSyncSource:
 
     def read(self, reader: DirectoryReader, since: Watermark) -> Iterator[ReadEvent]:
         directory = reader.directory
-        if set(since["cookies"]) != set(directory.bases):
-            raise WatermarkLost(f"the bases are {', '.join(directory.bases)} now")
+        reader.check_bases(since["cookies"])
         found = _DirSyncChanges()
         selected = tuple(dict.fromkeys(name for each in reader.scope.types for name in each.attributes))
         for base, cookie in since["cookies"].items():

@@ -41,9 +41,10 @@ class ModifyTimestampSource:
                 for entry in page:
                     for value in attribute_values(entry, "modifyTimestamp"):
                         newest = max(newest, value.decode("ascii", "replace"))
-        return {"method": DeltaMethod.MODIFY_TIMESTAMP.value, "time": newest}
+        return {"method": DeltaMethod.MODIFY_TIMESTAMP.value, "bases": list(directory.bases), "time": newest}
 
     def read(self, reader: DirectoryReader, since: Watermark) -> Iterator[ReadEvent]:
+        reader.check_bases(since.get("bases", ()))
         yield ReadWarning("no_deletions", "a delta by modify_timestamp does not find deletions; run a full import")
         count = 0
         condition = filters.at_least("modifyTimestamp", str(since["time"]))

@@ -38,8 +38,7 @@ class SyncreplSource:
 
     def read(self, reader: DirectoryReader, since: Watermark) -> Iterator[ReadEvent]:
         directory = reader.directory
-        if set(since["cookies"]) != set(directory.bases):
-            raise WatermarkLost(f"the bases are {', '.join(directory.bases)} now")
+        reader.check_bases(since["cookies"])
         changes = Changes()
         for base, cookie in since["cookies"].items():
             _refresh(directory, base, cookie, changes)
