@@ -124,3 +124,31 @@ def test_entry_whose_values_are_cut_off_is_an_error() -> None:
     broken = whole[:-4] + bytes([0x7F]) + whole[-3:]  # the value claims to be longer than its set
     with pytest.raises(ber.BerError):
         messages.decode_message(broken)
+
+
+@pytest.mark.parametrize("place", ["name", "attributes", "attribute", "attribute name", "values", "value", "number"])
+@pytest.mark.parametrize("is_long", [False, True], ids=["short length", "long length"])
+def test_ldap_entry_with_a_length_beyond_the_message_is_an_error(place: str, is_long: bool) -> None:
+    def element(tag: int, content: bytes, name: str = "") -> bytes:
+        size = len(content) + (100 if name == place else 0)
+        return bytes([tag, *((0x84, 0, 0, 0, size) if is_long else (size,))]) + content
+
+    value = element(ber.OCTETS, b"b", "value")
+    pair = element(ber.OCTETS, b"cn", "attribute name") + element(ber.SET, value, "values")
+    attributes = element(ber.SEQUENCE, element(ber.SEQUENCE, pair, "attribute"), "attributes")
+    entry = element(messages.ENTRY, element(ber.OCTETS, b"cn=a", "name") + attributes)
+    data = element(ber.SEQUENCE, element(0x02, b"\x01", "number") + entry)
+    with pytest.raises(ber.BerError):
+        messages.decode_message(data)
+
+
+def test_ldap_value_that_ends_beyond_all_its_containers_is_an_error() -> None:
+    """All lengths agree with each other, and exceed what arrived."""
+    value = bytes([ber.OCTETS, 50]) + b"b"
+    pair = ber.octets("cn") + bytes([ber.SET, 52]) + value
+    attribute = bytes([ber.SEQUENCE, 4 + 54]) + pair
+    attributes = bytes([ber.SEQUENCE, 60]) + attribute
+    entry = bytes([messages.ENTRY, 6 + 62]) + ber.octets("cn=a") + attributes
+    data = ber.sequence(ber.integer(1), entry)
+    with pytest.raises(ber.BerError):
+        messages.decode_message(data)

@@ -117,29 +117,38 @@ def decode_message(data: bytes) -> tuple[int, Part]:
         _, content, after = _header(data, start)
         number = int.from_bytes(data[content:after], "big")
         tag, content, after = _header(data, after)
+        if after > end:
+            raise ValueError("the operation is cut off")
         controls = _decode_controls(data, after, end) if after < end else {}
         if tag == ENTRY:
-            return number, _entry(data, content, controls)
+            return number, _entry(data, content, after, controls)
         return number, _other(data, tag, content, after, controls)
     except (IndexError, ValueError) as error:
         raise ber.BerError(f"the server sent a message that is not valid: {error}") from None
 
 
 def _header(data: bytes, position: int) -> tuple[int, int, int]:
-    """Return the tag of an element, and where its content begins and ends."""
+    """Return the tag of an element, and where its content begins and ends; raise `ValueError` if it is cut off."""
     size = data[position + 1]
     if size < 0x80:
-        return data[position], position + 2, position + 2 + size
-    start = position + 2 + (size & 0x7F)
-    return data[position], start, start + int.from_bytes(data[position + 2 : start], "big")
+        start = position + 2
+        end = start + size
+    else:
+        start = position + 2 + (size & 0x7F)
+        end = start + int.from_bytes(data[position + 2 : start], "big")
+    if end > len(data):
+        raise ValueError("an element is cut off")
+    return data[position], start, end
 
 
-def _entry(data: bytes, position: int, controls: dict[str, bytes]) -> Entry:
+def _entry(data: bytes, position: int, limit: int, controls: dict[str, bytes]) -> Entry:
     """Return an entry of a search. Written out, because it is the inner loop of every import."""
     _, start, position = _header(data, position)
     name = data[start:position].decode("utf-8", "replace")
     attributes: dict[str, list[bytes]] = {}
     _, position, end = _header(data, position)
+    if end > limit:
+        raise ValueError("the attributes of an entry are cut off")
     while position < end:
         _, position, after = _header(data, position)
         # An attribute is its name and the set of its values; short lengths, the usual case, are read in place.
@@ -153,8 +162,11 @@ def _entry(data: bytes, position: int, controls: dict[str, bytes]) -> Entry:
         size = data[stop + 1]
         if size < 0x80:
             position = stop + 2
+            stop = position + size
         else:
-            _, position, _ = _header(data, stop)
+            _, position, stop = _header(data, stop)
+        if stop != after:
+            raise ValueError("the values of an attribute are cut off")
         while position < after:
             size = data[position + 1]
             if size < 0x80:
