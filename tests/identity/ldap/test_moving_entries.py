@@ -6,6 +6,7 @@ import base64
 import gc
 import threading
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from cryptography.hazmat.primitives import serialization
 
 from tenuto_identity.connectors import registry
 from tenuto_identity.connectors.contract import (
+    ConnectorContext,
     ConnectorError,
     ConnectorKind,
     DeletedObject,
@@ -104,6 +106,46 @@ def test_delta_of_two_bases_has_an_entry_that_is_moved_back_while_it_is_looked_u
     events = read(connector, watermark)
     assert names(events) == ["mover"]
     assert not [each for each in events if isinstance(each, DeletedObject) and each.anchor == uuid]
+
+
+@pytest.mark.parametrize("change", ["moved", "changed", "deleted", "moved to a sibling of the base"])
+def test_ldap_delta_with_a_filter_finds_an_entry_that_is_changed_after_it_was_looked_up(
+    slapd: Slapd, ad: Administrator, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    first, second = units(ad, "first", "second")
+    ad.add(f"ou=unit,{first}", "organizationalUnit")
+    uuid, other = ad.person("mover", first, title=["x"]), ad.person("other", first, title=["x"])
+    chosen = slapd.settings("ad", base=[first], delta="accesslog", types={PERSON.name: {"filter": "(title=x)"}})
+    connector = registry.open_connector("ldap", chosen, ConnectorContext((PERSON,), secrets={"bind": PASSWORD}))
+    watermark = connector.watermark(ReadScope((PERSON,)))
+    for name in ("mover", "other"):
+        ad.modify(f"cn={name},{first}", sn=["new"])
+    from tenuto_identity.connectors.ldap.full_import import DirectoryReader
+
+    looked_up = DirectoryReader.find_by_uuid
+
+    def find_by_uuid(reader: DirectoryReader, identifiers: Sequence[str]) -> Iterator[tuple[Entry, str]]:
+        """Change the entry after it was looked up."""
+        for entry, identifier in looked_up(reader, identifiers):
+            if identifier == uuid:
+                monkeypatch.undo()
+                if change == "deleted":
+                    ad.delete(f"cn=mover,{first}")
+                elif change == "changed":
+                    ad.modify(f"cn=mover,{first}", title=["y"])
+                else:
+                    ad.rename(f"cn=mover,{first}", "cn=mover", f"ou=unit,{first}" if change == "moved" else second)
+            yield entry, identifier
+
+    monkeypatch.setattr(DirectoryReader, "find_by_uuid", find_by_uuid)
+    with closing(connector):
+        events = read(connector, watermark)
+    found = {each.anchor: each.address for each in events if isinstance(each, ImportedObject)}
+    deleted = [each.anchor for each in events if isinstance(each, DeletedObject)]
+    if change == "moved":
+        assert (found, deleted) == ({uuid: f"cn=mover,ou=unit,{first}", other: f"cn=other,{first}"}, [])
+    else:
+        assert (found, deleted) == ({other: f"cn=other,{first}"}, [uuid])
 
 
 class _Mover(LdapConnector):

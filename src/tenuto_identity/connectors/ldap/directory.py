@@ -129,6 +129,15 @@ class Directory:
         check_complete(reply, search)
         return next(iter(reply.entries), None)
 
+    def matches(self, name: str, condition: str) -> bool | None:
+        """Return whether an entry satisfies a filter; None if it does not exist."""
+        search = Search(name, Scope.BASE, condition, ("1.1",))
+        reply = self.request(self.limited(search))
+        if reply.code == Code.NO_SUCH_OBJECT:
+            return None
+        check_complete(reply, search)
+        return bool(reply.entries)
+
     def probe(self, name: str, attributes: Sequence[str]) -> Entry | None:
         """Return one entry; None if it does not exist or the account may not read it."""
         search = self.limited(Search(name, Scope.BASE, filters.EVERYTHING, tuple(attributes)))

@@ -10,7 +10,14 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from tenuto_identity.connectors.contract import ImportedObject, ReadComplete, ReadEvent, ReadScope, WatermarkLost
+from tenuto_identity.connectors.contract import (
+    ConnectorError,
+    ImportedObject,
+    ReadComplete,
+    ReadEvent,
+    ReadScope,
+    WatermarkLost,
+)
 from tenuto_identity.connectors.ldap import discovery, filters
 from tenuto_identity.connectors.ldap.directory import UNIQUE_ANCHORS, Directory, attribute_values
 from tenuto_identity.connectors.ldap.entries import (
@@ -28,6 +35,8 @@ from tenuto_identity.model.schema import ContainerScope
 
 ANCHORS_IN_ONE_SEARCH = 100
 INTERRUPT_INTERVAL_SECONDS = 0.1
+MAX_LOOKUPS = 10
+"""How often a changed entry is looked up that is moved in the meantime."""
 MAX_REPEATED_READS = 3
 """How often the changes made during a read are read; later ones are left to the next import."""
 CONTAINERS = filters.any_of(
@@ -324,22 +333,31 @@ class DirectoryReader:
     def has_children(self, entry: Entry) -> bool:
         return b"TRUE" in attribute_values(entry, "hasSubordinates")
 
-    def resolve_entry(self, entry: Entry) -> ImportedObject | None:
-        """Return the object of an entry that was read with ``objectClass``; None if it is not in the scope."""
-        reader = self.resolver.find(entry)
-        if reader is None or not self._is_below_a_base(entry.dn) or not self._matches_filter(reader, entry):
-            return None
-        return self.read_entry(self.directory, entry, reader)
+    def resolve_entry(self, entry: Entry, identifier: str) -> ImportedObject | None:
+        """Return the object of an entry that `find_by_uuid` found; None if it is not in the scope."""
+        current: Entry | None = entry
+        for _ in range(MAX_LOOKUPS):
+            if current is None:
+                return None
+            reader = self.resolver.find(current)
+            if reader is None or not self._is_below_a_base(current.dn):
+                return None
+            matches = self._matches_filter(reader, current)
+            if matches is not None:
+                return self.read_entry(self.directory, current, reader) if matches else None
+            # It was moved or deleted after it was found.
+            current = next((found for found, _ in self.find_by_uuid([identifier])), None)
+        raise ConnectorError("incomplete", f"the entry {entry.dn!r} is moved again and again; repeat the run")
 
     def _is_below_a_base(self, address: str) -> bool:
         return any(dn.is_below(address, base.address) for base in self.bases())
 
-    def _matches_filter(self, reader: EntryReader, entry: Entry) -> bool:
-        """Ask the server whether an entry satisfies the further filter of its type."""
+    def _matches_filter(self, reader: EntryReader, entry: Entry) -> bool | None:
+        """Ask the server whether an entry satisfies the further filter of its type; None if the entry is not there."""
         further = self.directory.settings.type_settings(reader.type_name).filter
         if further is None:
             return True
-        return bool(self.directory.search(Search(entry.dn, Scope.BASE, further)))
+        return self.directory.matches(entry.dn, further)
 
     def read_below(self, address: str) -> Iterator[ImportedObject]:
         """Yield the objects of the scope below an entry, for example after it was renamed."""

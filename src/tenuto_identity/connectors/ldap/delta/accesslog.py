@@ -167,7 +167,7 @@ def resolve(reader: DirectoryReader, changes: Changes) -> Iterator[ReadEvent]:
         if identifier in seen:
             continue
         seen.add(identifier)
-        imported = reader.resolve_entry(entry)
+        imported = reader.resolve_entry(entry, identifier)
         if imported is not None:
             yield imported
         else:
