@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -240,6 +241,31 @@ def test_scim_read_by_anchor_yields_the_resources_that_exist(tenant: Tenant, ope
     tenant.add_user("grace")
     scope = ReadScope((USER_TYPE,), anchors=(first, "../Groups", "missing"))
     assert set(objects(open_scim(tenant.url).read(scope, None))) == {"ada"}
+
+
+def test_scim_read_by_anchor_yields_an_object_as_the_type_whose_filter_it_satisfies(
+    tenant: Tenant, open_scim: Open
+) -> None:
+    employee, service = (replace(USER_TYPE, name=name) for name in ("Employee", "Service"))
+    chosen = {
+        name: {"resource": "User", "filter": f'userType eq "{name}" or userType eq "{name} 2"'}
+        for name in ("Employee", "Service")
+    }
+    ids = [
+        tenant.add_user(name, userType=kind) for name, kind in (("ada", "Employee"), ("bot", "Service 2"), ("x", "X"))
+    ]
+    connector = open_scim(tenant.url, (employee, service), types=chosen)
+    events = list(connector.read(ReadScope((employee, service), anchors=(*ids, 'a" or id pr', "missing")), None))
+    found = [(each.type, each.address) for each in events if isinstance(each, ImportedObject)]
+    assert found == [("Employee", "ada"), ("Service", "bot")]
+
+
+def test_scim_read_by_anchor_yields_no_other_resource_of_a_server_that_ignores_the_filter(
+    gateway: Gateway, open_scim: Open
+) -> None:
+    gateway.behaviour = list_pages(3, 3)
+    connector = open_scim(gateway.url, types={"User": {"filter": "title pr"}})
+    assert set(objects(connector.read(ReadScope((USER_TYPE,), anchors=("i2",)), None))) == {"u2"}
 
 
 # --- delta ----------------------------------------------------------------------------------------------------------

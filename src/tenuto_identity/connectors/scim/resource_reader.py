@@ -82,15 +82,24 @@ class ResourceReader:
         yield self._complete(count)
 
     def read_anchors(self, anchors: Sequence[str]) -> Iterator[ReadEvent]:
-        """Yield the resources with these ids, as far as they exist."""
+        """Yield the resources with these ids, as far as they exist and satisfy the filter of their type."""
         count = 0
         for reader in self._readers:
             for anchor in anchors:
-                answer = self._client.get(resource_path(reader.resource_type, anchor))
-                if answer.body is not None and answer.is_success and answer.body.get("id"):
+                resource = self._find(reader, anchor)
+                if resource is not None:
                     count += 1
-                    yield reader.read(answer.body)
+                    yield reader.read(resource)
         yield self._complete(count)
+
+    def _find(self, reader: ObjectReader, anchor: str) -> Json | None:
+        """Return the resource with an id; None if it does not exist, or does not satisfy the filter of the type."""
+        further = self._settings.type_filter(reader.object_type.name)
+        if further is not None:
+            listed = self._list(reader, f"({further}) and id eq {quote_value(anchor)}")
+            return next((each for each in listed if each["id"] == anchor), None)
+        answer = self._client.get(resource_path(reader.resource_type, anchor))
+        return answer.body if answer.is_success and answer.body is not None and answer.body.get("id") else None
 
     def _list(self, reader: ObjectReader, condition: str | None) -> Iterator[Json]:
         return ResourceList(self._client, self._schema.features, reader.resource_type, condition).read()
