@@ -25,7 +25,17 @@ from tenuto_identity.connectors.scim.client import Answer
 from tenuto_identity.model.schema import Attribute, ObjectType, Writable
 from tenuto_identity.model.values import DataType, EqualityKind
 from tests.identity.scim.conftest import GROUP_TYPE, TYPES, USER_TYPE, WORK_MAIL
-from tests.identity.scim.service import ENTERPRISE, TOKEN, Gateway, Received, Reply, Tenant, settings, without_features
+from tests.identity.scim.service import (
+    ENTERPRISE,
+    TOKEN,
+    Gateway,
+    Received,
+    Reply,
+    ScimServer,
+    Tenant,
+    settings,
+    without_features,
+)
 from tests.support.certificates import create_certificate
 
 Open = Callable[..., Connector]
@@ -305,6 +315,33 @@ def test_scim_delta_without_filters_is_a_lost_watermark(gateway: Gateway, open_s
     assert open_scim(gateway.url).watermark(USERS) is None
     with pytest.raises(ConnectorError, match="needs filters"):
         open_scim(gateway.url, delta="last_modified").check()
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"url": "another"},
+        {"types": {"User": {"filter": "title pr"}}},
+        {"types": {"User": {"filter": "userName pr", "resource": "Group"}}},
+        {},
+    ],
+    ids=["url", "filter", "resource", "nothing"],
+)
+def test_scim_delta_after_a_change_of_where_and_what_is_read_is_a_lost_watermark(
+    scim_server: ScimServer, tenant: Tenant, open_scim: Open, changed: dict[str, Any]
+) -> None:
+    named = replace(USER_TYPE, attributes={"id": Attribute("id"), "externalId": Attribute("externalId")})
+    scope = ReadScope((named,))
+    chosen = {"types": {"User": {"filter": "userName pr"}}}
+    watermark = open_scim(tenant.url, (named,), **chosen).watermark(scope)
+    assert watermark is not None
+    url = scim_server.new_tenant().url if "url" in changed else tenant.url
+    later = open_scim(url, (named,), page_size=7, **{**chosen, "types": changed.get("types", chosen["types"])})
+    if not changed:
+        assert not objects(later.read(scope, watermark))
+        return
+    with pytest.raises(WatermarkLost, match="url, resource or filter of the type 'User' has changed"):
+        list(later.read(scope, watermark))
 
 
 # --- busy servers, credentials, addresses ---------------------------------------------------------------------------

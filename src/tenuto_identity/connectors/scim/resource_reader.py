@@ -130,7 +130,7 @@ class ResourceReader:
                 if len(known) > _MAX_KNOWN:
                     known = {}
                     break
-            found[reader.object_type.name] = {"since": since, "known": known}
+            found[reader.object_type.name] = {"since": since, "known": known, "source": self._source(reader)}
         return {"method": DeltaMethod.LAST_MODIFIED.value, "types": found}
 
     def _newest(self, reader: ObjectReader) -> str | None:
@@ -160,18 +160,25 @@ class ResourceReader:
         types = since.get("types")
         if since.get("method") != DeltaMethod.LAST_MODIFIED.value or not isinstance(types, Mapping):
             raise WatermarkLost(f"the watermark is one of {since.get('method')!r}")
-        count = 0
         yield ReadWarning("no_deletions", "a delta by meta.lastModified does not find deletions; run a full import")
+        count = 0
         for reader in self._readers:
             mark = types.get(reader.object_type.name)
             if not isinstance(mark, Mapping):
                 raise WatermarkLost(f"the watermark has no time for the type {reader.object_type.name!r}")
+            if mark.get("source") != self._source(reader):
+                raise WatermarkLost(f"url, resource or filter of the type {reader.object_type.name!r} has changed")
             known: Mapping[str, str] = mark.get("known") or {}
             for resource in self._list(reader, self._changed(reader, str(mark["since"]))):
                 if known.get(str(resource["id"])) != _digest(resource):
                     count += 1
                     yield reader.read(resource)
         yield self._complete(count, is_delta=True)
+
+    def _source(self, reader: ObjectReader) -> str:
+        """Return a digest of the settings that decide which resources are read."""
+        further = self._settings.type_filter(reader.object_type.name)
+        return _digest({"url": self._settings.url, "resource": reader.resource_type.name, "filter": further})
 
     def _changed(self, reader: ObjectReader, since: str) -> str:
         condition = f"meta.lastModified ge {quote_value(since)}"
