@@ -302,11 +302,22 @@ class IdentityOperations(PreviewOperations, JoinOperations):
         limit: int = 100,
         reveals: bool = False,
     ) -> Sequence[ExportRecord]:
-        """List pending exports by object; page with ``after``."""
+        """List pending exports by object; page with ``after``.
+
+        Errors can quote values. They are hidden if any attribute is sensitive, unless ``reveals``."""
         database = await self._open()
         found = await exports.list_exports(database, system, state, after, limit, errors_only=errors_only)
         hidden = await session.read_with(database, hidden_attributes, reveals)
-        return [replace(each, changes=[hide_change(change, hidden) for change in each.changes]) for each in found]
+        if not hidden:
+            return found
+        return [
+            replace(
+                each,
+                changes=[hide_change(change, hidden) for change in each.changes],
+                error=each.error and HIDDEN,
+            )
+            for each in found
+        ]
 
     async def explain(
         self, system: str, anchor: str, *, reveals: bool = False

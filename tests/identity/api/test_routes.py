@@ -215,6 +215,20 @@ async def test_sensitive_values_are_shown_to_administrators_only(service: ApiCli
         assert "Fellow" in seen[Role.ADMIN] or path.startswith("/runs"), path
 
 
+@pytest.mark.parametrize("path", ["/pending-exports?errors=true", "/explain?system=HR&anchor=1003"])
+async def test_error_of_a_pending_export_that_quotes_a_sensitive_value_is_shown_to_administrators_only(
+    service: ApiClient, site: Site, path: str
+) -> None:
+    await site.apply(site.definitions().replace("title: text,", "title: {type: text, sensitive: true},"))
+    site.ad.behave(refuse={"*": "the title 'Fellow' is too short"})
+    await synchronise(site)
+    await site.run("AD", "Export")
+    found = {role: json.dumps(await service.get_json(BASE + path, role=role)) for role in (Role.EDITOR, Role.ADMIN)}
+    assert "too short" in found[Role.ADMIN]
+    assert "too short" not in found[Role.EDITOR]
+    assert '"error": "***"' in found[Role.EDITOR]
+
+
 async def test_history_hides_attributes_that_the_definitions_do_not_know_any_more(
     service: ApiClient, site: Site
 ) -> None:

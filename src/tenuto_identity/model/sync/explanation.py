@@ -256,6 +256,10 @@ class _Mask:
     def values(self, name: str, values: Iterable[Any]) -> tuple[Any, ...]:
         return tuple(HIDDEN if name in self.hidden else _plain(value) for value in values)
 
+    def message(self, text: str | None) -> str | None:
+        """Return a message, which can quote any value; hidden if an attribute is sensitive."""
+        return HIDDEN if text and self.hidden else text
+
     def inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
         return {
             name: HIDDEN if name in self.hidden and value is not None else _plain(value)
@@ -307,7 +311,7 @@ def _explain_scopes(trace: Trace, mask: _Mask) -> tuple[ScopeExplanation, ...]:
                 TermExplanation(term["term"], mask.inputs(term["inputs"]), _plain(term["result"]))
                 for term in facts.get("terms", ())
             ),
-            facts.get("error"),
+            mask.message(facts.get("error")),
             facts.get("reevaluate_at"),
         )
         for facts in trace.find("scope")
@@ -389,7 +393,7 @@ def _explain_target(
         attempts=pending.attempts if pending else 0,
         next_attempt_at=pending.next_attempt_at if pending else None,
         deferred_reference_count=pending.deferred_reference_count if pending else 0,
-        error=pending.error if pending else None,
+        error=mask.message(pending.error) if pending else None,
         notes=tuple(note.message for note in staged.notes) if not mask.hidden else (),
     )
 

@@ -79,6 +79,7 @@ PENDING = PendingExport(
     state=ExportState.UNCONFIRMED,
     next_attempt_at=NOW,
     deferred_reference_count=1,
+    error="the value of Director is refused",
 )
 IDENTITY = MetaverseObject(
     9,
