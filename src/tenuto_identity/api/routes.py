@@ -158,6 +158,16 @@ class StartedTaskOfHold(BaseModel):
     task_id: UUID | None = Field(description="Null if nothing has to be applied by a task.")
 
 
+class ApprovalBody(ReasonBody):
+    """Approval of what a guard holds."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"reason": "the branch was closed", "run_id": RUN_ID}]})
+
+    run_id: UUID | None = Field(
+        default=None, description="Run of the hold that was examined; refused if another run holds the system by now."
+    )
+
+
 class RetryBody(Body):
     """The pending exports to send again."""
 
@@ -253,17 +263,20 @@ async def list_watermarks(call: Reader, name: SystemName) -> Page[WatermarkRecor
     responses=describe(
         {"task_id": RUN_ID},
         not_found=NO_SYSTEM,
-        conflict="identity.hold.missing",
+        conflict=("identity.hold.missing", "identity.hold.changed"),
         invalid="identity.hold.reason_missing",
     ),
 )
 async def approve_hold(
     call: Annotated[ApiCall, requires(Role.EDITOR, "identity.hold.approve")],
     name: SystemName,
-    body: ReasonBody | None = None,
+    body: ApprovalBody | None = None,
 ) -> StartedTaskOfHold:
     """Approve exactly what a guard holds, minus what has come back. The reason is required."""
-    return StartedTaskOfHold(task_id=await operations(call).approve(name, reason=reason(call, body) or ""))
+    task_id = await operations(call).approve(
+        name, reason=reason(call, body) or "", run_id=body.run_id if body is not None else None
+    )
+    return StartedTaskOfHold(task_id=task_id)
 
 
 @router.post(

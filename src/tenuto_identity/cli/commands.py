@@ -88,20 +88,29 @@ async def show(session: Session, system: System) -> None:
     if held is not None:
         lines += ["", f"on hold: {held.message}"]
         lines += [f"  {each.type} {each.anchor or each.address or ''} {each.display or ''}" for each in held.objects]
-        lines += [f"approve it with: tenuto identity approve {shlex.quote(system)} --reason TEXT"]
+        lines += [f"approve it with: tenuto identity approve {shlex.quote(system)} --run {held.run_id} --reason TEXT"]
     lines += ["", json.dumps(found.definition, indent=2, ensure_ascii=False)]
     session.report({**asdict(found), "hold": None if held is None else asdict(held)}, result="\n".join(lines))
 
 
-@command(identity, "approve", 'HR --reason "the branch was closed"')
+@command(
+    identity,
+    "approve",
+    'HR --reason "the branch was closed"',
+    'HR --run 01a1e30e-df3e-7536-8f11-1c7c02f1d0a1 --reason "the branch was closed"',
+)
 async def approve(
     session: Session,
     system: System,
     reason: Annotated[str, option("TEXT", "Why the held changes are right.")] = "",
+    run: Annotated[
+        UUID | None,
+        option("RUN", "Run of the hold that was examined; refused if another run holds the system.", type=UUID),
+    ] = None,
 ) -> None:
     """Approve what a guard holds."""
     with session.as_user(reason) as app:
-        task_id = await app.extensions.identity.approve(system, reason=reason)
+        task_id = await app.extensions.identity.approve(system, reason=reason, run_id=run)
     session.report({"task_id": str(task_id) if task_id else None}, f"approved what was held in {system}")
 
 

@@ -460,8 +460,11 @@ class IdentityOperations(PreviewOperations, JoinOperations):
 
         return await operation.database.transaction(act)
 
-    async def approve(self, system: str, *, reason: str) -> UUID | None:
-        """Approve exactly what a guard holds, minus what has come back; return the task that applies it, if any."""
+    async def approve(self, system: str, *, reason: str, run_id: UUID | None = None) -> UUID | None:
+        """Approve exactly what a guard holds, minus what has come back; return the task that applies it, if any.
+
+        ``run_id`` is the run of the hold that the caller has examined. If another run holds the system by now, the
+        approval is refused."""
         if not reason.strip():
             raise Invalid(
                 "an approval needs a reason",
@@ -479,6 +482,12 @@ class IdentityOperations(PreviewOperations, JoinOperations):
                     f"the system {system!r} is not on hold",
                     code="identity.hold.missing",
                     remedy="nothing has to be approved",
+                )
+            if run_id is not None and row.held["run"] != str(run_id).lower():
+                raise Conflict(
+                    f"the system {system!r} is held by the run {row.held['run']} now, not by {run_id}",
+                    code="identity.hold.changed",
+                    remedy=f"examine what is held now with `tenuto identity show {shlex.quote(system)}`",
                 )
             operation.entry.before = row.held
             if row.held.get("deletes_only"):

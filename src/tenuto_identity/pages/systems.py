@@ -272,6 +272,7 @@ def _hold(record: SystemRecord, found: Hold) -> HoldView:
             "identity_systems_approve",
             "Approve…",
             {"name": record.name},
+            body={"run_id": str(found.run_id)},
             title=f"Approve what is held in {record.name}",
             text=f"{found.message}. {what}",
             reason="required",

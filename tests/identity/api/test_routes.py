@@ -7,7 +7,7 @@ import json
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import httpx2
 import pytest
@@ -157,7 +157,10 @@ async def test_hold_is_shown_and_approved_with_a_reason(service: ApiClient, site
     assert_problem(await service.post(path, json={"reason": " "}), 422, "identity.hold.reason_missing")
     denied = await service.post(path, Role.OPERATOR, json={"reason": "closed"})
     assert_problem(denied, 403, "auth.role.insufficient")
-    approved = await service.post(path, Role.EDITOR, headers={"X-Reason": "the branch was closed"})
+    other = await service.post(path, Role.EDITOR, json={"reason": "closed", "run_id": str(uuid4())})
+    assert_problem(other, 409, "identity.hold.changed")
+    body = {"run_id": held["run_id"]}
+    approved = await service.post(path, Role.EDITOR, json=body, headers={"X-Reason": "the branch was closed"})
     assert approved.json()["task_id"] is not None
 
 

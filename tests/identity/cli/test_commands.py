@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import AsyncIterator
 from pathlib import Path
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
 import yaml
@@ -68,6 +68,19 @@ async def test_failed_run_ends_with_exit_code_1_and_unknown_names_are_refused(
     assert "failed" in await tenuto(url, tmp_path, "run", "HR", "Full Import", "--wait", code=1)
     assert "did you mean HR" in await tenuto(url, tmp_path, "explain", "Hr", "1", code=3)
     assert "reason" in await tenuto(url, tmp_path, "approve", "HR", code=2)
+
+
+async def test_show_prints_the_command_that_approves_exactly_what_is_held(site: Site, url: str, tmp_path: Path) -> None:
+    site.write_hr(*(f"{n},F{n},L{n},p{n}@example.org,Research,Fellow,,2020-01-01," for n in range(2000, 2020)))
+    await site.run("HR", "Full Import")
+    site.write_hr(*(f"{n},F{n},L{n},p{n}@example.org,Research,Fellow,,2020-01-01," for n in range(2000, 2005)))
+    held = await site.run("HR", "Full Import")
+    command = f"tenuto identity approve HR --run {held.id} --reason TEXT"
+    assert command in await tenuto(url, tmp_path, "show", "HR")
+    options = ("--reason", "closed", "--run")
+    assert "examine what is held now" in await tenuto(url, tmp_path, "approve", "HR", *options, str(uuid4()), code=7)
+    approved = await tenuto(url, tmp_path, "approve", "HR", *options, str(held.id))
+    assert "approved what was held in HR" in approved
 
 
 async def test_refused_exports_are_retried(site: Site, url: str, tmp_path: Path) -> None:

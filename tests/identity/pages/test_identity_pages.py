@@ -175,6 +175,7 @@ async def test_hold_is_shown_with_its_numbers_and_approved_by_an_editor_only(
     assert "disabled" not in button
     headers = {"Origin": HOST, "Sec-Fetch-Site": "same-origin", "Tenuto-Page": "1"}
     address = "/api/v1/identity/systems/HR/approve"
+    assert f"run_id&#34;: &#34;{populated.held_run_id}&#34;" in button  # an approval is for what the page shows
     refused = await service.client.post(address, headers=headers)
     assert (refused.status_code, refused.json()["code"]) == (422, "identity.hold.reason_missing")
 

@@ -50,6 +50,23 @@ async def test_mass_deletion_holds_the_system_until_it_is_approved(site: Site) -
         await ana.approve("HR", reason="again")
 
 
+async def test_approval_of_a_hold_that_another_run_has_replaced_is_refused(site: Site) -> None:
+    await imported(site, 100)
+    site.write_hr(*people(79))
+    await site.run("HR", "Full Import")
+    operations = site.app.extensions.identity
+    seen = await operations.hold("HR")
+    site.write_hr(*people(60))
+    await site.run("HR", "Full Import")
+    with raises_code("identity.hold.changed", Conflict):
+        await operations.approve("HR", reason="the Paris office was sold", run_id=seen.run_id)
+    current = await operations.hold("HR")
+    assert (seen.run_id != current.run_id, current.is_approved) == (True, False)
+    task = await operations.approve("HR", reason="two offices were sold", run_id=current.run_id)
+    await site.app.wait(task, timeout=30)
+    assert await site.count("connector_objects", "system_number = 1 AND state = 'normal'") == 60
+
+
 @pytest.mark.parametrize(("before", "after"), [(100, 80), (15, 6)])
 async def test_deletions_below_the_limit_continue(site: Site, before: int, after: int) -> None:
     await imported(site, before)
