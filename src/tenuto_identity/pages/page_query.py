@@ -17,6 +17,7 @@ from tenuto_identity.operations.identity import IdentityOperations
 PAGE_SIZE = 50
 _CAPITAL = re.compile("(?<=[a-z])[A-Z]")
 MAX_ID = 2**63 - 1
+_MAX_DIGITS = len(str(MAX_ID))
 MAX_TEXT_LENGTH = 200
 
 
@@ -64,9 +65,9 @@ def number_of(request: PageRequest, name: str = "after") -> int:
 def id_of(request: PageRequest, name: str) -> int:
     """Return an id in the path."""
     text = request.parameters[name]
-    if not (text.isascii() and text.isdigit() and 0 < int(text) <= MAX_ID):
+    if not (_is_id(text) and int(text)):
         raise NotFound(
-            f"there is no metaverse object {text!r}",
+            f"there is no metaverse object {text[:80]!r}",
             code="identity.identity.not_found",
             remedy="search for it on the page Identities",
         )
@@ -97,9 +98,14 @@ def uuid_cursor(request: PageRequest, name: str = "after") -> UUID | None:
 
 
 def _parse_id(text: str, name: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) <= MAX_ID):
+    if not _is_id(text):
         raise _wrong_cursor(name)
     return int(text)
+
+
+def _is_id(text: str) -> bool:
+    """Return whether a text is a number of at most 64 bits. Its length is checked first: `int` refuses long texts."""
+    return len(text) <= _MAX_DIGITS and text.isascii() and text.isdigit() and int(text) <= MAX_ID
 
 
 def _wrong_cursor(name: str) -> Invalid:

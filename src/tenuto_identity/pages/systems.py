@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from tenuto.errors import Invalid
 from tenuto.extension import FoundObject, PageRequest
 from tenuto.web.components.kit import Action, FilterField, Listing, path_of
-from tenuto_identity.model.definitions.system_definitions import parse_system
+from tenuto_identity.model.definitions.system_definitions import SystemDefinition, parse_system
 from tenuto_identity.model.schema import Attribute, ContainerSelection, ObjectType, Writable
 from tenuto_identity.model.sync.guards import GuardKind, GuardLimits
 from tenuto_identity.operations.identity import Hold
@@ -151,6 +152,8 @@ class SystemPage:
     hold: HoldView | None
     profiles: Sequence[ProfileRow]
     runs: Sequence[RunRecord]
+    problem: str
+    """Why this version cannot read the definition; empty if it can."""
     limits: Sequence[LimitRow]
     types: Sequence[TypeView]
     containers: Sequence[ContainerSelection]
@@ -219,7 +222,8 @@ async def search_systems(request: PageRequest) -> Sequence[FoundObject]:
 async def load_system(request: PageRequest) -> SystemPage:
     name = request.parameters["system"]
     found = await operations(request).system(name)
-    record, definition, parsed = found.system, found.definition, parse_system(found.definition)
+    record, definition = found.system, found.definition
+    parsed, problem = _parse(definition)
     runs = await operations(request).runs(system=name, limit=100)
     rules = await operations(request).definitions(DefinitionKind.SYNC_RULE, limit=500)
     last: dict[str, RunRecord] = {}
@@ -230,13 +234,22 @@ async def load_system(request: PageRequest) -> SystemPage:
         hold=await _load_hold(request, record, number_of(request)),
         profiles=[_profile(record, each, last.get(each["name"])) for each in definition.get("run_profiles", ())],
         runs=runs[:10],
-        limits=_limits(parsed.guards),
-        types=[_type(each) for each in parsed.types.values()],
-        containers=parsed.containers,
+        problem=problem,
+        limits=_limits(parsed.guards) if parsed else (),
+        types=[_type(each) for each in parsed.types.values()] if parsed else (),
+        containers=parsed.containers if parsed else (),
         rules=[row for each in rules if (row := _rule(each.name, each.definition, name)) is not None],
         watermarks=await operations(request).watermarks(name),
         actions=_actions(record),
     )
+
+
+def _parse(definition: Mapping[str, Any]) -> tuple[SystemDefinition | None, str]:
+    """Return a definition, or why it cannot be read: another version may have stored it."""
+    try:
+        return parse_system(definition), ""
+    except Invalid as error:
+        return None, error.message
 
 
 async def _load_hold(request: PageRequest, record: SystemRecord, after: int) -> HoldView | None:

@@ -193,6 +193,32 @@ async def test_preview_page_shows_requests_by_target_and_kind(service: ApiClient
     assert "Preview a schedule…" in listed
 
 
+@pytest.mark.parametrize("digits", ["9" * 5_000, "9" * 19], ids=["5,000 digits", "more than 64 bits"])
+async def test_identity_pages_refuse_numbers_that_are_too_large(
+    service: ApiClient, populated: Populated, digits: str
+) -> None:
+    await log_in(service)
+    await get_page(service, f"/identity/objects?after={digits}", 422)
+    await get_page(service, f"/identity/identities/{digits}", 404)
+    cursor = f"{populated.import_id}.{digits}.object"
+    await get_page(service, f"/identity/identities/{populated.ada_id}?tab=history&before={cursor}", 422)
+
+
+async def test_system_page_shows_runs_of_a_system_whose_definition_another_version_stored(service: ApiClient) -> None:
+    await log_in(service)
+    database = await service.app.open()
+    change = "UPDATE tenuto_identity.systems SET definition = definition {} WHERE name = 'LDAP' RETURNING 1"
+    await database.fetch_value(change.format("""|| '{"not_known_yet": 1}'"""))
+    try:
+        text = (await get_page(service, "/identity/systems/LDAP")).text
+    finally:
+        await database.fetch_value(change.format("- 'not_known_yet'"))
+    assert "This version cannot read the definition" in text
+    assert "not_known_yet" in text
+    assert "Last runs" in text
+    assert "This version cannot read" not in (await get_page(service, "/identity/systems/LDAP")).text
+
+
 async def test_search_finds_systems_and_identities(service: ApiClient, populated: Populated) -> None:
     await log_in(service)
     found = (await service.client.get("/api/v1/search?q=lovelace")).json()
