@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -375,6 +376,59 @@ def test_scim_request_to_a_server_that_is_busy_for_too_long_is_repeated_later(
     results = open_scim(gateway.url).write([create_user("a"), create_user("busy"), create_user("b")])
     assert [each.outcome for each in results] == [WriteOutcome.OK, WriteOutcome.MISSING, WriteOutcome.OK]
     assert results[1].error == "busy"
+
+
+def test_scim_create_that_a_busy_server_has_executed_is_not_repeated(gateway: Gateway, open_scim: Open) -> None:
+    members = [gateway.tenant.add_user(f"u{number}") for number in range(5)]
+
+    def behave(request: Received) -> Reply | None:
+        """Create the group, and answer as a gateway whose time is over."""
+        if request.method == "POST" and len(gateway.sent("POST")) == 1:
+            gateway.tenant.call("POST", "/Groups", request.body)
+            return Reply(503, {"status": "503"}, {"Retry-After": "0"})
+        return None
+
+    gateway.behaviour = behave
+    anchor = write_ok(open_scim(gateway.url, max_values=3), create_group("Research", *members))
+    assert len(gateway.sent("POST")) == 1
+    (group,) = gateway.tenant.all("/Groups")
+    assert group["id"] == anchor
+    assert {each["value"] for each in group["members"]} == set(members)
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_scim_create_that_a_busy_server_has_not_executed_is_repeated(
+    gateway: Gateway, open_scim: Open, status: int
+) -> None:
+    def behave(request: Received) -> Reply | None:
+        if request.method == "POST" and len(gateway.sent("POST")) == 1:
+            return Reply(status, {"status": str(status)}, {"Retry-After": "0"})
+        return None
+
+    gateway.behaviour = behave
+    write_ok(open_scim(gateway.url), create_group("Research"))
+    assert [each["displayName"] for each in gateway.tenant.all("/Groups")] == ["Research"]
+
+
+def test_scim_connector_that_is_closed_does_not_wait_for_a_busy_server(gateway: Gateway, open_scim: Open) -> None:
+    asked = threading.Event()
+
+    def behave(request: Received) -> Reply | None:
+        if request.method == "POST":
+            asked.set()
+            return Reply(503, {"status": "503"}, {"Retry-After": "3000"})
+        return None
+
+    gateway.behaviour = behave
+    connector = open_scim(gateway.url, max_wait_seconds=3_600)
+    with ThreadPoolExecutor(1) as pool:
+        writing = pool.submit(connector.write, [create_group("Research")])
+        assert asked.wait(60)
+        connector.close()
+        with pytest.raises(ConnectorError, match="was closed") as closed:
+            writing.result(60)
+    assert closed.value.code == "closed"
+    assert len(gateway.sent("POST")) == 1
 
 
 def test_scim_bulk_request_carries_out_what_needs_one_request_for_each_object(

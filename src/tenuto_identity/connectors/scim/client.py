@@ -8,8 +8,8 @@ from __future__ import annotations
 import base64
 import json
 import ssl
-import time
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeAlias
@@ -30,6 +30,8 @@ Json: TypeAlias = dict[str, Any]
 MEDIA_TYPE: Final = "application/scim+json"
 MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
 BUSY_STATUSES: Final = (429, 503)
+UNCERTAIN_STATUS: Final = 503
+"""The busy status after which the request may have been executed."""
 _FIRST_WAIT_SECONDS = 1.0
 """How long the client waits if a busy server does not say how long; doubled each time."""
 _MIN_WAIT_SECONDS = 0.1
@@ -99,8 +101,11 @@ class ScimClient:
         self._allowed_hosts = context.allowed_hosts
         self._authorization = _authorization(settings, context)
         self._client: httpx2.Client | None = None
+        self._is_closed = threading.Event()
 
     def close(self) -> None:
+        """Close the session, also while another thread waits for a busy server: its request ends with an error."""
+        self._is_closed.set()
         client, self._client = self._client, None
         if client is not None:
             client.close()
@@ -127,8 +132,12 @@ class ScimClient:
         *,
         query: Mapping[str, str | int] | None = None,
         if_match: str | None = None,
+        may_repeat: Callable[[], bool] | None = None,
     ) -> Answer:
-        """Send a request, and again after the time that a busy server asks for. Raises `Disconnected` and `Busy`."""
+        """Send a request, and again after the time that a busy server asks for. Raises `Disconnected` and `Busy`.
+
+        ``may_repeat`` is called before a request is repeated after 503, which a gateway may have answered although the
+        server behind it has executed the request; if it returns False, the answer is returned."""
         left: float = self.settings.max_wait_seconds
         delay = _FIRST_WAIT_SECONDS
         while True:
@@ -139,9 +148,16 @@ class ScimClient:
             wait = delay if asked is None else asked
             if wait > left:
                 raise Busy(f"{method} {path}: the server is busy: {answer.describe()}; it asks to wait {wait:.0f} s")
-            time.sleep(max(wait, _MIN_WAIT_SECONDS))  # guard: identity.scim_retry_after
+            self._wait(max(wait, _MIN_WAIT_SECONDS), method, path)  # guard: identity.scim_retry_after
+            if may_repeat is not None and answer.status == UNCERTAIN_STATUS and not may_repeat():
+                return answer
             left -= max(wait, _MIN_WAIT_SECONDS)
             delay *= 2
+
+    def _wait(self, seconds: float, method: str, path: str) -> None:
+        """Wait; raise `ConnectorError` if the session is closed meanwhile."""
+        if self._is_closed.wait(seconds):
+            raise self._closed(method, path)
 
     def _exchange(
         self, method: str, path: str, body: Json | None, query: Mapping[str, str | int], if_match: str | None
@@ -168,8 +184,13 @@ class ScimClient:
         except httpx2.InvalidURL as error:
             raise ConnectorError("invalid_url", f"the setting url is not usable: {error}") from None
         except (httpx2.TransportError, httpx2.DecodingError) as error:
+            if self._is_closed.is_set():
+                raise self._closed(method, path) from None
             reason = str(error)[:_MAX_TEXT] or type(error).__name__
             raise Disconnected(f"{method} {path}: the connection to {self.settings.url} failed: {reason}") from None
+
+    def _closed(self, method: str, path: str) -> ConnectorError:
+        return ConnectorError("closed", f"{method} {path}: the connector was closed before the server answered")
 
     def _read(self, method: str, path: str, response: httpx2.Response) -> Answer:
         content = bytearray()

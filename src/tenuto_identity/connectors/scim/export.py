@@ -223,7 +223,17 @@ class _ObjectWriter:
             existing = self._find(address)
             if existing:
                 return self._adopt(existing, further)
-        answer = self._client.request("POST", self._resource_type.endpoint, body)
+        existing = []
+
+        def is_missing() -> bool:
+            """Look before the request is repeated: a server that seems busy may have created the resource."""
+            self._request = replace(self._request, uncertain=True)
+            existing.extend(self._find(address))
+            return not existing
+
+        answer = self._client.request("POST", self._resource_type.endpoint, body, may_repeat=is_missing)
+        if existing:
+            return self._adopt(existing, further)
         if _is_conflict(answer):
             return self._adopt(self._find(address), further, answer)
         if not answer.is_success:
