@@ -78,7 +78,7 @@ class SingleImport(ImportRun):
         return await run.finish()
 
     async def _detect_deletions_of_one(self) -> list[Any]:
-        found = await self._deletions.detect(ReadComplete(types=()), True, self._cleared)
+        found = await self._deletions.detect(ReadComplete(types=()), is_delta=True, cleared=self._cleared)
         return [guard for guard in found if guard.kind is GuardKind.DELETIONS]
 
 

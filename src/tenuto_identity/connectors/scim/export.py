@@ -54,10 +54,11 @@ class ResourceWriter:
     def write(self, requests: Sequence[WriteRequest]) -> list[WriteResult]:
         """Return one result for each request, by position."""
         # Requests for one address run one after another: a service may accept two groups of the same name.
-        lanes: dict[tuple[str, str], list[int]] = {}
+        by_address: dict[tuple[str, str], list[int]] = {}
         for position, each in enumerate(requests):
-            lanes.setdefault((each.type, each.anchor or fold_key(each.address) or str(position)), []).append(position)
-        results = self._write_bulk(requests, [lane[0] for lane in lanes.values() if len(lane) == 1])
+            address = each.anchor or fold_key(each.address) or str(position)
+            by_address.setdefault((each.type, address), []).append(position)
+        results = self._write_bulk(requests, [same[0] for same in by_address.values() if len(same) == 1])
 
         def run(positions: Sequence[int]) -> None:
             for position in positions:
@@ -71,7 +72,7 @@ class ResourceWriter:
                     self._failure = error
 
         with ThreadPoolExecutor(max_workers=self._client.settings.concurrency) as pool:
-            list(pool.map(run, lanes.values()))
+            list(pool.map(run, by_address.values()))
         if self._failure is not None:
             raise self._failure
         return [results[position] for position in range(len(requests))]
