@@ -107,14 +107,16 @@ async def test_paused_batch_starts_no_item_and_running_items_continue(db: Databa
     assert await finish_all_runs(db, me) == 3
 
 
+@pytest.mark.parametrize("max_active", [None, 10], ids=["claim without a cap", "claim under a cap"])
 async def test_items_of_a_paused_or_cancelled_batch_are_not_claimed_before_they_are_held(
-    db: Database, me: UUID
+    db: Database, me: UUID, max_active: int | None
 ) -> None:
-    """The pause of a hundred thousand items may be interrupted after the first."""
+    """The pause of many items may be interrupted after the first. A cap decides which statement claims."""
     batch, other = (
         await create_batch(db, await create_manifest(db), 3),
         await create_batch(db, await create_manifest(db, "other"), 1),
     )
+    await db.fetch_all("UPDATE tenuto.manifests SET max_active = $1", max_active)
     for column in ("paused_at", "cancelled_at"):
         await db.fetch_all(f"UPDATE tenuto.batches SET {column} = now() WHERE id = $1", batch)
         assert await task_state_counts(db) == {"queued": 4}
