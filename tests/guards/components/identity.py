@@ -323,6 +323,12 @@ GUARDS: tuple[Guard, ...] = (
         f"{SQL}/test_reading.py::test_postgresql_connection_that_ends_during_an_import_fails_it_and_an_idle_one_is_opened_again",
     ),
     guard(
+        "identity.sql_lost_transaction",
+        "A transaction whose connection has ended does not continue on another connection.",
+        Condition("False"),
+        f"{SQL}/test_sessions.py::test_postgresql_transaction_never_continues_on_another_connection",
+    ),
+    guard(
         "identity.sql_type_mismatch",
         "An attribute whose type does not fit its column fails the import before anything is read.",
         Condition("False"),

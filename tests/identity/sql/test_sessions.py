@@ -8,7 +8,7 @@ import ssl
 import struct
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -18,6 +18,8 @@ import pytest
 from tenuto.errors import Invalid
 from tenuto_identity.connectors import registry
 from tenuto_identity.connectors.contract import ConnectorContext, ConnectorError, NamedConnection
+from tenuto_identity.connectors.sql.postgresql import PostgresqlSession
+from tenuto_identity.connectors.sql.session import ConnectionLost, RefusalKind, StatementRefused
 from tenuto_identity.connectors.sql.settings import postgresql_address
 from tenuto_identity.model.schema import Attribute, ObjectType
 from tests.identity.sql.conftest import OpenSql
@@ -158,6 +160,59 @@ def test_password_in_the_environment_of_the_worker_is_not_sent_to_the_database(
             open_connector({"url": url}, PERSON).check()
         serving.join(10)
     assert b"canary" not in received
+
+
+@pytest.mark.parametrize("in_savepoint", [False, True])
+def test_postgresql_transaction_never_continues_on_another_connection(
+    in_savepoint: bool, postgresql: PostgresqlDatabase
+) -> None:
+    postgresql.execute("CREATE TABLE rows (number integer)")
+    session = PostgresqlSession(
+        postgresql_address(postgresql.settings()["url"]),
+        PASSWORD,
+        read_only=False,
+        allows_privileged_login=False,
+        connect_timeout_seconds=10,
+        timeout_seconds=60,
+    )
+
+    def end_connection() -> None:
+        """Let the server end the connection, and the driver notice it before the next statement."""
+        connection = session._opened
+        assert connection is not None
+        postgresql.fetch(f"SELECT pg_terminate_backend({connection.get_server_pid()}, 10000)")
+        while not connection.is_closed():
+            session._run(asyncio.sleep(0.01))
+
+    def insert(number: int) -> None:
+        session.execute("INSERT INTO rows VALUES ($1::text::integer)", [str(number)])
+
+    def lose_connection_before_a_statement() -> None:
+        with session.transaction():
+            insert(1)
+            if in_savepoint:
+                with suppress(StatementRefused), session.savepoint():
+                    end_connection()
+                    raise StatementRefused(RefusalKind.VALUE, "a value does not fit")
+            else:
+                end_connection()
+            insert(2)
+
+    def lose_connection_before_the_commit() -> None:
+        with session.transaction():
+            insert(3)
+            end_connection()
+
+    try:
+        for lose_connection in (lose_connection_before_a_statement, lose_connection_before_the_commit):
+            with pytest.raises(ConnectionLost):
+                lose_connection()
+            assert postgresql.fetch("SELECT number FROM rows") == []
+        with session.transaction():
+            insert(4)
+        assert postgresql.fetch("SELECT number FROM rows") == [(4,)]
+    finally:
+        session.close()
 
 
 @contextmanager

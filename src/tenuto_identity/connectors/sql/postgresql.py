@@ -116,6 +116,7 @@ class PostgresqlSession:
         self._timeout_seconds = timeout_seconds
         self._loop: asyncio.AbstractEventLoop | None = None
         self._opened: asyncpg.Connection | None = None
+        self._is_in_transaction = False
         self._type_names: dict[int, str] = {}
 
     # --- structure --------------------------------------------------------------------------------------------------
@@ -152,32 +153,39 @@ class PostgresqlSession:
 
     @contextmanager
     def snapshot(self) -> Iterator[None]:
-        self._ensure_connection()
-        with self._between("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY", "COMMIT", "ROLLBACK"):
+        with self._transaction("BEGIN ISOLATION LEVEL REPEATABLE READ, READ ONLY"):
             yield
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        self._ensure_connection()
-        with self._between("BEGIN", "COMMIT", "ROLLBACK"):
+        with self._transaction("BEGIN"):
             yield
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:
-        with self._between("SAVEPOINT request", "RELEASE request", "ROLLBACK TO request; RELEASE request"):
+        self._run(self._command("SAVEPOINT request"))
+        with self._ended_by("RELEASE request", "ROLLBACK TO request; RELEASE request"):
             yield
 
     @contextmanager
-    def _between(self, begin: str, end: str, undo: str) -> Iterator[None]:
+    def _transaction(self, begin: str) -> Iterator[None]:
+        self._ensure_connection()
         self._run(self._command(begin))
-        opened = self._opened
+        self._is_in_transaction = True
+        try:
+            with self._ended_by("COMMIT", "ROLLBACK"):
+                yield
+        finally:
+            self._is_in_transaction = False
+
+    @contextmanager
+    def _ended_by(self, end: str, undo: str) -> Iterator[None]:
         try:
             yield
             self._run(self._command(end))
         except BaseException:
-            # After a lost connection there is nothing to undo. The transaction must not continue on another one.
-            if opened is not None and opened is self._opened and opened.is_in_transaction():
-                with suppress(ConnectionLost):
+            if self._opened is not None and self._opened.is_in_transaction():
+                with suppress(ConnectionLost):  # then there is nothing to undo
                     self._run(self._command(undo))
             raise
 
@@ -245,6 +253,9 @@ class PostgresqlSession:
     async def _connect(self) -> asyncpg.Connection:
         if self._opened is not None and not self._opened.is_closed():
             return self._opened
+        if self._is_in_transaction:  # guard: identity.sql_lost_transaction
+            # Another connection would commit the rest of the transaction statement by statement.
+            raise ConnectionLost(f"the connection to {self._where} was lost within a transaction")
         address = self._address
         settings = {
             "application_name": "tenuto identity",
