@@ -112,7 +112,8 @@ class ImportedObject:
 class DeletedObject:
     """An object that was deleted in the system since the watermark, or left the scope of the read.
 
-    The import ignores objects that it does not know, and those of containers that it does not read."""
+    The import ignores objects that it does not know, and those of containers that it does not read. An object that the
+    same read yields as `ImportedObject`, before or after, or names in an error, is not deleted."""
 
     type: str
     anchor: str

@@ -43,6 +43,12 @@ GUARDS: tuple[Guard, ...] = (
         Replace("and not pending.uncertain", ""),
         f"{SYNC}/test_outbound.py::test_object_that_was_never_sent_is_removed_without_an_export",
     ),
+    guard(
+        "identity.seen_objects_are_not_deleted",
+        "An object that a delta reports as deleted and as existing is not deleted.",
+        Value("[]"),
+        f"{SQL}/test_sql_scenarios.py::test_delta_of_sql_keeps_a_person_with_an_ended_and_an_active_row",
+    ),
     # --- runs
     guard(
         "identity.run_fence",

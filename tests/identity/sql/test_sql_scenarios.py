@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests.identity.site import NIGHT, PEOPLE, Site
-from tests.identity.sql.databases import PASSWORD, ROLE, PostgresqlDatabase, SqlDatabase
+from tests.identity.sql.databases import PASSWORD, ROLE, PostgresqlDatabase, SqlDatabase, SqliteDatabase
 from tests.identity.sql.test_writing import kill_connections
 
 SOURCE = """
@@ -193,3 +193,43 @@ async def test_a65_row_that_is_committed_late_is_imported_by_the_next_delta(
     assert (run.state, run.changes) == ("completed", ["Updated"])
     assert [item["anchor"] for item in run.items] == ["1002"]
     assert (await site.run("HR", "Delta Import")).items == []
+
+
+HISTORY = """
+CREATE TABLE people (employee_id text, first text, last text, mail text, department text, title text, manager text,
+                     starts date, ends date, version integer, ended text);
+CREATE TABLE changes (seq integer PRIMARY KEY, key text);
+INSERT INTO changes (key) VALUES ('1000');
+CREATE TRIGGER log_insert AFTER INSERT ON people BEGIN INSERT INTO changes (key) VALUES (NEW.employee_id); END;
+CREATE TRIGGER log_update AFTER UPDATE ON people BEGIN INSERT INTO changes (key) VALUES (NEW.employee_id); END;
+CREATE TABLE accounts (uid text PRIMARY KEY, cn text, mail text, title text, manager text);
+"""
+
+
+@pytest.mark.parametrize("page_size", [None, 1])
+@pytest.mark.parametrize(
+    "changes", [{"change_column": "version"}, {"change_table": {"table": "changes"}}], ids=["column", "table"]
+)
+async def test_delta_of_sql_keeps_a_person_with_an_ended_and_an_active_row(
+    changes: dict[str, Any], page_size: int | None, site: Site, sqlite: SqliteDatabase
+) -> None:
+    sqlite.execute(HISTORY)
+    for row in PEOPLE:
+        values = ", ".join("NULL" if not value else f"'{value}'" for value in row.split(","))
+        sqlite.execute(f"INSERT INTO people VALUES ({values}, 1, NULL)")
+    whole = definitions(site, sqlite)
+    source = {"table": "people", "deletion_marker": {"column": "ended"}, **changes}
+    whole["systems"][0]["settings"]["types"]["person"] = source
+    for profile in whole["systems"][0]["run_profiles"]:
+        if page_size is not None and profile["kind"].endswith("import"):
+            profile["page_size"] = page_size
+    await site.apply(yaml.safe_dump(whole))
+    await site.run("HR", "Full Import")
+    active = "SELECT employee_id, first, last, mail, department, 'Countess', manager, starts, ends, 3, NULL"
+    sqlite.execute(f"""
+        UPDATE people SET ended = '2026-03-02', version = 2 WHERE employee_id = '1001';
+        INSERT INTO people {active} FROM people WHERE employee_id = '1001';
+    """)
+    assert (await site.run("HR", "Delta Import")).changes == ["Updated"]
+    sqlite.execute("UPDATE people SET ended = '2026-03-03', version = 4 WHERE employee_id = '1001' AND ended IS NULL")
+    assert (await site.run("HR", "Delta Import")).changes == ["Deleted"]

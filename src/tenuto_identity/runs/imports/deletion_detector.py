@@ -45,6 +45,7 @@ class DeletionDetector:
         run = self._run
         counts = await run.read(objects.count_objects, self._system.number)
         total = sum(each.object_count for each in counts)
+        await self._keep_seen()
         if not is_delta:
             if total and not self._seen.count:
                 raise RunFailed(
@@ -132,6 +133,21 @@ class DeletionDetector:
             if missing:
                 await self.keep_missing(missing)
 
+    async def _keep_seen(self) -> None:
+        """Drop the reported deletions of objects that this run has read.
+
+        A source may have an ended and an active row of a person, or report an object as deleted in one container and
+        as changed in another. The watermark is older than the read, so a later deletion is in the next delta."""
+        after = 0
+        while ids := await self._run.read(runs.list_pending_deletions, self._run.id, after, ID_PAGE_SIZE):
+            after = ids[-1]
+            await self._drop_seen(ids)
+
+    async def _drop_seen(self, ids: Sequence[int]) -> None:
+        found = [id for id in ids if id in self._seen]  # guard: identity.seen_objects_are_not_deleted
+        if found:
+            await self._run.write_page(_delete_pending, self._run.id, found)
+
     async def _look_up_missing(self, look_up: Callable[[Sequence[str]], Awaitable[None]]) -> None:
         """Read the missing objects by their anchors, and keep those that are found."""
         after = 0
@@ -141,9 +157,7 @@ class DeletionDetector:
                 return
             after = ids[-1]
             await look_up([each.anchor for each in await self._run.read(objects.load_objects, ids) if each.anchor])
-            found = [id for id in ids if id in self._seen]
-            if found:
-                await self._run.write_page(_delete_pending, self._run.id, found)
+            await self._drop_seen(ids)
 
     def is_read(self, container: str | None) -> bool:
         """Return whether this run reads a container; objects of other containers never count as deleted."""
