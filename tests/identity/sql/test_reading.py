@@ -211,6 +211,21 @@ def test_delta_of_sql_table_reports_marked_rows_as_deleted(database: SqlDatabase
     assert anchors(iter(events)) == ["1"]
 
 
+def test_delta_of_sql_table_reports_no_deletion_of_a_key_that_has_an_active_row(
+    database: SqlDatabase, open_connector: OpenSql
+) -> None:
+    database.execute("CREATE TABLE people (id integer, name text, version integer, ended text)")
+    database.execute("INSERT INTO people VALUES (1, 'Ada', 1, '2020'), (1, 'Ada', 2, NULL), (2, 'Grace', 3, NULL)")
+    person = ObjectType("person", "id", {"id": Attribute("id", DataType.INTEGER), "name": Attribute("name")})
+    source = {"table": "people", "change_column": "version", "deletion_marker": {"column": "ended"}}
+    connector = open_connector(database.settings(types={"person": source}), person)
+    watermark = connector.watermark(ReadScope((person,)))
+    database.execute("UPDATE people SET name = 'Ada K.', version = 4 WHERE ended IS NOT NULL")
+    database.execute("UPDATE people SET ended = '2026', version = 5 WHERE id = 2")
+    events = list(connector.read(ReadScope((person,)), watermark))
+    assert [each.anchor for each in events if isinstance(each, DeletedObject)] == ["2"]
+
+
 def test_watermark_of_postgresql_waits_for_transactions_that_may_commit_older_changes(
     postgresql: PostgresqlDatabase, open_connector: OpenSql
 ) -> None:

@@ -159,10 +159,26 @@ class TableReader:
     def _read_changes(self, table: TypeTable, statement: Statement) -> Iterator[ReadEvent]:
         """Yield rows that begin with their key and end with whether they are deleted."""
         for page in self._session.stream(statement.text, statement.parameters, self._page_size):
+            active = self._active_keys(table, [row[0] for row in page if row[-1] and row[0] is not None])
             for row in page:
-                if row[-1] and row[0] is not None:
+                if row[-1] and row[0] is not None and str(row[0]) not in active:
                     yield DeletedObject(table.object_type.name, _text(self._session.cell(row[0], table.key_attribute)))
             yield from self._imported(table, [row[1:-1] for row in page if not row[-1]])
+
+    def _active_keys(self, table: TypeTable, keys: Sequence[Any]) -> set[str]:
+        """Return those keys of rows marked as deleted that an active row has, too. It may be older than the delta."""
+        found: set[str] = set()
+        if table.marker is None or table.change_table is not None:  # by a table of changes, all rows of a key are read
+            return found
+        for start in range(0, len(keys), KEYS_PER_STATEMENT):
+            statement = statements.select(Statement(self._session.dialect), table.source, [table.key])
+            conditions = [
+                marked_as_deleted(self._session, statement, table, negated=True),
+                statements.is_one_of(statement, table.key, keys[start : start + KEYS_PER_STATEMENT]),
+            ]
+            statements.where(statement, conditions)
+            found.update(str(row[0]) for row in self._session.fetch(statement.text, statement.parameters))
+        return found
 
     def _read_rows(self, table: TypeTable, statement: Statement) -> Iterator[ReadEvent]:
         for page in self._session.stream(statement.text, statement.parameters, self._page_size):
