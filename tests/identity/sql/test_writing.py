@@ -105,6 +105,28 @@ def test_text_that_is_too_long_for_its_postgresql_column_is_refused_and_not_cut_
     assert names(postgresql) == {}
 
 
+def test_refusal_of_postgresql_shows_no_values_of_other_columns(
+    postgresql: PostgresqlDatabase, open_connector: OpenSql
+) -> None:
+    postgresql.execute("""CREATE TABLE people (id text PRIMARY KEY, name text NOT NULL, room integer CHECK (room > 0),
+                          manager text REFERENCES people (id), hash text DEFAULT 'canary')""")
+    connector = open_connector(postgresql.settings(), PERSON)
+    connector.write([create("1", name="Ada")])
+    results = connector.write(
+        [
+            update("1", WriteChange("name", ChangeOp.CLEAR)),
+            update("1", put("room", "-1")),
+            create("2", name="Grace", manager="9"),
+        ]
+    )
+    assert outcomes(results) == ["refused", "refused", "missing_reference"]
+    without_name, without_room, without_manager = (each.text or "" for each in results)
+    assert "canary" not in without_name + without_room
+    assert "name" in without_name
+    assert "people_room_check" in without_room
+    assert "(manager)=(9)" in without_manager
+
+
 def test_update_writes_only_the_changed_columns(database: SqlDatabase, connector: Connector) -> None:
     connector.write([create("1", name="Ada", room="7"), create("2", name="Grace", manager="1")])
     database.execute("UPDATE people SET room = 8")  # somebody else

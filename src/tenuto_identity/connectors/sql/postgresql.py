@@ -54,6 +54,7 @@ _LOST_CLASSES = ("08",)
 _UNUSABLE_STATES = frozenset({"25006", "57P04"})
 _UNUSABLE_CLASSES = ("28", "3D", "53", "58", "XX")
 _LOST_ERRORS = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError)
+_DETAILED_STATES = frozenset({"23505", "23503"})
 _REFUSALS = {"23505": RefusalKind.UNIQUE, "23503": RefusalKind.FOREIGN_KEY, "57014": RefusalKind.TIMEOUT}
 
 _COLUMN_PROPERTIES = """
@@ -367,9 +368,11 @@ class PostgresqlSession:
 
 
 def describe_error(error: asyncpg.PostgresError) -> str:
-    """Return the message of the server, with the column or constraint and the detail."""
+    """Return the message of the server with its hint, and the detail if it names only the key of a constraint."""
     first, _, _ = str(error).partition("\n")
-    more = [f"{label}: {text}" for label in ("detail", "hint") if (text := getattr(error, label, None))]
+    # The detail of other violations is the whole row, also the columns that nobody has selected.
+    labels = ("detail", "hint") if error.sqlstate in _DETAILED_STATES else ("hint",)  # guard: identity.sql_row_in_error
+    more = [f"{label}: {text}" for label in labels if (text := getattr(error, label, None))]
     return "; ".join([first or type(error).__name__, *more])
 
 
