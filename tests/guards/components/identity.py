@@ -359,6 +359,12 @@ GUARDS: tuple[Guard, ...] = (
         f"{SQL}/test_reading.py::test_delta_by_a_table_of_changes_needs_all_changes_since_the_watermark",
     ),
     guard(
+        "identity.sql_changed_source",
+        "A watermark of another database, table or query leads to a full import.",
+        Condition("False"),
+        f"{SQL}/test_reading.py::test_delta_after_the_source_of_a_sql_type_was_changed_needs_a_full_import",
+    ),
+    guard(
         "identity.sql_request_savepoint",
         "A row that the database refuses is undone alone.",
         Value("suppress()"),

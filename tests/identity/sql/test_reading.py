@@ -6,18 +6,22 @@ import asyncio
 import threading
 import tracemalloc
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import asyncpg
 import pytest
 
+from tenuto_identity.connectors import registry
 from tenuto_identity.connectors.contract import (
     Connector,
+    ConnectorContext,
     ConnectorError,
     DeletedObject,
     ImportedObject,
+    NamedConnection,
     ReadEvent,
     ReadScope,
     ReadWarning,
@@ -272,6 +276,42 @@ def test_postgresql_import_keeps_the_earlier_watermark_while_a_transaction_is_op
         commit()
     assert connector.watermark(SCOPE) is not None
     assert not any(isinstance(each, ReadWarning) for each in connector.read(SCOPE, before))
+
+
+@pytest.mark.parametrize("changed", ["table", "query", "columns", "url", "connection"])
+def test_delta_after_the_source_of_a_sql_type_was_changed_needs_a_full_import(
+    changed: str, sqlite: SqliteDatabase, tmp_path: Path
+) -> None:
+    (tmp_path / "other").mkdir()
+    other = SqliteDatabase(tmp_path / "other")
+    for each in (sqlite, other):
+        create_people(each, "'1', 'Ada', '2026-01-01 08:00:00'")
+        each.execute("CREATE VIEW staff AS SELECT * FROM people")
+
+    def settings(database: SqliteDatabase, source: dict[str, Any]) -> dict[str, Any]:
+        address = {"connection": "hr"} if changed == "connection" else database.settings()
+        return {**address, "types": {"person": {"change_column": "changed_at", **source}}}
+
+    def open_one(database: SqliteDatabase, source: dict[str, Any]) -> Connector:
+        named = {"hr": NamedConnection(database.settings()["url"])}
+        context = ConnectorContext((PERSON,), (tmp_path,), connections=named)
+        return registry.open_connector("sql", settings(database, source), context)
+
+    before: dict[str, Any] = {"query": "SELECT * FROM people"} if changed == "query" else {"table": "people"}
+    changes: dict[str, dict[str, Any]] = {
+        "table": {"table": "staff"},
+        "query": {"query": "SELECT * FROM people WHERE id <> ''"},
+        "columns": {"table": "people", "columns": {"name": "changed_at"}},
+    }
+    with (
+        closing(open_one(sqlite, before)) as first,
+        closing(open_one(sqlite, before)) as same,
+        closing(open_one(sqlite if changed in changes else other, changes.get(changed, before))) as different,
+    ):
+        watermark = first.watermark(SCOPE)
+        assert delta(same, watermark) == ["1"]
+        with pytest.raises(WatermarkLost, match="another database, table or query"):
+            delta(different, watermark)
 
 
 def test_delta_by_a_table_of_changes_needs_all_changes_since_the_watermark(

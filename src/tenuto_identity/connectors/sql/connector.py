@@ -26,6 +26,7 @@ from tenuto_identity.connectors.sql.session import ConnectionLost, Session
 from tenuto_identity.connectors.sql.settings import (
     SqlSettings,
     check_url,
+    database_name,
     is_sqlite,
     postgresql_address,
     sqlite_file,
@@ -43,7 +44,11 @@ class SqlConnector:
     def __init__(self, settings: SqlSettings, context: ConnectorContext) -> None:
         self._settings = settings
         self._context = context
-        self._session = _open_session(settings, context)
+        named = None if settings.connection is None else _named_connection(settings.connection, context)
+        url = settings.url if named is None else named.url
+        assert url is not None  # the settings have a url or a connection
+        self._database = database_name(url)
+        self._session = _open_session(settings, context, url, named)
         self._loaded: dict[str, TypeTable] = {}
         self._is_checked = False
         self._is_unsettled = False
@@ -127,14 +132,17 @@ class SqlConnector:
 
     def _reader(self, scope: ReadScope) -> TableReader:
         chosen = [self._table(each) for each in scope.types]
-        return TableReader(self._session, chosen, page_size=self._settings.page_size, overlap=self._settings.overlap)
+        return TableReader(
+            self._session,
+            chosen,
+            database=self._database,
+            page_size=self._settings.page_size,
+            overlap=self._settings.overlap,
+        )
 
 
-def _open_session(settings: SqlSettings, context: ConnectorContext) -> Session:
+def _open_session(settings: SqlSettings, context: ConnectorContext, url: str, named: NamedConnection | None) -> Session:
     read_only = settings.read_only or context.read_only
-    named = None if settings.connection is None else _named_connection(settings.connection, context)
-    url = settings.url if named is None else named.url
-    assert url is not None  # the settings have a url or a connection
     if is_sqlite(url):
         # The administrator of the worker may name any file; a definition only files in the allowed folders.
         folders = context.allowed_folders if named is None else ()

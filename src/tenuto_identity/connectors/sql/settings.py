@@ -209,6 +209,14 @@ def sqlite_file(url: str) -> Path:
     return Path(unquote(urlsplit(url).path[1:]))
 
 
+def database_name(url: str) -> str:
+    """Return what identifies a database and the login that reads it, without its password."""
+    if is_sqlite(url):
+        return str(sqlite_file(url))
+    address = postgresql_address(url)
+    return f"{address.user}@{address.host}:{address.port}/{address.database}"
+
+
 def postgresql_address(url: str) -> PostgresqlAddress:
     """Return the parts of the address of a PostgreSQL database."""
     parts = urlsplit(url)

@@ -7,8 +7,10 @@ refuse them.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from hashlib import blake2b
 from typing import Any
 
 from tenuto_identity.connectors.contract import (
@@ -45,8 +47,12 @@ def reported(what: str) -> Iterator[None]:
 class TableReader:
     """Reads the tables of a scope."""
 
-    def __init__(self, session: Session, tables: Sequence[TypeTable], *, page_size: int, overlap: float) -> None:
+    def __init__(
+        self, session: Session, tables: Sequence[TypeTable], *, database: str = "", page_size: int, overlap: float = 0
+    ) -> None:
+        """``database`` identifies the database in watermarks."""
         self._session = session
+        self._database = database
         self._tables = tables
         self._page_size = page_size
         self._overlap = overlap
@@ -61,8 +67,18 @@ class TableReader:
                 newest, _ = self._newest_and_oldest(*_change_source(table))
                 if newest is None and table.change_table is not None:
                     return None
-                found[table.object_type.name] = {"from": _change_name(table), "value": newest}
+                found[table.object_type.name] = {
+                    "from": _change_name(table),
+                    "source": self._source_digest(table),
+                    "value": newest,
+                }
         return found
+
+    def _source_digest(self, table: TypeTable) -> str:
+        """Return a digest of the settings that say which rows and columns are read."""
+        settings = table.settings.model_dump(mode="json")
+        source = json.dumps([self._database, {**settings, "table": table.table}], sort_keys=True)
+        return blake2b(source.encode(), digest_size=16).hexdigest()
 
     def _newest_and_oldest(self, source: str, column: Column) -> Row:
         statement = statements.newest_value(self._session.dialect, source, column)
@@ -238,6 +254,8 @@ class TableReader:
         known = since.get("types", {}).get(table.object_type.name)
         if known is None or known.get("from") != _change_name(table):
             raise WatermarkLost(f"the watermark does not cover {_change_name(table)} of {table.object_type.name}")
+        if known.get("source") != self._source_digest(table):  # guard: identity.sql_changed_source
+            raise WatermarkLost(f"the watermark is of another database, table or query of {table.object_type.name}")
         position = known.get("value")
         if table.change_table is None:
             return position

@@ -53,7 +53,7 @@ class TableWriter:
     def __init__(self, session: Session, tables: Mapping[str, TypeTable], *, page_size: int) -> None:
         self._session = session
         self._tables = tables
-        self._reader = TableReader(session, list(tables.values()), page_size=page_size, overlap=0)
+        self._reader = TableReader(session, list(tables.values()), page_size=page_size)
 
     def write(self, requests: Sequence[WriteRequest]) -> list[WriteResult]:
         """Send a batch. After a lost connection it is sent again once: the first attempt may have taken effect."""
