@@ -90,6 +90,8 @@ class ConnectorUnderTest:
     """Makes the watermarks taken so far invalid."""
     delta_has_deletions: bool = True
     """Whether a delta reports deletions; if not, it must warn about that."""
+    delta_repeats_newest: bool = False
+    """Whether a delta reads the last change before the watermark again."""
     decoding: Decoding = field(default_factory=Decoding)
 
     @property
@@ -331,7 +333,8 @@ def check_delta_reports_changes(system: ConnectorUnderTest) -> None:
     watermark = connector.watermark(system.scope)
     assert watermark is not None
     watermark = json.loads(json.dumps(watermark))
-    assert not _objects(_read(system, connector, watermark))
+    repeated = set(_objects(_read(system, connector, watermark)))
+    assert repeated <= ({third.anchor} if system.delta_repeats_newest else set())
     (fourth,) = _write_ok(connector, _create(system, 4))
     _write_ok(connector, _update(system, second, system.text_attribute, ChangeOp.SET, "x"))
     _write_ok(connector, _update(system, second, system.text_attribute, ChangeOp.SET, "y"))

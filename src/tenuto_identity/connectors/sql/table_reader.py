@@ -111,6 +111,13 @@ class TableReader:
 
     def read_changes(self, since: Watermark) -> Iterator[ReadEvent]:
         """Yield what has changed since a watermark."""
+        blind = [each.object_type.name for each in self._tables if each.change_column is not None and not each.marker]
+        if blind:
+            yield ReadWarning(
+                "no_deletions",
+                f"a delta of {', '.join(blind)} by change_column without deletion_marker does not find deletions;"
+                " run a full import",
+            )
         count = 0
         with reported("the delta import is not complete"), self._session.snapshot():
             for table in self._tables:
