@@ -23,6 +23,7 @@ from tenuto_identity.model.sync.pending_exports import ChangeOp, ExportKind
 from tenuto_identity.model.values import DataType
 from tests.identity.sql.conftest import OpenSql
 from tests.identity.sql.databases import PostgresqlDatabase, SqlDatabase, SqliteDatabase
+from tests.identity.sql.test_reading import open_transaction
 
 PERSON = ObjectType(
     "people",
@@ -265,6 +266,69 @@ def test_locked_sqlite_file_fails_the_export_after_the_timeout(sqlite: SqliteDat
     assert raised.value.code == "busy"
     locking.close()
     assert outcomes(connector.write([create("1", name="Ada")])) == ["ok"]
+
+
+def test_rows_that_another_postgresql_transaction_has_locked_are_busy_without_a_long_wait_each(
+    postgresql: PostgresqlDatabase, open_connector: OpenSql
+) -> None:
+    postgresql.execute(TABLE.format(key="text", more=""))
+    connector = open_connector(postgresql.settings(timeout_seconds=1), PERSON)
+    connector.write([create(str(number), name="Ada") for number in range(6)])
+    batch = [update(str(number), put("name", "Grace")) for number in range(6)]
+    with open_transaction(postgresql, "SELECT FROM people WHERE id < '4' FOR UPDATE"):
+        for requests in (batch, [create("9"), *batch]):  # also if a request is refused before
+            results = connector.write(requests)[-6:]
+            assert outcomes(results) == ["busy"] * 4 + ["ok"] * 2
+            assert {each.outcome for each in results[:4]} == {WriteOutcome.MISSING}
+            assert all("lock timeout" in (each.text or "") for each in results[:4]), "not the timeout of statements"
+    assert outcomes(connector.write(batch)) == ["ok"] * 6
+
+
+@pytest.mark.parametrize("state", ["40001", "40P01"])
+@pytest.mark.parametrize("when", ["BEFORE", "AT COMMIT"])
+def test_conflict_with_another_postgresql_transaction_is_busy(
+    state: str, when: str, postgresql: PostgresqlDatabase, open_connector: OpenSql
+) -> None:
+    trigger = "TRIGGER refuse BEFORE INSERT ON people"
+    if when == "AT COMMIT":
+        trigger = "CONSTRAINT TRIGGER refuse AFTER INSERT ON people DEFERRABLE INITIALLY DEFERRED"
+    postgresql.execute(f"""{TABLE.format(key="text", more="")};
+        CREATE FUNCTION refuse() RETURNS trigger LANGUAGE plpgsql AS $$
+        BEGIN
+            IF NEW.name = 'Grace' THEN RAISE EXCEPTION 'conflict' USING ERRCODE = '{state}'; END IF;
+            RETURN NEW;
+        END $$;
+        CREATE {trigger} FOR EACH ROW EXECUTE FUNCTION refuse();
+    """)
+    connector = open_connector(postgresql.settings(), PERSON)
+    results = connector.write([create("1", name="Ada"), create("2", name="Grace")])
+    assert outcomes(results) == (["busy", "busy"] if when == "AT COMMIT" else ["ok", "busy"])
+    assert names(postgresql) == ({} if when == "AT COMMIT" else {"1": "Ada"})
+
+
+def test_sql_row_whose_statement_takes_too_long_is_busy_and_the_other_rows_are_written(
+    database: SqlDatabase, open_connector: OpenSql
+) -> None:
+    database.execute(TABLE.format(key="text", more=""))
+    if isinstance(database, PostgresqlDatabase):
+        database.execute("""
+            CREATE FUNCTION wait() RETURNS trigger LANGUAGE plpgsql AS $$
+            BEGIN PERFORM pg_sleep(60); RETURN NEW; END $$;
+            CREATE TRIGGER wait BEFORE INSERT ON people FOR EACH ROW WHEN (NEW.name = 'slow') EXECUTE FUNCTION wait();
+        """)
+    else:
+        database.execute(
+            "CREATE VIEW n AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i FROM n"
+        )
+        database.execute("""CREATE TRIGGER wait BEFORE INSERT ON people WHEN NEW.name = 'slow' BEGIN
+            UPDATE people SET room = (SELECT max(i) FROM n); END""")
+    connector = open_connector(database.settings(timeout_seconds=1), PERSON)
+    results = connector.write([create("1", name="Ada"), create("2", name="slow"), create("3", name="Alan")])
+    assert outcomes(results) == ["ok", "busy", "ok"]
+    assert names(database) == {"1": "Ada", "3": "Alan"}
+    if isinstance(database, PostgresqlDatabase):
+        slow = [create(str(number), name="slow") for number in range(4, 9)]
+        assert outcomes(connector.write([*slow, create("9", name="Grace")])) == ["busy"] * 6, "the batch is given up"
 
 
 def test_read_only_settings_allow_no_writes(database: SqlDatabase, open_connector: OpenSql) -> None:

@@ -37,6 +37,7 @@ DIALECT = Dialect(
 )
 _CLOSE_SECONDS = 5
 _POLL_SECONDS = 0.05
+_SHORT_LOCK_WAIT = "100ms"
 _GRACE_SECONDS = 5
 """Additional wait for the answer after the server's own timeout."""
 _DATA_TYPES = {
@@ -55,7 +56,12 @@ _UNUSABLE_STATES = frozenset({"25006", "57P04"})
 _UNUSABLE_CLASSES = ("28", "3D", "53", "58", "XX")
 _LOST_ERRORS = (OSError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError)
 _DETAILED_STATES = frozenset({"23505", "23503"})
-_REFUSALS = {"23505": RefusalKind.UNIQUE, "23503": RefusalKind.FOREIGN_KEY, "57014": RefusalKind.TIMEOUT}
+_REFUSALS = {
+    "23505": RefusalKind.UNIQUE,
+    "23503": RefusalKind.FOREIGN_KEY,
+    "57014": RefusalKind.TIMEOUT,
+    **dict.fromkeys(("40001", "40P01", "55P03"), RefusalKind.BUSY),
+}
 
 _COLUMN_PROPERTIES = """
 SELECT attname, attgenerated <> '' OR attidentity = 'a'
@@ -161,6 +167,9 @@ class PostgresqlSession:
     def transaction(self) -> Iterator[None]:
         with self._transaction("BEGIN"):
             yield
+
+    def limit_lock_waits(self) -> None:
+        self._run(self._command(f"SET LOCAL lock_timeout = '{_SHORT_LOCK_WAIT}'"))
 
     @contextmanager
     def savepoint(self) -> Iterator[None]:

@@ -22,6 +22,9 @@ class RefusalKind(StrEnum):
     UNIQUE = "unique"
     FOREIGN_KEY = "foreign_key"
     TIMEOUT = "timeout"
+    """The statement took too long, waiting for locks included."""
+    BUSY = "busy"
+    """Another transaction has a lock or caused a conflict; the same statement may succeed later."""
     VALUE = "value"
     """A value does not fit its column."""
     OTHER = "other"
@@ -94,6 +97,10 @@ class Session(Protocol):
 
     def transaction(self) -> AbstractContextManager[None]:
         """Begin a transaction that writes."""
+        ...
+
+    def limit_lock_waits(self) -> None:
+        """Let the other statements of this transaction wait for locks only for a moment."""
         ...
 
     def savepoint(self) -> AbstractContextManager[None]:

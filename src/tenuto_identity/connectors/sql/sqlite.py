@@ -87,6 +87,9 @@ class SqliteSession:
         with self._between("BEGIN IMMEDIATE", "COMMIT", "ROLLBACK"):
             yield
 
+    def limit_lock_waits(self) -> None:
+        """A transaction that writes has the only lock from its begin."""
+
     @contextmanager
     def savepoint(self) -> Iterator[None]:
         with self._between("SAVEPOINT request", "RELEASE request", "ROLLBACK TO request; RELEASE request"):

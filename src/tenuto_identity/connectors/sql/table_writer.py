@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any
 
 from tenuto_identity.connectors.contract import (
@@ -31,6 +30,9 @@ from tenuto_identity.model.schema import Attribute
 from tenuto_identity.model.sync.pending_exports import ChangeOp, ExportKind
 from tenuto_identity.model.values import BadValue, Value
 
+MAX_TIMEOUTS = 2
+"""How many requests of a batch may take longer than the timeout before the batch is given up."""
+_BUSY = (RefusalKind.TIMEOUT, RefusalKind.BUSY)
 _ListChanges = dict[str, list[WriteChange]]
 """Multi-valued attribute → changes, in their order."""
 
@@ -70,19 +72,45 @@ class TableWriter:
         """Execute a batch in one transaction; if a request is refused, again with a savepoint for each request.
 
         Without savepoints, which refusals alone need, a request takes half the round trips."""
-        with suppress(_Refusal, StatementRefused), self._session.transaction():
-            return [self._write_one(request) for request in requests]
-        return self._write_with_savepoints(requests)
-
-    def _write_with_savepoints(self, requests: Sequence[WriteRequest]) -> list[WriteResult]:
         try:
             with self._session.transaction():
-                return [self._write_separately(request) for request in requests]
+                return [self._write_one(request) for request in requests]
+        except _Refusal:
+            return self._write_with_savepoints(requests)
         except StatementRefused as error:
-            if error.kind is RefusalKind.TIMEOUT:  # the transaction could not begin or end; each row would wait again
-                raise ConnectorError("busy", f"the database is busy: {error.text}") from error
-            if len(requests) == 1:
-                return [_result_of(error, requests[0], self._tables.get(requests[0].type))]
+            return self._write_with_savepoints(requests, is_busy=error.kind in _BUSY)
+
+    def _write_with_savepoints(self, requests: Sequence[WriteRequest], *, is_busy: bool = False) -> list[WriteResult]:
+        """Execute a batch with a savepoint for each request. ``is_busy``: a statement has waited too long already, so
+        that the others wait for locks only for a moment."""
+        late: dict[int, WriteResult] = {}
+        """Requests whose statements took too long, by position."""
+        while len(late) < MAX_TIMEOUTS:
+            results: list[WriteResult] = []
+            has_begun = False
+            try:
+                with self._session.transaction():
+                    has_begun = True
+                    if is_busy:
+                        self._session.limit_lock_waits()
+                    for position, request in enumerate(requests):
+                        results.append(late.get(position) or self._write_separately(request))
+                return results
+            except StatementRefused as error:
+                if not has_begun and error.kind in _BUSY:
+                    raise ConnectorError("busy", f"the database is busy: {error.text}") from error
+                if error.kind not in _BUSY:
+                    if len(requests) == 1:
+                        return [_result_of(error, requests[0], self._tables.get(requests[0].type))]
+                    break
+                if len(results) == len(requests):  # the commit failed
+                    return [missing("busy", error.text)] * len(requests)
+                if is_busy:
+                    late[len(results)] = missing("busy", error.text)
+                is_busy = True
+        else:
+            # Each further request could take as long.
+            return [missing("busy", "other requests of the batch took too long")] * len(requests)
         # The database refused the commit, for example by a deferred constraint: find the requests that cause it.
         return [result for each in requests for result in self._write_with_savepoints([each])]
 
@@ -94,6 +122,8 @@ class TableWriter:
         except _Refusal as refusal:
             return refusal.result
         except StatementRefused as error:
+            if error.kind is RefusalKind.TIMEOUT:
+                raise
             return _result_of(error, request, self._tables.get(request.type))
 
     def _write_one(self, request: WriteRequest) -> WriteResult:
@@ -357,6 +387,8 @@ def _result_of(error: StatementRefused, request: WriteRequest, table: TypeTable 
             return refused("exists", error.text)
         case RefusalKind.FOREIGN_KEY if request.kind is not ExportKind.DELETE:
             return missing("missing_reference", error.text)
+        case RefusalKind.BUSY | RefusalKind.TIMEOUT:  # guard: identity.sql_busy
+            return missing("busy", error.text)
         case RefusalKind.VALUE if table is not None:
             return refused("refused", _name_column(error.text, request, table))
         case _:
