@@ -58,4 +58,12 @@ def test_documented_role_and_triggers_work(postgresql: PostgresqlDatabase, open_
         assert [each.cells["last"] for each in events if isinstance(each, ImportedObject)] == [("King",)]
         deleted = [each.anchor for each in events if isinstance(each, DeletedObject)]
         assert deleted == (["2"] if source is logged else [])
+        logged_keys = "SELECT key FROM hr.changes ORDER BY seq DESC LIMIT 2"
+        assert [key for (key,) in postgresql.fetch(logged_keys)] == ["2", "1"], "one row for each change"
+        watermark = connector.watermark(scope)
+        postgresql.execute("UPDATE hr.people SET employee_id = '3' WHERE employee_id = '1'")
+        events = list(connector.read(scope, watermark))
+        assert [each.anchor for each in events if isinstance(each, ImportedObject)] == ["3"]
+        deleted = [each.anchor for each in events if isinstance(each, DeletedObject)]
+        assert deleted == (["1"] if source is logged else [])
     postgresql.execute("DROP SCHEMA hr CASCADE")
