@@ -148,6 +148,20 @@ def test_sql_column_types_are_discovered_and_a_mismatch_is_named(
         open_connector(database.settings(), missing).check()
 
 
+@pytest.mark.parametrize("data_type", [DataType.INTEGER, DataType.TEXT])
+def test_sql_read_by_anchors_skips_anchors_that_cannot_be_keys(
+    data_type: DataType, database: SqlDatabase, open_connector: OpenSql
+) -> None:
+    person = ObjectType("people", "id", {"id": Attribute("id", data_type)})
+    team = ObjectType("teams", "name", {"name": Attribute("name")})
+    database.execute("CREATE TABLE people (id integer PRIMARY KEY); CREATE TABLE teams (name text PRIMARY KEY)")
+    database.execute("INSERT INTO people VALUES (1), (2); INSERT INTO teams VALUES ('red'), ('blue')")
+    connector = open_connector(database.settings(), person, team)
+    scope = ReadScope((person, team), anchors=("1", "red", "9" * 15))
+    assert anchors(connector.read(scope, None)) == ["1", "red"]
+    assert anchors(connector.read(ReadScope((person,), anchors=("red",)), None)) == []
+
+
 def test_sql_statement_that_takes_too_long_fails_the_import(database: SqlDatabase, open_connector: OpenSql) -> None:
     endless = "WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT max(i) AS id, 1 AS name FROM n"
     settings = database.settings(types={"person": {"query": endless}}, timeout_seconds=0.2)

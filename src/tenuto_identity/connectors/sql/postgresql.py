@@ -23,7 +23,7 @@ from tenuto_identity.connectors.sql.session import Column, ConnectionLost, Diale
 from tenuto_identity.connectors.sql.settings import PostgresqlAddress, TableName
 from tenuto_identity.connectors.sql.statements import all_columns, quote_table
 from tenuto_identity.model.schema import Attribute
-from tenuto_identity.model.values import DataType, Value
+from tenuto_identity.model.values import BadValue, DataType, Value
 
 DIALECT = Dialect(
     parameter="${number}::text",
@@ -50,6 +50,7 @@ _DATA_TYPES = {
     "bytea": DataType.BINARY,
     "uuid": DataType.GUID,
 }
+_INTEGER_LIMITS = {"smallint": 2**15, "integer": 2**31, "bigint": 2**63}
 _LOST_STATES = frozenset({"57P01", "57P02", "57P03", "57P05", "25P03"})
 _LOST_CLASSES = ("08",)
 _UNUSABLE_STATES = frozenset({"25006", "57P04"})
@@ -367,6 +368,10 @@ class PostgresqlSession:
             return "true" if value else "false"
         if attribute.type is DataType.BINARY and column.data_type is DataType.BINARY:
             return "\\x" + base64.b64decode(str(value)).hex()
+        limit = _INTEGER_LIMITS.get(column.type_name)
+        is_number = isinstance(value, int) or str(value).removeprefix("-").isdecimal()
+        if limit is not None and is_number and not -limit <= int(value) < limit:
+            raise BadValue(f"column {column.name} ({column.type_name}): {value} is out of range")
         return str(value)
 
     def marker(self, value: bool | int | str | None) -> Any:

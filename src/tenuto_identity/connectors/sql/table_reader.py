@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from hashlib import blake2b
 from typing import Any
 
@@ -28,7 +28,7 @@ from tenuto_identity.connectors.sql.session import Column, ConnectionLost, Row, 
 from tenuto_identity.connectors.sql.statements import Statement
 from tenuto_identity.connectors.sql.tables import TypeTable
 from tenuto_identity.model.schema import Attribute
-from tenuto_identity.model.values import DataType
+from tenuto_identity.model.values import BadValue, DataType, Value, canonical_value
 
 KEYS_PER_STATEMENT = 500
 
@@ -103,11 +103,21 @@ class TableReader:
             for table in self._tables:
                 for start in range(0, len(anchors), KEYS_PER_STATEMENT):
                     chosen = anchors[start : start + KEYS_PER_STATEMENT]
-                    keys = [key_parameter(self._session, table, each) for each in chosen]
+                    keys = self._possible_keys(table, chosen)
+                    if not keys:
+                        continue
                     for event in self._read_rows(table, self._active_rows(table, keys)):
                         count += 1
                         yield event
         yield self._complete(count)
+
+    def _possible_keys(self, table: TypeTable, anchors: Sequence[str]) -> list[Any]:
+        """Return the anchors that can be keys of a table; the anchors of other types may be among them."""
+        keys: list[Any] = []
+        for each in anchors:
+            with suppress(BadValue):
+                keys.append(key_parameter(self._session, table, each))
+        return keys
 
     def read_changes(self, since: Watermark) -> Iterator[ReadEvent]:
         """Yield what has changed since a watermark."""
@@ -285,10 +295,12 @@ def marked_as_deleted(session: Session, statement: Statement, table: TypeTable, 
 
 
 def key_parameter(session: Session, table: TypeTable, anchor: str) -> Any:
-    """Return an anchor as a parameter of the key column."""
-    value: Any = anchor
+    """Return an anchor as a parameter of the key column; raise `BadValue` if it cannot be a key."""
+    value: Value = anchor
     if table.key_attribute.type is DataType.INTEGER:
-        value = int(anchor)
+        value = canonical_value(anchor, DataType.INTEGER)
+    elif table.key.data_type in (DataType.INTEGER, DataType.GUID):
+        canonical_value(anchor, table.key.data_type)
     return session.parameter(value, table.key_attribute, table.key)
 
 
