@@ -384,7 +384,7 @@ class PostgresqlSession:
 def describe_error(error: asyncpg.PostgresError) -> str:
     """Return the message of the server with its hint, and the detail if it names only the key of a constraint."""
     first, _, _ = str(error).partition("\n")
-    # The detail of other violations is the whole row, also the columns that nobody has selected.
+    # The detail of other violations is the whole row, also columns that are not selected.
     labels = ("detail", "hint") if error.sqlstate in _DETAILED_STATES else ("hint",)  # guard: identity.sql_row_in_error
     more = [f"{label}: {text}" for label in labels if (text := getattr(error, label, None))]
     return "; ".join([first or type(error).__name__, *more])
