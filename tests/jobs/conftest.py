@@ -53,12 +53,14 @@ class RunnerHarness:
         return self._ended[id(attempt)][1]
 
     def close(self) -> None:
-        if not self._closed:
-            self._closed = True
-            self.runner.close()
-        if self._is_capturing:
-            self._is_capturing = False
-            OutputCapture.stop()
+        try:
+            if not self._closed:
+                self._closed = True
+                self.runner.close()
+        finally:
+            if self._is_capturing:
+                self._is_capturing = False
+                OutputCapture.stop()
 
     def run(self, job: Job[..., Any], *args: Any, _fields: dict[str, Any] | None = None, **kwargs: Any) -> Outcome:
         """Run an attempt to its end and return its outcome."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import pytest
 from tenuto import Actor, Context, Job
 from tenuto.clock import monotonic_seconds
 from tenuto.jobs.attempts import Attempt, StopReason
+from tenuto.jobs.process_pool import ChildProcess
 from tenuto.model.work.tasks import Outcome, OutcomeReason, OutcomeStatus
 from tests.jobs.conftest import RunnerHarness
 from tests.support import isolated_jobs as jobs
@@ -276,3 +279,25 @@ def test_runner_kills_its_child_processes_when_it_closes(harness: RunnerHarness,
     _, pids = start_hanging(harness, jobs.hang, tmp_path / "pids")
     harness.close()
     eventually_blocking(lambda: not any(is_running(pid) for pid in [idle, *pids]))
+
+
+def test_child_process_that_two_threads_reap_closes_its_pipe_once_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A descriptor that is closed twice may belong to something else by then."""
+    child = ChildProcess()
+    meeting, close, met = threading.Barrier(2), child.pipe.close, threading.Event()
+
+    def close_slowly() -> None:
+        with contextlib.suppress(threading.BrokenBarrierError):
+            meeting.wait(timeout=0.5)
+            met.set()
+        close()
+
+    monkeypatch.setattr(child.pipe, "close", close_slowly)
+    child.kill()
+    reapers = [threading.Thread(target=child.reap) for _ in range(2)]
+    for each in reapers:
+        each.start()
+    for each in reapers:
+        each.join()
+    assert not met.is_set(), "both threads were closing the pipe"
+    assert child.pipe.closed

@@ -105,8 +105,8 @@ class ChildProcess:
         if self.process.is_alive() and pidfd is None:
             self.process.join(timeout=_REAP_TIMEOUT_MILLISECONDS / 1000)
         self._is_reaped = True
-        self.pipe.close()
-        with self._attempt_lock:  # `ProcessPool.close` may reap the same child
+        with self._attempt_lock:  # `ProcessPool.close` may reap the same child: no descriptor may be closed twice
+            self.pipe.close()
             pidfd, self._pidfd = self._pidfd, None
         if pidfd is not None:
             os.close(pidfd)
