@@ -22,6 +22,7 @@ from tenuto.processes import run_scheduler
 from tenuto.service import health_file
 from tenuto.service.process_identity import ProcessIdentity, _host_name
 from tenuto.settings import load_settings
+from tenuto.worker.worker import Worker
 from tests.lifecycle.test_task_cancellation import is_process_alive
 from tests.support import isolated_jobs
 from tests.support.errors import raises_code
@@ -65,8 +66,11 @@ async def test_worker_that_is_cancelled_while_it_drains_restores_the_output_stre
         started.set()
         go_on.wait(30)
 
+    workers: list[Worker] = []
+
     async def work() -> None:
-        async with worker(slots=1, grace_seconds=30):
+        async with worker(slots=1, grace_seconds=30) as one:
+            workers.append(one)
             await asyncio.get_running_loop().create_future()
 
     async def is_draining() -> bool:
@@ -85,6 +89,9 @@ async def test_worker_that_is_cancelled_while_it_drains_restores_the_output_stre
         assert (sys.stdout, sys.stderr) == streams
     finally:
         go_on.set()
+        for each in workers:  # the threads of a worker that was cancelled in its shutdown go on: its code may run
+            each._watchdog.stop()
+            each._executor.close()
 
 
 @pytest.mark.slow

@@ -115,7 +115,7 @@ async def test_c66_colours_of_a_log_are_shown_and_its_download_is_plain_text(sit
     page = await site.open("/executions")
     await page.get_by_role("link", name="Hostile").first.click()
     await page.get_by_role("row", name="Hostile").get_by_role("link").first.click()
-    await page.wait_for_url("**step=1")
+    await expect(page.get_by_role("region", name="Hostile")).to_be_visible()  # the address changes before the inspector
     await page.get_by_role("link", name="Log", exact=True).click()
     red = page.locator("t-log .ansi-red").first
     await expect(red).to_have_text("red")
