@@ -289,7 +289,7 @@ def test_samba_export_creates_moves_disables_and_deletes_by_guid(dc: DomainContr
     assert created.anchor == dc.guid(address)
     control = int(dc.raw(address, "userAccountControl"))
     assert control & ENABLED_BIT
-    # The server keeps bits that nobody sent (such as "no password needed", 32); an export keeps them, too.
+    # The server keeps bits that no client sent (such as "no password needed", 32); an export keeps them, too.
     dc.admin.modify(address, {"userAccountControl": [(ldap3.MODIFY_REPLACE, [str(control | 0x10000)])]})
     # An administrator moves the entry; the export still finds it, by its GUID.
     dc.admin.modify_dn(address, "CN=Ada", new_superior=dc.unit)

@@ -130,7 +130,7 @@ def test_refusal_of_postgresql_shows_no_values_of_other_columns(
 
 def test_update_writes_only_the_changed_columns(database: SqlDatabase, connector: Connector) -> None:
     connector.write([create("1", name="Ada", room="7"), create("2", name="Grace", manager="1")])
-    database.execute("UPDATE people SET room = 8")  # somebody else
+    database.execute("UPDATE people SET room = 8")  # by another client
     clear = WriteChange("manager", ChangeOp.CLEAR)
     kept = WriteChange("name", ChangeOp.REMOVE, ("another value",))
     assert outcomes(connector.write([update("1", put("name", "Ada L.")), update("2", clear, kept)])) == ["ok", "ok"]
