@@ -57,3 +57,24 @@ async def test_repeated_request_starts_one_operation_and_abort_keeps_the_rest(se
     aborted = await service.post(f"{first.headers['location']}/abort", role=Role.OPERATOR)
     assert (aborted.json()["state"], aborted.json()["aborted_by"]) == ("aborted", "operator")
     assert (await service.get_json("/api/v1/tasks/count"))["count"] == 2
+
+
+async def test_backfill_routes_preview_start_pause_and_resume(service: ApiClient) -> None:
+    new = {
+        "name": "daily",
+        "trigger": {"kind": "cron", "cron": "0 2 * * *"},
+        "steps": [{"job": "double", "input": {"n": 1}}],
+    }
+    assert (await service.post("/api/v1/schedules", json=new)).status_code == 201
+    path, period = "/api/v1/schedules/daily/backfill", {"start": "2025-03-01", "end": "2025-03-03T02:00:00Z"}
+    preview = (await service.post(f"{path}/preview", role=Role.VIEWER, json=period)).json()
+    assert preview["instants"] == [f"2025-03-0{day}T02:00:00Z" for day in (1, 2, 3)]
+    assert_problem(await service.post(path, role=Role.VIEWER, json=period), 403)
+    created = await service.post(path, role=Role.OPERATOR, json={**period, "parallel": 2})
+    assert (created.status_code, created.json()["item_count"], created.json()["max_running"]) == (202, 3, 2)
+    operation = created.headers["location"]
+    assert (await service.post(f"{operation}/pause", role=Role.OPERATOR)).json()["paused_at"]
+    assert (await service.post(f"{operation}/resume", role=Role.OPERATOR)).json()["paused_at"] is None
+    assert_problem(await service.post(path, json={**period, "parallel": 0}), 422)
+    assert_problem(await service.post(path, json={"start": "never", "end": "2025-03-01"}), 422, "value.instant.invalid")
+    assert_problem(await service.post("/api/v1/operations", json={"kind": "schedule.backfill"}), 422)

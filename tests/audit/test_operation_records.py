@@ -55,7 +55,7 @@ QUERIES = {
     "logs.read", "secrets.count_old_keys", "secrets.list", "secrets.resolve_text", "secrets.reveal",
     "extensions.inventory.items", "extensions.inventory.get", "extensions.inventory.orders",
     "extensions.inventory.search", "schedules.why", "manifests.why", "reports.upcoming",
-    "schedules.check", "schedules.explain",
+    "schedules.check", "schedules.explain", "schedules.preview_backfill",
     "bulk_operations.find", "bulk_operations.get", "bulk_operations.items",
     "bulk_operations.list", "bulk_operations.preview", "bulk_operations.wait",
 }  # fmt: skip
@@ -169,6 +169,12 @@ async def make_every_change(app: Tenuto) -> set[str]:
     await change("schedules.disable", "schedule.disable", acting.schedules.disable("nightly"))
     await change("schedules.enable", "schedule.enable", acting.schedules.enable("nightly"))
     started = await change("schedules.run", "schedule.run", acting.schedules.run("nightly"))
+    backfill = acting.schedules.backfill("nightly", "2025-01-01", "2025-01-31")
+    backfilled = await change("schedules.backfill", "schedule.backfill", backfill)
+    paused = acting.bulk_operations.pause(backfilled.id)
+    await change("bulk_operations.pause", "operation.pause", paused)
+    resumed = acting.bulk_operations.resume(backfilled.id)
+    await change("bulk_operations.resume", "operation.resume", resumed)
     await change("executions.pause", "execution.pause", acting.executions.pause(started.execution_id))
     await change("executions.resume", "execution.resume", acting.executions.resume(started.execution_id))
     await change("executions.cancel", "execution.cancel", acting.executions.cancel(started.execution_id))

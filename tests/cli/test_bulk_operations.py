@@ -103,3 +103,23 @@ async def test_c30_operation_of_a_killed_scheduler_is_completed_by_another_one(s
     row = await database.fetch_one("SELECT count(*) AS rows, count(DISTINCT task_id) AS tasks FROM tenuto.activities")
     assert row is not None
     assert (row["rows"], row["tasks"]) == (count, count)
+
+
+def test_schedule_is_backfilled_and_the_backfill_paused_resumed_and_watched(shell: Shell) -> None:
+    shell("schedule", "add", "daily", "--cron", "0 2 * * *", "--step", 'double:{"n": 1}')
+    period = ("schedule", "backfill", "daily", "--from", "2025-03-01", "--to", "2025-03-03")
+    preview = shell(*period, "--preview", "-o", "json").json
+    assert preview["instants"] == [f"2025-03-0{day}T02:00:00+00:00" for day in (1, 2, 3)]
+    assert "3 runs; 0 due times have a run" in shell(*period, "--preview").err
+    started = shell(*period, "--parallel", "2", "--reason", "the source was late", "-o", "json").json
+    assert (started["item_count"], started["max_running"]) == (3, 2)
+    assert "paused by" in shell("operation", "pause", started["id"]).err
+    assert "paused" in shell("operation", "show", started["id"]).out
+    shell("operation", "resume", started["id"])
+    shell.start_service("scheduler", "--name", "s1")
+    shell.start_service("worker", "--name", "w1")
+    result = shell("operation", "watch", started["id"], "--timeout", "60")
+    assert (result.code, result.out.splitlines()[-1]) == (0, "3 of 3 done"), result
+    assert len(shell("execution", "list", "--where", "origin:backfill state:completed", "-o", "json").json) == 3
+    again = shell(*period, "-o", "json")
+    assert again.error["code"] == "schedule.backfill.nothing_to_run"

@@ -24,7 +24,7 @@ def make_execution(*steps: StepDetails, **more: Any) -> ExecutionDetails:
     id = UUID("01a1e242-455c-72c2-885f-37a6c45ee51c")
     optional = (
         "error", "ended_at", "paused_at", "paused_by", "initiator_id", "parent_task_id", "retry_of", "cancelled_at",
-        "cancel_name", "cancel_type", "cancel_id", "cancel_reason",
+        "cancel_name", "cancel_type", "cancel_id", "cancel_reason", "interval_start",
     )  # fmt: skip
     fields: dict[str, Any] = {
         **dict.fromkeys(optional),

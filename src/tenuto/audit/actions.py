@@ -20,6 +20,7 @@ CORE_ACTIONS: tuple[AuditAction, ...] = (
     AuditAction("schedule.disable", "A schedule was disabled."),
     AuditAction("schedule.delete", "A schedule was deleted."),
     AuditAction("schedule.run", "A run of a schedule was requested."),
+    AuditAction("schedule.backfill", "A backfill of a schedule was started."),
     AuditAction("execution.cancel", "An execution was cancelled."),
     AuditAction("execution.pause", "An execution was paused."),
     AuditAction("execution.resume", "An execution was resumed."),

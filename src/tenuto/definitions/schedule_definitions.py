@@ -102,7 +102,7 @@ class _ScheduleDefinitions(VersionedDefinitions[ScheduleDefinition, Schedule]):
             )
 
     async def prepare_deletion(self, connection: Connection, current: Schedule, context: ChangeContext) -> None:
-        if active := await schedules.list_active_executions(connection, current.id):
+        if active := await schedules.list_active_executions(connection, current.id, with_backfills=True):
             raise Conflict(
                 f"schedule {current.name!r} is running",
                 code="schedule.running",

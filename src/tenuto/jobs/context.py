@@ -22,6 +22,7 @@ from tenuto.jobs.redaction import MIN_LENGTH, Redactor, redact_in_process
 from tenuto.logs import set_attempt_fields
 from tenuto.model import validation
 from tenuto.model.access.actors import Actor, ActorType
+from tenuto.model.work.intervals import occurrence_of_policy
 from tenuto.model.work.tasks import Deferral, Task, parse_duration_seconds
 
 current_context: ContextVar[Context | None] = ContextVar("tenuto_context", default=None)
@@ -193,7 +194,22 @@ class Context:
 
     @property
     def scheduled_for(self) -> datetime:
-        return self.task.run_at
+        """The instant for which the work was planned.
+
+        For a step of a scheduled or backfilled run: the due instant of the schedule, however late the step runs. For
+        any other task: when it became due.
+        """
+        occurrence = occurrence_of_policy(self.task.policy_json)
+        return self.task.run_at if occurrence is None else occurrence.due_at
+
+    @property
+    def interval(self) -> tuple[datetime, datetime] | None:
+        """For a step of a scheduled or backfilled run: the previous due instant of the schedule, and its own.
+
+        None for a manual run and for a task outside of schedules.
+        """
+        occurrence = occurrence_of_policy(self.task.policy_json)
+        return None if occurrence is None else (occurrence.interval_start, occurrence.due_at)
 
     @property
     def initiator(self) -> Actor:

@@ -138,7 +138,7 @@ async def retry_execution(
         new = NewExecution(
             new_execution_id, execution.schedule_id, execution.schedule_name, execution.version, "retry",
             exclusive, plan_from_json(execution.plan_json), execution.due_at, now, by, execution.current_group,
-            None, id,
+            None, id, execution.interval_start,
         )  # fmt: skip
         await executions.create_executions(connection, [new])
         return new_execution_id

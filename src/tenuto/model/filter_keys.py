@@ -27,7 +27,9 @@ EXECUTION_KEYS = FilterSchema(
         FilterKey("state", KeyType.CHOICE, "state", tuple(ExecutionState)),
         FilterKey("schedule", KeyType.TEXT, "name of the schedule"),
         FilterKey("paused", KeyType.FLAG, "whether it is paused"),
-        FilterKey("origin", KeyType.CHOICE, "cause", ("trigger", "manual", "step", "retry"), is_windowed=True),
+        FilterKey(
+            "origin", KeyType.CHOICE, "cause", ("trigger", "manual", "step", "retry", "backfill"), is_windowed=True
+        ),
         _BY,
         FilterKey("started", KeyType.INSTANT, "start"),
         FilterKey("ended", KeyType.INSTANT, "end"),
@@ -193,7 +195,7 @@ LEDGER_KEYS = FilterSchema(
     (
         FilterKey("schedule", KeyType.TEXT, "name of the schedule"),
         FilterKey("decision", KeyType.CHOICE, "decision", tuple(Decision)),
-        FilterKey("origin", KeyType.CHOICE, "cause", ("trigger", "manual"), is_windowed=True),
+        FilterKey("origin", KeyType.CHOICE, "cause", ("trigger", "manual", "backfill"), is_windowed=True),
         FilterKey("due", KeyType.INSTANT, "due instant"),
         FilterKey("decided", KeyType.INSTANT, "instant of the decision"),
         FilterKey("by", KeyType.TEXT, "process or person that decided", is_windowed=True),

@@ -83,6 +83,8 @@ class BulkOperationsExtension(Extension):
         return [
             AuditAction("operation.create", "A bulk operation was started."),
             AuditAction("operation.abort", "A bulk operation was aborted."),
+            AuditAction("operation.pause", "A bulk operation was paused."),
+            AuditAction("operation.resume", "A bulk operation was resumed."),
         ]
 
 

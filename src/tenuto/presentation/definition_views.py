@@ -77,6 +77,8 @@ SCHEDULES = ResourceView(
 def _decision_reason(row: Any) -> str | None:
     if row.origin == "manual":
         return f"manual run: {row.reason}" if row.reason else "manual run"
+    if row.origin == "backfill":
+        return "backfill"
     return row.reason or None
 
 

@@ -263,7 +263,7 @@ BULK_OPERATIONS = ResourceView(
         Column("id", "id", "id", under="kind"),
         Column("kind", "kind", flexible=True),
         Column("selection", "description", under="kind"),
-        Column("state", "state", "state"),
+        Column("state", lambda row: "paused" if row.paused_at else row.state, "state"),
         Column("items", "item_count", "count"),
         Column("done", "succeeded_count", "count", under="items", label="{} done"),
         Column("failed", "failed_count", "count", under="state", label="{} failed"),

@@ -22,6 +22,7 @@ from tenuto.logs import Log
 from tenuto.model.access.actors import Actor
 from tenuto.model.definitions.schedules import MisfirePolicy, OverlapPolicy, Plan, misfire_from_json, plan_from_fields
 from tenuto.model.triggers import trigger_from_json
+from tenuto.model.work.intervals import interval_start_of
 from tenuto.model.work.occurrences import (
     DecidedOccurrence,
     Decision,
@@ -163,7 +164,8 @@ async def _decide_occurrences(
             _entry(schedule, occurrence.due_at, decision, reason, run_id=run_id, queue_reason=queue_reason)
         )
         if run_id is not None:
-            batch.executions.append(_triggered_execution(run_id, schedule, plan, occurrence, batch.now))
+            interval_start = interval_start_of(trigger, occurrence.due_at, str(schedule.id))
+            batch.executions.append(_triggered_execution(run_id, schedule, plan, occurrence, interval_start, batch.now))
             last_run_at = batch.now
         if run_id is not None or decision is Decision.QUEUED:
             blockers = RunBlockers(
@@ -224,12 +226,13 @@ def _entry(
 
 
 def _triggered_execution(
-    id: UUID, schedule: DueSchedule, plan: Plan, occurrence: DecidedOccurrence, now: datetime
+    id: UUID, schedule: DueSchedule, plan: Plan, occurrence: DecidedOccurrence, interval_start: datetime, now: datetime
 ) -> NewExecution:
     exclusive = schedule.overlap != OverlapPolicy.ALLOW
     return NewExecution(
-        id, schedule.id, schedule.name, schedule.version, "trigger", exclusive, plan, occurrence.due_at, now, SCHEDULER
-    )
+        id, schedule.id, schedule.name, schedule.version, "trigger", exclusive, plan, occurrence.due_at, now, SCHEDULER,
+        interval_start=interval_start,
+    )  # fmt: skip
 
 
 # --- manual runs ----------------------------------------------------------------------------------------------------
@@ -370,6 +373,7 @@ async def _start_queued_run(connection: Connection, schedule_id: UUID, now: date
         new = NewExecution(
             run_id, schedule.id, schedule.name, schedule.version, "trigger",
             schedule.definition.overlap is not OverlapPolicy.ALLOW, schedule.plan, queued.due_at, now, SCHEDULER,
+            interval_start=interval_start_of(schedule.definition.trigger, queued.due_at, str(schedule.id)),
         )  # fmt: skip
     else:
         try:

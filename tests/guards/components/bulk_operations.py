@@ -13,6 +13,12 @@ GUARDS = (
         "operations/work/test_bulk_operations.py::test_second_processor_does_not_wait_for_the_operation_of_the_first",
     ),
     guard(
+        "bulk_operations.paused",
+        "A paused operation is not processed.",
+        Condition("true"),
+        "scheduling/test_backfills.py::test_paused_backfill_starts_nothing_until_it_is_resumed",
+    ),
+    guard(
         "bulk_operations.frozen_selection",
         "Objects that appear after the upper instant are not selected.",
         Condition("$2::timestamptz IS NOT NULL"),

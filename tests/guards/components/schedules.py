@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.guards.guard import Condition, Insert, Remove, Replace, guard
+from tests.guards.guard import Condition, Insert, Remove, Replace, Value, guard
 
 GUARDS = (
     # --- schedules
@@ -19,6 +19,31 @@ GUARDS = (
         Replace("UNIQUE", ""),
         "races/test_firing_guards.py::test_due_instant_has_one_ledger_entry",
         schema="occurrences_once",
+    ),
+    guard(
+        "backfills.one_run_per_instant",
+        "A due instant is run by at most one backfill.",
+        Replace("UNIQUE", ""),
+        "scheduling/test_backfills.py::test_database_refuses_a_second_run_of_a_backfilled_instant",
+        schema="occurrences_backfilled_once",
+    ),
+    guard(
+        "backfills.existing_run",
+        "A backfill skips a due instant that got a run after the backfill was created.",
+        Value("set()"),
+        "scheduling/test_backfills.py::test_two_backfills_of_the_same_period_run_each_instant_once",
+    ),
+    guard(
+        "backfills.max_running",
+        "At most the given number of executions of a backfill are open.",
+        Replace("SELECT max_running", "SELECT 1000 + max_running"),
+        "scheduling/test_backfills.py::test_backfill_keeps_at_most_the_given_number_of_executions_open",
+    ),
+    guard(
+        "backfills.overlap_policy_ignores",
+        "The overlap policy of ordinary runs ignores executions of backfills.",
+        Remove(),
+        "scheduling/test_backfills.py::test_due_schedule_fires_beside_a_backfill",
     ),
     guard(
         "schedules.one_queued_run",

@@ -49,7 +49,12 @@ ITEM = {
     "code": "task.already_ended",
     "message": "the task has already ended",
 }
-INVALID = (*FILTER_PROBLEMS, "operation.until.in_future", "value.instant.no_utc_offset")
+INVALID = (
+    *FILTER_PROBLEMS,
+    "operation.kind.not_selectable",
+    "operation.until.in_future",
+    "value.instant.no_utc_offset",
+)
 Viewer = Annotated[ApiCall, requires(Role.VIEWER, "operation.read")]
 
 
@@ -186,6 +191,30 @@ async def operation_items(
     cursor = decode_cursor(after, UUID)
     found = await call.app.bulk_operations.items(id, outcome=outcome, above=cursor[0] if cursor else None, limit=limit)
     return make_page(found, limit, lambda each: (each.item_id,))
+
+
+@router.post(
+    "/{id}/pause",
+    operation_id="operations_pause",
+    responses=describe(EXAMPLE, not_found="operation.not_found", conflict="operation.already_ended"),
+)
+async def pause_operation(
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "operation.pause", handles_repeats=True)], id: Id
+) -> BulkOperationRecord:
+    """Pause a bulk operation after the chunk in progress. Running executions of a backfill go on."""
+    return await call.app.bulk_operations.pause(id)
+
+
+@router.post(
+    "/{id}/resume",
+    operation_id="operations_resume",
+    responses=describe(EXAMPLE, not_found="operation.not_found", conflict="operation.already_ended"),
+)
+async def resume_operation(
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "operation.resume", handles_repeats=True)], id: Id
+) -> BulkOperationRecord:
+    """Resume a paused bulk operation."""
+    return await call.app.bulk_operations.resume(id)
 
 
 @router.post(

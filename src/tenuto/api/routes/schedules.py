@@ -55,6 +55,7 @@ from tenuto.errors import Invalid
 from tenuto.model.access.actors import Role
 from tenuto.model.filter_keys import LEDGER_KEYS
 from tenuto.model.work.occurrences import Decision
+from tenuto.operations.definitions.backfills import MAX_PARALLEL, BackfillPreview
 from tenuto.operations.definitions.schedule_checks import TriggerExplanation
 from tenuto.presentation.definition_views import LEDGER, SCHEDULES
 from tenuto.presentation.descriptions import describe_changes
@@ -62,6 +63,7 @@ from tenuto.scheduling.firing import RunResult
 from tenuto.simulation.simulator import Clash
 from tenuto.store.definitions.definition_rows import Version
 from tenuto.store.definitions.schedules import LedgerRecord, Schedule, ScheduleRecord
+from tenuto.store.work.bulk_operations import BulkOperationRecord
 
 router = APIRouter(prefix="/api/v1", tags=["schedules"], route_class=ApiRoute)
 
@@ -129,6 +131,30 @@ INVALID_DEFINITION = (
 )
 """Families of the codes of the parser; see the reference of error codes."""
 Viewer = Annotated[ApiCall, requires(Role.VIEWER, "schedule.read")]
+
+
+class BackfillPeriod(Body):
+    """A past period of a schedule."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"start": "2031-05-04", "end": "2031-05-31"}]})
+
+    start: str = Field(
+        max_length=60, description="First due time: an instant with an offset, or a date in the schedule's zone."
+    )
+    end: str = Field(
+        max_length=60, description="Last due time: an instant with an offset, or a date, whose whole day counts."
+    )
+
+
+class NewBackfill(BackfillPeriod):
+    """A new backfill."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"start": "2031-05-04", "end": "2031-05-31", "parallel": 4}]}
+    )
+
+    parallel: int = Field(default=1, ge=1, le=MAX_PARALLEL, description="Number of executions that may run at a time.")
+    reason: str | None = Field(default=None, max_length=4000, description="Reason, stored with the backfill.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -409,6 +435,76 @@ async def run_schedule(
     if started.execution_id is not None:
         response.headers["Location"] = f"/api/v1/executions/{started.execution_id}"
     return started
+
+
+BACKFILL_PROBLEMS = (
+    "schedule.backfill.no_trigger",
+    "schedule.backfill.period",
+    "schedule.backfill.too_many",
+    "value.*",
+)
+
+
+@router.post(
+    "/schedules/{name:name}/backfill/preview",
+    operation_id="schedules_preview_backfill",
+    responses=describe(
+        {
+            "schedule": "Nightly HR Sync",
+            "start": "2031-05-03T23:00:00Z",
+            "end": "2031-05-05T22:59:59.999999Z",
+            "instants": ["2031-05-04T01:00:00Z"],
+            "existing_count": 1,
+        },
+        not_found="schedule.not_found",
+        invalid=BACKFILL_PROBLEMS,
+    ),
+)
+async def preview_backfill(call: Viewer, name: Name, period: BackfillPeriod) -> BackfillPreview:
+    """List the due instants of a past period that have no run. Changes nothing."""
+    return await call.app.schedules.preview_backfill(name, period.start, period.end)
+
+
+@router.post(
+    "/schedules/{name:name}/backfill",
+    operation_id="schedules_backfill",
+    status_code=202,
+    responses=describe(
+        {
+            "id": EXECUTION_ID,
+            "kind": "schedule.backfill",
+            "description": "28 runs of Nightly HR Sync, 2031-05-03 23:00 UTC to 2031-05-31 22:59 UTC",
+            "state": "running",
+            "item_count": 28,
+            "max_running": 4,
+        },
+        202,
+        not_found="schedule.not_found",
+        invalid=(
+            *BACKFILL_PROBLEMS,
+            "schedule.backfill.nothing_to_run",
+            "schedule.backfill.parallel",
+        ),
+    ),
+)
+async def backfill_schedule(
+    call: Annotated[ApiCall, requires(Role.OPERATOR, "schedule.backfill", handles_repeats=True)],
+    name: Name,
+    new: NewBackfill,
+    response: Response,
+) -> BulkOperationRecord:
+    """Run a schedule for past due instants that have no run, as a bulk operation. Schedulers start the executions,
+    oldest first, and keep at most `parallel` of them open."""
+    created = await call.app.schedules.backfill(
+        name,
+        new.start,
+        new.end,
+        parallel=new.parallel,
+        reason=new.reason or call.reason,
+        request_id=call.object_id,
+    )
+    response.headers["Location"] = f"/api/v1/operations/{created.id}"
+    return created
 
 
 @router.get(

@@ -13,6 +13,7 @@ from rich.console import RenderableType
 from rich.text import Text
 
 from tenuto.app import Tenuto
+from tenuto.cli import exit_codes
 from tenuto.cli.command import Session, command, group
 from tenuto.cli.definitions.definition_commands import DefinitionResource, definition_heading, origin_facts
 from tenuto.cli.definitions.definition_options import (
@@ -34,6 +35,7 @@ from tenuto.cli.tables import (
     titled_diff,
     upcoming_runs_table,
 )
+from tenuto.cli.work.bulk_operations import watch_operation
 from tenuto.cli.work.executions import watch_execution
 from tenuto.cli.work.task_report import reason_lines
 from tenuto.clock import monotonic_seconds
@@ -299,6 +301,47 @@ async def run_schedule(
     if execution_id is None:
         return session.report(document, f"queued: {started.reason}")
     return session.report(document, f"follow it with: tenuto execution watch {execution_id}", result=execution_id)
+
+
+@command(
+    schedules,
+    "backfill",
+    "nightly --from 2031-05-01 --to 2031-05-31 --parallel 4",
+    "nightly --from 2031-05-01T00:00:00Z --to 2031-05-02T12:00:00Z --preview -o json",
+)
+async def backfill_schedule(
+    session: Session,
+    name: Annotated[str, NAME],
+    start: Annotated[str, option("INSTANT", "First due time: an instant, or a date in the schedule's zone.", "--from")],
+    end: Annotated[str, option("INSTANT", "Last due time: an instant, or a date, whose whole day counts.", "--to")],
+    parallel: Annotated[int, option("N", "Number of executions that may run at a time.", min=1, max=1000)] = 1,
+    preview: Annotated[bool, flag("List the due times without a run, and change nothing.", "--preview")] = False,
+    reason: Annotated[str | None, option("TEXT", "Reason, stored with the backfill.")] = None,
+    wait: Annotated[bool, flag("Wait until all executions have ended; exit code 1 if some failed.", "--wait")] = False,
+    timeout: Annotated[float | None, option("SECONDS", "With --wait: maximum time to wait.", min=0)] = None,
+) -> int:
+    """Run a schedule for past due times that have no run, and print the id of the bulk operation.
+
+    Schedulers start the executions, oldest first. Due times that have a run are left out. Pause, resume, abort and
+    watch it with `tenuto operation`.
+    """
+    require_wait(timeout, wait=wait)
+    with session.as_user() as app, translate_error_fields({"start": "--from", "end": "--to"}):
+        async with SCHEDULES.suggesting_names(app, name):
+            if preview:
+                found = await app.schedules.preview_backfill(name, start, end)
+                if session.as_json:
+                    print_json(found)
+                    return exit_codes.OK
+                for instant in found.instants:
+                    print_rich(format_in_zone(instant))
+                session.print_message(f"{len(found.instants):,} runs; {found.existing_count:,} due times have a run")
+                return exit_codes.OK
+            started = await app.schedules.backfill(name, start, end, parallel=parallel, reason=reason)
+    if wait:
+        return await watch_operation(session, started, timeout)
+    hint = f"{started.item_count:,} runs; watch it with: tenuto operation watch {started.id}"
+    return session.report(started, hint, result=started.id)
 
 
 async def _wait_until_started(app: Tenuto, name: str, request_id: UUID, timeout: float | None, began: float) -> UUID:

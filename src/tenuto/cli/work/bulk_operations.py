@@ -145,6 +145,8 @@ async def show_operation(session: Session, operation_id: Id) -> None:
         ("started", format_with_age(found.created_at, now, by=found.actor_name)),
         ("reason", found.reason),
         ("progress", describe_progress(found)),
+        ("at a time", f"{found.max_running:,}" if found.max_running else None),
+        ("paused", format_with_age(found.paused_at, now, by=found.paused_by)),
         ("arrived later", f"{found.arrived_count:,}, not affected" if found.arrived_count else None),
         ("ended", format_with_age(found.ended_at, now)),
         ("aborted by", found.aborted_by),
@@ -193,6 +195,22 @@ async def abort_operation(session: Session, operation_id: Id) -> None:
     with session.as_user() as app:
         aborted = await app.bulk_operations.abort(await app.bulk_operations.find(operation_id))
     session.report(aborted, f"bulk operation {aborted.id} aborted by {login_name()}: {describe_progress(aborted)}")
+
+
+@command(operations, "pause", "019a8b3c-1d2e", "019a8b3c-1d2e -q")
+async def pause_operation(session: Session, operation_id: Id) -> None:
+    """Pause a bulk operation after the chunk in progress. Running executions of a backfill go on."""
+    with session.as_user() as app:
+        paused = await app.bulk_operations.pause(await app.bulk_operations.find(operation_id))
+    session.report(paused, f"bulk operation {paused.id} paused by {paused.paused_by}: {describe_progress(paused)}")
+
+
+@command(operations, "resume", "019a8b3c-1d2e", "019a8b3c-1d2e -q")
+async def resume_operation(session: Session, operation_id: Id) -> None:
+    """Resume a paused bulk operation."""
+    with session.as_user() as app:
+        resumed = await app.bulk_operations.resume(await app.bulk_operations.find(operation_id))
+    session.report(resumed, f"bulk operation {resumed.id} resumed: {describe_progress(resumed)}")
 
 
 @command(operations, "watch", "019a8b3c-1d2e", "019a8b3c-1d2e -o json")

@@ -27,6 +27,8 @@ class BulkKind(StrEnum):
     TASK_CANCEL = "task.cancel"
     SCHEDULE_ENABLE = "schedule.enable"
     SCHEDULE_DISABLE = "schedule.disable"
+    SCHEDULE_BACKFILL = "schedule.backfill"
+    """Runs one schedule for past due instants; started by `Schedules.backfill`."""
     DEAD_LETTER_RETRY = "dead_letter.retry"
     DEAD_LETTER_ACKNOWLEDGE = "dead_letter.acknowledge"
     ONE_SHOT_CANCEL = "one_shot.cancel"

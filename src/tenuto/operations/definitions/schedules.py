@@ -14,6 +14,7 @@ from tenuto.diagnostics.reasons import Diagnosis
 from tenuto.errors import Invalid, quoted
 from tenuto.ids import new_id
 from tenuto.jobs.registry import JobRegistry
+from tenuto.model import validation
 from tenuto.model.access.actors import Actor
 from tenuto.model.access.operation_context import OperationCaller
 from tenuto.model.definitions.schedules import (
@@ -31,6 +32,8 @@ from tenuto.model.filters import Filter
 from tenuto.model.triggers import Trigger
 from tenuto.model.work.occurrences import Decision
 from tenuto.operations.argument_checks import build_filter, check_limit
+from tenuto.operations.definitions import backfills
+from tenuto.operations.definitions.backfills import BackfillPreview, DayOrInstant
 from tenuto.operations.definitions.definition_operations import DefinitionOperations
 from tenuto.operations.definitions.schedule_checks import (
     ScheduleCheck,
@@ -39,7 +42,8 @@ from tenuto.operations.definitions.schedule_checks import (
     explain_trigger,
 )
 from tenuto.operations.operation import OpenDatabase
-from tenuto.postgres.database import Database
+from tenuto.postgres.database import Connection, Database
+from tenuto.postgres.read_transactions import read_snapshot
 from tenuto.scheduling import firing
 from tenuto.scheduling.firing import RunResult
 from tenuto.simulation.input_loader import SimulationOptions, simulate_stored_schedules
@@ -48,8 +52,11 @@ from tenuto.steps.built_in_kinds import check_steps, resolve_definition, resolve
 from tenuto.store.definitions import schedules
 from tenuto.store.definitions.schedules import LedgerRecord, Schedule, ScheduleRecord
 from tenuto.store.filter_sql import CappedCount
+from tenuto.store.work import bulk_operations
+from tenuto.store.work.bulk_operations import BulkOperationRecord
 
 _MAX_CACHED_SCHEDULES = 1000
+_MAX_REASON_LENGTH = 4000
 
 
 def schedule_definition(
@@ -226,6 +233,58 @@ class Schedules(DefinitionOperations[DeclaredSchedule, ScheduleDefinition, Sched
         if started.decision is Decision.QUEUED:
             await self._wake_services(database)
         return started
+
+    async def preview_backfill(self, name: str, start: DayOrInstant, end: DayOrInstant) -> BackfillPreview:
+        """Return the due instants of a past period that have no run, from ``start`` to ``end``, both included.
+
+        A date is a whole day in the time zone of the schedule.
+        """
+        database = await self._open()
+        found, now = await SCHEDULES.get(database, name), database.clock.now()
+        return await read_snapshot(
+            database, lambda connection: backfills.preview_backfill(connection, found, start, end, now)
+        )
+
+    async def backfill(
+        self,
+        name: str,
+        start: DayOrInstant,
+        end: DayOrInstant,
+        *,
+        parallel: int = 1,
+        reason: str | None = None,
+        request_id: UUID | None = None,
+    ) -> BulkOperationRecord:
+        """Run a schedule for the due instants of a past period that have no run, from ``start`` to ``end``.
+
+        Return a bulk operation, which can be watched, paused, resumed and aborted. Schedulers start its executions,
+        oldest first, and keep at most ``parallel`` of them open. The overlap policy does not apply to them. A date is
+        a whole day in the time zone of the schedule. Calls with the same ``request_id`` create one backfill.
+        """
+        backfills.check_parallel(parallel)
+        if reason is not None:
+            validation.check_text(reason, field="reason", limit=_MAX_REASON_LENGTH)
+        id = request_id or new_id()
+        operation = await self._begin("schedule.backfill", target=name, reason=reason)
+
+        async def create(connection: Connection) -> None:
+            if await bulk_operations.exists(connection, id):  # a repeated request
+                operation.entry.mark_unchanged()
+                return
+            created = await backfills.create_backfill(
+                connection, name, start, end, parallel=parallel, id=id, actor=operation.actor, reason=reason,
+                now=operation.now,
+            )  # fmt: skip
+            if created is not None:
+                operation.entry.after = {
+                    "operation_id": str(id), "from": created.start, "to": created.end, "parallel": parallel,
+                    "runs": len(created.instants),
+                }  # fmt: skip
+
+        await operation.database.transaction(create)
+        created = await bulk_operations.load_operation(operation.database, id)
+        assert created is not None
+        return created
 
     # --- internals --------------------------------------------------------------------------------------------------
 

@@ -150,11 +150,32 @@ class BulkOperations(OperationGroup):
         await operation.database.transaction(abort)
         found = await self.get(id)
         if not aborted and found.state is not BulkState.ABORTED:
-            raise Conflict(
-                f"bulk operation {id} has already ended",
-                code="operation.already_ended",
-                remedy=f"see `tenuto operation show {id}`",
-            )
+            raise _already_ended(id)
+        return found
+
+    async def pause(self, id: UUID) -> BulkOperationRecord:
+        """Pause a running bulk operation after the chunk in progress; running executions of a backfill go on."""
+        return await self._change_pause(id, "operation.pause", paused=True)
+
+    async def resume(self, id: UUID) -> BulkOperationRecord:
+        """Resume a paused bulk operation."""
+        return await self._change_pause(id, "operation.resume", paused=False)
+
+    async def _change_pause(self, id: UUID, action: str, *, paused: bool) -> BulkOperationRecord:
+        operation = await self._begin(action, target=str(id))
+
+        async def change(connection: Connection) -> None:
+            if paused:
+                changed = await bulk_operations.pause_operation(connection, id, operation.actor)
+            else:
+                changed = await bulk_operations.resume_operation(connection, id)
+            if not changed:
+                operation.entry.mark_unchanged()
+
+        await operation.database.transaction(change)
+        found = await self.get(id)
+        if found.state is not BulkState.RUNNING:
+            raise _already_ended(id)
         return found
 
     async def get(self, id: UUID) -> BulkOperationRecord:
@@ -226,7 +247,22 @@ class BulkOperations(OperationGroup):
             )
 
 
+def _already_ended(id: UUID) -> Conflict:
+    return Conflict(
+        f"bulk operation {id} has already ended",
+        code="operation.already_ended",
+        remedy=f"see `tenuto operation show {id}`",
+    )
+
+
 def _find_rules(kind: str) -> KindRules:
+    if kind == BulkKind.SCHEDULE_BACKFILL:
+        raise Invalid(
+            "a backfill is not selected by a filter",
+            code="operation.kind.not_selectable",
+            field="kind",
+            remedy="start it with `tenuto schedule backfill NAME --from INSTANT --to INSTANT`",
+        )
     try:
         return KINDS[BulkKind(kind)]
     except ValueError:

@@ -15,6 +15,7 @@ from tenuto.model.work.bulk_operations import BulkKind, is_id_list
 from tenuto.operations.work.bulk_kinds import KINDS, ChunkContext
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.transaction_scope import TransactionScope
+from tenuto.scheduling import backfills
 from tenuto.service.polling_loop import PollingLoop
 from tenuto.store.work import bulk_operations
 from tenuto.store.work.bulk_operations import BulkOperationRecord
@@ -59,6 +60,12 @@ async def process_chunk(database: Database, chunk_size: int = CHUNK_SIZE) -> boo
         operation = await bulk_operations.lock_next_operation(connection)
         if operation is None:
             return None
+        if operation.kind is BulkKind.SCHEDULE_BACKFILL:
+            if await backfills.advance_backfill(
+                connection, operation.id, operation.schedule_id, operation.actor, database.clock.now(), chunk_size
+            ):
+                await bulk_operations.end_operation(connection, operation.id, 0)
+            return operation
         scope = TransactionScope(database, connection)
         ids = await bulk_operations.list_pending_items(connection, operation.id, chunk_size)
         if ids:

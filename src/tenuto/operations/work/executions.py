@@ -87,6 +87,8 @@ class ExecutionDetails(ExecutionRecord):
     cancel_type: ActorType | None
     cancel_id: str | None
     cancel_reason: str | None
+    interval_start: datetime | None
+    """Of a scheduled or backfilled run: the due instant before its own."""
     duration_seconds: float
     """Duration until now."""
     steps: Sequence[StepDetails]

@@ -235,9 +235,19 @@ async def load_run_blockers(connection: Connection, ids: Sequence[UUID]) -> dict
     return {row["id"]: RunBlockers(row["active"], row["queued"], row["decided_until"]) for row in rows}
 
 
-async def list_active_executions(connection: Connection, schedule_id: UUID) -> list[UUID]:
-    """Return the open executions of a schedule."""
-    return [row["id"] for row in await connection.fetch(SQL.list_active_executions, schedule_id)]
+async def list_active_executions(
+    connection: Connection, schedule_id: UUID, *, with_backfills: bool = False
+) -> list[UUID]:
+    """Return the open executions of a schedule. The overlap policy does not apply to those of backfills."""
+    return [row["id"] for row in await connection.fetch(SQL.list_active_executions, schedule_id, with_backfills)]
+
+
+async def list_instants_with_run(
+    connection: Connection, schedule_id: UUID, instants: Sequence[datetime]
+) -> set[datetime]:
+    """Return those of the due instants that fired, are queued or were started by a backfill."""
+    rows = await connection.fetch(SQL.list_instants_with_run, schedule_id, list(instants))
+    return {row["due_at"] for row in rows}
 
 
 async def record_firings(connection: Connection, rows: Sequence[tuple[UUID, datetime | None, datetime | None]]) -> None:

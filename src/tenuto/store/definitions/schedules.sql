@@ -191,6 +191,7 @@ FOR UPDATE SKIP LOCKED;
 SELECT wanted.id,
        (SELECT executions.id FROM tenuto.executions
         WHERE executions.schedule_id = wanted.id AND executions.ended_at IS NULL
+          AND executions.origin <> 'backfill' -- guard: backfills.overlap_policy_ignores
         ORDER BY executions.id
         LIMIT 1) AS active,
        EXISTS (SELECT FROM tenuto.occurrences
@@ -203,10 +204,10 @@ SELECT wanted.id,
 FROM unnest($1::uuid[]) AS wanted (id);
 
 -- name: list_active_executions
--- Return the open executions of a schedule.
+-- Return the open executions of a schedule; those of backfills only if $2 is true.
 SELECT id
 FROM tenuto.executions
-WHERE schedule_id = $1 AND ended_at IS NULL
+WHERE schedule_id = $1 AND ended_at IS NULL AND ($2::boolean OR origin <> 'backfill')
 ORDER BY id;
 
 -- name: record_firings
@@ -264,7 +265,7 @@ WHERE executions.id = held.id;
 -- Return what may block a manual run of schedule $1, and the earlier decision on the request $2, if there is one.
 SELECT before.id, before.schedule_id, before.schedule_name, before.decision, before.reason, before.execution_id,
        (SELECT executions.id FROM tenuto.executions
-        WHERE executions.schedule_id = $1 AND executions.ended_at IS NULL
+        WHERE executions.schedule_id = $1 AND executions.ended_at IS NULL AND executions.origin <> 'backfill'
         ORDER BY executions.id
         LIMIT 1) AS active,
        EXISTS (SELECT FROM tenuto.occurrences
@@ -272,6 +273,16 @@ SELECT before.id, before.schedule_id, before.schedule_name, before.decision, bef
                OFFSET 0) AS queued
 FROM (VALUES (true)) AS request
 LEFT JOIN tenuto.occurrences AS before ON before.id = $2;
+
+-- name: list_instants_with_run
+-- Return those of the due instants $2 of a schedule that have a run: fired, queued, or started by a backfill.
+SELECT due_at
+FROM tenuto.occurrences
+WHERE schedule_id = $1
+  AND due_at = ANY ($2::timestamptz[])
+  AND origin IN ('trigger', 'backfill')
+  AND decision IN ('fired', 'queued')
+ORDER BY due_at;
 
 -- name: find_existing_names
 -- Return which of these names are names of schedules.
@@ -333,7 +344,7 @@ FROM (
 WHERE NOT EXISTS (
     SELECT
     FROM tenuto.executions
-    WHERE executions.schedule_id = waiting.schedule_id AND ended_at IS NULL
+    WHERE executions.schedule_id = waiting.schedule_id AND ended_at IS NULL AND executions.origin <> 'backfill'
     OFFSET 0
 )
 ORDER BY schedule_id

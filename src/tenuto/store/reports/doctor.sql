@@ -71,7 +71,7 @@ LIMIT $1;
 SELECT wanted.key
 FROM unnest(ARRAY[
     'tasks_one_per_key', 'workers_one_alive_per_name', 'executions_one_active', 'occurrences_once',
-    'occurrences_one_queued', 'manifests_external_id_key', 'tasks_one_per_item', 'tasks_one_run_per_manifest',
+    'occurrences_backfilled_once', 'occurrences_one_queued', 'manifests_external_id_key', 'tasks_one_per_item', 'tasks_one_run_per_manifest',
     'dead_letters_one_open', 'dead_letters_once_per_task', 'batches_key_key'
 ]) AS wanted (key)
 LEFT JOIN pg_class AS found ON found.relname = wanted.key AND found.relnamespace = 'tenuto'::regnamespace

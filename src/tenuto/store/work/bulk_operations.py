@@ -55,6 +55,12 @@ class BulkOperationRecord:
     actor_type: ActorType
     actor_id: str | None
     actor_name: str
+    schedule_id: UUID | None = None
+    """Of a backfill: the schedule."""
+    max_running: int | None = None
+    """Of a backfill: how many of its executions may run at a time."""
+    paused_at: datetime | None = None
+    paused_by: str | None = None
 
     @property
     def actor(self) -> Actor:
@@ -64,6 +70,17 @@ class BulkOperationRecord:
     def remaining_count(self) -> int:
         """Number of items that are not processed."""
         return self.item_count - self.succeeded_count - self.failed_count - self.skipped_count
+
+
+@dataclass(frozen=True, slots=True)
+class BackfillRun:
+    """A started item of a backfill whose execution has ended."""
+
+    item_id: UUID
+    due_at: datetime
+    state: str | None
+    """State of the execution; None if retention has deleted it."""
+    error: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +94,7 @@ class BulkItemRecord:
 
 
 _OPERATIONS = RowMapper(BulkOperationRecord, SQL.load_operation, SQL.list_operations, SQL.lock_next_operation)
+_BACKFILL_RUNS = RowMapper(BackfillRun, SQL.list_ended_runs)
 _ITEMS = RowMapper(BulkItemRecord, SQL.list_items)
 
 
@@ -100,11 +118,7 @@ async def create_operation(
     connection: Connection, new: BulkOperationRecord, selection: Selection, filter: Filter, max_items: int
 ) -> int | None:
     """Create a bulk operation with all objects that meet a filter; return their number, None if it exists already."""
-    values = (
-        new.id, new.kind, new.filter, new.description, new.until, new.reason, new.created_at, new.actor_type,
-        new.actor_id, new.actor_name,
-    )  # fmt: skip
-    if await connection.fetchval(SQL.create_operation, *values) is None:
+    if not await _insert_operation(connection, new):
         return None
     statement, *parameters = selection.table.add_filter(
         selection.select_statement, filter, new.id, new.until, max_items + 1
@@ -113,6 +127,23 @@ async def create_operation(
     count = int(status.rpartition(" ")[2])
     await connection.execute(SQL.set_total, new.id, count)
     return count
+
+
+async def create_backfill(connection: Connection, new: BulkOperationRecord, items: Mapping[UUID, datetime]) -> bool:
+    """Create a backfill of due instants, by the ids of their future executions; return False if it exists already."""
+    if not await _insert_operation(connection, new):
+        return False
+    await connection.execute(SQL.insert_instants, new.id, list(items), list(items.values()))
+    await connection.execute(SQL.set_total, new.id, len(items))
+    return True
+
+
+async def _insert_operation(connection: Connection, new: BulkOperationRecord) -> bool:
+    values = (
+        new.id, new.kind, new.filter, new.description, new.until, new.reason, new.created_at, new.actor_type,
+        new.actor_id, new.actor_name, new.schedule_id, new.max_running,
+    )  # fmt: skip
+    return await connection.fetchval(SQL.create_operation, *values) is not None
 
 
 async def count_objects(
@@ -154,6 +185,37 @@ async def store_results(connection: Connection, id: UUID, results: Mapping[UUID,
     await connection.execute(SQL.add_counts, id, len(succeeded), failed_count, len(others) - failed_count)
 
 
+async def list_ended_runs(connection: Connection, id: UUID) -> list[BackfillRun]:
+    """Return the started items of a backfill whose execution has ended."""
+    return _BACKFILL_RUNS.all(await connection.fetch(SQL.list_ended_runs, id))
+
+
+async def list_startable_items(connection: Connection, id: UUID, limit: int) -> dict[UUID, datetime]:
+    """Return the due instants of a backfill that may start now, by the ids of their future executions."""
+    rows = await connection.fetch(SQL.list_startable_items, id, limit)
+    return {row["item_id"]: row["due_at"] for row in rows}
+
+
+async def mark_started(connection: Connection, id: UUID, items: Sequence[UUID], now: datetime) -> None:
+    """Record that the executions of items were started."""
+    await connection.execute(SQL.mark_started, id, items, now)
+
+
+async def has_open_items(connection: Connection, id: UUID) -> bool:
+    """Return whether an operation has items without an outcome."""
+    return bool(await connection.fetchval(SQL.count_open_items, id))
+
+
+async def pause_operation(connection: Connection, id: UUID, by: Actor) -> bool:
+    """Pause an operation after the chunk in progress; return False if it is paused or has ended."""
+    return await connection.fetchval(SQL.pause_operation, id, by.name) is not None
+
+
+async def resume_operation(connection: Connection, id: UUID) -> bool:
+    """Resume an operation; return False if it is not paused."""
+    return bool(await connection.fetch(SQL.resume_operation, id))
+
+
 async def end_operation(connection: Connection, id: UUID, arrived_count: int) -> None:
     """End an operation whose items were all processed."""
     await connection.execute(SQL.end_operation, id, arrived_count)
@@ -167,6 +229,11 @@ async def abort_operation(connection: Connection, id: UUID, by: Actor) -> bool:
 async def load_operation(database: Database, id: UUID) -> BulkOperationRecord | None:
     """Return one bulk operation."""
     return _OPERATIONS.optional(await database.fetch_one(SQL.load_operation, id))
+
+
+async def exists(connection: Connection, id: UUID) -> bool:
+    """Return whether a bulk operation exists."""
+    return await connection.fetchrow(SQL.load_operation, id) is not None
 
 
 async def list_operations(

@@ -1,9 +1,10 @@
 -- name: create_operation
 -- Insert a bulk operation; its items follow in the same transaction. Nothing is inserted if it exists.
 INSERT INTO tenuto.bulk_operations (
-    id, kind, filter, description, until, reason, total, created_at, actor_type, actor_id, actor_name
+    id, kind, filter, description, until, reason, total, created_at, actor_type, actor_id, actor_name, schedule_id,
+    max_running
 )
-VALUES ($1, $2, $3, $4, $5, $6, 0, $7, $8, $9, $10)
+VALUES ($1, $2, $3, $4, $5, $6, 0, $7, $8, $9, $10, $11, $12)
 ON CONFLICT (id) DO NOTHING
 RETURNING id;
 
@@ -126,12 +127,39 @@ FROM (
 ) AS found;
 
 -- name: lock_next_operation
--- Return and lock the running operation that has waited longest for a chunk and that no scheduler processes now.
+-- Return and lock the running operation that has waited longest for a chunk and that no scheduler processes now. A
+-- backfill has something to do if one of its executions has ended, or if one more may start.
 SELECT id, kind, filter, description, until, reason, state, total AS item_count, succeeded AS succeeded_count,
        failed AS failed_count, skipped AS skipped_count, arrived AS arrived_count, created_at, processed_at, ended_at,
-       aborted_by, actor_type, actor_id, actor_name
-FROM tenuto.bulk_operations
+       aborted_by, actor_type, actor_id, actor_name, schedule_id, max_running, paused_at, paused_by
+FROM tenuto.bulk_operations AS operation
 WHERE state = 'running'
+  AND paused_at IS NULL -- guard: bulk_operations.paused
+  AND (
+      max_running IS NULL
+      OR EXISTS (
+          SELECT
+          FROM tenuto.bulk_operation_items AS item
+          LEFT JOIN tenuto.executions AS run ON run.id = item.item_id
+          WHERE item.operation_id = operation.id
+            AND item.started_at IS NOT NULL
+            AND item.outcome IS NULL
+            AND (run.id IS NULL OR run.ended_at IS NOT NULL)
+      )
+      OR NOT EXISTS (
+          SELECT FROM tenuto.bulk_operation_items AS item WHERE item.operation_id = operation.id AND item.outcome IS NULL
+      )
+      OR EXISTS (
+          SELECT
+          FROM tenuto.bulk_operation_items AS item
+          WHERE item.operation_id = operation.id AND item.outcome IS NULL AND item.started_at IS NULL
+      )
+      AND (
+          SELECT count(*)
+          FROM tenuto.bulk_operation_items AS item
+          WHERE item.operation_id = operation.id AND item.started_at IS NOT NULL AND item.outcome IS NULL
+      ) < max_running
+  )
 ORDER BY processed_at NULLS FIRST, id
 LIMIT 1
 -- guard: bulk_operations.one_processor
@@ -144,6 +172,64 @@ FROM tenuto.bulk_operation_items
 WHERE operation_id = $1 AND outcome IS NULL
 ORDER BY item_id
 LIMIT $2;
+
+-- name: insert_instants
+-- Store the due instants of a backfill as items; the ids are those of the future executions.
+INSERT INTO tenuto.bulk_operation_items (operation_id, item_id, due_at)
+SELECT $1, item_id, due_at
+FROM unnest($2::uuid[], $3::timestamptz[]) AS new (item_id, due_at);
+
+-- name: list_ended_runs
+-- Return the started items of a backfill whose execution has ended or no longer exists.
+SELECT item.item_id, item.due_at, run.state, run.error
+FROM tenuto.bulk_operation_items AS item
+LEFT JOIN tenuto.executions AS run ON run.id = item.item_id
+WHERE item.operation_id = $1
+  AND item.started_at IS NOT NULL
+  AND item.outcome IS NULL
+  AND (run.id IS NULL OR run.ended_at IS NOT NULL)
+ORDER BY item.item_id;
+
+-- name: list_startable_items
+-- Return the first items of a backfill that may start, at most $2: as many as executions may still run beside those
+-- that have not ended.
+SELECT item_id, due_at
+FROM tenuto.bulk_operation_items
+WHERE operation_id = $1 AND outcome IS NULL AND started_at IS NULL
+ORDER BY due_at
+LIMIT least($2::bigint, greatest(0, (
+    SELECT max_running FROM tenuto.bulk_operations WHERE id = $1 -- guard: backfills.max_running
+) - (
+    SELECT count(*)
+    FROM tenuto.bulk_operation_items
+    WHERE operation_id = $1 AND started_at IS NOT NULL AND outcome IS NULL
+)));
+
+-- name: mark_started
+-- Record that the executions of items were started.
+UPDATE tenuto.bulk_operation_items
+SET started_at = $3
+WHERE operation_id = $1 AND item_id = ANY ($2::uuid[]);
+
+-- name: count_open_items
+-- Count the items of an operation that have no outcome.
+SELECT count(*)
+FROM tenuto.bulk_operation_items
+WHERE operation_id = $1 AND outcome IS NULL;
+
+-- name: pause_operation
+-- Pause a running operation after the chunk in progress.
+UPDATE tenuto.bulk_operations
+SET paused_at = clock_timestamp(), paused_by = $2
+WHERE id = $1 AND state = 'running' AND paused_at IS NULL
+RETURNING id;
+
+-- name: resume_operation
+-- Resume a paused operation and notify schedulers.
+UPDATE tenuto.bulk_operations
+SET paused_at = NULL, paused_by = NULL
+WHERE id = $1 AND state = 'running' AND paused_at IS NOT NULL
+RETURNING pg_notify('tenuto', 'operations');
 
 -- name: delete_items
 -- Delete items that succeeded.
@@ -173,7 +259,7 @@ WHERE id = $1 AND state = 'running';
 -- Abort a running operation and forget the items that are not processed. Waits for the chunk in progress.
 WITH aborted AS (
     UPDATE tenuto.bulk_operations
-    SET state = 'aborted', ended_at = clock_timestamp(), aborted_by = $2
+    SET state = 'aborted', ended_at = clock_timestamp(), aborted_by = $2, paused_at = NULL, paused_by = NULL
     WHERE id = $1 AND state = 'running'
     RETURNING id
 ), forgotten AS (
@@ -187,7 +273,7 @@ SELECT id FROM aborted;
 -- Return one bulk operation.
 SELECT id, kind, filter, description, until, reason, state, total AS item_count, succeeded AS succeeded_count,
        failed AS failed_count, skipped AS skipped_count, arrived AS arrived_count, created_at, processed_at, ended_at,
-       aborted_by, actor_type, actor_id, actor_name
+       aborted_by, actor_type, actor_id, actor_name, schedule_id, max_running, paused_at, paused_by
 FROM tenuto.bulk_operations
 WHERE id = $1;
 
@@ -195,7 +281,7 @@ WHERE id = $1;
 -- Return bulk operations, newest first, below a cursor.
 SELECT id, kind, filter, description, until, reason, state, total AS item_count, succeeded AS succeeded_count,
        failed AS failed_count, skipped AS skipped_count, arrived AS arrived_count, created_at, processed_at, ended_at,
-       aborted_by, actor_type, actor_id, actor_name
+       aborted_by, actor_type, actor_id, actor_name, schedule_id, max_running, paused_at, paused_by
 FROM tenuto.bulk_operations
 WHERE id < coalesce($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
   AND ($2::text IS NULL OR state = $2)

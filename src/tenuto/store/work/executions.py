@@ -17,8 +17,10 @@ from uuid import UUID
 from tenuto.ids import new_ids
 from tenuto.model.access.actors import Actor, ActorType
 from tenuto.model.definitions.schedules import Plan
+from tenuto.model.definitions.steps import Step
 from tenuto.model.filters import Filter
 from tenuto.model.work.executions import ExecutionState
+from tenuto.model.work.intervals import Occurrence
 from tenuto.model.work.known_handlers import KnownHandlers, claim_parameters
 from tenuto.model.work.tasks import CLAIM_DEFAULTS, ActivityState, OutcomeReason, Task
 from tenuto.postgres import read_transactions
@@ -90,6 +92,8 @@ class StoredExecution(ExecutionRecord):
     cancel_id: str | None
     cancel_reason: str | None
     plan_json: str
+    interval_start: datetime | None
+    """Of a run of a trigger or of a backfill: the due instant of the trigger before ``due_at``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +160,8 @@ class NewExecution:
     first_group: int = 0
     parent_task_id: UUID | None = None
     retry_of: UUID | None = None
+    interval_start: datetime | None = None
+    """The due instant of the trigger before ``due_at``."""
 
 
 _OUTCOMES = RowMapper(ExecutionOutcome, SQL.list_recent_outcomes)
@@ -186,7 +192,9 @@ async def create_executions(connection: Connection, new: Sequence[NewExecution])
         for each in new
     ]  # fmt: skip
     steps = [row for each in new for row in _step_rows(each)]
-    await connection.execute(SQL.create_executions, *to_columns(rows), *to_columns(steps))
+    await connection.execute(
+        SQL.create_executions, *to_columns(rows), *to_columns(steps), [each.interval_start for each in new]
+    )
 
 
 async def create_manual_execution(database: Database, new: NewExecution) -> bool:
@@ -212,16 +220,24 @@ def _manual_execution_values(new: NewExecution) -> Iterable[Any]:
 def _step_rows(execution: NewExecution) -> Iterable[tuple[Any, ...]]:
     actor, ids = execution.initiator, iter(new_ids(execution.plan.step_count))
     trace = record_enqueue_span(execution.schedule_name)
+    occurrence = None
+    if execution.interval_start is not None:  # a manual run, which has none, shares its policies with others
+        occurrence = Occurrence(execution.due_at, execution.interval_start)
     for group, number, step in execution.plan.enumerate_steps():
         if group < execution.first_group:
             continue
         yield (
             next(ids), group == execution.first_group, step.queue or "default", -(step.priority or 0), step.kind,
             step.target, json.dumps(dict(step.arguments), ensure_ascii=False),
-            add_traceparent("{}" if step.policy is None else step.policy.to_json(), trace), execution.started_at,
+            add_traceparent(_step_policy(step, occurrence), trace), execution.started_at,
             step.limit_key, step.limit_max, actor.type, actor.id, actor.name, str(execution.id), execution.id, group,
             number,
         )  # fmt: skip
+
+
+def _step_policy(step: Step, occurrence: Occurrence | None) -> str:
+    policy = "{}" if step.policy is None else step.policy.to_json()
+    return policy if occurrence is None else occurrence.add_to_policy(policy)
 
 
 # --- advancing ------------------------------------------------------------------------------------------------------

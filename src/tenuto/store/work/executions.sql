@@ -259,8 +259,8 @@ LEFT JOIN started_steps ON started_steps.state = 'running';
 
 -- name: end_executions
 -- End executions. Steps of other executions that waited for them are queued (the caller holds them if their execution
--- is paused); schedulers are notified if a run of the schedule is queued, and callers that wait for the end are
--- notified.
+-- is paused); schedulers are notified if a run of the schedule is queued or if it belongs to a backfill, and callers
+-- that wait for the end are notified.
 WITH ended AS (
     UPDATE tenuto.executions AS execution
     -- guard: executions.cancelled_at_its_end
@@ -274,7 +274,7 @@ WITH ended AS (
     WHERE execution.id = ANY ($1::uuid[])
       AND execution.id = result.id
       AND coalesce(execution.ended_at, 'infinity') = 'infinity'   -- keeps the planner from the index of open executions
-    RETURNING execution.id, execution.schedule_id
+    RETURNING execution.id, execution.schedule_id, execution.origin
 ), released AS (
     UPDATE tenuto.tasks AS task
     SET state = 'queued', waits_for = NULL
@@ -292,6 +292,7 @@ SELECT (SELECT array_agg(DISTINCT execution_id) FROM released) AS parent_ids,
             FROM tenuto.occurrences
             WHERE decision = 'queued' AND schedule_id = ANY (ARRAY(SELECT schedule_id FROM ended))
         )),
+       (SELECT count(pg_notify('tenuto', 'operations')) FROM ended WHERE origin = 'backfill'),
        (SELECT count(pg_notify('tenuto_ended', id::text)) FROM ended);
 
 -- name: hold_steps_of_paused
@@ -318,18 +319,19 @@ FOR UPDATE;
 WITH execution AS (
     INSERT INTO tenuto.executions (
         id, schedule_id, schedule_name, version, origin, state, alone, plan, current_group, first_group, total_groups,
-        total_steps, due_at, started_at, initiator_type, initiator_id, initiator_name, parent_task_id, retry_of
+        total_steps, due_at, started_at, initiator_type, initiator_id, initiator_name, parent_task_id, retry_of,
+        interval_start, awaited
     )
     SELECT id, schedule_id, schedule_name, version, origin, 'in_progress', alone, plan, first_group, first_group,
            total_groups, total_steps, due_at, started_at, initiator_type, initiator_id, initiator_name, parent_task_id,
-           retry_of
+           retry_of, interval_start, origin = 'backfill' -- a backfill waits for the end of its executions
     FROM unnest(
         $1::uuid[], $2::uuid[], $3::text[], $4::integer[], $5::text[], $6::boolean[], $7::jsonb[], $8::integer[],
         $9::integer[], $10::integer[], $11::timestamptz[], $12::timestamptz[], $13::text[], $14::text[], $15::text[],
-        $16::uuid[], $17::uuid[]
+        $16::uuid[], $17::uuid[], $36::timestamptz[]
     ) AS new (
         id, schedule_id, schedule_name, version, origin, alone, plan, first_group, total_groups, total_steps, due_at,
-        started_at, initiator_type, initiator_id, initiator_name, parent_task_id, retry_of
+        started_at, initiator_type, initiator_id, initiator_name, parent_task_id, retry_of, interval_start
     )
 ), step AS (
     INSERT INTO tenuto.tasks (
@@ -365,7 +367,7 @@ WITH schedule AS (
       AND version = $4 -- guard: run_now.schedule_version
       AND (NOT $5
            -- guard: run_now.active_execution
-           OR NOT EXISTS (SELECT FROM tenuto.executions WHERE schedule_id = $2 AND ended_at IS NULL OFFSET 0)
+           OR NOT EXISTS (SELECT FROM tenuto.executions WHERE schedule_id = $2 AND ended_at IS NULL AND origin <> 'backfill' OFFSET 0)
               -- guard: run_now.queued_run
               AND NOT EXISTS (SELECT FROM tenuto.occurrences WHERE schedule_id = $2 AND decision = 'queued' OFFSET 0))
     RETURNING id
@@ -475,7 +477,7 @@ SELECT EXISTS (SELECT FROM chain WHERE id = $2);
 SELECT id, schedule_id, schedule_name, version, origin, state, alone, plan AS plan_json, current_group, first_group,
        total_groups AS group_count, total_steps AS step_count, failed_steps AS failed_step_count, error, due_at,
        started_at, ended_at, initiator_type, initiator_id, initiator_name, parent_task_id, retry_of, paused_at, paused_by,
-       cancelled_at, cancel_type, cancel_id, cancel_name, cancel_reason
+       cancelled_at, cancel_type, cancel_id, cancel_name, cancel_reason, interval_start
 FROM tenuto.executions
 WHERE parent_task_id = $1
 -- guard: executions.child_of_this_attempt, executions.child_of_earlier_attempt
@@ -552,7 +554,7 @@ FROM resumed;
 SELECT id, schedule_id, schedule_name, version, origin, state, alone, plan AS plan_json, current_group, first_group,
        total_groups AS group_count, total_steps AS step_count, failed_steps AS failed_step_count, error, due_at,
        started_at, ended_at, initiator_type, initiator_id, initiator_name, parent_task_id, retry_of, paused_at, paused_by,
-       cancelled_at, cancel_type, cancel_id, cancel_name, cancel_reason
+       cancelled_at, cancel_type, cancel_id, cancel_name, cancel_reason, interval_start
 FROM tenuto.executions
 WHERE id = $1;
 

@@ -11,6 +11,7 @@ from fastapi import APIRouter, Request, Response
 from tenuto.api.list_pages import After, decode_cursor, encode_cursor
 from tenuto.api.parameters import Id
 from tenuto.app import Tenuto
+from tenuto.model.work.bulk_operations import BulkKind
 from tenuto.store.work.bulk_operations import BulkItemRecord, BulkOperationRecord
 from tenuto.web.components.drawing import Share, stack_shares
 from tenuto.web.components.filters import PAGE_SIZE
@@ -31,6 +32,8 @@ class OperationRow:
     @property
     def title(self) -> str:
         """What it does, such as ``Cancel tasks``."""
+        if self.record.kind is BulkKind.SCHEDULE_BACKFILL:
+            return "Backfill a schedule"
         noun, _, verb = str(self.record.kind).partition(".")
         return f"{verb.capitalize()} {noun.replace('_', ' ')}s"
 
@@ -40,7 +43,7 @@ class OperationRow:
         if self.record.state == "aborted":
             return "cancelled"
         if self.record.state == "running":
-            return "running"
+            return "running" if self.record.paused_at is None else "paused"
         return "some_failed" if self.record.failed_count else "completed"
 
     @property

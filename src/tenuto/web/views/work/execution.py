@@ -37,7 +37,13 @@ router = APIRouter(route_class=PageRoute, include_in_schema=False)
 _SEARCHED_RETRIES = 50
 _OPEN = ("running", "retrying", "queued", "waiting")
 _TITLE_ICONS = {"running": "◐", "failed": "✕", "completed": "●", "cancelled": "⊘", "paused": "‖", "stopping": "◐"}
-_ORIGINS = {"schedule": "schedule", "manual": "manual run", "retry": "retry", "step": "step of another execution"}
+_ORIGINS = {
+    "schedule": "schedule",
+    "manual": "manual run",
+    "retry": "retry",
+    "backfill": "backfill",
+    "step": "step of another execution",
+}
 
 
 # --- model ------------------------------------------------------------------------------------------------------------

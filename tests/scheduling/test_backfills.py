@@ -1,0 +1,300 @@
+"""Backfills (S5, X): past due instants get one run each, paced, pausable, abortable, and the job sees its interval."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import threading
+from collections.abc import Awaitable, Callable
+from datetime import UTC, date, datetime, timedelta
+from signal import SIGKILL
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from tenuto import Context, Step, Tenuto, cron, every, manual
+from tenuto.ids import new_id
+from tenuto.model.triggers import Trigger
+from tenuto.model.work.intervals import find_previous_instant
+from tenuto.operations.definitions.schedules import schedule_definition
+from tenuto.operations.work.bulk_processor import process_chunk
+from tenuto.scheduling import firing
+from tests.support.errors import raises_code
+from tests.support.service_fixtures import WorkerFactory
+
+Sql = Callable[..., Awaitable[list[dict[str, Any]]]]
+DAILY = cron("0 2 * * *")
+FIRST, LAST = date(2025, 3, 1), date(2025, 3, 5)
+INSTANTS = [datetime(2025, 3, day, 2, tzinfo=UTC) for day in range(1, 6)]
+DAY = timedelta(days=1)
+
+KILLED_PROCESSOR = """
+import asyncio, os, signal, sys
+from tenuto import Tenuto
+from tenuto.operations.work.bulk_processor import process_chunk
+from tenuto.scheduling import backfills
+from tenuto.store.work import bulk_operations
+
+async def main():
+    database = await Tenuto(database=sys.argv[1]).connect()
+    if sys.argv[2] == "after":
+        await process_chunk(database)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    async def process(connection):
+        operation = await bulk_operations.lock_next_operation(connection)
+        now = database.clock.now()
+        await backfills.advance_backfill(connection, operation.id, operation.schedule_id, operation.actor, now, 500)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    await database.transaction(process)
+
+asyncio.run(main())
+"""
+
+
+@pytest.fixture
+async def loader(app: Tenuto) -> Tenuto:
+    """An app with a daily schedule that records its logical times."""
+
+    @app.job(max_attempts=1)
+    async def load(ctx: Context, fail_on: int = 0) -> list[str]:
+        if ctx.scheduled_for.day == fail_on:
+            raise ValueError("no data for that day")
+        start, end = ctx.interval or (ctx.scheduled_for, ctx.scheduled_for)
+        return [ctx.scheduled_for.isoformat(), start.isoformat(), end.isoformat()]
+
+    await app.schedules.create(schedule_definition("daily", DAILY, [Step.job(load)]))
+    return app
+
+
+async def process(app: Tenuto) -> int:
+    """Process chunks until no backfill has anything to do."""
+    database, count = await app.open(), 0
+    while await process_chunk(database):
+        count += 1
+    return count
+
+
+async def open_runs(app: Tenuto) -> list[datetime]:
+    return sorted(each.due_at for each in await app.executions.list("origin:backfill state:in_progress"))
+
+
+async def test_backfill_runs_each_past_instant_once_in_order_and_gives_the_job_its_interval(
+    loader: Tenuto, worker: WorkerFactory, sql: Sql
+) -> None:
+    preview = await loader.schedules.preview_backfill("daily", FIRST, LAST)
+    assert (list(preview.instants), preview.existing_count) == (INSTANTS, 0)
+    started = await loader.schedules.backfill("daily", FIRST, LAST, reason="the source was late")
+    assert (started.kind, started.item_count, started.max_running) == ("schedule.backfill", 5, 1)
+    async with worker():
+        for done_count, due_at in enumerate(INSTANTS):
+            await process(loader)
+            runs = await loader.executions.list("origin:backfill")
+            assert len(runs) == done_count + 1, "one at a time, oldest first"
+            run = await loader.executions.wait(runs[0].id, 30)
+            assert (run.due_at, run.state) == (due_at, "completed")
+    await process(loader)
+    ended = await loader.bulk_operations.wait(started.id, 5)
+    assert (ended.state, ended.succeeded_count, ended.remaining_count) == ("ended", 5, 0)
+    outputs = await sql("SELECT output FROM tenuto.activities ORDER BY id")
+    assert [each["output"] for each in outputs] == [
+        f'["{due.isoformat()}", "{(due - DAY).isoformat()}", "{due.isoformat()}"]' for due in INSTANTS
+    ]
+    entries = await loader.schedules.ledger("daily")
+    assert [(each.due_at, each.origin, each.decision) for each in reversed(entries)] == [
+        (due, "backfill", "fired") for due in INSTANTS
+    ]
+
+
+async def test_backfill_keeps_at_most_the_given_number_of_executions_open(loader: Tenuto) -> None:
+    await loader.schedules.backfill("daily", FIRST, LAST, parallel=3)
+    await process(loader)
+    assert await open_runs(loader) == INSTANTS[:3]
+    assert await process(loader) == 0, "a saturated backfill has nothing to do"
+    await loader.executions.cancel((await loader.executions.list("state:in_progress"))[0].id)
+    await process(loader)
+    assert len(await open_runs(loader)) == 3
+
+
+async def test_instants_with_a_run_are_not_run_again(loader: Tenuto, sql: Sql) -> None:
+    first = await loader.schedules.backfill("daily", FIRST, date(2025, 3, 2), parallel=10)
+    await process(loader)
+    second = await loader.schedules.backfill("daily", FIRST, LAST, parallel=10)
+    assert (first.item_count, second.item_count) == (2, 3)
+    await process(loader)
+    assert await open_runs(loader) == INSTANTS
+    with raises_code("schedule.backfill.nothing_to_run"):
+        await loader.schedules.backfill("daily", FIRST, LAST)
+
+
+async def test_two_backfills_of_the_same_period_run_each_instant_once(loader: Tenuto) -> None:
+    """Both select all instants before either has started one."""
+    first = await loader.schedules.backfill("daily", FIRST, LAST, parallel=10)
+    second = await loader.schedules.backfill("daily", FIRST, LAST, parallel=10)
+    await process(loader)
+    assert await open_runs(loader) == INSTANTS
+    found = [await loader.bulk_operations.get(each.id) for each in (first, second)]
+    assert sorted(each.skipped_count for each in found) == [0, 5]
+    [skipped, *_] = await loader.bulk_operations.items(next(each.id for each in found if each.skipped_count))
+    assert skipped.code == "schedule.backfill.exists"
+
+
+async def test_database_refuses_a_second_run_of_a_backfilled_instant(loader: Tenuto, sql: Sql) -> None:
+    await loader.schedules.backfill("daily", FIRST, FIRST)
+    await process(loader)
+    statement = (
+        "INSERT INTO tenuto.occurrences SELECT (jsonb_populate_record(o, $1::jsonb)).* FROM tenuto.occurrences o"
+    )
+    with pytest.raises(Exception, match="occurrences_backfilled_once"):
+        await sql(f"{statement} RETURNING 1", f'{{"id": "{new_id()}"}}')
+
+
+async def test_fired_instant_is_left_out_and_a_missed_one_is_run(loader: Tenuto, sql: Sql) -> None:
+    insert = (
+        "INSERT INTO tenuto.occurrences (id, schedule_id, schedule_name, due_at, origin, decision, execution_id,"
+        " decided_at, decided_by) SELECT $1, id, name, $2, 'trigger', $3, $4, now(), 'test' FROM tenuto.schedules"
+        " RETURNING 1"
+    )
+    await sql(insert, new_id(), INSTANTS[0], "fired", new_id())
+    await sql(insert, new_id(), INSTANTS[1], "missed", None)
+    preview = await loader.schedules.preview_backfill("daily", FIRST, LAST)
+    assert (list(preview.instants), preview.existing_count) == (INSTANTS[1:], 1)
+
+
+async def test_paused_backfill_starts_nothing_until_it_is_resumed(loader: Tenuto) -> None:
+    started = await loader.schedules.backfill("daily", FIRST, LAST, parallel=10)
+    paused = await loader.bulk_operations.pause(started.id)
+    assert paused.paused_at is not None
+    assert await process(loader) == 0
+    assert (await loader.bulk_operations.resume(started.id)).paused_at is None
+    await process(loader)
+    assert await open_runs(loader) == INSTANTS
+
+
+async def test_aborted_backfill_starts_no_further_run_and_its_instants_can_be_backfilled_again(loader: Tenuto) -> None:
+    started = await loader.schedules.backfill("daily", FIRST, LAST)
+    await process(loader)
+    await loader.bulk_operations.abort(started.id)
+    await process(loader)
+    assert await open_runs(loader) == INSTANTS[:1]
+    assert (await loader.schedules.backfill("daily", FIRST, LAST)).item_count == 4
+    with raises_code("operation.already_ended"):
+        await loader.bulk_operations.pause(started.id)
+
+
+async def test_failed_run_is_counted_and_the_others_go_on(app: Tenuto, loader: Tenuto, worker: WorkerFactory) -> None:
+    job = loader.jobs.get_job("load")
+    await loader.schedules.create(schedule_definition("picky", DAILY, [Step.job(job, input={"fail_on": 2})]))
+    started = await loader.schedules.backfill("picky", FIRST, LAST, parallel=5)
+    await process(loader)
+    async with worker():
+        for run in await loader.executions.list("origin:backfill"):
+            await loader.executions.wait(run.id, 30)
+    await process(loader)
+    ended = await loader.bulk_operations.get(started.id)
+    assert (ended.state, ended.succeeded_count, ended.failed_count) == ("ended", 4, 1)
+    [item] = await loader.bulk_operations.items(started.id)
+    assert (item.outcome, item.code) == ("failed", "execution.failed")
+    assert "no data for that day" in (item.message or "")
+    [failed] = await loader.executions.list("origin:backfill state:failed")
+    assert item.item_id == failed.id
+
+
+async def test_running_backfill_does_not_hold_back_ordinary_runs(loader: Tenuto) -> None:
+    await loader.schedules.backfill("daily", FIRST, LAST, parallel=2)
+    await process(loader)
+    assert (await loader.schedules.run("daily")).decision == "fired", "by the fast path"
+    assert (await loader.schedules.run("daily")).decision == "skipped"
+    with raises_code("schedule.running"):
+        await loader.schedules.delete("daily")
+
+
+async def test_due_schedule_fires_beside_a_backfill(loader: Tenuto) -> None:
+    await loader.schedules.backfill("daily", FIRST, LAST)
+    await process(loader)
+    database = await loader.open()
+    assert await firing.fire_due_schedules(database, database.clock.now() + DAY, "test") == 1
+    [entry] = await loader.schedules.ledger("daily", where="origin:trigger")
+    assert entry.decision == "fired"
+
+
+async def test_repeated_request_creates_one_backfill(loader: Tenuto) -> None:
+    request = new_id()
+    first = await loader.schedules.backfill("daily", FIRST, LAST, request_id=request)
+    second = await loader.schedules.backfill("daily", FIRST, LAST, request_id=request)
+    assert first.id == second.id == request
+    assert len(await loader.bulk_operations.list()) == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("moment", ["within", "after"])
+async def test_backfill_survives_the_death_of_its_scheduler(loader: Tenuto, url: str, moment: str) -> None:
+    await loader.schedules.backfill("daily", FIRST, LAST, parallel=2)
+    process_ = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED_PROCESSOR, url, moment)
+    assert await process_.wait() == -SIGKILL
+    await process(loader)
+    assert await open_runs(loader) == INSTANTS[:2], "neither lost nor doubled"
+
+
+async def test_bad_backfills_are_refused(loader: Tenuto) -> None:
+    backfill = loader.schedules.backfill
+    with raises_code("schedule.backfill.period"):
+        await backfill("daily", LAST, FIRST)
+    with raises_code("schedule.backfill.parallel"):
+        await backfill("daily", FIRST, LAST, parallel=0)
+    with raises_code("value.instant.invalid"):
+        await backfill("daily", "yesterday", LAST)
+    with raises_code("value.instant.no_utc_offset"):
+        await backfill("daily", "2025-01-01T00:00:00", LAST)
+    with raises_code("schedule.not_found"):
+        await backfill("nightly", FIRST, LAST)
+    with raises_code("operation.kind.not_selectable"):
+        await loader.bulk_operations.create("schedule.backfill", "")
+    job = loader.jobs.get_job("load")
+    await loader.schedules.create(schedule_definition("by hand", manual(), [Step.job(job)]))
+    with raises_code("schedule.backfill.no_trigger"):
+        await backfill("by hand", FIRST, LAST)
+    await loader.schedules.create(schedule_definition("often", every("1s"), [Step.job(job)]))
+    with raises_code("schedule.backfill.too_many"):
+        await backfill("often", FIRST, LAST)
+
+
+@pytest.mark.parametrize(
+    ("trigger", "due_at", "previous"),
+    [
+        (DAILY, INSTANTS[1], INSTANTS[0]),
+        (cron("0 2 * * mon-fri"), datetime(2025, 3, 3, 2, tzinfo=UTC), datetime(2025, 2, 28, 2, tzinfo=UTC)),
+        (cron("0 0 29 2 *"), datetime(2028, 2, 29, tzinfo=UTC), datetime(2024, 2, 29, tzinfo=UTC)),
+        (cron("0 0 * * *", zone="Europe/London", start="2025-03-01"), datetime(2025, 3, 1, tzinfo=UTC), None),
+    ],
+)
+def test_previous_instant_of_a_trigger(trigger: Trigger, due_at: datetime, previous: datetime | None) -> None:
+    assert find_previous_instant(trigger, due_at, "") == previous
+
+
+async def test_triggered_run_and_its_retry_carry_due_instant_and_interval(
+    app: Tenuto, worker: WorkerFactory, sql: Sql
+) -> None:
+    seen: list[tuple[datetime, tuple[datetime, datetime] | None]] = []
+    reported = threading.Event()
+
+    @app.job(max_attempts=1)
+    async def report(ctx: Context) -> None:
+        reported.set()
+        seen.append((ctx.scheduled_for, ctx.interval))
+        if len(seen) == 1:
+            raise ValueError("first")
+
+    await app.schedules.create(schedule_definition("frequent", every("1s"), [Step.job(report)]))
+    async with worker(), app.scheduler():
+        await asyncio.to_thread(reported.wait, 60)
+        await app.schedules.disable("frequent")
+        for run in await app.executions.list():
+            await app.executions.wait(run.id, 30)
+        failed = await app.executions.list("state:failed")
+        retry: UUID = await app.executions.retry(failed[0].id)
+        await app.executions.wait(retry, 30)
+    due_at = failed[0].due_at
+    assert seen[0] == seen[-1] == (due_at, (due_at - timedelta(seconds=1), due_at))
