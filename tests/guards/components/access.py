@@ -395,12 +395,6 @@ GUARDS = (
         "races/test_lost_one_shot_replies.py::test_cancelling_all_one_shots_with_lost_reply_reports_the_cancelled_ones",
     ),
     guard(
-        "one_shots.ended",
-        "A one-shot that has ended is not created again.",
-        Remove(),
-        "operations/work/test_one_shots.py::test_one_shot_with_same_id_is_created_once_even_after_its_end",
-    ),
-    guard(
         "one_shots.done_elsewhere",
         "A request that another process has done creates no one-shot.",
         Remove(),

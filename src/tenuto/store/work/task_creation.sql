@@ -35,7 +35,7 @@ WITH created AS (
         initiator_type, initiator_id, initiator_name, correlation_id, parent_id, origin, manifest_id, batch_id,
         item_key, limit_group
     )
-    -- guard: enqueue.ended_tasks, one_shots.ended, manifests.ended_run
+    -- guard: enqueue.ended_tasks, manifests.ended_run
     WHERE (SELECT activities.id FROM tenuto.activities WHERE activities.id = new.id) IS NULL
     ON CONFLICT DO NOTHING -- guard: enqueue.existing_tasks
     RETURNING id, queue, rank, CASE WHEN limit_key IS NULL OR state <> 'queued' THEN state ELSE 'limited' END AS event
