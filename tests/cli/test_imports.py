@@ -20,6 +20,13 @@ beat_schedule = {
 """
 APSCHEDULER = "sched.add_job(double, 'interval', minutes=15, id='quarter', kwargs={'n': 4}, timezone='Europe/London')\n"
 
+AIRFLOW = """
+with DAG('doubling', schedule='0 12 * * *'):
+    first = PythonOperator(task_id='first', python_callable=double, op_kwargs={'n': 4})
+    second = PythonOperator(task_id='second', python_callable=double, op_kwargs={'n': 8})
+    first >> second
+"""
+
 
 def test_imported_crontab_is_planned_applied_and_run_as_cron_runs_it(shell: Shell) -> None:
     (shell.folder / "crontab").write_text(CRONTAB, encoding="utf-8")
@@ -43,7 +50,11 @@ def test_imported_crontab_is_planned_applied_and_run_as_cron_runs_it(shell: Shel
 
 
 def test_imported_python_sources_are_accepted_by_plan(shell: Shell) -> None:
-    for command, source, name in (("celery-beat", CELERY, "double at noon"), ("apscheduler", APSCHEDULER, "quarter")):
+    for command, source, name in (
+        ("celery-beat", CELERY, "double at noon"),
+        ("apscheduler", APSCHEDULER, "quarter"),
+        ("airflow-dag", AIRFLOW, "doubling"),
+    ):
         imported = shell("import", command, "-", stdin=source)
         assert imported.code == 0, imported.err
         (shell.folder / f"{command}.yaml").write_text(imported.out, encoding="utf-8")

@@ -1,4 +1,4 @@
-"""``tenuto import``: print definition files from a crontab, or from source with Celery beat or APScheduler."""
+"""``tenuto import``: print definition files from a crontab, or from source with Celery beat, APScheduler or Airflow."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from tenuto.cli import exit_codes
 from tenuto.cli.command import Session, command, group
 from tenuto.cli.output import print_json
 from tenuto.cli.parameters import argument, flag, option
+from tenuto.definitions.airflow_import import import_airflow_dags
 from tenuto.definitions.apscheduler_import import import_apscheduler
 from tenuto.definitions.celery_import import import_celery_beat
 from tenuto.definitions.crontab_import import import_crontab
@@ -19,6 +20,7 @@ from tenuto.errors import Invalid
 
 _CRONTAB_EXAMPLES = ("- --zone Europe/London > schedules.yaml", "/etc/crontab --system --zone Europe/London")
 _CELERY_EXAMPLES = ("proj/celery.py > schedules.yaml", "proj/settings.py --zone Europe/London -o json")
+_AIRFLOW_EXAMPLES = ("dags/sales.py > schedules.yaml", "dags/sales.py --zone Europe/London -o json")
 _APSCHEDULER_EXAMPLES = ("jobs.py > schedules.yaml", "jobs.py --zone Europe/London -o json")
 imports = group(
     "import",
@@ -26,6 +28,7 @@ imports = group(
     *(f"crontab {example}" for example in _CRONTAB_EXAMPLES),
     *(f"celery-beat {example}" for example in _CELERY_EXAMPLES),
     *(f"apscheduler {example}" for example in _APSCHEDULER_EXAMPLES),
+    *(f"airflow-dag {example}" for example in _AIRFLOW_EXAMPLES),
 )
 
 SourceFile = Annotated[str, argument("FILE", "Python file; - for standard input.")]
@@ -68,6 +71,17 @@ def import_from_apscheduler(session: Session, file: SourceFile, zone: Overriding
     the functions. Messages say what could not be carried over; the file has them as comments.
     """
     return _convert(session, import_apscheduler, file, zone)
+
+
+@command(imports, "airflow-dag", *_AIRFLOW_EXAMPLES, shared=("output", "quiet"))
+def import_from_airflow_dag(session: Session, file: SourceFile, zone: OverridingZone = None) -> int:
+    """Print schedules from the source of Airflow DAGs.
+
+    Reads DAGs with Bash, Python and TriggerDagRun operators, decorated tasks, and their order, which becomes that of
+    step groups. The file is not run, and Airflow need not be installed. Messages say what could not be carried over;
+    the file has them as comments.
+    """
+    return _convert(session, import_airflow_dags, file, zone)
 
 
 def _convert(session: Session, convert: Callable[..., ImportedDefinitions], file: str, zone: str | None) -> int:

@@ -1,0 +1,594 @@
+"""Schedules from the source of Airflow DAGs: tasks become steps, their dependencies the order of step groups."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, timedelta
+from itertools import pairwise
+from typing import Any
+
+from tenuto.definitions.imported_definitions import ImportedDefinitions
+from tenuto.definitions.python_source import (
+    Call,
+    PythonSource,
+    Reference,
+    format_seconds,
+    is_json,
+    is_number,
+    is_static,
+    show_value,
+    source_text,
+    zone_name,
+)
+
+_DAG_PARAMETERS = ("dag_id", "description", "schedule")
+_SCHEDULE_OPTIONS = ("schedule", "schedule_interval", "timetable")
+_DISPLAY_OPTIONS = frozenset(
+    {"tags", "doc", "doc_md", "owner", "owner_links", "default_view", "orientation", "dag", "dag_display_name",
+     "task_display_name", "is_paused_upon_creation", "render_template_as_native_obj", "task_group"}
+)  # fmt: skip
+"""Options without effect on what runs, and when."""
+_RULES_OF_SUCCESS = frozenset({"all_success", "none_failed", "none_failed_min_one_success"})
+"""Trigger rules that hold when no earlier task has failed: the condition under which the next step group starts."""
+_EMPTY_OPERATORS = frozenset({"EmptyOperator", "DummyOperator"})
+_PYTHON_OPERATORS = frozenset({"PythonOperator", "PythonVirtualenvOperator", "ExternalPythonOperator"})
+_PYTHON_DECORATORS = frozenset({"task", "task.python", "task.virtualenv", "task.external_python"})
+_CRON_TIMETABLES = frozenset({"CronTriggerTimetable", "CronDataIntervalTimetable"})
+_DELTA_TIMETABLES = frozenset({"DeltaTriggerTimetable", "DeltaDataIntervalTimetable"})
+_DEFAULT_RETRY_DELAY = timedelta(minutes=5)
+_SHELL = "/bin/bash"
+
+
+def import_airflow_dags(text: str, *, source: str, zone: str | None = None) -> ImportedDefinitions:
+    """Convert the DAGs that the source declares. The source is read, not run."""
+    python = PythonSource(text, source)
+    result = ImportedDefinitions(source)
+    reader = _DagReader(python, result)
+    reader.read()
+    for dag in reader.dags:
+        _add_schedule(result, dag, zone)
+    if not reader.dags:
+        result.omit(None, "the file declares no DAG")
+    if result.schedules:
+        result.omit(None, "Airflow lets 16 runs of a DAG overlap, a schedule none; see `overlap`")
+    return result
+
+
+@dataclass(slots=True, eq=False)
+class _Task:
+    """A task of a DAG."""
+
+    id: str
+    line: int
+    step: dict[str, Any] | None
+    """Its step; none for a task that only orders others, or that has no equivalent."""
+    options: dict[str, Any]
+    upstream: set[_Task] = field(default_factory=set)
+
+
+@dataclass(slots=True, eq=False)
+class _Dag:
+    """A DAG, with its tasks in the order of the source."""
+
+    name: str
+    line: int
+    options: dict[str, Any]
+    tasks: dict[str, _Task] = field(default_factory=dict)
+
+
+class _DagReader:
+    """Reads the statements of a module: DAGs, their tasks, and the order of these."""
+
+    def __init__(self, python: PythonSource, result: ImportedDefinitions) -> None:
+        self._python = python
+        self._result = result
+        self.dags: list[_Dag] = []
+        self._named_dags: dict[str, _Dag] = {}
+        self._functions: dict[str, dict[str, Any]] = {}
+        """Functions with the decorator ``@task``, and the options of the decorator."""
+        self._named_tasks: dict[str, list[_Task]] = {}
+
+    def read(self) -> None:
+        self._read_body(self._python.tree.body, None)
+
+    # --- statements -------------------------------------------------------------------------------------------------
+
+    def _read_body(self, body: Iterable[ast.stmt], dag: _Dag | None) -> None:
+        for statement in body:
+            try:
+                self._read_statement(statement, dag)
+            except RecursionError:
+                self._result.omit(statement.lineno, "the statement is left out: it is nested too deeply")
+
+    def _read_statement(self, statement: ast.stmt, dag: _Dag | None) -> None:
+        match statement:
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                self._read_function(statement)
+            case ast.With():
+                self._read_with(statement, dag)
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                self._read_assignment(name, value, dag)
+            case ast.Expr(value=value) | ast.Return(value=ast.expr() as value):
+                self._read_expression(value, dag)
+            case ast.If() | ast.For() | ast.While() | ast.Try() | ast.Assign() | ast.AnnAssign():
+                self._omit_tasks(statement, dag)
+            case _:
+                pass
+
+    def _omit_tasks(self, statement: ast.stmt, dag: _Dag | None) -> None:
+        """Report tasks of statements whose result is not known, such as loops."""
+        calls = (node for node in ast.walk(statement) if isinstance(node, ast.Call))
+        if found := next((node for node in calls if self._is_operator(node) or self._function_name(node)), None):
+            where = "" if dag is None else f"{dag.name!r}: "
+            text = f"tasks such as {source_text(found.func)}(…) are left out: the file does not show which exist"
+            self._result.omit(statement.lineno, f"{where}{text}")
+
+    def _read_function(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
+        for decorator in function.decorator_list:
+            call = self._python.evaluate(decorator)
+            name = call.name if isinstance(call, Call) else source_text(decorator)
+            name = re.sub(r"^(airflow\.)?((decorators|sdk)\.)?", "", name)
+            options = dict(call.options) if isinstance(call, Call) else {}
+            if name == "dag":
+                given = dict(zip(_DAG_PARAMETERS, call.arguments, strict=False)) if isinstance(call, Call) else {}
+                dag = self._add_dag({"dag_id": function.name, **given, **options}, function.lineno)
+                self._read_body(function.body, dag)
+            elif name == "task" or name.startswith("task."):
+                self._functions[function.name] = options | ({} if name in _PYTHON_DECORATORS else {"decorator": name})
+
+    def _read_with(self, statement: ast.With, dag: _Dag | None) -> None:
+        for item in statement.items:
+            call = self._python.evaluate(item.context_expr)
+            if isinstance(call, Call) and call.last_name == "DAG":
+                dag = self._add_called_dag(call, statement.lineno)
+                if isinstance(item.optional_vars, ast.Name):
+                    self._named_dags[item.optional_vars.id] = dag
+            elif isinstance(call, Reference) and call.text in self._named_dags:
+                dag = self._named_dags[call.text]
+            elif dag is not None:
+                self._read_group(statement, item, dag)
+                return
+        self._read_body(statement.body, dag)
+
+    def _read_group(self, statement: ast.With, item: ast.withitem, dag: _Dag) -> None:
+        """Read the tasks of a ``TaskGroup``; its name stands for all of them."""
+        known = set(dag.tasks)
+        self._read_body(statement.body, dag)
+        if isinstance(item.optional_vars, ast.Name):
+            inner = [task for id, task in dag.tasks.items() if id not in known]
+            self._named_tasks[item.optional_vars.id] = inner
+
+    def _read_assignment(self, name: str, value: ast.expr, dag: _Dag | None) -> None:
+        call = self._python.evaluate(value)
+        if isinstance(call, Call) and call.last_name == "DAG":
+            self._named_dags[name] = self._add_called_dag(call, value.lineno)
+        elif tasks := self._read_expression(value, dag):
+            self._named_tasks[name] = tasks
+        else:
+            self._named_tasks.pop(name, None)
+
+    # --- expressions ------------------------------------------------------------------------------------------------
+
+    def _read_expression(self, node: ast.expr, dag: _Dag | None) -> list[_Task]:
+        """Read tasks and their order from an expression; return the tasks that it stands for."""
+        match node:
+            case ast.Name(id=name):
+                return self._named_tasks.get(name, [])
+            case ast.List(elts=items) | ast.Tuple(elts=items):
+                return [task for item in items for task in self._read_expression(item, dag)]
+            case ast.Dict(values=items):
+                return [task for item in items for task in self._read_expression(item, dag)]
+            case ast.Subscript(value=value) | ast.Attribute(value=value):  # a part of a result, or `task.output`
+                return self._read_expression(value, dag)
+            case ast.BinOp(left=left, op=ast.RShift() | ast.LShift() as operator, right=right):
+                first, second = self._read_expression(left, dag), self._read_expression(right, dag)
+                _order(first, second) if isinstance(operator, ast.RShift) else _order(second, first)
+                return second
+            case ast.Call():
+                return self._read_call(node, dag)
+            case ast.ListComp() | ast.GeneratorExp() | ast.DictComp():
+                self._omit_tasks(ast.copy_location(ast.Expr(node), node), dag)
+                return []
+            case _:
+                return []
+
+    def _read_call(self, node: ast.Call, dag: _Dag | None) -> list[_Task]:
+        if isinstance(node.func, ast.Attribute) and node.func.attr in ("set_downstream", "set_upstream"):
+            own = self._read_expression(node.func.value, dag)
+            others = [task for argument in node.args for task in self._read_expression(argument, dag)]
+            _order(own, others) if node.func.attr == "set_downstream" else _order(others, own)
+            return own
+        if source_text(node.func).rpartition(".")[2] == "chain":
+            return self._read_chain(node, dag)
+        if self._is_operator(node):
+            return self._read_operator(node, dag)
+        if function := self._function_name(node):
+            return self._read_function_call(node, function, dag)
+        if (name := source_text(node.func)) in self._named_dags or dag is None:
+            return []
+        before = [task for argument in node.args for task in self._read_expression(argument, dag)]
+        if before:
+            names = ", ".join(repr(task.id) for task in before)
+            self._result.omit(node.lineno, f"{dag.name!r}: `{name}(…)`, which stands after {names}, is left out")
+        return []
+
+    def _read_chain(self, node: ast.Call, dag: _Dag | None) -> list[_Task]:
+        """Read ``chain(a, [b, c], [d, e], f)``: lists of equal length are ordered pair by pair, as in Airflow."""
+        groups = [self._read_expression(argument, dag) for argument in node.args]
+        for before, after in pairwise(groups):
+            if len(before) == len(after) > 1:
+                for first, second in zip(before, after, strict=True):
+                    _order([first], [second])
+            else:
+                _order(before, after)
+        return groups[-1] if groups else []
+
+    def _is_operator(self, node: ast.Call) -> bool:
+        return re.search(r"(Operator|Sensor)(Async)?$", source_text(node.func)) is not None
+
+    def _function_name(self, node: ast.Call) -> str | None:
+        """Return the decorated function of ``f(…)``, ``f.override(…)(…)`` or ``f.expand(…)``."""
+        match node.func:
+            case ast.Name(id=name):
+                pass
+            case ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="override" | "partial")):
+                pass
+            case ast.Attribute(value=ast.Name(id=name), attr="expand" | "expand_kwargs"):
+                pass
+            case ast.Attribute(value=ast.Call(func=ast.Attribute(value=ast.Name(id=name), attr="partial"))):
+                pass
+            case _:
+                return None
+        return name if name in self._functions else None
+
+    # --- tasks ------------------------------------------------------------------------------------------------------
+
+    def _read_function_call(self, node: ast.Call, function: str, dag: _Dag | None) -> list[_Task]:
+        if dag is None:
+            return []
+        options = dict(self._functions[function])
+        if isinstance(node.func, ast.Call):
+            override = self._python.evaluate(node.func)
+            if isinstance(override, Call):
+                options |= override.options
+            else:
+                self._result.omit(node.lineno, f"{function!r}: the options in `{source_text(node.func)}` are computed")
+        decorator = options.pop("decorator", None)
+        is_mapped = isinstance(node.func, ast.Attribute)
+        task = self._add_task(options.pop("task_id", function), node.lineno, {"job": function}, options, dag)
+        given: dict[str, Any] = {}
+        for name, argument in [
+            *((None, each) for each in node.args),
+            *((each.arg, each.value) for each in node.keywords),
+        ]:
+            before = self._read_expression(argument, dag)
+            _order(before, [task])
+            value = self._python.evaluate(argument)
+            if before:
+                names = ", ".join(repr(each.id) for each in before)
+                self._result.omit(node.lineno, f"{task.id!r}: its argument, the result of {names}")
+            elif name is not None and is_json(value):
+                given[name] = value
+            elif not is_mapped:
+                reason = "; write it by name, as input" if is_static(value) else " is computed"
+                self._result.omit(node.lineno, f"{task.id!r}: the argument {show_value(value)}{reason}")
+        if decorator is not None or is_mapped:
+            what = f"@{decorator}" if decorator else f"`{source_text(node.func)}(…)`, which makes many tasks of one,"
+            self._result.omit(node.lineno, f"{task.id!r} is left out: {what} has no equivalent; write a job")
+            task.step = None
+        elif given and task.step is not None:
+            task.step["input"] = given
+        return [task]
+
+    def _read_operator(self, node: ast.Call, dag: _Dag | None) -> list[_Task]:
+        call = self._python.evaluate(node)
+        options = dict(call.options) if isinstance(call, Call) else {}
+        own_dag = options.get("dag")
+        if isinstance(own_dag, Reference) and own_dag.text in self._named_dags:
+            dag = self._named_dags[own_dag.text]
+        if dag is None:
+            return []
+        operator = source_text(node.func).rpartition(".")[2]
+        id = options.pop("task_id", None)
+        if not isinstance(id, str):
+            self._result.omit(node.lineno, f"{dag.name!r}: the name of the {operator} is computed")
+            id = f"{operator} in line {node.lineno}"
+        if operator in _EMPTY_OPERATORS:
+            return [self._add_task(id, node.lineno, None, {}, dag)]
+        step = self._read_step(node.lineno, operator, id, options)
+        return [self._add_task(id, node.lineno, step, options if step else {}, dag)]
+
+    def _read_step(self, line: int, operator: str, id: str, options: dict[str, Any]) -> dict[str, Any] | None:
+        """Return the step of an operator and take its own options; none if it has no equivalent."""
+        if operator == "BashOperator":
+            return self._read_command(line, id, options)
+        if operator in _PYTHON_OPERATORS:
+            return self._read_callable(line, id, options)
+        if operator == "TriggerDagRunOperator":
+            return self._read_trigger(line, id, options)
+        self._result.omit(line, f"{id!r} is left out: {operator} has no equivalent; write a job")
+        return None
+
+    def _read_command(self, line: int, id: str, options: dict[str, Any]) -> dict[str, Any] | None:
+        command = options.pop("bash_command", None)
+        if not isinstance(command, str):
+            self._result.omit(line, f"{id!r} is left out: its command {show_value(command)} is computed")
+            return None
+        if "{{" in command or "{%" in command:
+            self._result.omit(line, f"{id!r} is left out: its command contains a template; write a job")
+            return None
+        arguments: dict[str, Any] = {"program": _SHELL, "args": ["-c", command]}
+        options.pop("append_env", None)
+        if (variables := options.pop("env", None)) is not None:
+            if isinstance(variables, dict) and all(isinstance(value, str) for value in variables.values()):
+                arguments["env"] = variables
+            else:
+                self._result.omit(line, f"{id!r}: the variables {show_value(variables)} are computed")
+        if (folder := options.pop("cwd", None)) is not None:
+            if isinstance(folder, str):
+                arguments["folder"] = folder
+            else:
+                self._result.omit(line, f"{id!r}: cwd={show_value(folder)} is computed")
+        return {"kind": "executable", "arguments": arguments}
+
+    def _read_callable(self, line: int, id: str, options: dict[str, Any]) -> dict[str, Any] | None:
+        function = options.pop("python_callable", None)
+        if not isinstance(function, Reference) or not re.fullmatch(r"[\w.]+", function.text):
+            self._result.omit(line, f"{id!r} is left out: its function {show_value(function)} has no name")
+            return None
+        step: dict[str, Any] = {"job": function.last_name}
+        options.pop("provide_context", None)
+        if given := options.pop("op_kwargs", None):
+            if isinstance(given, dict) and is_json(given):
+                step["input"] = given
+            else:
+                reason = "are not JSON values" if is_static(given) else "are computed"
+                self._result.omit(line, f"{id!r}: the keyword arguments {show_value(given)} {reason}")
+        if given := options.pop("op_args", None):
+            self._result.omit(
+                line, f"{id!r}: the positional arguments {show_value(given)}; write them by name, as input"
+            )
+        return step
+
+    def _read_trigger(self, line: int, id: str, options: dict[str, Any]) -> dict[str, Any] | None:
+        name = options.pop("trigger_dag_id", None)
+        if not isinstance(name, str):
+            self._result.omit(line, f"{id!r} is left out: the DAG {show_value(name)} is computed")
+            return None
+        if options.pop("wait_for_completion", False) is not True:
+            self._result.omit(line, f"{id!r}: the step waits until the other schedule has ended; Airflow does not wait")
+        return {"schedule": name}
+
+    def _add_task(self, id: Any, line: int, step: dict[str, Any] | None, options: dict[str, Any], dag: _Dag) -> _Task:
+        id = unique = id if isinstance(id, str) else show_value(id)
+        number = 1
+        while unique in dag.tasks:  # Airflow numbers several calls of a function in the same way
+            unique, number = f"{id}__{number}", number + 1
+        task = dag.tasks[unique] = _Task(unique, line, step, options)
+        return task
+
+    def _add_called_dag(self, call: Call, line: int) -> _Dag:
+        return self._add_dag(dict(zip(_DAG_PARAMETERS, call.arguments, strict=False)) | dict(call.options), line)
+
+    def _add_dag(self, options: dict[str, Any], line: int) -> _Dag:
+        name = options.pop("dag_id", None)
+        if not isinstance(name, str):
+            self._result.omit(line, f"the name {show_value(name)} of the DAG is computed")
+            name = f"DAG in line {line}"
+        dag = _Dag(name, line, options)
+        self.dags.append(dag)
+        return dag
+
+
+def _order(before: Sequence[_Task], after: Sequence[_Task]) -> None:
+    for task in after:
+        task.upstream.update(before)
+
+
+# --- from DAG to schedule -------------------------------------------------------------------------------------------
+
+
+def _add_schedule(result: ImportedDefinitions, dag: _Dag, zone: str | None) -> None:
+    options = dict(dag.options)
+    defaults = options.pop("default_args", None) or {}
+    if not isinstance(defaults, dict):
+        result.omit(dag.line, f"{dag.name!r}: default_args={show_value(defaults)} is computed")
+        defaults = {}
+    groups = _convert_groups(result, dag, defaults)
+    if not groups:
+        result.omit(dag.line, f"{dag.name!r} is left out: no step could be carried over")
+        return
+    fields: dict[str, Any] = {}
+    description = options.pop("description", None)
+    if isinstance(description, str):
+        fields["description"] = description
+    found_zone = _convert_limits(result, dag, {**defaults, **options}, fields)
+    trigger = _convert_trigger(result, dag, options)
+    if trigger:
+        zone = zone or trigger.pop("zone", None) or found_zone or "UTC"
+        fields = {**fields, **trigger, "zone": zone}
+        _convert_policies(result, dag, options, fields)
+    else:
+        fields.pop("start", None)
+        fields.pop("end", None)
+    known = {*_SCHEDULE_OPTIONS, *_DISPLAY_OPTIONS, "start_date", "end_date", "catchup", "max_active_runs"}
+    for name in sorted(options.keys() - known - {"description"}):
+        result.omit(dag.line, f"{dag.name!r}: {name}={show_value(options[name])}")
+    result.add(dag.line, dag.name, {**fields, "steps": [group[0] if len(group) == 1 else group for group in groups]})
+
+
+def _convert_trigger(result: ImportedDefinitions, dag: _Dag, options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of the trigger; none of them if the schedule runs manually."""
+    name = next((each for each in _SCHEDULE_OPTIONS if each in options), None)
+    if name is None:
+        result.omit(
+            dag.line, f"{dag.name!r}: without a schedule, Airflow 2 runs it daily, Airflow 3 and this file never"
+        )
+        return {}
+    reason: str | None = None
+    match options[name]:
+        case None:
+            return {}
+        case "@once":
+            reason = "it runs once; see `tenuto once`"
+        case "@continuous":
+            reason = "there is no trigger for the end of the previous run"
+        case str(text):
+            return {"cron": text}
+        case timedelta() as interval:
+            return {"every": format_seconds(interval.total_seconds())}
+        case Call(arguments=(timedelta() as interval,)) as call if call.last_name in _DELTA_TIMETABLES:
+            return {"every": format_seconds(interval.total_seconds())}
+        case Call() as call if call.last_name in _CRON_TIMETABLES:
+            given = dict(zip(("cron", "timezone"), call.arguments, strict=False)) | dict(call.options)
+            cron, own_zone = given.pop("cron", None), given.pop("timezone", None)
+            if isinstance(cron, str) and (own_zone is None or zone_name(own_zone)):
+                for option, value in given.items():
+                    result.omit(dag.line, f"{dag.name!r}: {option}={show_value(value)} of its timetable")
+                return {"cron": cron} | ({"zone": zone_name(own_zone)} if own_zone is not None else {})
+            reason = f"{show_value(call)} is computed"
+        case value:
+            reason = f"{show_value(value)} is neither a cron line nor an interval in the file"
+    result.omit(dag.line, f"{dag.name!r} has no trigger: {reason}")
+    return {}
+
+
+def _convert_limits(
+    result: ImportedDefinitions, dag: _Dag, options: Mapping[str, Any], fields: dict[str, Any]
+) -> str | None:
+    """Add the first and the last day; return the time zone of the first."""
+    found_zone: str | None = None
+    for option, limit in (("start_date", "start"), ("end_date", "end")):
+        if (value := options.get(option)) is None:
+            continue
+        day, zone = _parse_day(value)
+        if day is None:
+            result.omit(dag.line, f"{dag.name!r}: {option}={show_value(value)} is computed")
+        else:
+            fields[limit] = day.isoformat()
+        found_zone = found_zone or zone
+    return found_zone
+
+
+def _parse_day(value: Any) -> tuple[date | None, str | None]:
+    """Return day and time zone of ``datetime(2026, 1, 31, tzinfo=…)`` or ``pendulum.datetime(2026, 1, 31, tz=…)``."""
+    if not isinstance(value, Call) or value.last_name not in ("datetime", "date"):
+        return None, None
+    numbers = [
+        *value.arguments[:3],
+        *(value.options[name] for name in ("year", "month", "day") if name in value.options),
+    ]
+    zone = zone_name(value.options.get("tzinfo", value.options.get("tz")))
+    try:
+        return date(*numbers), zone
+    except (TypeError, ValueError):
+        return None, zone
+
+
+def _convert_policies(
+    result: ImportedDefinitions, dag: _Dag, options: Mapping[str, Any], fields: dict[str, Any]
+) -> None:
+    catchup = options.get("catchup")
+    if catchup is True:
+        fields["misfire"] = "all"
+        text = (
+            "catchup=True covers the time since the schedule was created; see `tenuto schedule backfill` for the past"
+        )
+        result.omit(dag.line, f"{dag.name!r}: {text}")
+    elif catchup not in (None, False):
+        result.omit(dag.line, f"{dag.name!r}: catchup={show_value(catchup)} is computed")
+    runs = options.get("max_active_runs")
+    if runs == 1:
+        fields["overlap"] = "queue_one"
+    elif runs is not None:
+        result.omit(dag.line, f"{dag.name!r}: max_active_runs={show_value(runs)}; see `overlap`")
+
+
+# --- from tasks to step groups --------------------------------------------------------------------------------------
+
+
+def _convert_groups(result: ImportedDefinitions, dag: _Dag, defaults: Mapping[str, Any]) -> list[list[dict[str, Any]]]:
+    """Return the step groups: a step is in the first group that starts after all tasks before it."""
+    predecessors = _find_predecessors(dag)
+    steps = [task for task in dag.tasks.values() if task.step is not None]
+    circle = next((task for task in steps if task in predecessors[task]), None)
+    if circle is not None:
+        result.omit(circle.line, f"{dag.name!r}: {circle.id!r} stands before itself")
+        return []
+    levels: dict[_Task, int] = {}
+
+    def level_of(task: _Task) -> int:
+        if task not in levels:
+            levels[task] = 1 + max((level_of(each) for each in predecessors[task]), default=-1)
+        return levels[task]
+
+    for task in sorted(steps, key=lambda task: len(predecessors[task])):
+        level_of(task)
+    groups: list[list[dict[str, Any]]] = [[] for _ in range(max(levels.values(), default=-1) + 1)]
+    for task in steps:
+        groups[levels[task]].append(_convert_step(result, task, defaults))
+        extra = [each for each in steps if levels[each] < levels[task] and each not in predecessors[task]]
+        if extra:
+            names = ", ".join(repr(each.id) for each in extra)
+            result.omit(task.line, f"{task.id!r} starts after {names} too, because step groups run in order")
+    return groups
+
+
+def _find_predecessors(dag: _Dag) -> dict[_Task, set[_Task]]:
+    """Return for each task the steps that stand before it, directly or through others."""
+    found: dict[_Task, set[_Task]] = {}
+    for task in dag.tasks.values():
+        seen: set[_Task] = set()
+        waiting = [*task.upstream]
+        while waiting:
+            other = waiting.pop()
+            if other not in seen:
+                seen.add(other)
+                waiting += other.upstream
+        found[task] = {other for other in seen if other.step is not None}
+    return found
+
+
+def _convert_step(result: ImportedDefinitions, task: _Task, defaults: Mapping[str, Any]) -> dict[str, Any]:
+    assert task.step is not None
+    options = {**defaults, **task.options}
+    step = {"name": task.id, **task.step} if task.step.get("job") != task.id else dict(task.step)
+    for day in ("start_date", "end_date"):
+        options.pop(day, None)
+    retries, delay = options.pop("retries", 0), options.pop("retry_delay", None)
+    longest, grows = options.pop("max_retry_delay", None), options.pop("retry_exponential_backoff", False)
+    if not (is_number(retries) and int(retries) == retries >= 0):
+        result.omit(task.line, f"{task.id!r}: retries={show_value(retries)} is not a number in the file")
+    elif retries == 0:
+        step["max_attempts"] = 1
+    else:
+        seconds = _seconds_of(result, task, "retry_delay", delay, _DEFAULT_RETRY_DELAY.total_seconds())
+        step["retry"] = {"max_attempts": int(retries) + 1, "base_seconds": seconds, "factor": 2 if grows is True else 1}
+        if (cap := _seconds_of(result, task, "max_retry_delay", longest, max(seconds, 3600.0))) != 3600:
+            step["retry"]["cap_seconds"] = cap
+    timeout = options.pop("execution_timeout", None)
+    if (limit := _seconds_of(result, task, "execution_timeout", timeout, 0.0)) > 0:
+        step["timeout"] = format_seconds(limit)
+    if isinstance(options.get("queue"), str):
+        step["queue"] = options.pop("queue")
+    rule = options.pop("trigger_rule", "all_success")
+    if (rule.last_name.lower() if isinstance(rule, Reference) else rule) not in _RULES_OF_SUCCESS:
+        text = f"trigger_rule={show_value(rule)}; see `continue_on_failure` of the steps before it"
+        result.omit(task.line, f"{task.id!r}: {text}")
+    for name in sorted(options.keys() - _DISPLAY_OPTIONS):
+        if options[name] not in (None, False):
+            result.omit(task.line, f"{task.id!r}: {name}={show_value(options[name])}")
+    return step
+
+
+def _seconds_of(result: ImportedDefinitions, task: _Task, name: str, value: Any, default: float) -> float:
+    if value is None:
+        return default
+    seconds = value.total_seconds() if isinstance(value, timedelta) else value
+    if not is_number(seconds) or seconds < 0:
+        result.omit(task.line, f"{task.id!r}: {name}={show_value(value)} is computed")
+        return default
+    return float(seconds)

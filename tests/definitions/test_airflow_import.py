@@ -1,0 +1,298 @@
+"""Import of schedules from the source of Airflow DAGs. The source is never run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tenuto.definitions.airflow_import import import_airflow_dags
+from tenuto.definitions.definition_files import parse_schedules
+from tenuto.definitions.document_parser import parse_document
+from tenuto.definitions.imported_definitions import ImportedDefinitions
+from tests.support.errors import raises_code
+
+OVERLAP_OF_AIRFLOW = "Airflow lets 16 runs of a DAG overlap, a schedule none; see `overlap`"
+HEADER = """\
+from datetime import datetime, timedelta
+from airflow.sdk import DAG, chain, dag, task
+"""
+OPERATORS = (
+    HEADER
+    + """
+with DAG(
+    "tutorial",
+    default_args={"depends_on_past": False, "retries": 1, "retry_delay": timedelta(minutes=5), "email": ["a@b"]},
+    description="A simple DAG",
+    schedule=timedelta(days=1),
+    start_date=datetime(2021, 1, 1),
+    catchup=False,
+    tags=["example"],
+) as dag:
+    t1 = BashOperator(task_id="print_date", bash_command="date", cwd="/srv", env={"DAY": "1"})
+    t2 = BashOperator(task_id="sleep", depends_on_past=False, bash_command="sleep 5", retries=3, queue="mail")
+    t3 = BashOperator(task_id="templated", bash_command="echo {{ ds }}")
+    dag.doc_md = "text"
+    t1 >> [t2, t3]
+"""
+)
+WAREHOUSE = (
+    HEADER
+    + """
+nightly = DAG("warehouse", schedule="0 6 * * 1-5", start_date=pendulum.datetime(2024, 3, 1, tz="Europe/Berlin"),
+              max_active_runs=1, catchup=True, dagrun_timeout=timedelta(hours=2))
+start = EmptyOperator(task_id="start", dag=nightly)
+extract = PythonOperator(task_id="extract", python_callable=jobs.extract, op_kwargs={"day": 1}, dag=nightly,
+                         execution_timeout=timedelta(minutes=30))
+sales = PythonOperator(task_id="load_sales", python_callable=load, op_args=["sales"], dag=nightly)
+stock = PythonOperator(task_id="load_stock", python_callable=load, dag=nightly, trigger_rule="all_done", pool="db")
+side = TriggerDagRunOperator(task_id="side", trigger_dag_id="tutorial", dag=nightly)
+wait = FileSensor(task_id="wait", filepath="x", dag=nightly)
+odd = PythonOperator(task_id="odd", python_callable=lambda: 1, dag=nightly)
+check = PythonOperator(task_id="check", python_callable=check_rows, dag=nightly)
+chain(start, extract, [sales, stock], wait, check)
+start >> side
+check.set_downstream(odd)
+"""
+)
+TASKFLOW = (
+    HEADER
+    + """
+@dag(schedule="@daily", start_date=datetime(2021, 1, 1))
+def taskflow():
+    @task()
+    def extract(): ...
+    @task(multiple_outputs=True, retries=2)
+    def transform(orders: dict): ...
+    @task
+    def load(total: float, table="x"): ...
+    @task.branch
+    def choose(): ...
+    orders = extract()
+    summary = transform(orders)
+    load(summary["total"], table="orders")
+    load.override(task_id="other", retries=1)(total=1.0)
+    load(2.0)
+    choose()
+    load.expand(total=[1, 2])
+    for number in range(3):
+        load(number)
+
+taskflow()
+"""
+)
+
+
+def check(found: ImportedDefinitions) -> ImportedDefinitions:
+    document = parse_document("import.yaml", found.to_yaml().encode())
+    assert len(parse_schedules([document])) == len(found.schedules), "the printed file is a definition file"
+    return found
+
+
+def steps_of(source: str) -> list[Any]:
+    """Return the names of the steps, parallel ones as a list."""
+    (schedule,) = check(import_airflow_dags(source, source="dag.py")).schedules
+
+    def name(step: dict[str, Any]) -> str:
+        return str(step.get("name") or step["job"])
+
+    return [[name(each) for each in step] if isinstance(step, list) else name(step) for step in schedule["steps"]]
+
+
+def omissions(source: str) -> list[str]:
+    return [str(omission) for omission in import_airflow_dags(source, source="dag.py").omissions]
+
+
+def in_dag(body: str, options: str = "schedule=None") -> str:
+    lines = "\n".join(f"    {line}" for line in body.splitlines())
+    operators = "".join(f"    {name} = BashOperator(task_id='{name}', bash_command='true')\n" for name in "abcdef")
+    return f"{HEADER}\nwith DAG('x', {options}):\n{operators}{lines}\n"
+
+
+def test_airflow_import_converts_operators_and_their_retries() -> None:
+    found = check(import_airflow_dags(OPERATORS, source="dag.py"))
+    arguments = {"program": "/bin/bash", "args": ["-c", "date"], "env": {"DAY": "1"}, "folder": "/srv"}
+    retry = {"base_seconds": 300.0, "factor": 1}
+    assert found.schedules == [
+        {
+            "name": "tutorial",
+            "description": "A simple DAG",
+            "start": "2021-01-01",
+            "every": "1d",
+            "zone": "UTC",
+            "steps": [
+                {
+                    "name": "print_date",
+                    "kind": "executable",
+                    "arguments": arguments,
+                    "retry": {"max_attempts": 2, **retry},
+                },
+                {
+                    "name": "sleep",
+                    "kind": "executable",
+                    "arguments": {"program": "/bin/bash", "args": ["-c", "sleep 5"]},
+                    "retry": {"max_attempts": 4, **retry},
+                    "queue": "mail",
+                },
+            ],
+        }
+    ]
+    assert [str(omission) for omission in found.omissions] == [
+        "line 13: 'print_date': email=['a@b']",
+        "line 14: 'sleep': email=['a@b']",
+        "line 15: 'templated' is left out: its command contains a template; write a job",
+        OVERLAP_OF_AIRFLOW,
+    ]
+
+
+def test_airflow_import_turns_the_order_of_tasks_into_step_groups() -> None:
+    found = check(import_airflow_dags(WAREHOUSE, source="dag.py"))
+    once = {"max_attempts": 1}
+    assert found.schedules == [
+        {
+            "name": "warehouse",
+            "start": "2024-03-01",
+            "cron": "0 6 * * 1-5",
+            "zone": "Europe/Berlin",
+            "misfire": "all",
+            "overlap": "queue_one",
+            "steps": [
+                [
+                    {"job": "extract", "input": {"day": 1}, **once, "timeout": "30m"},
+                    {"name": "side", "schedule": "tutorial", **once},
+                ],
+                [{"name": "load_sales", "job": "load", **once}, {"name": "load_stock", "job": "load", **once}],
+                {"name": "check", "job": "check_rows", **once},
+            ],
+        }
+    ]
+    assert [str(omission) for omission in found.omissions] == [
+        "line 4: 'warehouse': catchup=True covers the time since the schedule was created; "
+        "see `tenuto schedule backfill` for the past",
+        "line 4: 'warehouse': dagrun_timeout=datetime.timedelta(seconds=7200)",
+        "line 9: 'load_sales': the positional arguments ['sales']; write them by name, as input",
+        "line 9: 'load_sales' starts after 'side' too, because step groups run in order",
+        "line 10: 'load_stock': trigger_rule='all_done'; see `continue_on_failure` of the steps before it",
+        "line 10: 'load_stock': pool='db'",
+        "line 10: 'load_stock' starts after 'side' too, because step groups run in order",
+        "line 11: 'side': the step waits until the other schedule has ended; Airflow does not wait",
+        "line 12: 'wait' is left out: FileSensor has no equivalent; write a job",
+        "line 13: 'odd' is left out: its function lambda: 1 has no name",
+        "line 14: 'check' starts after 'side' too, because step groups run in order",
+        OVERLAP_OF_AIRFLOW,
+    ]
+
+
+def test_airflow_import_converts_decorated_tasks_and_reports_results_that_are_passed_on() -> None:
+    found = check(import_airflow_dags(TASKFLOW, source="dag.py"))
+    (schedule,) = found.schedules
+    assert {key: schedule[key] for key in ("name", "cron", "zone")} == {
+        "name": "taskflow",
+        "cron": "@daily",
+        "zone": "UTC",
+    }
+    retry = {"max_attempts": 2, "base_seconds": 300.0, "factor": 1}
+    assert schedule["steps"] == [
+        [
+            {"job": "extract", "max_attempts": 1},
+            {"name": "other", "job": "load", "input": {"total": 1.0}, "retry": retry},
+            {"name": "load__1", "job": "load", "max_attempts": 1},
+        ],
+        {"job": "transform", "retry": {**retry, "max_attempts": 3}},
+        {"job": "load", "input": {"table": "orders"}, "max_attempts": 1},
+    ]
+    reports = [str(omission) for omission in found.omissions]
+    for report in (
+        "line 15: 'transform': its argument, the result of 'extract'",
+        "line 16: 'load': its argument, the result of 'transform'",
+        "line 18: 'load__1': the argument 2.0; write it by name, as input",
+        "line 19: 'choose' is left out: @task.branch has no equivalent; write a job",
+        "line 20: 'load__2' is left out: `load.expand(…)`, which makes many tasks of one, has no equivalent; "
+        "write a job",
+        "line 21: 'taskflow': tasks such as load(…) are left out: the file does not show which exist",
+    ):
+        assert report in reports
+
+
+@pytest.mark.parametrize(
+    ("order", "groups"),
+    [
+        ("a >> b >> [c, d] >> e\nf", [["a", "f"], "b", ["c", "d"], "e"]),
+        ("e << [c, d] << b << a", [["a", "f"], "b", ["c", "d"], "e"]),
+        ("chain(a, [b, c], [d, e], f)", ["a", ["b", "c"], ["d", "e"], "f"]),
+        ("a.set_downstream([b, c])\nd.set_upstream(b)", [["a", "e", "f"], ["b", "c"], "d"]),
+        ("a >> c\nb >> c\nc >> d", [["a", "b", "e", "f"], "c", "d"]),
+        (
+            "with TaskGroup('g') as g:\n    x = EmptyOperator(task_id='x')\n    y = TriggerDagRunOperator(task_id='y', "
+            "trigger_dag_id='z', wait_for_completion=True)\n    x >> y\nc >> g >> d",
+            [["a", "b", "c", "e", "f"], "y", "d"],
+        ),
+        ("x = [a, b]\nx >> c", [["a", "b", "d", "e", "f"], "c"]),
+    ],
+)
+def test_airflow_order_becomes_the_order_of_step_groups(order: str, groups: list[Any]) -> None:
+    assert steps_of(in_dag(order)) == groups
+
+
+@pytest.mark.parametrize(
+    ("options", "trigger"),
+    [
+        ("schedule='*/5 * * * *'", {"cron": "*/5 * * * *", "zone": "UTC"}),
+        ("schedule=None", {}),
+        ("schedule=timedelta(hours=6)", {"every": "6h", "zone": "UTC"}),
+        (
+            "schedule=CronTriggerTimetable('0 1 * * *', timezone='Asia/Tokyo')",
+            {"cron": "0 1 * * *", "zone": "Asia/Tokyo"},
+        ),
+        ("timetable=DeltaTriggerTimetable(timedelta(days=2))", {"every": "2d", "zone": "UTC"}),
+        (
+            "schedule='@weekly', default_args={'start_date': datetime(2024, 1, 2, tzinfo=ZoneInfo('Europe/Paris'))}",
+            {"start": "2024-01-02", "cron": "@weekly", "zone": "Europe/Paris"},
+        ),
+    ],
+)
+def test_airflow_schedule_becomes_a_trigger(options: str, trigger: dict[str, str]) -> None:
+    (schedule,) = check(import_airflow_dags(in_dag("a >> b", options), source="dag.py")).schedules
+    assert {key: value for key, value in schedule.items() if key not in ("name", "steps")} == trigger
+
+
+@pytest.mark.parametrize(
+    ("options", "report"),
+    [
+        ("schedule='@once'", "'x' has no trigger: it runs once; see `tenuto once`"),
+        ("schedule='@continuous'", "'x' has no trigger: there is no trigger for the end of the previous run"),
+        ("schedule=[Asset('a')]", "'x' has no trigger: [Asset(…)] is neither a cron line nor an interval in the file"),
+        ("schedule=EVERY", "'x' has no trigger: EVERY is neither a cron line nor an interval in the file"),
+        ("tags=[]", "'x': without a schedule, Airflow 2 runs it daily, Airflow 3 and this file never"),
+        ("schedule='61 * * * *'", "'x' is left out: "),
+        ("schedule=None, default_args=make()", "'x': default_args=make(…) is computed"),
+        ("schedule='@daily', max_active_runs=3", "'x': max_active_runs=3; see `overlap`"),
+        ("schedule='@daily', start_date=days_ago(2)", "'x': start_date=days_ago(…) is computed"),
+        ("schedule=None, on_failure_callback=page", "'x': on_failure_callback=page"),
+    ],
+)
+def test_airflow_import_reports_options_that_it_cannot_carry_over(options: str, report: str) -> None:
+    found = omissions(in_dag("a >> b", options))
+    assert any(text.startswith(f"line 4: {report}") for text in found), found
+
+
+def test_airflow_import_leaves_out_a_dag_whose_tasks_form_a_circle() -> None:
+    found = import_airflow_dags(in_dag("a >> b >> a"), source="dag.py")
+    assert found.schedules == []
+    assert [str(omission) for omission in found.omissions] == [
+        "line 4: 'x' is left out: no step could be carried over",
+        "line 5: 'x': 'a' stands before itself",
+    ]
+
+
+def test_airflow_import_refuses_what_is_not_python_and_reports_a_file_without_dags() -> None:
+    with raises_code("import.source.invalid"):
+        import_airflow_dags("with DAG(:", source="dag.py")
+    assert omissions("print('hello')") == ["the file declares no DAG"]
+
+
+def test_airflow_import_accepts_long_and_deeply_nested_expressions() -> None:
+    long = " >> ".join(["a", "b"] + ["c"] * 900)
+    nested = "[" * 80 + "a" + "]" * 80
+    for text in (long, f"{nested} >> b"):
+        import_airflow_dags(in_dag(text), source="dag.py").to_yaml()
