@@ -328,7 +328,7 @@ GUARDS = (
         "executions.known_handler",
         "A worker claims only those steps of the next group whose jobs and step kinds it knows.",
         Replace("THEN $9::jsonb ? name", "THEN $9::jsonb IS NOT NULL"),
-        "worker/test_known_jobs.py::test_step_of_an_unknown_job_waits_for_a_worker_that_knows_it",
+        "lifecycle/test_group_takeover.py::test_step_of_a_job_that_the_worker_does_not_know_is_queued",
     ),
     # --- fast_advance
     guard(
