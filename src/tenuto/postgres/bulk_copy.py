@@ -13,6 +13,7 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.postgres.database import Connection
+from tenuto.postgres.sql_loader import load_columns
 
 _ROWS_PER_CHUNK = 250
 """Rows per chunk: the server reads one while the client encodes the next."""
@@ -42,13 +43,12 @@ def _encode_uuid(value: UUID) -> bytes:
 
 
 _ENCODERS: Mapping[str, Callable[[Any], bytes]] = {
-    "rank": _int16, "limit_max": _int32, "run_at": _encode_timestamp, "policy": _encode_jsonb,
-    "tags": _encode_text_array, "parent_id": _encode_uuid, "manifest_id": _encode_uuid, "batch_id": _encode_uuid,
+    "text": str.encode, "text[]": _encode_text_array, "jsonb": _encode_jsonb, "uuid": _encode_uuid,
+    "smallint": _int16, "integer": _int32, "timestamptz": _encode_timestamp,
 }  # fmt: skip
-"""Encoders of the columns that are not text."""
+"""Encoders by type."""
 
-_COLUMN_DEFAULTS = {"state": "queued", "queue": "default", "rank": 0, "kind": "job", "policy": "{}"}
-"""Column defaults of the table; equal values are not sent."""
+_COLUMNS = {column.name: column for column in load_columns("new_task")}
 
 
 def _length_prefixed(field: bytes) -> bytes:
@@ -67,9 +67,9 @@ async def copy_tasks(
     ``on_sent`` is called as soon as all data is sent.
     """
     given = {
-        column: value for column, value in shared.items() if value is not None and value != _COLUMN_DEFAULTS.get(column)
+        name: value for name, value in shared.items() if value is not None and str(value) != _COLUMNS[name].default
     }
-    tail = b"".join(_length_prefixed(_ENCODERS.get(column, str.encode)(value)) for column, value in given.items())
+    tail = b"".join(_length_prefixed(_ENCODERS[_COLUMNS[name].type](value)) for name, value in given.items())
 
     async def rows() -> AsyncIterator[bytes]:
         head, between = _int16(3 + len(given)) + _int32(16), _int32(16)
@@ -95,6 +95,11 @@ ExcludedVersions = Collection[tuple[UUID, int]]
 def to_columns(rows: Iterable[Sequence[Any]]) -> list[list[Any]]:
     """Transpose rows to one list per column."""
     return [list(column) for column in zip(*rows, strict=True)]
+
+
+def column_arrays(rows: Iterable[Sequence[Any]]) -> list[list[Any] | None]:
+    """Transpose rows to one list per column; a column of NULLs is one NULL, which costs nothing to send."""
+    return [None if column.count(None) == len(column) else list(column) for column in zip(*rows, strict=True)]
 
 
 def split_ids_and_versions(excluded: ExcludedVersions) -> tuple[list[UUID], list[int]]:

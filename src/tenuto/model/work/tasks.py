@@ -19,6 +19,7 @@ from tenuto.errors import Invalid, quoted
 from tenuto.model import validation
 from tenuto.model.access.actors import Actor, ActorType
 from tenuto.model.definitions.policies import MAX_WORKER_LOSSES, TaskPolicy, delay_after_loss, policy_from_json
+from tenuto.tracing import add_traceparent
 
 MAX_PRIORITY = 1000
 OVERRUN_GRACE = timedelta(seconds=60)
@@ -102,9 +103,13 @@ class NewTask:
     item_key: str | None = None
     limit_group: str | None = None
     is_held: bool = False
-    """The task waits until its batch is resumed."""
+    """The task waits until its batch is resumed, or for an earlier step group."""
     traceparent: str | None = None
-    """Trace of the caller; stored in the policy."""
+    """Trace of the caller; also in the policy."""
+    execution_id: UUID | None = None
+    """Of a step: the execution, the group and the number of the step."""
+    group_index: int | None = None
+    step_index: int | None = None
 
     @property
     def state(self) -> TaskState:
@@ -112,6 +117,20 @@ class NewTask:
             return TaskState.WAITING
         later = self.run_at is not None and self.run_at > self.created_at
         return TaskState.SCHEDULED if later else TaskState.QUEUED
+
+    @property
+    def due_at(self) -> datetime:
+        return self.run_at or self.created_at
+
+    @property
+    def rank(self) -> int:
+        """The negative priority, so that all sort orders ascend."""
+        return -self.priority
+
+    def join_trace(self, traceparent: str | None) -> None:
+        """Store the trace of the caller, if there is one."""
+        if traceparent is not None:
+            self.traceparent, self.policy = traceparent, add_traceparent(self.policy, traceparent)
 
 
 def check_new_task(task: NewTask) -> NewTask:

@@ -289,9 +289,7 @@ WHERE id = ANY ($1::uuid[])
 
 -- name: find_overrun_runs
 -- Return runs that ran far over their time limit and whose leases have expired.
-SELECT id, activity_id, fence, worker_id, kind, name, input, policy AS policy_json, attempt,
-       failures, losses, queue, -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id,
-       tags, execution_id, manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id, NULL AS limit_slot,
+SELECT {claimed_task}, claimed_at, cancel_name, cancel_type, cancel_id, NULL AS limit_slot,
        ran_over AS overran_time_limit
 FROM tenuto.tasks
 WHERE state = 'running'

@@ -185,9 +185,7 @@ SELECT set_config('enable_nestloop', 'off', true);
 
 -- name: lock_unclaimed_items
 -- Return and lock some unclaimed tasks of a batch.
-SELECT id, activity_id, fence, worker_id, kind, name, input, policy AS policy_json, attempt,
-       failures, losses, queue, -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id,
-       tags, execution_id, manifest_id, batch_id
+SELECT {claimed_task}
 FROM tenuto.tasks
 WHERE batch_id = $1 AND state <> 'running'
 ORDER BY id

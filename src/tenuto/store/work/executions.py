@@ -22,14 +22,15 @@ from tenuto.model.filters import Filter
 from tenuto.model.work.executions import ExecutionState
 from tenuto.model.work.intervals import Occurrence
 from tenuto.model.work.known_handlers import KnownHandlers, claim_parameters
-from tenuto.model.work.tasks import CLAIM_DEFAULTS, ActivityState, OutcomeReason, Task
+from tenuto.model.work.tasks import CLAIM_DEFAULTS, ActivityState, NewTask, OutcomeReason, Task
 from tenuto.postgres import read_transactions
 from tenuto.postgres.bulk_copy import to_columns
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.filter_sql import EXECUTIONS, CappedCount, count_rows, count_rows_of_each
 from tenuto.store.records import FromJson, PositionalMapper, RowMapper
-from tenuto.tracing import add_traceparent, record_enqueue_span
+from tenuto.store.work.task_creation import task_columns
+from tenuto.tracing import record_enqueue_span
 
 SQL = load_statements(__file__)
 
@@ -188,13 +189,12 @@ async def create_executions(connection: Connection, new: Sequence[NewExecution])
             each.id, each.schedule_id, each.schedule_name, each.version, each.origin, each.alone, each.plan.to_json(),
             each.first_group, len(each.plan.groups), each.plan.step_count, each.due_at, each.started_at,
             each.initiator.type, each.initiator.id, each.initiator.name, each.parent_task_id, each.retry_of,
+            each.interval_start,
         )
         for each in new
     ]  # fmt: skip
-    steps = [row for each in new for row in _step_rows(each)]
-    await connection.execute(
-        SQL.create_executions, *to_columns(rows), *to_columns(steps), [each.interval_start for each in new]
-    )
+    steps = [step for each in new for step in _new_steps(each)]
+    await connection.execute(SQL.create_executions, *to_columns(rows), *task_columns(steps))
 
 
 async def create_manual_execution(database: Database, new: NewExecution) -> bool:
@@ -207,32 +207,44 @@ async def create_manual_execution(database: Database, new: NewExecution) -> bool
 
 def _manual_execution_values(new: NewExecution) -> Iterable[Any]:
     actor = new.initiator
-    ids, _, queues, ranks, kinds, names, inputs, policies, _, keys, maximums, *_, groups, numbers = to_columns(
-        list(_step_rows(new))
-    )
     return (
         new.id, new.schedule_id, new.schedule_name, new.version, new.alone, new.plan.to_json(),
-        len(new.plan.groups), new.plan.step_count, new.started_at, actor.type, actor.id, actor.name, ids, queues,
-        ranks, kinds, names, inputs, policies, keys, maximums, groups, numbers,
+        len(new.plan.groups), new.plan.step_count, new.started_at, actor.type, actor.id, actor.name,
+        *task_columns(_new_steps(new)),
     )  # fmt: skip
 
 
-def _step_rows(execution: NewExecution) -> Iterable[tuple[Any, ...]]:
-    actor, ids = execution.initiator, iter(new_ids(execution.plan.step_count))
-    trace = record_enqueue_span(execution.schedule_name)
+def _new_steps(execution: NewExecution) -> list[NewTask]:
+    """Return the tasks of an execution: those of its first group are queued, the others wait."""
+    ids, trace = new_ids(execution.plan.step_count), record_enqueue_span(execution.schedule_name)
     occurrence = None
     if execution.interval_start is not None:  # a manual run, which has none, shares its policies with others
         occurrence = Occurrence(execution.due_at, execution.interval_start)
-    for group, number, step in execution.plan.enumerate_steps():
-        if group < execution.first_group:
-            continue
-        yield (
-            next(ids), group == execution.first_group, step.queue or "default", -(step.priority or 0), step.kind,
-            step.target, json.dumps(dict(step.arguments), ensure_ascii=False),
-            add_traceparent(_step_policy(step, occurrence), trace), execution.started_at,
-            step.limit_key, step.limit_max, actor.type, actor.id, actor.name, str(execution.id), execution.id, group,
-            number,
-        )  # fmt: skip
+    steps = [
+        NewTask(
+            id,
+            step.target,
+            json.dumps(dict(step.arguments), ensure_ascii=False),
+            execution.started_at,
+            execution.initiator,
+            kind=step.kind,
+            queue=step.queue or "default",
+            priority=step.priority or 0,
+            policy=_step_policy(step, occurrence),
+            limit_key=step.limit_key,
+            limit_max=step.limit_max,
+            correlation_id=str(execution.id),
+            is_held=group != execution.first_group,
+            execution_id=execution.id,
+            group_index=group,
+            step_index=number,
+        )
+        for id, (group, number, step) in zip(ids, execution.plan.enumerate_steps(), strict=True)
+        if group >= execution.first_group
+    ]
+    for step in steps:
+        step.join_trace(trace)
+    return steps
 
 
 def _step_policy(step: Step, occurrence: Occurrence | None) -> str:

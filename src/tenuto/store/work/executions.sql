@@ -108,11 +108,9 @@ WITH moved AS (
                 SELECT DISTINCT queue, rank, limit_key IS NOT NULL AS limited FROM started_steps WHERE state = 'queued'
             ) AS events) AS notified
 )
-SELECT summary.empty_executions, summary.notified, started_steps.id, activity_id, fence, worker_id, kind, name, input,
-       policy AS policy_json, attempt, failures, losses, queue, -rank AS priority, run_at, initiator_type, initiator_id,
-       initiator_name, correlation_id, tags, execution_id, manifest_id, batch_id
+SELECT summary.empty_executions, summary.notified, claimed.*
 FROM summary
-LEFT JOIN started_steps ON started_steps.state = 'running';
+LEFT JOIN (SELECT {claimed_task} FROM started_steps WHERE state = 'running') AS claimed ON true;
 
 -- name: finish_group
 -- Fast path of completion, equivalent to finish_tasks, list_finished_groups and start_groups or end_executions:
@@ -183,28 +181,15 @@ WITH execution AS MATERIALIZED (
       -- all steps of a group may have been cancelled before
       -- guard: fast_advance.awaited_execution
       AND CASE WHEN execution.is_last_group THEN NOT execution.awaited ELSE EXISTS (SELECT FROM next) END
-), ended_tasks AS (
+), ended AS (
     DELETE FROM tenuto.tasks AS task
     USING outcome
     WHERE EXISTS (SELECT FROM ready)
       AND task.id = ANY ($2::uuid[])
       AND task.id = outcome.id
-    RETURNING task.activity_id, task.id, task.attempt, outcome.status, outcome.reason, true AS final, task.kind,
-              task.name, task.queue, -task.rank AS priority, task.created_at, task.run_at, task.claimed_at,
-              coalesce(task.began_at, outcome.started_at), outcome.ended_at, task.fence, task.worker_id, task.failures,
-              task.losses, task.input, outcome.output, outcome.error, outcome.log,
-              coalesce(outcome.progress, task.progress) AS progress, task.unique_key, task.limit_key, task.tags,
-              task.initiator_type, task.initiator_id, task.initiator_name, task.correlation_id, task.parent_id,
-              task.execution_id, task.group_index, task.step_index, task.manifest_id, task.batch_id, task.item_key,
-              task.origin
+    RETURNING {ended_attempt}, true AS final
 ), recorded AS (
-    INSERT INTO tenuto.activities (
-        id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
-        started_at, ended_at, fence, worker_id, failures, losses, input, output, error, log, progress, unique_key,
-        limit_key, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, execution_id,
-        group_index, step_index, manifest_id, batch_id, item_key, origin
-    )
-    SELECT * FROM ended_tasks
+    {record_attempts}
 ), moved AS (
     UPDATE tenuto.executions AS execution
     SET current_group = CASE WHEN ready.is_last_group THEN execution.current_group ELSE execution.current_group + 1 END,
@@ -248,14 +233,12 @@ WITH execution AS MATERIALIZED (
             WHERE is_last_group AND EXISTS (
                 SELECT FROM tenuto.occurrences WHERE decision = 'queued' AND occurrences.schedule_id = moved.schedule_id
             )) AS schedulers,
-           (SELECT count(pg_notify('tenuto_ended', id::text)) FROM moved WHERE is_last_group) AS ended
+           (SELECT count(pg_notify('tenuto_ended', id::text)) FROM moved WHERE is_last_group) AS ended_count
 )
-SELECT summary.*, started_steps.id, activity_id, fence, worker_id, kind, name, input, policy AS policy_json, attempt,
-       failures, losses, queue, -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id,
-       tags, execution_id, manifest_id, batch_id
+SELECT summary.*, claimed.*
 FROM moved
 CROSS JOIN summary
-LEFT JOIN started_steps ON started_steps.state = 'running';
+LEFT JOIN (SELECT {claimed_task} FROM started_steps WHERE state = 'running') AS claimed ON true;
 
 -- name: end_executions
 -- End executions. Steps of other executions that waited for them are queued (the caller holds them if their execution
@@ -305,9 +288,7 @@ WHERE execution_id = ANY ($1::uuid[])
 
 -- name: lock_unclaimed_steps
 -- Return and lock the unclaimed tasks of executions.
-SELECT id, activity_id, fence, worker_id, kind, name, input, policy AS policy_json, attempt,
-       failures, losses, queue, -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id,
-       tags, execution_id, manifest_id, batch_id
+SELECT {claimed_task}
 FROM tenuto.tasks
 WHERE id = ANY (ARRAY(SELECT id FROM tenuto.tasks WHERE execution_id = ANY ($1::uuid[])))
   AND state <> 'running'
@@ -328,27 +309,14 @@ WITH execution AS (
     FROM unnest(
         $1::uuid[], $2::uuid[], $3::text[], $4::integer[], $5::text[], $6::boolean[], $7::jsonb[], $8::integer[],
         $9::integer[], $10::integer[], $11::timestamptz[], $12::timestamptz[], $13::text[], $14::text[], $15::text[],
-        $16::uuid[], $17::uuid[], $36::timestamptz[]
+        $16::uuid[], $17::uuid[], $18::timestamptz[]
     ) AS new (
         id, schedule_id, schedule_name, version, origin, alone, plan, first_group, total_groups, total_steps, due_at,
         started_at, initiator_type, initiator_id, initiator_name, parent_task_id, retry_of, interval_start
     )
 ), step AS (
-    INSERT INTO tenuto.tasks (
-        id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, limit_key, limit_max,
-        initiator_type, initiator_id, initiator_name, correlation_id, execution_id, group_index, step_index
-    )
-    SELECT id, id, CASE WHEN first THEN 'queued' ELSE 'waiting' END, queue, rank, created_at, kind, name, input,
-           policy, created_at, limit_key, limit_max, initiator_type, initiator_id, initiator_name, correlation_id,
-           execution_id, group_index, step_index
-    FROM unnest(
-        $18::uuid[], $19::boolean[], $20::text[], $21::smallint[], $22::text[], $23::text[], $24::jsonb[], $25::jsonb[],
-        $26::timestamptz[], $27::text[], $28::integer[], $29::text[], $30::text[], $31::text[], $32::text[],
-        $33::uuid[], $34::integer[], $35::integer[]
-    ) AS new (
-        id, first, queue, rank, kind, name, input, policy, created_at, limit_key, limit_max, initiator_type,
-        initiator_id, initiator_name, correlation_id, execution_id, group_index, step_index
-    )
+    {create_tasks}
+    FROM unnest({new_task.arrays 19}) AS new ({new_task.names})
     RETURNING state, queue, rank, limit_key IS NOT NULL AS limited
 )
 SELECT count(pg_notify('tenuto', concat_ws(' ', CASE WHEN limited THEN 'limited' ELSE 'queued' END, queue, rank)))
@@ -385,17 +353,9 @@ WITH schedule AS (
     SELECT $1, id, $3, $4, 'manual', 'in_progress', $5, $6, 0, 0, $7, $8, $9, $9, $10, $11, $12
     FROM schedule
 ), step AS (
-    INSERT INTO tenuto.tasks (
-        id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, limit_key, limit_max,
-        initiator_type, initiator_id, initiator_name, correlation_id, execution_id, group_index, step_index
-    )
-    SELECT new.id, new.id, CASE WHEN new.group_index = 0 THEN 'queued' ELSE 'waiting' END, queue, rank, $9, kind, name,
-           input, policy, $9, limit_key, limit_max, $10, $11, $12, $1::uuid::text, $1, group_index, step_index
+    {create_tasks}
     FROM schedule
-    CROSS JOIN unnest(
-        $13::uuid[], $14::text[], $15::smallint[], $16::text[], $17::text[], $18::jsonb[], $19::jsonb[], $20::text[],
-        $21::integer[], $22::integer[], $23::integer[]
-    ) AS new (id, queue, rank, kind, name, input, policy, limit_key, limit_max, group_index, step_index)
+    CROSS JOIN unnest({new_task.arrays 13}) AS new ({new_task.names})
     RETURNING state, queue, rank, limit_key IS NOT NULL AS limited
 )
 SELECT pg_notify('tenuto', concat_ws(' ', CASE WHEN limited THEN 'limited' ELSE 'queued' END, queue, rank))

@@ -95,9 +95,7 @@ SELECT set_config('enable_nestloop', 'off', true);
 -- name: lock_unclaimed
 -- Return and lock some unclaimed one-shots after a cursor, so that no worker claims them. One-shots that were
 -- claimed, ended or cancelled while this statement waited are not returned.
-SELECT id, activity_id, fence, worker_id, kind, name, '{}'::jsonb AS input, policy AS policy_json, attempt,
-       failures, losses, queue, -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id,
-       tags, execution_id, manifest_id, batch_id
+SELECT {claimed_task_without_input}
 FROM tenuto.tasks
 WHERE origin = 'once' AND cancel_at IS NULL AND worker_id IS NULL -- guard: one_shots.cancel_all_locks_running_last
   AND (run_at, id) > ($1, $2)
@@ -108,9 +106,7 @@ FOR UPDATE;
 -- name: lock_open
 -- Return and lock some open one-shots in any state, so that no worker claims, ends or retries them. One-shots that
 -- ended or were cancelled while this statement waited are not returned.
-SELECT id, activity_id, fence, worker_id, kind, name, '{}'::jsonb AS input, policy AS policy_json, attempt,
-       failures, losses, queue, -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id,
-       tags, execution_id, manifest_id, batch_id
+SELECT {claimed_task_without_input}
 FROM tenuto.tasks
 WHERE origin = 'once' AND cancel_at IS NULL
 ORDER BY run_at, id

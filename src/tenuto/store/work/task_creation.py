@@ -1,4 +1,5 @@
-"""Rows of new tasks: every producer builds a `NewTask` and creates it here. Steps are created with their execution.
+"""Rows of new tasks: every producer builds a `NewTask`. Its columns are listed once, in ``postgres/fragments.sql``; all
+statements that create tasks, also those of executions, and COPY take them from there.
 
 Concurrent callers share a statement and its commit. The caller generates the id, so that a repeated request creates one
 task, even if the first reply was lost and the task has ended since.
@@ -8,30 +9,46 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
+from operator import attrgetter
 from typing import Any
 from uuid import UUID
 
 from tenuto.errors import Invalid, StoreError, Unavailable
 from tenuto.ids import new_ids
 from tenuto.model.work.tasks import NewTask, TaskState
-from tenuto.postgres.bulk_copy import array_literals, copy_tasks, to_columns
+from tenuto.postgres.bulk_copy import array_literals, column_arrays, copy_tasks, to_columns
 from tenuto.postgres.database import CombinedWrite, Connection, Database, Request, Result, Row, StatementTimeout
-from tenuto.postgres.sql_loader import load_statements
+from tenuto.postgres.sql_loader import load_columns, load_statements
 from tenuto.store.access.audit_recorder import AuditedDatabase, AuditEntry, duplicate_request_error, entry_row
 from tenuto.store.notifications import notify_services
-from tenuto.tracing import add_traceparent, record_enqueue_span
+from tenuto.tracing import record_enqueue_span
 
 SQL = load_statements(__file__)
 
-_COLUMNS = (
-    "id", "state", "queue", "rank", "run_at", "kind", "name", "input", "policy", "created_at",
-    "unique_key", "limit_key", "limit_max", "tags", "initiator_type", "initiator_id", "initiator_name",
-    "correlation_id", "parent_id", "origin", "manifest_id", "batch_id", "item_key", "limit_group",
-)  # fmt: skip
-"""The columns of `task_row`."""
-_TAGS_INDEX = _COLUMNS.index("tags")
-_SINGLE_COLUMN_COUNT = _COLUMNS.index("manifest_id")
-"""Columns of tasks that belong to no manifest."""
+_COLUMNS = load_columns("new_task")
+_ATTRIBUTES = {
+    "run_at": "due_at",
+    "initiator_type": "initiator.type",
+    "initiator_id": "initiator.id",
+    "initiator_name": "initiator.name",
+}
+"""The attributes of `NewTask` that do not have the name of their column."""
+_ARRAY_INDEXES = [index for index, column in enumerate(_COLUMNS) if column.type.endswith("[]")]
+
+task_row: Callable[[NewTask], tuple[Any, ...]] = attrgetter(
+    *(_ATTRIBUTES.get(column.name, column.name) for column in _COLUMNS)
+)
+"""Return a task as the parameters ``{new_task.scalars}``."""
+
+
+def task_columns(tasks: Sequence[NewTask]) -> list[list[Any] | None]:
+    """Return tasks as the parameters ``{new_task.arrays}``; a column without values is sent as NULL."""
+    columns = column_arrays(map(task_row, tasks))
+    for index in _ARRAY_INDEXES:
+        column = columns[index]
+        if column is not None:
+            columns[index] = array_literals(column)
+    return columns
 
 
 async def enqueue_or_find(database: Database, task: NewTask, *, may_exist: bool = False) -> UUID:
@@ -104,7 +121,7 @@ async def enqueue_tasks_within(connection: Connection, tasks: Sequence[NewTask])
         return set()
     for task in tasks:
         _record_span(task)
-    return {row["id"] for row in await connection.fetch(SQL.enqueue_tasks, *_task_columns(tasks))}
+    return {row["id"] for row in await connection.fetch(SQL.enqueue_tasks, *task_columns(tasks))}
 
 
 async def insert_tasks(database: Database, tasks: Sequence[NewTask]) -> list[bool]:
@@ -115,8 +132,8 @@ async def insert_tasks(database: Database, tasks: Sequence[NewTask]) -> list[boo
     try:
         if len(tasks) == 1:  # a simpler statement: measured in the benchmark enqueue, one by one
             # guard: enqueue.no_blind_retry
-            return [bool(await database.write_once(SQL.enqueue_task, *task_row(tasks[0])[:_SINGLE_COLUMN_COUNT]))]
-        created = {row["id"] for row in await database.write_once(SQL.enqueue_tasks, *_task_columns(tasks))}
+            return [bool(await database.write_once(SQL.enqueue_task, *task_row(tasks[0])))]
+        created = {row["id"] for row in await database.write_once(SQL.enqueue_tasks, *task_columns(tasks))}
     except Unavailable as error:
         _raise_if_statement_timeout(error)
         created = await enqueue_tasks(database, tasks)
@@ -147,12 +164,8 @@ async def insert_audited_tasks(
 async def _insert_with_entries(
     write: Callable[..., Awaitable[list[Row]]], requests: Sequence[tuple[NewTask, AuditEntry]]
 ) -> list[bool | None]:
-    columns = to_columns(
-        (*task_row(task)[:_SINGLE_COLUMN_COUNT], *entry_row(entry), *_idempotency_key_values(entry))
-        for task, entry in requests
-    )
-    columns[_TAGS_INDEX] = array_literals(columns[_TAGS_INDEX])
-    rows = await write(SQL.enqueue_audited_tasks, *columns)
+    entries = to_columns((*entry_row(entry), *_idempotency_key_values(entry)) for _, entry in requests)
+    rows = await write(SQL.enqueue_audited_tasks, *entries, *task_columns([task for task, _ in requests]))
     return [bool(row["created"]) if row["allowed"] else None for row in rows]
 
 
@@ -228,7 +241,7 @@ async def copy_tasks_like(
 ) -> None:
     """Create tasks that differ only in id and input, and cannot conflict, by COPY."""
     _record_span(template)
-    shared = dict(zip(_COLUMNS, task_row(template), strict=True))
+    shared = dict(zip((column.name for column in _COLUMNS), task_row(template), strict=True))
     for column in ("id", "input", "created_at"):
         del shared[column]
     await copy_tasks(connection, shared, ids, inputs, on_sent)
@@ -243,22 +256,4 @@ def _queue_notification(task: NewTask) -> str:
 def _record_span(task: NewTask) -> None:
     """Record the span of a new task once, in the context of its caller: shared statements run in that of another."""
     if task.traceparent is None:
-        task.traceparent = record_enqueue_span(task.name)
-
-
-def task_row(task: NewTask) -> tuple[Any, ...]:
-    """Return a task as parameters of the statements that create one."""
-    actor = task.initiator
-    return (
-        task.id, task.state, task.queue, -task.priority, task.run_at or task.created_at, task.kind, task.name,
-        task.input, add_traceparent(task.policy, task.traceparent), task.created_at,
-        task.unique_key, task.limit_key, task.limit_max,
-        task.tags, actor.type, actor.id, actor.name, task.correlation_id, task.parent_id, task.origin,
-        task.manifest_id, task.batch_id, task.item_key, task.limit_group,
-    )  # fmt: skip
-
-
-def _task_columns(tasks: Sequence[NewTask]) -> list[list[Any]]:
-    columns = to_columns(map(task_row, tasks))
-    columns[_TAGS_INDEX] = array_literals(columns[_TAGS_INDEX])
-    return columns
+        task.join_trace(record_enqueue_span(task.name))

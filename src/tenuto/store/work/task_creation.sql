@@ -2,43 +2,24 @@
 -- Create one task and notify the workers of its queue. An existing id or a unique key in use changes nothing. Send it
 -- once, with a new id: a caller without a reply must use enqueue_tasks, which also checks whether the task has
 -- already ended.
-INSERT INTO tenuto.tasks (
-    id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key, limit_max,
-    tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, origin
-)
-VALUES ($1, $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)
+{create_tasks}
+FROM (VALUES ({new_task.scalars 1})) AS new ({new_task.names})
 ON CONFLICT DO NOTHING -- guard: enqueue.existing_task
 RETURNING id, pg_notify(
     'tenuto',
-    concat_ws(' ', CASE WHEN limit_key IS NULL OR state <> 'queued' THEN state ELSE 'limited' END, queue, rank)
+    concat_ws(' ', {arrival}, queue, rank)
 );
 
 -- name: enqueue_tasks
 -- Create many tasks and notify the workers of their queues. Tasks whose id (of a task or an activity), unique key or
 -- item key exists are not returned.
 WITH created AS (
-    INSERT INTO tenuto.tasks (
-        id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key,
-        limit_max, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, origin, manifest_id,
-        batch_id, item_key, limit_group
-    )
-    SELECT id, id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key,
-           limit_max, tags::text[], initiator_type, initiator_id, initiator_name, correlation_id, parent_id,
-           origin, manifest_id, batch_id, item_key, limit_group
-    FROM unnest(
-        $1::uuid[], $2::text[], $3::text[], $4::smallint[], $5::timestamptz[], $6::text[], $7::text[], $8::jsonb[],
-        $9::jsonb[], $10::timestamptz[], $11::text[], $12::text[], $13::integer[], $14::text[], $15::text[],
-        $16::text[], $17::text[], $18::text[], $19::uuid[], $20::text[], $21::uuid[], $22::uuid[], $23::text[],
-        $24::text[]
-    ) AS new (
-        id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key, limit_max, tags,
-        initiator_type, initiator_id, initiator_name, correlation_id, parent_id, origin, manifest_id, batch_id,
-        item_key, limit_group
-    )
+    {create_tasks}
+    FROM unnest({new_task.arrays 1}) AS new ({new_task.names})
     -- guard: enqueue.ended_tasks, manifests.ended_run
     WHERE (SELECT activities.id FROM tenuto.activities WHERE activities.id = new.id) IS NULL
     ON CONFLICT DO NOTHING -- guard: enqueue.existing_tasks
-    RETURNING id, queue, rank, CASE WHEN limit_key IS NULL OR state <> 'queued' THEN state ELSE 'limited' END AS event
+    RETURNING id, queue, rank, {arrival} AS event
 ), notified AS (
     SELECT count(pg_notify('tenuto', concat_ws(' ', event, queue, rank))) AS notified_count
     FROM (SELECT DISTINCT event, queue, rank FROM created WHERE event <> 'waiting') AS events
@@ -53,16 +34,15 @@ FROM created;
 -- took its snapshot.
 WITH asked AS MATERIALIZED (
     SELECT *
-    FROM unnest(
-        $1::uuid[], $2::text[], $3::text[], $4::smallint[], $5::timestamptz[], $6::text[], $7::text[], $8::jsonb[],
-        $9::jsonb[], $10::timestamptz[], $11::text[], $12::text[], $13::integer[], $14::text[], $15::text[], $16::text[],
-        $17::text[], $18::text[], $19::uuid[], $20::text[], $21::uuid[], $22::text[], $23::text[], $24::text[],
-        $25::text[], $26::text[], $27::text[], $28::text[], $29::text[], $30::jsonb[], $31::jsonb[], $32::text[],
-        $33::text[], $34::bytea[], $35::uuid[]
+    FROM ROWS FROM (
+        unnest(
+            $1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
+            $10::jsonb[], $11::jsonb[], $12::text[], $13::text[], $14::bytea[], $15::uuid[]
+        ),
+        unnest({new_task.arrays 16})
     ) WITH ORDINALITY AS a (
-        id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key, limit_max, tags,
-        initiator_type, initiator_id, initiator_name, correlation_id, parent_id, origin, audit_id, actor_type, actor_id,
-        actor_name, source, request_id, action, target, reason, before, after, asker, key, fingerprint, subject, place
+        audit_id, actor_type, actor_id, actor_name, source, request_id, action, target, reason, before, after, asker,
+        key, fingerprint, subject, {new_task.names}, place
     )
 ), kept AS (
     INSERT INTO tenuto.requests (actor, key, fingerprint, subject, at)
@@ -81,18 +61,13 @@ WITH asked AS MATERIALIZED (
     LEFT JOIN kept ON kept.actor = asked.asker AND kept.key = asked.key
     WHERE asked.key IS NULL OR kept.key IS NOT NULL -- guard: one_shots.done_elsewhere
 ), made AS (
-    INSERT INTO tenuto.tasks (
-        id, activity_id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key,
-        limit_max, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, origin
-    )
-    SELECT id, id, state, queue, rank, run_at, kind, name, input, policy, created_at, unique_key, limit_key, limit_max,
-           tags::text[], initiator_type, initiator_id, initiator_name, correlation_id, parent_id, origin
-    FROM allowed
+    {create_tasks}
+    FROM allowed AS new
     WHERE is_new -- guard: one_shots.replayed_request
       AND turn = 1
-      AND (SELECT past.id FROM tenuto.activities AS past WHERE past.id = allowed.id) IS NULL
+      AND (SELECT past.id FROM tenuto.activities AS past WHERE past.id = new.id) IS NULL
     ON CONFLICT DO NOTHING
-    RETURNING id, queue, rank, CASE WHEN limit_key IS NULL OR state <> 'queued' THEN state ELSE 'limited' END AS event
+    RETURNING id, queue, rank, {arrival} AS event
 ), notified AS MATERIALIZED (
     SELECT count(pg_notify('tenuto', concat_ws(' ', event, queue, rank))) AS notified_count
     FROM (SELECT DISTINCT event, queue, rank FROM made) AS events

@@ -67,9 +67,7 @@ WHERE id = ANY (ARRAY(
 ))
   -- guard: claim.dead_worker, state_machine.dead_worker
   AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)
-RETURNING id, activity_id, fence, worker_id, kind, name, input, policy AS policy_json, attempt,
-          failures, losses, queue, -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id,
-          tags, execution_id, manifest_id, batch_id;
+RETURNING {claimed_task};
 
 -- name: lock_limits
 -- First statement of a claim under limits: find the limit keys with queued tasks of the queues $1, at most $3 per queue
@@ -288,9 +286,7 @@ WITH sources AS MATERIALIZED (
     ))
       -- guard: claim.dead_worker, state_machine.dead_worker
       AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)
-    RETURNING id, activity_id, fence, worker_id, kind, name, input, policy AS policy_json, attempt,
-              failures, losses, queue, -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id,
-              tags, execution_id, manifest_id, batch_id
+    RETURNING {claimed_task}
 )
 -- fewer than asked for, from as many sources as may be read: their first tasks may be locked or not claimable
 SELECT worst_rank.rank IS NOT NULL
@@ -531,9 +527,7 @@ WITH queue_capacity AS MATERIALIZED (
     ))
       -- guard: claim.dead_worker, state_machine.dead_worker
       AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)
-    RETURNING id, activity_id, fence, worker_id, kind, name, input, policy AS policy_json, attempt,
-              failures, losses, queue, -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id,
-              tags, execution_id, manifest_id, batch_id,
+    RETURNING {claimed_task},
               CASE WHEN limit_key IS NOT NULL AND execution_id IS NULL
                    THEN json_build_array(queue, limit_key, limit_max, manifest_id, limit_group, batch_id)::text END AS limit_slot
 )
@@ -603,9 +597,7 @@ WHERE id = ANY (ARRAY(
 ))
   -- guard: claim.dead_worker, state_machine.dead_worker
   AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)
-RETURNING id, activity_id, fence, worker_id, kind, name, input, policy AS policy_json, attempt,
-          failures, losses, queue, -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id,
-          tags, execution_id, manifest_id, batch_id,
+RETURNING {claimed_task},
           json_build_array(queue, limit_key, limit_max, manifest_id, limit_group, batch_id)::text AS limit_slot;
 
 -- name: pass_on_limit_slots
@@ -715,16 +707,7 @@ WITH held AS MATERIALIZED (
       AND task.id = outcome.id
       AND task.fence = outcome.fence -- guard: finish.fence_of_ended_task
       AND task.worker_id IS NOT DISTINCT FROM outcome.holder -- guard: finish.worker
-    RETURNING task.activity_id AS id, task.id AS task_id, task.attempt, outcome.status, outcome.reason, true AS final,
-              task.kind, task.name, task.queue, -task.rank AS priority, task.created_at, task.run_at, task.claimed_at,
-              coalesce(task.began_at, outcome.started_at) AS started_at, outcome.ended_at, task.fence, task.worker_id,
-              task.failures + (outcome.status = 'failed' AND outcome.reason IS DISTINCT FROM 'lost')::integer AS failures,
-              task.losses + coalesce(outcome.reason = 'lost', false)::integer AS losses,
-              task.input, outcome.output, outcome.error, outcome.log,
-              coalesce(outcome.progress, task.progress) AS progress, task.unique_key, task.limit_key, task.tags,
-              task.initiator_type, task.initiator_id, task.initiator_name, task.correlation_id, task.parent_id,
-              task.execution_id, task.group_index, task.step_index, task.manifest_id, task.batch_id, task.item_key,
-              task.origin, outcome.successor, task.lease_until
+    RETURNING {ended_attempt}, true AS final, outcome.successor, task.lease_until
 ), passed_on AS (
     UPDATE tenuto.tasks AS next
     SET standby = false
@@ -738,17 +721,7 @@ WITH held AS MATERIALIZED (
       AND next.standby
     RETURNING next.id
 ), recorded AS (
-    INSERT INTO tenuto.activities (
-        id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
-        started_at, ended_at, fence, worker_id, failures, losses, input, output, error, log, progress, unique_key,
-        limit_key, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, execution_id,
-        group_index, step_index, manifest_id, batch_id, item_key, origin
-    )
-    SELECT id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
-           started_at, ended_at, fence, worker_id, failures, losses, input, output, error, log, progress, unique_key,
-           limit_key, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, execution_id,
-           group_index, step_index, manifest_id, batch_id, item_key, origin
-    FROM ended
+    {record_attempts}
     RETURNING task_id
 )
 SELECT CASE WHEN count(*) < cardinality($2::uuid[]) THEN coalesce(array_agg(task_id), '{}') END AS only_these,
@@ -809,24 +782,12 @@ WITH outcome AS (
 ), notified AS (
     SELECT pg_notify('tenuto', event || ' ' || queue)
     FROM (SELECT DISTINCT event, queue FROM retried) AS events
+), ended AS (
+    SELECT {ended_attempt}, false AS final
+    FROM before AS task
+    JOIN outcome ON outcome.id = task.id
 ), recorded AS (
-    INSERT INTO tenuto.activities (
-        id, task_id, attempt, status, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
-        started_at, ended_at, fence, worker_id, failures, losses, input, output, error, log, progress, unique_key,
-        limit_key, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id, execution_id,
-        group_index, step_index, manifest_id, batch_id, item_key, origin
-    )
-    SELECT before.activity_id, before.id, before.attempt, outcome.status, outcome.reason, false, before.kind,
-           before.name, before.queue, -before.rank, before.created_at, before.run_at, before.claimed_at,
-           coalesce(before.began_at, outcome.started_at), outcome.ended_at, before.fence, before.worker_id,
-           outcome.failures, outcome.losses,
-           before.input, outcome.output, outcome.error, outcome.log, coalesce(outcome.progress, before.progress),
-           before.unique_key, before.limit_key, before.tags, before.initiator_type, before.initiator_id,
-           before.initiator_name, before.correlation_id, before.parent_id, before.execution_id, before.group_index,
-           before.step_index, before.manifest_id, before.batch_id, before.item_key,
-           before.origin
-    FROM before
-    JOIN outcome ON outcome.id = before.id
+    {record_attempts}
     RETURNING task_id
 )
 SELECT task_id, (SELECT count(*) FROM notified) AS notified
@@ -965,9 +926,7 @@ FROM (
 -- Return and lock running tasks with an expired lease, so that no late renewal succeeds. Only tasks whose execution,
 -- batch and manifest are null or locked ($3, $4, $5), without the tasks $2. Ordered by queue first so that the
 -- planner uses the index of running tasks instead of scanning all ids.
-SELECT id, activity_id, fence, worker_id, kind, name, input, policy AS policy_json, attempt,
-       failures, losses, queue, -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id,
-       tags, execution_id, manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id, NULL AS limit_slot,
+SELECT {claimed_task}, claimed_at, cancel_name, cancel_type, cancel_id, NULL AS limit_slot,
        ran_over AS overran_time_limit
 FROM tenuto.tasks
 WHERE state = 'running' AND lease_until < clock_timestamp() -- guard: recovery.live_lease
@@ -982,9 +941,7 @@ FOR UPDATE SKIP LOCKED;
 
 -- name: lock_tasks_of_worker
 -- Like lock_expired_tasks, for the tasks that the ended worker $6 still holds.
-SELECT id, activity_id, fence, worker_id, kind, name, input, policy AS policy_json, attempt,
-       failures, losses, queue, -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id,
-       tags, execution_id, manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id, NULL AS limit_slot,
+SELECT {claimed_task}, claimed_at, cancel_name, cancel_type, cancel_id, NULL AS limit_slot,
        ran_over AS overran_time_limit
 FROM tenuto.tasks
 WHERE state = 'running' AND worker_id = $6
@@ -998,18 +955,14 @@ FOR UPDATE SKIP LOCKED;
 
 -- name: load_tasks_to_cancel
 -- Return tasks with the columns that a cancellation needs.
-SELECT id, activity_id, fence, worker_id, kind, name, input, policy AS policy_json, attempt,
-       failures, losses, queue, -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id,
-       tags, execution_id, manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id
+SELECT {claimed_task}, claimed_at, cancel_name, cancel_type, cancel_id
 FROM tenuto.tasks
 WHERE id = ANY ($1::uuid[])
 ORDER BY id;
 
 -- name: load_task_to_cancel
 -- Return one task with the columns that a cancellation needs.
-SELECT id, activity_id, fence, worker_id, kind, name, input, policy AS policy_json, attempt,
-       failures, losses, queue, -rank AS priority, run_at, initiator_type, initiator_id, initiator_name, correlation_id,
-       tags, execution_id, manifest_id, batch_id, claimed_at, cancel_name, cancel_type, cancel_id
+SELECT {claimed_task}, claimed_at, cancel_name, cancel_type, cancel_id
 FROM tenuto.tasks
 WHERE id = $1;
 

@@ -1,0 +1,85 @@
+-- Parts that several statements share. `sql_loader` expands them when it loads a statement: {claimed_task} becomes the
+-- fragment of that name, {new_task.names}, {new_task.arrays 13} and {new_task.scalars 1} become lists of its columns.
+
+-- columns: new_task
+-- The columns of a new task, in the order of their parameters: name, type and, for COPY, the column default. A column of
+-- the same name is an attribute of NewTask (see store/work/task_creation.py). This is the only list of them: a new column
+-- is a line here, a field of NewTask and a migration.
+id uuid
+state text = queued
+queue text = default
+rank smallint = 0
+run_at timestamptz
+kind text = job
+name text
+input jsonb
+policy jsonb = {}
+created_at timestamptz
+unique_key text
+limit_key text
+limit_max integer
+tags text[]
+initiator_type text
+initiator_id text
+initiator_name text
+correlation_id text
+parent_id uuid
+origin text
+manifest_id uuid
+batch_id uuid
+item_key text
+limit_group text
+execution_id uuid
+group_index integer
+step_index integer
+
+-- fragment: create_tasks
+-- Insert tasks; a FROM clause with the columns {new_task.names} of an alias `new` follows. This is the only INSERT into the
+-- table: COPY (postgres/bulk_copy.py) and the SQL function tenuto.enqueue (a migration) are the other two ways in.
+INSERT INTO tenuto.tasks (activity_id, {new_task.names})
+SELECT new.id, {new_task.values}
+
+-- fragment: arrival
+-- What workers are notified of about a task that was created or queued: its state, or that claims must respect limits.
+CASE WHEN limit_key IS NULL OR state <> 'queued' THEN state ELSE 'limited' END
+
+-- fragment: claimed_task
+-- A claimed task: the fields of Task (model/work/tasks.py) in their order.
+{claimed_task_before_input}, input, {claimed_task_after_input}
+
+-- fragment: claimed_task_without_input
+-- The same for callers that cancel many tasks, whose inputs are not read.
+{claimed_task_before_input}, '{}'::jsonb AS input, {claimed_task_after_input}
+
+-- fragment: claimed_task_before_input
+id, activity_id, fence, worker_id, kind, name
+
+-- fragment: claimed_task_after_input
+policy AS policy_json, attempt, failures, losses, queue, -rank AS priority, run_at, initiator_type, initiator_id,
+initiator_name, correlation_id, tags, execution_id, manifest_id, batch_id
+
+-- fragment: ended_attempt
+-- The activity of an attempt at `task` that ended with `outcome`: every column but `final`. The counts are those that
+-- `settle` (model/work/tasks.py) decides.
+task.activity_id AS id, task.id AS task_id, task.attempt, outcome.status, outcome.reason, task.kind, task.name, task.queue,
+-task.rank AS priority, task.created_at, task.run_at, task.claimed_at,
+coalesce(task.began_at, outcome.started_at) AS started_at, outcome.ended_at, task.fence, task.worker_id,
+task.failures + (outcome.status = 'failed' AND outcome.reason IS DISTINCT FROM 'lost')::integer AS failures,
+task.losses + coalesce(outcome.reason = 'lost', false)::integer AS losses,
+task.input, outcome.output, outcome.error, outcome.log, coalesce(outcome.progress, task.progress) AS progress,
+task.unique_key, task.limit_key, task.tags, task.initiator_type, task.initiator_id, task.initiator_name,
+task.correlation_id, task.parent_id, task.execution_id, task.group_index, task.step_index, task.manifest_id,
+task.batch_id, task.item_key, task.origin
+
+-- fragment: activity_columns
+id, task_id, attempt, status, reason, kind, name, queue, priority, created_at, run_at, claimed_at, started_at, ended_at,
+fence, worker_id, failures, losses, input, output, error, log, progress, unique_key, limit_key, tags, initiator_type,
+initiator_id, initiator_name, correlation_id, parent_id, execution_id, group_index, step_index, manifest_id, batch_id,
+item_key, origin
+
+-- fragment: record_attempts
+-- Insert the activities of the attempts in `ended`, which consists of {ended_attempt} and `final`. The only INSERT into the
+-- table.
+INSERT INTO tenuto.activities (final, {activity_columns})
+SELECT final, {activity_columns}
+FROM ended
