@@ -150,6 +150,7 @@ FROM (
 ) AS made
 JOIN (SELECT *, row_number() OVER (ORDER BY name) AS k FROM tenuto.schedules WHERE name <> $4) AS schedule
   ON k = 1 + n % $3::bigint
+ORDER BY n
 """
 _LEDGER = """
 INSERT INTO tenuto.occurrences (id, schedule_id, schedule_name, due_at, origin, decision, execution_id, decided_at,

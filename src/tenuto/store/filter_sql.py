@@ -6,7 +6,7 @@ part of a statement.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,15 +85,17 @@ async def count_rows(database: Database, table: FilterTable, statement: str, fil
 
 
 async def count_rows_of_each(
-    database: Database, table: FilterTable, statement: str, filters: Sequence[Filter]
+    database: Database, table: FilterTable, statement: str | Callable[[Filter], str], filters: Sequence[Filter]
 ) -> list[CappedCount]:
-    """Like `count_rows`, for several filters in one statement, so that each uses its own index."""
+    """Like `count_rows`, for several filters in one statement, so that each uses its own index. ``statement`` may be a
+    function that returns the statement of a filter."""
     if not filters:
         return []
     parameters: list[Any] = [MAX_EXACT_COUNT + 1]
     counts = []
     for filter in filters:
-        counted, *parameters = table.add_filter(statement, filter, *parameters)
+        counting = statement if isinstance(statement, str) else statement(filter)
+        counted, *parameters = table.add_filter(counting, filter, *parameters)
         counts.append(f"({counted.rstrip().rstrip(';')})")
     found = await database.fetch_value(f"SELECT ARRAY[{', '.join(counts)}]::bigint[]", *parameters)
     return [_cap(each) for each in found]
@@ -231,7 +233,10 @@ EXECUTIONS = FilterTable(
     "tenuto.executions",
     {
         "id": Column("id"),
-        "state": Column("state", implied={"in_progress": "ended_at IS NULL"}),
+        "state": Column(
+            "state",
+            implied={"in_progress": "ended_at IS NULL", "completed": "ended_at IS NOT NULL"},
+        ),
         "schedule": Column("schedule_name", equals=_SCHEDULE_EQUALS),
         "paused": Column("paused_at IS NOT NULL"),
         "origin": Column("origin"),

@@ -1,18 +1,37 @@
 -- name: list_failure_groups
--- Group open dead letters by kind of failure, most frequent first.
-SELECT fingerprint, count(*) AS dead_letter_count,
-       count(DISTINCT external_id) FILTER (WHERE external_id <> '') AS manifest_count,
-       coalesce(min(external_id) FILTER (WHERE external_id <> ''), '') AS external_id,
-       count(DISTINCT (kind, name)) AS job_count, min(name) AS name,
-       min(dead_lettered_at) AS first_at, max(dead_lettered_at) AS last_at,
-       (array_agg(reason ORDER BY dead_lettered_at DESC))[1] AS reason
-FROM tenuto.dead_letters
-WHERE status = 'awaiting_intervention'
-  AND ($1::text IS NULL OR external_id = $1)
-  AND ($3::uuid IS NULL OR batch_id = $3)
-GROUP BY fingerprint
-ORDER BY count(*) DESC, fingerprint
-LIMIT $2;
+-- Group open dead letters by kind of failure, most frequent first. They are counted by manifest and job first: sorting
+-- all of them for the distinct ones took three quarters of the time.
+WITH parts AS MATERIALIZED (
+    SELECT fingerprint, external_id, kind, name, count(*) AS count, min(dead_lettered_at) AS first_at,
+           max(dead_lettered_at) AS last_at
+    FROM tenuto.dead_letters
+    WHERE status = 'awaiting_intervention'
+      AND ($1::text IS NULL OR external_id = $1)
+      AND ($3::uuid IS NULL OR batch_id = $3)
+    GROUP BY fingerprint, external_id, kind, name
+), groups AS (
+    SELECT fingerprint, sum(count)::bigint AS dead_letter_count,
+           count(DISTINCT external_id) FILTER (WHERE external_id <> '') AS manifest_count,
+           coalesce(min(external_id) FILTER (WHERE external_id <> ''), '') AS external_id,
+           count(DISTINCT (kind, name)) AS job_count, min(name) AS name, min(first_at) AS first_at, max(last_at) AS last_at
+    FROM parts
+    GROUP BY fingerprint
+    ORDER BY sum(count) DESC, fingerprint
+    LIMIT $2
+)
+SELECT groups.*, newest.reason
+FROM groups
+CROSS JOIN LATERAL (
+    SELECT reason
+    FROM tenuto.dead_letters
+    WHERE status = 'awaiting_intervention'
+      AND dead_letters.fingerprint = groups.fingerprint
+      AND ($1::text IS NULL OR dead_letters.external_id = $1)
+      AND ($3::uuid IS NULL OR batch_id = $3)
+    ORDER BY id DESC
+    LIMIT 1
+) AS newest
+ORDER BY dead_letter_count DESC, fingerprint;
 
 -- name: summarise_dead_letters
 -- Count dead letters by manifest and kind of failure.

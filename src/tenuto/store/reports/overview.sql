@@ -94,18 +94,35 @@ ORDER BY queue
 LIMIT 1000;
 
 -- name: list_failures
--- Group open dead letters by kind of failure, most frequent first, with some of their manifests.
-SELECT fingerprint, count(*) AS dead_letter_count, min(dead_lettered_at) AS first_at, max(dead_lettered_at) AS last_at,
-       (array_agg(reason ORDER BY dead_lettered_at DESC))[1] AS reason,
-       coalesce((array_agg(DISTINCT external_id) FILTER (WHERE external_id <> ''))[1:5], '{}') AS external_ids,
-       count(DISTINCT external_id) FILTER (WHERE external_id <> '') AS manifest_count,
-       (array_agg(DISTINCT name))[1:5] AS names, count(DISTINCT name) AS job_count,
-       (sum(count(*)) OVER ())::bigint AS total_count
-FROM tenuto.dead_letters
-WHERE status = 'awaiting_intervention'
-GROUP BY fingerprint
-ORDER BY count(*) DESC, fingerprint
-LIMIT $1;
+-- Group open dead letters by kind of failure, most frequent first, with some of their manifests. They are counted by
+-- manifest and job first, so that only these few rows are sorted.
+WITH parts AS MATERIALIZED (
+    SELECT fingerprint, external_id, name, count(*) AS count, min(dead_lettered_at) AS first_at,
+           max(dead_lettered_at) AS last_at
+    FROM tenuto.dead_letters
+    WHERE status = 'awaiting_intervention'
+    GROUP BY fingerprint, external_id, name
+), groups AS (
+    SELECT fingerprint, sum(count)::bigint AS dead_letter_count, min(first_at) AS first_at, max(last_at) AS last_at,
+           coalesce((array_agg(DISTINCT external_id) FILTER (WHERE external_id <> ''))[1:5], '{}') AS external_ids,
+           count(DISTINCT external_id) FILTER (WHERE external_id <> '') AS manifest_count,
+           (array_agg(DISTINCT name))[1:5] AS names, count(DISTINCT name) AS job_count,
+           (sum(sum(count)) OVER ())::bigint AS total_count
+    FROM parts
+    GROUP BY fingerprint
+    ORDER BY sum(count) DESC, fingerprint
+    LIMIT $1
+)
+SELECT groups.*, newest.reason
+FROM groups
+CROSS JOIN LATERAL (
+    SELECT reason
+    FROM tenuto.dead_letters
+    WHERE status = 'awaiting_intervention' AND dead_letters.fingerprint = groups.fingerprint
+    ORDER BY id DESC
+    LIMIT 1
+) AS newest
+ORDER BY dead_letter_count DESC, fingerprint;
 
 -- name: list_unresolved_executions
 -- Return for each schedule the last execution that completed or failed, if it failed, newest first, with the execution

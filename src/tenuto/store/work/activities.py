@@ -257,12 +257,20 @@ def _selects_running(filter: Filter) -> bool:
 
 async def count_tasks(database: Database, filter: Filter) -> CappedCount:
     """Count open tasks."""
-    return await count_rows(database, TASKS, SQL.count_tasks, filter)
+    return await count_rows(database, TASKS, _counting_statement(filter), filter)
 
 
 async def count_tasks_of_each(database: Database, filters: Sequence[Filter]) -> list[CappedCount]:
     """Count open tasks that meet each of the filters."""
-    return await count_rows_of_each(database, TASKS, SQL.count_tasks, filters)
+    return await count_rows_of_each(database, TASKS, _counting_statement, filters)
+
+
+def _counting_statement(filter: Filter) -> str:
+    """Return the statement that counts the tasks of a filter with the fewest reads."""
+    only_states = filter.clauses and all(
+        clause.key is not None and clause.key.name == "state" and not clause.is_negated for clause in filter.clauses
+    )
+    return SQL.count_tasks_by_state if only_states else SQL.count_tasks
 
 
 async def find_ids_by_prefix(database: Database, prefix: str) -> list[UUID]:

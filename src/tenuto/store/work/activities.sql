@@ -222,6 +222,30 @@ FROM (
     LIMIT $1
 ) AS found;
 
+-- name: count_tasks_by_state
+-- Like count_tasks, for filters that name nothing but the state: each branch is a scan of one partial index alone, and
+-- those of other states are not executed.
+SELECT count(*) AS count
+FROM (
+    (SELECT FROM tenuto.tasks WHERE state = 'queued' AND limit_key IS NULL AND (/* filter */ true) LIMIT $1)
+    UNION ALL
+    (SELECT FROM tenuto.tasks WHERE state = 'queued' AND limit_key IS NOT NULL AND (/* filter */ true) LIMIT $1)
+    UNION ALL
+    (SELECT FROM tenuto.tasks WHERE state = 'running' AND (/* filter */ true) LIMIT $1)
+    UNION ALL
+    (SELECT FROM tenuto.tasks WHERE state = 'scheduled' AND (/* filter */ true) LIMIT $1)
+    UNION ALL
+    (
+        SELECT
+        FROM tenuto.tasks
+        WHERE state = 'waiting'
+          AND (execution_id IS NOT NULL OR batch_id IS NOT NULL OR waits_for IS NOT NULL)
+          AND (/* filter */ true)
+        LIMIT $1
+    )
+    LIMIT $1
+) AS found;
+
 -- name: load_task
 -- Return one open task with all columns.
 SELECT id, activity_id, state, queue, -rank AS priority, run_at, kind, name, input, policy, attempt,

@@ -42,8 +42,15 @@ _PACE = HtmlPattern(
 _MARK = HtmlPattern('<a class="b-{}" data-key="{}" href="{}" title="{}" tabindex="-1"></a>')
 _STRIP = HtmlPattern('<span class="strip">{}</span>')
 _BDI = HtmlPattern("<bdi>{}</bdi>")
-_ATTRIBUTE = HtmlPattern(' {}="{}"')
 _BUTTON = HtmlPattern('<button type="button"{}>{}</button>')
+_OPERATION = HtmlPattern(' data-operation="{}" data-method="{}" data-url="{}"')
+_DIALOG, _BODY = HtmlPattern(' data-dialog="{}"'), HtmlPattern(' data-body="{}"')
+_DONE, _GOTO = HtmlPattern(' data-done="{}"'), HtmlPattern(' data-goto="{}"')
+_SHORTCUT = HtmlPattern(' data-shortcut="{}" aria-keyshortcuts="{}"')
+_CLASS = HtmlPattern(' class="{}"')
+_BLOCKED = HtmlPattern('<button type="button" data-operation="{}" disabled="" title="{}"{}>{}</button>')
+_to_json = json.JSONEncoder(ensure_ascii=False, default=str).encode
+"""Made once: `json.dumps` makes an encoder at each call with options."""
 _PICK = HtmlPattern(
     '<td class="pick"><input type="checkbox" data-pick data-keep autocomplete="off" value="{}"'
     ' aria-label="Select {}"></td>'
@@ -187,19 +194,17 @@ class Elements:
                 shown = column.cell(record, self.times.now).text
                 return _BDI.format(one_line(shown, 160))
 
-    def strip(self, outcomes: Sequence[Outcome], link: Callable[[UUID], str]) -> Markup:
+    def strip(self, outcomes: Sequence[Outcome], link: Callable[[str], str]) -> Markup:
         """Return the last outcomes of a definition, oldest first, each as a link. A list has a thousand of them: half
         the time of its template was spent on them (benchmark `dashboard`)."""
-        marks = "".join(
-            [
-                _MARK.format(
-                    status.tone, each.id, link(each.id), f"{status.label}, {self.times.title(each.started_at)}"
-                )
-                for each in outcomes
-                for status in (status_of(each.state),)
-            ]
-        )
-        return _STRIP.format(Markup(marks)) if outcomes else Markup("")
+        if not outcomes:
+            return Markup("")
+        title = self.times.title
+        marks = []
+        for each in outcomes:
+            status, id = status_of(each.state), str(each.id)
+            marks.append(_MARK.format(status.tone, id, link(id), f"{status.label}, {title(each.started_at)}"))
+        return _STRIP.format(Markup("".join(marks)))
 
     def spark(self, counts: Sequence[int], label: str) -> Markup:
         """Return a small column chart of counts."""
@@ -274,14 +279,10 @@ class Elements:
         route = self.routes[operation]
         if self.viewer.role < route.role:  # guard: web.action_role
             blocked = f"Requires the role {route.role.key}"
-        attributes: dict[str, str] = {
-            "data-operation": operation,
-            "data-method": route.method,
-            "data-url": self.links.to(route.address(parameters or {})),
-        }
         if blocked:
-            attributes = {"data-operation": operation, "disabled": "", "title": blocked}
-        elif text or reason or fields:
+            return _BLOCKED.format(operation, blocked, _CLASS.format(style) if style else "", label)
+        options = [_OPERATION.format(operation, route.method, self.links.to(route.address(parameters or {})))]
+        if text or reason or fields:
             dialog = {
                 "title": title or label.rstrip("…"),
                 "text": text,
@@ -290,21 +291,18 @@ class Elements:
                 "submit": submit or label.rstrip("…"),
                 "expected": expected,
             }
-            attributes["data-dialog"] = json.dumps(dialog, ensure_ascii=False, default=str)
-        if not blocked:
-            if body is not None:
-                attributes["data-body"] = json.dumps(body, ensure_ascii=False, default=str)
-            if done:
-                attributes["data-done"] = done
-            if goto:
-                attributes["data-goto"] = self.links.to(goto)
-            if shortcut:
-                attributes["data-shortcut"] = shortcut
-                attributes["aria-keyshortcuts"] = shortcut
+            options.append(_DIALOG.format(_to_json(dialog)))
+        if body is not None:
+            options.append(_BODY.format(_to_json(body)))
+        if done:
+            options.append(_DONE.format(done))
+        if goto:
+            options.append(_GOTO.format(self.links.to(goto)))
+        if shortcut:
+            options.append(_SHORTCUT.format(shortcut, shortcut))
         if style:
-            attributes["class"] = style
-        shown = "".join([_ATTRIBUTE.format(name, value) for name, value in attributes.items()])
-        return _BUTTON.format(Markup(shown), label)
+            options.append(_CLASS.format(style))
+        return _BUTTON.format(Markup("".join(options)), label)
 
 
 def short_id(id: UUID | str) -> str:

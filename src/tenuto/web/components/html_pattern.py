@@ -1,4 +1,4 @@
-"""HTML with gaps, which is split once and filled for every row of every page.
+"""HTML with gaps, which is prepared once and filled for every row of every page.
 
 `Markup.format` parses its text at each call; on a list of 50 rows that was the largest part of rendering
 (benchmark `dashboard`). A test compares the two.
@@ -12,12 +12,12 @@ from markupsafe import Markup, escape
 class HtmlPattern:
     """A constant text with gaps ``{}``. Values are escaped unless they are markup."""
 
-    __slots__ = ("_end", "_pieces")
+    __slots__ = ("_text",)
 
     def __init__(self, text: str) -> None:
-        *self._pieces, self._end = text.split("{}")
+        self._text = text.replace("%", "%%").replace("{}", "%s")
 
     def format(self, *values: object) -> Markup:
         """Return the text with one value in each gap."""
-        filled = [f"{piece}{escape(value)}" for piece, value in zip(self._pieces, values, strict=True)]
-        return Markup("".join(filled) + self._end)
+        # The values are escaped; the constructor of Markup would examine the text once more.
+        return str.__new__(Markup, self._text % tuple([escape(value) for value in values]))

@@ -9,7 +9,7 @@ from uuid import UUID
 
 
 def _part(text: object) -> str:
-    return quote(str(text), safe="")
+    return str(text) if isinstance(text, UUID) else quote(str(text), safe="")
 
 
 def _query(values: dict[str, Any]) -> str:

@@ -50,7 +50,7 @@ class Times:
         if instant is None:
             return Markup("–")
         local, today = self.local(instant), self.local(self.now)
-        clock = f"{local:%H:%M:%S}" if seconds or local.second else f"{local:%H:%M}"
+        clock = f"{local.hour:02}:{local.minute:02}" + (f":{local.second:02}" if seconds or local.second else "")
         text = clock if local.date() == today.date() else f"{_date(local, today)} {clock}"
         return self._element(instant, text)
 
@@ -125,6 +125,7 @@ def _day(local: datetime) -> str:
 
 
 def _date(local: datetime, today: datetime) -> str:
-    if abs((local.date() - today.date()).days) < 7 and local.date() >= today.date():
-        return f"{local:%a}"
-    return f"{local.day} {local:%b}" if local.year == today.year else f"{local.day} {local:%b %Y}"
+    if 0 <= (local.date() - today.date()).days < 7:
+        return _WEEKDAYS[local.weekday()]
+    text = f"{local.day} {_MONTHS[local.month - 1]}"
+    return text if local.year == today.year else f"{text} {local.year}"
