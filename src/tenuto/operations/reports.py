@@ -133,16 +133,13 @@ class UpcomingRuns:
 
 
 def _make_upcoming(found: Simulation) -> UpcomingRuns:
-    by_name: dict[str, list[SimulatedRun]] = {}
-    for run in found.runs:
-        by_name.setdefault(run.schedule, []).append(run)
     schedules = [
         UpcomingSchedule(
             each.schedule,
             each.seconds,
             each.duration_is,
-            len(by_name.get(each.schedule, ())),
-            by_name.get(each.schedule, [])[:MAX_UPCOMING_RUNS],
+            len(found.runs_of.get(each.schedule, ())),
+            found.runs_of.get(each.schedule, ())[:MAX_UPCOMING_RUNS],
         )
         for each in found.totals
     ]

@@ -11,7 +11,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import count
+from itertools import chain, count
+from operator import attrgetter
 
 from tenuto.errors import Invalid
 from tenuto.model.definitions.schedules import MisfirePolicy, OverlapPolicy, ScheduleDefinition
@@ -23,6 +24,7 @@ from tenuto.simulation.clock_changes import ClockChangeEffect, clock_change_effe
 MAX_RUNS = 100_000
 
 TimeSpan = tuple[datetime, datetime]
+_RUN_ORDER = attrgetter("due_at", "schedule")
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,11 +117,17 @@ class Simulation:
 
     start: datetime
     end: datetime
-    runs: list[SimulatedRun]
+    runs_of: Mapping[str, Sequence[SimulatedRun]]
+    """The runs of each schedule that has some, in the order of their due instants."""
     clashes: list[Clash]
     clock_changes: list[ClockChangeEffect]
     totals: list[ScheduleTotal]
     notes: list[str] = field(default_factory=list)
+
+    @property
+    def runs(self) -> list[SimulatedRun]:
+        """All runs in the order of their due instants."""
+        return sorted((run for runs in self.runs_of.values() for run in runs), key=_RUN_ORDER)
 
 
 def simulate(
@@ -147,13 +155,16 @@ def simulate(
     for schedule in schedules:
         simulator.add(schedule)
     simulator.run()
-    runs = sorted(simulator.runs, key=lambda run: (run.due_at, run.schedule))
-    all_runs = [*simulator.initial_runs, *runs]
-    clashes = [*_find_overlaps(all_runs), *_find_slot_shortages(schedules, all_runs, queue_slots or {}, (start, end))]
+    separate, by_events = simulator.separate_runs, simulator.initial_runs + sorted(simulator.runs, key=_RUN_ORDER)
+    runs_of: dict[str, Sequence[SimulatedRun]] = {**separate, **_group_by_schedule(simulator.runs)}
+    clashes = [
+        *_find_overlaps(by_events),
+        *_find_slot_shortages(schedules, separate, by_events, queue_slots or {}, (start, end)),
+    ]
     return Simulation(
         start,
         end,
-        runs,
+        runs_of,
         sorted(clashes, key=lambda clash: (clash.at, clash.kind, clash.schedules)),
         sorted(
             (
@@ -163,9 +174,19 @@ def simulate(
             ),
             key=lambda effect: (effect.at, effect.schedule),
         ),
-        _compute_totals(schedules, runs),
+        [
+            _compute_total(schedule, runs_of.get(schedule.name, ()), are_separate=schedule.name in separate)
+            for schedule in sorted(schedules, key=attrgetter("name"))
+        ],
         _undecided_notes(simulator.undecided),
     )
+
+
+def _group_by_schedule(runs: Sequence[SimulatedRun]) -> dict[str, Sequence[SimulatedRun]]:
+    found: dict[str, list[SimulatedRun]] = {}
+    for run in sorted(runs, key=_RUN_ORDER):
+        found.setdefault(run.schedule, []).append(run)
+    return dict(found)
 
 
 class _ScheduleState:
@@ -189,6 +210,10 @@ class _Simulator:
         self._events: list[tuple[datetime, int, int, Callable[[datetime], None]]] = []
         self._order = count()
         self.runs: list[SimulatedRun] = []
+        """The runs that events have decided."""
+        self.separate_runs: dict[str, list[SimulatedRun]] = {}
+        """The other runs by schedule: each fires when it is due, and ends before the next one is due."""
+        self._separate_count = 0
         self.initial_runs: list[SimulatedRun] = []
         """The runs that are active at the start."""
         self.undecided: dict[str, int] = {}
@@ -213,19 +238,26 @@ class _Simulator:
         Schedules do not affect each other, so these need no events. That is a measured optimisation: the timeline of
         500 schedules (benchmark `dashboard`). `test_separate_runs_equal_runs_by_events` compares both ways.
         """
-        duration, name = timedelta(seconds=schedule.run_seconds), schedule.name
+        duration, name, fired = timedelta(seconds=schedule.run_seconds), schedule.name, Decision.FIRED
         found: list[SimulatedRun] = []
         free_from = self._start
-        allowed_count = self._max_runs - len(self.runs)
+        allowed_count = self._max_runs - self._run_count
         trigger = schedule.definition.trigger
         for due_at in trigger.runs_between(self._start - MICROSECOND, self._end - MICROSECOND, schedule.seed):
             if due_at < free_from:
                 return False
             free_from = due_at + duration
-            found.append(SimulatedRun(name, due_at, Decision.FIRED, None, due_at, free_from))
-            self._check_run_count(len(found) - 1, allowed_count)
-        self.runs += found
+            if len(found) >= allowed_count:
+                self._check_run_count(self._max_runs)
+            found.append(SimulatedRun(name, due_at, fired, None, due_at, free_from))
+        if found:
+            self.separate_runs[name] = found
+            self._separate_count += len(found)
         return True
+
+    @property
+    def _run_count(self) -> int:
+        return len(self.runs) + self._separate_count
 
     def run(self) -> None:
         while self._events:
@@ -310,12 +342,12 @@ class _Simulator:
             self._start_run(state, state.queued.popleft(), now)
 
     def _record(self, run: SimulatedRun) -> SimulatedRun:
-        self._check_run_count(len(self.runs))
+        self._check_run_count(self._run_count)
         self.runs.append(run)
         return run
 
-    def _check_run_count(self, number: int, allowed_count: int | None = None) -> None:
-        if number >= (self._max_runs if allowed_count is None else allowed_count):
+    def _check_run_count(self, number: int) -> None:
+        if number >= self._max_runs:
             raise Invalid(
                 f"the simulated period has more than {self._max_runs:,} runs",
                 code="simulation.too_many_runs",
@@ -356,20 +388,25 @@ def _is_coalesced_with_queued(run: SimulatedRun) -> bool:
 
 def _find_slot_shortages(
     schedules: Sequence[SimulatedSchedule],
-    runs: Sequence[SimulatedRun],
+    separate_runs: Mapping[str, Sequence[SimulatedRun]],
+    other_runs: Sequence[SimulatedRun],
     queue_slots: Mapping[str, int],
     period: TimeSpan,
 ) -> Iterator[Clash]:
     """Yield the times at which the runs need more slots of a queue than it has."""
     needs = {schedule.name: schedule.slots_per_queue() for schedule in schedules}
     for queue, slots in sorted(queue_slots.items()):
+        needed_by = {name: each[queue] for name, each in needs.items() if each.get(queue)}
+        others = [run for run in other_runs if run.schedule in needed_by]
+        if not others and sum(needed_by.values()) <= slots:
+            continue  # one run of each schedule at a time: never more
         changes: list[tuple[datetime, int, str]] = []
-        for run in runs:
-            needed = needs[run.schedule].get(queue, 0)
-            if needed and run.starts_at is not None and run.ends_at is not None and run.ends_at > run.starts_at:
-                begins, ends = max(run.starts_at, period[0]), min(run.ends_at, period[1])
-                changes += [(begins, needed, run.schedule), (ends, -needed, run.schedule)]
-        yield from _find_shortages(queue, slots, sorted(changes, key=lambda change: (change[0], change[1])))
+        for run in chain(others, *(separate_runs.get(name, ()) for name in needed_by)):
+            if run.starts_at is not None and run.ends_at is not None and run.ends_at > run.starts_at:
+                needed, name = needed_by[run.schedule], run.schedule
+                changes.append((max(run.starts_at, period[0]), needed, name))
+                changes.append((min(run.ends_at, period[1]), -needed, name))
+        yield from _find_shortages(queue, slots, sorted(changes))
 
 
 def _find_shortages(queue: str, slots: int, changes: Sequence[tuple[datetime, int, str]]) -> Iterator[Clash]:
@@ -397,18 +434,13 @@ def _find_shortages(queue: str, slots: int, changes: Sequence[tuple[datetime, in
             since, peak, involved = None, 0, set()
 
 
-def _compute_totals(schedules: Sequence[SimulatedSchedule], runs: Sequence[SimulatedRun]) -> list[ScheduleTotal]:
-    by_name: dict[str, list[SimulatedRun]] = {}
-    for run in runs:
-        by_name.setdefault(run.schedule, []).append(run)
-    return [
-        _compute_total(schedule, by_name.get(schedule.name, []))
-        for schedule in sorted(schedules, key=lambda schedule: schedule.name)
-    ]
-
-
-def _compute_total(schedule: SimulatedSchedule, runs: Sequence[SimulatedRun]) -> ScheduleTotal:
+def _compute_total(
+    schedule: SimulatedSchedule, runs: Sequence[SimulatedRun], *, are_separate: bool
+) -> ScheduleTotal:
     total = ScheduleTotal(schedule.name, schedule.run_seconds, schedule.duration_source, due=len(runs))
+    if are_separate:
+        total.fired, total.busy_seconds = len(runs), len(runs) * timedelta(seconds=schedule.run_seconds).total_seconds()
+        return total
     for run in runs:
         if run.starts_at is not None and run.ends_at is not None:
             total.fired += 1

@@ -10,10 +10,12 @@ import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from types import CodeType
 from typing import Any
 
 from fastapi import Response
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2.bccache import Bucket
 from jinja2.loaders import BaseLoader, ChoiceLoader, PrefixLoader
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -37,6 +39,23 @@ _PASSING_TIME = re.compile(
 """What changes with time alone: texts that the browser updates, and attributes after ``data-grow``."""
 
 
+class _CompiledTemplates(BytecodeCache):
+    """Keeps compiled templates of all environments of the process: each is compiled once, in half a second together."""
+
+    def __init__(self) -> None:
+        self._codes: dict[tuple[str, str], CodeType] = {}
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        bucket.code = self._codes.get((bucket.key, bucket.checksum))
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        if bucket.code is not None:
+            self._codes[bucket.key, bucket.checksum] = bucket.code
+
+
+_COMPILED = _CompiledTemplates()
+
+
 def create_environment(extensions: Mapping[str, Path] | None = None, *, reload: bool = False) -> Environment:
     """Return the template environment; templates of extensions are named ``EXTENSION/NAME``."""
     loaders: list[BaseLoader] = [FileSystemLoader(TEMPLATES)]
@@ -50,9 +69,19 @@ def create_environment(extensions: Mapping[str, Path] | None = None, *, reload: 
         lstrip_blocks=True,
         auto_reload=reload,
         cache_size=-1,
+        bytecode_cache=_COMPILED,
     )
     environment.globals["code_version"] = None  # set by pages in development
     return environment
+
+
+def compile_templates(environment: Environment) -> None:
+    """Compile the templates of the dashboard, so that the first request for a page does not wait for it.
+
+    Those of extensions are compiled when they are used: a broken one is an error of its page alone.
+    """
+    for path in sorted(TEMPLATES.rglob("*.html")):
+        environment.get_template(path.relative_to(TEMPLATES).as_posix())
 
 
 def render_parts(environment: Environment, template: Template, names: Sequence[str], context: dict[str, Any]) -> str:

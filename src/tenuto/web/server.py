@@ -27,11 +27,16 @@ from tenuto.app import Tenuto
 from tenuto.errors import Conflict, Invalid
 from tenuto.logs import Log
 from tenuto.service.health_file import HealthFile
-from tenuto.service.polling_loop import reduce_garbage_collection, retry_until_database_answers
+from tenuto.service.polling_loop import (
+    leave_loaded_code_out_of_garbage_collections,
+    reduce_garbage_collection,
+    retry_until_database_answers,
+)
 from tenuto.service.process_identity import ProcessIdentity
 from tenuto.service.service import ProcessRole, run_services
 from tenuto.settings import Settings
 from tenuto.web.application import create_web_application
+from tenuto.web.rendering import compile_templates
 
 _SOCKET_BACKLOG = 2048
 _HEARTBEAT_SECONDS = 5.0
@@ -75,10 +80,13 @@ async def web_server(
     )
     server = _Server(config)
     reduce_garbage_collection()
+    leave_loaded_code_out_of_garbage_collections()
     scheme = "https" if settings.web_tls_certificate else "http"
     url_host = f"[{host}]" if ":" in host else host
     with _listen(host, port) as listener:
         running = asyncio.create_task(server.serve(sockets=[listener]), name="tenuto-web")
+        # In a thread, so that requests are answered meanwhile.
+        compiling = asyncio.create_task(asyncio.to_thread(compile_templates, api.state.dashboard.environment))
         try:
             while not server.started:
                 if running.done():
@@ -92,6 +100,7 @@ async def web_server(
             waiting_requests(api).close()
             await close_event_streams(api)
             await running
+            await compiling
 
 
 class _Server(uvicorn.Server):

@@ -49,15 +49,14 @@ class DailyTrigger(ClockTrigger):
     def _times_between(self, after: datetime, until: datetime) -> Iterator[datetime]:
         first = zones.wall_time_at(self.limits.zone_info, after)
         offset = first - after.replace(tzinfo=None)
-        last, times = until.replace(tzinfo=None) + offset, self._minutes_of_day
+        last, times = until.replace(tzinfo=None) + offset, [timedelta(minutes=each) for each in self._minutes_of_day]
         day = self._day_from(first.date())
         while day is not None and day <= last.date():
             midnight = datetime.combine(day, time(), UTC) - offset
-            for minute in times:
-                if after < (found := midnight + timedelta(minutes=minute)):
-                    if found > until:
-                        return
-                    yield found
+            found = [midnight + each for each in times]
+            if found[0] <= after or found[-1] > until:  # the first or the last day
+                found = [each for each in found if after < each <= until]
+            yield from found
             day = self._day_from(day + DAY)
 
     def _wall_time_after(self, wall: datetime) -> datetime | None:

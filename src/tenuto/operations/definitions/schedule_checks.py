@@ -100,4 +100,4 @@ async def _simulate_ahead(
             if error.code != "simulation.too_many_runs":
                 raise
     note = "conflicts were not searched: there are too many runs in an hour"
-    return Simulation(now, now, [], [], [], []), [note]
+    return Simulation(now, now, {}, [], [], []), [note]

@@ -10,6 +10,7 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from functools import lru_cache
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -138,9 +139,15 @@ async def list_schedules(
     rows = await database.fetch_all(SQL.list_schedules, after, enabled, search, limit)
     found = await obstacles.find_obstacles(database, "schedule", [row["name"] for row in rows])
     return [
-        _SCHEDULES.one(row, when=describe_trigger(json.loads(row["trigger"])), obstacles=found.get(row["name"], ()))
+        _SCHEDULES.one(row, when=_describe_stored_trigger(row["trigger"]), obstacles=found.get(row["name"], ()))
         for row in rows
     ]
+
+
+@lru_cache(maxsize=10_000)
+def _describe_stored_trigger(fields_json: str) -> str:
+    """Describe a trigger. To parse those of a page takes longer than to read it."""
+    return describe_trigger(json.loads(fields_json))
 
 
 async def lock_cycle_check(connection: Connection) -> None:
