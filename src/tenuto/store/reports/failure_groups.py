@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -78,15 +79,16 @@ async def summarise_dead_letters(database: Database, ids: Sequence[UUID], limit:
 async def add_histories(database: Database, groups: Sequence[FailureGroup], now: datetime) -> list[FailureGroupDetails]:
     """Return groups of failures with manifests, frequency and last resolution."""
     fingerprints, since = [group.fingerprint for group in groups], now - timedelta(hours=TREND_HOURS)
-    manifests = {
-        row["fingerprint"]: row["manifests"]
-        for row in await database.fetch_all(SQL.list_manifests_of_failures, fingerprints)
-    }
+    by_manifest, by_hour, resolved = await asyncio.gather(
+        database.fetch_all(SQL.list_manifests_of_failures, fingerprints),
+        database.fetch_all(SQL.count_failures_by_hour, fingerprints, since),
+        database.fetch_all(SQL.list_last_resolutions, fingerprints),
+    )
+    manifests = {row["fingerprint"]: row["manifests"] for row in by_manifest}
     counts = {fingerprint: [0] * TREND_HOURS for fingerprint in fingerprints}
-    for row in await database.fetch_all(SQL.count_failures_by_hour, fingerprints, since):
+    for row in by_hour:
         counts[row["fingerprint"]][min(row["hour"], TREND_HOURS - 1)] += row["count"]
-    found = _RESOLUTIONS.all(await database.fetch_all(SQL.list_last_resolutions, fingerprints))
-    resolutions = {resolution.fingerprint: resolution for resolution in found}
+    resolutions = {each.fingerprint: each for each in _RESOLUTIONS.all(resolved)}
     return [
         FailureGroupDetails(
             group.fingerprint,

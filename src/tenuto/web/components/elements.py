@@ -12,7 +12,7 @@ from datetime import datetime, timedelta
 from typing import Any, Literal
 from uuid import UUID
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from tenuto.diagnostics.reasons import Reason, format_instant
 from tenuto.model.filters import quote_value
@@ -39,7 +39,8 @@ _PACE = HtmlPattern(
     '<rect class="fill-{}" y="3" height="4"{}/><rect class="usual" x="50%" width="2" height="10"/></svg>'
 )
 """A bar of twice the usual duration, with a mark in its middle."""
-_MARK = HtmlPattern('<a class="b-{}" data-key="{}" href="{}" title="{}" tabindex="-1"></a>')
+_MARK = '<a class="b-%s" data-key="%s" href="%s%s" title="%s, %s" tabindex="-1"></a>'
+"""Without escaping: statuses are constants, ids and instants contain no special characters."""
 _STRIP = HtmlPattern('<span class="strip">{}</span>')
 _BDI = HtmlPattern("<bdi>{}</bdi>")
 _BUTTON = HtmlPattern('<button type="button"{}>{}</button>')
@@ -196,14 +197,14 @@ class Elements:
 
     def strip(self, outcomes: Sequence[Outcome], link: Callable[[str], str]) -> Markup:
         """Return the last outcomes of a definition, oldest first, each as a link. A list has a thousand of them: half
-        the time of its template was spent on them (benchmark `dashboard`)."""
+        the time of its template was spent on them (benchmark `dashboard`), so constant parts are escaped once."""
         if not outcomes:
             return Markup("")
-        title = self.times.title
+        title, address = self.times.title, escape(link(""))
         marks = []
         for each in outcomes:
-            status, id = status_of(each.state), str(each.id)
-            marks.append(_MARK.format(status.tone, id, link(id), f"{status.label}, {title(each.started_at)}"))
+            status, id = status_of(each.state), each.id
+            marks.append(_MARK % (status.tone, id, address, id, status.label, title(each.started_at)))
         return _STRIP.format(Markup("".join(marks)))
 
     def spark(self, counts: Sequence[int], label: str) -> Markup:

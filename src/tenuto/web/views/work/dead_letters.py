@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -96,10 +97,12 @@ async def load_dead_letters(app: Tenuto, q: str, after: str | None, zone: str, w
     """Load the model of the page."""
     now = (await app.open()).clock.now()
     found, bar = read_filter(DEAD_LETTER_KEYS, "/dead-letters", q, now, zone, QUICK, window)
-    listed = await load_filtered_list(
-        found, bar, after, app.dead_letters.list, app.dead_letters.count_of_each, lambda each: each
+    listed, groups = await asyncio.gather(
+        load_filtered_list(
+            found, bar, after, app.dead_letters.list, app.dead_letters.count_of_each, lambda each: each
+        ),
+        app.dead_letters.groups(limit=50),
     )
-    groups = await app.dead_letters.groups(limit=50)
     resolved: Sequence[DeadLetterRecord] = ()
     if not groups:
         resolved = await app.dead_letters.list("-state:awaiting_intervention", state=None, limit=1)
