@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import codecs
 import csv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
@@ -18,6 +19,7 @@ from tenuto_identity.model.schema import Attribute, ObjectType
 MAX_CELL_BYTES = 16 * 1024 * 1024
 CHECKED_LINES = 1000
 MAX_UNDECODABLE_SHARE = 0.05
+_SEPARATOR = "\x1f"
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
 _LOCALES: Mapping[str, Mapping[str, Any]] = {
     "de": {"decimal_separator": ",", "thousands_separator": ".", "date_formats": ["%d.%m.%Y", "%d.%m.%Y %H:%M:%S"]},
@@ -82,7 +84,11 @@ class CsvSettings(BaseModel):
             decimal_separator=preset.get("decimal_separator", "."),
             thousands_separator=preset.get("thousands_separator", ""),
             date_formats=tuple(preset.get("date_formats", ())),
-            source=(("multi_value_delimiter", self.multi_value_delimiter), ("encoding", self.encoding)),
+            source=(
+                ("multi_value_delimiter", self.multi_value_delimiter),
+                ("encoding", self.encoding),
+                ("guard_formulas", str(self.guard_formulas)),
+            ),
         )
 
 
@@ -216,13 +222,13 @@ class FileReader:
                 short = None
             if found is None:
                 break
-            if not any(cell.strip() for cell in found):
+            text = "".join(found)
+            if not text or text.isspace():
                 continue
             if trailer is not None and found[0].strip() == trailer:
                 self._end_with_trailer(found)
                 return
             self.row_count += 1
-            text = "".join(found)
             if not text.isascii() and not is_decodable(text):
                 yield self._undecodable(found)
             elif len(found) < width:
@@ -335,19 +341,67 @@ class TypeColumns:
                 self._multi.append((attribute, indexes))
             else:
                 self._single.append((name, indexes[0]))
+        indexes = [index for _, index in self._single] + [index for _, each in self._multi for index in each]
+        self.select: Callable[[Sequence[str]], Sequence[str]] = (
+            itemgetter(*indexes) if len(indexes) > 1 else lambda row: [row[index] for index in indexes]
+        )
+        """Returns the cells of the selected attributes."""
+        self.separator_count = max(len(indexes) - 1, 0)
 
     def imported(self, row: Sequence[str], line: int) -> ImportedObject:
         """Return the object of a row. Blank cells are absent."""
         if self._settings.guard_formulas:
             singles = {index for _, index in self._single}
             row = [_without_guard(cell) if index in singles else cell for index, cell in enumerate(row)]
+        address = row[self._address].strip()
+        return ImportedObject(self.object_type.name, row[self._anchor], address, "", RowCells(self, row), line)
+
+    def cells(self, row: Sequence[str]) -> dict[str, tuple[str, ...]]:
+        """Return the cells of a row by attribute."""
         cells: dict[str, tuple[str, ...]] = {
             name: (cell,) for name, index in self._single if (cell := row[index]) and not cell.isspace()
         }
         for attribute, indexes in self._multi:
             if values := split_cells([row[index] for index in indexes], attribute, self._settings):
                 cells[attribute.name] = tuple(values)
-        return ImportedObject(self.object_type.name, row[self._anchor], row[self._address].strip(), "", cells, line)
+        return cells
+
+
+class RowCells(Mapping[str, Sequence[str]]):
+    """The cells of a row by attribute. Measured (`identity`, import without changes): most rows have not changed, and
+    only the fingerprint of their cells is needed; it is made of the representation, without separating them."""
+
+    __slots__ = ("_cells", "_columns", "_row")
+
+    def __init__(self, columns: TypeColumns, row: Sequence[str]) -> None:
+        self._columns = columns
+        self._row = row
+        self._cells: dict[str, tuple[str, ...]] | None = None
+
+    def __repr__(self) -> str:
+        """Return a text that differs for rows with other cells in the columns of the selected attributes."""
+        cells = self._columns.select(self._row)
+        text = _SEPARATOR.join(cells)
+        if text.count(_SEPARATOR) == self._columns.separator_count:
+            return f"row {text}"
+        return f"cells {cells!r}"
+
+    def _found(self) -> dict[str, tuple[str, ...]]:
+        if self._cells is None:
+            self._cells = self._columns.cells(self._row)
+        return self._cells
+
+    def __getitem__(self, name: str) -> tuple[str, ...]:
+        return self._found()[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._found())
+
+    def __len__(self) -> int:
+        return len(self._found())
+
+    def items(self) -> ItemsView[str, tuple[str, ...]]:
+        return self._found().items()
 
 
 def split_cells(cells: Sequence[str], attribute: Attribute, settings: CsvSettings) -> list[str]:

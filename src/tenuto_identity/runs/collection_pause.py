@@ -1,8 +1,9 @@
-"""Pauses of Python's cyclic garbage collection while a page is decided.
+"""Pauses of Python's cyclic garbage collection while a page is decided and written.
 
 A page creates hundreds of thousands of objects that stay until it is written and contain no cycles. Collections in
-between go through them again and again: about a tenth of the worker's CPU time in a full sync of new people (benchmark
-`identity`). A pause lasts one page; memory is freed by reference counts as before.
+between, and one at the end of a pause that begins before the page is freed, go through all of them: about a tenth of
+the worker's CPU time in a full sync of new people (benchmark `identity`). A pause lasts one page; memory is freed by
+reference counts as before.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ from tenuto_identity.connectors.contract import (
     ReadWarning,
     Watermark,
 )
-from tenuto_identity.model.decoding import address_key, canonical_anchor, fingerprint
+from tenuto_identity.model.decoding import address_key, canonical_anchor, describe_content, hash_content
 from tenuto_identity.model.value_class import value_class
 from tenuto_identity.model.values import BadValue
 from tenuto_identity.runs.definition_snapshot import System
@@ -129,7 +129,7 @@ class PageReader:
                 case ReadComplete():
                     page.complete = event
                     break
-            if len(page.objects) + len(page.deleted) >= self._page_size or byte_count >= PAGE_BYTES:
+            if byte_count >= PAGE_BYTES or len(page.objects) + len(page.deleted) >= self._page_size:
                 break
         else:
             raise ConnectorError(
@@ -161,7 +161,7 @@ class PageReader:
             message = f"{object_type.anchor} has no value{where}"
             page.refused.append(RefusedObject("missing_anchor", message, event.type, number))
             return 0
-        digest = fingerprint(self._decode_key, event.type, event.address, event.container, event.cells)
+        content = describe_content(event.type, event.address, event.container, event.cells)
         page.objects.append(
             ReadObject(
                 event.type,
@@ -171,11 +171,11 @@ class PageReader:
                 index_key(address_key(event.address, object_type)) if event.address else None,
                 event.container or None,
                 event.cells,
-                digest,
+                hash_content(self._decode_key, content),
                 event.line,
             )
         )
-        return sum(len(value) for values in event.cells.values() for value in values)
+        return len(content)
 
     def _add_deleted(self, page: ReadPage, event: DeletedObject) -> None:
         object_type = self._system.definition.types.get(event.type)

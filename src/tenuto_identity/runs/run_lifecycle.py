@@ -23,6 +23,7 @@ from tenuto.model.work.tasks import OutcomeStatus
 from tenuto.postgres.database import DRIVER_ERRORS, Connection, Database, translate_driver_error
 from tenuto_identity.model.definitions.system_definitions import RunKind, RunProfile
 from tenuto_identity.model.sync.status import RunTotals, decide_status
+from tenuto_identity.runs.collection_pause import paused_collection
 from tenuto_identity.runs.definition_snapshot import Configuration, System, load_configuration
 from tenuto_identity.store import items, runs, session
 from tenuto_identity.store.items import ChangeRecord, Item
@@ -209,20 +210,28 @@ class Run:
         get_cursor: Callable[[T], int | None] | None,
     ) -> T:
         number = self._page_number + 1
-        attempted: tuple[T, Page] | None = None
+        attempted: tuple[T, RunCounts] | None = None
         """Result and counts of the last try that reached its commit."""
-        for tries in range(1, MAX_PAGE_TRIES + 1):
+
+        async def try_once() -> None:
+            """Write the page, unless it was committed before and only the acknowledgement was lost."""
+            nonlocal attempted
             page = Page(self.counts)
+            async with session.transaction(await self.connection(), self.schema) as connection:
+                is_first = await runs.begin_fenced_page(connection, self.id, self.record.fence, number)
+                if not is_first and attempted is not None:
+                    return
+                result = await work(connection, page, *arguments)
+                await items.write_items(connection, self.id, page.items, page.changes)
+                position = None if get_cursor is None else get_cursor(result)
+                await runs.store_progress(connection, self.id, position, page.counts.to_json())
+                attempted = result, page.counts
+
+        for tries in range(1, MAX_PAGE_TRIES + 1):
             try:
-                async with session.transaction(await self.connection(), self.schema) as connection:
-                    is_first = await runs.begin_fenced_page(connection, self.id, self.record.fence, number)
-                    if not is_first and attempted is not None:
-                        break  # committed; only the acknowledgement was lost
-                    result = await work(connection, page, *arguments)
-                    await items.write_items(connection, self.id, page.items, page.changes)
-                    position = None if get_cursor is None else get_cursor(result)
-                    await runs.store_progress(connection, self.id, position, page.counts.to_json())
-                    attempted = result, page
+                # The page is freed with the call, before the pause ends: the collection would go through it.
+                with paused_collection():
+                    await try_once()
                 break
             except PageConflict:
                 if tries == MAX_PAGE_TRIES:
@@ -230,9 +239,8 @@ class Run:
             except DRIVER_ERRORS as error:
                 await self._recover(error, tries)
         assert attempted is not None
-        result, written = attempted
+        result, self.counts = attempted
         self._page_number = number
-        self.counts = written.counts
         self.report_progress()
         return result
 

@@ -25,7 +25,6 @@ from tenuto_identity.model.sync.outbound import StageAction, StagedExport
 from tenuto_identity.model.sync.pending_exports import PendingExport, export_depth
 from tenuto_identity.model.sync.settled import SettledRules, joined_key, select_unsettled
 from tenuto_identity.model.values import fold_key
-from tenuto_identity.runs.collection_pause import paused_collection
 from tenuto_identity.runs.definition_snapshot import Configuration
 from tenuto_identity.runs.import_reader import index_key
 from tenuto_identity.runs.object_keys import rebuild_object_keys
@@ -70,6 +69,18 @@ class Selection:
 
 
 LoadPage = Callable[[Connection], Awaitable[Selection]]
+
+
+@dataclass(frozen=True, slots=True)
+class _PageResult:
+    """What is left of a page when it is committed. The rest is freed before."""
+
+    last_id: int | None
+    """The last object that was looked at; None if there was none."""
+    ids: Sequence[int] = ()
+    """The objects that were processed."""
+    unresolved_count: int = 0
+    postponed_count: int = 0
 
 
 class SyncRun:
@@ -206,7 +217,7 @@ class SyncRun:
         """Process a page; return the last object that was looked at, None if there was none."""
         page_deleted: dict[str, int] = {}
 
-        async def work(connection: Connection, page: Page) -> tuple[Selection, PageDecision | None]:
+        async def work(connection: Connection, page: Page) -> _PageResult:
             page_deleted.clear()
             if self._needs_totals and self._identity_totals is None:
                 await self._load_totals(connection)
@@ -215,22 +226,21 @@ class SyncRun:
             if not is_repeated:
                 page.counts.processed += selected.looked_at
             if not rows:
-                return selected, None
-            with paused_collection():
-                decision = await self._decide_and_write(connection, page, rows, page_deleted)
+                return _PageResult(selected.last_id)
+            decision = await self._decide_and_write(connection, page, rows, page_deleted)
             self._run.at("sync_page_written")
-            return selected, decision
+            return _PageResult(
+                selected.last_id, [row.id for row in rows], decision.unresolved_count, sum(decision.postponed.values())
+            )
 
-        selected, decision = await self._run.write_page(
-            work, get_cursor=lambda result: result[0].last_id if cursor_after else None
-        )
-        if decision is not None:
+        result = await self._run.write_page(work, get_cursor=lambda found: found.last_id if cursor_after else None)
+        if result.ids:
             for type_name, count in page_deleted.items():
                 self._deleted[type_name] = self._deleted.get(type_name, 0) + count
-            self._postponed += sum(decision.postponed.values())
-            self._note_unresolved(selected.rows, decision)
+            self._postponed += result.postponed_count
+            self._note_unresolved(result)
             self._run.at("sync_page_committed")
-        return selected.last_id
+        return result.last_id
 
     async def _decide_and_write(
         self, connection: Connection, page: Page, rows: Sequence[ObjectRow], page_deleted: dict[str, int]
@@ -251,11 +261,11 @@ class SyncRun:
         actor = self._run.record.initiator
         return {"type": actor.type.value, "id": actor.id, "name": actor.name, "run": str(self._run.id)}
 
-    def _note_unresolved(self, rows: Sequence[ObjectRow], decision: PageDecision) -> None:
-        for row in rows:
-            self._unresolved.pop(row.id, None)
-        if decision.unresolved_count and rows:
-            self._unresolved[rows[0].id] = decision.unresolved_count
+    def _note_unresolved(self, result: _PageResult) -> None:
+        for id in result.ids:
+            self._unresolved.pop(id, None)
+        if result.unresolved_count:
+            self._unresolved[result.ids[0]] = result.unresolved_count
 
     # --- lookups between the phases ---------------------------------------------------------------------------------
 

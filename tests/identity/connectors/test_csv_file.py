@@ -24,7 +24,8 @@ from tenuto_identity.connectors.contract import (
     WriteRequest,
     WriteResult,
 )
-from tenuto_identity.model.decoding import canonical_anchor
+from tenuto_identity.connectors.csv_reader import CsvSettings, TypeColumns
+from tenuto_identity.model.decoding import canonical_anchor, fingerprint
 from tenuto_identity.model.schema import Attribute, ObjectType
 from tenuto_identity.model.sync.pending_exports import ChangeOp, ExportKind
 from tenuto_identity.model.values import DataType, Value
@@ -159,6 +160,41 @@ def test_quoting_and_line_ends_do_not_change_the_cells(source: Source) -> None:
     assert {anchor: each.cells for anchor, each in source.objects(quoted).items()} == {
         anchor: each.cells for anchor, each in plain.items()
     }
+
+
+def fingerprint_of(columns: TypeColumns, *cells: str) -> bytes:
+    found = columns.imported(cells, 2)
+    return fingerprint(b"key", found.type, found.address, found.container, found.cells)
+
+
+def test_fingerprint_of_a_csv_row_covers_exactly_its_selected_cells() -> None:
+    selected = ObjectType("person", "id", {name: Attribute(name) for name in ("id", "a", "b")})
+    columns = TypeColumns(selected, ["id", "a", "other", "b"], CsvSettings(path="people.csv"))
+    base = fingerprint_of(columns, "1", "x", "", "y")
+    assert base == fingerprint_of(columns, "1", "x", "not selected", "y")
+    reordered = TypeColumns(selected, ["b", "id", "a"], CsvSettings(path="people.csv"))
+    assert base == fingerprint_of(reordered, "y", "1", "x")
+    others = [
+        *(fingerprint_of(columns, "1", *cells) for cells in (("y", "", "x"), ("xy", "", ""), ("", "", "xy"))),
+        # The text between the cells occurs in cells.
+        *(fingerprint_of(columns, "1", *cells) for cells in (("x\x1fy", "", "z"), ("x", "", "y\x1fz"))),
+        fingerprint_of(columns, "1", "('1', 'x', 'y')", "", ""),
+        fingerprint_of(columns, "1", "\udcff", "", "y"),
+    ]
+    assert base not in others
+    assert len(set(others)) == len(others)
+
+
+def test_cells_of_a_csv_row_are_a_mapping_without_blank_cells() -> None:
+    attributes = {"id": Attribute("id"), "a": Attribute("a"), "several": Attribute("several", multi=True)}
+    columns = TypeColumns(
+        ObjectType("person", "id", attributes), ["id", "a", "several", "several"], CsvSettings(path="people.csv")
+    )
+    cells = columns.imported(["1", " ", "x|y", "x"], 2).cells
+    assert cells == {"id": ("1",), "several": ("x", "y")}
+    assert "a" not in cells
+    assert cells.get("a") is None
+    assert len(cells) == 2
 
 
 def test_undecodable_row_is_an_error_with_its_byte(source: Source) -> None:

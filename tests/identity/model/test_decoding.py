@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from tenuto_identity.model.decoding import (
     Decoding,
@@ -52,6 +53,17 @@ def test_reference_is_decoded_alike_alone_and_with_others(text: str) -> None:
     alone = decode_object(EVERY_TYPE, {"reference_many": (text,)}, Decoding()).references.get("reference_many", ())
     both = decode_object(EVERY_TYPE, {"reference_many": (text, "other")}, Decoding()).references["reference_many"]
     assert {*alone, "other"} == set(both)
+
+
+UNUSUAL_DATES = ("2026-02-30", " 2026-01-31 ", "20260131", " ", "")
+
+
+@given(st.one_of(st.dates().map(str), st.text(max_size=12), st.sampled_from(UNUSUAL_DATES)))
+def test_date_is_decoded_alike_with_and_without_formats(text: str) -> None:
+    cells = {"date_one": (text,)}
+    known = decode_object(EVERY_TYPE, cells, Decoding())
+    general = decode_object(EVERY_TYPE, cells, Decoding(date_formats=("never: %Y",)))
+    assert (known.attributes, bool(known.errors)) == (general.attributes, bool(general.errors))
 
 
 def test_references_are_raw_and_outside_of_the_document() -> None:

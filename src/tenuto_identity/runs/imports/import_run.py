@@ -215,10 +215,10 @@ class ImportRun:
                 read = await reader.next_page()
                 for warning in read.warnings:
                     self._run.warn(warning)
-                written = await self._run.write_page(self._write_page, read)
+                seen, cleared = await self._run.write_page(self._write_page, read)
                 # Only now: a page that is repeated must not find its own objects.
-                self._seen.add_all(written.seen)
-                self._cleared += written.cleared
+                self._seen.add_all(seen)
+                self._cleared += cleared
                 self._run.at("import_page_committed")
                 if read.complete is not None:
                     return read.complete
@@ -227,7 +227,10 @@ class ImportRun:
 
     # --- pages ------------------------------------------------------------------------------------------------------
 
-    async def _write_page(self, connection: Connection, page: Page, read: ReadPage) -> _PageWrites:
+    async def _write_page(
+        self, connection: Connection, page: Page, read: ReadPage
+    ) -> tuple[list[int], Counter[tuple[str, str]]]:
+        """Write a page; return the objects that exist in the source, and how many lost a value, by attribute."""
         classified = await self._classify(connection, read.objects)
         unchanged, differing, duplicates = self._compare(read.objects, classified)
         writes = _PageWrites(seen=list(unchanged))
@@ -246,7 +249,7 @@ class ImportRun:
         for object_id, fields in writes.items.items():
             page.add_item(object_id=object_id, **fields)
         self._run.at("import_page_written")
-        return writes
+        return writes.seen, writes.cleared
 
     async def _classify(self, connection: Connection, read: Sequence[ReadObject]) -> dict[int, ClassifiedObject]:
         """Return the stored objects by position; objects that wait for their first import are found by address."""
