@@ -159,14 +159,14 @@ async def insert_exports(
                 "object_id", "system_number", "metaverse_id", "kind", "changes", "phase", "depth", "state",
                 "changed_at",
             ],
-            records=[
+            records=(
                 (
-                    each.object_id, system_numbers[each.system], each.metaverse_id, each.kind.value,
+                    each.object_id, system_numbers[each.system], each.metaverse_id, each.kind,
                     encode_json(encode_changes(each.changes)), export_phase(each), depths.get(each.object_id, 0),
-                    each.state.value, now,
+                    each.state, now,
                 )
                 for each in exports
-            ],
+            ),
         )  # fmt: skip
 
 

@@ -61,21 +61,21 @@ async def write_items(
                 "run_id", "number", "object_id", "metaverse_id", "type", "anchor", "display", "change", "error",
                 "message", "detail",
             ],
-            records=[
+            records=(
                 (
                     run_id, each.number, each.object_id, each.metaverse_id, each.type, each.anchor, each.display,
                     each.change, each.error, each.message, None if each.detail is None else encode_json(each.detail),
                 )
                 for each in items
-            ],
+            ),
         )  # fmt: skip
     if changes:
         await connection.copy_records_to_table(
             "changes",
             columns=["run_id", "item_number", "subject", "subject_id", "diff"],
-            records=[
+            records=(
                 (run_id, each.item_number, each.subject, each.subject_id, encode_json(each.diff)) for each in changes
-            ],
+            ),
         )
 
 

@@ -145,14 +145,14 @@ async def insert_identities(connection: Connection, new: Sequence[IdentityWrite]
                 "id", "type_number", "attributes", "provenance", "display", "origin", "deletion_scheduled_at",
                 "delete_after", "deletion_initiator", "reevaluate_at", "changed_at",
             ],
-            records=[
+            records=(
                 (
                     each.id, each.type_number, encode_json(each.attributes), encode_json(each.provenance), each.display,
-                    each.origin.value, each.deletion_scheduled_at, each.delete_after,
+                    each.origin, each.deletion_scheduled_at, each.delete_after,
                     _encode_optional(each.deletion_initiator), each.reevaluate_at, now,
                 )
                 for each in new
-            ],
+            ),
         )  # fmt: skip
 
 
@@ -200,7 +200,7 @@ async def write_references(
         await connection.copy_records_to_table(
             "metaverse_references",
             columns=["object_id", "attribute_number", "target_id", "rule_number"],
-            records=[(each.object_id, each.attribute_number, each.target_id, each.rule_number) for each in added],
+            records=((each.object_id, each.attribute_number, each.target_id, each.rule_number) for each in added),
         )
 
 

@@ -62,13 +62,12 @@ class ClassifiedObject:
 
 
 @dataclass(frozen=True, slots=True)
-class StoredId:
+class ObjectPlace:
     """An object in the detection of deletions."""
 
     id: int
     type_number: int
     container: str | None
-    is_joined: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,7 @@ class TargetAddress:
 
 _OBJECTS = PositionalMapper(ObjectRow, SQL.load_objects_page, SQL.load_objects, SQL.load_joined_objects, decodes=True)
 _CLASSIFIED = PositionalMapper(ClassifiedObject, SQL.classify_objects, SQL.find_provisioning, decodes=True)
-_STORED_IDS = PositionalMapper(StoredId, SQL.load_object_ids)
+_PLACES = PositionalMapper(ObjectPlace, SQL.load_places)
 _COUNTS = PositionalMapper(ObjectCount, SQL.count_objects)
 _LOCKED = PositionalMapper(LockedObject, SQL.lock_objects)
 _REFERENCES = PositionalMapper(ReferenceRow, SQL.load_references)
@@ -179,9 +178,14 @@ async def find_by_anchor(connection: Connection, system_number: int, anchor: str
     return [row["id"] for row in await connection.fetch(SQL.find_by_anchor, system_number, anchor)]
 
 
-async def load_object_ids(connection: Connection, system_number: int, after_id: int, limit: int) -> list[StoredId]:
-    """Return the next normal objects of a system in order of id, for the detection of deletions."""
-    return _STORED_IDS.all(await connection.fetch(SQL.load_object_ids, system_number, after_id, limit))
+async def list_normal_ids(connection: Connection, system_number: int, after_id: int, limit: int) -> list[int]:
+    """Return the next normal objects of a system in order of id."""
+    return await connection.fetchval(SQL.list_normal_ids, system_number, after_id, limit) or []
+
+
+async def load_places(connection: Connection, ids: Sequence[int]) -> list[ObjectPlace]:
+    """Return types and containers of objects."""
+    return _PLACES.all(await connection.fetch(SQL.load_places, ids)) if ids else []
 
 
 async def list_ids(connection: Connection, system_number: int, after_id: int, limit: int) -> list[int]:
@@ -317,15 +321,15 @@ async def insert_objects(connection: Connection, new: Sequence[NewObject], now: 
             "id", "system_number", "type_number", "anchor", "address", "address_key", "container", "state",
             "attributes", "fingerprint", "metaverse_id", "join_kind", "imported_at", "changed_at",
         ],
-        records=[
+        records=(
             (
                 each.id, each.system_number, each.type_number, each.anchor, each.address, each.address_key,
-                each.container, each.state.value, encode_json(each.attributes), each.fingerprint, each.metaverse_id,
-                None if each.join_kind is None else each.join_kind.value,
+                each.container, each.state, encode_json(each.attributes), each.fingerprint, each.metaverse_id,
+                each.join_kind,
                 None if each.state is ObjectState.PROVISIONING else now, now,
             )
             for each in new
-        ],
+        ),
     )  # fmt: skip
 
 
@@ -403,10 +407,10 @@ async def insert_references(connection: Connection, system_number: int, rows: Se
         await connection.copy_records_to_table(
             "connector_references",
             columns=["object_id", "system_number", "attribute_number", "raw_key", "raw", "target_id"],
-            records=[
+            records=(
                 (each.object_id, system_number, each.attribute_number, each.raw_key, each.raw, each.target_id)
                 for each in rows
-            ],
+            ),
         )
 
 
@@ -471,7 +475,7 @@ async def replace_object_keys(
         await connection.copy_records_to_table(
             "object_keys",
             columns=["system_number", "attribute_number", "key", "object_id", "value"],
-            records=[(*key, value) for key, value in records.items()],
+            records=((*key, value) for key, value in records.items()),
         )
 
 

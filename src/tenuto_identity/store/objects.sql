@@ -45,13 +45,22 @@ SET fingerprint = u.fingerprint
 FROM unnest($1::bigint[], $2::bytea[]) AS u (id, fingerprint)
 WHERE o.id = u.id;
 
--- name: load_object_ids
--- The next objects of a system in order of id, for the detection of deletions.
-SELECT id, type_number, container, metaverse_id IS NOT NULL AS is_joined
-FROM connector_objects
-WHERE system_number = $1 AND id > $2 AND state = 'normal'
-ORDER BY id
-LIMIT $3;
+-- name: list_normal_ids
+-- The next normal objects of a system in order of id, as one array.
+SELECT array_agg(o.id ORDER BY o.id) AS ids
+FROM (
+    SELECT id
+    FROM connector_objects
+    WHERE system_number = $1 AND id > $2 AND state = 'normal'
+    ORDER BY id
+    LIMIT $3
+) AS o;
+
+-- name: load_places
+-- Types and containers of objects, for the detection of deletions.
+SELECT o.id, o.type_number, o.container
+FROM unnest($1::bigint[]) AS a (id)
+CROSS JOIN LATERAL (SELECT id, type_number, container FROM connector_objects WHERE id = a.id LIMIT 1) AS o;
 
 -- name: count_objects
 SELECT type_number, container, count(*) AS object_count
@@ -166,7 +175,7 @@ USING unnest($1::bigint[], $2::integer[]) AS u (object_id, attribute_number)
 WHERE r.object_id = u.object_id AND r.attribute_number = u.attribute_number;
 
 -- name: find_reference_targets
--- Find the objects that raw references name: by address, then by anchor.
+-- Find the objects that raw references name: by address, and only those that have none by anchor.
 SELECT a.position, coalesce(by_address.id, by_anchor.id) AS id
 FROM unnest($2::text[], $3::text[], $4::smallint[]) WITH ORDINALITY AS a (raw_key, anchor, type_number, position)
 LEFT JOIN LATERAL (
@@ -174,7 +183,8 @@ LEFT JOIN LATERAL (
 ) AS by_address ON true
 LEFT JOIN LATERAL (
     SELECT id FROM connector_objects
-    WHERE system_number = $1 AND type_number = a.type_number AND anchor = a.anchor
+    WHERE by_address.id IS NULL AND system_number = $1 AND type_number = a.type_number
+      AND anchor = a.anchor
     LIMIT 1
 ) AS by_anchor ON true
 WHERE by_address.id IS NOT NULL OR by_anchor.id IS NOT NULL;

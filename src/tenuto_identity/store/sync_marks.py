@@ -81,7 +81,7 @@ async def insert_marks(
         await connection.copy_records_to_table(
             "sync_marks",
             columns=["object_id", "system_number", "reason"],
-            records=[(id, system_number, reason.value) for id in object_ids],
+            records=((id, system_number, reason.value) for id in object_ids),
         )
 
 

@@ -17,3 +17,5 @@ def test_seen_objects_equal_a_set_of_ids(pages: list[list[int]], other: int) -> 
         assert seen.count == len(expected)
     assert all(id in seen for id in expected)
     assert (other in seen) == (other in expected)
+    ids = sorted({*expected, *(id + 1 for id in expected), other})
+    assert seen.without_seen(ids) == [id for id in ids if id not in expected]

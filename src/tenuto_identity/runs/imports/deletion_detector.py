@@ -117,16 +117,13 @@ class DeletionDetector:
         containers = None if complete.containers is None else _normalized(complete.containers)
         selections = self._system.definition.containers
         after = 0
-        while True:
-            stored = await self._run.read(objects.load_object_ids, self._system.number, after, ID_PAGE_SIZE)
-            if not stored:
-                return
-            after = stored[-1].id
+        while ids := await self._run.read(objects.list_normal_ids, self._system.number, after, ID_PAGE_SIZE):
+            after = ids[-1]
+            unseen = self._seen.without_seen(ids)
             missing = [
                 each.id
-                for each in stored
-                if each.id not in self._seen
-                and each.type_number in types
+                for each in (await self._run.read(objects.load_places, unseen) if unseen else ())
+                if each.type_number in types
                 and (containers is None or _is_within(each.container, containers))
                 and is_selected(each.container or "", selections)
             ]

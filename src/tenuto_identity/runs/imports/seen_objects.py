@@ -30,3 +30,8 @@ class SeenObjects:
     def __contains__(self, id: int) -> bool:
         index = id >> 3
         return index < len(self._bits) and bool(self._bits[index] & (1 << (id & 7)))
+
+    def without_seen(self, ids: Sequence[int]) -> list[int]:
+        """Return the ids that are not in the set, in order."""
+        bits, end = self._bits, len(self._bits) << 3
+        return [id for id in ids if id >= end or not bits[id >> 3] & (1 << (id & 7))]
