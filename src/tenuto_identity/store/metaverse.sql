@@ -28,7 +28,9 @@ CROSS JOIN LATERAL (
 ) AS k
 CROSS JOIN LATERAL (SELECT attributes FROM metaverse_objects WHERE id = k.object_id LIMIT 1) AS m
 LEFT JOIN LATERAL (
-    SELECT id FROM connector_objects WHERE metaverse_id = k.object_id AND system_number = $4 LIMIT 1
+    SELECT id FROM connector_objects
+    WHERE metaverse_id = k.object_id AND system_number = (SELECT $4::smallint) -- see objects.classify_objects
+    LIMIT 1
 ) AS o ON true;
 
 -- name: draw_ids

@@ -1,6 +1,8 @@
 -- name: classify_objects
 -- Compare imported anchors and fingerprints with the table. The document is returned only where it is needed: for
 -- objects that differ or are in another state.
+-- Here and in other lookups, the planner must not know the number of the system (SELECT $1): it would expect no rows of
+-- a system that is newer than the statistics, and read all objects of the system for each lookup.
 SELECT a.position, o.id, o.state, o.fingerprint = a.fingerprint AS is_same, o.metaverse_id,
        CASE WHEN o.fingerprint IS DISTINCT FROM a.fingerprint OR o.state <> 'normal' THEN o.attributes END AS attributes,
        o.address, o.container
@@ -8,7 +10,7 @@ FROM unnest($2::smallint[], $3::text[], $4::bytea[]) WITH ORDINALITY AS a (type_
 CROSS JOIN LATERAL (
     SELECT id, state, fingerprint, metaverse_id, attributes, address, container
     FROM connector_objects
-    WHERE system_number = $1 AND type_number = a.type_number AND anchor = a.anchor
+    WHERE system_number = (SELECT $1::smallint) AND type_number = a.type_number AND anchor = a.anchor
     LIMIT 1
 ) AS o;
 
@@ -19,7 +21,7 @@ FROM unnest($2::smallint[], $3::text[]) WITH ORDINALITY AS a (type_number, addre
 CROSS JOIN LATERAL (
     SELECT id, state, metaverse_id, attributes, address, container
     FROM connector_objects
-    WHERE system_number = $1 AND address_key = a.address_key AND type_number = a.type_number
+    WHERE system_number = (SELECT $1::smallint) AND address_key = a.address_key AND type_number = a.type_number
       AND state = 'provisioning' AND anchor IS NULL
     ORDER BY id
     LIMIT 1
@@ -179,11 +181,11 @@ WHERE r.object_id = u.object_id AND r.attribute_number = u.attribute_number;
 SELECT a.position, coalesce(by_address.id, by_anchor.id) AS id
 FROM unnest($2::text[], $3::text[], $4::smallint[]) WITH ORDINALITY AS a (raw_key, anchor, type_number, position)
 LEFT JOIN LATERAL (
-    SELECT id FROM connector_objects WHERE system_number = $1 AND address_key = a.raw_key ORDER BY id LIMIT 1
+    SELECT id FROM connector_objects WHERE system_number = (SELECT $1::smallint) AND address_key = a.raw_key ORDER BY id LIMIT 1
 ) AS by_address ON true
 LEFT JOIN LATERAL (
     SELECT id FROM connector_objects
-    WHERE by_address.id IS NULL AND system_number = $1 AND type_number = a.type_number
+    WHERE by_address.id IS NULL AND system_number = (SELECT $1::smallint) AND type_number = a.type_number
       AND anchor = a.anchor
     LIMIT 1
 ) AS by_anchor ON true
@@ -239,7 +241,7 @@ SELECT a.metaverse_id, o.id, o.address, o.anchor, o.state, p.kind AS pending_kin
 FROM unnest($2::bigint[]) AS a (metaverse_id)
 CROSS JOIN LATERAL (
     SELECT id, address, anchor, state FROM connector_objects
-    WHERE metaverse_id = a.metaverse_id AND system_number = $1
+    WHERE metaverse_id = a.metaverse_id AND system_number = (SELECT $1::smallint)
     LIMIT 1
 ) AS o
 LEFT JOIN LATERAL (

@@ -120,3 +120,45 @@ async def test_a68_lookups_prepared_on_empty_tables_stay_fast_when_the_tables_ha
     }
     assert slow == {}
     assert {name: tables for name, (_, tables) in grown.items() if tables} == {}
+
+
+NEW_SYSTEM = f"""
+INSERT INTO connector_objects (id, system_number, type_number, anchor, address, address_key, fingerprint, changed_at,
+                               metaverse_id, join_kind)
+SELECT {COUNT} + n, 2, 1, 'a' || n, 'a' || n, 'a' || n, '\\x01', now(), n, 'joined'
+FROM generate_series(1, {PAGE}) AS n;
+"""
+OF_NEW_SYSTEM = {
+    "classify_objects": (objects.SQL.classify_objects, f"2::smallint, {ONES}, {ANCHORS}, {PRINTS}"),
+    "find_provisioning": (objects.SQL.find_provisioning, f"2::smallint, {ONES}, {ANCHORS}"),
+    "find_reference_targets": (objects.SQL.find_reference_targets, f"2::smallint, {ANCHORS}, {ANCHORS}, {ONES}"),
+    "load_addresses": (objects.SQL.load_addresses, f"2::smallint, {IDS}"),
+    "find_by_keys": (metaverse.SQL.find_by_keys, f"{ONES}, {ONES}, {ANCHORS}, 2::smallint"),
+}
+
+
+def used_indexes(plan: dict[str, Any]) -> Iterator[str]:
+    """Yield the indexes that a plan uses."""
+    if "Index Name" in plan:
+        yield plan["Index Name"]
+    for part in plan.get("Plans", ()):
+        yield from used_indexes(part)
+
+
+async def test_lookups_in_a_system_that_statistics_do_not_know_read_single_objects(database: Database) -> None:
+    """The first import of another system: its objects are newer than the statistics."""
+    async with database.connection() as connection:
+        async with session.transaction(connection, whole_tables=True):
+            await connection.execute(FILL)
+        async with session.transaction(connection, whole_tables=True):
+            await connection.execute("ANALYZE connector_objects")
+            await connection.execute(NEW_SYSTEM)
+        slow: dict[str, list[str]] = {}
+        for name, (statement, arguments) in OF_NEW_SYSTEM.items():
+            async with session.transaction(connection):
+                await connection.execute(f"PREPARE of_new_system_{name} AS {statement}")
+                found = await connection.fetchval(f"EXPLAIN (FORMAT JSON) EXECUTE of_new_system_{name} ({arguments})")
+            indexes = list(used_indexes(json.loads(found)[0]["Plan"]))
+            if "connector_objects_of_system" in indexes:
+                slow[name] = indexes
+    assert slow == {}
