@@ -184,10 +184,10 @@ def _stale_lease(run_id: UUID) -> StaleLease:
 
 async def analyze_grown_tables(connection: Connection) -> list[str]:
     """Analyse tables that have grown tenfold: statements that read whole tables need their statistics."""
-    names = [row["name"] for row in await connection.fetch(SQL.list_grown_tables)]
-    for name in names:
-        await connection.execute(f"ANALYZE {name}")
-    return names
+    rows = await connection.fetch(SQL.list_grown_tables)
+    for row in rows:
+        await connection.execute(f"ANALYZE {row['name']} ({row['columns']})")
+    return [row["name"] for row in rows]
 
 
 # --- watermarks, holds, pending deletions ---------------------------------------------------------------------------
