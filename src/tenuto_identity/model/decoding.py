@@ -11,7 +11,7 @@ from functools import lru_cache
 from typing import Any
 
 from tenuto_identity.model import dn
-from tenuto_identity.model.schema import ObjectType
+from tenuto_identity.model.schema import Attribute, ObjectType
 from tenuto_identity.model.value_class import value_class
 from tenuto_identity.model.values import (
     BadValue,
@@ -91,9 +91,7 @@ def fingerprint(
     return hash_content(key, describe_content(type_name, address, container, cells))
 
 
-def describe_content(
-    type_name: str, address: str, container: str, cells: Mapping[str, Sequence[str | bytes]]
-) -> str:
+def describe_content(type_name: str, address: str, container: str, cells: Mapping[str, Sequence[str | bytes]]) -> str:
     """Return the text that the fingerprint of an object is made of."""
     # repr is unambiguous for texts and bytes, and faster than JSON; order of attributes is that of the connector. The
     # cells come last: a connector may use a mapping with a representation that is faster to make.
@@ -156,10 +154,7 @@ def decode_object(
                 attributes[name] = [known]
                 continue
         try:
-            values = [value for each in raw if (value := _decode(each, data_type, decoding)) is not None]
-            found = canonical_values(values)
-            if len(found) > 1 and not attribute.multi:
-                raise BadValue(f"{len(found)} values, and the attribute takes one")
+            found = _decode_values(raw, attribute, decoding)
         except BadValue as error:
             errors.append(BadCell(name, f"{name}: {error}"))
             if old and name in old:
@@ -181,6 +176,14 @@ def _date_of(text: str) -> Value | None:
         return canonical_value(text, DataType.DATE)
     except BadValue:
         return None
+
+
+def _decode_values(raw: Sequence[str | bytes], attribute: Attribute, decoding: Decoding) -> list[Value]:
+    values = [value for each in raw if (value := _decode(each, attribute.type, decoding)) is not None]
+    found = canonical_values(values)
+    if len(found) > 1 and not attribute.multi:
+        raise BadValue(f"{len(found)} values, and the attribute takes one")
+    return found
 
 
 def _decode(cell: str | bytes, data_type: DataType, decoding: Decoding) -> Value | None:

@@ -52,6 +52,9 @@ class DataType(StrEnum):
     REFERENCE = "reference"
 
 
+_TEXT = DataType.TEXT
+
+
 class BadValue(ValueError):
     """A value does not fit the type of its attribute. The text names the value and what is expected."""
 
@@ -61,6 +64,8 @@ class BadValue(ValueError):
 
 def canonical_value(value: object, data_type: DataType) -> Value:
     """Return a value in its stored form, from text or from the Python type of the data type; raise `BadValue`."""
+    if data_type is _TEXT:  # the common case
+        return _canonical_text(value)
     match data_type:
         case DataType.TEXT:
             return _canonical_text(value)
@@ -84,6 +89,8 @@ def canonical_value(value: object, data_type: DataType) -> Value:
 
 def python_value(value: Value, data_type: DataType) -> PythonValue:
     """Return a stored value as the Python type that expressions see."""
+    if data_type is _TEXT:  # the common case
+        return value
     match data_type:
         case DataType.DECIMAL:
             return Decimal(str(value))

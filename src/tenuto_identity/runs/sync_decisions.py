@@ -24,6 +24,7 @@ from tenuto_identity.model.sync.engine import (
     confirm_at_sync,
     deletion_rule,
     inbound_flow,
+    inbound_values,
     is_cancelled_by,
     out_of_scope_action,
     projection,
@@ -319,7 +320,7 @@ class _InboundPage:
 
     def _join_to(self, each: ConnectorObject, metaverse_id: int, result: ObjectResult) -> None:
         state = self._identity(metaverse_id)
-        joined = replace(each, metaverse_id=metaverse_id, join_kind=JoinKind.JOINED)
+        joined = _with(each, each.references, metaverse_id, JoinKind.JOINED)
         state.joined[each.id] = joined
         state.results.append(result)
         state.all_changed = True
@@ -343,7 +344,7 @@ class _InboundPage:
     def _project(self, each: ConnectorObject, type_name: str, result: ObjectResult) -> None:
         metaverse_id = next(self._free_ids)
         metaverse_type = self._rules.metaverse_types[type_name]
-        joined = replace(each, metaverse_id=metaverse_id, join_kind=JoinKind.PROJECTED)
+        joined = _with(each, each.references, metaverse_id, JoinKind.PROJECTED)
         state = IdentityState(
             metaverse_id,
             metaverse_type,
@@ -366,14 +367,11 @@ class _InboundPage:
         if not matched.attributes:
             return
         contributions, _ = collect_contributions(state.type.name, state.joined.values(), self._rules, self._now)
-        flow = inbound_flow(matched, None, contributions, self._now)
-        for attribute, keys in metaverse_keys(flow.values, matched.attributes).items():
+        values = inbound_values(matched, contributions, self._now)
+        for attribute, keys in metaverse_keys(values, matched.attributes).items():
             for key in keys:
                 place = state.type.name, attribute, key
-                self._candidates[place] = [
-                    *self._candidates.get(place, ()),
-                    Candidate(state.id, flow.values, each.id),
-                ]
+                self._candidates[place] = [*self._candidates.get(place, ()), Candidate(state.id, values, each.id)]
                 self._keys_of.setdefault(state.id, []).append(place)
 
     # --- references, deletions, flow --------------------------------------------------------------------------------
@@ -386,18 +384,16 @@ class _InboundPage:
         for state in self._decision.identities.values():
             for id, each in state.joined.items():
                 if any(ref.target_id in joins for found in each.references.values() for ref in found):
-                    state.joined[id] = replace(
-                        each,
-                        references={
-                            name: tuple(self._with_join(ref) for ref in found)
-                            for name, found in each.references.items()
-                        },
-                    )
+                    references = {
+                        name: tuple([self._with_join(ref) for ref in found]) for name, found in each.references.items()
+                    }
+                    state.joined[id] = _with(each, references, each.metaverse_id, each.join_kind)
 
     def _with_join(self, reference: Reference) -> Reference:
         if reference.target_id not in self._decision.joins:
             return reference
-        return replace(reference, metaverse_id=self._decision.joins[reference.target_id or 0][0])
+        joined_to = self._decision.joins[reference.target_id or 0][0]
+        return Reference(reference.raw, reference.target_id, joined_to)
 
     def _decide_deletions(self) -> None:
         """Apply the deletion rule to metaverse objects from which an object was disconnected."""
@@ -451,14 +447,39 @@ class _InboundPage:
         for note in flow.notes:
             if note.code is NoteCode.UNRESOLVED_REFERENCE:
                 self._decision.unresolved_count += note.count
-        if errors := flow.errors:
+        if flow.notes and (errors := flow.errors):
             for result in state.results[:1]:
                 if result.error is None:
                     result.error, result.message = errors[0].code.value, "; ".join(each.message for each in errors)
                     result.keeps_mark = True
+        if not flow.notes:
+            return
         missing = [note.message for note in flow.notes if note.code is NoteCode.MISSING_INPUT]
         if missing and state.results and (flow.changes or state.is_new):
             state.results[0].detail["notes"] = missing
+
+
+def _with(
+    each: ConnectorObject,
+    references: Mapping[str, tuple[Reference, ...]],
+    metaverse_id: int | None,
+    join_kind: JoinKind | None,
+) -> ConnectorObject:
+    """Return an object with these references and this join; faster than `replace`, which is measurable here."""
+    return ConnectorObject(
+        each.id,
+        each.system,
+        each.type,
+        each.anchor,
+        each.address,
+        each.attributes,
+        references,
+        each.state,
+        metaverse_id,
+        join_kind,
+        each.pinned,
+        each.drift_reported,
+    )
 
 
 def apply_flow(state: IdentityState, flow: Flow) -> None:
@@ -572,10 +593,11 @@ def _note_staged(state: IdentityState, staged: StagedExport) -> None:
     result = state.results[0]
     if staged.action is not StageAction.NOTHING:
         detail = result.detail.setdefault("exports", {})
-        detail[staged.system] = staged.action.value
+        text = str(staged.action)
         if staged.changes:
-            detail[staged.system] += f": {', '.join(sorted({change.attribute for change in staged.changes}))}"
-    errors = [note for note in staged.notes if note.is_error]
+            text += f": {', '.join(sorted({change.attribute for change in staged.changes}))}"
+        detail[staged.system] = text
+    errors = [note for note in staged.notes if note.is_error] if staged.notes else []
     if result.error is None and (staged.error is not None or errors):
         result.error = staged.error or errors[0].code.value
         result.message = "; ".join(note.message for note in staged.notes)

@@ -42,6 +42,9 @@ class Kind(StrEnum):
     ANY = "value"
 
 
+_TEXT = Kind.TEXT
+
+
 class ExpressionFailed(Exception):
     """An expression could not be evaluated for these inputs. The old value of the attribute stays."""
 
@@ -439,7 +442,8 @@ def _function(
             if not accepts_missing and None in arguments:
                 return None
             for index, argument in enumerate(arguments):
-                _check_kind(name, signature.kind_of(index), argument)
+                if type(argument) is not str or signature.kind_of(index) is not _TEXT:  # the common case needs no check
+                    _check_kind(name, signature.kind_of(index), argument)
             return implementation(context, *arguments)
 
         name = usage.partition("(")[0]

@@ -194,7 +194,7 @@ def _convert(value: Any, target: Attribute, clean: Clean, cleans: bool) -> Value
         converted = canonical_value(value, target.type)
     except BadValue as error:
         raise ExpressionFailed(f"the result does not fit {target.name}: {error}") from None
-    if cleans and target.type is DataType.TEXT and isinstance(converted, str):
+    if cleans and isinstance(converted, str) and target.type is DataType.TEXT:
         return clean_text(converted, clean)
     return converted
 

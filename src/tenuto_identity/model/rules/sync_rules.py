@@ -148,6 +148,14 @@ class RuleSet:
             )
         return found
 
+    def has_inbound_scope(self, system: str, object_type: str) -> bool:
+        """Return whether one of the rules of `inbound` has a scope."""
+        key = ("in scope", system, object_type)
+        found: bool | None = self._cache.get(key)
+        if found is None:
+            found = self._cache[key] = any(rule.scope is not None for rule in self.inbound(system, object_type))
+        return found
+
     def outbound(self, metaverse_type: str) -> tuple[SyncRule, ...]:
         """Return the enabled out rules of a metaverse type, in order."""
         key = ("out", metaverse_type)

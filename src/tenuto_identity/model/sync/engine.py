@@ -74,16 +74,18 @@ class ScopedRules:
 
 
 _NO_RULES = ScopedRules(())
+_NORMAL, _REFERENCE, _TEXT = ObjectState.NORMAL, DataType.REFERENCE, DataType.TEXT
+"""Names of the module are found faster than members of an enum, which is measurable here."""
 
 
 def rules_in_scope(
     object: ConnectorObject, rules: RuleSet, now: datetime, *, trace: Trace | None = None
 ) -> ScopedRules:
     """Return the in rules that apply to an object. Only objects that were imported have any."""
-    if object.state is not ObjectState.NORMAL:
+    if object.state is not _NORMAL:
         return _NO_RULES
     inbound = rules.inbound(object.system, object.type)
-    if trace is None and all(rule.scope is None for rule in inbound):
+    if trace is None and not rules.has_inbound_scope(object.system, object.type):
         return ScopedRules(inbound) if inbound else _NO_RULES
     variables = object_variables(object, rules.object_type(object.system, object.type))
     found: list[SyncRule] = []
@@ -188,14 +190,31 @@ def inbound_flow(
     missing value with ``null_is_value`` ends the search. Without a winner the attribute is cleared, unless a scheduled
     deletion freezes it. If the mapping of the winner fails, the old value stays.
     """
-    ordered = sorted(contributions, key=lambda each: (each.rule.number, each.object.id))
+    return _compute_flow(metaverse_type, current, contributions, now, trace).result()
+
+
+def inbound_values(metaverse_type: MetaverseType, contributions: Iterable[Contribution], now: datetime) -> Document:
+    """Return the values of `inbound_flow` for a new metaverse object."""
+    return _compute_flow(metaverse_type, None, contributions, now, None).values
+
+
+def _compute_flow(
+    metaverse_type: MetaverseType,
+    current: MetaverseObject | None,
+    contributions: Iterable[Contribution],
+    now: datetime,
+    trace: Trace | None,
+) -> _FlowState:
+    ordered = list(contributions)
+    if len(ordered) > 1:
+        ordered.sort(key=lambda each: (each.rule.number, each.object.id))
     state = _FlowState(metaverse_type, current, ordered, now, trace)
     for attribute, ranked in _flow_plan(metaverse_type, ordered).attributes:
-        if attribute.type is DataType.REFERENCE:
+        if attribute.type is _REFERENCE:
             state.flow_references(attribute, ranked)
         else:
             state.flow_values(attribute, ranked)
-    return state.result()
+    return state
 
 
 def with_unique(flow: Flow, attribute: str, value: str, metaverse_type: MetaverseType) -> Flow:
@@ -275,7 +294,8 @@ class _FlowState:
         self._old_values: Document = current.attributes if current else {}
         self._old_references = current.references if current else {}
         self._old_provenance = current.provenance if current else {}
-        self._values: dict[str, list[Value]] = {}
+        self.values: dict[str, list[Value]] = {}
+        """Values without those of ``unique``."""
         self._references: dict[str, frozenset[int]] = {}
         self._provenance: dict[str, tuple[int, int]] = {}
         self._notes: list[Note] = []
@@ -305,7 +325,7 @@ class _FlowState:
                 self._take_unique(name, mapped.unique, source)
                 return
             if mapped.values:
-                self._values[name] = list(mapped.values)
+                self.values[name] = list(mapped.values)
                 self._provenance[name] = source
                 add_if(self._trace, "winner", attribute=name, rule=contribution.rule.name, object_id=source[1])
                 return
@@ -323,11 +343,11 @@ class _FlowState:
         if len(found) != 1:
             return False
         value = found[0]
-        if isinstance(value, str) and attribute.type is DataType.TEXT:
+        if attribute.type is _TEXT and isinstance(value, str):
             value = value.strip()
         if value == "":
             return False
-        self._values[attribute.name] = [value]
+        self.values[attribute.name] = [value]
         self._provenance[attribute.name] = (contribution.rule.number, contribution.object.id)
         return True
 
@@ -374,7 +394,7 @@ class _FlowState:
     def _take_unique(self, name: str, bases: UniqueBases, source: tuple[int, int]) -> None:
         if old := self._old_values.get(name):
             # The value stays for as long as the attribute has one, even if the candidates change.
-            self._values[name] = list(old)
+            self.values[name] = list(old)
             self._provenance[name] = source
         else:
             self._unique[name] = UniqueChoice(bases, *source)
@@ -393,7 +413,7 @@ class _FlowState:
 
     def _keep(self, name: str, reason: str) -> None:
         if name in self._old_values:
-            self._values[name] = list(self._old_values[name])
+            self.values[name] = list(self._old_values[name])
         if name in self._old_references:
             self._references[name] = self._old_references[name]
         if name in self._old_provenance:
@@ -447,21 +467,21 @@ class _FlowState:
 
     def result(self) -> Flow:
         changes: list[ValueChange] = []
-        is_same = self._values == self._old_values and self._references == self._old_references
+        is_same = self.values == self._old_values and self._references == self._old_references
         if not self._old_values and not self._old_references:  # a new object; the general code gives the same
-            names = [name for name in self._type.attributes if name in self._values or name in self._references]
+            names = [name for name in self._type.attributes if name in self.values or name in self._references]
             changes = [
-                ValueChange(name, (), tuple(self._values.get(name, ())) or tuple(sorted(self._references[name])))
+                ValueChange(name, (), tuple(self.values.get(name, ())) or tuple(sorted(self._references[name])))
                 for name in names
             ]
             is_same = True
         for name in () if is_same else self._type.attributes:
             before = tuple(self._old_values.get(name, ())) or tuple(sorted(self._old_references.get(name, ())))
-            after = tuple(self._values.get(name, ())) or tuple(sorted(self._references.get(name, ())))
+            after = tuple(self.values.get(name, ())) or tuple(sorted(self._references.get(name, ())))
             if before != after:
                 changes.append(ValueChange(name, before, after))
         return Flow(
-            values=self._values,
+            values=self.values,
             references=self._references,
             provenance=self._provenance,
             changes=tuple(changes),
