@@ -100,8 +100,11 @@ def evaluate_mapping(
             raw = _copied(mapping.source, target, document, source_attributes, variables)
         else:
             raw, reevaluate_at = _computed(mapping, variables, RuleClock(now, rule.zone))
-            if len(raw) == 1 and isinstance(raw[0], UniqueBases):
-                return Mapped(unique=raw[0], reevaluate_at=reevaluate_at)
+            if len(raw) == 1:  # the common case; the code below gives the same result
+                if isinstance(raw[0], UniqueBases):
+                    return Mapped(unique=raw[0], reevaluate_at=reevaluate_at)
+                if (value := _convert(raw[0], target, mapping.clean, cleans)) is not None:
+                    return Mapped((value,), reevaluate_at=reevaluate_at)
         values = [value for each in raw if (value := _convert(each, target, mapping.clean, cleans)) is not None]
     except ExpressionFailed as error:
         return Mapped(note=_failure(error, mapping, rule), reevaluate_at=reevaluate_at)

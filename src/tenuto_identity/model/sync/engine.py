@@ -209,10 +209,10 @@ def _compute_flow(
     if len(ordered) > 1:
         ordered.sort(key=lambda each: (each.rule.number, each.object.id))
     state = _FlowState(metaverse_type, current, ordered, now, trace)
-    for attribute, ranked in _flow_plan(metaverse_type, ordered).attributes:
+    for attribute, ranked, copied, position in _flow_plan(metaverse_type, ordered).attributes:
         if attribute.type is _REFERENCE:
             state.flow_references(attribute, ranked)
-        else:
+        elif copied is None or trace is not None or not state.copy(attribute, ordered[position], copied):
             state.flow_values(attribute, ranked)
     return state
 
@@ -254,10 +254,12 @@ class _FlowPlan:
                     copied = copied_attribute(mapping, target, each.object_type.attributes, cleans=True)
                     by_target.setdefault(mapping.to, []).append((mapping, position, copied))
         # The contributions are in order of rule number and object id; sorting keeps it within a priority.
-        self.attributes = [
-            (attribute, sorted(by_target.get(name, ()), key=lambda each: each[0].priority))
-            for name, attribute in metaverse_type.attributes.items()
-        ]
+        self.attributes: list[tuple[Attribute, _Ranked, str | None, int]] = []
+        """Each with the attribute that its first mapping copies, if it does, and the position of the contribution."""
+        for name, attribute in metaverse_type.attributes.items():
+            ranked = sorted(by_target.get(name, ()), key=lambda each: each[0].priority)
+            _, position, copied = ranked[0] if ranked else (None, 0, None)
+            self.attributes.append((attribute, ranked, copied, position))
 
 
 _MAX_PLANS = 200
@@ -308,7 +310,7 @@ class _FlowState:
         name = attribute.name
         for mapping, position, copied in ranked:
             contribution = self._contributions[position]
-            if copied is not None and self._trace is None and self._copy(attribute, contribution, copied):
+            if copied is not None and self._trace is None and self.copy(attribute, contribution, copied):
                 return
             mapped = self._evaluate(attribute, mapping, contribution)
             if mapped.reevaluate_at is not None:
@@ -334,7 +336,7 @@ class _FlowState:
                 return
         self._without_winner(name)
 
-    def _copy(self, attribute: Attribute, contribution: Contribution, copied: str) -> bool:
+    def copy(self, attribute: Attribute, contribution: Contribution, copied: str) -> bool:
         """Copy a single value, which is the common case; return False if the general code must decide.
 
         `test_flow_with_a_trace_equals_the_flow_without_one` compares them: the general code records a trace.
