@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Iterator
 
 import pytest
 
-from tenuto_identity.runs.collection_pause import paused_collection
+from tenuto_identity.runs.collection_pause import MAX_OVERLAPPING_PAUSES, paused_collection
 
 
 @pytest.fixture(autouse=True)
@@ -39,3 +40,18 @@ def test_collection_that_the_application_turned_off_stays_off() -> None:
     with paused_collection():
         pass
     assert not gc.isenabled()
+
+
+class _Cycle:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_overlapping_pauses_do_not_keep_cycles_for_ever() -> None:
+    collected = weakref.ref(_Cycle())
+    with paused_collection():
+        for _ in range(MAX_OVERLAPPING_PAUSES):
+            assert not gc.isenabled()
+            with paused_collection():
+                pass
+        assert collected() is None
