@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -39,6 +41,30 @@ def test_escaping_keeps_a_value_in_its_rdn(name: tuple[dn.Rdn, ...], value: str)
     assert len(dn.parse(text)) == len(name) + 1
     assert dn.depth(text) == len(name) + 1
     assert dn.parse(dn.parent(text)) == name
+
+
+def outcome(function: Callable[[str], object], text: str) -> object:
+    try:
+        return function(text)
+    except dn.InvalidDn as error:
+        return str(error)
+
+
+plain_texts = st.lists(
+    st.one_of(
+        st.text(st.sampled_from("aZ19 =#\x1f\u00a0ß<"), max_size=6),
+        st.builds("{}={}".format, types, st.text(st.characters(exclude_characters=',;+"\\'), max_size=5)),
+    ),
+    max_size=4,
+).map(",".join)
+
+
+@given(st.one_of(plain_texts, names.map(dn.build)))
+def test_short_paths_give_what_the_general_code_gives(text: str) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        found = [outcome(function, text) for function in (dn.normalize, dn.parent, dn.depth)]
+        patch.setattr(dn, "_split_plain", lambda text: None)
+        assert [outcome(function, text) for function in (dn.normalize, dn.parent, dn.depth)] == found
 
 
 @pytest.mark.parametrize(
