@@ -8,6 +8,7 @@ warning, an exception.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -226,6 +227,11 @@ class NamedConnection:
     allows_privileged_login: bool = False
 
 
+def _wait(seconds: float) -> bool:
+    time.sleep(seconds)
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectorContext:
     """What the worker gives to a connector."""
@@ -243,6 +249,9 @@ class ConnectorContext:
     """The connection that the settings name by ``connection``, if the worker has it."""
     read_only: bool = False
     """Preview: `write` must not be called."""
+    wait: Callable[[float], bool] = _wait
+    """Waits for so many seconds, for example for a busy system. Returns True at once when the run is cancelled: the
+    connector then ends the call, and leaves out what it has not sent. Connectors wait in no other way."""
 
 
 class Connector(Protocol):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from tenuto.errors import UserError
 from tenuto.extension import ExtensionServices
@@ -20,6 +20,8 @@ from tenuto_identity.model.definitions.system_definitions import OnBadValue
 from tenuto_identity.runs.definition_snapshot import System
 from tenuto_identity.runs.run_lifecycle import RunFailed
 from tenuto_identity.settings import IdentitySettings
+
+T = TypeVar("T")
 
 
 @asynccontextmanager
@@ -35,7 +37,9 @@ async def open_connector(
         secrets=await _reveal_secrets(services, ctx, definition.settings),
         connections=await _reveal_connection(services, ctx, definition.settings),
         read_only=read_only,
+        wait=ctx.wait,
     )
+    ctx.wait(0)  # creates the event here, because the threads of a connector may wait at the same time
     connector: Connector | None = None
     try:
         kind = find_connector(definition.connector)
@@ -48,6 +52,30 @@ async def open_connector(
     finally:
         if connector is not None:
             await asyncio.to_thread(connector.close)
+
+
+async def call_connector(function: Callable[..., T], *arguments: Any) -> T:
+    """Call a connector in a thread; a cancellation takes effect after the call, whose waits end at once."""
+    is_cancelled, result = await finish_call(function, *arguments)
+    if is_cancelled:
+        raise asyncio.CancelledError
+    return result
+
+
+async def finish_call(function: Callable[..., T], *arguments: Any) -> tuple[bool, T]:
+    """Call a connector in a thread; return whether the run was cancelled meanwhile, and the result.
+
+    The call is not abandoned: its thread would go on to write, or use a connector that is closed."""
+    call = asyncio.ensure_future(asyncio.to_thread(function, *arguments))
+    try:
+        return False, await asyncio.shield(call)
+    except asyncio.CancelledError:
+        while not call.done():  # guard: identity.cancelled_call
+            with suppress(asyncio.CancelledError):  # the worker repeats a stop that takes long
+                await asyncio.wait([call])
+        if call.cancelled() or call.exception() is not None:
+            raise
+        return True, call.result()
 
 
 def decoding_of(system: System) -> Decoding:

@@ -6,7 +6,6 @@ are uncertain: they are sent again, which every connector allows.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -45,6 +44,7 @@ from tenuto_identity.model.sync.pending_exports import (
     record_refused,
     sendable_changes,
 )
+from tenuto_identity.runs.connector_opener import finish_call
 from tenuto_identity.runs.import_reader import index_key
 from tenuto_identity.runs.page_context import display_of, to_connector_objects
 from tenuto_identity.runs.run_lifecycle import Page, Run
@@ -168,9 +168,11 @@ class ExportRun:
             after = batch.last
             self._run.at("export_claimed")
             requests = [each.request for each in batch.sendings if each.request is not None]
-            results = await self._call(requests)
+            is_cancelled, results = await self._call(requests)
             self._run.at("export_sent")
-            await self._run.write_page(self._record, batch, results)
+            # What was sent is recorded also when the run is cancelled: otherwise the next export would send it again.
+            await self._run.write_page(self._record, batch, results, although_cancelled=is_cancelled)
+            self._run.raise_if_cancelled()
             self._run.at("export_recorded")
             if self._left is not None:
                 self._left -= len(requests)
@@ -261,10 +263,14 @@ class ExportRun:
             return None
         return target.address or target.anchor
 
-    async def _call(self, requests: Sequence[WriteRequest]) -> list[WriteResult]:
-        """Send requests in a thread. If the connector raises, the requests stay uncertain and the run fails."""
+    async def _call(self, requests: Sequence[WriteRequest]) -> tuple[bool, list[WriteResult]]:
+        """Send requests in a thread; return whether the run was cancelled meanwhile, and the results.
+
+        If the connector raises, the requests stay uncertain and the run fails."""
         reachable = [each for each in requests if self._is_reachable(each)]
-        results = await asyncio.to_thread(self._connector.write, reachable) if reachable else []
+        is_cancelled, results = False, list[WriteResult]()
+        if reachable:
+            is_cancelled, results = await finish_call(self._connector.write, reachable)
         if len(results) != len(reachable):
             raise ConnectorError(
                 "invalid_results",
@@ -272,9 +278,9 @@ class ExportRun:
                 remedy="report it to the author of the connector",
             )
         if len(reachable) == len(requests):
-            return results
+            return is_cancelled, results
         answers = iter(results)
-        return [
+        return is_cancelled, [
             next(answers)
             if self._is_reachable(each)
             else refused(

@@ -187,13 +187,15 @@ class Run:
         work: Callable[..., Awaitable[T]],
         *arguments: Any,
         get_cursor: Callable[[T], int | None] | None = None,
+        although_cancelled: bool = False,
     ) -> T:
         """Run ``work(connection, page, *arguments)`` in the fenced transaction of the next page.
 
         The page is finished although a cancellation is requested meanwhile; a second one, or the loss of the lease,
         rolls it back. The work is repeated after a conflict or a lost connection.
         """
-        self.raise_if_cancelled()
+        if not although_cancelled:
+            self.raise_if_cancelled()
         writing = asyncio.ensure_future(self._write_page(work, arguments, get_cursor))
         try:
             return await asyncio.shield(writing)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 from tenuto.extension import ExtensionServices
 from tenuto.jobs.context import Context
 from tenuto_identity.model.definitions.system_definitions import SystemDefinition
 from tenuto_identity.model.schema import ObjectType, Schema
-from tenuto_identity.runs.connector_opener import open_connector
+from tenuto_identity.runs.connector_opener import call_connector, open_connector
 from tenuto_identity.runs.definition_snapshot import System, load_configuration
 from tenuto_identity.runs.run_lifecycle import RunFailed
 from tenuto_identity.store import definitions, session
@@ -19,7 +18,7 @@ async def check_system(services: ExtensionServices, ctx: Context, name: str) -> 
     """Check a system as this attempt; a failed check fails it with the message of the connector."""
     system = await _load_system(ctx, name)
     async with open_connector(services, ctx, system, read_only=True) as connector:
-        await asyncio.to_thread(connector.check)
+        await call_connector(connector.check)
         found = connector.capabilities
     return {
         "system": name,
@@ -37,7 +36,7 @@ async def discover_schema(services: ExtensionServices, ctx: Context, name: str) 
     """Read the schema of a system and store it; return it with the differences to what is selected."""
     system = await _load_system(ctx, name)
     async with open_connector(services, ctx, system, read_only=True) as connector:
-        schema = await asyncio.to_thread(connector.discover)
+        schema = await call_connector(connector.discover)
     found = describe_schema(schema)
     async with ctx.connection() as connection, session.transaction(connection):
         await definitions.store_discovered(connection, system.number, found)

@@ -40,6 +40,7 @@ GROUP_TYPE = ObjectType(
     },
 )
 TYPES = (USER_TYPE, GROUP_TYPE)
+WAIT = ConnectorContext().wait
 
 
 class OpenScim:
@@ -56,10 +57,15 @@ class OpenScim:
         read_only: bool = False,
         allowed_hosts: tuple[str, ...] = ("127.0.0.1",),
         secrets: dict[str, str] | None = None,
+        wait: Callable[[float], bool] = WAIT,
         **more: Any,
     ) -> Connector:
         context = ConnectorContext(
-            object_types, secrets=secrets or {"scim": TOKEN}, read_only=read_only, allowed_hosts=allowed_hosts
+            object_types,
+            secrets=secrets or {"scim": TOKEN},
+            read_only=read_only,
+            allowed_hosts=allowed_hosts,
+            wait=wait,
         )
         self._opened.append(registry.open_connector("scim", settings(url, **more), context))
         return self._opened[-1]

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import os
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
+from tenuto.jobs.context import Context, current_context
 from tenuto_identity.connectors.memory import MemorySystem
+from tenuto_identity.runs.run_lifecycle import Run
 from tests.identity.scim.conftest import WORK_MAIL
 from tests.identity.scim.service import ENTERPRISE, TOKEN, Gateway, Received, Reply, settings
 from tests.identity.site import ADA, ALAN, EDSGER, GRACE, PEOPLE, RunResult, Site, open_site, run_until_killed
+from tests.support.known_values import known
 
 BARBARA = "1005,Barbara,Liskov,barbara@example.org,Research,Fellow,1001,2020-05-01,"
 PROFILES = {"Full Import": "full_import", "Delta Import": "delta_import", "Full Sync": "full_sync", "Export": "export"}
@@ -215,6 +220,99 @@ async def test_a63_export_to_a_busy_scim_target_waits_or_repeats_later(site: Sit
     assert times["ada.lovelace"][1] - times["ada.lovelace"][0] >= 1.0
     assert len(times["grace.hopper"]) == 1
     assert await site.count("pending_exports", "error LIKE 'busy:%' AND attempts = 0") == 1
+
+
+def target_with_patience(site: Site, gateway: Gateway) -> str:
+    """Return definitions whose SCIM connector waits for an hour, and sends one request at a time."""
+    found = yaml.safe_load(target_definitions(site, gateway))
+    found["systems"][1]["settings"] |= {"max_wait_seconds": 3_600, "concurrency": 1}
+    return yaml.safe_dump(found)
+
+
+async def test_cancelled_scim_import_ends_its_wait_for_a_busy_service_at_once(site: Site, gateway: Gateway) -> None:
+    asked = threading.Event()
+
+    def behave(request: Received) -> Reply | None:
+        if request.path != "/Users":
+            return None
+        asked.set()
+        return Reply(429, None, {"Retry-After": "3000"})
+
+    gateway.tenant.add_user("ada")
+    await prepare(site, target_with_patience(site, gateway))
+    gateway.behaviour = behave
+    execution = await site.fire("SCIM", "Full Import")
+    assert await asyncio.to_thread(asked.wait, 60)
+    await site.app.executions.cancel(execution)
+    done = await asyncio.wait_for(site.finish(execution), 20)
+    assert (done.state, done.items) == ("cancelled", [])
+    assert await site.count("runs", "state = 'cancelled'") == 1
+    assert len([each for each in gateway.received if each.path == "/Users"]) == 1, "nothing is asked again"
+    gateway.behaviour = lambda _: None
+    assert (await site.run("SCIM", "Full Import")).changes == ["Added"]
+
+
+async def test_cancelled_scim_export_records_what_was_sent_and_sends_nothing_more(site: Site, gateway: Gateway) -> None:
+    await prepare(site, target_with_patience(site, gateway))
+    for name, profile in NIGHT[:2]:
+        await site.run(name, profile)
+    asked = threading.Event()
+
+    def behave(request: Received) -> Reply | None:
+        if request.method != "POST" or len(gateway.tenant.users()) < 2:
+            return None
+        asked.set()
+        return Reply(429, None, {"Retry-After": "3000"})
+
+    gateway.behaviour = behave
+    execution = await site.fire("SCIM", "Export")
+    assert await asyncio.to_thread(asked.wait, 60)
+    await site.app.executions.cancel(execution)
+    done = await asyncio.wait_for(site.finish(execution), 20)
+    assert done.state == "cancelled"
+    assert (done.changes, done.errors) == (["Exported"] * 2, ["busy"] * 2)
+    assert await site.count("pending_exports", "state = 'executing' OR uncertain") == 0
+    assert await site.count("pending_exports", "error LIKE 'busy:%' AND attempts = 0") == 2
+    assert len(gateway.sent("POST")) == 3, "the fourth request is not sent to a busy service"
+    gateway.behaviour = lambda _: None
+    await site.app.extensions.identity.retry("SCIM")  # the busy ones wait for their next attempt
+    assert (await site.run("SCIM", "Export")).changes.count("Exported") >= 2
+    assert (await site.run("SCIM", "Full Import")).changes == ["Confirmed"] * 4
+    assert len(gateway.tenant.users()) == 4
+
+
+async def test_cancelled_export_ends_after_the_request_that_the_service_is_answering(
+    site: Site, gateway: Gateway, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No thread of a cancelled run writes on: the run ends when the call of its connector has ended."""
+    await prepare(site, target_with_patience(site, gateway))
+    for name, profile in NIGHT[:2]:
+        await site.run(name, profile)
+    asked, released = threading.Event(), threading.Event()
+
+    def behave(request: Received) -> Reply | None:
+        if request.method == "POST" and not released.is_set():
+            asked.set()
+            assert released.wait(60)
+        return None
+
+    contexts: list[Context] = []
+
+    def observe(point: str) -> None:
+        if point == "export_claimed":
+            contexts.append(known(current_context.get()))
+
+    monkeypatch.setattr(Run, "observe", staticmethod(observe))
+    gateway.behaviour = behave
+    execution = await site.fire("SCIM", "Export")
+    assert await asyncio.to_thread(asked.wait, 60)
+    await site.app.executions.cancel(execution)
+    assert await asyncio.to_thread(contexts[0].wait, 30), "the worker stops the run"
+    released.set()
+    ended = await asyncio.wait_for(site.finish(execution), 30)
+    assert (ended.state, ended.changes) == ("cancelled", ["Exported"] * 4)
+    assert len(gateway.tenant.users()) == len(gateway.sent("POST")) == 4
+    assert await site.count("pending_exports", "state = 'executing' OR uncertain") == 0
 
 
 @pytest.mark.slow

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -410,24 +409,20 @@ def test_scim_create_that_a_busy_server_has_not_executed_is_repeated(
     assert [each["displayName"] for each in gateway.tenant.all("/Groups")] == ["Research"]
 
 
-def test_scim_connector_that_is_closed_does_not_wait_for_a_busy_server(gateway: Gateway, open_scim: Open) -> None:
-    asked = threading.Event()
+def test_scim_write_of_a_cancelled_run_ends_its_wait_and_sends_nothing_more(gateway: Gateway, open_scim: Open) -> None:
+    waits: list[float] = []
 
-    def behave(request: Received) -> Reply | None:
-        if request.method == "POST":
-            asked.set()
-            return Reply(503, {"status": "503"}, {"Retry-After": "3000"})
-        return None
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        return True
 
-    gateway.behaviour = behave
-    connector = open_scim(gateway.url, max_wait_seconds=3_600)
-    with ThreadPoolExecutor(1) as pool:
-        writing = pool.submit(connector.write, [create_group("Research")])
-        assert asked.wait(60)
-        connector.close()
-        with pytest.raises(ConnectorError, match="was closed") as closed:
-            writing.result(60)
-    assert closed.value.code == "closed"
+    gateway.behaviour = lambda request: (
+        Reply(503, {"status": "503"}, {"Retry-After": "3000"}) if request.method == "POST" else None
+    )
+    connector = open_scim(gateway.url, max_wait_seconds=3_600, concurrency=1, wait=wait)
+    results = connector.write([create_group("Research"), create_group("Engineering")])
+    assert [(each.outcome, each.error) for each in results] == [(WriteOutcome.MISSING, "busy")] * 2
+    assert waits == [3_000.0]
     assert len(gateway.sent("POST")) == 1
 
 

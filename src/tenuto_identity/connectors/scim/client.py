@@ -8,7 +8,6 @@ from __future__ import annotations
 import base64
 import json
 import ssl
-import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from email.utils import parsedate_to_datetime
@@ -51,6 +50,10 @@ class Busy(ConnectorError):
 
     def __init__(self, message: str) -> None:
         super().__init__("busy", message, remedy="repeat the run later, or raise max_wait_seconds")
+
+
+class WaitEnded(Busy):
+    """The run was cancelled while the client waited for a busy server."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,11 +104,11 @@ class ScimClient:
         self._allowed_hosts = context.allowed_hosts
         self._authorization = _authorization(settings, context)
         self._client: httpx2.Client | None = None
-        self._is_closed = threading.Event()
+        self._wait = context.wait
+        self._has_stopped = False
 
     def close(self) -> None:
-        """Close the session, also while another thread waits for a busy server: its request ends with an error."""
-        self._is_closed.set()
+        """Close the session."""
         client, self._client = self._client, None
         if client is not None:
             client.close()
@@ -134,13 +137,16 @@ class ScimClient:
         if_match: str | None = None,
         may_repeat: Callable[[], bool] | None = None,
     ) -> Answer:
-        """Send a request, and again after the time that a busy server asks for. Raises `Disconnected` and `Busy`.
+        """Send a request, and again after the time that a busy server asks for. Raises `Disconnected` and `Busy`; also
+        at once when the run is cancelled meanwhile, and for every further request.
 
         ``may_repeat`` is called before a request is repeated after 503, which a gateway may have answered although the
         server behind it has executed the request; if it returns False, the answer is returned."""
         left: float = self.settings.max_wait_seconds
         delay = _FIRST_WAIT_SECONDS
         while True:
+            if self._has_stopped:
+                raise WaitEnded(f"{method} {path}: the server is busy, and the run is cancelled")
             answer = self._exchange(method, path, body, query or {}, if_match)
             if answer.status not in BUSY_STATUSES:
                 return answer
@@ -148,16 +154,14 @@ class ScimClient:
             wait = delay if asked is None else asked
             if wait > left:
                 raise Busy(f"{method} {path}: the server is busy: {answer.describe()}; it asks to wait {wait:.0f} s")
-            self._wait(max(wait, _MIN_WAIT_SECONDS), method, path)  # guard: identity.scim_retry_after
+            wait = max(wait, _MIN_WAIT_SECONDS)
+            if self._wait(wait):  # guard: identity.scim_retry_after
+                self._has_stopped = True
+                continue
             if may_repeat is not None and answer.status == UNCERTAIN_STATUS and not may_repeat():
                 return answer
-            left -= max(wait, _MIN_WAIT_SECONDS)
+            left -= wait
             delay *= 2
-
-    def _wait(self, seconds: float, method: str, path: str) -> None:
-        """Wait; raise `ConnectorError` if the session is closed meanwhile."""
-        if self._is_closed.wait(seconds):
-            raise self._closed(method, path)
 
     def _exchange(
         self, method: str, path: str, body: Json | None, query: Mapping[str, str | int], if_match: str | None
@@ -184,13 +188,8 @@ class ScimClient:
         except httpx2.InvalidURL as error:
             raise ConnectorError("invalid_url", f"the setting url is not usable: {error}") from None
         except (httpx2.TransportError, httpx2.DecodingError) as error:
-            if self._is_closed.is_set():
-                raise self._closed(method, path) from None
             reason = str(error)[:_MAX_TEXT] or type(error).__name__
             raise Disconnected(f"{method} {path}: the connection to {self.settings.url} failed: {reason}") from None
-
-    def _closed(self, method: str, path: str) -> ConnectorError:
-        return ConnectorError("closed", f"{method} {path}: the connector was closed before the server answered")
 
     def _read(self, method: str, path: str, response: httpx2.Response) -> Answer:
         content = bytearray()

@@ -27,6 +27,7 @@ from tenuto_identity.model.definitions.system_definitions import OnBadValue, OnL
 from tenuto_identity.model.objects import ObjectState
 from tenuto_identity.model.sync.guards import Consequence, GuardKind
 from tenuto_identity.model.values import Document, fold_key, normalize_anchor
+from tenuto_identity.runs.connector_opener import call_connector
 from tenuto_identity.runs.import_reader import (
     PageReader,
     ReadObject,
@@ -111,7 +112,7 @@ class ImportRun:
         await self._confirmation.begin()
         self._has_provisioning = await run.read(objects.has_provisioning, self._system.number)
         taken_at = run.now()
-        watermark = await asyncio.to_thread(self._connector.watermark, scope)
+        watermark = await call_connector(self._connector.watermark, scope)
         complete, is_delta = await self._read_all(scope)
         run.at("import_read")
         can_look_up = self._has_unique_anchors and self._connector.capabilities.read_one
