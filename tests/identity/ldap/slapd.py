@@ -99,7 +99,11 @@ class Slapd:
         with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
             self.port, self.tls_port = first.getsockname()[1], second.getsockname()[1]
         self._process: subprocess.Popen[bytes] | None = None
-        self.certificate, _ = create_certificate(folder, "localhost")
+        self.library = "ldap3"
+        """The library that connectors use."""
+        # OpenLDAP takes localhost for the name of the machine.
+        names_of_machine = (socket.gethostname(), socket.getfqdn())
+        self.certificate, _ = create_certificate(folder, "localhost", further_names=names_of_machine)
         for name in names:
             (folder / name).mkdir()
             (folder / f"log-{name}").mkdir()
@@ -183,6 +187,7 @@ class Slapd:
             "bind_dn": f"cn=manager,dc={name},dc=test",
             "password": {"secret": "bind"},
             "base": f"dc={name},dc=test",
+            "library": self.library,
             **more,
         }
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tenuto.errors import Invalid
+from tenuto.errors import Invalid, MissingExtra
 from tenuto_identity.connectors import registry
 from tenuto_identity.connectors.contract import (
     Connector,
@@ -23,6 +23,8 @@ from tenuto_identity.connectors.contract import (
     ReadScope,
     WatermarkLost,
 )
+from tenuto_identity.connectors.ldap.directory import open_client
+from tenuto_identity.connectors.ldap.settings import LdapSettings, Library
 from tenuto_identity.model.schema import Attribute, ContainerScope, ContainerSelection, ObjectType, Writable
 from tenuto_identity.model.values import DataType
 from tests.identity.ldap.conftest import Administrator
@@ -122,11 +124,29 @@ def test_invalid_settings_name_the_setting(settings: dict[str, Any], field: str,
     assert text in f"{refused.value.message} {refused.value.remedy}"
 
 
-def test_missing_library_names_the_install_command(open_connector: Open, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("library", "extra"), [("auto", "identity"), ("ldap3", "identity"), ("python-ldap", "ldap")])
+def test_missing_library_names_the_install_command(monkeypatch: pytest.MonkeyPatch, library: str, extra: str) -> None:
     monkeypatch.setattr("tenuto_identity.connectors.ldap.directory.find_spec", lambda name: None)
     monkeypatch.setattr("tenuto.extras.find_spec", lambda name: None)
-    with pytest.raises(Exception, match=r"pip install 'tenuto\[identity\]'"):
-        open_connector().check()
+    settings = LdapSettings(url="ldap://localhost", library=Library(library))
+    with pytest.raises(MissingExtra, match=rf"pip install 'tenuto\[{extra}\]'"):
+        open_client(settings, None)
+
+
+@pytest.mark.parametrize("installed", ["ldap3", "python-ldap"])
+def test_python_ldap_is_preferred_where_it_is_installed(monkeypatch: pytest.MonkeyPatch, installed: str) -> None:
+    pytest.importorskip("_ldap", reason="python-ldap is not installed")
+    from tenuto_identity.connectors.ldap.protocol import ldap3_client, python_ldap_client
+
+    if installed == "ldap3":
+        monkeypatch.setattr(
+            "tenuto_identity.connectors.ldap.directory.find_spec", lambda name: None if name == "_ldap" else name
+        )
+    opened: list[str] = []
+    monkeypatch.setattr(ldap3_client, "open_client", lambda *_: opened.append("ldap3"))
+    monkeypatch.setattr(python_ldap_client, "open_client", lambda *_: opened.append("python-ldap"))
+    open_client(LdapSettings(url="ldap://localhost"), None)
+    assert opened == [installed]
 
 
 # --- discovery ------------------------------------------------------------------------------------------------------

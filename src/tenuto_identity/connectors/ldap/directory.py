@@ -23,7 +23,7 @@ from tenuto_identity.connectors.ldap.protocol.client import (
     Scope,
     Search,
 )
-from tenuto_identity.connectors.ldap.settings import LdapSettings
+from tenuto_identity.connectors.ldap.settings import LdapSettings, Library
 from tenuto_identity.model import dn
 
 UNIQUE_ANCHORS = ("entryuuid", "objectguid")
@@ -296,7 +296,15 @@ def attribute_values(entry: Entry, name: str) -> Sequence[bytes]:
 
 
 def open_client(settings: LdapSettings, password: str | None) -> LdapClient:
-    """Connect by the library that is installed; raise `MissingExtra` without one."""
+    """Connect by the library that the settings name, or by python-ldap if it is installed."""
+    library = settings.library
+    if library is Library.AUTO:
+        library = Library.PYTHON_LDAP if find_spec("_ldap") is not None else Library.LDAP3
+    if library is Library.PYTHON_LDAP:
+        require_extra("ldap", "the connector ldap with library: python-ldap", alternative="set library: ldap3")
+        from tenuto_identity.connectors.ldap.protocol import python_ldap_client
+
+        return python_ldap_client.open_client(settings, password)
     if find_spec("ldap3") is None:
         require_extra("identity", "the connector ldap")
     from tenuto_identity.connectors.ldap.protocol import ldap3_client

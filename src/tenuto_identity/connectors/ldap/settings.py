@@ -21,6 +21,17 @@ class TlsMode(StrEnum):
     NONE = "none"
 
 
+class Library(StrEnum):
+    """The LDAP library that connects."""
+
+    AUTO = "auto"
+    """``python-ldap`` if it is installed, otherwise ``ldap3``."""
+    LDAP3 = "ldap3"
+    """Pure Python, in the extra ``identity``."""
+    PYTHON_LDAP = "python-ldap"
+    """The C library of OpenLDAP, in the extra ``ldap``: maintained, but it has to be compiled."""
+
+
 class DeltaMethod(StrEnum):
     """Where a delta import finds the changes."""
 
@@ -118,6 +129,8 @@ class LdapSettings(BaseModel):
     """Where a delta import finds the changes."""
     log_base: str | None = None
     """Suffix of the accesslog; found in the naming contexts by default."""
+    library: Library = Library.AUTO
+    """The LDAP library; all of them give the same results."""
     create_containers: bool = False
     """Create missing parents (ou, o, l; cn on Active Directory) of new and moved entries."""
     placeholder_member: str = "cn=tenuto-placeholder"

@@ -34,6 +34,7 @@ from tenuto_identity.connectors.ldap.protocol.messages import (
     encode_write,
     message_end,
 )
+from tenuto_identity.connectors.ldap.protocol.tls import create_context, refused_certificate
 from tenuto_identity.connectors.ldap.settings import LdapSettings, TlsMode
 
 RECEIVED_BYTES = 1 << 18
@@ -183,7 +184,7 @@ def open_client(settings: LdapSettings, password: str | None) -> LdapClient:
     """Connect and bind; raise `ConnectorError` with a message for users."""
     connection = None
     try:
-        context = _tls_context(settings)
+        context = create_context(settings)
         server = ldap3.Server(
             settings.host,
             settings.port,
@@ -210,11 +211,7 @@ def open_client(settings: LdapSettings, password: str | None) -> LdapClient:
         _close_socket(connection)
         where = f"{settings.host}:{settings.port}"
         if _is_certificate_error(error):
-            raise ConnectorError(
-                "certificate",
-                f"the certificate of {where} is not accepted: {_reason(error)}",
-                remedy="name the issuer by ca_file, and the host as in the certificate by url",
-            ) from None
+            raise refused_certificate(settings, _reason(error)) from None
         raise ConnectorError("unreachable", f"{where} cannot be reached: {_reason(error)}") from None
 
 
@@ -245,17 +242,6 @@ def _bind(settings: LdapSettings, connection: Any) -> LdapClient:
         )
     connection.socket.settimeout(settings.timeout_seconds)
     return client
-
-
-def _tls_context(settings: LdapSettings) -> ssl.SSLContext:
-    try:
-        context = ssl.create_default_context(cafile=settings.ca_file)
-    except (OSError, ssl.SSLError) as error:
-        raise ConnectorError("certificate", f"ca_file {settings.ca_file!r} cannot be read: {error}") from None
-    if not settings.verify_certificate:  # guard: identity.ldap_certificate
-        context.check_hostname = False
-        context.verify_mode = ssl.CERT_NONE
-    return context
 
 
 def _is_certificate_error(error: object) -> bool:
