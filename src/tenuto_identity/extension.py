@@ -119,6 +119,7 @@ class Identity(Extension):
             page("systems", "Systems", "systems:load_systems", "state", "after"),
             page("runs", "Runs", "runs:load_runs", "system", "state", "after"),
             page("exports", "Pending exports", "exports:load_exports", "system", "state", "errors", "after"),
+            page("rules", "Sync rules", "rules:load_rules", "system"),
             page("held", "Held systems", "systems:load_held"),
             page("previews", "Previews", "previews:load_previews", "after"),
             page("identities", "Identities", "identities:load_identities", "q", "type", "deletion", "after"),

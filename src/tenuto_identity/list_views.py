@@ -11,6 +11,21 @@ def _attribute_names(export: Any) -> list[str]:
     return sorted({change["attribute"] for change in export.changes})
 
 
+def _steps(steps: Any) -> list[str]:
+    return [f"{step.system}: {step.origin} ({step.rule})" for step in steps]
+
+
+ATTRIBUTE_FLOWS = ResourceView(
+    "attributes",
+    (
+        Column("type", "type"),
+        Column("attribute", "attribute"),
+        Column("from, by priority", lambda flow: _steps(flow.contributions), "list", flexible=True),
+        Column("to", lambda flow: _steps(flow.targets), "list", flexible=True, drop=1),
+    ),
+    hint="declare metaverse types and sync rules in a definition file and apply it",
+    next_page={},
+)
 SYSTEMS = ResourceView(
     "connected systems",
     (

@@ -35,8 +35,18 @@ from tenuto_identity.api.shared_parameters import (
     reason,
     reveals,
 )
-from tenuto_identity.list_views import HISTORY, IDENTITIES, ITEMS, OBJECTS, PENDING_EXPORTS, RUNS, SYSTEMS
+from tenuto_identity.list_views import (
+    ATTRIBUTE_FLOWS,
+    HISTORY,
+    IDENTITIES,
+    ITEMS,
+    OBJECTS,
+    PENDING_EXPORTS,
+    RUNS,
+    SYSTEMS,
+)
 from tenuto_identity.model.objects import ObjectState
+from tenuto_identity.model.rules.attribute_flow import AttributeFlow
 from tenuto_identity.model.sync.explanation import DeletedExplanation, IdentityExplanation, ObjectExplanation
 from tenuto_identity.model.sync.pending_exports import ExportState
 from tenuto_identity.operations.identity import DefinitionRecord, Hold, SystemDetails
@@ -51,6 +61,24 @@ router = APIRouter(route_class=ApiRoute)
 SYSTEM = {"number": 1, "name": "HR", "connector": "csv", "state": "active", "object_count": 1200, "export_count": 0}
 RUN = {"id": RUN_ID, "system": "HR", "profile": "Full Import", "kind": "full_import", "state": "completed"}
 RULE = {"name": "HR people in", "version": 1, "origin": "file", "definition": {"name": "HR people in", "project": True}}
+ATTRIBUTE_FLOW = {
+    "type": "person",
+    "attribute": "title",
+    "data_type": "text",
+    "contributions": [
+        {
+            "rule": "HR people in",
+            "system": "HR",
+            "object_type": "person",
+            "attribute": "title",
+            "origin": "title",
+            "is_expression": False,
+            "priority": 100,
+            "notes": [],
+        }
+    ],
+    "targets": [],
+}
 TEMPLATE = {"name": "staff", "version": 1, "origin": "file", "definition": {"name": "staff"}}
 ITEM = {"number": "1", "type": "person", "anchor": "1003", "display": "Alan Turing", "change": "Updated"}
 OBJECT = {
@@ -355,6 +383,18 @@ async def run_profile(
 async def list_rules(call: Reader, limit: Limit = 100, after: After = None) -> Page[DefinitionRecord]:
     """List sync rules by name, with their definitions."""
     return await _list_definitions(call, DefinitionKind.SYNC_RULE, limit, after)
+
+
+@router.get("/attribute-flows", operation_id="identity_attribute_flows_list", responses=describe_page(ATTRIBUTE_FLOW))
+@listed_as(ATTRIBUTE_FLOWS)
+async def list_attribute_flows(
+    call: Reader, system: SystemFilter = None, type: TypeFilter = None, limit: Limit = 100, after: After = None
+) -> Page[AttributeFlow]:
+    """List attributes with the rules that set them, in the order in which they win, and those that send them."""
+    cursor = decode_cursor(after, str, str)
+    found = await operations(call).attribute_flows(type=type, system=system)
+    rest = [each for each in found if not cursor or (each.type, each.attribute) > tuple(cursor)]
+    return make_page(rest[:limit], limit, lambda each: (each.type, each.attribute))
 
 
 @router.get("/templates", operation_id="identity_templates_list", responses=describe_page(TEMPLATE))

@@ -25,7 +25,17 @@ from tenuto_identity.cli.preview_text import (
     preview_document,
     wait_for_preview,
 )
-from tenuto_identity.list_views import HISTORY, IDENTITIES, ITEMS, OBJECTS, PENDING_EXPORTS, PREVIEWS, RUNS, SYSTEMS
+from tenuto_identity.list_views import (
+    ATTRIBUTE_FLOWS,
+    HISTORY,
+    IDENTITIES,
+    ITEMS,
+    OBJECTS,
+    PENDING_EXPORTS,
+    PREVIEWS,
+    RUNS,
+    SYSTEMS,
+)
 from tenuto_identity.model.definitions.definition_reader import suggestion
 from tenuto_identity.model.sync.explanation import (
     DeletedExplanation,
@@ -91,6 +101,13 @@ async def show(session: Session, system: System) -> None:
         lines += [f"approve it with: tenuto identity approve {shlex.quote(system)} --run {held.run_id} --reason TEXT"]
     lines += ["", json.dumps(found.definition, indent=2, ensure_ascii=False)]
     session.report({**asdict(found), "hold": None if held is None else asdict(held)}, result="\n".join(lines))
+
+
+@command(identity, "rules", "", "--system AD", "--type person -o json", is_list=True)
+async def rules(session: Session, system: SystemFilter = None, type: TypeFilter = None) -> None:
+    """List attributes with the rules that set them, in the order in which they win, and those that send them."""
+    found = await session.app.extensions.identity.attribute_flows(type=type, system=system)
+    await print_page(session, ATTRIBUTE_FLOWS, found, {"limit": len(found) + 1})
 
 
 @command(

@@ -13,9 +13,12 @@ from typing import Any
 from uuid import UUID
 
 from tenuto.errors import Conflict, Invalid, NotFound
+from tenuto.jobs.context import PermanentFailure
 from tenuto.postgres.database import Connection
 from tenuto.store.work import task_creation
 from tenuto_identity.model.definitions.definition_reader import suggestion
+from tenuto_identity.model.rules.attribute_flow import AttributeFlow, RuleDescription, describe_flows, describe_rules
+from tenuto_identity.model.rules.sync_rules import RuleSet
 from tenuto_identity.model.sync.explanation import HIDDEN, DeletedExplanation, IdentityExplanation, ObjectExplanation
 from tenuto_identity.model.sync.pending_exports import export_depth, retry
 from tenuto_identity.operations.joins import JoinOperations
@@ -341,6 +344,28 @@ class IdentityOperations(PreviewOperations, JoinOperations):
         stored = await session.read_with(await self._open(), definitions.load_definitions)
         rows = sorted((row for row in stored.of_kind(kind) if row.name > after), key=lambda row: row.name)
         return [DefinitionRecord(row.name, row.version, row.origin, row.definition) for row in rows[:limit]]
+
+    async def attribute_flows(self, *, type: str | None = None, system: str | None = None) -> Sequence[AttributeFlow]:
+        """List the attributes of metaverse types with the rules that set them, in the order in which they win, and
+        those that send them. ``system`` keeps the attributes that rules of this system set or send."""
+        flows = describe_flows(await self._bound_rules())
+        return [
+            each
+            for each in flows
+            if type in (None, each.type)
+            and (system is None or any(step.system == system for step in (*each.contributions, *each.targets)))
+        ]
+
+    async def rules(self, *, system: str | None = None) -> Sequence[RuleDescription]:
+        """Describe the sync rules, in the order in which they are processed."""
+        found = await self._bound_rules()
+        return describe_rules(each for each in found.rules if system in (None, each.system))
+
+    async def _bound_rules(self) -> RuleSet:
+        try:
+            return (await session.read_with(await self._open(), load_configuration)).rules
+        except PermanentFailure as error:  # another version has stored a definition
+            raise Conflict(error.message, code=error.code, remedy=error.remedy) from error
 
     # --- runs and tasks ---------------------------------------------------------------------------------------------
 

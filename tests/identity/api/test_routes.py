@@ -51,7 +51,7 @@ async def synchronise(site: Site) -> None:
 async def test_routes_declare_examples_and_unique_operation_ids(service: ApiClient) -> None:
     document = openapi_document(service.api)
     own = {path: methods for path, methods in document["paths"].items() if path.startswith(BASE)}
-    assert len(own) == 36
+    assert len(own) == 37
     for path, methods in own.items():
         for method, operation in methods.items():
             assert operation["operationId"].startswith("identity_"), (path, method)
@@ -421,13 +421,24 @@ async def test_a62_each_route_is_refused_to_roles_below_its_own(service: ApiClie
     assert refused == 6 + 2 * 6 + 3 * 3
 
 
+async def test_attribute_flows_are_paged_and_filtered(service: ApiClient) -> None:
+    pages = await read_pages(service, f"{BASE}/attribute-flows?type=person", 5)
+    names = [each["attribute"] for page in pages for each in page]
+    assert len(pages) > 1
+    assert names == sorted(set(names))
+    assert {"display", "manager"} <= set(names)
+    of_ldap = (await service.get_json(f"{BASE}/attribute-flows?system=LDAP"))["items"]
+    assert {target["system"] for each in of_ldap for target in each["targets"]} >= {"LDAP"}
+    assert "manager" not in {each["attribute"] for each in of_ldap}
+
+
 async def test_every_route_requires_a_role(service: ApiClient) -> None:
     routes = [
         context.route
         for context in iter_route_contexts(service.api.routes)
         if isinstance(context.route, ApiRoute) and (context.path or "").startswith(BASE)
     ]
-    assert len(routes) == 38
+    assert len(routes) == 39
     assert all(route.required_role is not None for route in routes)
     assert_problem(await service.get(f"{BASE}/systems", None), 401, "auth.missing")
 

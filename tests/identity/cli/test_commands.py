@@ -47,6 +47,13 @@ async def test_commands_run_list_and_explain(site: Site, url: str, tmp_path: Pat
     systems = json.loads(await tenuto(url, tmp_path, "systems", "-o", "json"))
     assert {each["name"]: each["object_count"] for each in systems}["HR"] == 4
     assert "HR" in await tenuto(url, tmp_path, "systems")
+    [flow] = [
+        each
+        for each in json.loads(await tenuto(url, tmp_path, "rules", "--type", "person", "-o", "json"))
+        if each["attribute"] == "display"
+    ]
+    assert [each["origin"] for each in flow["contributions"]] == ['first + " " + last']
+    assert "LDAP: display (LDAP people out)" in await tenuto(url, tmp_path, "rules", "--system", "LDAP", "-o", "csv")
     runs = json.loads(await tenuto(url, tmp_path, "runs", "--system", "HR", "-o", "json"))
     assert [each["profile"] for each in runs] == ["Full Sync", "Full Import"]
     listed = await tenuto(url, tmp_path, "items", runs[1]["id"], "--change", "Added")

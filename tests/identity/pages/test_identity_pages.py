@@ -40,7 +40,8 @@ def addresses(populated: Populated) -> list[str]:
         "/identity/runs", "/identity/runs?system=HR&state=completed", f"/identity/runs/{populated.import_id}",
         f"/identity/runs/{populated.import_id}?show=errors", f"/identity/runs/{populated.import_id}?change=Updated",
         "/identity/exports", "/identity/exports?system=AD&errors=only", "/identity/exports?state=unconfirmed",
-        "/identity/held", "/identity/previews", f"/identity/previews/{populated.preview_id}",
+        "/identity/rules", "/identity/rules?system=AD", "/identity/held", "/identity/previews",
+        f"/identity/previews/{populated.preview_id}",
         f"/identity/previews/{populated.preview_id}?system=AD&kind=update",
         f"/identity/previews/{populated.preview_id}?tab=objects",
         "/identity/identities", "/identity/identities?q=mallory", "/identity/identities?deletion=scheduled",
@@ -217,6 +218,43 @@ async def test_system_page_shows_runs_of_a_system_whose_definition_another_versi
     assert "not_known_yet" in text
     assert "Last runs" in text
     assert "This version cannot read" not in (await get_page(service, "/identity/systems/LDAP")).text
+
+
+async def test_rules_page_shows_who_wins_each_attribute_and_links_to_preview_and_definition(service: ApiClient) -> None:
+    await log_in(service, Role.OPERATOR)
+    text = (await get_page(service, "/identity/rules")).text
+    display = re.search(r'<tr data-key="person-display">.*?</tr>', text, re.DOTALL)
+    assert display is not None
+    assert re.search(
+        r'href="#rule-HR%20people%20in">.*of <bdi>HR</bdi>, priority 100: <code>first [+] .* last</code>', display[0]
+    )
+    assert re.search(r"<bdi>AD</bdi> <bdi>cn</bdi> by", display[0])
+    card = text[text.index('id="rule-AD people out"') :]
+    card = card[: card.index("</section>")]
+    assert "mail = mail" in card
+    assert "an object is created in the system" in card
+    assert "the object is deleted in the system" in card
+    assert "on_out_of_scope: delete" in card  # its definition
+    [button] = re.findall(r'<button type="button" data-operation="identity_previews_create".*?</button>', card)
+    assert "Full Sync" in button
+    of_ad = (await get_page(service, "/identity/rules?system=AD")).text
+    assert 'id="rule-AD people out"' in of_ad
+    assert 'id="rule-HR people in"' not in of_ad
+    await get_page(service, "/identity/rules?system=none", 422)
+    system = (await get_page(service, "/identity/systems/AD")).text
+    assert 'href="/identity/rules?system=AD"' in system
+
+
+async def test_rules_page_says_that_another_version_stored_a_definition(service: ApiClient) -> None:
+    await log_in(service)
+    database = await service.app.open()
+    change = "UPDATE tenuto_identity.systems SET definition = definition {} WHERE name = 'LDAP' RETURNING 1"
+    await database.fetch_value(change.format("""|| '{"not_known_yet": 1}'"""))
+    try:
+        text = (await get_page(service, "/identity/rules")).text
+    finally:
+        await database.fetch_value(change.format("- 'not_known_yet'"))
+    assert "This version cannot read the definitions" in text
 
 
 async def test_search_finds_systems_and_identities(service: ApiClient, populated: Populated) -> None:

@@ -10,6 +10,7 @@ import yaml
 
 from tenuto_identity.connectors.memory import MemorySystem
 from tenuto_identity.model.decoding import decode_object
+from tenuto_identity.model.sync.explanation import IdentityExplanation
 from tenuto_identity.runs.imports import import_run
 from tenuto_identity.store import objects
 from tests.identity.site import ADA, ALAN, EDSGER, GRACE, PEOPLE, Site
@@ -219,6 +220,36 @@ async def test_a35_next_contribution_wins_without_processing_its_system(
     await site.run("HR", "Full Import")
     await site.run("HR", "Full Sync")
     assert await title_of_ada(site) == expected
+
+
+@pytest.mark.parametrize(
+    ("priority", "first"), [(1, "HR people in"), (2, "HR people in"), (3, "Phonebook in")], ids=str
+)
+async def test_a35_rules_are_listed_in_the_order_in_which_their_contributions_win(
+    site: Site, priority: int, first: str
+) -> None:
+    await site.apply(yaml.safe_dump(with_phonebook(site, priority=priority)))
+    MemorySystem(site.folder / "files" / "phonebook.json").put(
+        "entry", "7", {"id": "7", "mail": "ada@example.org", "title": "Countess"}
+    )
+    for system in ("HR", "Phonebook"):
+        await site.run(system, "Full Import")
+        await site.run(system, "Full Sync")
+    identity = site.app.extensions.identity
+    flows = {each.attribute: each for each in await identity.attribute_flows(type="person")}
+    listed = [each.rule for each in flows["title"].contributions]
+    explained = await identity.explain("HR", "1001")
+    assert isinstance(explained, IdentityExplanation)
+    ((contributions,),) = [[each.contributions for each in explained.attributes if each.name == "title"]]
+    assert listed == [each.rule for each in contributions]
+    assert listed[0] == first == next(each.rule for each in contributions if each.wins)
+    assert [(each.system, each.attribute, each.rule) for each in flows["title"].targets] == [
+        ("AD", "title", "AD people out"),
+        ("LDAP", "title", "LDAP people out"),
+    ]
+    assert [each.attribute for each in flows["display"].targets] == ["cn", "address", "cn"]
+    of_phonebook = await identity.attribute_flows(system="Phonebook")
+    assert [each.attribute for each in of_phonebook] == ["title"]
 
 
 async def test_a35_order_of_syncs_does_not_matter(site: Site) -> None:

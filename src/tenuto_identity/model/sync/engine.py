@@ -209,11 +209,15 @@ def _compute_flow(
     if len(ordered) > 1:
         ordered.sort(key=lambda each: (each.rule.number, each.object.id))
     state = _FlowState(metaverse_type, current, ordered, now, trace)
-    for attribute, ranked, copied, position in _flow_plan(metaverse_type, ordered).attributes:
+    attributes = _flow_plan(metaverse_type, ordered).attributes
+    for attribute, ranked, copied, position in attributes:
         if attribute.type is _REFERENCE:
             state.flow_references(attribute, ranked)
         elif copied is None or trace is not None or not state.copy(attribute, ordered[position], copied):
             state.flow_values(attribute, ranked)
+    if trace is not None:
+        for attribute, ranked, _, _ in attributes:
+            state.trace_losers(attribute, ranked, trace)
     return state
 
 
@@ -430,22 +434,38 @@ class _FlowState:
             resolved = frozenset(each.metaverse_id for each in raw if each.metaverse_id is not None)
             unresolved = sum(1 for each in raw if each.metaverse_id is None)
             if self._trace is not None:
-                self._trace.add(
-                    "contribution",
-                    attribute=name,
-                    rule=contribution.rule.name,
-                    system=contribution.object.system,
-                    object_id=contribution.object.id,
-                    priority=mapping.priority,
-                    source=mapping.source,
-                    references=sorted(resolved),
-                    unresolved=[each.raw for each in raw if each.metaverse_id is None],
-                )
+                self._trace_references(name, mapping, contribution)
             if not raw and not mapping.null_is_value:
                 continue
             self._take_references(attribute, contribution, resolved, unresolved)
             return
         self._without_winner(name)
+
+    def _trace_references(self, name: str, mapping: AttributeMapping, contribution: Contribution) -> None:
+        raw = contribution.object.references.get(mapping.source or "", ())
+        add_if(
+            self._trace,
+            "contribution",
+            attribute=name,
+            rule=contribution.rule.name,
+            system=contribution.object.system,
+            object_id=contribution.object.id,
+            priority=mapping.priority,
+            source=mapping.source,
+            references=sorted({each.metaverse_id for each in raw if each.metaverse_id is not None}),
+            unresolved=[each.raw for each in raw if each.metaverse_id is None],
+        )
+
+    def trace_losers(self, attribute: Attribute, ranked: _Ranked, trace: Trace) -> None:
+        """Record the contributions that were not asked for, because one before them won. They decide nothing."""
+        traced = sum(1 for facts in trace.find("contribution") if facts["attribute"] == attribute.name)
+        for mapping, position, _ in ranked[traced:]:
+            contribution = self._contributions[position]
+            if attribute.type is DataType.REFERENCE:
+                self._trace_references(attribute.name, mapping, contribution)
+            else:
+                mapped = self._evaluate(attribute, mapping, contribution)
+                self._trace_contribution(attribute.name, mapping, contribution, mapped)
 
     def _take_references(
         self, attribute: Attribute, contribution: Contribution, resolved: frozenset[int], unresolved: int

@@ -103,7 +103,7 @@ def explained(*, reveals: bool = True) -> IdentityExplanation:
 def test_contributions_are_in_rank_order_with_the_winner() -> None:
     attributes = {each.name: each for each in explained().attributes}
     mail = attributes["mail"].contributions
-    assert [(each.system, each.priority, each.wins) for each in mail] == [("AD", 5, True)]
+    assert [(each.system, each.priority, each.wins) for each in mail] == [("AD", 5, True), ("HR", 100, False)]
     display = attributes["display"].contributions
     assert display[0].expression == 'first + " " + last'
     assert display[0].inputs == {"first": "Ada", "last": "Lovelace"}
