@@ -18,7 +18,7 @@ from tenuto.model.definitions.schedules import Misfire, ScheduleDefinition
 from tenuto.model.definitions.sql_scripts import ScriptDriver
 from tenuto.model.definitions.steps import Step
 from tenuto.model.triggers import Trigger
-from tenuto.model.work.tasks import parse_duration_seconds
+from tenuto.model.work.tasks import parse_duration_seconds, parse_expires_in
 from tenuto.operations.definitions.manifests import Manifests, build_manifest
 from tenuto.operations.definitions.schedules import Schedules, schedule_definition
 
@@ -36,6 +36,9 @@ class ChainOptions(TypedDict, total=False):
     timeout: float | str | timedelta | None
     limit: int | None
     limit_key: str | None
+    rate_limit: str | None
+    rate_key: str | None
+    expires_in: float | str | timedelta | None
     on_lost: Literal["retry", "fail"]
     tags: Iterable[str]
     version: str | None
@@ -85,6 +88,9 @@ class Registration:
         timeout: float | str | timedelta | None = None,
         limit: int | None = None,
         limit_key: str | None = None,
+        rate_limit: str | None = None,
+        rate_key: str | None = None,
+        expires_in: float | str | timedelta | None = None,
         on_lost: Literal["retry", "fail"] = "retry",
         isolated: bool = False,
         tags: Iterable[str] = (),
@@ -105,6 +111,9 @@ class Registration:
         timeout: float | str | timedelta | None = None,
         limit: int | None = None,
         limit_key: str | None = None,
+        rate_limit: str | None = None,
+        rate_key: str | None = None,
+        expires_in: float | str | timedelta | None = None,
         on_lost: Literal["retry", "fail"] = "retry",
         isolated: bool = False,
         tags: Iterable[str] = (),
@@ -115,9 +124,11 @@ class Registration:
 
         ``max_attempts`` (default 15) is short for ``retry=RetryPolicy(max_attempts=…)``; give only one of them.
         ``limit`` is the maximum number of its tasks that run at the same time over all workers; tasks with the same
-        ``limit_key`` share it. ``isolated`` runs the job in a child process that can be killed. ``version`` is
-        shown with the workers that know the job. With ``dead_letter=False``, a task that fails for good leaves no dead
-        letter and cannot be retried by an operator.
+        ``limit_key`` share it. ``rate_limit`` is the maximum number of its starts per second, minute or hour, such as
+        ``"100/m"`` or ``"5/s burst 20"``; tasks with the same ``rate_key`` share it. A task that has not started
+        ``expires_in`` after it was due ends as expired. ``isolated`` runs the job in a child process that can be
+        killed. ``version`` is shown with the workers that know the job. With ``dead_letter=False``, a task that fails
+        for good leaves no dead letter and cannot be retried by an operator.
         """
         policy = TaskPolicy(
             resolve_retry_policy(max_attempts, retry),
@@ -130,7 +141,14 @@ class Registration:
             job_name = name or function.__name__
             key = limit_key or (f"job:{job_name}" if limit is not None else None)
             options = TaskOptions(
-                queue=queue, priority=priority, limit_key=key, limit=limit, tags=tuple(validation.check_tags(tags))
+                queue=queue,
+                priority=priority,
+                limit_key=key,
+                limit=limit,
+                tags=tuple(validation.check_tags(tags)),
+                rate_limit=rate_limit,
+                rate_key=rate_key or (f"job:{job_name}" if rate_limit is not None else None),
+                expires_in=parse_expires_in(expires_in),
             )
             job = job_class(function)(function, job_name, policy, options, isolated=isolated, version=version)
             job.enqueuer = self._job_enqueuer()
@@ -202,13 +220,15 @@ class Registration:
         max_active: int | None = None,
         max_retries: int | None = None,
         on_dead_letter: Literal["block", "continue"] = "block",
+        expires_in: float | str | timedelta | None = None,
     ) -> Manifest:
         """Declare a manifest: a job with its own input and policies.
 
         It runs on a ``trigger``, ``after`` another manifest has succeeded, for enqueued items (``on_demand``), or
         manually. While a run of it is a dead letter it does not run on its own, unless ``on_dead_letter`` is
         ``"continue"``. It is deployed when a service of this program starts, or with ``app.manifests.deploy()``.
-        ``max_retries`` is another name for ``max_attempts``.
+        ``max_retries`` is another name for ``max_attempts``. A run or batch item that has not started ``expires_in``
+        after it was due ends as expired.
         """
         return self.manifests.declare(
             build_manifest(
@@ -229,5 +249,6 @@ class Registration:
                 max_active=max_active,
                 max_retries=max_retries,
                 on_dead_letter=on_dead_letter,
+                expires_in=expires_in,
             )
         )

@@ -153,6 +153,7 @@ async def make_every_change(app: Tenuto) -> set[str]:
     await change("enqueue_within", "task.create", _enqueue_within(app, acting, bake))
     await change("cancel", "task.cancel", acting.cancel(task.id))
     await change("limit_queue", "queue.limit", acting.limit_queue("default", 7))
+    await change("limit_queue_rate", "queue.limit", acting.limit_queue_rate("default", "100/m"))
     await change("pause_queue", "queue.pause", acting.pause_queue("default"))
     await change("resume_queue", "queue.resume", acting.resume_queue("default"))
     await change("drain_worker", "worker.drain", _drain_worker(app, acting))

@@ -200,7 +200,7 @@ async def test_cost_of_a_limited_claim_is_independent_of_the_number_of_keys(
             assert len(locks["keys"]) == LIMIT_KEYS_PER_CLAIM
             values = (
                 f"'{worker}', interval '30 s', ARRAY['default'], 10, ARRAY{locks['queues_of_keys']},"
-                f" ARRAY{locks['keys']}, '{{}}', {KNOWN}, ARRAY{locks['capped_scopes']}, '{{}}'"
+                f" ARRAY{locks['keys']}, '{{}}', {KNOWN}, ARRAY{locks['capped_scopes']}, '{{}}', 10"
             )
             pages.append(
                 await touched(connection, TASKS.lock_limits, lock_values)

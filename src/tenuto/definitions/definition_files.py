@@ -30,6 +30,7 @@ from tenuto.model.definitions.schedules import (
 )
 from tenuto.model.definitions.steps import JOB, SCHEDULE, Step
 from tenuto.model.triggers import ManualTrigger, Trigger, trigger_from_fields
+from tenuto.model.work.rate_limits import parse_rate_limit
 from tenuto.model.work.tasks import MAX_PRIORITY
 
 T = TypeVar("T")
@@ -59,9 +60,9 @@ _STEP_FIELDS = (*_TARGET_FIELDS, "input", "arguments", "target", "index", *_STEP
 _QUEUE_FIELDS = ("queue", "priority", "group", "max_active")
 _MANIFEST_FIELDS = (
     "external_id", "name", "description", "job", "properties", "trigger", *_TRIGGER_FIELDS, "after", "on_demand",
-    *_POLICY_FIELDS, "max_retries", *_QUEUE_FIELDS, "on_dead_letter",
+    *_POLICY_FIELDS, "max_retries", *_QUEUE_FIELDS, "on_dead_letter", "expires_in",
 )  # fmt: skip
-_GROUP_FIELDS = ("name", "max_active", "priority", "enabled")
+_GROUP_FIELDS = ("name", "max_active", "priority", "enabled", "rate_limit")
 _MAX_STEP_INDEX = 1_000_000
 
 
@@ -571,7 +572,7 @@ class _ManifestReader(_DefinitionReader):
         given = self._mapping(stored, path, _MANIFEST_FIELDS, "a manifest")
         self._check_required(given, path, ("external_id", "job"), "manifest")
         self._make(path, lambda: validation.check_name(given["external_id"], field="external_id"))
-        copied = ("name", "description", "after", *_POLICY_FIELDS, *_QUEUE_FIELDS, "on_dead_letter")
+        copied = ("name", "description", "after", *_POLICY_FIELDS, *_QUEUE_FIELDS, "on_dead_letter", "expires_in")
         options = {name: given[name] for name in copied if name in given}
         max_attempts = self._make(
             path,
@@ -603,6 +604,10 @@ class _ManifestReader(_DefinitionReader):
             options["max_active"] = (
                 None if max_active == NO_LIMIT else self._whole(max_active, path, "max_active", 1, MAX_ACTIVE)
             )
+        if "rate_limit" in given:
+            rate = None if given["rate_limit"] == NO_LIMIT else given["rate_limit"]
+            parsed = self._make(path, lambda: parse_rate_limit(rate))
+            options["rate_limit"] = None if parsed is None else str(parsed)
         if "priority" in given:
             if name == ALL_MANIFESTS:
                 raise self._error(

@@ -14,6 +14,7 @@ from tenuto.definitions.versioned_definitions import ChangeContext, VersionedDef
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.model.definitions.manifests import MAX_ACTIVE, Manifest, check_manifest_name, max_active_error
 from tenuto.model.definitions.obstacles import DefinitionKind
+from tenuto.model.work.rate_limits import parse_rate_limit
 from tenuto.model.work.tasks import MAX_PRIORITY, priority_error
 from tenuto.postgres.database import Connection, Database
 from tenuto.store.definitions import manifests, schedules
@@ -127,8 +128,12 @@ async def change_group(
     max_active: int | Literal["keep"] | None = "keep",
     priority: int | None = None,
     enabled: bool | None = None,
+    rate_limit: str | None = "keep",
 ) -> None:
-    """Set the cap on active runs, the priority and whether runs may start, of a group or of all manifests (``*``)."""
+    """Set the cap on active runs, the rate limit, the priority and whether runs may start.
+
+    ``*`` is the group of all manifests.
+    """
     if isinstance(max_active, int) and not 1 <= max_active <= MAX_ACTIVE:
         raise max_active_error(max_active)
     if priority is not None and not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
@@ -141,7 +146,8 @@ async def change_group(
         )
 
     options: dict[str, Any] = {"max_active": max_active, "priority": priority, "enabled": enabled}
-    unchanged = {"max_active": "keep", "priority": None, "enabled": None}
+    options["rate_limit"] = rate_limit if rate_limit in (None, "keep") else str(parse_rate_limit(rate_limit))
+    unchanged = {"max_active": "keep", "priority": None, "enabled": None, "rate_limit": "keep"}
     options = {field: value for field, value in options.items() if value != unchanged[field]}
     await database.transaction(lambda connection: change_group_in_tx(connection, name, options, context))
 

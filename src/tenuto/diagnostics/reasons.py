@@ -23,6 +23,8 @@ class ReasonCode(StrEnum):
     KEY_LIMIT = "key_limit"
     MANIFEST_LIMIT = "manifest_limit"
     GROUP_LIMIT = "group_limit"
+    RATE_LIMIT = "rate_limit"
+    EXPIRES = "expires"
     NO_WORKER = "no_worker"
     UNKNOWN_JOB = "unknown_job"
     SLOTS_BUSY = "slots_busy"

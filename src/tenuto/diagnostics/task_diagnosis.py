@@ -27,6 +27,7 @@ from tenuto.diagnostics.reasons import (
 from tenuto.errors import NotFound
 from tenuto.model.definitions.policies import policy_from_json
 from tenuto.model.definitions.schedules import plan_from_json
+from tenuto.model.work.rate_limits import parse_rate_limit
 from tenuto.model.work.tasks import ActivityState
 from tenuto.model.work.worker_states import WorkerState
 from tenuto.postgres.database import Database
@@ -133,12 +134,13 @@ class TaskDiagnostician:
         reasons += _groups_disabled(task)
         reasons += await self._worker_reasons(task)
         if task.state == "queued" or (task.state == "scheduled" and due):
+            reasons += _rate_reasons(task, self._now)
             reasons += await self._limit_reasons(task)
             if not reasons:
                 workers = await self._load_workers(task)
                 able = [each for each in workers if each.state is WorkerState.ALIVE and each.knows_job]
                 reasons.append(await self._queue_position(task, able))
-        return reasons
+        return [*reasons, *_expiry_reasons(task, self._now)]
 
     async def _worker_reasons(self, task: DiagnosedTask) -> list[Reason]:
         workers = await self._load_workers(task)
@@ -285,6 +287,35 @@ class TaskDiagnostician:
 
 
 # --- reasons --------------------------------------------------------------------------------------------------------
+
+
+def _rate_reasons(task: DiagnosedTask, now: datetime) -> list[Reason]:
+    """Return the rate limit that has no token for the task, if there is one."""
+    rate = None if task.rate_limit is None else parse_rate_limit(task.rate_limit)
+    if rate is None or task.rate_scope is None or task.next_token_at is None:
+        return []
+    if task.parked_for is None and task.next_token_at <= now:
+        return []
+    kind, _, name = task.rate_scope.partition(" ")
+    limited = {"rate": f"tasks with the rate key {name}", "all": "all manifests together"}.get(kind, task.rate_scope)
+    commands = {
+        "queue": f"tenuto queue rate {quote(name)} RATE",
+        "group": f"tenuto manifest group {quote(name)} --rate-limit RATE",
+        "all": "tenuto manifest group '*' --rate-limit RATE",
+    }
+    text = f"{limited} may start {rate.description}; the next token comes at {format_instant(task.next_token_at)}"
+    fields = facts(limited=limited, rate_limit=str(rate), next_token_at=task.next_token_at)
+    return [Reason(ReasonCode.RATE_LIMIT, text, ends_at=task.next_token_at, fields=fields, command=commands.get(kind))]
+
+
+def _expiry_reasons(task: DiagnosedTask, now: datetime) -> list[Reason]:
+    if task.expires_at is None:
+        return []
+    when = format_instant(task.expires_at)
+    text = f"it expires at {when} unless it has started by then"
+    if task.expires_at <= now:
+        text = f"it expired at {when}; a worker ends it at its next poll"
+    return [Reason(ReasonCode.EXPIRES, text, fields=facts(expires_at=task.expires_at))]
 
 
 def _running_reasons(task: DiagnosedTask) -> list[Reason]:

@@ -28,7 +28,16 @@ from tenuto.model import validation
 from tenuto.model.definitions.policies import TaskPolicy
 from tenuto.model.definitions.steps import not_a_job_error
 from tenuto.model.work.known_handlers import KnownHandlers
-from tenuto.model.work.tasks import check_task_options, parse_duration_seconds, parse_instant
+from tenuto.model.work.rate_limits import parse_rate_limit
+from tenuto.model.work.tasks import (
+    check_expires_in,
+    check_expiry,
+    check_rate_key,
+    check_task_options,
+    parse_duration_seconds,
+    parse_expires_in,
+    parse_instant,
+)
 
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
@@ -48,8 +57,27 @@ class TaskOptions:
     limit: int | None = None
     tags: tuple[str, ...] = ()
     correlation_id: str | None = None
+    rate_limit: str | None = None
+    """Starts per second, minute or hour, such as ``100/m``, of all tasks with the same ``rate_key``."""
+    rate_key: str | None = None
+    expires_at: datetime | None = None
+    expires_in: timedelta | None = None
+    """A task that has not started so long after it was due ends as expired."""
 
     def __post_init__(self) -> None:
+        rate = parse_rate_limit(self.rate_limit)
+        object.__setattr__(self, "rate_limit", None if rate is None else str(rate))
+        check_rate_key(self.rate_key, rate)
+        check_expiry(self.expires_at, self.run_at)
+        if self.expires_in is not None:
+            check_expires_in(self.expires_in)
+            if self.expires_at is not None:
+                raise Invalid(
+                    "both expires_at and expires_in are given",
+                    code="task.expires_at.conflict",
+                    field="expires_in",
+                    remedy="give one of them",
+                )
         check_task_options(
             self.queue, self.priority, self.run_at, self.unique_key, self.limit_key, self.limit, self.correlation_id
         )
@@ -68,6 +96,10 @@ class TaskOptionValues(TypedDict, total=False):
     limit: int | None
     tags: Iterable[str]
     correlation_id: str | None
+    rate_limit: str | None
+    rate_key: str | None
+    expires_at: datetime | str | None
+    expires_in: float | str | timedelta | None
 
 
 class JobEnqueuer(Protocol):
@@ -168,6 +200,21 @@ class Job(Generic[P, R_co]):
             )
         return await self.enqueuer(self, *args, **kwargs)
 
+    def _limits_of(self, values: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the rate key and the time of expiry as they are stored, for options that set them."""
+        found: dict[str, Any] = {}
+        if values.get("rate_limit") is not None and not (values.get("rate_key") or self.options.rate_key):
+            found["rate_key"] = f"job:{self.name}"
+        elif "rate_limit" in values and values["rate_limit"] is None:
+            found["rate_key"] = None
+        if values.get("expires_in") is not None:
+            found |= {"expires_in": parse_expires_in(values["expires_in"])}
+            if "expires_at" not in values:
+                found["expires_at"] = None
+        elif values.get("expires_at") is not None:
+            found["expires_in"] = None
+        return found
+
     def using(self, **options: Unpack[TaskOptionValues]) -> Self:
         """Return the job with other options for its tasks: queue, priority, run_at, delay, unique_key, tags …"""
         values: dict[str, Any] = {**options}
@@ -181,8 +228,10 @@ class Job(Generic[P, R_co]):
             )
         if values.get("delay") is not None:
             values["delay"] = _parse_delay(values["delay"])
-        if isinstance(values.get("run_at"), str):
-            values["run_at"] = parse_instant(values["run_at"], field="run_at")
+        for name in ("run_at", "expires_at"):
+            if isinstance(values.get(name), str):
+                values[name] = parse_instant(values[name], field=name)
+        values |= self._limits_of(values)
         other = object.__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.options = replace(self.options, **values)

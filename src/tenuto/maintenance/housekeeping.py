@@ -86,6 +86,7 @@ class Housekeeping:
         # guard: housekeeping.own_services
         await workers.end_silent_processes(self._database, SILENT_WORKER_AFTER, [one.id for one in self._own])
         await live_logs.remove_abandoned(self._database)
+        await workers.delete_unused_buckets(self._database)
         interval = timedelta(seconds=self._settings.retention_interval_seconds)
         if self._retention_applied_at is None or now - self._retention_applied_at >= interval:
             if not await self.apply_retention(now):

@@ -54,6 +54,8 @@ class QueueOverview:
     pause_reason: str | None
     worker_count: int
     """Live workers that claim tasks of the queue."""
+    rate_limit: str | None = None
+    """Maximum number of starts, such as ``100/m``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,6 +172,7 @@ def _describe_queue(queue: QueueFigures, facts: OverviewFacts, claiming: Sequenc
         paused_by=queue.paused_by,
         pause_reason=queue.reason,
         worker_count=sum(queue.name in each.queues for each in claiming),
+        rate_limit=queue.rate_limit,
     )
 
 

@@ -18,6 +18,9 @@ created_at timestamptz
 unique_key text
 limit_key text
 limit_max integer
+rate_key text
+rate_limit text
+expires_at timestamptz
 tags text[]
 initiator_type text
 initiator_id text
@@ -42,6 +45,10 @@ SELECT new.id, {new_task.values}
 -- fragment: arrival
 -- What workers are notified of about a task that was created or queued: its state, or that claims must respect limits.
 CASE WHEN limit_key IS NULL OR state <> 'queued' THEN state ELSE 'limited' END
+
+-- fragment: unexpired
+-- A queued task `free` that may still start.
+(free.expires_at IS NULL OR free.expires_at > clock_timestamp())
 
 -- fragment: claimed_task
 -- A claimed task: the fields of Task (model/work/tasks.py) in their order.

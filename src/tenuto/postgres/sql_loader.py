@@ -54,7 +54,8 @@ class ColumnList:
                 return ", ".join(f"${number}::{column.type}" for number, column in numbered)
             case "arrays":
                 return ", ".join(f"${number}::{column.type.removesuffix('[]')}[]" for number, column in numbered)
-        raise ValueError(f"columns have no form {form}")
+            case _:
+                raise ValueError(f"columns have no form {form}")
 
 
 class SqlStatements:

@@ -436,6 +436,7 @@ QUEUES = ResourceView(
         Column("name", "name", flexible=True),
         Column("state", lambda queue: "paused" if queue.paused_at else "open", "state"),
         Column("limit", "max_running", "count"),
+        Column("rate", "rate_limit"),
         Column("queued", "queued_count", "count"),
         Column("scheduled", "scheduled_count", "count", drop=1),
         Column("running", "running_count", "count"),

@@ -24,7 +24,7 @@ from tenuto.maintenance.recovery import REPAIR_TIME_LIMIT_EXCEEDED
 from tenuto.model.access.actors import Actor
 from tenuto.model.definitions.manifests import Manifest, OnDeadLetter, ScheduleType, manifest_from_fields
 from tenuto.model.triggers import Trigger
-from tenuto.model.work.tasks import MAX_PRIORITY, NewTask, Task, settle, timed_out_outcome
+from tenuto.model.work.tasks import MAX_PRIORITY, NO_KEY_LIMIT, NewTask, Task, settle, timed_out_outcome
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling.next_runs import RunTimes, compute_missing_next_runs, seconds_until_due
 from tenuto.service.polling_loop import PollingLoop
@@ -43,8 +43,6 @@ from tenuto.store.work import dead_letters, task_creation, workers
 
 MANAGER = Actor.system("manifest manager")
 REPAIR_MISSING_DEAD_LETTER = "dead_letter_missing"
-NO_KEY_LIMIT = 100_000
-"""Limit of the key of a run: high enough never to apply, because a manifest is limited by its caps."""
 _MISSING_DEAD_LETTER_AGE = timedelta(days=2)
 """Failures older than this are not checked for a missing dead letter."""
 _RECENT_FAILURE_AGE = timedelta(seconds=30)
@@ -319,6 +317,7 @@ def new_run(
     Every run has a limit key, of the manifest or of its batch, so that claims alternate between keys and a large batch
     does not delay others. The caps of manifest, group and all manifests are applied when the run is claimed.
     """
+    expires_in = None if manifest.expires_seconds is None else timedelta(seconds=manifest.expires_seconds)
     return NewTask(
         id or new_id(),
         manifest.job,
@@ -335,4 +334,5 @@ def new_run(
         limit_group=manifest.group,
         batch_id=batch_id,
         item_key=item_key,
+        expires_at=None if expires_in is None else now + expires_in,
     )

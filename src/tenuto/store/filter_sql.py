@@ -258,6 +258,8 @@ _TASK_STATE = Column(
         "waiting": "(execution_id IS NOT NULL OR batch_id IS NOT NULL OR waits_for IS NOT NULL)",
         # Two indexes hold the queued tasks.
         "queued": "(limit_key IS NULL OR limit_key IS NOT NULL)",
+        # Two hold the scheduled ones: those that are not due, and those that wait for a token of a rate limit.
+        "scheduled": "(parked_for IS NULL OR parked_for IS NOT NULL)",
     },
 )
 TASKS = FilterTable(

@@ -130,6 +130,9 @@ class ClaimPolicy:
         self._pending.discard(ClaimState.RESCAN)  # guard: worker.limited_claim_position
         if self.limit_cursor.has_unseen_keys:
             self._pending.add(ClaimState.CLAIM)
+        token_at = self.limit_cursor.next_token_at
+        if token_at is not None and (self.next_due_at is None or token_at < self.next_due_at):
+            self.next_due_at = token_at  # the refresh then releases parked tasks
         self._finish(claimed, limit)
 
     def _finish(self, claimed: Sequence[Task], limit: int) -> None:

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from tenuto.clock import DatabaseClock, monotonic_seconds
 from tenuto.jobs.runner import AttemptResult
+from tenuto.lifecycle.expiry import EXPIRY_BATCH_SIZE, expire_tasks
 from tenuto.model.work.known_handlers import KnownHandlers
 from tenuto.model.work.tasks import Task
 from tenuto.observability.process_metrics import process_metrics
@@ -125,23 +126,31 @@ class Fetcher:
             raise
         process_metrics.record_poll()
         self.policy.finish_refresh(result)
+        if result.has_expired and await expire_tasks(self._database, self._clock.now()) == EXPIRY_BATCH_SIZE:
+            self.policy.request_refresh()
 
-    async def claim(self, limit: int, excluded: Collection[UUID], known: KnownHandlers) -> Claim:
-        """Claim up to ``limit`` tasks of known jobs and step kinds, most urgent first."""
+    async def claim(self, limit: int, excluded: Collection[UUID], known: KnownHandlers, free_count: int) -> Claim:
+        """Claim up to ``limit`` tasks of known jobs and step kinds, most urgent first; under a rate limit only as many
+        as there are free slots."""
         policy, sent_at = self.policy, monotonic_seconds()
         policy.begin_claim(limit)
         try:
-            tasks = await (self._claim_limited if policy.is_limited else self._claim_unlimited)(limit, excluded, known)
+            if policy.is_limited:
+                tasks = await self._claim_limited(limit, excluded, known, free_count)
+            else:
+                tasks = await self._claim_unlimited(limit, excluded, known)
         except BaseException:
             policy.fail_claim()
             raise
         self._estimator.record_claim(monotonic_seconds() - sent_at)
         return Claim(tasks, limit, sent_at)
 
-    async def _claim_limited(self, limit: int, excluded: Collection[UUID], known: KnownHandlers) -> list[Task]:
+    async def _claim_limited(
+        self, limit: int, excluded: Collection[UUID], known: KnownHandlers, free_count: int
+    ) -> list[Task]:
         cursor = self.policy.limit_cursor
         tasks = await store.claim_limited_tasks(
-            self._database, self._worker_id, self._queues, limit, self._lease, cursor, excluded, known
+            self._database, self._worker_id, self._queues, limit, self._lease, cursor, excluded, known, free_count
         )
         self.policy.finish_limited_claim(tasks, limit)
         return tasks

@@ -280,7 +280,10 @@ class Worker:
         if self._oldest_unstarted_at() + self._timing.max_prefetch_seconds <= monotonic_seconds():
             await self._return_unstarted()  # long tasks occupy the slots: other workers may run these tasks sooner
         limit = self._claim_limit()
-        return await self._fetcher.claim(limit, self._reclaimed.ids, self._jobs.known_handlers()) if limit else None
+        if not limit:
+            return None
+        known = self._jobs.known_handlers()
+        return await self._fetcher.claim(limit, self._reclaimed.ids, known, self._slots.free_count)
 
     async def _register_new_handlers(self) -> None:
         """Update the registration if the program has registered further jobs since."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.guards.guard import Condition, Insert, Remove, Replace, Value, guard
 
 SCOPES = "races/test_limit_scopes.py"
+RATES = "store/work/test_rate_limits.py"
 
 GUARDS = (
     # --- enqueue
@@ -20,6 +21,7 @@ GUARDS = (
         Remove(),
         "store/work/test_enqueue_function.py::test_enqueue_function_is_usable_in_a_trigger",
         schema="ON CONFLICT DO NOTHING",
+        places=2,
     ),
     guard(
         "enqueue.existing_tasks",
@@ -177,8 +179,8 @@ GUARDS = (
         for scope, mutation in (
             ("queue", Condition("true")),
             ("manifest", Condition("true")),
-            ("group", Replace("(NOT enabled OR max_active IS NOT NULL)", "false")),
-            ("all_manifests", Replace("(NOT enabled OR max_active IS NOT NULL)", "false")),
+            ("group", Replace("(NOT enabled OR is_capped)", "false")),
+            ("all_manifests", Replace("(NOT enabled OR is_capped)", "false")),
         )
     ),
     guard(
@@ -198,6 +200,76 @@ GUARDS = (
         "Equal shares of keys do not put less urgent tasks first.",
         Condition("true"),
         f"{SCOPES}::test_uncapped_claim_takes_what_a_claim_under_limits_takes",
+    ),
+    # --- rate limits and expiry
+    guard(
+        "rate_limits.key",
+        "Of the tasks with a rate key no more start than it has tokens.",
+        Condition("true"),
+        f"{RATES}::test_claim_takes_as_many_tasks_as_the_key_has_tokens",
+    ),
+    guard(
+        "rate_limits.queue",
+        "Of the tasks of a queue no more start than its rate limit has tokens.",
+        Remove(),
+        f"{RATES}::test_rate_of_a_queue_applies_to_all_its_tasks",
+    ),
+    guard(
+        "rate_limits.group",
+        "Of the runs of a manifest group, or of all manifests, no more start than the rate limit has tokens.",
+        Replace("(SELECT tokens", "(SELECT NULL::integer"),
+        f"{RATES}::test_rate_of_a_group_applies_to_runs",
+        places=2,
+    ),
+    guard(
+        "rate_limits.unlocked_key",
+        "No task is claimed under a rate key that the transaction has not locked.",
+        Replace("THEN 0 ELSE tokens", "THEN tokens ELSE tokens"),
+        f"{RATES}::test_claim_takes_no_task_of_an_unlocked_rate_key",
+    ),
+    guard(
+        "rate_limits.tokens_are_spent",
+        "A claim takes its tokens from the bucket.",
+        Condition("false"),
+        f"{RATES}::test_claim_takes_as_many_tasks_as_the_key_has_tokens",
+        f"{RATES}::test_concurrent_claims_take_each_token_once",
+    ),
+    guard(
+        "rate_limits.no_prefetch",
+        "A claim under a rate limit takes no more tasks than the worker has free slots.",
+        Replace("least($4::integer, $12::integer)", "greatest($4::integer, $12::integer)"),
+        f"{RATES}::test_claim_under_a_rate_limit_takes_no_more_than_the_free_slots",
+    ),
+    guard(
+        "rate_limits.no_standby",
+        "No standby task takes over the limit slot of a task under a rate limit.",
+        Replace("AND NOT EXISTS (SELECT FROM rates)", ""),
+        f"{RATES}::test_task_under_a_rate_limit_has_no_limit_slot_for_standby_tasks",
+    ),
+    guard(
+        "rate_limits.no_standby_with_key",
+        "No task with a rate key is claimed as a standby task.",
+        Condition("true"),
+        f"{RATES}::test_standby_claim_takes_no_task_with_a_rate_key",
+    ),
+    guard(
+        "rate_limits.parked_tasks_are_released",
+        "Parked tasks are released when the next token comes.",
+        Replace("release_at = next_at", "release_at = release_at"),
+        f"{RATES}::test_parked_tasks_are_released_with_their_tokens_in_the_order_of_claims",
+    ),
+    guard(
+        "expiry.running_task",
+        "A task that runs does not expire.",
+        Replace("state <> 'running' AND", ""),
+        "store/work/test_expiry.py::test_running_task_is_not_listed_as_expired",
+    ),
+    guard(
+        "expiry.claim",
+        "No expired task is claimed.",
+        Condition("true"),
+        "store/work/test_expiry.py::test_expired_task_is_not_claimed",
+        places=7,
     ),
     guard(
         "claim.stalled_limited_claim",

@@ -152,6 +152,8 @@ def manifest_to_fields(manifest: Manifest) -> dict[str, Any]:
     fields |= _policy_to_fields(manifest.policy)
     fields |= {"queue": manifest.queue, "priority": manifest.priority}
     fields |= {name: value for name in ("group", "max_active") if (value := getattr(manifest, name)) is not None}
+    if manifest.expires_seconds is not None:
+        fields["expires_in"] = manifest.expires_seconds
     return {**fields, "on_dead_letter": str(manifest.on_dead_letter)}
 
 

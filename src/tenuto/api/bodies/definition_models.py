@@ -343,6 +343,9 @@ class ManifestDeclaration(InlineTrigger, PolicyOptions):
     on_dead_letter: OnDeadLetter | None = Field(
         default=None, description="Whether open dead letters stop runs of its trigger. (default: block)"
     )
+    expires_in: Duration | None = Field(
+        default=None, description="A run that has not started so long after it was created ends as expired."
+    )
 
 
 class NewManifest(ManifestDeclaration):
@@ -382,6 +385,7 @@ class ManifestResource(BaseModel):
     group: str | None = None
     max_active: int | None = None
     on_dead_letter: OnDeadLetter = OnDeadLetter.BLOCK
+    expires_in: float | None = Field(default=None, description="In seconds.")
     enabled: bool
     schedule_type: ScheduleType
     property_type: str
@@ -404,6 +408,9 @@ class GroupDeclaration(DefinitionModel):
     max_active: int | Literal["none"] | None = None
     priority: Priority | None = None
     enabled: bool | None = None
+    rate_limit: str | None = Field(
+        default=None, description="Maximum number of starts per second, minute or hour, such as `100/m`; or `none`."
+    )
 
 
 class DefinitionDocument(DefinitionModel):

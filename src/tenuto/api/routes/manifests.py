@@ -64,7 +64,15 @@ EXAMPLE: dict[str, Any] = {
 }
 RESPONSE: dict[str, Any] = {**EXAMPLE, "enabled": True, "version": 3, "next_run_at": "2031-06-01T04:00:00Z"}
 TASK_ID = "01a1e30e-df3e-7536-8f11-1c7c02f1d0a1"
-GROUP = {"name": "billing", "max_active": 10, "priority": 0, "enabled": True, "manifest_count": 4, "active_count": 2}
+GROUP = {
+    "name": "billing",
+    "max_active": 10,
+    "priority": 0,
+    "enabled": True,
+    "manifest_count": 4,
+    "active_count": 2,
+    "rate_limit": "100/m",
+}
 VERSION = {"version": 3, "change": "edited", "at": "2031-05-03T09:00:00Z", "reason": "five attempts"}
 POLL = {"at": "2031-05-04T02:00:00Z", "by": "scheduler-1", "enqueued_count": 2, "dead_lettered_count": 0, "skipped": {}}
 
@@ -414,6 +422,10 @@ class GroupBody(Body):
     )
     priority: int | None = Field(default=None, ge=-100, le=100)
     enabled: bool | None = None
+    rate_limit: str | None = Field(
+        default=None,
+        description="Maximum number of starts per second, minute or hour, such as `100/m`; null removes it.",
+    )
 
 
 @router.get(
@@ -441,7 +453,7 @@ async def get_manifest_group(call: Viewer, name: Name) -> ManifestGroupRecord:
 @router.put(
     "/manifest-groups/{name:name}",
     operation_id="manifest_groups_change",
-    responses=describe(GROUP, invalid=("manifest.*", "manifest_group.*", "value.*")),
+    responses=describe(GROUP, invalid=("manifest.*", "manifest_group.*", "rate_limit.*", "value.*")),
     tags=["manifest groups"],
 )
 async def change_manifest_group(
@@ -453,6 +465,7 @@ async def change_manifest_group(
         max_active=group.max_active if "max_active" in group.model_fields_set else "keep",
         priority=group.priority,
         enabled=group.enabled,
+        rate_limit=group.rate_limit if "rate_limit" in group.model_fields_set else "keep",
     )
     return await call.app.manifests.group(name)
 

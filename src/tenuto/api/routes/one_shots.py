@@ -102,6 +102,9 @@ class NewOneShot(Body):
     timeout_seconds: float | None = Field(
         None, gt=0, le=MAX_TIMEOUT_SECONDS, description="Timeout of an attempt; default: that of the prompt type."
     )
+    expires_in_seconds: float | None = Field(
+        None, gt=0, le=316_224_000, description="If it has not started so long after `exec_at`, it ends as expired."
+    )
 
 
 class AcceptedOneShot(BaseModel):
@@ -206,6 +209,7 @@ async def create_one_shot(
         max_attempts=one_shot.max_attempts,
         retry=None if one_shot.retry is None else RetryPolicy(**dict(one_shot.retry)),
         timeout=one_shot.timeout_seconds,
+        expires_in=one_shot.expires_in_seconds,
         may_use_secrets=call.caller.has_role(Role.EDITOR),
         id=call.object_id,
         is_repeat=call.is_repeat,

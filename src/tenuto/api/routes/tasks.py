@@ -98,6 +98,16 @@ class NewTask(Body):
     )
     limit_key: str | None = Field(default=None, description="Tasks with the same key share a limit.")
     limit: int | None = Field(default=None, description="Maximum number of running tasks with the same limit key.")
+    rate_limit: str | None = Field(
+        default=None, description="Starts per second, minute or hour of tasks with the same rate key, such as `100/m`."
+    )
+    rate_key: str | None = Field(default=None, description="Tasks with the same key share a rate limit.")
+    expires_at: datetime | None = Field(
+        default=None, description="A task that has not started by then ends as expired."
+    )
+    expires_in: str | float | None = Field(
+        default=None, description="The same as a duration after the earliest start: seconds, `10m`, `2h`."
+    )
     tags: list[str] = Field(default_factory=list, max_length=20)
     correlation_id: str | None = Field(default=None, max_length=200)
 
@@ -179,7 +189,7 @@ class EnqueuedTask(TaskResource):
     "",
     operation_id="tasks_enqueue",
     status_code=202,
-    responses=describe({**EXAMPLE, "created": True}, 202, invalid=("job.*", "task.*", "value.*")),
+    responses=describe({**EXAMPLE, "created": True}, 202, invalid=("job.*", "task.*", "rate_limit.*", "value.*")),
 )
 async def enqueue_task(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "task.create", handles_repeats=True)],

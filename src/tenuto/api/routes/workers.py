@@ -48,6 +48,17 @@ class QueueLimit(Body):
     )
 
 
+class QueueRateLimit(Body):
+    """Limit on the starts of tasks of a queue, over all workers."""
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"rate_limit": "100/m"}]})
+
+    rate_limit: str | None = Field(
+        description="Maximum number of starts per second, minute or hour, such as `5/s`, `100/m` or `1000/h burst 50`;"
+        " null removes the limit."
+    )
+
+
 @router.get("/workers", operation_id="workers_list", responses=describe({"items": [WORKER]}), tags=["workers"])
 @listed_as(WORKERS)
 async def list_workers(
@@ -128,3 +139,17 @@ async def limit_queue(
 ) -> None:
     """Limit the running tasks of a queue, over all workers."""
     await call.app.limit_queue(name, limit.max_running)
+
+
+@router.put(
+    "/queues/{name:name}/rate-limit",
+    operation_id="queues_limit_rate",
+    status_code=204,
+    tags=["queues"],
+    responses=describe(invalid=("rate_limit.*", "value.*")),
+)
+async def limit_queue_rate(
+    call: Annotated[ApiCall, requires(Role.EDITOR, "queue.limit")], name: Name, limit: QueueRateLimit
+) -> None:
+    """Limit how many tasks of a queue start per second, minute or hour, over all workers."""
+    await call.app.limit_queue_rate(name, limit.rate_limit)

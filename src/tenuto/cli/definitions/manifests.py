@@ -287,18 +287,25 @@ async def show_or_change_group(
     no_limit: Annotated[bool, flag("Remove the limit.", "--no-limit")] = False,
     priority: Annotated[int | None, option("N", "Number added to the priority of new runs.")] = None,
     enabled: Annotated[bool | None, flag("Whether runs of the group may start.", "--enable/--disable")] = None,
+    rate_limit: Annotated[str | None, option("RATE|none", "Maximum number of starts, such as 100/m or 5/s.")] = None,
 ) -> None:
-    """Show a manifest group, or change its limit, its priority and whether its runs may start.
+    """Show a manifest group, or change its limits, its priority and whether its runs may start.
 
     Active runs continue, even if the new limit is lower.
     """
     if max_active is not None and no_limit:
         raise option_conflict("--max-active", "--no-limit", "give one of the two")
     limit: int | Literal["keep"] | None = max_active if max_active is not None or no_limit else "keep"
-    changes = limit != "keep" or priority is not None or enabled is not None
-    with session.as_user() as app, translate_error_fields({"group": "NAME", "name": "NAME"}):
+    changes = limit != "keep" or priority is not None or enabled is not None or rate_limit is not None
+    rate = "keep" if rate_limit is None else None if rate_limit == "none" else rate_limit
+    with (
+        session.as_user() as app,
+        translate_error_fields({"group": "NAME", "name": "NAME", "rate_limit": "--rate-limit"}),
+    ):
         if changes:
-            await app.manifests.change_group(name, max_active=limit, priority=priority, enabled=enabled)
+            await app.manifests.change_group(
+                name, max_active=limit, priority=priority, enabled=enabled, rate_limit=rate
+            )
         try:
             found = [await app.manifests.group(name)]
         except NotFound:
@@ -325,4 +332,5 @@ def _group_label(name: str) -> str:
 def _describe_group(found: ManifestGroupRecord) -> str:
     limit = "no limit" if found.max_active is None else f"at most {found.max_active} active"
     priority = f", priority {found.priority}" if found.priority else ""
+    priority += f", at most {found.rate_limit} started" if found.rate_limit else ""
     return f"{limit} ({found.active_count} now){priority}{'' if found.enabled else ', disabled'}"

@@ -46,6 +46,9 @@ async def run_job(
     input: Annotated[str, option("JSON|@FILE|-", "Arguments as a JSON object; - reads stdin.", "--input")] = "{}",
     wait: Annotated[bool, flag("Wait for the end; exit code 1 unless the task completed.", "--wait")] = False,
     timeout: Annotated[float | None, option("SECONDS", "Maximum time to wait; requires --wait.", min=0)] = None,
+    expires_in: Annotated[
+        str | None, option("DURATION", "End the task as expired if it has not started by then.")
+    ] = None,
 ) -> int:
     """Run a job: put a task into the job's queue.
 
@@ -56,6 +59,8 @@ async def run_job(
     _reject_duplicate_names(text)
     with session.as_user() as app, suggest_job_list(session):
         registered = session.app_with_jobs.jobs.get_job(job)
+        if expires_in is not None:
+            registered = registered.using(expires_in=expires_in)
         task = await app.enqueue_json(registered, text)
     if wait:
         return await wait_for_task(session, app, task.id, timeout)

@@ -56,6 +56,9 @@ async def create_one_shot(
         ),
     ] = None,
     timeout: Annotated[str | None, option("DURATION", "Maximum duration of an attempt.")] = None,
+    expires_in: Annotated[
+        str | None, option("DURATION", "End it as expired if it has not started so long after.")
+    ] = None,
 ) -> int:
     """Create a one-shot. Prints its id.
 
@@ -75,6 +78,7 @@ async def create_one_shot(
             tags=tags or (),
             max_attempts=max_attempts,
             timeout=timeout,
+            expires_in=expires_in,
         )
     when = "now" if created.exec_at <= now else format_with_age(created.exec_at, now)
     message = f"runs {when}; show it with: tenuto once show {created.id}"

@@ -302,6 +302,19 @@ async def limit_queue(
     await _report_queue(session, name, change)
 
 
+@command(queues, "rate", "mail 100/m", "mail '5/s burst 20'", "mail none")
+async def limit_queue_rate(
+    session: Session,
+    name: QueueName,
+    rate: Annotated[str, argument("RATE|none", "Maximum number of starts: 5/s, 100/m, 1000/h, '100/m burst 20'.")],
+) -> None:
+    """Limit how many tasks of a queue start per second, minute or hour; `none` removes the limit."""
+    with session.as_user() as app, translate_error_fields({"queue": "QUEUE", "rate_limit": "RATE"}):
+        await app.limit_queue_rate(name, None if rate == "none" else rate)
+    change = "has no rate limit" if rate == "none" else f"starts at most {rate}"
+    await _report_queue(session, name, change)
+
+
 @command(queues, "pause", "mail", "mail --reason 'server is down'")
 async def pause_queue(
     session: Session,

@@ -17,7 +17,7 @@ from tenuto.errors import Invalid, quoted
 from tenuto.model import validation
 from tenuto.model.definitions.policies import TaskPolicy, policy_from_json
 from tenuto.model.triggers import ManualTrigger, Trigger, trigger_from_fields
-from tenuto.model.work.tasks import MAX_PRIORITY, priority_error
+from tenuto.model.work.tasks import MAX_PRIORITY, parse_expires_in, priority_error
 
 MAX_ACTIVE = 100_000
 
@@ -69,6 +69,8 @@ class Manifest:
     group: str | None = None
     max_active: int | None = None
     on_dead_letter: OnDeadLetter = OnDeadLetter.BLOCK
+    expires_seconds: float | None = None
+    """A run that has not started so long after it was due ends as expired."""
 
     def __post_init__(self) -> None:
         validation.check_name(self.external_id, field="external_id")
@@ -91,6 +93,7 @@ class Manifest:
             raise priority_error(self.priority)
         if self.max_active is not None and not _is_whole_number(self.max_active, 1, MAX_ACTIVE):
             raise max_active_error(self.max_active)
+        parse_expires_in(self.expires_seconds)
         reasons_to_run = [not isinstance(self.trigger, ManualTrigger), self.on_demand, self.depends_on is not None]
         if sum(reasons_to_run) > 1:
             raise Invalid(
@@ -158,6 +161,8 @@ class Manifest:
                 stored[name] = getattr(self, name)
         if self.on_dead_letter is not OnDeadLetter.BLOCK:
             stored["on_dead_letter"] = str(self.on_dead_letter)
+        if self.expires_seconds is not None:
+            stored["expires_seconds"] = self.expires_seconds
         return stored
 
 

@@ -19,9 +19,12 @@ from tenuto.errors import Invalid, quoted
 from tenuto.model import validation
 from tenuto.model.access.actors import Actor, ActorType
 from tenuto.model.definitions.policies import MAX_WORKER_LOSSES, TaskPolicy, delay_after_loss, policy_from_json
+from tenuto.model.work.rate_limits import RateLimit
 from tenuto.tracing import add_traceparent
 
 MAX_PRIORITY = 1000
+NO_KEY_LIMIT = 100_000
+"""Limit of a key whose running tasks are not counted."""
 OVERRUN_GRACE = timedelta(seconds=60)
 """How long a worker may still hold a manifest run that exceeded its time limit and cannot be stopped. Then the lease
 expires, which ends the code at the latest, and the run counts as timed out."""
@@ -74,6 +77,8 @@ class OutcomeReason(StrEnum):
     """The worker shut down; the task continues elsewhere and no failure is counted."""
     NOT_RUN = "not_run"
     """The execution ended before it reached this step."""
+    EXPIRED = "expired"
+    """The task had not started, or not started again, when it expired."""
 
 
 @dataclass(slots=True)
@@ -93,6 +98,11 @@ class NewTask:
     unique_key: str | None = None
     limit_key: str | None = None
     limit_max: int | None = None
+    rate_key: str | None = None
+    """Tasks with the same rate key share the rate limit."""
+    rate_limit: RateLimit | None = None
+    expires_at: datetime | None = None
+    """A task that has not started by then ends as expired."""
     tags: list[str] | None = None
     correlation_id: str | None = None
     parent_id: UUID | None = None
@@ -119,6 +129,19 @@ class NewTask:
         return TaskState.SCHEDULED if later else TaskState.QUEUED
 
     @property
+    def stored_limit_key(self) -> str | None:
+        """The limit key; a task with a rate limit needs one, so that claims under limits take it."""
+        return self.limit_key if self.limit_key is not None or self.rate_key is None else f"rate:{self.rate_key}"
+
+    @property
+    def stored_limit_max(self) -> int | None:
+        return self.limit_max if self.limit_key is not None or self.rate_key is None else NO_KEY_LIMIT
+
+    @property
+    def stored_rate_limit(self) -> str | None:
+        return None if self.rate_limit is None else str(self.rate_limit)
+
+    @property
     def due_at(self) -> datetime:
         return self.run_at or self.created_at
 
@@ -126,6 +149,12 @@ class NewTask:
     def rank(self) -> int:
         """The negative priority, so that all sort orders ascend."""
         return -self.priority
+
+    def reschedule(self, run_at: datetime) -> None:
+        """Set another earliest start; the task expires as long after it as before."""
+        if self.expires_at is not None:
+            self.expires_at += max(run_at, self.created_at) - self.due_at
+        self.run_at = run_at
 
     def join_trace(self, traceparent: str | None) -> None:
         """Store the trace of the caller, if there is one."""
@@ -139,6 +168,8 @@ def check_new_task(task: NewTask) -> NewTask:
     check_task_options(
         task.queue, task.priority, task.run_at, task.unique_key, task.limit_key, task.limit_max, task.correlation_id
     )
+    check_expiry(task.expires_at, task.run_at)
+    check_rate_key(task.rate_key, task.rate_limit)
     if task.tags is not None:
         task.tags = validation.check_tags(task.tags)
     validation.check_json_text(task.input, field="input")
@@ -195,6 +226,58 @@ def check_task_options(
             code="task.limit.out_of_range",
             field="limit",
         )
+
+
+def check_expiry(expires_at: datetime | None, run_at: datetime | None) -> None:
+    """Raise `Invalid` for an instant of expiry that cannot be stored or is not after the earliest start."""
+    if expires_at is None:
+        return
+    if not isinstance(expires_at, datetime) or expires_at.tzinfo is None or not 1970 <= expires_at.year <= 9000:
+        raise Invalid(
+            f"expires_at {quoted(expires_at, 60)} is not a datetime with a UTC offset between the years 1970 and 9000",
+            code="task.expires_at.invalid",
+            field="expires_at",
+            remedy="give a datetime with a UTC offset, such as one in UTC",
+        )
+    if run_at is not None and expires_at <= run_at:
+        raise Invalid(
+            f"expires_at {expires_at.isoformat()} is not after run_at {run_at.isoformat()}",
+            code="task.expires_at.before_run_at",
+            field="expires_at",
+        )
+
+
+def check_rate_key(rate_key: str | None, rate: RateLimit | None) -> None:
+    """Raise `Invalid` for a rate key without a rate limit, or the reverse."""
+    if rate_key is not None:
+        validation.check_label(rate_key, field="rate_key")
+    if (rate_key is None) != (rate is None):
+        raise Invalid(
+            "a rate limit needs both a key and a rate",
+            code="task.rate_limit.incomplete",
+            field="rate_limit",
+            remedy="give rate_key and rate_limit together",
+        )
+
+
+def check_expires_in(value: timedelta) -> None:
+    """Raise `Invalid` for a time to expiry that is not positive or longer than ten years."""
+    if not timedelta(0) < value <= timedelta(days=3660):
+        raise Invalid(
+            f"expires_in {value.total_seconds():g} s is not more than 0 and at most ten years",
+            code="task.expires_in.out_of_range",
+            field="expires_in",
+        )
+
+
+def parse_expires_in(value: float | str | timedelta | None) -> timedelta | None:
+    """Parse a time to expiry."""
+    seconds = parse_duration_seconds(value, field="expires_in")
+    if seconds is None:
+        return None
+    found = timedelta(seconds=min(max(seconds, 0.0), 1e9)) if seconds == seconds else timedelta(0)
+    check_expires_in(found)
+    return found
 
 
 def priority_error(priority: object) -> Invalid:
@@ -411,6 +494,17 @@ def not_run_outcome(task: Task, now: datetime, reason: str) -> Outcome:
         OutcomeReason.NOT_RUN,
         ended_at=now,
         error=error_json("tenuto.NotRun", f"not run: {reason}", step=task.name),
+        may_retry=False,
+    )
+
+
+def expired_outcome(task: Task, now: datetime) -> Outcome:
+    """The outcome of a task that did not start before it expired. It is no failed attempt."""
+    return Outcome(
+        OutcomeStatus.CANCELLED,
+        OutcomeReason.EXPIRED,
+        ended_at=now,
+        error=error_json("tenuto.Expired", "expired before it started", step=task.name),
         may_retry=False,
     )
 

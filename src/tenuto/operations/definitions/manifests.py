@@ -25,7 +25,7 @@ from tenuto.model.definitions.manifests import Manifest, ScheduleType, parse_on_
 from tenuto.model.definitions.policies import RetryPolicy, TaskPolicy, resolve_max_retries, resolve_retry_policy
 from tenuto.model.definitions.steps import override_policy
 from tenuto.model.triggers import ManualTrigger, Trigger
-from tenuto.model.work.tasks import parse_duration_seconds
+from tenuto.model.work.tasks import parse_duration_seconds, parse_expires_in
 from tenuto.operations.argument_checks import MAX_LIMIT, check_limit
 from tenuto.operations.definitions.definition_operations import DefinitionOperations
 from tenuto.operations.operation import change_context
@@ -163,8 +163,12 @@ class Manifests(DefinitionOperations[DeclaredManifest, Manifest, StoredManifest]
         max_active: int | Literal["keep"] | None = "keep",
         priority: int | None = None,
         enabled: bool | None = None,
+        rate_limit: str | None = "keep",
     ) -> None:
-        """Change the limit of active runs, the priority, and the enabled state of a group."""
+        """Change the limits, the priority, and the enabled state of a group.
+
+        ``rate_limit`` is the maximum number of starts per second, minute or hour, such as ``100/m``; None removes it.
+        """
         if name != manifests.ALL_MANIFESTS:
             validation.check_name(name, field="group", limit=64)
         operation = await self._begin("manifest_group.change", target=name)
@@ -175,6 +179,7 @@ class Manifests(DefinitionOperations[DeclaredManifest, Manifest, StoredManifest]
             max_active=max_active,
             priority=priority,
             enabled=enabled,
+            rate_limit=rate_limit,
         )
         await notify_services(operation.database, ["limits"])
 
@@ -324,6 +329,7 @@ def build_manifest(
     max_active: int | None = None,
     max_retries: int | None = None,
     on_dead_letter: Literal["block", "continue"] = "block",
+    expires_in: float | str | timedelta | None = None,
 ) -> Manifest:
     """Build a manifest of a job; omitted values come from the job. ``max_retries`` means ``max_attempts``."""
     require_job(job)
@@ -332,6 +338,7 @@ def build_manifest(
         job.policy.retry if max_attempts is None and retry is None else resolve_retry_policy(max_attempts, retry)
     )
     limit = job.policy.timeout_seconds if timeout is None else parse_duration_seconds(timeout, field="timeout")
+    expires = job.options.expires_in if expires_in is None else parse_expires_in(expires_in)
     return Manifest(
         external_id,
         job.name,
@@ -348,6 +355,7 @@ def build_manifest(
         group,
         job.options.limit if max_active is None else max_active,
         parse_on_dead_letter(on_dead_letter),
+        None if expires is None else expires.total_seconds(),
     )
 
 

@@ -21,7 +21,15 @@ from tenuto.model.filter_keys import ONE_SHOT_KEYS
 from tenuto.model.filters import Filter
 from tenuto.model.work import one_shots
 from tenuto.model.work.one_shots import EndedOneShot, OneShotStatus, OneShotSummary, RuntimeStatus
-from tenuto.model.work.tasks import NewTask, Settlement, Task, cancelled_outcome, check_new_task, parse_duration_seconds
+from tenuto.model.work.tasks import (
+    NewTask,
+    Settlement,
+    Task,
+    cancelled_outcome,
+    check_new_task,
+    parse_duration_seconds,
+    parse_expires_in,
+)
 from tenuto.operations.argument_checks import build_filter, check_instant, check_limit, require_single_match
 from tenuto.operations.operation import OpenDatabase, Operation, OperationGroup
 from tenuto.operations.work.tasks import new_task
@@ -79,6 +87,7 @@ class OneShots(OperationGroup):
         max_attempts: int | None = None,
         retry: RetryPolicy | None = None,
         timeout: float | str | timedelta | None = None,
+        expires_in: float | str | timedelta | None = None,
         may_use_secrets: bool = True,
         id: UUID | None = None,
         is_repeat: bool = False,
@@ -112,7 +121,10 @@ class OneShots(OperationGroup):
         )
         policy = one_shots.one_shot_policy_json(handler.policy, retry, parse_duration_seconds(timeout, field="timeout"))
         task = new_task(handler, _check_payload(handler, payload), now, operation.actor, id)
-        task.kind, task.name, task.run_at, task.origin = kind, prompt_type, run_at, one_shots.ONE_SHOT_ORIGIN
+        if expires_in is not None:
+            task.expires_at = task.due_at + (parse_expires_in(expires_in) or timedelta())
+        task.kind, task.name, task.origin = kind, prompt_type, one_shots.ONE_SHOT_ORIGIN
+        task.reschedule(run_at)
         task.policy = policy
         task.tags = [*handler.options.tags, *validation.check_tags(tags)] or None
         check_new_task(task)
@@ -146,7 +158,7 @@ class OneShots(OperationGroup):
 
     def as_one_shot(self, task: NewTask, at: datetime | str, now: datetime) -> NewTask:
         """Turn a task of a job into a one-shot that keeps the policies of the job."""
-        task.run_at = one_shots.parse_exec_at(at, now, self._settings().past_one_shots, field="at")
+        task.reschedule(one_shots.parse_exec_at(at, now, self._settings().past_one_shots, field="at"))
         task.origin = one_shots.ONE_SHOT_ORIGIN
         return check_new_task(task)
 

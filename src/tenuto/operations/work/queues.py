@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from tenuto.errors import Invalid, NotFound, quoted
 from tenuto.model import validation
+from tenuto.model.work.rate_limits import parse_rate_limit
 from tenuto.operations.operation import Operation, OperationGroup
 from tenuto.postgres.database import Connection
 from tenuto.store.notifications import notify_services
@@ -38,6 +39,15 @@ class QueueOperations(OperationGroup):
         _check_queue_name(name)
         operation = await self._begin("queue.limit", target=name, after={"max_running": max_running})
         await _change_queue(operation, name, lambda connection: workers.limit_queue(connection, name, max_running))
+
+    async def limit_queue_rate(self, name: str, rate_limit: str | None) -> None:
+        """Limit how many tasks of a queue start per second, minute or hour over all workers, such as ``100/m`` or
+        ``5/s burst 20``; None removes the limit."""
+        rate = parse_rate_limit(rate_limit)
+        text = None if rate is None else str(rate)
+        _check_queue_name(name)
+        operation = await self._begin("queue.limit", target=name, after={"rate_limit": text})
+        await _change_queue(operation, name, lambda connection: workers.limit_queue_rate(connection, name, text))
 
     async def pause_queue(self, name: str, reason: str | None = None) -> None:
         """Pause a queue: workers claim no more of its tasks; running tasks continue."""

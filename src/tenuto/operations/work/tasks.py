@@ -22,6 +22,7 @@ from tenuto.model.access.actors import Actor
 from tenuto.model.access.operation_context import OperationCaller
 from tenuto.model.filter_keys import ACTIVITY_KEYS, TASK_KEYS
 from tenuto.model.filters import Filter
+from tenuto.model.work.rate_limits import parse_rate_limit
 from tenuto.model.work.tasks import NewTask, parse_duration_seconds
 from tenuto.operations.argument_checks import build_filter, check_id, check_instant, check_limit, require_single_match
 from tenuto.operations.operation import OpenDatabase, OperationGroup
@@ -389,9 +390,12 @@ def new_task(job: Job[..., Any], input: str, now: datetime, actor: Actor, id: UU
         options.unique_key,
         options.limit_key,
         options.limit,
-        list(options.tags) or None,
-        options.correlation_id,
+        tags=list(options.tags) or None,
+        correlation_id=options.correlation_id,
+        rate_key=options.rate_key,
+        rate_limit=parse_rate_limit(options.rate_limit),
     )
+    task.expires_at = options.expires_at if options.expires_in is None else task.due_at + options.expires_in
     context = current_context.get()
     if context is not None:
         task.parent_id = context.activity_id

@@ -365,6 +365,7 @@ class GroupSettings:
     max_active: int | None = None
     priority: int = 0
     enabled: bool = True
+    rate_limit: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -379,6 +380,7 @@ class ManifestGroupRecord:
     changed_by: str | None
     manifest_count: int
     active_count: int
+    rate_limit: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -429,7 +431,10 @@ async def load_group(connection: Connection, name: str) -> GroupSettings | None:
 
 async def save_group(connection: Connection, name: str, settings: GroupSettings, at: datetime, by: str) -> None:
     """Store the settings of a manifest group."""
-    await connection.execute(SQL.save_group, name, settings.max_active, settings.priority, settings.enabled, at, by)
+    values = (settings.max_active, settings.priority, settings.enabled, at, by, settings.rate_limit)
+    await connection.execute(SQL.save_group, name, *values)
+    scope = "all manifests" if name == ALL_MANIFESTS else f"group {name}"
+    await connection.execute(SQL.release_parked_runs, scope, settings.rate_limit)
 
 
 async def record_poll(database: Database, *values: Any) -> None:

@@ -310,7 +310,8 @@ SELECT names.name, manifest_groups.max_active, coalesce(manifest_groups.priority
        (SELECT count(*) FROM tenuto.manifests WHERE names.name = '*' OR group_name = names.name) AS manifest_count,
        (SELECT count(*) FROM tenuto.tasks
         WHERE state = 'running' AND NOT standby AND manifest_id IS NOT NULL
-          AND (names.name = '*' OR limit_group = names.name)) AS active_count
+          AND (names.name = '*' OR limit_group = names.name)) AS active_count,
+       manifest_groups.rate_limit
 FROM (
     SELECT name FROM tenuto.manifest_groups
     UNION
@@ -324,18 +325,27 @@ LIMIT $3;
 
 -- name: save_group
 -- Store the settings of a manifest group.
-INSERT INTO tenuto.manifest_groups (name, max_active, priority, enabled, changed_at, changed_by)
-VALUES ($1, $2, $3, $4, $5, $6)
+INSERT INTO tenuto.manifest_groups (name, max_active, priority, enabled, changed_at, changed_by, rate_limit)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
 ON CONFLICT (name) DO UPDATE
 SET max_active = excluded.max_active,
     priority = excluded.priority,
     enabled = excluded.enabled,
     changed_at = excluded.changed_at,
-    changed_by = excluded.changed_by;
+    changed_by = excluded.changed_by,
+    rate_limit = excluded.rate_limit;
+
+-- name: release_parked_runs
+-- Release the runs that are parked for a rate limit that has changed, at once; they wait again if there is no token.
+UPDATE tenuto.rate_buckets
+SET rate_limit = $2,
+    next_at = least(next_at, clock_timestamp() + tenuto.rate_interval($2)),
+    release_at = clock_timestamp()
+WHERE scope = $1 AND rate_limit IS DISTINCT FROM $2;
 
 -- name: load_group
 -- Return the settings of a manifest group.
-SELECT max_active, priority, enabled
+SELECT max_active, priority, enabled, rate_limit
 FROM tenuto.manifest_groups
 WHERE name = $1;
 

@@ -104,6 +104,13 @@ class DiagnosedTask:
     batch_paused_by: str | None
     batch_cancelled_at: datetime | None
     batch_cancelled_by: str | None
+    expires_at: datetime | None
+    parked_for: str | None
+    """The scope of the rate limit whose next token it waits for."""
+    rate_scope: str | None
+    """Of the rate limits that apply, the one whose next token comes last; None: none has been used."""
+    rate_limit: str | None
+    next_token_at: datetime | None
 
 
 @dataclass(frozen=True, slots=True)

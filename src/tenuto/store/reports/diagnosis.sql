@@ -21,7 +21,8 @@ SELECT task.id, task.state, task.kind, task.name, task.queue, task.rank, task.ru
        all_groups.max_active AS all_max, all_groups.enabled AS all_enabled, all_groups.changed_at AS all_changed_at,
        all_groups.changed_by AS all_changed_by,
        batch.paused_at AS batch_paused_at, batch.paused_by AS batch_paused_by,
-       batch.cancelled_at AS batch_cancelled_at, batch.cancelled_by AS batch_cancelled_by
+       batch.cancelled_at AS batch_cancelled_at, batch.cancelled_by AS batch_cancelled_by,
+       task.expires_at, task.parked_for, rate.scope AS rate_scope, rate.rate_limit, rate.next_at AS next_token_at
 FROM tenuto.tasks AS task
 LEFT JOIN tenuto.workers ON workers.id = task.worker_id
 LEFT JOIN tenuto.executions AS execution ON execution.id = task.execution_id
@@ -31,6 +32,18 @@ LEFT JOIN tenuto.manifests AS manifest ON manifest.id = task.manifest_id
 LEFT JOIN tenuto.manifest_groups AS its_group ON its_group.name = task.limit_group
 LEFT JOIN tenuto.manifest_groups AS all_groups ON all_groups.name = '*' AND task.manifest_id IS NOT NULL
 LEFT JOIN tenuto.batches AS batch ON batch.id = task.batch_id
+-- of the rate limits that apply to the task, the one whose next token comes last
+LEFT JOIN LATERAL (
+    SELECT limits.scope, limits.rate_limit, bucket.next_at
+    FROM (
+        VALUES ('queue ' || task.queue, queues.rate_limit), ('rate ' || task.rate_key, task.rate_limit),
+               ('group ' || task.limit_group, its_group.rate_limit), ('all manifests', all_groups.rate_limit)
+    ) AS limits (scope, rate_limit)
+    JOIN tenuto.rate_buckets AS bucket ON bucket.scope = limits.scope
+    WHERE limits.rate_limit IS NOT NULL
+    ORDER BY bucket.next_at DESC
+    LIMIT 1
+) AS rate ON true
 WHERE task.id = ANY ($1::uuid[])
 ORDER BY task.step_index, task.id
 LIMIT 1000;

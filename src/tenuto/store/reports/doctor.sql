@@ -383,7 +383,7 @@ LIMIT $3;
 -- Scheduled tasks that were due longer than $1 ago and were not promoted.
 SELECT id, name, run_at, round(extract(epoch FROM clock_timestamp() - run_at))::bigint AS seconds
 FROM tenuto.tasks
-WHERE state = 'scheduled' AND run_at < clock_timestamp() - $1::interval
+WHERE state = 'scheduled' AND parked_for IS NULL AND run_at < clock_timestamp() - $1::interval
 ORDER BY run_at
 LIMIT $2;
 

@@ -10,7 +10,7 @@ SELECT (
              AND next_run_at IS NOT NULL
              AND (id, version) NOT IN (SELECT * FROM unnest($1::uuid[], $2::integer[]))
        ) AS next_schedule_at,
-       (SELECT min(run_at) FROM tenuto.tasks WHERE state = 'scheduled') AS next_task_at,
+       (SELECT min(run_at) FROM tenuto.tasks WHERE state = 'scheduled' AND parked_for IS NULL) AS next_task_at,
        (
            SELECT min(next_run_at)
            FROM tenuto.manifests AS manifest
@@ -47,10 +47,10 @@ SELECT queue,
        bool_or(state = 'scheduled') AS to_promote,
        bool_or(limit_key IS NOT NULL)
        OR EXISTS (
-           SELECT FROM tenuto.queues WHERE name = queue AND (max_running IS NOT NULL OR paused_at IS NOT NULL)
+           SELECT FROM tenuto.queues WHERE name = queue AND is_limited
        ) AS limited
 FROM tenuto.tasks
-WHERE state = 'queued' OR (state = 'scheduled' AND run_at <= $1)
+WHERE state = 'queued' OR (state = 'scheduled' AND parked_for IS NULL AND run_at <= $1)
 GROUP BY queue
 ORDER BY queue
 LIMIT 1000;

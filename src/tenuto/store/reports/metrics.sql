@@ -39,7 +39,7 @@ LIMIT 200;
 -- Count scheduled tasks, including due ones that were not promoted yet.
 SELECT count(*) AS scheduled
 FROM tenuto.tasks
-WHERE state = 'scheduled';
+WHERE state = 'scheduled' AND (parked_for IS NULL OR parked_for IS NOT NULL); -- both indexes
 
 -- name: count_waiting
 -- Count tasks that wait for a step group, an execution or a paused batch. Waiting tasks belong to an execution or a

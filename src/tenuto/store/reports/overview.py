@@ -63,12 +63,13 @@ class OpenWorkCounts:
 
 @dataclass(frozen=True, slots=True)
 class QueueSettings:
-    """Limit and pause of a queue."""
+    """Limits and pause of a queue."""
 
     max_running: int | None
     paused_at: datetime | None
     paused_by: str | None
     reason: str | None
+    rate_limit: str | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ class QueueFigures:
     queued_count: int
     oldest_due_at: datetime | None
     running_count: int
+    rate_limit: str | None
 
 
 @dataclass(frozen=True, slots=True)

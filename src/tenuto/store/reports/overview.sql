@@ -2,7 +2,7 @@
 -- Return queues with settings or with queued or running tasks. Each branch reads one partial index.
 SELECT coalesce(queues.name, counted.queue) AS name, queues.max_running, queues.paused_at, queues.paused_by,
        queues.reason, coalesce(counted.queued, 0)::bigint AS queued_count, counted.oldest_due_at,
-       coalesce(counted.running, 0)::bigint AS running_count
+       coalesce(counted.running, 0)::bigint AS running_count, queues.rate_limit
 FROM tenuto.queues
 FULL JOIN (
     SELECT queue, sum(queued) AS queued, min(oldest_due_at) AS oldest_due_at, sum(running) AS running
@@ -60,8 +60,8 @@ SELECT (SELECT count(*) FROM (SELECT FROM tenuto.executions WHERE ended_at IS NU
         FROM (SELECT FROM tenuto.dead_letters WHERE status = 'awaiting_intervention' LIMIT $1) AS found) AS dead_letter_count;
 
 -- name: load_queue_settings
--- Return the limit and the pause of a queue.
-SELECT max_running, paused_at, paused_by, reason FROM tenuto.queues WHERE name = $1;
+-- Return the limits and the pause of a queue.
+SELECT max_running, paused_at, paused_by, reason, rate_limit FROM tenuto.queues WHERE name = $1;
 
 -- name: count_new_tasks
 -- Count the newest tasks by queue, open or ended, and since when they were created. Ids contain the creation time, so

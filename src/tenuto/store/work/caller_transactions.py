@@ -105,6 +105,7 @@ def enqueue(task: NewTask, now: datetime | None, delay: timedelta | None, entry:
         task.limit_max, None if task.tags is None else array_literal(task.tags), task.correlation_id,
         add_traceparent(task.policy, record_enqueue_span(task.name)), str(actor.type), actor.id, actor.name,
         None if task.parent_id is None else str(task.parent_id), str(task.id), _text(now),
+        task.rate_key, task.stored_rate_limit, _text(task.expires_at),
     )  # fmt: skip
     stored_id = UUID((yield SQL.enqueue, values))
     if entry is not None:

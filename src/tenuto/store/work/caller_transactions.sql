@@ -1,5 +1,5 @@
 -- name: enqueue
--- Call the function that enqueues a task (migration 0016). Instants, intervals and arrays are sent as text, because
+-- Call the function that enqueues a task (migrations 0016 and 0035). Instants, intervals and arrays are sent as text, because
 -- drivers disagree about their types.
 SELECT tenuto.enqueue(
     job => $1::text,
@@ -19,5 +19,8 @@ SELECT tenuto.enqueue(
     initiator_name => $15::text,
     parent_id => $16::text::uuid,
     id => $17::text::uuid,
-    created_at => $18::text::timestamptz
+    created_at => $18::text::timestamptz,
+    rate_key => $19::text,
+    rate_limit => $20::text,
+    expires_at => $21::text::timestamptz
 )::text AS id;

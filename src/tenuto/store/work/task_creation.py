@@ -28,6 +28,9 @@ SQL = load_statements(__file__)
 _COLUMNS = load_columns("new_task")
 _ATTRIBUTES = {
     "run_at": "due_at",
+    "limit_key": "stored_limit_key",
+    "limit_max": "stored_limit_max",
+    "rate_limit": "stored_rate_limit",
     "initiator_type": "initiator.type",
     "initiator_id": "initiator.id",
     "initiator_name": "initiator.name",
@@ -249,7 +252,7 @@ async def copy_tasks_like(
 
 def _queue_notification(task: NewTask) -> str:
     """Return the notification about a new task. The statements that create tasks build the same text in SQL."""
-    kind = "limited" if task.limit_key is not None and task.state is TaskState.QUEUED else task.state
+    kind = "limited" if task.stored_limit_key is not None and task.state is TaskState.QUEUED else task.state
     return f"{kind} {task.queue} {-task.priority}"
 
 

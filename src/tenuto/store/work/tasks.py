@@ -27,13 +27,17 @@ SQL = load_statements(__file__)
 _CLAIMED_TASKS = PositionalMapper(Task, SQL.claim_tasks, defaults=CLAIM_DEFAULTS)
 _LOST_TASKS = PositionalMapper(Task, SQL.lock_expired_tasks, SQL.lock_tasks_of_worker)
 _TASKS_TO_CANCEL = PositionalMapper(
-    Task, SQL.load_task_to_cancel, SQL.load_tasks_to_cancel, defaults=("limit_slot", "overran_time_limit")
+    Task,
+    SQL.load_task_to_cancel,
+    SQL.load_tasks_to_cancel,
+    SQL.list_expired_tasks,
+    defaults=("limit_slot", "overran_time_limit"),
 )
 _LIMITED_TASKS = PositionalMapper(
     Task,
     SQL.claim_limited_tasks,
     SQL.claim_uncapped_tasks,
-    skip=3,
+    skip=5,
     trailing=("limit_slot",),
     defaults=CLAIM_DEFAULTS,
 )
@@ -45,6 +49,8 @@ LIMIT_KEYS_PER_CLAIM = 200
 """Maximum number of limit keys per queue that one claim reads."""
 _MAX_LOCK_TRIES = 3
 """Maximum number of transactions with which a claim tries to get the locks for one page of limit keys."""
+TASKS_PER_PARKING = 1000
+"""Maximum number of tasks of a rate limit that one claim parks."""
 
 
 # --- cursors of claims ----------------------------------------------------------------------------------------------
@@ -98,6 +104,8 @@ class LimitKeyCursor:
     last_keys: dict[str, str] = field(default_factory=dict)
     _unfinished_queues: set[str] = field(default_factory=set)
     _scanned_from_start: set[str] = field(default_factory=set)
+    next_token_at: datetime | None = None
+    """When the next token of a rate limit comes whose tokens the last claim has used up."""
 
     @property
     def has_unseen_keys(self) -> bool:
@@ -112,6 +120,10 @@ class LimitKeyCursor:
     def expect_more(self, queues: Iterable[str]) -> None:
         """Record that the keys read so far may have more tasks."""
         self._unfinished_queues.update(queues)
+
+    def expect_token(self, at: datetime) -> None:
+        """Record when the next token of a rate limit comes."""
+        self.next_token_at = at if self.next_token_at is None else min(at, self.next_token_at)
 
     def start_keys(self, queues: Iterable[str]) -> list[str]:
         """Return the key after which the scan of each queue starts."""
@@ -146,6 +158,8 @@ class PromotionResult:
     next_due_at: datetime | None
     has_limits: bool
     """Whether claims must check limits."""
+    has_expired: bool = False
+    """Whether tasks have expired that nobody has started."""
 
 
 async def promote_due_tasks(
@@ -154,7 +168,7 @@ async def promote_due_tasks(
     """Queue the tasks that are due."""
     row = await database.write_one(SQL.promote_due_tasks, now, limit, list(queues))
     assert row is not None
-    return PromotionResult(row["promoted"], row["next_due"], row["limited"])
+    return PromotionResult(row["promoted"], row["next_due"], row["limited"], row["has_expired"])
 
 
 async def claim_tasks(
@@ -194,8 +208,10 @@ async def claim_limited_tasks(
     key_cursor: LimitKeyCursor | None = None,
     excluded_ids: Iterable[UUID] = (),
     known: KnownHandlers | None = None,
+    free_count: int | None = None,
 ) -> list[Task]:
-    """Claim up to ``limit`` tasks without exceeding the limit of any queue or key.
+    """Claim up to ``limit`` tasks without exceeding the limit of any queue or key; under a rate limit up to
+    ``free_count`` (default: ``limit``), because a task that has taken a token must start now.
 
     Each transaction reads a limited number of keys, so that other claims can run in between. It claims the most urgent
     tasks of the first keys that have any, and returns nothing only if no key has one. Only claims under the same cap
@@ -203,6 +219,8 @@ async def claim_limited_tasks(
     """
     key_cursor = LimitKeyCursor() if key_cursor is None else key_cursor
     key_cursor.begin_claim(queues)
+    key_cursor.next_token_at = None
+    rated_count = limit if free_count is None else max(min(free_count, limit), 0)
     unlocked_scopes: list[str] = []
     try_count = 0
     while True:
@@ -210,7 +228,7 @@ async def claim_limited_tasks(
 
         async def claim(
             connection: Connection, starts: list[str] = starts, scopes: list[str] = unlocked_scopes
-        ) -> tuple[Row, list[Row]]:
+        ) -> tuple[Row, list[Row], bool]:
             locks = await connection.fetchrow(SQL.lock_limits, list(queues), starts, LIMIT_KEYS_PER_CLAIM, scopes)
             assert locks is not None
             values = (
@@ -220,15 +238,22 @@ async def claim_limited_tasks(
             if not locks["capped_scopes"]:
                 rows = list(await connection.fetch(SQL.claim_uncapped_tasks, *values, locks["batches_of_keys"]))
                 if rows[0]["id"] is not None or not locks["keys"]:
-                    return locks, rows
+                    return locks, rows, False
             # also where the fast path claimed nothing: it does not report scopes that were not locked
-            return locks, list(await connection.fetch(SQL.claim_limited_tasks, *values))
+            rows = list(await connection.fetch(SQL.claim_limited_tasks, *values, rated_count))
+            parked_count = 0
+            if rows[0]["exhausted_scopes"]:
+                scopes_and_keys = (rows[0]["exhausted_scopes"], locks["queues_of_keys"], locks["keys"])
+                parked_count = await connection.fetchval(SQL.park_tasks, *scopes_and_keys, TASKS_PER_PARKING)
+            return locks, rows, parked_count >= TASKS_PER_PARKING
 
-        locks, rows = await database.transaction(claim, tries=1)
+        locks, rows, has_more_to_park = await database.transaction(claim, tries=1)
+        if rows[0]["next_token_at"] is not None:
+            key_cursor.expect_token(rows[0]["next_token_at"])
         claimed = [_task_in_limit_slot(_LIMITED_TASKS, row) for row in rows if row["id"] is not None]
         unlocked_scopes, try_count = list(rows[0]["unlocked_scopes"]), try_count + 1
-        may_have_more = rows[0]["is_incomplete"] or bool(unlocked_scopes)
-        if may_have_more and not claimed and try_count < _MAX_LOCK_TRIES:
+        may_have_more = rows[0]["is_incomplete"] or bool(unlocked_scopes) or has_more_to_park
+        if may_have_more and not claimed and (has_more_to_park or try_count < _MAX_LOCK_TRIES):
             continue  # with the missing locks, or when the concurrent claim has committed
         key_cursor.record_end_keys(queues, locks["end_keys"], rows[0]["full_queues"] or ())
         try_count = 0
@@ -352,6 +377,11 @@ async def _lock_owners(connection: Connection, statement: str, *values: Any) -> 
 async def load_tasks_to_cancel(database: Database, ids: Sequence[UUID]) -> list[Task]:
     """Return tasks with the columns that a cancellation needs."""
     return _TASKS_TO_CANCEL.all(await database.fetch_all(SQL.load_tasks_to_cancel, ids))
+
+
+async def list_expired_tasks(database: Database, now: datetime, limit: int) -> list[Task]:
+    """Return tasks that have not started before they expired."""
+    return _TASKS_TO_CANCEL.all(await database.fetch_all(SQL.list_expired_tasks, now, limit))
 
 
 async def load_task_to_cancel(database: Database, task_id: UUID) -> Task | None:

@@ -1,34 +1,75 @@
 -- name: promote_due_tasks
--- Queue due tasks. Return their number, when the next task is due, and whether claims from the queues $3 must check
--- limits: a queue is limited or paused, or has queued tasks with a limit key.
+-- Queue due tasks, and parked tasks for which their rate limit has a token again, as many as it has tokens. Return the
+-- number of due tasks, when the next one is due, has a token or expires, whether claims from the queues $3 must check limits
+-- (a queue is limited or paused, or has queued tasks with a limit key), and whether tasks have expired. Parked tasks are
+-- found by the index of their scope, scopes by the index of their next release.
 WITH due AS (
     UPDATE tenuto.tasks
     SET state = 'queued'
     WHERE id = ANY (ARRAY(
         SELECT id
         FROM tenuto.tasks
-        WHERE state = 'scheduled' AND run_at <= $1
+        WHERE state = 'scheduled' AND parked_for IS NULL AND run_at <= $1
         ORDER BY run_at
         LIMIT $2
         FOR UPDATE SKIP LOCKED -- guard: claim.promotion_lock
     ))
     RETURNING queue, limit_key IS NOT NULL AS limited
+), buckets AS MATERIALIZED (
+    SELECT scope, rate_limit, next_at, coalesce(tenuto.rate_tokens(rate_limit, next_at, $1), $2::integer) AS tokens
+    FROM tenuto.rate_buckets
+    WHERE release_at <= $1
+    ORDER BY release_at
+    LIMIT 100
+    FOR UPDATE SKIP LOCKED
+), parked AS MATERIALIZED (
+    SELECT buckets.scope, head.id
+    FROM buckets
+    CROSS JOIN LATERAL (
+        SELECT id
+        FROM tenuto.tasks
+        WHERE state = 'scheduled' AND parked_for = buckets.scope AND run_at <= $1
+        ORDER BY rank, run_at, id
+        LIMIT greatest(buckets.tokens, 1)
+        FOR UPDATE SKIP LOCKED
+    ) AS head
+), released AS (
+    UPDATE tenuto.tasks
+    SET state = 'queued', parked_for = NULL
+    WHERE id = ANY (ARRAY(SELECT id FROM parked))
+    RETURNING queue
+), rearmed AS (
+    -- A claim that takes the token sets the next release. If none does, look again: a bucket without parked tasks is
+    -- forgotten only after a minute, because tasks may have been parked after this statement took its snapshot.
+    UPDATE tenuto.rate_buckets AS bucket
+    SET release_at = CASE
+            WHEN bucket.next_at < $1 - interval '1 minute'
+             AND NOT EXISTS (SELECT FROM parked WHERE parked.scope = bucket.scope) THEN NULL
+            WHEN bucket.rate_limit IS NULL THEN $1
+            ELSE $1 + interval '1 second'
+        END
+    FROM buckets
+    WHERE bucket.scope = buckets.scope
+    RETURNING bucket.scope
 ), notified AS (
     SELECT pg_notify('tenuto', CASE WHEN limited THEN 'limited ' ELSE 'queued ' END || queue)
-    FROM (SELECT DISTINCT queue, limited FROM due) AS events
+    FROM (SELECT queue, limited FROM due UNION SELECT queue, true FROM released) AS events
 )
 SELECT (SELECT count(*) FROM due) AS promoted,
-       (SELECT count(*) FROM notified) AS notified,
-       (SELECT min(run_at) FROM tenuto.tasks WHERE state = 'scheduled' AND run_at > $1) AS next_due,
+       (SELECT count(*) FROM notified) + (SELECT count(*) FROM rearmed) AS notified,
+       least(
+           (SELECT min(run_at) FROM tenuto.tasks WHERE state = 'scheduled' AND parked_for IS NULL AND run_at > $1),
+           (SELECT min(release_at) FROM tenuto.rate_buckets WHERE release_at > $1),
+           (SELECT min(expires_at) FROM tenuto.tasks WHERE state <> 'running' AND expires_at > $1)
+       ) AS next_due,
        EXISTS (SELECT FROM due WHERE limited)
-       OR EXISTS (
-           SELECT FROM tenuto.queues
-           WHERE name = ANY ($3::text[]) AND (max_running IS NOT NULL OR paused_at IS NOT NULL)
-       )
+       OR EXISTS (SELECT FROM released)
+       OR EXISTS (SELECT FROM tenuto.queues WHERE name = ANY ($3::text[]) AND is_limited)
        OR EXISTS (
            SELECT FROM tenuto.tasks
            WHERE state = 'queued' AND limit_key IS NOT NULL AND queue = ANY ($3::text[])
-       ) AS limited;
+       ) AS limited,
+       EXISTS (SELECT FROM tenuto.tasks WHERE state <> 'running' AND expires_at <= $1) AS has_expired;
 
 -- name: claim_tasks
 -- Claim up to $4 tasks of the queues $3 that have no limit, most urgent first, from the cursor position of each
@@ -52,6 +93,7 @@ WHERE id = ANY (ARRAY(
           AND free.queue = wanted.queue
           AND (free.rank, free.run_at, free.id) > (wanted.rank, wanted.run_at, wanted.id)
           AND free.id <> ALL ($8::uuid[])
+          AND {unexpired} -- guard: expiry.claim
           -- guard: claim.known_handler
           AND CASE WHEN $9::jsonb IS NULL THEN true WHEN free.kind = 'job' THEN $9::jsonb ? free.name ELSE $10::jsonb ? free.kind END
         ORDER BY free.rank, free.run_at, free.id
@@ -60,7 +102,7 @@ WHERE id = ANY (ARRAY(
     ) AS picked
     WHERE wanted.queue NOT IN (
         -- guard: claim.limited_queues
-        SELECT name FROM tenuto.queues WHERE max_running IS NOT NULL OR paused_at IS NOT NULL
+        SELECT name FROM tenuto.queues WHERE is_limited
     )
     ORDER BY picked.rank, picked.run_at, picked.id
     LIMIT $4
@@ -79,7 +121,8 @@ RETURNING {claimed_task};
 -- a bounded number (64 per kind of scope) and one order. A session that stalls in between (frozen process, silent
 -- connection) is terminated, because claims under the same caps wait for it.
 WITH RECURSIVE wanted AS MATERIALIZED (
-    SELECT wanted.queue, wanted.after, wanted.place, queues.max_running, queues.paused_at IS NOT NULL AS is_paused
+    SELECT wanted.queue, wanted.after, wanted.place, queues.paused_at IS NOT NULL AS is_paused,
+           queues.max_running IS NOT NULL OR queues.rate_limit IS NOT NULL AS is_capped
     FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS wanted (queue, after, place)
     LEFT JOIN tenuto.queues ON queues.name = wanted.queue
 ), keys AS (
@@ -99,10 +142,11 @@ WITH RECURSIVE wanted AS MATERIALIZED (
     FROM keys
     WHERE keys.key IS NOT NULL AND keys.hops < $3::integer
 ), heads AS MATERIALIZED (
-    SELECT keys.queue, keys.key, first_task.manifest_id, first_task.limit_group, first_task.batch_id
+    SELECT keys.queue, keys.key, first_task.manifest_id, first_task.limit_group, first_task.batch_id,
+           first_task.rate_key
     FROM keys
     CROSS JOIN LATERAL (
-        SELECT manifest_id, limit_group, batch_id
+        SELECT manifest_id, limit_group, batch_id, rate_key
         FROM tenuto.tasks
         WHERE state = 'queued' AND limit_key = keys.key AND tasks.queue = keys.queue
         ORDER BY rank, run_at, id
@@ -117,18 +161,20 @@ WITH RECURSIVE wanted AS MATERIALIZED (
 ), scopes AS MATERIALIZED (
     SELECT scope, bool_or(is_capped) AS is_capped
     FROM (
-        SELECT 'queue ' || queue AS scope, true AS is_capped FROM wanted WHERE max_running IS NOT NULL
+        SELECT 'queue ' || queue AS scope, true AS is_capped FROM wanted WHERE is_capped
         UNION ALL
         SELECT 'key ' || key, true FROM heads WHERE manifest_id IS NULL -- the keys of manifest runs have no cap
+        UNION ALL
+        SELECT 'rate ' || rate_key, true FROM heads WHERE rate_key IS NOT NULL
         UNION ALL
         SELECT 'manifest ' || manifest_id, max_active IS NOT NULL FROM owners
         UNION ALL
         SELECT 'group ' || name,
-               (SELECT max_active FROM tenuto.manifest_groups WHERE manifest_groups.name = of_runs.name) IS NOT NULL
+               coalesce((SELECT is_capped FROM tenuto.manifest_groups WHERE manifest_groups.name = of_runs.name), false)
         FROM (SELECT limit_group AS name FROM heads UNION SELECT group_name FROM owners) AS of_runs
         WHERE name IS NOT NULL
         UNION ALL
-        SELECT 'all manifests', (SELECT max_active FROM tenuto.manifest_groups WHERE name = '*') IS NOT NULL
+        SELECT 'all manifests', coalesce((SELECT is_capped FROM tenuto.manifest_groups WHERE name = '*'), false)
         WHERE EXISTS (SELECT FROM owners)
         UNION ALL
         SELECT 'all last-chance', true
@@ -184,7 +230,7 @@ WITH sources AS MATERIALIZED (
         FROM unnest($5::text[], $6::text[], $12::uuid[]) AS keys (queue, key, batch_id)
         WHERE NOT EXISTS (
             SELECT FROM tenuto.manifest_groups
-            WHERE name = '*' AND (NOT enabled OR max_active IS NOT NULL) -- guard: limits.new_cap_of_all_manifests
+            WHERE name = '*' AND (NOT enabled OR is_capped) -- guard: limits.new_cap_of_all_manifests
         )
     ) AS found
     CROSS JOIN LATERAL (
@@ -197,7 +243,7 @@ WITH sources AS MATERIALIZED (
          ORDER BY rank, run_at, id LIMIT 1)
     ) AS first_task
     -- guard: limits.new_cap_of_queue
-    WHERE queue NOT IN (SELECT name FROM tenuto.queues WHERE max_running IS NOT NULL OR paused_at IS NOT NULL)
+    WHERE queue NOT IN (SELECT name FROM tenuto.queues WHERE is_limited)
       -- guard: batches.paused_batch_is_not_claimed_without_cap
       AND (SELECT coalesce(paused_at, cancelled_at) FROM tenuto.batches WHERE batches.id = found.batch_id) IS NULL
     ORDER BY first_task.rank, first_task.run_at
@@ -219,7 +265,7 @@ WITH sources AS MATERIALIZED (
                WHERE scope LIKE 'group %'
                  AND NOT EXISTS (
                      SELECT FROM tenuto.manifest_groups
-                     WHERE name = substr(scope, 7) AND (NOT enabled OR max_active IS NOT NULL) -- guard: limits.new_cap_of_group
+                     WHERE name = substr(scope, 7) AND (NOT enabled OR is_capped) -- guard: limits.new_cap_of_group
                  )
            ) AS groups
 ), candidates AS MATERIALIZED (
@@ -230,6 +276,7 @@ WITH sources AS MATERIALIZED (
         FROM tenuto.tasks AS free
         WHERE free.state = 'queued' AND free.limit_key IS NULL AND free.queue = sources.queue
           AND free.id <> ALL ($7::uuid[])
+          AND {unexpired} -- guard: expiry.claim
           -- guard: claim.known_handler_under_limits
           AND CASE WHEN $8::jsonb IS NULL THEN true WHEN free.kind = 'job' THEN $8::jsonb ? free.name ELSE $9::jsonb ? free.kind END
         ORDER BY free.rank, free.run_at, free.id
@@ -246,6 +293,7 @@ WITH sources AS MATERIALIZED (
         WHERE free.state = 'queued' AND free.limit_key IS NOT NULL AND free.queue = sources.queue
           AND free.limit_key = sources.key
           AND free.id <> ALL ($7::uuid[])
+          AND {unexpired} -- guard: expiry.claim
           -- guard: claim.known_handler_under_limits
           AND CASE WHEN $8::jsonb IS NULL THEN true WHEN free.kind = 'job' THEN $8::jsonb ? free.name ELSE $9::jsonb ? free.kind END
           -- guard: limits.unlocked_manifest_of_uncapped_claim
@@ -291,7 +339,8 @@ WITH sources AS MATERIALIZED (
 -- fewer than asked for, from as many sources as may be read: their first tasks may be locked or not claimable
 SELECT worst_rank.rank IS NOT NULL
            OR (SELECT count(*) FROM sources) >= $4 AND (SELECT count(*) FROM claimed) < $4 AS is_incomplete,
-       NULL::text[] AS full_queues, $10::text[] AS unlocked_scopes, claimed.*, NULL::text AS limit_slot
+       NULL::text[] AS full_queues, $10::text[] AS unlocked_scopes, NULL::text[] AS exhausted_scopes,
+       NULL::timestamptz AS next_token_at, claimed.*, NULL::text AS limit_slot
 FROM worst_rank
 LEFT JOIN claimed ON true;
 
@@ -302,22 +351,32 @@ LEFT JOIN claimed ON true;
 -- nothing under a cap that is not among the scopes $10 that this transaction has locked exclusively, and no manifest run
 -- whose other scopes are not among $11. Every row contains whether another claim may find more, the queues without
 -- capacity, and the scopes that were not locked. If no task is claimed, the only row contains just that.
-WITH queue_capacity AS MATERIALIZED (
+WITH instant AS MATERIALIZED (
+    -- read under the locks: the tokens of a rate limit are counted, and the tasks claimed, at the same instant
+    SELECT clock_timestamp() AS at
+), queue_capacity AS MATERIALIZED (
     SELECT wanted.queue,
            CASE
                WHEN queues.paused_at IS NOT NULL THEN 0 -- guard: claim.paused_queue
-               WHEN queues.max_running IS NULL THEN $4::integer
+               WHEN queues.max_running IS NULL AND queues.rate_limit IS NULL THEN $4::integer
                WHEN 'queue ' || wanted.queue <> ALL ($10::text[]) THEN 0 -- guard: limits.unlocked_queue
-               ELSE greatest(0, queues.max_running - (
-                   SELECT count(*)
-                   FROM tenuto.tasks AS held
-                   WHERE held.state = 'running' AND NOT held.standby AND held.queue = wanted.queue
-                     AND held.lease_until > clock_timestamp()
-               ))
+               ELSE least(
+                   CASE WHEN queues.max_running IS NOT NULL THEN greatest(0, queues.max_running - (
+                       SELECT count(*)
+                       FROM tenuto.tasks AS held
+                       WHERE held.state = 'running' AND NOT held.standby AND held.queue = wanted.queue
+                         AND held.lease_until > clock_timestamp()
+                   )) END,
+                   tenuto.rate_tokens(queues.rate_limit, bucket.next_at, instant.at), -- guard: rate_limits.queue
+                   $4::integer
+               )
            END AS free,
-           queues.max_running
+           queues.max_running IS NOT NULL OR queues.rate_limit IS NOT NULL AS is_capped, queues.rate_limit
     FROM unnest($3::text[]) AS wanted (queue)
+    CROSS JOIN instant
     LEFT JOIN tenuto.queues ON queues.name = wanted.queue
+    LEFT JOIN tenuto.rate_buckets AS bucket
+        ON queues.rate_limit IS NOT NULL AND bucket.scope = 'queue ' || wanted.queue
 ), key_capacity AS MATERIALIZED (
     SELECT keys.queue, keys.key, first_task.manifest_id,
            CASE
@@ -345,10 +404,12 @@ WITH queue_capacity AS MATERIALIZED (
     SELECT queue_capacity.queue, NULL AS key, NULL::bigint AS key_free, picked.*
     FROM queue_capacity
     CROSS JOIN LATERAL (
-        SELECT free.id, free.rank, free.run_at, NULL::uuid AS manifest_id, NULL AS limit_group, free.last_chance
+        SELECT free.id, free.rank, free.run_at, NULL::uuid AS manifest_id, NULL AS limit_group, free.last_chance,
+               NULL AS rate_key, NULL AS rate_limit
         FROM tenuto.tasks AS free
         WHERE free.state = 'queued' AND free.limit_key IS NULL AND free.queue = queue_capacity.queue
           AND free.id <> ALL ($7::uuid[])
+          AND {unexpired} -- guard: expiry.claim
           -- guard: claim.known_handler_under_limits
           AND CASE WHEN $8::jsonb IS NULL THEN true WHEN free.kind = 'job' THEN $8::jsonb ? free.name ELSE $9::jsonb ? free.kind END
         ORDER BY free.rank, free.run_at, free.id
@@ -359,7 +420,8 @@ WITH queue_capacity AS MATERIALIZED (
     SELECT key_capacity.queue, key_capacity.key, key_capacity.free, picked.*
     FROM key_capacity
     CROSS JOIN LATERAL (
-        SELECT free.id, free.rank, free.run_at, free.manifest_id, free.limit_group, free.last_chance
+        SELECT free.id, free.rank, free.run_at, free.manifest_id, free.limit_group, free.last_chance,
+               free.rate_key, free.rate_limit
         FROM tenuto.tasks AS free
         WHERE free.state = 'queued'
           AND free.limit_key = key_capacity.key
@@ -367,6 +429,7 @@ WITH queue_capacity AS MATERIALIZED (
           AND NOT free.last_chance -- guard: standby.behind_last_chance_task
           AND CASE WHEN key_capacity.manifest_id IS NULL THEN free.manifest_id IS NULL ELSE free.manifest_id IS NOT NULL END
           AND free.id <> ALL ($7::uuid[])
+          AND {unexpired} -- guard: expiry.claim
           -- guard: claim.known_handler_under_limits
           AND CASE WHEN $8::jsonb IS NULL THEN true WHEN free.kind = 'job' THEN $8::jsonb ? free.name ELSE $9::jsonb ? free.kind END
         ORDER BY free.rank, free.run_at, free.id
@@ -378,13 +441,15 @@ WITH queue_capacity AS MATERIALIZED (
     SELECT key_capacity.queue, key_capacity.key, key_capacity.free, picked.*
     FROM key_capacity
     CROSS JOIN LATERAL (
-        SELECT free.id, free.rank, free.run_at, free.manifest_id, free.limit_group, free.last_chance
+        SELECT free.id, free.rank, free.run_at, free.manifest_id, free.limit_group, free.last_chance,
+               free.rate_key, free.rate_limit
         FROM tenuto.tasks AS free
         WHERE free.last_chance
           AND free.state = 'queued'
           AND free.limit_key = key_capacity.key
           AND free.queue = key_capacity.queue
           AND free.id <> ALL ($7::uuid[])
+          AND {unexpired} -- guard: expiry.claim
           -- guard: claim.known_handler_under_limits
           AND CASE WHEN $8::jsonb IS NULL THEN true WHEN free.kind = 'job' THEN $8::jsonb ? free.name ELSE $9::jsonb ? free.kind END
         ORDER BY free.rank, free.run_at, free.id
@@ -408,6 +473,33 @@ WITH queue_capacity AS MATERIALIZED (
       AND EXISTS (SELECT FROM candidates WHERE candidates.manifest_id IS NOT NULL)
     GROUP BY tasks.manifest_id, tasks.limit_group
     HAVING tasks.manifest_id IS NOT NULL
+), rates AS MATERIALIZED (
+    -- the rate limits that apply to candidates, and their tokens; of tasks with the same rate key that of the most urgent
+    SELECT found.scope, found.rate_limit, bucket.next_at,
+           tenuto.rate_tokens(found.rate_limit, bucket.next_at, instant.at) AS tokens
+    FROM (
+        SELECT 'queue ' || queue AS scope, rate_limit FROM queue_capacity WHERE rate_limit IS NOT NULL
+        UNION ALL
+        SELECT 'rate ' || rate_key, (array_agg(rate_limit ORDER BY rank, run_at, id))[1]
+        FROM candidates
+        WHERE rate_key IS NOT NULL
+        GROUP BY rate_key
+        UNION ALL
+        SELECT 'group ' || name, rate_limit
+        FROM tenuto.manifest_groups
+        WHERE rate_limit IS NOT NULL AND name IN (SELECT limit_group FROM candidates)
+        UNION ALL
+        SELECT 'all manifests', rate_limit
+        FROM tenuto.manifest_groups
+        WHERE rate_limit IS NOT NULL AND name = '*' AND EXISTS (SELECT FROM candidates WHERE manifest_id IS NOT NULL)
+    ) AS found
+    CROSS JOIN instant
+    LEFT JOIN tenuto.rate_buckets AS bucket ON bucket.scope = found.scope
+), capacity_of_rates AS MATERIALIZED (
+    SELECT substr(scope, 6) AS rate_key, scope,
+           CASE WHEN scope <> ALL ($10::text[]) THEN 0 ELSE tokens END AS capacity -- guard: rate_limits.unlocked_key
+    FROM rates
+    WHERE scope LIKE 'rate %'
 ), capacity_of_manifests AS MATERIALIZED (
     SELECT manifest_id, scope,
            CASE
@@ -424,33 +516,43 @@ WITH queue_capacity AS MATERIALIZED (
     SELECT limit_group, scope,
            CASE
                WHEN NOT enabled THEN 0 -- guard: limits.disabled_group
-               WHEN max_active IS NULL AND scope = ANY ($10::text[] || $11::text[]) THEN NULL
+               WHEN NOT is_capped AND scope = ANY ($10::text[] || $11::text[]) THEN NULL
                WHEN scope <> ALL ($10::text[]) THEN 0 -- guard: limits.unlocked_group
-               ELSE max_active - coalesce((SELECT sum(active) FROM held WHERE held.limit_group = found.limit_group), 0)
+               ELSE least(
+                   max_active - coalesce((SELECT sum(active) FROM held WHERE held.limit_group = found.limit_group), 0),
+                   (SELECT tokens FROM rates WHERE rates.scope = found.scope) -- guard: rate_limits.group
+               )
            END AS capacity,
            enabled
     FROM (
         SELECT limit_group, 'group ' || limit_group AS scope,
                (SELECT max_active FROM tenuto.manifest_groups WHERE name = limit_group) AS max_active,
+               coalesce((SELECT is_capped FROM tenuto.manifest_groups WHERE name = limit_group), false) AS is_capped,
                coalesce((SELECT enabled FROM tenuto.manifest_groups WHERE name = limit_group), true) AS enabled
         FROM (SELECT DISTINCT limit_group FROM candidates WHERE limit_group IS NOT NULL) AS of_candidates
     ) AS found
 ), capacity_of_all AS MATERIALIZED (
     SELECT CASE
                WHEN NOT enabled THEN 0 -- guard: limits.disabled_group
-               WHEN max_active IS NULL AND 'all manifests' = ANY ($10::text[] || $11::text[]) THEN NULL
+               WHEN NOT is_capped AND 'all manifests' = ANY ($10::text[] || $11::text[]) THEN NULL
                WHEN 'all manifests' <> ALL ($10::text[]) THEN 0 -- guard: limits.unlocked_manifests
-               ELSE max_active - coalesce((SELECT sum(active) FROM held), 0)
+               ELSE least(
+                   max_active - coalesce((SELECT sum(active) FROM held), 0),
+                   (SELECT tokens FROM rates WHERE rates.scope = 'all manifests') -- guard: rate_limits.group
+               )
            END AS capacity,
            enabled
     FROM (
         SELECT (SELECT max_active FROM tenuto.manifest_groups WHERE name = '*') AS max_active,
+               coalesce((SELECT is_capped FROM tenuto.manifest_groups WHERE name = '*'), false) AS is_capped,
                coalesce((SELECT enabled FROM tenuto.manifest_groups WHERE name = '*'), true) AS enabled
     ) AS found
 ), unlocked AS MATERIALIZED (
     -- scopes of queued tasks that another claim must lock
     SELECT ARRAY(
-        SELECT 'queue ' || queue FROM queue_capacity WHERE max_running IS NOT NULL AND 'queue ' || queue <> ALL ($10::text[])
+        SELECT 'queue ' || queue FROM queue_capacity WHERE is_capped AND 'queue ' || queue <> ALL ($10::text[])
+        UNION ALL
+        SELECT scope FROM capacity_of_rates WHERE scope <> ALL ($10::text[])
         UNION ALL
         SELECT scope FROM capacity_of_manifests WHERE capacity = 0 AND scope <> ALL ($10::text[])
         UNION ALL
@@ -469,14 +571,22 @@ WITH queue_capacity AS MATERIALIZED (
                 ELSE row_number() OVER (PARTITION BY key ORDER BY rank, run_at, id) END AS turn,
            min(key_free) OVER (PARTITION BY key) AS capacity_of_key
     FROM candidates
-), within_manifest AS (
+), within_rate AS (
     SELECT within_key.*,
            -- guard: limits.keys_take_turns
-           row_number() OVER (PARTITION BY within_key.manifest_id ORDER BY rank, turn, run_at, within_key.id) AS place,
-           capacity_of_manifests.capacity AS capacity_of_manifest
+           row_number() OVER (PARTITION BY within_key.rate_key ORDER BY rank, turn, run_at, within_key.id) AS place_in_rate,
+           capacity_of_rates.capacity AS capacity_of_rate
     FROM within_key
-    LEFT JOIN capacity_of_manifests ON capacity_of_manifests.manifest_id = within_key.manifest_id
+    LEFT JOIN capacity_of_rates ON capacity_of_rates.rate_key = within_key.rate_key
     WHERE key IS NULL OR turn <= capacity_of_key -- guard: limits.key
+), within_manifest AS (
+    SELECT within_rate.*,
+           -- guard: limits.keys_take_turns
+           row_number() OVER (PARTITION BY within_rate.manifest_id ORDER BY rank, turn, run_at, within_rate.id) AS place,
+           capacity_of_manifests.capacity AS capacity_of_manifest
+    FROM within_rate
+    LEFT JOIN capacity_of_manifests ON capacity_of_manifests.manifest_id = within_rate.manifest_id
+    WHERE within_rate.rate_key IS NULL OR place_in_rate <= capacity_of_rate -- guard: rate_limits.key
 ), within_group AS (
     SELECT within_manifest.id, rank, run_at, turn, queue, manifest_id, within_manifest.limit_group, last_chance,
            -- guard: limits.keys_take_turns
@@ -509,13 +619,14 @@ WITH queue_capacity AS MATERIALIZED (
     FROM fitting
     WHERE NOT last_chance OR place = 1 -- guard: claim.one_last_chance_task
     ORDER BY rank, turn, run_at, id -- guard: limits.keys_take_turns
-    LIMIT $4
+    -- a task that has taken a token must start now: nothing is prefetched
+    LIMIT CASE WHEN EXISTS (SELECT FROM rates) THEN least($4::integer, $12::integer) ELSE $4::integer END -- guard: rate_limits.no_prefetch
 ), claimed AS (
     UPDATE tenuto.tasks
     SET state = 'running',
         worker_id = $1,
         fence = fence + 1, -- guard: claim.new_fence, state_machine.new_fence
-        claimed_at = clock_timestamp(),
+        claimed_at = (SELECT at FROM instant),
         lease_until = clock_timestamp() + $2::interval
     WHERE id = ANY (ARRAY(
         -- lock only the selected tasks, and only those not cancelled or claimed without a cap in the meantime
@@ -528,16 +639,93 @@ WITH queue_capacity AS MATERIALIZED (
       -- guard: claim.dead_worker, state_machine.dead_worker
       AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL)
     RETURNING {claimed_task},
-              CASE WHEN limit_key IS NOT NULL AND execution_id IS NULL
+              -- no task on standby may take the limit slot of one under a rate limit without a token
+              CASE WHEN limit_key IS NOT NULL AND execution_id IS NULL AND NOT EXISTS (SELECT FROM rates) -- guard: rate_limits.no_standby
                    THEN json_build_array(queue, limit_key, limit_max, manifest_id, limit_group, batch_id)::text END AS limit_slot
+), taken AS MATERIALIZED (
+    SELECT rates.scope, rates.rate_limit, rates.tokens, count(claimed.id) AS taken,
+           tenuto.rate_next_at(rates.rate_limit, rates.next_at, instant.at, count(claimed.id)) AS next_at
+    FROM rates
+    CROSS JOIN instant
+    LEFT JOIN (claimed JOIN candidates ON candidates.id = claimed.id)
+        ON rates.scope IN (
+            'queue ' || claimed.queue, 'rate ' || candidates.rate_key, 'group ' || candidates.limit_group,
+            CASE WHEN candidates.manifest_id IS NOT NULL THEN 'all manifests' END
+        )
+    GROUP BY rates.scope, rates.rate_limit, rates.tokens, rates.next_at, instant.at
+), spent AS (
+    INSERT INTO tenuto.rate_buckets AS bucket (scope, rate_limit, next_at)
+    SELECT scope, rate_limit, next_at
+    FROM taken
+    WHERE taken > 0 -- guard: rate_limits.tokens_are_spent
+    ORDER BY scope
+    ON CONFLICT (scope) DO UPDATE
+    SET rate_limit = excluded.rate_limit,
+        next_at = excluded.next_at,
+        release_at = CASE WHEN bucket.release_at IS NOT NULL THEN excluded.next_at END
+    RETURNING scope
 )
 SELECT (SELECT count(*) FROM claimed) < (SELECT count(*) FROM selected)
        AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1 AND ended_at IS NULL) AS is_incomplete,
        ARRAY(SELECT queue FROM queue_capacity WHERE free = 0) AS full_queues,
        unlocked.scopes AS unlocked_scopes,
+       ARRAY(SELECT scope FROM taken WHERE tokens <= taken) AS exhausted_scopes,
+       (SELECT min(CASE WHEN taken > 0 THEN taken.next_at ELSE rates.next_at END)
+        FROM taken
+        JOIN rates USING (scope)
+        WHERE taken.tokens <= taken) AS next_token_at,
        claimed.*
 FROM unlocked
 LEFT JOIN claimed ON true;
+
+-- name: park_tasks
+-- Park up to $4 queued tasks of each of the scopes $1, whose tokens are used up: claims do not see them until the next
+-- token comes (see promote_due_tasks). The caller holds the locks of the scopes; the tasks of a group are found by the
+-- limit keys $3 of the queues $2. Return their number.
+WITH found AS MATERIALIZED (
+    SELECT exhausted.scope, head.id
+    FROM unnest($1::text[]) AS exhausted (scope)
+    CROSS JOIN LATERAL (
+        (SELECT id FROM tenuto.tasks
+         WHERE exhausted.scope LIKE 'queue %' AND state = 'queued' AND limit_key IS NULL AND queue = substr(exhausted.scope, 7)
+         ORDER BY rank, run_at, id LIMIT $4::integer)
+        UNION ALL
+        (SELECT id FROM tenuto.tasks
+         WHERE exhausted.scope LIKE 'queue %' AND state = 'queued' AND limit_key IS NOT NULL AND queue = substr(exhausted.scope, 7)
+         LIMIT $4::integer)
+        UNION ALL
+        (SELECT id FROM tenuto.tasks
+         WHERE exhausted.scope LIKE 'rate %' AND state = 'queued' AND rate_key = substr(exhausted.scope, 6)
+         LIMIT $4::integer)
+        UNION ALL
+        (SELECT tasks.id
+         FROM unnest($2::text[], $3::text[]) AS keys (queue, key)
+         JOIN tenuto.tasks ON tasks.queue = keys.queue AND tasks.limit_key = keys.key
+         WHERE state = 'queued' AND limit_key IS NOT NULL
+           AND (exhausted.scope = 'all manifests' AND manifest_id IS NOT NULL
+                OR exhausted.scope LIKE 'group %' AND limit_group = substr(exhausted.scope, 7))
+         LIMIT $4::integer)
+    ) AS head
+), parked AS (
+    UPDATE tenuto.tasks AS task
+    SET state = 'scheduled', parked_for = found.scope
+    FROM (SELECT id, min(scope) AS scope FROM found GROUP BY id) AS found
+    WHERE task.id = ANY (ARRAY(
+        SELECT chosen.id
+        FROM tenuto.tasks AS chosen
+        WHERE chosen.state = 'queued' AND chosen.id = ANY (ARRAY(SELECT id FROM found))
+        FOR UPDATE SKIP LOCKED
+    ))
+      AND task.id = found.id
+    RETURNING task.parked_for
+), armed AS (
+    UPDATE tenuto.rate_buckets
+    SET release_at = next_at -- guard: rate_limits.parked_tasks_are_released
+    WHERE scope IN (SELECT parked_for FROM parked)
+    RETURNING scope
+)
+SELECT count(*) AS parked_count, (SELECT count(*) FROM armed) AS armed_count
+FROM parked;
 
 -- name: claim_standby_tasks
 -- Claim up to $4 tasks for each limit slot $3 (as returned by claim_limited_tasks): tasks with exactly the limits of
@@ -556,10 +744,10 @@ WITH locked_batches AS MATERIALIZED (
     SELECT *
     FROM unnest($3::jsonb[], $6::smallint[], $7::timestamptz[], $8::uuid[]) AS wanted (limit_slot, rank, run_at, id)
     WHERE (limit_slot ->> 5 IS NULL OR (limit_slot ->> 5)::uuid IN (SELECT id FROM locked_batches))
-      AND limit_slot ->> 0 NOT IN (SELECT name FROM tenuto.queues WHERE paused_at IS NOT NULL)
+      AND limit_slot ->> 0 NOT IN (SELECT name FROM tenuto.queues WHERE paused_at IS NOT NULL OR rate_limit IS NOT NULL)
       AND (limit_slot ->> 3 IS NULL
            -- guard: standby.disabled_group
-           OR NOT EXISTS (SELECT FROM tenuto.manifest_groups WHERE name IN (limit_slot ->> 4, '*') AND NOT enabled))
+           OR NOT EXISTS (SELECT FROM tenuto.manifest_groups WHERE name IN (limit_slot ->> 4, '*') AND (NOT enabled OR rate_limit IS NOT NULL)))
 )
 UPDATE tenuto.tasks
 SET state = 'running',
@@ -573,13 +761,14 @@ WHERE id = ANY (ARRAY(
     FROM wanted
     CROSS JOIN LATERAL (
         SELECT free.id, free.limit_max, free.manifest_id, free.limit_group, free.batch_id, free.execution_id,
-               free.last_chance, free.kind, free.name
+               free.last_chance, free.kind, free.name, free.rate_key
         FROM tenuto.tasks AS free
         WHERE free.state = 'queued'
           AND free.limit_key IS NOT NULL
           AND free.queue = wanted.limit_slot ->> 0
           AND free.limit_key = wanted.limit_slot ->> 1 -- guard: standby.same_limit_key
           AND (free.rank, free.run_at, free.id) > (wanted.rank, wanted.run_at, wanted.id)
+          AND {unexpired} -- guard: expiry.claim
         ORDER BY free.rank, free.run_at, free.id
         LIMIT $4
         FOR UPDATE SKIP LOCKED
@@ -591,6 +780,7 @@ WHERE id = ANY (ARRAY(
       AND picked.batch_id IS NOT DISTINCT FROM (wanted.limit_slot ->> 5)::uuid
       AND picked.execution_id IS NULL
       AND NOT picked.last_chance -- guard: standby.last_chance_task
+      AND picked.rate_key IS NULL -- guard: rate_limits.no_standby_with_key
       AND picked.id <> ALL ($5::uuid[])
       -- guard: standby.known_handler
       AND CASE WHEN $9::jsonb IS NULL THEN true WHEN picked.kind = 'job' THEN $9::jsonb ? picked.name ELSE $10::jsonb ? picked.kind END
@@ -952,6 +1142,15 @@ WHERE state = 'running' AND worker_id = $6
 ORDER BY queue, id
 LIMIT $1
 FOR UPDATE SKIP LOCKED;
+
+-- name: list_expired_tasks
+-- Return up to $2 tasks that have not started before they expired, for the worker that ends them. A running task is not
+-- affected, and neither is a task with a pending cancellation.
+SELECT {claimed_task}, claimed_at, cancel_name, cancel_type, cancel_id
+FROM tenuto.tasks
+WHERE state <> 'running' AND expires_at <= $1 -- guard: expiry.running_task
+ORDER BY expires_at, id
+LIMIT $2;
 
 -- name: load_tasks_to_cancel
 -- Return tasks with the columns that a cancellation needs.

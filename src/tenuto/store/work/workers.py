@@ -94,6 +94,8 @@ class QueueRecord:
     """Number of live workers that serve the queue."""
     unknown_jobs: Sequence[str] = ()
     """Jobs and step kinds with due tasks that no live worker of the queue knows."""
+    rate_limit: str | None = None
+    """Maximum number of starts, such as ``100/m``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -257,6 +259,16 @@ async def list_repairs(database: Database) -> list[RepairRecord]:
 async def limit_queue(connection: Connection, name: str, max_running: int | None) -> bool:
     """Set the limit of a queue; return False if that changes nothing."""
     return await connection.fetchrow(SQL.limit_queue, name, max_running) is not None
+
+
+async def limit_queue_rate(connection: Connection, name: str, rate_limit: str | None) -> bool:
+    """Set the rate limit of a queue; return False if that changes nothing."""
+    return await connection.fetchrow(SQL.limit_queue_rate, name, rate_limit) is not None
+
+
+async def delete_unused_buckets(database: Database) -> int:
+    """Delete the buckets of rate limits that have not been used for hours; return their number."""
+    return len(await database.write_all(SQL.delete_unused_buckets))
 
 
 async def pause_queue(connection: Connection, name: str, *, by: str, reason: str | None) -> bool:

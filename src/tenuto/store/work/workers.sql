@@ -147,6 +147,32 @@ ON CONFLICT (name) DO UPDATE SET max_running = excluded.max_running
 WHERE queues.max_running IS DISTINCT FROM excluded.max_running
 RETURNING name;
 
+-- name: limit_queue_rate
+-- Limit how many tasks of a queue start per period; null removes the limit. Its parked tasks are released at once, and wait
+-- again if there is no token.
+WITH changed AS (
+    INSERT INTO tenuto.queues (name, rate_limit)
+    VALUES ($1, $2)
+    ON CONFLICT (name) DO UPDATE SET rate_limit = excluded.rate_limit
+    WHERE queues.rate_limit IS DISTINCT FROM excluded.rate_limit
+    RETURNING name
+), bucket AS (
+    UPDATE tenuto.rate_buckets
+    SET rate_limit = $2,
+        next_at = least(next_at, clock_timestamp() + tenuto.rate_interval($2)),
+        release_at = clock_timestamp()
+    WHERE scope = 'queue ' || $1::text AND EXISTS (SELECT FROM changed)
+    RETURNING scope
+)
+SELECT name, (SELECT count(*) FROM bucket) AS bucket_count
+FROM changed;
+
+-- name: delete_unused_buckets
+-- Delete the buckets of rate limits that are full and for which no task is parked.
+DELETE FROM tenuto.rate_buckets
+WHERE release_at IS NULL AND next_at < clock_timestamp() - interval '2 hours' -- a burst fills within one hour
+RETURNING scope;
+
 -- name: pause_queue
 -- Pause a queue. The first actor and reason stay.
 INSERT INTO tenuto.queues (name, paused_at, paused_by, reason)
@@ -183,7 +209,8 @@ SELECT coalesce(queues.name, counted.queue) AS name, queues.max_running, queues.
           AND coalesce(queues.name, counted.queue) = ANY (workers.queues)) AS worker_count,
        ARRAY(
            SELECT unknown.name FROM unknown WHERE unknown.queue = counted.queue ORDER BY unknown.name
-       ) AS unknown_jobs
+       ) AS unknown_jobs,
+       queues.rate_limit
 FROM tenuto.queues
 FULL JOIN (
     SELECT queue,

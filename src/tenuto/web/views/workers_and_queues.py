@@ -96,6 +96,7 @@ async def show_queue(request: Request, call: Reader, name: Name) -> Response:
             paused_at=settings.paused_at,
             paused_by=settings.paused_by,
             pause_reason=settings.reason,
+            rate_limit=settings.rate_limit,
         )
         model = replace(model, queue=queue)
     return await view.render("pages/queue.html", model, title=f"Queue {name}", current="/queues")
