@@ -12,6 +12,7 @@ from tenuto.lifecycle.completion import finish
 from tenuto.maintenance.recovery import recover_lost_tasks, recover_tasks_of_worker
 from tenuto.model.access.operation_context import OperationContext
 from tenuto.model.work.known_handlers import KnownHandlers
+from tenuto.model.work.rate_limits import RateLimit
 from tenuto.model.work.tasks import Deferral, Outcome, OutcomeStatus, Settlement, Task, settle
 from tenuto.postgres.database import Connection, Database
 from tenuto.store.access.audit_recorder import AuditEntry
@@ -115,6 +116,16 @@ async def claim_uncapped(db: Database, scenario: Scenario) -> None:
     scenario.held += await store.claim_limited_tasks(db, scenario.worker, ["uncapped"], 2, LEASE)
 
 
+async def enqueue_rated(db: Database, scenario: Scenario) -> None:
+    rate = {"queue": "rated", "rate_key": "oven", "rate_limit": RateLimit(1, "h")}
+    await task_creation.enqueue_tasks(db, [scenario.task("rated", **rate), scenario.task("parked", **rate)])
+
+
+async def claim_rated(db: Database, scenario: Scenario) -> None:
+    """Claim the task for which there is a token, and park the other."""
+    scenario.held += await store.claim_limited_tasks(db, scenario.worker, ["rated"], 2, LEASE)
+
+
 async def claim_standby(db: Database, scenario: Scenario) -> None:
     limit_slots = {task.limit_slot: QUEUE_START for task in _limited_tasks(scenario)[:1]}
     scenario.held += await store.claim_standby_tasks(db, scenario.worker, limit_slots, 2, LEASE)
@@ -185,6 +196,9 @@ async def heartbeat_and_leave(db: Database, scenario: Scenario) -> None:
 
 async def limit_and_pause_queue(db: Database, scenario: Scenario) -> None:
     await db.transaction(lambda connection: workers.limit_queue(connection, "default", 5))
+    await db.transaction(lambda connection: workers.limit_queue_rate(connection, "default", "5/s"))
+    await db.transaction(lambda connection: workers.limit_queue_rate(connection, "default", None))
+    await workers.delete_unused_buckets(db)
     await db.transaction(lambda connection: workers.pause_queue(connection, "default", by="tester", reason=None))
     await db.transaction(lambda connection: workers.resume_queue(connection, "default"))
 
@@ -200,12 +214,12 @@ async def count_repair(connection: Connection, scenario: Scenario) -> None:
 
 EXPIRE_LEASES = run_sql("UPDATE tenuto.tasks SET lease_until = now() - interval '1 s' WHERE state = 'running'")
 MAKE_PROCESSES_SILENT = run_sql("UPDATE tenuto.workers SET seen_at = now() - interval '1 day'")
-CLAIMS = (claim_tasks, claim_limited, claim_standby, claim_uncapped)
+CLAIMS = (claim_tasks, claim_limited, claim_standby, claim_uncapped, claim_rated)
 TASKS: tuple[Action, ...] = (
     enqueue, enqueue_audited, enqueue_many, enqueue_bulk, promote, claim_tasks, renew, mark_overrun, finish_one,
     retry_one, defer_one, return_one_to_queue, request_cancellation, fail_cancelled_one, cancel_one, claim_limited,
     claim_standby, hand_off_slot_after_success, hand_off_slot_after_failure,
-    Preparation(enqueue_uncapped), claim_uncapped, EXPIRE_LEASES, recover_lost,
+    Preparation(enqueue_uncapped), claim_uncapped, Preparation(enqueue_rated), claim_rated, EXPIRE_LEASES, recover_lost,
     Preparation(claim_tasks), recover_own,
 )  # fmt: skip
 WORKERS: tuple[Action, ...] = (

@@ -1,6 +1,6 @@
 -- name: promote_due_tasks
 -- Queue due tasks, and parked tasks for which their rate limit has a token again, as many as it has tokens. Return the
--- number of due tasks, when the next one is due, has a token or expires, whether claims from the queues $3 must check limits
+-- number of both, when the next one is due, has a token or expires, whether claims from the queues $3 must check limits
 -- (a queue is limited or paused, or has queued tasks with a limit key), and whether tasks have expired. Parked tasks are
 -- found by the index of their scope, scopes by the index of their next release.
 WITH due AS (
@@ -55,7 +55,7 @@ WITH due AS (
     SELECT pg_notify('tenuto', CASE WHEN limited THEN 'limited ' ELSE 'queued ' END || queue)
     FROM (SELECT queue, limited FROM due UNION SELECT queue, true FROM released) AS events
 )
-SELECT (SELECT count(*) FROM due) AS promoted,
+SELECT (SELECT count(*) FROM due) + (SELECT count(*) FROM released) AS promoted,
        (SELECT count(*) FROM notified) + (SELECT count(*) FROM rearmed) AS notified,
        least(
            (SELECT min(run_at) FROM tenuto.tasks WHERE state = 'scheduled' AND parked_for IS NULL AND run_at > $1),
