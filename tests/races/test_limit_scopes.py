@@ -214,7 +214,7 @@ async def claim_with_scopes(
         if uncapped:
             rows = await connection.fetch(store.SQL.claim_uncapped_tasks, *values, locks["batches_of_keys"])
         else:
-            rows = await connection.fetch(store.SQL.claim_limited_tasks, *values)
+            rows = await connection.fetch(store.SQL.claim_limited_tasks, *values, limit)
         return sum(row["id"] is not None for row in rows), rows[0]["unlocked_scopes"]
 
     return await db.transaction(claim)

@@ -181,7 +181,7 @@ async def test_deferred_task_does_not_keep_its_token(app: Tenuto, worker: Worker
     async def again() -> None:
         calls.append(1)
         if len(calls) == 1:
-            raise RetryLater(0)
+            raise RetryLater("again", after=0)
 
     async with worker():
         task = await app.enqueue(again)

@@ -46,6 +46,13 @@ SELECT new.id, {new_task.values}
 -- What workers are notified of about a task that was created or queued: its state, or that claims must respect limits.
 CASE WHEN limit_key IS NULL OR state <> 'queued' THEN state ELSE 'limited' END
 
+-- fragment: queue_is_limited
+-- Whether claims from a queue must respect limits, or nothing may be claimed from it.
+(max_running IS NOT NULL OR paused_at IS NOT NULL OR rate_limit IS NOT NULL)
+
+-- fragment: group_is_capped
+(max_active IS NOT NULL OR rate_limit IS NOT NULL)
+
 -- fragment: unexpired
 -- A queued task `free` that may still start.
 (free.expires_at IS NULL OR free.expires_at > clock_timestamp())

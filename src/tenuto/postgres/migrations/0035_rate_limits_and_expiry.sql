@@ -16,12 +16,9 @@ CREATE INDEX tasks_to_take_by_rate ON tenuto.tasks (rate_key) WHERE state = 'que
 CREATE INDEX tasks_to_expire ON tenuto.tasks (expires_at) WHERE state <> 'running' AND expires_at IS NOT NULL;
 
 ALTER TABLE tenuto.queues
-    ADD COLUMN rate_limit text CHECK (rate_limit ~ '^[1-9][0-9]{0,5}/[smh]( burst [1-9][0-9]{0,5})?$'),
-    ADD COLUMN is_limited boolean NOT NULL
-        GENERATED ALWAYS AS (max_running IS NOT NULL OR paused_at IS NOT NULL OR rate_limit IS NOT NULL) STORED;
+    ADD COLUMN rate_limit text CHECK (rate_limit ~ '^[1-9][0-9]{0,5}/[smh]( burst [1-9][0-9]{0,5})?$');
 ALTER TABLE tenuto.manifest_groups
-    ADD COLUMN rate_limit text CHECK (rate_limit ~ '^[1-9][0-9]{0,5}/[smh]( burst [1-9][0-9]{0,5})?$'),
-    ADD COLUMN is_capped boolean NOT NULL GENERATED ALWAYS AS (max_active IS NOT NULL OR rate_limit IS NOT NULL) STORED;
+    ADD COLUMN rate_limit text CHECK (rate_limit ~ '^[1-9][0-9]{0,5}/[smh]( burst [1-9][0-9]{0,5})?$');
 
 -- The tokens of a scope (a queue, a rate key, a group, all manifests), as the instant of the next one.
 CREATE TABLE tenuto.rate_buckets (

@@ -47,7 +47,7 @@ SELECT queue,
        bool_or(state = 'scheduled') AS to_promote,
        bool_or(limit_key IS NOT NULL)
        OR EXISTS (
-           SELECT FROM tenuto.queues WHERE name = queue AND is_limited
+           SELECT FROM tenuto.queues WHERE name = queue AND {queue_is_limited}
        ) AS limited
 FROM tenuto.tasks
 WHERE state = 'queued' OR (state = 'scheduled' AND parked_for IS NULL AND run_at <= $1)

@@ -67,7 +67,7 @@ WITH moved AS (
     WHERE paused_at IS NULL
       AND limit_key IS NULL
       AND queue = ANY ($7::text[])
-      AND queue NOT IN (SELECT name FROM tenuto.queues WHERE is_limited)
+      AND queue NOT IN (SELECT name FROM tenuto.queues WHERE {queue_is_limited})
       -- guard: executions.dead_worker_does_not_advance
       AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $5::uuid AND ended_at IS NULL)
       -- guard: executions.known_handler
@@ -203,7 +203,7 @@ WITH execution AS MATERIALIZED (
     FROM next
     WHERE limit_key IS NULL
       AND queue = ANY ($8::text[])
-      AND queue NOT IN (SELECT name FROM tenuto.queues WHERE is_limited)
+      AND queue NOT IN (SELECT name FROM tenuto.queues WHERE {queue_is_limited})
       AND EXISTS (SELECT FROM tenuto.workers WHERE workers.id = $1::uuid AND ended_at IS NULL)
       -- guard: fast_advance.known_handler
       AND CASE WHEN $16::jsonb IS NULL THEN true WHEN kind = 'job' THEN $16::jsonb ? name ELSE $17::jsonb ? kind END

@@ -64,7 +64,7 @@ SELECT (SELECT count(*) FROM due) + (SELECT count(*) FROM released) AS promoted,
        ) AS next_due,
        EXISTS (SELECT FROM due WHERE limited)
        OR EXISTS (SELECT FROM released)
-       OR EXISTS (SELECT FROM tenuto.queues WHERE name = ANY ($3::text[]) AND is_limited)
+       OR EXISTS (SELECT FROM tenuto.queues WHERE name = ANY ($3::text[]) AND {queue_is_limited})
        OR EXISTS (
            SELECT FROM tenuto.tasks
            WHERE state = 'queued' AND limit_key IS NOT NULL AND queue = ANY ($3::text[])
@@ -170,11 +170,11 @@ WITH RECURSIVE wanted AS MATERIALIZED (
         SELECT 'manifest ' || manifest_id, max_active IS NOT NULL FROM owners
         UNION ALL
         SELECT 'group ' || name,
-               coalesce((SELECT is_capped FROM tenuto.manifest_groups WHERE manifest_groups.name = of_runs.name), false)
+               coalesce((SELECT {group_is_capped} FROM tenuto.manifest_groups WHERE manifest_groups.name = of_runs.name), false)
         FROM (SELECT limit_group AS name FROM heads UNION SELECT group_name FROM owners) AS of_runs
         WHERE name IS NOT NULL
         UNION ALL
-        SELECT 'all manifests', coalesce((SELECT is_capped FROM tenuto.manifest_groups WHERE name = '*'), false)
+        SELECT 'all manifests', coalesce((SELECT {group_is_capped} FROM tenuto.manifest_groups WHERE name = '*'), false)
         WHERE EXISTS (SELECT FROM owners)
         UNION ALL
         SELECT 'all last-chance', true
@@ -230,7 +230,7 @@ WITH sources AS MATERIALIZED (
         FROM unnest($5::text[], $6::text[], $12::uuid[]) AS keys (queue, key, batch_id)
         WHERE NOT EXISTS (
             SELECT FROM tenuto.manifest_groups
-            WHERE name = '*' AND (NOT enabled OR is_capped) -- guard: limits.new_cap_of_all_manifests
+            WHERE name = '*' AND (NOT enabled OR {group_is_capped}) -- guard: limits.new_cap_of_all_manifests
         )
     ) AS found
     CROSS JOIN LATERAL (
@@ -243,7 +243,7 @@ WITH sources AS MATERIALIZED (
          ORDER BY rank, run_at, id LIMIT 1)
     ) AS first_task
     -- guard: limits.new_cap_of_queue
-    WHERE queue NOT IN (SELECT name FROM tenuto.queues WHERE is_limited)
+    WHERE queue NOT IN (SELECT name FROM tenuto.queues WHERE {queue_is_limited})
       -- guard: batches.paused_batch_is_not_claimed_without_cap
       AND (SELECT coalesce(paused_at, cancelled_at) FROM tenuto.batches WHERE batches.id = found.batch_id) IS NULL
     ORDER BY first_task.rank, first_task.run_at
@@ -265,7 +265,7 @@ WITH sources AS MATERIALIZED (
                WHERE scope LIKE 'group %'
                  AND NOT EXISTS (
                      SELECT FROM tenuto.manifest_groups
-                     WHERE name = substr(scope, 7) AND (NOT enabled OR is_capped) -- guard: limits.new_cap_of_group
+                     WHERE name = substr(scope, 7) AND (NOT enabled OR {group_is_capped}) -- guard: limits.new_cap_of_group
                  )
            ) AS groups
 ), candidates AS MATERIALIZED (
@@ -527,7 +527,7 @@ WITH instant AS MATERIALIZED (
     FROM (
         SELECT limit_group, 'group ' || limit_group AS scope,
                (SELECT max_active FROM tenuto.manifest_groups WHERE name = limit_group) AS max_active,
-               coalesce((SELECT is_capped FROM tenuto.manifest_groups WHERE name = limit_group), false) AS is_capped,
+               coalesce((SELECT {group_is_capped} FROM tenuto.manifest_groups WHERE name = limit_group), false) AS is_capped,
                coalesce((SELECT enabled FROM tenuto.manifest_groups WHERE name = limit_group), true) AS enabled
         FROM (SELECT DISTINCT limit_group FROM candidates WHERE limit_group IS NOT NULL) AS of_candidates
     ) AS found
@@ -544,7 +544,7 @@ WITH instant AS MATERIALIZED (
            enabled
     FROM (
         SELECT (SELECT max_active FROM tenuto.manifest_groups WHERE name = '*') AS max_active,
-               coalesce((SELECT is_capped FROM tenuto.manifest_groups WHERE name = '*'), false) AS is_capped,
+               coalesce((SELECT {group_is_capped} FROM tenuto.manifest_groups WHERE name = '*'), false) AS is_capped,
                coalesce((SELECT enabled FROM tenuto.manifest_groups WHERE name = '*'), true) AS enabled
     ) AS found
 ), unlocked AS MATERIALIZED (
