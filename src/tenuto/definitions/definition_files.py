@@ -50,12 +50,12 @@ _RETRY_FIELDS = tuple(each.name for each in fields(RetryPolicy))
 _MISFIRE_FIELDS = tuple(each.name for each in fields(Misfire))
 _TEXT_FIELDS = {
     "name", "queue", "on_lost", "description", "overlap", "job", "schedule", "kind", "target", "external_id", "group",
-    "after", "on_dead_letter",
+    "after", "on_dead_letter", "when",
 }  # fmt: skip
 _POLICY_FIELDS = ("timeout", "retry", "max_attempts", "on_lost")
 _SCHEDULE_FIELDS = ("name", "description", "trigger", *_TRIGGER_FIELDS, "overlap", "misfire", "steps")
 _TARGET_FIELDS = (JOB, SCHEDULE, "kind")
-_STEP_OPTIONS = ("name", "continue_on_failure", *_POLICY_FIELDS, "queue", "priority")
+_STEP_OPTIONS = ("name", "continue_on_failure", *_POLICY_FIELDS, "queue", "priority", "needs", "when")
 _STEP_FIELDS = (*_TARGET_FIELDS, "input", "arguments", "target", "index", *_STEP_OPTIONS)
 _QUEUE_FIELDS = ("queue", "priority", "group", "max_active")
 _MANIFEST_FIELDS = (

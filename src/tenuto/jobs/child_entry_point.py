@@ -26,6 +26,7 @@ from tenuto.jobs.context import Context, PermanentFailure, current_context
 from tenuto.jobs.outcomes import error_to_json, reject_unfinished_result, retry_delay, unprintable_error_json
 from tenuto.jobs.output_capture import OutputCapture
 from tenuto.jobs.registry import Job
+from tenuto.model.definitions.step_expressions import explain_rejected_value
 from tenuto.model.work.tasks import OutcomeReason, Task
 
 _PR_SET_PDEATHSIG = 1
@@ -126,7 +127,8 @@ def _run_request(request: RunRequest, pipe: _Pipe) -> RunResponse:
         try:
             job = _find_job(request, module)
             arguments = job.load_input(request.task.input)
-        except Invalid as error:
+        except Invalid as rejection:
+            error = explain_rejected_value(request.task.policy_json, request.task.input, rejection)
             return RunResponse(
                 error=error_to_json(error, request.job), reason=OutcomeReason.REFUSED.value, may_retry=False
             )

@@ -12,6 +12,7 @@ from tenuto.errors import Invalid, UnknownJob
 from tenuto.jobs.attempts import Attempt, StopReason
 from tenuto.jobs.context import MAX_DELAY, PermanentFailure, RetryLater, Stopped, TaskDeferred, TimedOut
 from tenuto.jobs.registry import Job
+from tenuto.model.definitions.step_expressions import explain_rejected_value
 from tenuto.model.validation import truncate_text
 from tenuto.model.work.tasks import Deferral, Outcome, OutcomeReason, OutcomeStatus, cancelled_outcome, error_json
 
@@ -120,6 +121,7 @@ def retry_delay(error: BaseException) -> timedelta | None:
 
 def input_rejected(attempt: Attempt, error: Invalid, ended_at: datetime) -> Outcome:
     """Return the outcome of an attempt whose stored input does not fit the job: a retry cannot help."""
+    error = explain_rejected_value(attempt.task.policy_json, attempt.task.input, error)
     return failed(attempt, ended_at, OutcomeReason.REFUSED, error_to_json(error, attempt.task.name), may_retry=False)
 
 

@@ -241,6 +241,10 @@ class Job(Generic[P, R_co]):
         """Validate arguments against the signature and return them as JSON."""
         return validation.check_json_text(self._input.dump(args, kwargs), field="input")
 
+    def name_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+        """Return all arguments by name, without validating them."""
+        return self._input.name_arguments(args, kwargs)
+
     def validate_input(self, text: str) -> str:
         """Validate JSON input against the signature and return it in normalized form."""
         return validation.check_json_text(self._input.normalize(text), field="input")
@@ -273,6 +277,13 @@ class Job(Generic[P, R_co]):
     def input_schema(self) -> dict[str, Any]:
         """Return the JSON schema of the input."""
         return self._input.json_schema()
+
+    def output_schema(self) -> dict[str, Any]:
+        """Return the JSON schema of the output; empty if the function does not declare what it returns."""
+        try:
+            return self._output.json_schema(mode="serialization")
+        except pydantic.errors.PydanticInvalidForJsonSchema:
+            return {}
 
     def describe(self) -> JobRecord:
         """Return the description of the job."""
@@ -383,7 +394,7 @@ class _InputModel:
                 remedy="use plain types, dataclasses or pydantic models",
             ) from error
 
-    def dump(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+    def name_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         if args:
             if len(args) > len(self._positional):
                 raise Invalid(
@@ -398,7 +409,11 @@ class _InputModel:
                     code="job.input.duplicate_argument",
                     field=min(duplicates),
                 )
-            kwargs = {**positional, **kwargs}
+            return {**positional, **kwargs}
+        return kwargs
+
+    def dump(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
+        kwargs = self.name_arguments(args, kwargs)
         if not kwargs and not self._names:
             return "{}"
         # Measured: the wrapper methods of pydantic around the core cost as much again, here and in `load`.

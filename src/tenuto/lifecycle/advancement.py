@@ -2,7 +2,8 @@
 
 `model.work.executions.decide_advance` decides, `store.work.executions` writes. The SQL statement ``finish_group`` of
 store/work/executions.sql is a fast path that repeats the decision for groups without failures. Equivalence test: all of
-tests/lifecycle/test_advancement.py runs on both paths (fixture ``both_completion_paths``).
+tests/lifecycle/test_advancement.py runs on both paths (fixture ``both_completion_paths``). Executions whose steps depend
+on earlier ones are advanced by `lifecycle.step_dependencies`, never by the fast path.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from datetime import datetime
 from uuid import UUID
 
+from tenuto.lifecycle.step_dependencies import advance_dependent_execution
 from tenuto.model.definitions.schedules import plan_from_json
 from tenuto.model.work.executions import (
     AdvanceDecision,
@@ -56,7 +58,11 @@ async def _advance_once(
     starts: list[tuple[UUID, int, int]] = []
     ends: list[tuple[UUID, str, int, str | None]] = []
     errors: dict[UUID, str] = {}
+    dependent_count = 0
     for group in await executions.list_finished_groups(connection, ids):
+        if group.has_dependencies:
+            dependent_count += await advance_dependent_execution(connection, group.execution_id, now)
+            continue
         match _decide(group):
             case StartNextGroup(number, failed_step_count):
                 starts.append((group.execution_id, number, failed_step_count))
@@ -74,7 +80,7 @@ async def _advance_once(
             for task in await executions.lock_unclaimed_steps(connection, errors)
             if task.execution_id is not None
         ]
-    return len(starts) + len(ends), empty
+    return len(starts) + len(ends) + dependent_count, empty
 
 
 def _decide(group: FinishedGroup) -> AdvanceDecision:

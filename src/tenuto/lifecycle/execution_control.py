@@ -14,6 +14,7 @@ from uuid import UUID
 from tenuto.errors import Conflict, NotFound
 from tenuto.ids import new_id
 from tenuto.lifecycle.advancement import advance_executions
+from tenuto.lifecycle.step_dependencies import advance_dependent_execution, collect_kept_results
 from tenuto.model.access.actors import Actor
 from tenuto.model.definitions.schedules import OverlapPolicy, plan_from_json
 from tenuto.model.work.tasks import Settlement, cancelled_outcome
@@ -84,8 +85,11 @@ async def resume_execution(database: Database, id: UUID, now: datetime) -> None:
     async def resume(connection: Connection) -> None:
         nonlocal resumed
         await executions.lock_executions(connection, [id])  # guard: executions.locked_before_resume
-        if await executions.resume_execution(connection, id, now):
+        has_dependencies = await executions.resume_execution(connection, id, now)
+        if has_dependencies is not None:
             resumed = True
+            if has_dependencies:
+                await advance_dependent_execution(connection, id, now)
         elif not resumed:  # else our own commit, whose reply was lost
             raise _NotChanged
 
@@ -107,7 +111,7 @@ async def retry_execution(
 ) -> UUID:
     """Start a new execution from the failed or cancelled group of an ended one; return its id.
 
-    The new execution uses the same plan. Repeating the same request starts it once; ``on_repeat`` is called in the
+    The new execution uses the same plan. Steps that it does not repeat keep their results. Repeating the same request starts it once; ``on_repeat`` is called in the
     transaction of a repetition, which changes nothing.
     """
     execution = await executions.load_execution(database, id)
@@ -135,12 +139,15 @@ async def retry_execution(
                 code="schedule.running",
                 remedy=f"wait for execution {active[0]}",
             )
+        plan = plan_from_json(execution.plan_json)
         new = NewExecution(
             new_execution_id, execution.schedule_id, execution.schedule_name, execution.version, "retry",
-            exclusive, plan_from_json(execution.plan_json), execution.due_at, now, by, execution.current_group,
-            None, id, execution.interval_start,
+            exclusive, plan, execution.due_at, now, by, execution.current_group, None, id, execution.interval_start,
+            await collect_kept_results(connection, id, plan, execution.current_group),
         )  # fmt: skip
         await executions.create_executions(connection, [new])
+        if new.kept_results is not None:
+            await advance_dependent_execution(connection, new_execution_id, now)
         return new_execution_id
 
     return await database.transaction(retry)

@@ -13,6 +13,7 @@ from uuid import UUID
 
 from tenuto.lifecycle import completion
 from tenuto.lifecycle.advancement import advance_executions
+from tenuto.lifecycle.step_dependencies import advance_dependent_execution
 from tenuto.lifecycle.execution_control import cancel_executions_in_transaction
 from tenuto.logs import Log
 from tenuto.model.access.actors import Actor
@@ -64,7 +65,9 @@ async def _advance_locked(connection: Connection, ids: Sequence[UUID], now: date
     if not locked:
         return 0
     released = await executions.release_waiting_steps(connection, locked)
-    advanced_count = await advance_executions(connection, [id for id in locked if id not in released], now)
+    rest = [id for id in locked if id not in released]
+    decided = [id for id in rest if await advance_dependent_execution(connection, id, now)]
+    advanced_count = len(decided) + await advance_executions(connection, [id for id in rest if id not in decided], now)
     if count := len(released) + advanced_count:
         await workers.count_repair(connection, REPAIR_STUCK_EXECUTION, count)
     return count

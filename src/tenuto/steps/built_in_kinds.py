@@ -24,6 +24,8 @@ from tenuto.model.access.secrets import TextOrSecret
 from tenuto.model.definitions.policies import TaskPolicy, default_step_policy
 from tenuto.model.definitions.schedules import Plan, ScheduleDefinition
 from tenuto.model.definitions.sql_scripts import ScriptDriver
+from tenuto.model.definitions.step_dependencies import check_step_dependencies
+from tenuto.model.definitions.step_expressions import has_references
 from tenuto.model.definitions.steps import SCHEDULE, Step, override_policy
 from tenuto.postgres import read_transactions
 from tenuto.postgres.database import Connection, Database
@@ -82,7 +84,16 @@ def resolve_definition(definition: ScheduleDefinition, jobs: JobRegistry) -> Sch
 def resolve_plan(plan: Plan, jobs: JobRegistry) -> Plan:
     """Return the plan with all steps resolved."""
     _check_names_are_unique(plan)
-    return plan.map_steps(lambda step: _resolve_step(step, jobs))
+    resolved = plan.map_steps(lambda step: _resolve_step(step, jobs))
+
+    def output_schema(step: Step) -> Mapping[str, Any]:
+        return jobs.get_handler(step.kind, step.target).output_schema()
+
+    def input_schema(step: Step) -> Mapping[str, Any]:
+        return jobs.get_handler(step.kind, step.target).input_schema()
+
+    check_step_dependencies(resolved, output_schema, input_schema)
+    return resolved
 
 
 def _resolve_step(step: Step, jobs: JobRegistry) -> Step:
@@ -95,11 +106,11 @@ def _resolve_step(step: Step, jobs: JobRegistry) -> Step:
                 field="timeout",
                 remedy="set timeouts on the steps of that schedule",
             )
-        text = job.validate_input(validation.dump_json(dict(step.arguments), field="arguments"))
-        arguments = json.loads(text)
+        arguments, text = _validate_arguments(step, job)
         options, policy = job.options, default_step_policy(job.policy)
         kind = jobs.kinds.get(step.kind)
         if kind is not None and kind.derive is not None:
+            _require_known_arguments(step, job)
             options, policy = _merge_defaults(options, policy, kind.derive(job.load_arguments(text)))
         takes_limit = step.limit_key is None and options.limit_key is not None
         return replace(
@@ -112,6 +123,39 @@ def _resolve_step(step: Step, jobs: JobRegistry) -> Step:
             limit_key=options.limit_key if takes_limit else step.limit_key,
             limit_max=options.limit if takes_limit else step.limit_max,
         )
+
+
+def _validate_arguments(step: Step, job: Job[..., Any]) -> tuple[dict[str, Any], str]:
+    """Return all arguments, and as JSON those without values of earlier steps, which are validated."""
+    if not has_references(step.arguments):
+        text = job.validate_input(validation.dump_json(dict(step.arguments), field="arguments"))
+        return json.loads(text), text
+    validation.dump_json(dict(step.arguments), field="arguments")
+    fixed, dependent = _split_arguments(step)
+    if unknown := dependent.keys() - job.parameters.keys():
+        job.validate_partial_input(dict.fromkeys(unknown))  # refuses them
+    checked = job.validate_partial_input(fixed)
+    if missing := sorted(job.required_parameters - step.arguments.keys()):
+        raise Invalid(f"the argument {missing[0]} is missing", code="job.input.invalid", field=missing[0])
+    return {name: checked.get(name, value) for name, value in step.arguments.items()}, json.dumps(checked)
+
+
+def _require_known_arguments(step: Step, job: Job[..., Any]) -> None:
+    """Raise `Invalid` if the options of the step follow from arguments that are not known yet."""
+    _, dependent = _split_arguments(step)
+    if names := sorted(dependent.keys() & job.required_parameters):
+        raise Invalid(
+            f"{names[0]} cannot come from an earlier step, because options of the step follow from it",
+            code="step.reference.not_allowed",
+            field=names[0],
+            remedy="write the value itself",
+        )
+
+
+def _split_arguments(step: Step) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the arguments that are known, and those that contain values of earlier steps."""
+    dependent = {name: value for name, value in step.arguments.items() if has_references(value)}
+    return {name: value for name, value in step.arguments.items() if name not in dependent}, dependent
 
 
 def _merge_defaults(options: TaskOptions, policy: TaskPolicy, derived: StepDefaults) -> tuple[TaskOptions, TaskPolicy]:
@@ -153,7 +197,10 @@ async def check_steps_in_tx(
         if (check := _find_check(step, jobs)) is None:
             continue
         job = jobs.get_handler(step.kind, step.target)
-        arguments = job.load_arguments(validation.dump_json(dict(step.arguments), field="arguments"))
+        known, dependent = _split_arguments(step)
+        if dependent.keys() & job.required_parameters:
+            continue  # they are checked when the step runs
+        arguments = job.load_arguments(validation.dump_json(known, field="arguments"))
         with _located(step):
             await check(StepCheck(connection, arguments, declared or {}))
 

@@ -26,6 +26,15 @@ ON_TIME_SECONDS = 60
 """A run decided within this time counts as on time under every misfire policy."""
 
 
+class StepDependencies(StrEnum):
+    """What the steps of a plan take from earlier ones, as far as it decides when they start."""
+
+    BY_GROUP = "by_group"
+    """Values and conditions: decided when a group starts."""
+    BY_STEP = "by_step"
+    """Also edges: decided whenever a step ends."""
+
+
 @dataclass(frozen=True, slots=True)
 class Plan:
     """Ordered step groups; the steps of a group run in parallel."""
@@ -84,6 +93,18 @@ class Plan:
                 return group[position]
             position -= len(group)
         raise IndexError("the plan has no step at that position")
+
+    @property
+    def step_dependencies(self) -> StepDependencies | None:
+        """What its steps take from earlier ones; None if only their groups order them."""
+        found: StepDependencies | None = None
+        for group in self.groups:
+            for step in group:
+                if step.needs:
+                    return StepDependencies.BY_STEP
+                if found is None and step.depends_on_steps:
+                    found = StepDependencies.BY_GROUP
+        return found
 
     def targets_of_kind(self, kind: str) -> set[str]:
         """Return the targets of all steps of a kind."""

@@ -19,6 +19,16 @@ from tenuto.errors import Invalid, quoted
 from tenuto.model import validation
 from tenuto.model.access.secrets import SecretRef
 from tenuto.model.definitions.policies import RetryPolicy, TaskPolicy, policy_from_json
+from tenuto.model.definitions.step_expressions import (
+    Condition,
+    StatusTest,
+    StepOutput,
+    StepStatus,
+    find_references,
+    has_references,
+    replace_outputs,
+    to_condition,
+)
 from tenuto.model.work.tasks import MAX_PRIORITY, parse_duration_seconds, priority_error
 
 if TYPE_CHECKING:
@@ -48,6 +58,10 @@ class StepOptions(TypedDict, total=False):
     on_lost: Literal["retry", "fail"] | None
     queue: str | None
     priority: int | None
+    needs: Sequence[Step | str]
+    """Earlier steps after which it may start, although others of their groups still run."""
+    when: Condition | StepOutput | str | None
+    """The condition on earlier steps under which it runs; otherwise it is skipped."""
 
 
 class ProgramOptions(StepOptions, total=False):
@@ -87,6 +101,10 @@ class RegisteredJob(Protocol):
 
     def dump_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str: ...
 
+    def name_arguments(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]: ...
+
+    def validate_partial_input(self, values: Mapping[str, Any]) -> dict[str, Any]: ...
+
 
 def not_a_job_error(given: object) -> Invalid:
     """Return the error for a value that was given instead of a job: what it is, and what to write instead."""
@@ -118,6 +136,10 @@ class Step:
     priority: int | None = None
     limit_key: str | None = None
     limit_max: int | None = None
+    needs: tuple[str, ...] = ()
+    """Names of earlier steps after which it may start, although others of their groups still run."""
+    when: str | None = None
+    """The condition on earlier steps under which it runs; otherwise it is skipped."""
 
     def __post_init__(self) -> None:
         override_policy(TaskPolicy(), **self.rules)
@@ -146,16 +168,90 @@ class Step:
             or not -MAX_PRIORITY <= self.priority <= MAX_PRIORITY
         ):
             raise priority_error(self.priority)
+        if self.needs != ():
+            object.__setattr__(self, "needs", _to_step_names(self.needs))
+        if self.when is not None:
+            object.__setattr__(self, "when", str(to_condition(self.when)))
+
+    # --- expressions ------------------------------------------------------------------------------------------------
+
+    @property
+    def output(self) -> StepOutput:
+        """The output of the step, for arguments and conditions of later steps: ``extract.output["rows"]``."""
+        return StepOutput(self.name)
+
+    @property
+    def succeeded(self) -> Condition:
+        """The condition that the step completed, with or without a warning."""
+        return StatusTest(self.name, StepStatus.SUCCEEDED)
+
+    @property
+    def failed(self) -> Condition:
+        """The condition that the step failed, completed with an error or was cancelled."""
+        return StatusTest(self.name, StepStatus.FAILED)
+
+    @property
+    def skipped(self) -> Condition:
+        """The condition that the step was skipped."""
+        return StatusTest(self.name, StepStatus.SKIPPED)
+
+    @property
+    def condition(self) -> Condition | None:
+        return None if self.when is None else to_condition(self.when)
+
+    @property
+    def depends_on_steps(self) -> bool:
+        """Whether it takes values from earlier steps, has a condition, or names the steps that it needs."""
+        return bool(self.needs) or self.when is not None or has_references(self.arguments)
+
+    @property
+    def sources(self) -> set[str]:
+        """Names of the steps from which it takes values."""
+        return {place.output.step for place in find_references(self.arguments)}
+
+    @property
+    def predecessors(self) -> set[str]:
+        """Names of the earlier steps that it names in any way."""
+        condition = self.condition
+        return {*self.needs, *self.sources, *(() if condition is None else condition.steps)}
+
+    # --- constructors -----------------------------------------------------------------------------------------------
 
     @classmethod
     def job(
-        cls, job: RegisteredJob, *args: Any, input: Mapping[str, Any] | None = None, **options: Unpack[StepOptions]
+        cls,
+        job: RegisteredJob,
+        *args: Any,
+        input: Mapping[str, Any] | None = None,
+        name: str | None = None,
+        continue_on_failure: bool = False,
+        timeout: float | str | timedelta | None = None,
+        retry: RetryPolicy | Mapping[str, Any] | None = None,
+        max_attempts: int | None = None,
+        on_lost: Literal["retry", "fail"] | None = None,
+        queue: str | None = None,
+        priority: int | None = None,
+        needs: Sequence[Step | str] = (),
+        when: Condition | StepOutput | str | None = None,
+        **arguments: Any,
     ) -> Step:
-        """A step that runs a Python job. Named arguments go into ``input``, separate from the step's options."""
+        """A step that runs a Python job with these arguments. ``extract.output`` stands for the output of a step.
+
+        An argument with the name of an option, such as ``timeout``, is given in ``input``.
+        """
         if not hasattr(job, "dump_input"):
             raise not_a_job_error(job)
-        arguments = json.loads(job.dump_input(args, dict(input or {})))
-        return cls(JOB, job.name, arguments, **_step_options(dict(options)))
+        options = StepOptions(
+            name=name, continue_on_failure=continue_on_failure, timeout=timeout, retry=retry,
+            max_attempts=max_attempts, on_lost=on_lost, queue=queue, priority=priority, needs=needs, when=when,
+        )  # fmt: skip
+        given = {**(input or {}), **arguments}
+        if not _contains_output([*args, *given.values()]):
+            return cls(JOB, job.name, json.loads(job.dump_input(args, given)), **_step_options(dict(options)))
+        plain = {each: replace_outputs(value) for each, value in job.name_arguments(args, given).items()}
+        fixed = {each: value for each, value in plain.items() if not has_references(value)}
+        checked = job.validate_partial_input(fixed)
+        return cls(JOB, job.name, {**plain, **checked}, **_step_options(dict(options)))
 
     @classmethod
     def schedule(cls, schedule: str, /, **options: Unpack[StepOptions]) -> Step:
@@ -269,12 +365,16 @@ class Step:
         for option in ("queue", "priority", "limit_key", "limit_max"):
             if getattr(self, option) is not None:
                 stored[option] = getattr(self, option)
+        if self.needs:
+            stored["needs"] = list(self.needs)
+        if self.when is not None:
+            stored["when"] = self.when
         return stored
 
 
 _STEP_FIELDS = {each.name for each in fields(Step)}
 _RULES = ("timeout", "retry", "max_attempts", "on_lost")
-_STEP_OPTIONS = ("name", "continue_on_failure", *_RULES, "queue", "priority")
+_STEP_OPTIONS = ("name", "continue_on_failure", *_RULES, "queue", "priority", "needs", "when")
 
 
 def _step_options(options: dict[str, Any]) -> dict[str, Any]:
@@ -295,15 +395,39 @@ def _to_plain_arguments(arguments: Mapping[str, Any] | BaseModel | DataclassInst
         return arguments.model_dump(mode="json", exclude_none=True)
     if is_dataclass(arguments) and not isinstance(arguments, type):
         return {name: value for name, value in asdict(arguments).items() if value is not None}
-    return arguments or {}  # type: ignore[return-value]
+    return replace_outputs(arguments or {})  # type: ignore[no-any-return]
+
+
+def _to_step_names(needs: object) -> tuple[str, ...]:
+    if not isinstance(needs, list | tuple) or not all(isinstance(each, Step | str) for each in needs):
+        raise Invalid(
+            f"needs {quoted(needs, 60)} is not a list of steps",
+            code="step.needs.invalid",
+            field="needs",
+            remedy="write needs: [extract], or needs=[extract] in Python",
+        )
+    return tuple(dict.fromkeys(each.name if isinstance(each, Step) else each for each in needs))
+
+
+def _contains_output(value: Any) -> bool:
+    if isinstance(value, StepOutput):
+        return True
+    if isinstance(value, str):
+        return has_references(value)
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return any(_contains_output(part) for part in parts)
 
 
 def _to_plain_argument(value: Any) -> Any:
+    if isinstance(value, StepOutput | Condition):
+        return replace_outputs(value)
     if isinstance(value, SecretRef):
         return value.model_dump(exclude_defaults=True)
     if isinstance(value, Mapping):
         return {name: _to_plain_argument(each) for name, each in value.items()}
-    return list(value) if isinstance(value, tuple) else value
+    if isinstance(value, list | tuple):
+        return [_to_plain_argument(each) for each in value]
+    return value
 
 
 def _to_plain_rule(value: Any) -> Any:

@@ -40,6 +40,8 @@ class StepState(StrEnum):
     DONE_BEFORE = "done_before"
     """The execution that this one retries has done it."""
     NOT_RUN = "not_run"
+    SKIPPED = "skipped"
+    """Its condition was not met."""
 
 
 @dataclass(frozen=True, slots=True)

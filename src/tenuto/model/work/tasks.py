@@ -45,6 +45,8 @@ class OutcomeStatus(StrEnum):
     COMPLETED_WITH_ERROR = "completed_with_error"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    SKIPPED = "skipped"
+    """Of a step whose condition was not met: it has not run."""
 
 
 class ActivityState(StrEnum):
@@ -59,6 +61,7 @@ class ActivityState(StrEnum):
     COMPLETED_WITH_ERROR = "completed_with_error"
     FAILED = "failed"
     CANCELLED = "cancelled"
+    SKIPPED = "skipped"
 
 
 class OutcomeReason(StrEnum):
@@ -505,6 +508,27 @@ def expired_outcome(task: Task, now: datetime) -> Outcome:
         OutcomeReason.EXPIRED,
         ended_at=now,
         error=error_json("tenuto.Expired", "expired before it started", step=task.name),
+        may_retry=False,
+    )
+
+
+def skipped_outcome(task: Task, now: datetime, reason: str) -> Outcome:
+    """The outcome of a step that was skipped."""
+    return Outcome(
+        OutcomeStatus.SKIPPED,
+        ended_at=now,
+        error=error_json("tenuto.Skipped", f"skipped: {reason}", step=task.name),
+        may_retry=False,
+    )
+
+
+def refused_outcome(task: Task, now: datetime, problem: Invalid) -> Outcome:
+    """The outcome of a step that could not start, because of the value or the condition that the error names."""
+    return Outcome(
+        OutcomeStatus.FAILED,
+        OutcomeReason.REFUSED,
+        ended_at=now,
+        error=error_json("tenuto.Invalid", str(problem), step=task.name),
         may_retry=False,
     )
 

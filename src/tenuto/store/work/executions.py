@@ -8,7 +8,7 @@ are equivalent. Lock order: schedules, executions by id, then tasks.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Annotated, Any
@@ -17,6 +17,7 @@ from uuid import UUID
 from tenuto.ids import new_ids
 from tenuto.model.access.actors import Actor, ActorType
 from tenuto.model.definitions.schedules import Plan
+from tenuto.model.definitions.step_expressions import add_references_to_policy, has_references
 from tenuto.model.definitions.steps import Step
 from tenuto.model.filters import Filter
 from tenuto.model.work.executions import ExecutionState
@@ -163,6 +164,9 @@ class NewExecution:
     retry_of: UUID | None = None
     interval_start: datetime | None = None
     """The due instant of the trigger before ``due_at``."""
+    kept_results: str | None = None
+    """Of a retry whose steps depend on earlier ones: the results of the steps that it does not repeat, as JSON. Then no
+    step is queued; the caller advances the execution."""
 
 
 _OUTCOMES = RowMapper(ExecutionOutcome, SQL.list_recent_outcomes)
@@ -189,7 +193,7 @@ async def create_executions(connection: Connection, new: Sequence[NewExecution])
             each.id, each.schedule_id, each.schedule_name, each.version, each.origin, each.alone, each.plan.to_json(),
             each.first_group, len(each.plan.groups), each.plan.step_count, each.due_at, each.started_at,
             each.initiator.type, each.initiator.id, each.initiator.name, each.parent_task_id, each.retry_of,
-            each.interval_start,
+            each.interval_start, each.plan.step_dependencies, each.kept_results,
         )
         for each in new
     ]  # fmt: skip
@@ -210,7 +214,7 @@ def _manual_execution_values(new: NewExecution) -> Iterable[Any]:
     return (
         new.id, new.schedule_id, new.schedule_name, new.version, new.alone, new.plan.to_json(),
         len(new.plan.groups), new.plan.step_count, new.started_at, actor.type, actor.id, actor.name,
-        *task_columns(_new_steps(new)),
+        new.plan.step_dependencies, *task_columns(_new_steps(new)),
     )  # fmt: skip
 
 
@@ -234,7 +238,7 @@ def _new_steps(execution: NewExecution) -> list[NewTask]:
             limit_key=step.limit_key,
             limit_max=step.limit_max,
             correlation_id=str(execution.id),
-            is_held=group != execution.first_group,
+            is_held=group != execution.first_group or execution.kept_results is not None,
             execution_id=execution.id,
             group_index=group,
             step_index=number,
@@ -249,6 +253,8 @@ def _new_steps(execution: NewExecution) -> list[NewTask]:
 
 def _step_policy(step: Step, occurrence: Occurrence | None) -> str:
     policy = "{}" if step.policy is None else step.policy.to_json()
+    if has_references(step.arguments):
+        policy = add_references_to_policy(policy, step.arguments)
     return policy if occurrence is None else occurrence.add_to_policy(policy)
 
 
@@ -290,6 +296,8 @@ class FinishedGroup:
     group_index: int
     failed_before: int
     """Number of steps that failed in earlier groups."""
+    has_dependencies: bool
+    """Whether its steps depend on earlier ones; then its group may not have ended."""
     failures_json: str | None
     """Step number, status, reason and message of each step of this group that did not succeed; None if all did."""
 
@@ -303,6 +311,72 @@ _finished_groups = PositionalMapper(FinishedGroup, SQL.list_finished_groups)
 async def list_finished_groups(connection: Connection, ids: Sequence[UUID]) -> list[FinishedGroup]:
     """Return the finished current groups of these executions, whose locks the caller holds."""
     return _finished_groups.all(await connection.fetch(SQL.list_finished_groups, ids))
+
+
+@dataclass(frozen=True, slots=True)
+class DependentExecution:
+    """An open execution whose steps depend on earlier ones."""
+
+    plan_json: str
+    state: ExecutionState
+    current_group: int
+    first_group: int
+    failed_step_count: int
+    is_paused: bool
+    kept_json: str | None
+    """Of a retry: status and output of the steps that it does not repeat, by position."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepState:
+    """The state of a step: waiting, open, or the status of its last attempt."""
+
+    step_index: int
+    state: str
+    reason: str | None
+    message: str | None
+
+
+_DEPENDENT_EXECUTIONS = RowMapper(DependentExecution, SQL.load_step_dependencies)
+_STEP_STATES = RowMapper(StepState, SQL.list_step_progress)
+_WAITING_STEPS = PositionalMapper(Task, SQL.lock_waiting_steps, defaults=CLAIM_DEFAULTS)
+
+
+async def load_step_dependencies(connection: Connection, id: UUID) -> DependentExecution | None:
+    """Return an open execution whose steps depend on earlier ones; None for any other."""
+    return _DEPENDENT_EXECUTIONS.optional(await connection.fetchrow(SQL.load_step_dependencies, id))
+
+
+async def load_kept_results(connection: Connection, id: UUID) -> str | None:
+    """Return the results of the steps that a retry did not repeat, as JSON; None if there are none."""
+    found: str | None = await connection.fetchval(SQL.load_kept_results, id)
+    return found
+
+
+async def list_step_progress(connection: Connection, id: UUID) -> list[StepState]:
+    """Return the state of every step of an execution that has a task or a final attempt."""
+    return _STEP_STATES.all(await connection.fetch(SQL.list_step_progress, id, MAX_LISTED_STEPS))
+
+
+async def list_step_outputs(connection: Connection, id: UUID, positions: Collection[int]) -> dict[int, Any]:
+    """Return the outputs of ended steps, by position; None for a step without output."""
+    rows = await connection.fetch(SQL.list_step_outputs, id, sorted(positions), MAX_LISTED_STEPS)
+    return {row["step_index"]: None if row["output_json"] is None else json.loads(row["output_json"]) for row in rows}
+
+
+async def start_steps(connection: Connection, id: UUID, inputs: Mapping[int, str | None], now: datetime | None) -> None:
+    """Queue waiting steps of an execution, given as position and input; None keeps the input."""
+    await connection.execute(SQL.start_steps, id, list(inputs), list(inputs.values()), now)
+
+
+async def move_execution(connection: Connection, id: UUID, group: int, failed_step_count: int) -> None:
+    """Set the current group of an execution and the number of its failed steps."""
+    await connection.execute(SQL.move_execution, id, group, failed_step_count)
+
+
+async def lock_waiting_steps(connection: Connection, id: UUID, positions: Collection[int]) -> list[Task]:
+    """Return and lock waiting steps of an execution, in the order of their positions."""
+    return _WAITING_STEPS.all(await connection.fetch(SQL.lock_waiting_steps, id, sorted(positions)))
 
 
 async def start_groups(
@@ -427,9 +501,10 @@ async def pause_execution(connection: Connection, id: UUID, now: datetime, by: A
     return await connection.fetchrow(SQL.pause_execution, id, now, by.name) is not None
 
 
-async def resume_execution(connection: Connection, id: UUID, now: datetime) -> bool:
-    """Resume an execution; return False if it is not paused."""
-    return await connection.fetchrow(SQL.resume_execution, id, now) is not None
+async def resume_execution(connection: Connection, id: UUID, now: datetime) -> bool | None:
+    """Resume an execution; return whether its steps depend on earlier ones, or None if it is not paused."""
+    row = await connection.fetchrow(SQL.resume_execution, id, now)
+    return None if row is None else bool(row["has_dependencies"])
 
 
 # --- repairing ------------------------------------------------------------------------------------------------------

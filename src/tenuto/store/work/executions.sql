@@ -9,16 +9,17 @@ ORDER BY id
 FOR UPDATE;
 
 -- name: list_finished_groups
--- Return those of the executions whose current group has no task left, with the failures in it. Run it under their
--- lock, after the tasks were written. Here and below, MATERIALIZED and OFFSET 0 keep the lookup per row: a join with
+-- Return those of the executions whose current group has no task left, with the failures in it, and those whose steps
+-- have edges, which may start whenever a step ends. Run it under their lock, after the tasks were written. Here and below, MATERIALIZED and OFFSET 0 keep the lookup per row: a join with
 -- the whole table looks cheap while the table is small, and the plan is cached.
 WITH execution AS MATERIALIZED (
-    SELECT id, state, plan, current_group, failed_steps, ended_at
+    SELECT id, state, plan, current_group, failed_steps, ended_at, step_dependencies
     FROM tenuto.executions
     WHERE id = ANY ($1::uuid[])
 )
 SELECT execution.id AS execution_id, execution.state AS execution_state, execution.plan AS plan_json,
        execution.current_group AS group_index, execution.failed_steps AS failed_before,
+       execution.step_dependencies IS NOT NULL AS has_dependencies,
        (
            SELECT json_agg(json_build_array(
                       past.step_index, past.status, past.reason, left(past.error ->> 'message', 500)
@@ -32,14 +33,87 @@ SELECT execution.id AS execution_id, execution.state AS execution_state, executi
        ) AS failures_json
 FROM execution
 WHERE execution.ended_at IS NULL
-  AND NOT EXISTS (
-      SELECT
-      FROM tenuto.tasks
-      WHERE tasks.execution_id = execution.id
-        AND tasks.group_index = execution.current_group
-      OFFSET 0
+  AND (
+      execution.step_dependencies = 'by_step' -- guard: executions.edges_are_decided_at_each_end
+      OR NOT EXISTS (
+          SELECT
+          FROM tenuto.tasks
+          WHERE tasks.execution_id = execution.id
+            AND tasks.group_index = execution.current_group
+          OFFSET 0
+      )
   )
 ORDER BY execution.id;
+
+-- name: load_step_dependencies
+-- Return what decides about the steps of an execution, all of which depend on earlier ones. Run it under its lock.
+SELECT plan AS plan_json, state, current_group, first_group, failed_steps AS failed_step_count,
+       paused_at IS NOT NULL AS is_paused, kept_results::text AS kept_json
+FROM tenuto.executions
+WHERE id = $1
+  AND step_dependencies IS NOT NULL
+  AND ended_at IS NULL;
+
+-- name: load_kept_results
+-- Return the results of the steps that a retry did not repeat.
+SELECT kept_results::text
+FROM tenuto.executions
+WHERE id = $1;
+
+-- name: list_step_progress
+-- Return the state of every step of an execution, open and ended ones.
+SELECT step_index, CASE WHEN state = 'waiting' AND waits_for IS NULL THEN 'waiting' ELSE 'open' END AS state,
+       NULL AS reason, NULL AS message
+FROM tenuto.tasks
+WHERE execution_id = $1
+UNION ALL
+SELECT step_index, status, reason, left(error ->> 'message', 500)
+FROM tenuto.activities
+WHERE execution_id = $1 AND final
+ORDER BY step_index
+LIMIT $2;
+
+-- name: list_step_outputs
+-- Return the outputs of ended steps.
+SELECT step_index, output::text AS output_json
+FROM tenuto.activities
+WHERE execution_id = $1 AND final AND step_index = ANY ($2::integer[])
+ORDER BY step_index
+LIMIT $3;
+
+-- name: start_steps
+-- Queue waiting steps of an execution, with the input $3 that contains values of earlier steps (null: their input remains),
+-- and notify workers. A step that was held during a pause continues at its time.
+WITH started AS (
+    UPDATE tenuto.tasks AS task
+    SET state = CASE WHEN task.fence > 0 AND task.run_at > coalesce($4::timestamptz, clock_timestamp())
+                     THEN 'scheduled' ELSE 'queued' END,
+        run_at = greatest(task.run_at, coalesce($4::timestamptz, clock_timestamp())),
+        input = coalesce(new.input, task.input)
+    FROM unnest($2::integer[], $3::jsonb[]) AS new (step_index, input)
+    WHERE task.execution_id = $1
+      AND task.step_index = new.step_index
+      AND task.state = 'waiting'
+      AND task.waits_for IS NULL
+    RETURNING task.state, task.queue, task.rank, task.limit_key IS NOT NULL AS limited
+)
+SELECT count(pg_notify('tenuto', CASE WHEN state = 'scheduled' THEN 'scheduled ' || queue
+                                      ELSE concat_ws(' ', CASE WHEN limited THEN 'limited' ELSE 'queued' END, queue, rank) END))
+FROM (SELECT DISTINCT state, queue, rank, limited FROM started) AS events;
+
+-- name: move_execution
+-- Set the current group of an execution and the number of its failed steps.
+UPDATE tenuto.executions
+SET current_group = $2, failed_steps = $3
+WHERE id = $1 AND state = 'in_progress';
+
+-- name: lock_waiting_steps
+-- Return and lock waiting steps of an execution.
+SELECT {claimed_task}
+FROM tenuto.tasks
+WHERE execution_id = $1 AND step_index = ANY ($2::integer[]) AND state = 'waiting'
+ORDER BY step_index
+FOR UPDATE;
 
 -- name: start_groups
 -- Start the next group of each execution, unless it is paused. The worker $5 (null: none) that ended the previous
@@ -114,8 +188,8 @@ LEFT JOIN (SELECT {claimed_task} FROM started_steps WHERE state = 'running') AS 
 
 -- name: finish_group
 -- Fast path of completion, equivalent to finish_tasks, list_finished_groups and start_groups or end_executions:
--- the successful steps $2 are the last of the current group of execution $6, no step of the group failed, and the
--- execution is neither paused nor cancelled. The statement ends the tasks and starts the next group, of which the
+-- the successful steps $2 are the last of the current group of execution $6, no step of the group failed, the execution
+-- is neither paused nor cancelled, and only its groups order its steps. The statement ends the tasks and starts the next group, of which the
 -- worker $1 claims up to $9 (of the known jobs $16 and step kinds $17), or ends the execution. In any other case, and
 -- at the end of an awaited execution, it changes and returns nothing. The snapshot may be older than the lock on the
 -- execution. It may then show siblings that have ended since, never one too few; a failed sibling is visible as a task
@@ -127,6 +201,7 @@ WITH execution AS MATERIALIZED (
     FROM tenuto.executions
     -- guard: fast_advance.paused_execution, fast_advance.cancelled_execution
     WHERE id = $6::uuid AND state = 'in_progress' AND paused_at IS NULL AND ended_at IS NULL
+      AND step_dependencies IS NULL -- guard: fast_advance.step_dependencies
     FOR UPDATE -- guard: fast_advance.execution_lock
 ), outcome AS (
     SELECT o.*,
@@ -301,22 +376,24 @@ WITH execution AS (
     INSERT INTO tenuto.executions (
         id, schedule_id, schedule_name, version, origin, state, alone, plan, current_group, first_group, total_groups,
         total_steps, due_at, started_at, initiator_type, initiator_id, initiator_name, parent_task_id, retry_of,
-        interval_start, awaited
+        interval_start, awaited, step_dependencies, kept_results
     )
     SELECT id, schedule_id, schedule_name, version, origin, 'in_progress', alone, plan, first_group, first_group,
            total_groups, total_steps, due_at, started_at, initiator_type, initiator_id, initiator_name, parent_task_id,
-           retry_of, interval_start, origin = 'backfill' -- a backfill waits for the end of its executions
+           retry_of, interval_start, origin = 'backfill', -- a backfill waits for the end of its executions
+           step_dependencies, kept_results
     FROM unnest(
         $1::uuid[], $2::uuid[], $3::text[], $4::integer[], $5::text[], $6::boolean[], $7::jsonb[], $8::integer[],
         $9::integer[], $10::integer[], $11::timestamptz[], $12::timestamptz[], $13::text[], $14::text[], $15::text[],
-        $16::uuid[], $17::uuid[], $18::timestamptz[]
+        $16::uuid[], $17::uuid[], $18::timestamptz[], $19::text[], $20::jsonb[]
     ) AS new (
         id, schedule_id, schedule_name, version, origin, alone, plan, first_group, total_groups, total_steps, due_at,
-        started_at, initiator_type, initiator_id, initiator_name, parent_task_id, retry_of, interval_start
+        started_at, initiator_type, initiator_id, initiator_name, parent_task_id, retry_of, interval_start, step_dependencies,
+        kept_results
     )
 ), step AS (
     {create_tasks}
-    FROM unnest({new_task.arrays 19}) AS new ({new_task.names})
+    FROM unnest({new_task.arrays 21}) AS new ({new_task.names})
     RETURNING state, queue, rank, limit_key IS NOT NULL AS limited
 )
 SELECT count(pg_notify('tenuto', concat_ws(' ', CASE WHEN limited THEN 'limited' ELSE 'queued' END, queue, rank)))
@@ -348,14 +425,14 @@ WITH schedule AS (
 ), execution AS (
     INSERT INTO tenuto.executions (
         id, schedule_id, schedule_name, version, origin, state, alone, plan, current_group, first_group, total_groups,
-        total_steps, due_at, started_at, initiator_type, initiator_id, initiator_name
+        total_steps, due_at, started_at, initiator_type, initiator_id, initiator_name, step_dependencies
     )
-    SELECT $1, id, $3, $4, 'manual', 'in_progress', $5, $6, 0, 0, $7, $8, $9, $9, $10, $11, $12
+    SELECT $1, id, $3, $4, 'manual', 'in_progress', $5, $6, 0, 0, $7, $8, $9, $9, $10, $11, $12, $13
     FROM schedule
 ), step AS (
     {create_tasks}
     FROM schedule
-    CROSS JOIN unnest({new_task.arrays 13}) AS new ({new_task.names})
+    CROSS JOIN unnest({new_task.arrays 14}) AS new ({new_task.names})
     RETURNING state, queue, rank, limit_key IS NOT NULL AS limited
 )
 SELECT pg_notify('tenuto', concat_ws(' ', CASE WHEN limited THEN 'limited' ELSE 'queued' END, queue, rank))
@@ -483,28 +560,30 @@ SELECT id, (SELECT count(*) FROM held) AS held
 FROM paused;
 
 -- name: resume_execution
--- Resume an execution: held steps of the current group continue. Steps that wait for another execution keep their
+-- Resume an execution: held steps of the current group continue. If its steps depend on earlier ones, only steps that
+-- have started before continue, also those of later groups; the caller decides about the others. Steps that wait for another execution keep their
 -- state but are written, to conflict with a transaction that releases them now and may still see the pause.
 WITH resumed AS (
     UPDATE tenuto.executions
     SET paused_at = NULL, paused_by = NULL
     WHERE id = $1 AND state = 'in_progress' AND paused_at IS NOT NULL
-    RETURNING id, current_group
+    RETURNING id, current_group, step_dependencies
 ), released AS (
     UPDATE tenuto.tasks
     SET state = CASE
             WHEN waits_for IS NOT NULL THEN 'waiting' -- guard: executions.resume_keeps_awaiting_steps
+            WHEN resumed.step_dependencies IS NOT NULL AND fence = 0 THEN 'waiting' -- guard: executions.resume_decides_again
             WHEN run_at > $2 THEN 'scheduled'
             ELSE 'queued'
         END
     FROM resumed
     WHERE tasks.execution_id = $1
       AND tasks.execution_id = resumed.id
-      AND tasks.group_index = resumed.current_group
+      AND (tasks.group_index = resumed.current_group OR resumed.step_dependencies IS NOT NULL)
       AND tasks.state = 'waiting' -- guard: executions.resume_locks_awaiting_steps
     RETURNING tasks.state, tasks.queue, tasks.limit_key IS NOT NULL AS limited
 )
-SELECT id,
+SELECT id, step_dependencies IS NOT NULL AS has_dependencies,
        (SELECT count(pg_notify('tenuto', CASE WHEN state = 'queued' AND limited THEN 'limited' ELSE state END || ' ' || queue))
         FROM (SELECT DISTINCT state, queue, limited FROM released WHERE state <> 'waiting') AS events) AS notified
 FROM resumed;
@@ -613,7 +692,8 @@ ORDER BY id
 FOR UPDATE SKIP LOCKED;
 
 -- name: release_waiting_steps
--- Queue tasks of the current group that wait without a reason.
+-- Queue tasks of the current group that wait without a reason. A step that depends on earlier ones may have to be
+-- skipped: `lifecycle.advancement` decides about it.
 WITH released AS (
     UPDATE tenuto.tasks AS task
     SET state = 'queued'
@@ -623,6 +703,7 @@ WITH released AS (
       AND execution.id = ANY ($1::uuid[])
       AND execution.state = 'in_progress'
       AND execution.paused_at IS NULL
+      AND execution.step_dependencies IS NULL -- guard: executions.repair_decides_again
       AND task.group_index = execution.current_group
       AND task.state = 'waiting'
       AND task.waits_for IS NULL
