@@ -72,9 +72,8 @@ async def test_output_of_a_step_becomes_the_input_of_a_later_one(db: Database, w
 
 
 async def test_references_within_texts_and_several_steps(db: Database, worker_id: UUID) -> None:
-    last = make_step(
-        "last", arguments={"text": "${steps.a.output} of ${steps.b.output.n}, $${steps.a.output}", "all": "${steps.b.output}"}
-    )  # fmt: skip
+    text = "${steps.a.output} of ${steps.b.output.n}, $${steps.a.output}"
+    last = make_step("last", arguments={"text": text, "all": "${steps.b.output}"})
     await start_execution(db, ["a", "b"], last)
     await run_steps(db, worker_id, a="x", b={"n": 3})
     assert await run_steps(db, worker_id) == {"last": {"text": "x of 3, ${steps.a.output}", "all": {"n": 3}}}

@@ -14,6 +14,7 @@ class ReasonCode(StrEnum):
     NOT_DUE = "not_due"
     BACKING_OFF = "backing_off"
     WAITS_FOR_GROUP = "waits_for_group"
+    WAITS_FOR_STEPS = "waits_for_steps"
     WAITS_FOR_EXECUTION = "waits_for_execution"
     EXECUTION_PAUSED = "execution_paused"
     QUEUE_PAUSED = "queue_paused"

@@ -157,6 +157,8 @@ class TaskDiagnostician:
         if task.waits_for is not None:
             reasons.append(_waits_for_execution(task.waits_for, task.awaited))
         elif step is not None and step.group_index > step.current_group:
+            if (waits_for_steps := await self._waits_for_steps(step)) is not None:
+                return [*reasons, waits_for_steps]
             open_steps = await store.list_open_steps(
                 self._database, step.execution_id, step.current_group, MAX_NAMED_IDS
             )
@@ -164,6 +166,16 @@ class TaskDiagnostician:
         if not reasons and task.batch_id is None:
             return [Reason(ReasonCode.STUCK, f"it waits although nothing blocks it: {_REPAIR_HINT}")]
         return reasons
+
+    async def _waits_for_steps(self, step: StepPosition) -> Reason | None:
+        """Return the open steps that a step with edges needs; None if it waits for its group."""
+        plan = plan_from_json(step.plan)
+        waiting = plan.step_at(step.step_index)
+        if not waiting.needs:
+            return None
+        needed = [position for _, position, each in plan.enumerate_steps() if each.name in waiting.predecessors]
+        found = await store.list_open_steps_at(self._database, step.execution_id, needed, MAX_NAMED_IDS)
+        return None if not found.total_count else _waits_for_steps(step, found)
 
     async def _limit_reasons(self, task: DiagnosedTask) -> list[Reason]:
         """Return the exhausted limits, in the order in which the statement `claim_limited_tasks` checks them."""
@@ -389,6 +401,20 @@ def _waits_for_group(step: StepPosition, open_steps: Sample[OpenStep]) -> Reason
     )
     command = f"tenuto execution show {step.execution_id}"
     return Reason(ReasonCode.WAITS_FOR_GROUP, text, open_steps.ids, fields=numbers, command=command)
+
+
+def _waits_for_steps(step: StepPosition, open_steps: Sample[OpenStep]) -> Reason:
+    plan = plan_from_json(step.plan)
+    named = [f"'{plan.step_at(each.step_index).name}' ({each.state})" for each in open_steps.rows[:3]]
+    more = open_steps.total_count - len(named)
+    steps = ", ".join(named) + (f" and {more:,} more" if more else "")
+    return Reason(
+        ReasonCode.WAITS_FOR_STEPS,
+        f"it needs steps that have not ended: {steps}",
+        open_steps.ids,
+        fields=facts(open_step_count=open_steps.total_count),
+        command=f"tenuto execution show {step.execution_id}",
+    )
 
 
 def _waits_for_execution(id: UUID, awaited: AwaitedExecution | None) -> Reason:

@@ -1,9 +1,9 @@
 """Advance executions: when no task of the current step group is left, start the next group or end the execution.
 
 `model.work.executions.decide_advance` decides, `store.work.executions` writes. The SQL statement ``finish_group`` of
-store/work/executions.sql is a fast path that repeats the decision for groups without failures. Equivalence test: all of
-tests/lifecycle/test_advancement.py runs on both paths (fixture ``both_completion_paths``). Executions whose steps depend
-on earlier ones are advanced by `lifecycle.step_dependencies`, never by the fast path.
+store/work/executions.sql is a fast path that repeats the decision for groups without failures. Equivalence test: all
+of tests/lifecycle/test_advancement.py runs on both paths (fixture ``both_completion_paths``). Executions whose steps
+depend on earlier ones are advanced by `lifecycle.step_dependencies`, never by the fast path.
 """
 
 from __future__ import annotations

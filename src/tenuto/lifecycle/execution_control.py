@@ -111,8 +111,8 @@ async def retry_execution(
 ) -> UUID:
     """Start a new execution from the failed or cancelled group of an ended one; return its id.
 
-    The new execution uses the same plan. Steps that it does not repeat keep their results. Repeating the same request starts it once; ``on_repeat`` is called in the
-    transaction of a repetition, which changes nothing.
+    The new execution uses the same plan. Steps that it does not repeat keep their results. Repeating the same request
+    starts it once; ``on_repeat`` is called in the transaction of a repetition, which changes nothing.
     """
     execution = await executions.load_execution(database, id)
     if execution is None:

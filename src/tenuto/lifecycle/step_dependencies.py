@@ -1,8 +1,8 @@
 """Advance executions whose steps depend on earlier ones by values, conditions or edges.
 
-`model.work.step_advance.decide_steps` decides, from the plan and the results so far; `store.work.executions` writes. The
-decision is made in the transaction that ends a step, under the lock of the execution, and can be repeated at any time:
-after a pause, by the repair of stuck executions, and when a retry begins.
+`model.work.step_advance.decide_steps` decides, from the plan and the results so far; `store.work.executions` writes.
+The decision is made in the transaction that ends a step, under the lock of the execution, and can be repeated at any
+time: after a pause, by the repair of stuck executions, and when a retry begins.
 """
 
 from __future__ import annotations

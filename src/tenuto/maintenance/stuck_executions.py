@@ -13,8 +13,8 @@ from uuid import UUID
 
 from tenuto.lifecycle import completion
 from tenuto.lifecycle.advancement import advance_executions
-from tenuto.lifecycle.step_dependencies import advance_dependent_execution
 from tenuto.lifecycle.execution_control import cancel_executions_in_transaction
+from tenuto.lifecycle.step_dependencies import advance_dependent_execution
 from tenuto.logs import Log
 from tenuto.model.access.actors import Actor
 from tenuto.model.work.tasks import Outcome, OutcomeReason, OutcomeStatus, Settlement, error_json

@@ -72,6 +72,10 @@ def describe_step(fields: Fields) -> str:
         parts.append(f"runs {fields['target']}")
     if fields.get("continue_on_failure"):
         parts.append("continues on failure")
+    if fields.get("needs"):
+        parts.append(f"needs {' and '.join(fields['needs'])}")
+    if fields.get("when"):
+        parts.append(f"if {fields['when']}")
     policy = fields.get("policy") or {}
     if policy.get("timeout_seconds"):
         parts.append(f"timeout {format_duration(policy['timeout_seconds'])}")

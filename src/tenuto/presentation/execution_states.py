@@ -50,7 +50,8 @@ def execution_state(execution: Any) -> str:
 
 def group_state(states: Sequence[str]) -> str:
     """Return the most important of the states of a group's steps."""
-    present = set(states)
+    present = set(states) - {"skipped"} or set(states)
     if "running" in present or (present & _OPEN_STATES and present - _OPEN_STATES):
         return "running"
-    return next((state for state in _MOST_IMPORTANT_FIRST if state in present), states[0])
+    first = next(state for state in states if state in present)
+    return next((state for state in _MOST_IMPORTANT_FIRST if state in present), first)

@@ -72,7 +72,7 @@ _STATUSES = {
     "lost": replace(_FAILED, label="Lost"),
     "fired": replace(_COMPLETED, label="Fired"),
     "coalesced": replace(_COMPLETED, label="Coalesced", tone="wait"),
-    "skipped": replace(_CANCELLED, label="Skipped", tone="retry"),
+    "skipped": replace(_NOT_RUN, label="Skipped", icon="cancel", tone="retry"),
     "missed": replace(_FAILED, label="Missed"),
     "valid": replace(_COMPLETED, label="Valid"),
     "accepted": replace(_COMPLETED, label="Accepted"),

@@ -183,8 +183,18 @@ EXECUTIONS = ResourceView(
 
 
 def step_error(step: Any) -> Any:
-    """Return the last error of a step; a step that was not run repeats the error of the failed step, so it has none."""
-    return None if step.reason == "not_run" else step.last_error
+    """Return the last error of a step. A step that was not run repeats the error of the failed step, and one that was
+    skipped has none."""
+    return None if step.reason == "not_run" or step.state == "skipped" else step.last_error
+
+
+def describe_dependencies(step: Any) -> str | None:
+    """Describe what a step takes from earlier ones: the steps that it needs, its condition and its values."""
+    parts = [f"needs {', '.join(step.needs)}"] if step.needs else []
+    if step.when is not None:
+        parts.append(f"if {step.when}")
+    parts += [f"{each.argument} from {each.source}" for each in step.values]
+    return "; ".join(parts) or None
 
 
 STEPS = ResourceView(
@@ -198,6 +208,7 @@ STEPS = ResourceView(
         Column("ran", "duration_seconds", "duration"),
         Column("worker", "worker", under="state", label="by {}"),
         Column("activity", "activity_id", "id", under="step"),
+        Column("depends", describe_dependencies, under="step", flexible=True),
         Column("error", lambda step: step_error(step) and step_error(step).message, "error", flexible=True, drop=1),
     ),
     next_page={},

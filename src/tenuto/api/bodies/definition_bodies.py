@@ -129,6 +129,10 @@ def _step_to_fields(step: Step) -> dict[str, Any]:
             fields["target"] = step.target
     if step.continue_on_failure:
         fields["continue_on_failure"] = True
+    if step.needs:
+        fields["needs"] = list(step.needs)
+    if step.when is not None:
+        fields["when"] = step.when
     if step.policy is not None:
         fields |= _policy_to_fields(step.policy)
     return fields | {name: value for name in ("queue", "priority") if (value := getattr(step, name)) is not None}

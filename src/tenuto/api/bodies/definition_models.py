@@ -187,6 +187,15 @@ class StepOptions(PolicyOptions):
     continue_on_failure: bool | None = None
     queue: str | None = None
     priority: Priority | None = None
+    needs: list[str] | None = Field(
+        default=None,
+        description="Names of steps of earlier groups: it starts when they have ended, although others still run.",
+    )
+    when: str | None = Field(
+        default=None,
+        description="Condition on earlier steps; if it is not met, the step is skipped.",
+        examples=["steps.extract.succeeded and steps.extract.output.count > 0"],
+    )
     index: int | None = Field(
         default=None,
         ge=0,
@@ -198,7 +207,10 @@ class JobStep(StepOptions):
     """A step that runs a registered job."""
 
     job: str = Field(description="Name of the job, see `GET /api/v1/jobs`.")
-    input: dict[str, Any] | None = Field(default=None, description="Arguments of the job by name.")
+    input: dict[str, Any] | None = Field(
+        default=None,
+        description="Arguments of the job by name. `${steps.NAME.output}` is the output of an earlier step.",
+    )
 
 
 class ScheduleStep(StepOptions):

@@ -23,7 +23,8 @@ _OPTION = re.compile(r"([a-z_]+)(=?)")
 _VALUE = re.compile(r"[^\s,\"]+")
 _WHOLE_NUMBERS = ("max_attempts", "priority")
 _FLAG = "continue_on_failure"
-_OPTIONS = ("name", "kind", _FLAG, "timeout", *_WHOLE_NUMBERS, "queue", "on_lost")
+_NAMES = "needs"
+_OPTIONS = ("name", "kind", _FLAG, "timeout", *_WHOLE_NUMBERS, "queue", "on_lost", "when", _NAMES)
 
 
 def parse_step_group(text: str) -> list[Step]:
@@ -109,16 +110,23 @@ class _StepReader:
             self._skip_blanks()
         return options
 
-    def _read_value(self, name: str) -> str | int | bool:
+    def _read_value(self, name: str) -> str | int | bool | list[str]:
         if self._text[self._position - 1] != "=":
             if name != _FLAG:
                 raise self._error(f"{name} needs a value, as in {name}=…")
             return True
+        if name == _NAMES and self._next_character == "[":
+            names = self._read_json("a list of step names")
+            if not isinstance(names, list) or not all(isinstance(each, str) for each in names):
+                raise self._error(f"{name} must be a list of step names")
+            return names
         value = self._read_quoted() if self._next_character == '"' else self._read(_VALUE, f"a value for {name}")
         if name == _FLAG:
             if value not in ("true", "false"):
                 raise self._error(f"{name} must be true or false")
             return value == "true"
+        if name == _NAMES:
+            return [value]
         if name in _WHOLE_NUMBERS:
             try:
                 return int(value)

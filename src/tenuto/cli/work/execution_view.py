@@ -32,6 +32,7 @@ _STYLES = {
     "failed": ("✗", "red"),
     "cancelled": ("⊘", "magenta"),
     "not run": ("⊘", "dim"),
+    "skipped": ("⊘", "dim"),
     "paused": ("‖", "yellow"),
     "stopping": ("◐", "magenta"),
     "completed": ("●", "green"),
@@ -150,15 +151,15 @@ def _step_row(label: str, step: StepDetails, execution: ExecutionDetails) -> tup
         text = _progress(step.progress) if state == "running" and step.progress else Text(state, style=style)
         if step.attempt > 1:
             text.append(f"  attempt {step.attempt}", style="dim")
-        if step.error and state in ("failed", "cancelled"):
+        if step.error and state in ("failed", "cancelled", "skipped"):
             text.append(f": {_error(step)}")
     duration = "" if step.duration_seconds is None else format_duration(step.duration_seconds)
     return label, Text(symbol(state), style=style), Text(one_line(step.name)), text, duration
 
 
 def _error(step: StepDetails) -> str:
-    """Return the error without repeating that the step was cancelled."""
-    return one_line(step.error).removeprefix("cancelled ")
+    """Return the error without repeating that the step was cancelled or skipped."""
+    return one_line(step.error).removeprefix("cancelled ").removeprefix("skipped: ")
 
 
 def _progress(progress: dict[str, Any]) -> Text:
@@ -221,6 +222,6 @@ def _step_line(step: StepDetails, state: str, execution: ExecutionDetails) -> st
     attempt = f", attempt {step.attempt}" if step.attempt > 1 else ""
     seconds = None if step.ended_at is None else step.duration_seconds
     duration = "" if seconds is None else f" after {format_duration(seconds)}"
-    error = f": {_error(step)}" if step.error and state in ("failed", "cancelled") else ""
+    error = f": {_error(step)}" if step.error and state in ("failed", "cancelled", "skipped") else ""
     place = f"{step.group + 1} of {execution.group_count}"
     return f"{symbol(state)} {place}  {step.name}: {state}{attempt}{duration}{error}"

@@ -1,10 +1,11 @@
 """Expressions about earlier steps: references to their outputs, and conditions.
 
-A reference is written ``${steps.extract.output.rows}`` in a text argument of a step, in Python ``extract.output["rows"]``.
-A text that is one reference becomes the value itself; a reference within a longer text becomes text. ``$${steps.…}``
-stands for the text ``${steps.…}``. A condition is written ``steps.extract.output.count > 0 and not steps.check.failed``,
-in Python ``(extract.output["count"] > 0) & ~check.failed``. Both forms are stored as text. Names that are not
-identifiers are quoted: ``steps["load rows"].output["first name"][0]``.
+A reference is written ``${steps.extract.output.rows}`` in a text argument of a step, in Python
+``extract.output["rows"]``. A text that is one reference becomes the value itself; a reference within a longer text
+becomes text. ``$${steps.…}`` stands for the text ``${steps.…}``. A condition is written
+``steps.extract.output.count > 0 and not steps.check.failed``, in Python
+``(extract.output["count"] > 0) & ~check.failed``. Both forms are stored as text. Names that are not identifiers are
+quoted: ``steps["load rows"].output["first name"][0]``.
 """
 
 from __future__ import annotations
@@ -369,7 +370,7 @@ class _ConditionReader:
             code="step.when.syntax",
             field="when",
             remedy="write steps.NAME.succeeded, .failed or .skipped, or steps.NAME.output.PART > 0;"
-            " combine them with and, or, not and brackets; quote other names: steps[\"load rows\"]",
+            ' combine them with and, or, not and brackets; quote other names: steps["load rows"]',
         )
 
 
@@ -455,12 +456,9 @@ class StepOutput:
             return _ABSENT
         value = result.output
         for part in self.path:
-            if isinstance(value, Mapping) and isinstance(part, str) and part in value:
-                value = value[part]
-            elif isinstance(value, list) and isinstance(part, int) and part < len(value):
-                value = value[part]
-            else:
-                return _ABSENT
+            value = _find_part(value, part)
+            if isinstance(value, _Absent):
+                break
         return value
 
     def read(self, results: Mapping[str, StepResult]) -> Any:
@@ -487,6 +485,14 @@ class StepOutput:
             code="step.reference.path_not_found",
             remedy=_describe_parts(within),
         )
+
+
+def _find_part(value: Any, part: str | int) -> Any:
+    if isinstance(value, Mapping) and isinstance(part, str):
+        return value.get(part, _ABSENT)
+    if isinstance(value, list) and isinstance(part, int) and part < len(value):
+        return value[part]
+    return _ABSENT
 
 
 def _has_output(result: StepResult | None) -> bool:

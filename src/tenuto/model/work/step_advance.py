@@ -1,7 +1,7 @@
 """The decision how an execution continues whose steps depend on earlier ones by values, conditions or edges.
 
-`decide_steps` extends `model.work.executions.decide_advance`: the groups and their rules are the same, and in addition it
-decides which waiting steps start, are skipped or cannot start. A step starts when its group does. A step with edges
+`decide_steps` extends `model.work.executions.decide_advance`: the groups and their rules are the same, and in addition
+it decides which waiting steps start, are skipped or cannot start. A step starts when its group does. A step with edges
 (``needs``) starts as soon as all steps that it names have ended, although its group has not started. The decision
 depends on nothing but the plan and the results so far, so it can be repeated at any time.
 """

@@ -17,6 +17,7 @@ from uuid import UUID
 from tenuto.errors import Invalid, quoted
 from tenuto.model.definitions.policies import TaskPolicy
 from tenuto.model.definitions.schedules import Plan, plan_from_json
+from tenuto.model.definitions.step_expressions import find_references
 from tenuto.model.definitions.steps import SCHEDULE, Step
 from tenuto.model.work.executions import ExecutionState, StepState
 from tenuto.model.work.tasks import ActivityState, OutcomeReason
@@ -71,6 +72,25 @@ class AttemptBar:
 
 
 @dataclass(frozen=True, slots=True)
+class StepValue:
+    """A value that a step takes from an earlier one."""
+
+    argument: str
+    """The argument, or the part of it, that receives the value."""
+    source: str
+    """The value: ``steps.extract.output.rows``."""
+
+
+def list_step_values(step: Step) -> list[StepValue]:
+    """Return the values that a step takes from earlier ones."""
+    try:
+        found = [StepValue(place.argument, place.output.expression) for place in find_references(step.arguments)]
+    except Invalid:  # stored before references existed, or by a later version
+        return []
+    return sorted(found, key=lambda each: each.argument)
+
+
+@dataclass(frozen=True, slots=True)
 class TimelineStep:
     """A step with all its attempts."""
 
@@ -89,6 +109,12 @@ class TimelineStep:
     child_execution_id: UUID | None
     """The latest execution that the step has started."""
     attempts: Sequence[AttemptBar]
+    needs: Sequence[str] = ()
+    """Names of the steps after which it may start, although others of their groups still run."""
+    when: str | None = None
+    """The condition under which it runs; otherwise it is skipped."""
+    values: Sequence[StepValue] = ()
+    """The values that it takes from earlier steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -288,6 +314,9 @@ class _StepDescriber:
             task_id=task_id,
             child_execution_id=None if task_id is None else self._children.get(task_id),
             attempts=[self._describe_attempt(each) for each in attempts],
+            needs=step.needs,
+            when=step.when,
+            values=list_step_values(step),
         )
 
     def _usual_seconds(self, listed: ListedStep) -> float | None:

@@ -26,7 +26,14 @@ from tenuto.operations.argument_checks import build_filter, check_limit, require
 from tenuto.operations.definitions.schedules import find_schedule_id
 from tenuto.operations.operation import OpenDatabase, OperationGroup
 from tenuto.operations.work.completion_waiter import EndNotifications, PollIntervals, wait_until_ended
-from tenuto.operations.work.execution_timeline import USUAL_RUN_COUNT, ExecutionTimeline, GroupWindow, load_timeline
+from tenuto.operations.work.execution_timeline import (
+    USUAL_RUN_COUNT,
+    ExecutionTimeline,
+    GroupWindow,
+    StepValue,
+    list_step_values,
+    load_timeline,
+)
 from tenuto.postgres.database import Database
 from tenuto.store.filter_sql import CappedCount
 from tenuto.store.work import activities, executions
@@ -77,6 +84,12 @@ class StepDetails:
     """Error message of the last attempt."""
     last_error: StepError | None = None
     """While the step is being retried, the error of the latest failed attempt."""
+    needs: Sequence[str] = ()
+    """Names of the steps after which it may start, although others of their groups still run."""
+    when: str | None = None
+    """The condition under which it runs; otherwise it is skipped."""
+    values: Sequence[StepValue] = ()
+    """The values that it takes from earlier steps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +133,9 @@ def _describe_step(
             target=step.target,
             continue_on_failure=step.continue_on_failure,
             state=StepState.DONE_BEFORE if group < execution.first_group else StepState.NOT_RUN,
+            needs=step.needs,
+            when=step.when,
+            values=list_step_values(step),
         )
     last = attempts[-1]
     wait_seconds = duration_seconds = None
@@ -148,6 +164,9 @@ def _describe_step(
         worker=last.worker,
         error=_error_message(last),
         last_error=_last_error(attempts),
+        needs=step.needs,
+        when=step.when,
+        values=list_step_values(step),
     )
 
 

@@ -273,7 +273,7 @@ _TASKS = RowMapper(
     unmapped=[*_STEP_COLUMNS, *_AWAITED_COLUMNS],
 )
 _FAILED_ATTEMPTS = RowMapper(FailedAttempt, SQL.load_last_failure)
-_OPEN_STEPS = RowMapper(OpenStep, SQL.list_open_steps, unmapped=("total_count",))
+_OPEN_STEPS = RowMapper(OpenStep, SQL.list_open_steps, SQL.list_open_steps_at, unmapped=("total_count",))
 _RUNNING_TASKS = RowMapper(
     RunningTask,
     SQL.list_running_in_queue,
@@ -311,6 +311,14 @@ async def load_last_failure(database: Database, task_id: UUID) -> FailedAttempt 
 async def list_open_steps(database: Database, execution_id: UUID, group: int, limit: int) -> Sample[OpenStep]:
     """Return the open steps of one group of an execution."""
     return _to_sample(_OPEN_STEPS, await database.fetch_all(SQL.list_open_steps, execution_id, group, limit))
+
+
+async def list_open_steps_at(
+    database: Database, execution_id: UUID, positions: Sequence[int], limit: int
+) -> Sample[OpenStep]:
+    """Return the open steps at some positions of the plan of an execution."""
+    rows = await database.fetch_all(SQL.list_open_steps_at, execution_id, list(positions), limit)
+    return _to_sample(_OPEN_STEPS, rows)
 
 
 async def list_running_in_queue(database: Database, queue: str, limit: int) -> Sample[RunningTask]:

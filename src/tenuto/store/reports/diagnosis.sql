@@ -74,6 +74,14 @@ WHERE execution_id = $1 AND group_index = $2
 ORDER BY step_index, id
 LIMIT $3;
 
+-- name: list_open_steps_at
+-- Return the first open steps at some positions of the plan of an execution, and their total.
+SELECT id, step_index, state, count(*) OVER () AS total_count
+FROM tenuto.tasks
+WHERE execution_id = $1 AND step_index = ANY ($2::integer[])
+ORDER BY step_index, id
+LIMIT $3;
+
 -- name: list_running_in_queue
 -- Return the running tasks of a queue as its limit counts them, longest first. Ordered by queue too, so that the
 -- planner uses the index of running tasks.

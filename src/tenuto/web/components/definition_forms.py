@@ -76,10 +76,21 @@ class StepForm:
     help: str
     policy: PolicyForm
     continue_on_failure: bool
+    needs: str
+    """Names of the steps that it needs, one per line."""
+    when: str
 
     @property
     def title(self) -> str:
         return self.name or self.target or "New step"
+
+    @property
+    def summary(self) -> str:
+        """Its options, in the words of a card."""
+        parts = [self.policy.summary, "continues on failure" if self.continue_on_failure else ""]
+        parts.append(f"needs {', '.join(self.needs.splitlines())}" if self.needs else "")
+        parts.append(f"if {self.when}" if self.when else "")
+        return " · ".join(part for part in parts if part)
 
     @property
     def runs(self) -> str:
@@ -191,6 +202,8 @@ def make_step_form(app: Tenuto, fields: Mapping[str, Any]) -> StepForm:
         help=help,
         policy=make_policy_form(fields),
         continue_on_failure=bool(fields.get("continue_on_failure")),
+        needs="\n".join(map(str, fields.get("needs") or ())),
+        when=str(fields.get("when") or ""),
     )
 
 

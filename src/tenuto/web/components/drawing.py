@@ -84,7 +84,7 @@ class Wedge:
         return status_of(self.state).tone
 
 
-_EMPTY_STATES = ("waiting", "queued", "scheduled", "not run", "not_run", "retrying")
+_EMPTY_STATES = ("waiting", "queued", "scheduled", "not run", "not_run", "skipped", "retrying")
 
 
 def draw_wedges(states: Sequence[str]) -> list[Wedge]:

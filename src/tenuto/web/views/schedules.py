@@ -21,9 +21,10 @@ from tenuto.model.definitions.schedules import (
     parse_overlap_policy,
     plan_from_fields,
 )
-from tenuto.model.definitions.steps import JOB
+from tenuto.model.definitions.steps import JOB, Step
 from tenuto.model.filters import quote_value
 from tenuto.model.triggers import describe_trigger, trigger_from_fields
+from tenuto.operations.work.execution_timeline import list_step_values
 from tenuto.presentation.descriptions import describe_misfire, describe_overlap
 from tenuto.presentation.execution_states import execution_state
 from tenuto.store.access.audit_log import HistoryEntry
@@ -99,6 +100,15 @@ class PlannedStep:
     kind: str
     target: str
     continue_on_failure: bool
+    depends: str
+    """What it takes from earlier steps."""
+
+
+def _planned_step(step: Step) -> PlannedStep:
+    parts = [f"needs {', '.join(step.needs)}"] if step.needs else []
+    parts += [] if step.when is None else [f"if {step.when}"]
+    parts += [f"{each.argument} from {each.source}" for each in list_step_values(step)]
+    return PlannedStep(step.name, step.kind, step.target, step.continue_on_failure, "; ".join(parts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,10 +235,7 @@ async def load_schedule(
         zone=trigger.get("zone"),
         overlap=describe_overlap(str(fields.get("overlap", "skip"))),
         misfire=describe_misfire(fields.get("misfire") or {}),
-        groups=[
-            [PlannedStep(step.name, step.kind, step.target, step.continue_on_failure) for step in group]
-            for group in record.plan.groups
-        ],
+        groups=[[_planned_step(step) for step in group] for group in record.plan.groups],
         next_runs=next_runs,
         executions=[_execution_row(each, usual.get(record.id)) for each in executions],
         ledger=ledger,

@@ -239,6 +239,9 @@ class Editor extends HTMLElement {
     const attempts = value("max_attempts");
     const options = [[attempts && `${attempts} attempt${attempts === "1" ? "" : "s"}`, value("timeout") && `timeout ${value("timeout")}`].filter(Boolean).join(", ")];
     if (card.querySelector("[name=continue_on_failure]").checked) options.push("continues on failure");
+    const needs = value("needs").split("\n").map((each) => each.trim()).filter(Boolean);
+    if (needs.length) options.push(`needs ${needs.join(", ")}`);
+    if (value("when")) options.push(`if ${value("when")}`);
     card.querySelector("[data-summary=options]").textContent = options.filter(Boolean).join(" · ");
   }
 
