@@ -10,13 +10,15 @@ from typing import Any, ClassVar, TypeVar
 from tenuto import Tenuto
 from tenuto.postgres.database import Connection, Database
 from tenuto.settings import Settings
-from tenuto.store.work import step_checkpoints, tasks, workers
+from tenuto.store.work import executions, step_checkpoints, tasks, workers
 from tenuto.worker import watchdog
 
 T = TypeVar("T")
 EXIT_CODE = 9
 
-_STATEMENT_NAMES = {text: name for sql in (tasks.SQL, workers.SQL, step_checkpoints.SQL) for name, text in sql}
+_STATEMENT_NAMES = {
+    text: name for sql in (tasks.SQL, executions.SQL, workers.SQL, step_checkpoints.SQL) for name, text in sql
+}
 
 
 class CrashPoint:

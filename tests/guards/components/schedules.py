@@ -350,6 +350,36 @@ GUARDS = (
         "races/test_execution_guards.py::test_next_group_of_a_paused_execution_waits",
     ),
     guard(
+        "fast_advance.step_dependencies",
+        "The single-statement advance leaves executions alone whose steps depend on earlier ones.",
+        Remove(),
+        "lifecycle/test_step_dependencies.py::test_output_of_a_step_becomes_the_input_of_a_later_one",
+    ),
+    guard(
+        "executions.edges_are_decided_at_each_end",
+        "The end of every step may start steps with edges.",
+        Replace("= 'by_step'", "= 'never'"),
+        "lifecycle/test_step_dependencies.py::test_step_with_edges_does_not_wait_for_a_slow_sibling",
+    ),
+    guard(
+        "executions.dependent_step_waits_while_paused",
+        "A step that becomes ready during a pause waits until it ends.",
+        Replace("and not execution.is_paused", ""),
+        "lifecycle/test_step_dependencies.py::test_step_that_becomes_ready_during_a_pause_starts_when_resumed",
+    ),
+    guard(
+        "executions.resume_decides_again",
+        "Resuming starts no step whose condition or value has not been decided.",
+        Remove(),
+        "lifecycle/test_step_dependencies.py::test_step_that_becomes_ready_during_a_pause_starts_when_resumed",
+    ),
+    guard(
+        "executions.repair_decides_again",
+        "The repair queues no step whose condition or value has not been decided.",
+        Remove(),
+        "lifecycle/test_step_dependencies.py::test_repair_decides_about_waiting_steps_instead_of_queueing_them",
+    ),
+    guard(
         "fast_advance.cancelled_execution",
         "The single-statement advance leaves a cancelled execution alone.",
         Replace("state = 'in_progress' AND", ""),

@@ -99,7 +99,7 @@ class Condition:
         return _Combination("or", (self, to_condition(other)))
 
     def __invert__(self) -> Condition:
-        return _Negation(self)
+        return self.condition if isinstance(self, _Negation) else _Negation(self)
 
     def __bool__(self) -> bool:
         raise _used_as_boolean(f"the condition {self}")
