@@ -34,6 +34,9 @@ def test_step_options_have_the_names_of_the_code() -> None:
     assert step.continue_on_failure
     assert (dict(step.rules), step.queue, step.priority) == ({"timeout": "5m", "max_attempts": 7}, "slow", -2)
     assert not parse_step_group("a continue_on_failure=false")[0].continue_on_failure
+    (step,) = parse_step_group('a when="steps.b.output.n > 0" needs=b')
+    assert (step.when, step.needs) == ("steps.b.output.n > 0", ("b",))
+    assert parse_step_group('a needs=["b", "load rows"] name=x, c')[0].needs == ("b", "load rows")
 
 
 @pytest.mark.parametrize(
@@ -45,6 +48,8 @@ def test_step_options_have_the_names_of_the_code() -> None:
         ("a:{", "step.syntax.invalid", "expected arguments as a JSON object"),
         ("a:{'n': 1}", "step.syntax.invalid", "expected arguments as a JSON object"),
         ('"a":[1]', "step.syntax.invalid", "not a JSON object"),
+        ("a needs=[1]", "step.syntax.invalid", "needs must be a list of step names"),
+        ('a when="steps.b"', "step.when.syntax", "neither a status nor an output"),
         ('"a', "step.syntax.invalid", "expected a text in double quotes"),
         ("a colour=red", "step.option.unknown", "'colour'"),
         ("a b", "step.option.unknown", "'b'"),

@@ -20,7 +20,8 @@ pytestmark = pytest.mark.slow
 POINTS = (
     "before finish_tasks 1", "after finish_tasks 1", "before list_step_progress 1", "before list_step_outputs 1",
     "before start_steps 1", "after start_steps 1", "before commit of move_execution 1",
-    "after commit of move_execution 1", "before start_steps 2", "after move_execution 1", "before end_executions 1", "after end_executions 1",
+    "after commit of move_execution 1", "before start_steps 2", "after move_execution 1", "before end_executions 1",
+    "after end_executions 1",
 )  # fmt: skip
 
 

@@ -76,24 +76,39 @@ def _create_job(module: str, services: StepServices) -> Job[..., Any]:
 # --- resolution -----------------------------------------------------------------------------------------------------
 
 
-def resolve_definition(definition: ScheduleDefinition, jobs: JobRegistry) -> ScheduleDefinition:
-    """Return the definition with all steps resolved."""
-    return replace(definition, plan=resolve_plan(definition.plan, jobs))
+def resolve_definition(
+    definition: ScheduleDefinition, jobs: JobRegistry, *, each_alone: bool = False
+) -> ScheduleDefinition:
+    """Return the definition with all steps resolved. ``each_alone`` leaves out what they take from each other."""
+    return replace(definition, plan=resolve_plan(definition.plan, jobs, each_alone=each_alone))
 
 
-def resolve_plan(plan: Plan, jobs: JobRegistry) -> Plan:
-    """Return the plan with all steps resolved."""
+def resolve_plan(plan: Plan, jobs: JobRegistry, *, each_alone: bool = False) -> Plan:
+    """Return the plan with all steps resolved. ``each_alone`` leaves out what they take from each other."""
     _check_names_are_unique(plan)
     resolved = plan.map_steps(lambda step: _resolve_step(step, jobs))
 
+    if not each_alone:
+        check_dependencies(resolved, jobs)
+    return resolved
+
+
+def check_dependencies(plan: Plan, jobs: JobRegistry) -> None:
+    """Raise `Invalid` for what steps cannot take from each other. Types of unknown jobs are not compared."""
+
     def output_schema(step: Step) -> Mapping[str, Any]:
-        return jobs.get_handler(step.kind, step.target).output_schema()
+        try:
+            return jobs.get_handler(step.kind, step.target).output_schema()
+        except TenutoError:
+            return {}
 
     def input_schema(step: Step) -> Mapping[str, Any]:
-        return jobs.get_handler(step.kind, step.target).input_schema()
+        try:
+            return jobs.get_handler(step.kind, step.target).input_schema()
+        except TenutoError:
+            return {}
 
-    check_step_dependencies(resolved, output_schema, input_schema)
-    return resolved
+    check_step_dependencies(plan, output_schema, input_schema)
 
 
 def _resolve_step(step: Step, jobs: JobRegistry) -> Step:

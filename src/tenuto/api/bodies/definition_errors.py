@@ -73,7 +73,9 @@ def collect_errors(app: Tenuto, definition: Mapping[str, Any], stored_steps: Seq
             found.setdefault((described.field, described.code), described)
     if not found:
         try:
-            parse_schedule(dict(definition))
+            declared = parse_schedule(dict(definition))
+            with locating_steps(declared):
+                app.schedules.check_dependencies(declared.definition)
         except Invalid as error:
             described = describe_error(error)
             found[described.field, described.code] = described
@@ -93,7 +95,7 @@ def _check_part(app: Tenuto, part: dict[str, Any]) -> None:
     declared = parse_schedule(part)
     with locating_steps(declared):
         if part["steps"] != _PLACEHOLDER["steps"]:
-            app.schedules.resolve_steps(declared.definition)
+            app.schedules.resolve_steps(declared.definition, each_alone=True)
 
 
 def _parts(definition: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
