@@ -1,4 +1,4 @@
-"""Values, conditions and edges of steps over HTTP and on the pages of the dashboard."""
+"""Values, conditions and edges of steps over HTTP."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 from tenuto.model.access.actors import Role
 from tenuto.testing import run_until_idle
 from tests.api.conftest import ApiClient, assert_problem
-from tests.web.conftest import get_page, log_in
 
 FIRST = {"name": "first", "job": "double", "input": {"n": 2}}
 SECOND = {
@@ -75,20 +74,3 @@ async def test_wrong_dependency_is_refused_at_its_field(
     assert [(each["code"], each["field"]) for each in checked.json()["errors"]] == [(code, field)]
     valid = await service.post("/api/v1/schedules/check", role=Role.VIEWER, json=DEFINITION)
     assert (valid.json()["is_valid"], valid.json()["errors"]) == (True, [])
-
-
-async def test_pages_show_what_steps_take_from_each_other(service: ApiClient) -> None:
-    execution = await run_flow(service)
-    await log_in(service)
-    page = (await get_page(service, f"/executions/{execution['id']}?step=1")).text
-    assert "Runs if" in page
-    assert "steps.first.output &gt; 3" in page
-    assert "from <bdi>steps.first.output</bdi>" in page
-    page = (await get_page(service, f"/executions/{execution['id']}?step=2")).text
-    assert "Skipped" in page
-    assert "its condition steps.second.skipped is not met" in page
-    page = (await get_page(service, "/schedules/flow")).text
-    assert "needs first; if steps.first.output &gt; 3; n from steps.first.output" in page
-    page = (await get_page(service, "/schedules/flow/edit")).text
-    assert 'name="when" data-type="text" value="steps.first.output &gt; 3"' in page
-    assert '<textarea name="needs" data-type="lines"' in page

@@ -49,7 +49,6 @@ def test_step_options_have_the_names_of_the_code() -> None:
         ("a:{'n': 1}", "step.syntax.invalid", "expected arguments as a JSON object"),
         ('"a":[1]', "step.syntax.invalid", "not a JSON object"),
         ("a needs=[1]", "step.syntax.invalid", "needs must be a list of step names"),
-        ('a when="steps.b"', "step.when.syntax", "neither a status nor an output"),
         ('"a', "step.syntax.invalid", "expected a text in double quotes"),
         ("a colour=red", "step.option.unknown", "'colour'"),
         ("a b", "step.option.unknown", "'b'"),
@@ -66,6 +65,12 @@ def test_step_with_invalid_syntax_is_rejected_with_the_place(text: str, code: st
     assert message in caught.value.message
     assert caught.value.field == "--step"
     assert caught.value.remedy
+
+
+def test_condition_with_invalid_syntax_is_rejected_by_the_option() -> None:
+    with raises_code("step.when.syntax") as caught:
+        parse_step_group('a when="steps.b"')
+    assert caught.value.field == "--step, when"
 
 
 def test_step_with_an_invalid_option_value_is_rejected_by_the_option() -> None:

@@ -105,7 +105,8 @@ _INVARIANTS = {
     "only steps of the current group can be claimed, and no earlier step is open": """
         SELECT task.id, task.state, task.group_index, current_group
         FROM tenuto.tasks AS task JOIN tenuto.executions AS execution ON execution.id = execution_id
-        WHERE group_index <> current_group AND NOT (group_index > current_group AND task.state = 'waiting')""",
+        WHERE group_index <> current_group AND NOT (group_index > current_group AND task.state = 'waiting')
+          AND NOT (group_index > current_group AND execution.step_dependencies IS NOT DISTINCT FROM 'by_step')""",
     "steps of the current group are not waiting without a reason": """
         SELECT task.id
         FROM tenuto.tasks AS task JOIN tenuto.executions AS execution ON execution.id = execution_id

@@ -6,6 +6,12 @@ from __future__ import annotations
 from tests.guards.guard import Condition, Remove, Replace, Value, guard
 
 GUARDS = (
+    guard(
+        "steps.output_names_no_secret",
+        "The output of a step is never read as a secret reference by a later one.",
+        Condition("False"),
+        "model/definitions/test_step_expressions.py::test_output_that_looks_like_a_secret_reference_reveals_no_secret",
+    ),
     # --- programs
     guard(
         "programs.adopt_orphans",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from uuid import UUID
 
@@ -10,7 +11,8 @@ from tenuto.ids import new_id
 from tenuto.lifecycle import execution_control
 from tenuto.lifecycle.completion import finish
 from tenuto.maintenance.stuck_executions import repair_stuck_executions
-from tenuto.model.definitions.schedules import OverlapPolicy, ScheduleDefinition
+from tenuto.model.definitions.schedules import OverlapPolicy, Plan, ScheduleDefinition
+from tenuto.model.definitions.steps import Step
 from tenuto.model.triggers import every
 from tenuto.postgres.database import Database
 from tenuto.scheduling import firing
@@ -136,6 +138,26 @@ async def repair(db: Database, scenario: Scenario) -> None:
     await repair_stuck_executions(db, db.clock.now())
 
 
+async def let_steps_depend_on_each_other(db: Database, scenario: Scenario) -> None:
+    first, slow = Step("job", "touch", name="first"), Step("job", "touch", name="slow")
+    early = Step("job", "touch", {"x": str(first.output)}, "early", needs=(first.name,))
+    skipped = Step("job", "touch", name="skipped", when=str(first.skipped))
+    plan = Plan(((first, slow), (early, skipped)))
+    await schedule_definitions.edit(db, "Nightly", replace(nightly_definition(), plan=plan), scenario.author())
+
+
+async def run_dependent_steps(db: Database, scenario: Scenario) -> None:
+    await _run_now(db, scenario.id("dependent"))
+
+
+async def finish_one(db: Database, scenario: Scenario) -> None:
+    await finish(db, [complete(db, scenario.held[0])])
+
+
+async def finish_rest(db: Database, scenario: Scenario) -> None:
+    await finish(db, [complete(db, task) for task in scenario.held[1:]])
+
+
 async def disable_schedule(db: Database, scenario: Scenario) -> None:
     await schedule_definitions.set_enabled(db, "Nightly", scenario.author(), enabled=False)
 
@@ -169,6 +191,8 @@ EXECUTIONS: tuple[Action, ...] = (
     fire_due_schedules, pause_execution, retry_step, resume_execution, Preparation(claim_more), finish_group,
     Preparation(claim_tasks), finish_all, start_queued_runs, Preparation(claim_tasks), pause_newest, finish_all,
     resume_newest, MAKE_DUE, fire_due_schedules, Preparation(claim_one), Preparation(queue_unreadable_request),
-    cancel_newest, fail_all, give_up_unreadable_request, MAKE_DUE, disable_schedule, delete_schedule,
+    cancel_newest, fail_all, give_up_unreadable_request, let_steps_depend_on_each_other, run_dependent_steps,
+    Preparation(claim_tasks), finish_one, finish_rest, Preparation(claim_tasks), finish_all, MAKE_DUE,
+    disable_schedule, delete_schedule,
     ALLOW_VIOLATIONS, delete_old_executions,
 )  # fmt: skip

@@ -12,6 +12,7 @@ from tenuto.app import Tenuto
 from tenuto.definitions.definition_files import DeclaredSchedule, parse_schedules
 from tenuto.errors import Invalid
 from tenuto.model.triggers import Trigger
+from tenuto.steps.built_in_kinds import check_dependencies
 
 _PLACEHOLDER = {"name": "check", "steps": [{"name": "check", "schedule": "check"}]}
 """The smallest definition that can be parsed."""
@@ -75,7 +76,7 @@ def collect_errors(app: Tenuto, definition: Mapping[str, Any], stored_steps: Seq
         try:
             declared = parse_schedule(dict(definition))
             with locating_steps(declared):
-                app.schedules.check_dependencies(declared.definition)
+                check_dependencies(declared.definition.plan, app.jobs)
         except Invalid as error:
             described = describe_error(error)
             found[described.field, described.code] = described

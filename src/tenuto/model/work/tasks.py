@@ -528,7 +528,7 @@ def refused_outcome(task: Task, now: datetime, problem: Invalid) -> Outcome:
         OutcomeStatus.FAILED,
         OutcomeReason.REFUSED,
         ended_at=now,
-        error=error_json("tenuto.Invalid", str(problem), step=task.name),
+        error=error_json("tenuto.NotStarted", str(problem), step=task.name),
         may_retry=False,
     )
 

@@ -48,7 +48,7 @@ from tenuto.scheduling import firing
 from tenuto.scheduling.firing import RunResult
 from tenuto.simulation.input_loader import SimulationOptions, simulate_stored_schedules
 from tenuto.simulation.simulator import Simulation
-from tenuto.steps.built_in_kinds import check_dependencies, check_steps, resolve_definition, resolve_plan
+from tenuto.steps.built_in_kinds import check_steps, resolve_definition, resolve_plan
 from tenuto.store.definitions import schedules
 from tenuto.store.definitions.schedules import LedgerRecord, Schedule, ScheduleRecord
 from tenuto.store.filter_sql import CappedCount
@@ -109,10 +109,6 @@ class Schedules(DefinitionOperations[DeclaredSchedule, ScheduleDefinition, Sched
         """Return a definition with all steps checked and completed. ``each_alone`` leaves out what the steps take from
         each other."""
         return resolve_definition(definition, self._jobs, each_alone=each_alone)
-
-    def check_dependencies(self, definition: ScheduleDefinition) -> None:
-        """Check what the steps of a definition take from each other."""
-        check_dependencies(definition.plan, self._jobs)
 
     # --- inspect ----------------------------------------------------------------------------------------------------
 
