@@ -434,9 +434,7 @@ def _find_shortages(queue: str, slots: int, changes: Sequence[tuple[datetime, in
             since, peak, involved = None, 0, set()
 
 
-def _compute_total(
-    schedule: SimulatedSchedule, runs: Sequence[SimulatedRun], *, are_separate: bool
-) -> ScheduleTotal:
+def _compute_total(schedule: SimulatedSchedule, runs: Sequence[SimulatedRun], *, are_separate: bool) -> ScheduleTotal:
     total = ScheduleTotal(schedule.name, schedule.run_seconds, schedule.duration_source, due=len(runs))
     if are_separate:
         total.fired, total.busy_seconds = len(runs), len(runs) * timedelta(seconds=schedule.run_seconds).total_seconds()

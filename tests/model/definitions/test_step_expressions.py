@@ -74,7 +74,7 @@ def conditions(draw: st.DrawFn, depth: int = 3) -> Condition:
     if kind == 1:
         return to_condition(output)
     if kind == 2:
-        return output == draw(literals)  # type: ignore[return-value]
+        return output == draw(literals)
     if kind == 3:
         return ~draw(conditions(depth - 1))
     left, right = draw(conditions(depth - 1)), draw(conditions(depth - 1))

@@ -115,11 +115,13 @@ def plans(draw: st.DrawFn, *, fatal: bool = True, dependent: bool = True) -> Pla
             if earlier and dependent:
                 named = st.sampled_from(earlier)
                 if draw(st.booleans()):
-                    step = replace(step, needs=[each.name for each in draw(st.lists(named, min_size=1, max_size=2))])
+                    step = replace(
+                        step, needs=tuple(each.name for each in draw(st.lists(named, min_size=1, max_size=2)))
+                    )
                 if draw(st.booleans()):
                     other = draw(named)
                     conditions = [other.succeeded, other.skipped, ~other.succeeded, other.output["n"] > 2]
-                    step = replace(step, when=draw(st.sampled_from(conditions)) & ~draw(named).skipped)
+                    step = replace(step, when=str(draw(st.sampled_from(conditions)) & ~draw(named).skipped))
                 if draw(st.booleans()):
                     step = replace(step, arguments={"x": str(draw(named).output["n"])})
             group.append(step)
@@ -207,7 +209,7 @@ def test_without_dependencies_the_decision_is_that_of_plain_executions(
 
 @pytest.mark.parametrize("in_progress", [True, False])
 def test_cancelled_execution_starts_nothing_and_ends_with_its_last_step(in_progress: bool) -> None:
-    plan = Plan(((Step("job", "a"), Step("job", "b")), (Step("job", "c", needs=["a"]),)))
+    plan = Plan(((Step("job", "a"), Step("job", "b")), (Step("job", "c", needs=("a",)),)))
     steps = {0: StepProgress(Progress.SUCCEEDED), 1: StepProgress(Progress.OPEN), 2: StepProgress(Progress.WAITING)}
     decision = decide_steps(ExecutionProgress(plan, 0, 0, in_progress, steps))
     assert isinstance(decision, StepDecision)

@@ -98,9 +98,7 @@ async def load_dead_letters(app: Tenuto, q: str, after: str | None, zone: str, w
     now = (await app.open()).clock.now()
     found, bar = read_filter(DEAD_LETTER_KEYS, "/dead-letters", q, now, zone, QUICK, window)
     listed, groups = await asyncio.gather(
-        load_filtered_list(
-            found, bar, after, app.dead_letters.list, app.dead_letters.count_of_each, lambda each: each
-        ),
+        load_filtered_list(found, bar, after, app.dead_letters.list, app.dead_letters.count_of_each, lambda each: each),
         app.dead_letters.groups(limit=50),
     )
     resolved: Sequence[DeadLetterRecord] = ()
