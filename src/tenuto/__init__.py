@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from tenuto.app import Tenuto
     from tenuto.errors import TenutoError
     from tenuto.jobs.chains import stop
-    from tenuto.jobs.context import Context, PermanentFailure, RetryLater, injected
+    from tenuto.jobs.context import Context, EventTimeout, PermanentFailure, RetryLater, injected
     from tenuto.jobs.enqueued_task import Enqueued
     from tenuto.jobs.registry import Job
     from tenuto.model.access.actors import Actor, Role
@@ -32,6 +32,7 @@ _MODULES = {
     "Job": "tenuto.jobs.registry",
     "Manifest": "tenuto.model.definitions.manifests",
     "Misfire": "tenuto.model.definitions.schedules",
+    "EventTimeout": "tenuto.jobs.context",
     "PermanentFailure": "tenuto.jobs.context",
     "Record": "tenuto.operations.work.tasks",
     "RetryLater": "tenuto.jobs.context",
@@ -59,6 +60,7 @@ __all__ = [
     "Job",
     "Manifest",
     "Misfire",
+    "EventTimeout",
     "PermanentFailure",
     "Record",
     "RetryLater",

@@ -45,6 +45,7 @@ from tenuto.operations.built_in_extensions import BUILT_IN
 from tenuto.operations.definitions.manifests import Manifests, check_manifest_step
 from tenuto.operations.definitions.plans import Plans
 from tenuto.operations.definitions.schedules import Schedules
+from tenuto.operations.events.events import Events
 from tenuto.operations.extension_operations import ExtensionOperations
 from tenuto.operations.operation import OperationGroup
 from tenuto.operations.reports import Reports
@@ -74,6 +75,7 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
     """One application: its jobs, its database and its operations."""
 
     bulk_operations: BulkOperations
+    events: Events
     logs: Logs
 
     def __init__(

@@ -157,6 +157,8 @@ class Settings(BaseSettings):
     """Interval at which each service creates partitions and checks whether retention is due."""
     retention_days: float = Field(90.0, gt=0, le=36_500)
     """Minimum time that activities are kept; whole months are dropped together."""
+    event_retention_days: float = Field(30.0, gt=0, le=366)
+    """Time that an event from outside is kept for a task that waits for it later, and that its id is recognised."""
     retention_interval_seconds: float = Field(6 * 3600.0, ge=1)
     """Interval at which each service drops expired records."""
     web_host: str = "127.0.0.1"

@@ -113,14 +113,19 @@ def read_text_option(value: str, option: str) -> str:
     return text
 
 
+def read_json_value(value: str, option: str) -> Any:
+    """Return the JSON value of any type that is the value of an option; see `read_text_option`."""
+    try:
+        return validation.parse_strict_json(read_text_option(value, option))
+    except (ValueError, RecursionError) as error:
+        problem, remedy = f"the value of {option} is not JSON: {error}", f"write {option} '{{\"argument\": 1}}'"
+        raise Invalid(problem, code="cli.json.invalid", field=option, remedy=remedy) from None
+
+
 def read_json_option(value: str, option: str) -> dict[str, Any]:
     """Return the JSON object that is the value of an option; see `read_text_option`."""
     remedy = f"write {option} '{{\"argument\": 1}}'"
-    try:
-        found = validation.parse_strict_json(read_text_option(value, option))
-    except (ValueError, RecursionError) as error:
-        problem = f"the value of {option} is not JSON: {error}"
-        raise Invalid(problem, code="cli.json.invalid", field=option, remedy=remedy) from None
+    found = read_json_value(value, option)
     if not isinstance(found, dict):
         problem = f"the value of {option} is not a JSON object"
         raise Invalid(problem, code="cli.json.not_an_object", field=option, remedy=remedy)

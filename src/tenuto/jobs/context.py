@@ -13,8 +13,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Protocol, cast
+from typing import Any, Protocol, TypeVar, cast, overload
 from uuid import UUID
+
+from pydantic import TypeAdapter, ValidationError
+from pydantic_core import to_json
 
 from tenuto.errors import EngineError, Invalid, TenutoError
 from tenuto.jobs.attempt_log import AttemptLog, to_text
@@ -22,8 +25,11 @@ from tenuto.jobs.redaction import MIN_LENGTH, Redactor, redact_in_process
 from tenuto.logs import set_attempt_fields
 from tenuto.model import validation
 from tenuto.model.access.actors import Actor, ActorType
+from tenuto.model.events.event_names import check_event_key, check_event_name, describe_event, parse_wait_seconds
 from tenuto.model.work.intervals import occurrence_of_policy
-from tenuto.model.work.tasks import Deferral, Task, parse_duration_seconds
+from tenuto.model.work.tasks import Deferral, Task, WaitKey, parse_duration_seconds
+
+T = TypeVar("T")
 
 current_context: ContextVar[Context | None] = ContextVar("tenuto_context", default=None)
 """The context of the attempt whose code is running, if any."""
@@ -51,6 +57,10 @@ class PermanentFailure(TenutoError):
 
 class TimedOut(TenutoError):
     """Raised by a step handler whose time limit has passed, although it held no slot for most of that time."""
+
+
+class EventTimeout(PermanentFailure):
+    """Raised by `Context.wait_for_event`: no event has arrived in time. A retry would not wait again."""
 
 
 class RetryLater(TenutoError):
@@ -94,6 +104,21 @@ class StepSleep:
     """The log of this attempt before it was deferred for this sleep."""
 
 
+@dataclass(frozen=True, slots=True)
+class StepWait:
+    """State of the n-th wait of a step for an event."""
+
+    number: int
+    name: str
+    key: str
+    ends_at: datetime
+    has_ended: bool
+    has_timed_out: bool = False
+    payload: Any = None
+    log: str | None = None
+    """The log of this attempt before it was deferred."""
+
+
 class StepCheckpoints(Protocol):
     """Durable results of the steps of a task."""
 
@@ -107,6 +132,12 @@ class StepCheckpoints(Protocol):
 
     async def sleep(self, step: str, number: int, duration: timedelta, log: str | None) -> StepSleep:
         """Start the n-th sleep of a step, unless it or a later one has been started before."""
+        ...
+
+    async def wait_for_event(
+        self, step: str, number: int, name: str, key: str, timeout: timedelta, log: str | None
+    ) -> StepWait:
+        """Begin the n-th wait of a step, unless it has begun before, and return how it stands."""
         ...
 
 
@@ -123,8 +154,8 @@ class Context:
 
     __slots__ = (
         "_connect", "_log", "_open_checkpoints", "_progress", "_redactor", "_sleep_counts", "_steps", "_stop_event",
-        "_stop_requested", "current_step", "current_step_key", "errors", "lease_lost", "run_in_thread", "task",
-        "warnings",
+        "_stop_requested", "_wait_counts", "current_step", "current_step_key", "errors", "lease_lost",
+        "run_in_thread", "task", "warnings",
     )  # fmt: skip
 
     def __init__(
@@ -141,6 +172,7 @@ class Context:
         self._open_checkpoints = open_checkpoints
         self._steps: StepCheckpoints | None = None
         self._sleep_counts: dict[str, int] | None = None
+        self._wait_counts: dict[str, int] | None = None
         self.warnings: list[str] = []
         self.errors: list[str] = []
         self._log: AttemptLog | None = None
@@ -320,14 +352,11 @@ class Context:
                 code="job.sleep.out_of_range",
                 field="duration",
             )
-        try:
-            asyncio.get_running_loop()
-        except RuntimeError:  # in a thread the result would not be awaited
-            raise EngineError(
-                "only async code can sleep without holding its slot",
-                code="job.sleep.not_async",
-                remedy="make the function async def, or use ctx.wait(seconds), which holds the slot",
-            ) from None
+        _require_event_loop(
+            "only async code can sleep without holding its slot",
+            "job.sleep.not_async",
+            "make the function async def, or use ctx.wait(seconds), which holds the slot",
+        )
         return self._sleep(timedelta(seconds=seconds))
 
     async def _sleep(self, duration: timedelta) -> None:
@@ -341,6 +370,77 @@ class Context:
         if sleep.log is not None:
             self.log.prepend(sleep.log)
 
+    @overload
+    def wait_for_event(
+        self, name: str, payload_type: type[T], *, key: str = "", timeout: float | str | timedelta | None = None
+    ) -> Awaitable[T]: ...
+
+    @overload
+    def wait_for_event(
+        self, name: str, *, key: str = "", timeout: float | str | timedelta | None = None
+    ) -> Awaitable[Any]: ...
+
+    def wait_for_event(
+        self, name: str, payload_type: Any = Any, *, key: str = "", timeout: float | str | timedelta | None = None
+    ) -> Awaitable[Any]:
+        """Wait for an event without holding a slot, and return its payload; raise `EventTimeout` after the timeout.
+
+        The code ends here and is called again when the event with this name and correlation key arrives. The code
+        before the call runs again, except for finished steps of a chain. What a wait received, or that it timed out,
+        is stored: the same call returns it again in every later attempt. An event that arrived before the wait and that
+        no other wait has received is returned at once. ``payload_type`` validates the payload. Without a timeout the
+        wait ends after 366 days.
+        """
+        check_event_name(name)
+        check_event_key(key)
+        duration = timedelta(seconds=parse_wait_seconds(timeout))
+        _require_event_loop(
+            "only async code can wait for an event without holding its slot",
+            "job.event.not_async",
+            "make the function async def",
+        )
+        return self._wait_for_event(name, key, duration, TypeAdapter(payload_type))
+
+    async def _wait_for_event(self, name: str, key: str, timeout: timedelta, payload_type: TypeAdapter[Any]) -> Any:
+        if self._wait_counts is None:
+            self._wait_counts = {}
+        step = self.current_step_key
+        number = self._wait_counts[step] = self._wait_counts.get(step, 0) + 1
+        wait = await self.steps.wait_for_event(step, number, name, key, timeout, self.log_text)
+        if (wait.name, wait.key) != (name, key):
+            raise EngineError(
+                f"wait {number} of the task was for {describe_event(wait.name, wait.key)}, not for"
+                f" {describe_event(name, key)}",
+                code="job.event.changed",
+                remedy="the code has changed since, or its order of waits differs between attempts: cancel the task"
+                " and enqueue it again",
+            )
+        if not wait.has_ended:
+            self._report_waiting(describe_event(name, key))
+            raise TaskDeferred(Deferral(resume_at=wait.ends_at, wait=WaitKey(step, number)))
+        if wait.log is not None:
+            self.log.prepend(wait.log)
+        if self._progress is None:  # else the record of the attempt would say that it still waits
+            self.progress(0, message=f"waited for {describe_event(name, key)}")
+        if wait.has_timed_out:
+            raise EventTimeout(
+                f"{describe_event(name, key)} did not arrive until {wait.ends_at.isoformat()}", code="job.event.timeout"
+            )
+        try:
+            return payload_type.validate_json(to_json(wait.payload))
+        except ValidationError as error:
+            raise PermanentFailure(
+                f"the payload of {describe_event(name, key)} is not acceptable:"
+                f" {error.errors(include_url=False)[0]['msg']}",
+                code="job.event.payload_mismatch",
+                remedy="send the event with a payload of the type that the job expects to a new task",
+            ) from error
+
+    def _report_waiting(self, what: str) -> None:
+        """Say in the progress what the attempt waits for, and keep its numbers."""
+        state = {"done": 0} if self._progress is None else json.loads(self._progress)
+        self.progress(state["done"], state.get("total"), f"waits for {what}")
+
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Any]:
         """Lend this attempt a database connection for the duration of the block."""
@@ -352,6 +452,14 @@ class Context:
             )
         async with self._connect() as connection:
             yield connection
+
+
+def _require_event_loop(problem: str, code: str, remedy: str) -> None:
+    """Raise an error in a thread, where the result would not be awaited."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        raise EngineError(problem, code=code, remedy=remedy) from None
 
 
 class _InjectedContext:

@@ -8,12 +8,14 @@ need no lock and take one statement.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from uuid import UUID
 
 from tenuto.lifecycle.advancement import advance_executions
 from tenuto.model.work.tasks import OutcomeStatus, Settlement, cancel_instead_of_retry
 from tenuto.postgres.database import Connection, Database
 from tenuto.store.definitions import manifests
+from tenuto.store.events import events
 from tenuto.store.work import batches, dead_letters, executions, task_outcomes
 from tenuto.store.work.executions import NextGroupClaim
 
@@ -68,6 +70,7 @@ async def finish_in_transaction(
     ended = [s for s in settlements if s.retry is None and s.outcome.deferral is None]
     retried = [s for s in settlements if s.retry is not None]
     deferred = [s for s in settlements if s.outcome.deferral is not None]
+    await _release_ended_waits(connection, deferred)
     failed, snapshots = await _load_failed_tasks(connection, ended)
     finished = await task_outcomes.end_tasks(connection, ended)
     await _write_task_dead_letters(connection, failed, snapshots, finished)
@@ -88,6 +91,22 @@ async def finish_in_transaction(
     )
     await _advance(connection, settlements, finished, next_claim)
     return finished
+
+
+async def _release_ended_waits(connection: Connection, deferred: Sequence[Settlement]) -> None:
+    """Let tasks continue at once whose event arrived while they were giving up their slots."""
+    waiting = [
+        (s.task.id, s.outcome.deferral)
+        for s in deferred
+        if s.outcome.deferral is not None and s.outcome.deferral.wait is not None
+    ]
+    if not waiting:
+        return
+    still_open = await events.lock_open_waits(connection, waiting)
+    for settlement in deferred:
+        deferral = settlement.outcome.deferral
+        if deferral is not None and deferral.wait is not None and settlement.task.id not in still_open:
+            settlement.outcome.deferral = replace(deferral, resume_at=None)
 
 
 def affected_executions(settlements: Sequence[Settlement]) -> set[UUID]:

@@ -23,6 +23,7 @@ from tenuto.extension import (
 if TYPE_CHECKING:
     from tenuto.operations.admin.doctor import Doctor
     from tenuto.operations.admin.named_logs import Logs
+    from tenuto.operations.events.events import Events
     from tenuto.operations.work.bulk_operations import BulkOperations
     from tenuto.operations.work.one_shots import OneShots
 
@@ -133,9 +134,39 @@ class DoctorExtension(Extension):
         return [CommandEntry("doctor", "Administration", help, "tenuto.cli.admin.doctor:run_doctor")]
 
 
+class EventsExtension(Extension):
+    """Events from outside, for which tasks wait."""
+
+    name = "events"
+
+    def operations(self, services: ExtensionServices) -> Events:
+        from tenuto.operations.events.events import Events
+
+        return Events(services.open_database, services.caller, services.get_settings)
+
+    def routers(self) -> Sequence[RouterEntry]:
+        return [RouterEntry("tenuto.api.routes.sent_events:router", prefix="")]
+
+    def commands(self) -> Sequence[CommandEntry]:
+        help = "Send events to the tasks that wait for them"
+        return [CommandEntry("event", "Work", help, "tenuto.cli.work.events:events")]
+
+    def retention(self) -> Sequence[Retention]:
+        from tenuto.store.events.events import delete_expired_events, delete_orphaned_waits
+
+        return [
+            Retention("events", delete_expired_events, cutoff=lambda now, _: now),
+            Retention("event waits", delete_orphaned_waits),
+        ]
+
+    def audit_actions(self) -> Sequence[AuditAction]:
+        return [AuditAction("event.send", "An event was sent to the tasks that wait for it.")]
+
+
 BUILT_IN: tuple[Extension, ...] = (
     OneShotsExtension(),
     BulkOperationsExtension(),
     NamedLogsExtension(),
+    EventsExtension(),
     DoctorExtension(),
 )

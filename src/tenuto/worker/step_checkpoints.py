@@ -1,4 +1,4 @@
-"""Step checkpoints: results of finished chain steps, stored in the database under the lease of their task.
+"""Step checkpoints: results of finished chain steps, sleeps and waits, stored in the database under the lease of their task.
 
 While the database is unreachable, storing is retried: a step must not run again because its result could not be stored
 at once. If the worker loses the lease meanwhile, the watchdog stops the attempt.
@@ -12,11 +12,14 @@ from typing import Any, TypeVar
 
 from pydantic_core import from_json, to_json
 
-from tenuto.jobs.context import StepSleep
+from tenuto.jobs.context import StepSleep, StepWait
 from tenuto.logs import Log
+from tenuto.model.events.event_names import EventWait, WaitOutcome
 from tenuto.model.work.tasks import Task, parse_instant
 from tenuto.postgres.database import Database
 from tenuto.service.polling_loop import retry_while_unavailable
+from tenuto.store.events import events
+from tenuto.store.events.events import WaitRecord
 from tenuto.store.work import step_checkpoints
 
 T = TypeVar("T")
@@ -27,12 +30,14 @@ log = Log("tenuto.chains")
 class DatabaseStepCheckpoints:
     """Checkpoints of one attempt."""
 
-    __slots__ = ("_database", "_sleeps", "_task")
+    __slots__ = ("_database", "_is_log_taken", "_sleeps", "_task", "_waits")
 
     def __init__(self, database: Database, task: Task) -> None:
         self._database = database
         self._task = task
         self._sleeps: dict[str, dict[str, Any]] | None = None
+        self._waits: dict[tuple[str, int], WaitRecord] | None = None
+        self._is_log_taken = False
 
     async def load(self) -> dict[str, str]:
         return await self._retry(lambda: step_checkpoints.load_checkpoints(self._database, self._task.id))
@@ -63,7 +68,35 @@ class DatabaseStepCheckpoints:
         # claimed again after it: the claim decided that, and the clock of this process may be slightly behind.
         has_ended = stored["number"] > number or until <= max(now, self._task.run_at)
         continues_attempt = requested is not None and stored != requested and stored["attempt"] == self._task.attempt
-        return StepSleep(number, until, has_ended, stored["log"] if continues_attempt else None)
+        return StepSleep(number, until, has_ended, await self._take_deferred_log() if continues_attempt else None)
+
+    async def wait_for_event(
+        self, step: str, number: int, name: str, key: str, timeout: timedelta, log: str | None
+    ) -> StepWait:
+        if self._waits is None:
+            stored = await self._retry(lambda: events.list_waits_of_task(self._database, self._task.id))
+            self._waits = {(wait.step, wait.number): wait for wait in stored}
+        found = self._waits.get((step, number))
+        is_known = found is not None
+        if found is None or found.outcome is None:
+            # The task that resumes after its deadline may be slightly ahead of the clock of this process: see sleep.
+            now = max(self._database.clock.now(), self._task.run_at) if is_known else self._database.clock.now()
+            wait = EventWait(step, number, name, key, now + timeout)
+            found = await self._retry(lambda: events.register_wait(self._database, self._task, wait, now, log))
+            self._waits[(step, number)] = found
+        has_timed_out = found.outcome is WaitOutcome.TIMED_OUT
+        deferred_log = await self._take_deferred_log() if is_known and found.outcome is not None else None
+        return StepWait(
+            number, found.name, found.key, found.expires_at, found.outcome is not None, has_timed_out, found.payload,
+            deferred_log,
+        )  # fmt: skip
+
+    async def _take_deferred_log(self) -> str | None:
+        """Return the log of this attempt before it gave up its slot, once."""
+        if self._is_log_taken:
+            return None
+        self._is_log_taken = True
+        return await self._retry(lambda: events.load_deferred_log(self._database, self._task))
 
     async def _retry(self, operation: Callable[[], Awaitable[T]]) -> T:
         return await retry_while_unavailable(

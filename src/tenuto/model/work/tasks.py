@@ -356,11 +356,21 @@ CLAIM_DEFAULTS = ("claimed_at", "cancel_name", "cancel_type", "cancel_id", "limi
 
 
 @dataclass(frozen=True, slots=True)
+class WaitKey:
+    """The n-th wait of a step of a task for an event."""
+
+    step: str
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class Deferral:
-    """A task gives up its slot until an instant or until an execution has ended."""
+    """A task gives up its slot until an instant, until an execution has ended or until a wait has ended."""
 
     resume_at: datetime | None = None
     execution_id: UUID | None = None
+    wait: WaitKey | None = None
+    """The wait for an event that may end before ``resume_at``."""
 
 
 @dataclass(slots=True)

@@ -33,6 +33,7 @@ from tenuto.scheduling.manifest_manager import new_run
 from tenuto.settings import Settings
 from tenuto.store.definitions import manifests
 from tenuto.store.definitions.manifests import GroupSettings, StoredManifest
+from tenuto.store.events import events
 from tenuto.store.filter_sql import CappedCount
 from tenuto.store.reports import failure_groups
 from tenuto.store.reports.failure_groups import FailureGroup, FailureGroupDetails
@@ -357,6 +358,7 @@ async def retry_dead_letters(
         if make_input is None:  # a chain continues after its last stored step
             pairs = [(dead_letter.task_id, task_ids[dead_letter.id]) for dead_letter in retried]
             await step_checkpoints.copy_checkpoints(connection, pairs)
+            await events.copy_received_waits(connection, pairs)
         resolved = [(dead_letter.id, task_ids[dead_letter.id]) for dead_letter in retried]
         if resolved:
             await dead_letters.resolve_dead_letters(connection, resolved, now, by, note, request)

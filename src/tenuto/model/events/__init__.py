@@ -1,0 +1,1 @@
+"""Events from outside and approvals: values and decisions."""

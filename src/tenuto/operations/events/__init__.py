@@ -1,0 +1,1 @@
+"""Operations on events from outside and on approvals."""

@@ -1,0 +1,252 @@
+"""Events from outside and the waits of tasks for them.
+
+An event is delivered at one instant: to all waits of its name and key that are open when it is sent, or, if there are
+none, to the first wait that begins before the event expires. Transactions that send or await the same name and key take
+turns, so that an event and a wait that are stored at the same moment never miss each other.
+
+A wait that gives up the slot of its task is locked first: see `lock_open_waits`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Annotated, Any
+from uuid import UUID
+
+from tenuto.errors import StaleLease
+from tenuto.model.access.actors import Actor
+from tenuto.model.events.event_names import EventWait, WaitOutcome
+from tenuto.model.work.tasks import Deferral, Task
+from tenuto.postgres.bulk_copy import to_columns
+from tenuto.postgres.database import Connection, Database
+from tenuto.postgres.sql_loader import load_statements
+from tenuto.store.records import FromJson, RowMapper
+
+SQL = load_statements(__file__)
+
+
+@dataclass(frozen=True, slots=True)
+class EventRecord:
+    """An event from outside."""
+
+    id: UUID
+    name: str
+    key: str
+    """Correlation key; empty without one."""
+    payload: Annotated[Any, FromJson]
+    sent_at: datetime
+    expires_at: datetime
+    """Until then it is kept for a wait, and a second event with its id is recognised."""
+    delivered_at: datetime | None
+    """When waits received it; None while it is kept."""
+    delivery_count: int
+    """Number of waits that received it."""
+    sender_type: str
+    sender_id: str | None
+    sender_name: str
+
+
+@dataclass(frozen=True, slots=True)
+class WaitRecord:
+    """The n-th wait of a step of a task, and what it received."""
+
+    task_id: UUID
+    step: str
+    number: int
+    name: str
+    key: str
+    registered_at: datetime
+    expires_at: datetime
+    outcome: WaitOutcome | None
+    ended_at: datetime | None
+    event_id: UUID | None
+    payload: Annotated[Any, FromJson]
+
+
+@dataclass(frozen=True, slots=True)
+class OpenWaitRecord:
+    """A task that waits for an event."""
+
+    task_id: UUID
+    step: str
+    number: int
+    name: str
+    key: str
+    registered_at: datetime
+    expires_at: datetime
+    job: str
+    kind: str
+    queue: str
+    execution_id: UUID | None
+
+
+@dataclass(frozen=True, slots=True)
+class NewEvent:
+    """An event to be sent. The caller chooses the id."""
+
+    id: UUID
+    name: str
+    key: str
+    payload: str
+    sent_at: datetime
+    expires_at: datetime
+    sender: Actor
+
+
+_EVENTS = RowMapper(EventRecord, SQL.load_event, SQL.list_events)
+_WAITS = RowMapper(WaitRecord, SQL.insert_wait, SQL.end_wait, SQL.list_waits_of_task)
+_OPEN_WAITS = RowMapper(OpenWaitRecord, SQL.list_open_waits)
+
+
+# --- events ---------------------------------------------------------------------------------------------------------
+
+
+async def send_event(connection: Connection, event: NewEvent) -> bool:
+    """Store an event and deliver it to the open waits; return False if its id is known."""
+    await connection.execute(SQL.lock_events, event.name, event.key)  # guard: events.send_takes_turns
+    sender = event.sender
+    is_new = await connection.fetchval(
+        SQL.insert_event, event.id, event.name, event.key, event.payload, event.sent_at, event.expires_at, sender.type,
+        sender.id, sender.name,
+    )  # fmt: skip
+    if is_new is None:
+        return False
+    rows = await connection.fetch(
+        SQL.deliver_to_open_waits, event.name, event.key, event.id, event.payload, event.sent_at
+    )
+    if rows:
+        await connection.execute(SQL.mark_delivered, event.id, event.sent_at, len(rows))
+        await wake_tasks(connection, {row["task_id"] for row in rows}, event.sent_at)
+    return True
+
+
+async def wake_tasks(connection: Connection, task_ids: set[UUID], now: datetime) -> None:
+    """Queue tasks that gave up their slots and now have what they waited for."""
+    await connection.fetch(SQL.wake_tasks, sorted(task_ids), now)
+
+
+async def load_event(connection: Connection, id: UUID) -> EventRecord | None:
+    """Return one event."""
+    return _EVENTS.optional(await connection.fetchrow(SQL.load_event, id))
+
+
+async def find_event(database: Database, id: UUID) -> EventRecord | None:
+    """Return one event."""
+    return _EVENTS.optional(await database.fetch_one(SQL.load_event, id))
+
+
+async def list_events(
+    database: Database,
+    *,
+    name: str | None,
+    key: str | None,
+    delivered: bool | None,
+    below: tuple[datetime, UUID] | None,
+    limit: int,
+) -> list[EventRecord]:
+    """Return events, newest first."""
+    instant, id = below or (None, None)
+    return _EVENTS.all(await database.fetch_all(SQL.list_events, name, key, delivered, instant, id, limit))
+
+
+# --- waits ----------------------------------------------------------------------------------------------------------
+
+
+async def register_wait(
+    database: Database, task: Task, wait: EventWait, now: datetime, log: str | None = None
+) -> WaitRecord:
+    """Begin a wait, or return the stored one. An event that was kept ends it at once, as does its deadline.
+
+    Raise StaleLease if the worker no longer holds the task.
+    """
+
+    async def register(connection: Connection) -> WaitRecord:
+        await connection.execute(SQL.lock_events, wait.name, wait.key)  # guard: events.wait_takes_turns
+        stored = await insert_wait(connection, task, wait, now, log)
+        if stored.outcome is not None or (stored.name, stored.key) != (wait.name, wait.key):
+            return stored
+        end = (task.id, wait.step, wait.number)
+        kept = await connection.fetchrow(SQL.take_kept_event, wait.name, wait.key, now, stored.expires_at)
+        if kept is not None:
+            row = await connection.fetchrow(SQL.end_wait, *end, "received", now, kept["id"], kept["payload"])
+            return _WAITS.one(row)
+        if stored.expires_at <= now:
+            row = await connection.fetchrow(SQL.end_wait, *end, "timed_out", now, None, None)
+            return _WAITS.one(row)
+        return stored
+
+    return await database.transaction(register)
+
+
+async def insert_wait(
+    connection: Connection, task: Task, wait: EventWait, now: datetime, log: str | None = None
+) -> WaitRecord:
+    """Store a wait, unless it is stored, and return the stored one; raise StaleLease if the task is no longer held."""
+    row = await connection.fetchrow(
+        SQL.insert_wait, task.id, task.fence, task.worker_id, wait.step, wait.number, wait.name, wait.key, now,
+        wait.expires_at, log,
+    )  # fmt: skip
+    if row is None:
+        raise StaleLease(f"the worker no longer holds task {task.id}", code="task.lease.lost")
+    return _WAITS.one(row)
+
+
+async def end_waits_of_task(connection: Connection, task_id: UUID, name: str, now: datetime) -> None:
+    """End the waits of a task for an event of Tenuto itself, and queue the task."""
+    await connection.fetch(SQL.end_waits_of_task, task_id, name, now)
+    await wake_tasks(connection, {task_id}, now)
+
+
+async def list_waits_of_task(database: Database, task_id: UUID) -> list[WaitRecord]:
+    """Return the waits of a task, in the order in which they began."""
+    return _WAITS.all(await database.fetch_all(SQL.list_waits_of_task, task_id))
+
+
+async def load_deferred_log(database: Database, task: Task) -> str | None:
+    """Return the log of this attempt before it last gave up its slot."""
+    found: str | None = await database.fetch_value(SQL.load_deferred_log, task.id, task.attempt)
+    return found
+
+
+async def lock_open_waits(connection: Connection, deferrals: Sequence[tuple[UUID, Deferral]]) -> set[UUID]:
+    """Return the tasks whose wait is still open, and let no sender end the waits until the transaction ends.
+
+    Senders lock waits before tasks, like the caller. Without the lock, a sender could end a wait between the decision
+    to give up the slot and its commit, and would leave the task parked until its deadline.
+    """
+    keys = [(task, each.wait.step, each.wait.number) for task, each in deferrals if each.wait is not None]
+    rows = await connection.fetch(SQL.lock_open_waits, *to_columns(keys))
+    return {row["task_id"] for row in rows}
+
+
+async def copy_received_waits(connection: Connection, tasks: Sequence[tuple[UUID, UUID]]) -> None:
+    """Copy what (old task, new task) have received."""
+    await connection.fetch(SQL.copy_received_waits, [old for old, _ in tasks], [new for _, new in tasks])
+
+
+async def list_open_waits(
+    database: Database,
+    *,
+    name: str | None,
+    key: str | None,
+    above: tuple[datetime, UUID] | None,
+    limit: int,
+) -> list[OpenWaitRecord]:
+    """Return the tasks that wait for events, the first deadline first."""
+    instant, task_id = above or (None, None)
+    return _OPEN_WAITS.all(await database.fetch_all(SQL.list_open_waits, name, key, instant, task_id, limit))
+
+
+# --- retention ------------------------------------------------------------------------------------------------------
+
+
+async def delete_expired_events(database: Database, cutoff: datetime, limit: int) -> int:
+    """Delete a small batch of events that expired before the cut-off; return their number."""
+    return len(await database.write_all(SQL.delete_expired_events, cutoff, limit))
+
+
+async def delete_orphaned_waits(database: Database, cutoff: datetime, limit: int) -> int:
+    """Delete a small batch of waits whose task no longer exists; return their number."""
+    return len(await database.write_all(SQL.delete_orphaned_waits, cutoff, limit))
