@@ -45,6 +45,7 @@ from tenuto.operations.built_in_extensions import BUILT_IN
 from tenuto.operations.definitions.manifests import Manifests, check_manifest_step
 from tenuto.operations.definitions.plans import Plans
 from tenuto.operations.definitions.schedules import Schedules
+from tenuto.operations.events.approvals import Approvals
 from tenuto.operations.events.events import Events
 from tenuto.operations.extension_operations import ExtensionOperations
 from tenuto.operations.operation import OperationGroup
@@ -75,6 +76,7 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
     """One application: its jobs, its database and its operations."""
 
     bulk_operations: BulkOperations
+    approvals: Approvals
     events: Events
     logs: Logs
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
 from typing import Any
 
 import pytest
 from pydantic import BaseModel
 
-from tenuto import Context, EventTimeout, RetryPolicy, Tenuto
-from tenuto.testing import TimeMachine
+from tenuto import Context, RetryPolicy, Tenuto
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 

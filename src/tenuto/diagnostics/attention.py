@@ -31,6 +31,7 @@ class AttentionCode(StrEnum):
     DEAD_LETTERS_OPEN = "dead_letters_open"
     EXECUTION_FAILED = "execution_failed"
     OPERATION_FAILED = "operation_failed"
+    APPROVAL_PENDING = "approval_pending"
     QUEUE_PAUSED = "queue_paused"
     EXECUTION_PAUSED = "execution_paused"
     BATCH_PAUSED = "batch_paused"
@@ -102,6 +103,13 @@ ATTENTION_KINDS = (
         "no bulk operation of the last day has failed items",
         "bulk operations of the last day have failed items",
         "These items are as they were before the operation.",
+    ),
+    AttentionKind(
+        _Code.APPROVAL_PENDING,
+        _NOTE,
+        "no step waits for an approval",
+        "steps wait for approvals",
+        "Their executions continue when persons approve, or at the deadline.",
     ),
     AttentionKind(
         _Code.QUEUE_PAUSED,
@@ -210,6 +218,7 @@ def find_attention(facts: AttentionFacts) -> list[Attention]:
     """Return everything that needs attention: warnings first, then notes, both in the order of `ATTENTION_KINDS`."""
     found = [
         *_find_failures(facts),
+        *_find_approvals(facts),
         *_find_pauses(facts),
         *_find_stopped_definitions(facts.stopped),
         *(_describe_late_run(run) for run in find_late_runs(facts)),
@@ -300,6 +309,20 @@ def _find_failures(facts: AttentionFacts) -> Iterator[Attention]:
             f" failed: {_shorten(operation.description)}",
             since=operation.ended_at,
             command=f"tenuto operation show {operation.id}",
+        )
+
+
+def _find_approvals(facts: AttentionFacts) -> Iterator[Attention]:
+    for approval in facts.pending_approvals:
+        name = f"{approval.step} of {approval.schedule_name}" if approval.schedule_name else approval.step
+        count = f"{approval.approval_count} of {approval.required_count} persons have approved"
+        yield _make(
+            AttentionCode.APPROVAL_PENDING,
+            approval.id,
+            approval.step,
+            f"{name} waits for approval ({count}): {_shorten(approval.message)}",
+            since=approval.requested_at,
+            command=f"tenuto approval show {approval.id}",
         )
 
 

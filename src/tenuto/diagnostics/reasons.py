@@ -16,6 +16,8 @@ class ReasonCode(StrEnum):
     WAITS_FOR_GROUP = "waits_for_group"
     WAITS_FOR_STEPS = "waits_for_steps"
     WAITS_FOR_EXECUTION = "waits_for_execution"
+    WAITS_FOR_EVENT = "waits_for_event"
+    WAITS_FOR_APPROVAL = "waits_for_approval"
     EXECUTION_PAUSED = "execution_paused"
     QUEUE_PAUSED = "queue_paused"
     BATCH_PAUSED = "batch_paused"

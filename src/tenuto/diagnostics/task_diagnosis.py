@@ -27,10 +27,13 @@ from tenuto.diagnostics.reasons import (
 from tenuto.errors import NotFound
 from tenuto.model.definitions.policies import policy_from_json
 from tenuto.model.definitions.schedules import plan_from_json
+from tenuto.model.events.event_names import APPROVAL_EVENT, describe_event
 from tenuto.model.work.rate_limits import parse_rate_limit
 from tenuto.model.work.tasks import ActivityState
 from tenuto.model.work.worker_states import WorkerState
 from tenuto.postgres.database import Database
+from tenuto.store.events import events
+from tenuto.store.events.events import WaitRecord
 from tenuto.store.reports import diagnosis as store
 from tenuto.store.reports.diagnosis import (
     AwaitedExecution,
@@ -128,7 +131,8 @@ class TaskDiagnostician:
             reasons += await self._waiting_reasons(task)
         due = task.run_at <= self._now
         if task.state != "queued" and task.waits_for is None and not due:
-            reasons.append(_not_due(task, await self._load_last_error(task)))
+            wait = await self._find_wait(task)
+            reasons.append(_not_due(task, await self._load_last_error(task)) if wait is None else wait)
         if task.queue_paused_at is not None:
             reasons.append(_queue_paused(task, task.queue_paused_at))
         reasons += _groups_disabled(task)
@@ -148,6 +152,13 @@ class TaskDiagnostician:
         if not alive:
             return [_no_worker(task.queue, workers)]
         return [] if any(worker.knows_job for worker in alive) else [_unknown_job(task, alive)]
+
+    async def _find_wait(self, task: DiagnosedTask) -> Reason | None:
+        """Return what a task that gave up its slot waits for. Its due time is the deadline of the wait."""
+        for wait in await events.list_waits_of_task(self._database, task.id):
+            if wait.outcome is None and wait.expires_at == task.run_at:
+                return _waits_for_approval(task, wait) if wait.name == APPROVAL_EVENT else _waits_for_event(wait)
+        return None
 
     async def _waiting_reasons(self, task: DiagnosedTask) -> list[Reason]:
         reasons: list[Reason] = []
@@ -358,6 +369,28 @@ def _running_reasons(task: DiagnosedTask) -> list[Reason]:
         expired = Reason(ReasonCode.LEASE_EXPIRED, text, fields=numbers, command="tenuto worker list")
         reasons = [expired, *(each for each in reasons if each.code is ReasonCode.STOPPING)]
     return reasons
+
+
+def _waits_for_event(wait: WaitRecord) -> Reason:
+    command = f"tenuto event send {quote(wait.name)}" + (f" --key {quote(wait.key)}" if wait.key else "")
+    return Reason(
+        ReasonCode.WAITS_FOR_EVENT,
+        f"it waits for {describe_event(wait.name, wait.key)} until {format_instant(wait.expires_at)}",
+        ends_at=wait.expires_at,
+        fields=facts(event=wait.name, key=wait.key or None, waits_since=wait.registered_at, run_at=wait.expires_at),
+        command=command,
+    )
+
+
+def _waits_for_approval(task: DiagnosedTask, wait: WaitRecord) -> Reason:
+    return Reason(
+        ReasonCode.WAITS_FOR_APPROVAL,
+        f"it waits for an approval until {format_instant(wait.expires_at)}",
+        (task.id,),
+        ends_at=wait.expires_at,
+        fields=facts(waits_since=wait.registered_at, run_at=wait.expires_at),
+        command=f"tenuto approval approve {task.id}",
+    )
 
 
 def _not_due(task: DiagnosedTask, error: LastError | None) -> Reason:

@@ -1,4 +1,5 @@
-"""Optional parts of Tenuto that use the contract for extensions: one-shots, bulk operations, named logs, the doctor.
+"""Optional parts of Tenuto that use the contract for extensions: one-shots, bulk operations, named logs, events,
+approvals, the doctor.
 
 Every app has them. Their operations are also attributes of the app: ``app.one_shots``, ``app.logs``.
 """
@@ -14,15 +15,20 @@ from tenuto.extension import (
     DoctorCheck,
     Extension,
     ExtensionServices,
+    MetricSource,
+    Page,
+    Panel,
     ProcessRole,
     Retention,
     RouterEntry,
     Service,
+    StepKind,
 )
 
 if TYPE_CHECKING:
     from tenuto.operations.admin.doctor import Doctor
     from tenuto.operations.admin.named_logs import Logs
+    from tenuto.operations.events.approvals import Approvals
     from tenuto.operations.events.events import Events
     from tenuto.operations.work.bulk_operations import BulkOperations
     from tenuto.operations.work.one_shots import OneShots
@@ -151,6 +157,16 @@ class EventsExtension(Extension):
         help = "Send events to the tasks that wait for them"
         return [CommandEntry("event", "Work", help, "tenuto.cli.work.events:events")]
 
+    def doctor_checks(self) -> Sequence[DoctorCheck]:
+        from tenuto.diagnostics.event_checks import event_checks
+
+        return event_checks()
+
+    def metrics(self) -> Sequence[MetricSource]:
+        from tenuto.observability.event_metrics import event_metrics
+
+        return event_metrics()
+
     def retention(self) -> Sequence[Retention]:
         from tenuto.store.events.events import delete_expired_events, delete_orphaned_waits
 
@@ -163,10 +179,60 @@ class EventsExtension(Extension):
         return [AuditAction("event.send", "An event was sent to the tasks that wait for it.")]
 
 
+class ApprovalsExtension(Extension):
+    """Steps that wait until persons approve."""
+
+    name = "approvals"
+
+    def step_kinds(self, services: ExtensionServices) -> Sequence[StepKind]:
+        from tenuto.scheduling.approval_step import approval_kind
+
+        return [approval_kind(services.open_database)]
+
+    def operations(self, services: ExtensionServices) -> Approvals:
+        from tenuto.operations.events.approvals import Approvals
+
+        return Approvals(services.open_database, services.caller)
+
+    def routers(self) -> Sequence[RouterEntry]:
+        return [RouterEntry("tenuto.api.routes.approvals:router", prefix="")]
+
+    def commands(self) -> Sequence[CommandEntry]:
+        help = "Approve or reject what steps wait for"
+        return [CommandEntry("approval", "Work", help, "tenuto.cli.work.approvals:approvals")]
+
+    def pages(self) -> Sequence[Page]:
+        views = "tenuto.web.views.work.approvals"
+        return [
+            Page("", "Approvals", f"{views}:load_approvals", "list.html", navigation="Operate", query=("state",)),
+            Page("{id}", "Approval", f"{views}:load_approval", "show.html", parent=""),
+        ]
+
+    def panels(self) -> Sequence[Panel]:
+        views, topics = "tenuto.web.views.work.approvals", ("executions",)
+        return [
+            Panel("overview", "Approvals", f"{views}:load_pending_panel", "panel.html", topics=topics),
+            Panel("execution", "Approvals", f"{views}:load_execution_panel", "panel.html", topics=topics),
+        ]
+
+    def retention(self) -> Sequence[Retention]:
+        from tenuto.store.events.approvals import delete_ended_approvals
+
+        return [Retention("approvals", delete_ended_approvals)]
+
+    def audit_actions(self) -> Sequence[AuditAction]:
+        return [
+            AuditAction("approval.approve", "A person approved what a step waits for."),
+            AuditAction("approval.reject", "A person rejected what a step waits for."),
+            AuditAction("approval.link", "A link with which a person decides was created."),
+        ]
+
+
 BUILT_IN: tuple[Extension, ...] = (
     OneShotsExtension(),
     BulkOperationsExtension(),
     NamedLogsExtension(),
     EventsExtension(),
+    ApprovalsExtension(),
     DoctorExtension(),
 )

@@ -30,3 +30,16 @@ WAITS = ResourceView(
         Column("queue", "queue", drop=2),
     ),
 )
+APPROVALS = ResourceView(
+    "approvals",
+    (
+        Column("id", "id", "id"),
+        Column("state", "state", "state"),
+        Column("schedule", "schedule_name"),
+        Column("step", "step"),
+        Column("approved", lambda approval: f"{approval.approval_count} of {approval.required_count}"),
+        Column("until", "expires_at", "instant"),
+        Column("requested", "requested_at", "age", drop=1),
+        Column("message", "message", flexible=True),
+    ),
+)

@@ -27,6 +27,7 @@ from tenuto.web.view_cache import ViewCache
 from tenuto.web.views import (
     access,
     api_reference,
+    approval_links,
     login,
     manifest_editor,
     manifests,
@@ -51,6 +52,7 @@ SIMULATION_VALID_SECONDS = 60.0
 
 VIEWS = (
     login.router,
+    approval_links.router,
     overview.router,
     timeline.router,
     executions.router,

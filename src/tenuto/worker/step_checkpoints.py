@@ -1,4 +1,4 @@
-"""Step checkpoints: results of finished chain steps, sleeps and waits, stored in the database under the lease of their task.
+"""Step checkpoints: results, sleeps and waits of chain steps, stored in the database under the lease of their task.
 
 While the database is unreachable, storing is retried: a step must not run again because its result could not be stored
 at once. If the worker loses the lease meanwhile, the watchdog stops the attempt.

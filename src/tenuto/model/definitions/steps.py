@@ -42,6 +42,7 @@ HTTP_CALL = "http.call"
 LOG_APPEND = "log.append"
 SQL = "sql"
 MANIFEST = "manifest"
+APPROVAL = "approval"
 
 TextArgument = str | SecretRef | Mapping[str, str]
 """A text, or a secret reference: ``{"secret": "NAME"}``."""
@@ -331,6 +332,36 @@ class Step:
         }
         named = script_file.rpartition("/")[2] if script_file else f"sql on {connection}"[:200]
         return cls._with_arguments(SQL, arguments, {"name": named, **options})
+
+    @classmethod
+    def approval(
+        cls,
+        message: str,
+        /,
+        *,
+        role: str | None = None,
+        approvers: Sequence[str] | None = None,
+        count: int | None = None,
+        deadline: float | str | None = None,
+        on_deadline: Literal["fail", "approve", "reject", "skip"] | None = None,
+        context: Mapping[str, Any] | None = None,
+        **options: Unpack[StepOptions],
+    ) -> Step:
+        """A step that waits until persons approve, without holding a slot. A rejection fails it.
+
+        ``approvers`` may decide, and callers with the ``role`` or a higher one; operators if neither is given.
+        ``count`` persons must approve before the ``deadline``.
+        """
+        arguments = {
+            "message": message,
+            "role": role,
+            "approvers": None if approvers is None else list(approvers),
+            "count": count,
+            "deadline": deadline,
+            "on_deadline": on_deadline,
+            "context": context,
+        }
+        return cls._with_arguments(APPROVAL, arguments, {"name": APPROVAL, **options})
 
     @classmethod
     def _with_arguments(cls, kind: str, arguments: dict[str, Any], options: dict[str, Any]) -> Step:

@@ -1,4 +1,4 @@
-"""Event operations (``app.events``): send an event from outside to the tasks that wait for it; list events and waits."""
+"""Event operations (``app.events``): send events to the tasks that wait for them; list events and waits."""
 
 from __future__ import annotations
 

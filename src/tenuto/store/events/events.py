@@ -170,12 +170,12 @@ async def register_wait(
         end = (task.id, wait.step, wait.number)
         kept = await connection.fetchrow(SQL.take_kept_event, wait.name, wait.key, now, stored.expires_at)
         if kept is not None:
-            row = await connection.fetchrow(SQL.end_wait, *end, "received", now, kept["id"], kept["payload"])
-            return _WAITS.one(row)
-        if stored.expires_at <= now:
-            row = await connection.fetchrow(SQL.end_wait, *end, "timed_out", now, None, None)
-            return _WAITS.one(row)
-        return stored
+            ended = await connection.fetchrow(SQL.end_wait, *end, "received", now, kept["id"], kept["payload"])
+        elif stored.expires_at <= now:
+            ended = await connection.fetchrow(SQL.end_wait, *end, "timed_out", now, None, None)
+        else:
+            return stored
+        return stored if ended is None else _WAITS.one(ended)
 
     return await database.transaction(register)
 
@@ -237,6 +237,64 @@ async def list_open_waits(
     """Return the tasks that wait for events, the first deadline first."""
     instant, task_id = above or (None, None)
     return _OPEN_WAITS.all(await database.fetch_all(SQL.list_open_waits, name, key, instant, task_id, limit))
+
+
+# --- reports --------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class KeptEvent:
+    """An event that no task has received."""
+
+    id: UUID
+    name: str
+    key: str
+    sent_at: datetime
+    expires_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class OverdueWait:
+    """A wait whose deadline has passed, and whose task has not continued."""
+
+    task_id: UUID
+    name: str
+    key: str
+    expires_at: datetime
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class EventFigures:
+    """Numbers of events, waits and approvals."""
+
+    wait_count: int
+    kept_count: int
+    approval_count: int
+    approval_age_seconds: float
+    """Age of the oldest approval; 0 without one."""
+
+
+_KEPT = RowMapper(KeptEvent, SQL.list_kept_events)
+_OVERDUE = RowMapper(OverdueWait, SQL.list_overdue_waits)
+_FIGURES = RowMapper(EventFigures, SQL.count_events)
+
+
+async def list_kept_events(database: Database, before: datetime, now: datetime, limit: int) -> list[KeptEvent]:
+    """Return events sent before an instant that no task has received, oldest first."""
+    return _KEPT.all(await database.fetch_all(SQL.list_kept_events, before, now, limit))
+
+
+async def list_overdue_waits(database: Database, before: datetime, limit: int) -> list[OverdueWait]:
+    """Return waits whose deadline was before an instant, although their tasks have not continued."""
+    return _OVERDUE.all(await database.fetch_all(SQL.list_overdue_waits, before, limit))
+
+
+async def count_events(connection: Connection, limit: int) -> EventFigures:
+    """Return the numbers of events, waits and approvals, each up to a limit."""
+    row = await connection.fetchrow(SQL.count_events, limit)
+    assert row is not None
+    return _FIGURES.one(row)
 
 
 # --- retention ------------------------------------------------------------------------------------------------------

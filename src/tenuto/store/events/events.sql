@@ -211,3 +211,38 @@ WHERE (task_id, step, number) IN (
     LIMIT $2
 )
 RETURNING task_id;
+
+-- name: list_kept_events
+-- Return events sent before $1 that no task has received, and that have not expired, oldest first.
+SELECT id, name, key, sent_at, expires_at
+FROM tenuto.sent_events
+WHERE delivered_at IS NULL AND sent_at < $1 AND expires_at > $2
+ORDER BY sent_at, id
+LIMIT $3;
+
+-- name: list_overdue_waits
+-- Return waits whose deadline was before $1, although their tasks neither run nor are held by a pause.
+SELECT wait.task_id, wait.name, wait.key, wait.expires_at, task.state
+FROM tenuto.event_waits AS wait
+JOIN tenuto.tasks AS task ON task.id = wait.task_id
+WHERE wait.outcome IS NULL
+  AND wait.expires_at < $1
+  AND task.state IN ('scheduled', 'queued')
+  AND task.run_at < $1 -- else it failed, and is retried later
+ORDER BY wait.expires_at, wait.task_id
+LIMIT $2;
+
+-- name: count_events
+-- Count open waits, kept events and pending approvals, each up to $1, and return the age of the oldest approval.
+SELECT (SELECT count(*) FROM (SELECT FROM tenuto.event_waits WHERE outcome IS NULL LIMIT $1) AS waits) AS wait_count,
+       (SELECT count(*) FROM (SELECT FROM tenuto.sent_events WHERE delivered_at IS NULL LIMIT $1) AS kept) AS kept_count,
+       (SELECT count(*)
+        FROM (
+            SELECT
+            FROM tenuto.approvals
+            WHERE state = 'pending' AND EXISTS (SELECT FROM tenuto.tasks WHERE tasks.id = approvals.id)
+            LIMIT $1
+        ) AS pending) AS approval_count,
+       (SELECT coalesce(extract(epoch FROM clock_timestamp() - min(requested_at)), 0)::double precision
+        FROM tenuto.approvals
+        WHERE state = 'pending' AND EXISTS (SELECT FROM tenuto.tasks WHERE tasks.id = approvals.id)) AS approval_age_seconds;

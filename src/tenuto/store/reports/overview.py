@@ -14,6 +14,8 @@ from tenuto.model.work.worker_states import WorkerState
 from tenuto.postgres import read_transactions
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
+from tenuto.store.events import approvals
+from tenuto.store.events.approvals import ApprovalRecord
 from tenuto.store.records import FromInterval, RowMapper
 from tenuto.store.reports import metrics
 from tenuto.store.reports.metrics import UnknownJobTasks
@@ -222,6 +224,7 @@ class AttentionFacts:
     unknown_jobs: Sequence[UnknownJobTasks]
     failed_operations: Sequence[FailedOperation]
     stopped: Sequence[StoppedDefinition]
+    pending_approvals: Sequence[ApprovalRecord]
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,4 +317,5 @@ async def _read_attention_facts(connection: Connection, now: datetime) -> Attent
             await connection.fetch(SQL.list_failed_operations, now - _DAY, MAX_ITEMS)
         ),
         stopped=await list_stopped_definitions(connection, per_kind=MAX_ITEMS),
+        pending_approvals=await approvals.load_pending_approvals(connection, MAX_ITEMS),
     )
