@@ -5,9 +5,11 @@ from __future__ import annotations
 import inspect
 import io
 from collections.abc import AsyncIterator, Awaitable
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import asyncpg
 import pytest
@@ -17,6 +19,7 @@ from tenuto.errors import Conflict, StoreError, UserError
 from tenuto.ids import new_id
 from tenuto.model.access.actors import Role
 from tenuto.model.access.operation_context import OperationContext
+from tenuto.model.events.approvals import Decision
 from tenuto.operations.definitions.manifests import build_manifest
 from tenuto.operations.definitions.plans import read_declarations
 from tenuto.operations.definitions.schedules import schedule_definition
@@ -24,8 +27,11 @@ from tenuto.operations.operation import OperationGroup
 from tenuto.postgres.database import Connection, Database
 from tenuto.settings import load_settings
 from tenuto.store.access.audit_recorder import AuditedDatabase, AuditEntry
+from tenuto.store.events.approvals import NewApproval, request_approval
+from tenuto.store.work import task_creation
 from tenuto_inventory.extension import Inventory
 from tests.support.errors import raises_code
+from tests.support.model_values import make_held_task, make_new_task
 
 EVE = Actor.user("eve")
 RECORDS = ("audit", "audit_unsealed", "audit_chain", "requests")
@@ -48,7 +54,8 @@ QUERIES = {
     "manifests.recent_outcomes", "bulk_operations.all_items",
     "tasks.next_to_claim", "batches.count_of_each", "one_shots.count_of_each", "dead_letters.count_of_each",
     "reports.count_open_work", "reports.queue_settings", "reports.search", "reports.series",
-    "one_shots.count",
+    "one_shots.count", "events.get", "events.list", "events.waits", "events.waits_of_task", "approvals.find",
+    "approvals.get", "approvals.list", "approvals.open_link", "approvals.pending",
     "one_shots.find", "one_shots.list", "one_shots.list_ended", "one_shots.status", "api_keys.authenticate",
     "api_keys.authenticate_session", "api_keys.get", "api_keys.has_prefix", "api_keys.list", "api_keys.sessions",
     "invitations.list", "logs.names",
@@ -183,6 +190,16 @@ async def make_every_change(app: Tenuto) -> set[str]:
     await acting.executions.cancel(again)
     await change("schedules.delete", "schedule.delete", acting.schedules.delete("nightly"))
 
+    await change("events.send", "event.send", acting.events.send("paid", {"amount": 1}))
+    approvals = [await _request_approval(app) for _ in range(3)]
+    await change("approvals.approve", "approval.approve", acting.approvals.approve(approvals[0]))
+    await change("approvals.reject", "approval.reject", acting.approvals.reject(approvals[1]))
+    linked = await change(
+        "approvals.create_link", "approval.link", acting.approvals.create_link(approvals[2], EVE.name)
+    )
+    by_link = acting.approvals.decide_by_link(linked.link, Decision.APPROVE)
+    await change("approvals.decide_by_link", "approval.approve", by_link)
+
     oven = build_manifest(bake, "oven", on_demand=True)
     app.manifests.declare(build_manifest(bake, "declared", on_demand=True))
     await change("manifests.create", "manifest.create", acting.manifests.create(oven))
@@ -273,6 +290,29 @@ async def make_every_change(app: Tenuto) -> set[str]:
     await change("extensions.inventory.add", "inventory.item.add", inventory.add("flour", level=3))
     await change("extensions.inventory.remove", "inventory.item.remove", inventory.remove("flour"))
     return recorder.recorded
+
+
+async def _request_approval(app: Tenuto) -> UUID:
+    """Request an approval that the caller may decide, as a running step does."""
+    database = await app.open()
+    worker_id, now = new_id(), database.clock.now()
+    await task_creation.enqueue_tasks(database, [make_new_task(queue="approvals")])
+    await database.fetch_all(
+        "UPDATE tenuto.tasks SET state = 'running', worker_id = $1, fence = 1, claimed_at = now(),"
+        " lease_until = now() + interval '1 day' WHERE queue = 'approvals' AND state = 'queued'",
+        worker_id,
+    )
+    id = await database.fetch_value("SELECT id FROM tenuto.tasks WHERE worker_id = $1", worker_id)
+    task = replace(make_held_task(), id=id, activity_id=id, worker_id=worker_id)
+    new = NewApproval(
+        "go live", None, None, "Go?", "{}", None, [EVE.name], 1, "fail", now + timedelta(days=1), EVE
+    )  # fmt: skip
+
+    async def request(connection: Connection) -> None:
+        await request_approval(connection, task, new, now)
+
+    await database.transaction(request)
+    return task.id
 
 
 async def _drain_worker(app: Tenuto, acting: Tenuto) -> None:

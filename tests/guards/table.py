@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.guards.components import (
     access,
     bulk_operations,
+    events,
     identity,
     maintenance,
     manifests,
@@ -25,4 +26,5 @@ GUARDS: tuple[Guard, ...] = (
     *maintenance.GUARDS,
     *identity.GUARDS,
     *bulk_operations.GUARDS,
+    *events.GUARDS,
 )

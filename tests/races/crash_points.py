@@ -10,6 +10,7 @@ from typing import Any, ClassVar, TypeVar
 from tenuto import Tenuto
 from tenuto.postgres.database import Connection, Database
 from tenuto.settings import Settings
+from tenuto.store.events import events
 from tenuto.store.work import executions, step_checkpoints, tasks, workers
 from tenuto.worker import watchdog
 
@@ -17,7 +18,9 @@ T = TypeVar("T")
 EXIT_CODE = 9
 
 _STATEMENT_NAMES = {
-    text: name for sql in (tasks.SQL, executions.SQL, workers.SQL, step_checkpoints.SQL) for name, text in sql
+    text: name
+    for sql in (tasks.SQL, executions.SQL, workers.SQL, step_checkpoints.SQL, events.SQL)
+    for name, text in sql
 }
 
 

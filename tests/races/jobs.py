@@ -181,6 +181,20 @@ chained = app.chain(
 )
 
 
+async def chain_waits(numbers: list[int], ctx: Context) -> int:
+    with _step(ctx, "waits"):
+        amount: int = await ctx.wait_for_event("paid", int, key=str(ctx.task_id), timeout="1h")
+    return amount
+
+
+async def chain_ships(amount: int, ctx: Context) -> int:
+    with _step(ctx, "ships"):
+        return amount
+
+
+waiting_chain = app.chain("waiting_chain", chain_first, chain_waits, chain_ships, retry=_retry_immediately)
+
+
 async def pass_signal_path(flag: str, ctx: Context) -> str:
     with _step(ctx, "before"):
         return flag

@@ -12,10 +12,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
+from typing import Any
+from uuid import UUID
 
 from tenuto.app import Tenuto
 from tenuto.clock import DatabaseClock, ManualClock
 from tenuto.errors import Conflict, Invalid
+from tenuto.model.access.actors import Actor
 from tenuto.model.work.tasks import parse_duration_seconds, parse_instant
 from tenuto.postgres.database import Database
 from tenuto.scheduling import firing, manifest_manager
@@ -147,6 +150,37 @@ class TimeMachine:
             summary += await instant.run_until_idle()
         self._move_clock(target)
         return summary
+
+    async def send_event(self, name: str, payload: Any = None, *, key: str = "") -> RunSummary:
+        """Send an event to the tasks that wait for it, and run everything that is due then."""
+        self._require_open()
+        await self.app.events.send(name, payload, key=key)
+        return await self.run_until_idle()
+
+    async def approve(self, step: str, *, by: str, reason: str | None = None) -> RunSummary:
+        """Approve what the step of this name waits for, as a person, and run everything that is due then."""
+        id = await self._find_approval(step)
+        await self.app.acting_as(Actor.user(by)).approvals.approve(id, reason)
+        return await self.run_until_idle()
+
+    async def reject(self, step: str, *, by: str, reason: str | None = None) -> RunSummary:
+        """Reject what the step of this name waits for, as a person, and run everything that is due then."""
+        id = await self._find_approval(step)
+        await self.app.acting_as(Actor.user(by)).approvals.reject(id, reason)
+        return await self.run_until_idle()
+
+    async def _find_approval(self, step: str) -> UUID:
+        self._require_open()
+        pending = await self.app.approvals.pending()
+        found = [each.id for each in pending if each.step == step]
+        if len(found) != 1:
+            waiting = ", ".join(each.step for each in pending) or "none"
+            raise Conflict(
+                f"{len(found)} steps named {step!r} wait for an approval; waiting: {waiting}",
+                code="testing.approval.not_found",
+                remedy="advance the clock until the step waits",
+            )
+        return found[0]
 
     async def run_until_idle(self) -> RunSummary:
         """Run everything that is due at the present instant, without moving the clock."""

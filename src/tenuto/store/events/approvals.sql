@@ -34,7 +34,8 @@ WHERE id = $1;
 SELECT id
 FROM tenuto.approvals
 WHERE id = $1
-FOR UPDATE; -- guard: approvals.lock
+-- guard: approvals.lock
+FOR UPDATE;
 
 -- name: insert_decision
 -- Store the decision of a person, unless the person has decided before.
@@ -42,7 +43,7 @@ INSERT INTO tenuto.approval_decisions (
     approval_id, person, actor_type, actor_id, decision, reason, via_link, decided_at
 )
 VALUES ($1, $2, $3, $4, $5, $6, $7, $8)
-ON CONFLICT (approval_id, person) DO NOTHING -- guard: approvals.one_decision_per_person
+ON CONFLICT (approval_id, person) DO NOTHING
 RETURNING person;
 
 -- name: end_approval

@@ -83,7 +83,7 @@ WHERE tasks.id = $1
   AND tasks.lease_until > clock_timestamp() -- guard: events.wait_lease
 FOR SHARE -- guard: events.wait_row_lock
 ON CONFLICT (task_id, step, number) DO UPDATE
-SET name = event_waits.name -- guard: events.first_wait_stays
+SET name = event_waits.name
 RETURNING task_id, step, number, name, key, registered_at, expires_at, outcome, ended_at, event_id, payload;
 
 -- name: take_kept_event
@@ -152,7 +152,8 @@ JOIN unnest($1::uuid[], $2::text[], $3::integer[]) AS given (task_id, step, numb
 WHERE wait.task_id = ANY ($1::uuid[])
   AND wait.outcome IS NULL
 ORDER BY wait.task_id
-FOR UPDATE OF wait; -- guard: events.lock_before_defer
+-- guard: events.lock_before_defer
+FOR UPDATE OF wait;
 
 -- name: copy_received_waits
 -- Copy what the old tasks $1 have received to the new tasks $2. Waits that timed out begin again.
