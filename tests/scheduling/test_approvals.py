@@ -12,6 +12,7 @@ import pytest
 from tenuto import Actor, Step, Tenuto, manual
 from tenuto.model.access.actors import Role
 from tenuto.model.events.approvals import Decision
+from tenuto.operations.admin.backups import end_restored_access
 from tenuto.operations.definitions.schedules import schedule_definition
 from tenuto.store.events import approvals
 from tenuto.store.events.approvals import ApprovalRecord
@@ -188,3 +189,13 @@ async def test_expired_link_does_not_decide(app: Tenuto, worker: WorkerFactory, 
     assert await ana.approvals.open_link(link) is None
     assert await ana.approvals.decide_by_link(link, Decision.APPROVE) is None
     assert (await app.approvals.get(approval.id)).decisions == []
+
+
+async def test_restored_link_does_not_decide(app: Tenuto, worker: WorkerFactory) -> None:
+    async with worker():
+        await start(app, Step.approval("Go?", approvers=["ana"]))
+        approval = await find_pending(app)
+    link = (await app.approvals.create_link(approval.id, "ana")).link
+    assert await app.approvals.open_link(link) is not None
+    await (await app.open()).transaction(lambda connection: end_restored_access(connection, "ana"))
+    assert await app.approvals.open_link(link) is None

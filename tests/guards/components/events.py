@@ -124,6 +124,12 @@ GUARDS = (
         f"{_APPROVALS}::test_expired_link_does_not_decide",
     ),
     guard(
+        "restore.approval_links_end",
+        "Links of approvals that a restore brought back end.",
+        Remove(),
+        f"{_APPROVALS}::test_restored_link_does_not_decide",
+    ),
+    guard(
         "approvals.may_decide",
         "Only named persons and callers with the role decide.",
         Condition("False"),

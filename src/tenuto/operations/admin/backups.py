@@ -29,6 +29,7 @@ from tenuto.postgres.database import Connection, Database
 from tenuto.settings import Settings
 from tenuto.store import backups as store
 from tenuto.store.access import api_keys, audit_log, invitations
+from tenuto.store.events import approvals
 from tenuto.version import __version__
 
 FORMAT = 1
@@ -280,11 +281,12 @@ async def restore_backup(
 
 
 async def end_restored_access(connection: Connection, by: str) -> list[str]:
-    """End the sessions, login links and open invitations that a restore brought back, and return messages about them
-    and about the keys that are active. The transaction counts as a change, so its audit entry is written."""
+    """End the sessions, links and open invitations that a restore brought back, and return messages about them and
+    about the keys that are active. The transaction counts as a change, so its audit entry is written."""
     await store.mark_as_change(connection)
     session_count = await api_keys.end_all_sessions(connection)  # guard: restore.sessions_end
     invitation_count = await invitations.revoke_open_invitations(connection, by)  # guard: restore.invitations_end
+    await approvals.end_links(connection)  # guard: restore.approval_links_end
     messages = []
     if session_count or invitation_count:
         sessions = "1 session or login link" if session_count == 1 else f"{session_count:,} sessions and login links"

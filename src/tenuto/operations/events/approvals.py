@@ -173,8 +173,8 @@ class Approvals(OperationGroup):
         operation = await self._begin(f"approval.{decision}", reason=_check_reason(reason))
 
         async def decide(connection: Connection) -> ApprovalRecord | None:
-            used = await approvals.use_link(connection, _digest(link), operation.now)
-            if used is None or used.person != operation.actor.name:
+            used = await approvals.use_link(connection, _digest(link), operation.actor.name, operation.now)
+            if used is None:
                 operation.entry.mark_unchanged()
                 return None
             operation.entry.target = str(used.approval_id)

@@ -213,9 +213,14 @@ async def find_link(database: Database, link: bytes, now: datetime) -> LinkRecor
     return _LINKS.optional(await database.fetch_one(SQL.load_link, link, now))
 
 
-async def use_link(connection: Connection, link: bytes, now: datetime) -> LinkRecord | None:
-    """Use a link, and return it; None if it was used or has expired."""
-    return _LINKS.optional(await connection.fetchrow(SQL.use_link, link, now))
+async def use_link(connection: Connection, link: bytes, person: str, now: datetime) -> LinkRecord | None:
+    """Use the link of a person, and return it; None if it was used, has expired or is that of another person."""
+    return _LINKS.optional(await connection.fetchrow(SQL.use_link, link, now, person))
+
+
+async def end_links(connection: Connection) -> None:
+    """End all links that can still be used."""
+    await connection.execute(SQL.end_links)
 
 
 async def delete_ended_approvals(database: Database, cutoff: datetime, limit: int) -> int:

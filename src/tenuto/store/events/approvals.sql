@@ -109,13 +109,20 @@ FROM tenuto.approval_links
 WHERE digest = $1 AND used_at IS NULL AND expires_at > $2;
 
 -- name: use_link
--- Use a link, once.
+-- Use the link of a person, once.
 UPDATE tenuto.approval_links
 SET used_at = $2
 WHERE digest = $1
+  AND person = $3
   AND used_at IS NULL -- guard: approvals.link_is_used_once
   AND expires_at > $2 -- guard: approvals.expired_link
 RETURNING approval_id, person, expires_at;
+
+-- name: end_links
+-- End all links that can still be used.
+UPDATE tenuto.approval_links
+SET expires_at = clock_timestamp()
+WHERE used_at IS NULL AND expires_at > clock_timestamp();
 
 -- name: delete_ended_approvals
 -- Delete a small batch of approvals whose deadline was before the cut-off and whose step has ended.
