@@ -23,6 +23,7 @@ from tenuto.cli.command import SHARED_OPTIONS
 from tenuto.cli.command_tree import build_full_tree
 from tenuto.cli.parameters import table_parameters
 from tenuto.extension import Metric
+from tenuto.observability.event_metrics import EVENT_METRICS
 from tenuto.observability.process_metrics import BUCKET_BOUNDS_SECONDS
 from tenuto.observability.prometheus import DATABASE_METRICS, PROCESS_METRICS
 from tenuto.observability.status import METRICS_INTERVAL_SECONDS
@@ -292,7 +293,7 @@ def metrics_page() -> str:
             "Read from the database, so every process reports the same values. A process reads them at most every",
             f"{METRICS_INTERVAL_SECONDS:g} s, and spends at most 1 % of its time on it.",
             "",
-            *metrics_table(DATABASE_METRICS),
+            *metrics_table([*DATABASE_METRICS, *EVENT_METRICS]),
             "",
         ]
     )

@@ -165,6 +165,8 @@ SECTIONS = {
     "Dead letters": "dead_letters",
     "One-shots": "one_shots",
     "Bulk operations": "bulk_operations",
+    "Events": "events",
+    "Approvals": "approvals",
     "Logs": "logs",
     "Secrets": "secrets",
     "API keys": "api_keys",

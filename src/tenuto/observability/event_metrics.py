@@ -13,11 +13,12 @@ _WAITS = Metric("tenuto_event_waits", "gauge", "Open waits for events and approv
 _KEPT = Metric("tenuto_events_kept", "gauge", "Events that no task has received, at most 10,000.")
 _APPROVALS = Metric("tenuto_approvals_pending", "gauge", "Approvals that wait for a decision, at most 10,000.")
 _AGE = Metric("tenuto_approval_age_seconds", "gauge", "Age of the oldest approval that waits for a decision.")
+EVENT_METRICS = (_WAITS, _KEPT, _APPROVALS, _AGE)
 
 
 def event_metrics() -> list[MetricSource]:
     """Return the metrics of the installation."""
-    return [MetricSource((_WAITS, _KEPT, _APPROVALS, _AGE), _load)]
+    return [MetricSource(EVENT_METRICS, _load)]
 
 
 async def _load(connection: Connection) -> Mapping[str, Sequence[LabelledValue]]:
