@@ -81,4 +81,4 @@ async def send(app: Tenuto, ids: list[UUID]) -> None:
 async def have_waited_or_crashed(app: Tenuto, ids: list[UUID], doomed: list[Any]) -> bool:
     """Return whether each task has begun to wait, or its worker has crashed."""
     waiting = {each.task_id for each in await app.events.waits(limit=500)}
-    return all(id in waiting or worker.exit_code is not None for id, worker in zip(ids, doomed, strict=True))
+    return all(id in waiting or worker.has_ended() for id, worker in zip(ids, doomed, strict=True))
