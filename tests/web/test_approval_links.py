@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from pathlib import Path
 
 import httpx2
 import pytest
@@ -19,14 +18,14 @@ from tests.support.waiting import eventually
 @pytest.fixture
 async def client(app: Tenuto) -> AsyncIterator[httpx2.AsyncClient]:
     """A browser without a login."""
-    application = add_middleware(create_web_application(app))
+    application = add_middleware(app, create_web_application(app))
     transport = httpx2.ASGITransport(application)
     async with httpx2.AsyncClient(transport=transport, base_url="http://localhost") as client:
         yield client
 
 
 async def test_link_decides_once_and_not_by_opening_it(
-    app: Tenuto, worker: WorkerFactory, client: httpx2.AsyncClient, tmp_path: Path
+    app: Tenuto, worker: WorkerFactory, client: httpx2.AsyncClient
 ) -> None:
     gate = Step.approval("Deploy <b>4.2</b>?", approvers=["ana"], context={"version": "4.2"})
     await app.schedules.apply([schedule_definition("release", manual(), [gate])])
