@@ -29,8 +29,9 @@ from tenuto.store import partitions
 from tests.support.proofs import THOROUGH
 from tests.support.temp_dirs import new_temp_dir, remove_stale_temp_dirs, stop_server_and_remove
 
-# The tests of Tenuto run without identity synchronisation, which is installed with it; `tests/identity` enables it.
-os.environ["TENUTO_DISABLED_EXTENSIONS"] = "identity"
+# The tests of Tenuto run without the extensions that are installed with it; `tests/identity` and `tests/notifications`
+# enable theirs.
+os.environ["TENUTO_DISABLED_EXTENSIONS"] = "identity,notifications"
 
 FAST_SERVER_SETTINGS = {"fsync": "off", "full_page_writes": "off", "max_wal_size": "256MB"}
 

@@ -104,7 +104,7 @@ Stage = Callable[[Night, StageClock], Awaitable[None]]
 
 async def measure(url: str, count: int, changed: int, folder: Path, run_stages: Stage) -> None:
     """Run some stages with a worker; answer with their durations and the growth of memory."""
-    os.environ.pop("TENUTO_DISABLED_EXTENSIONS", None)
+    os.environ["TENUTO_DISABLED_EXTENSIONS"] = "notifications"
     os.environ["TENUTO_IDENTITY_FOLDERS"] = f'["{folder}"]'
     connection = await asyncpg.connect(url)
     clock = StageClock(await connection.fetchval("SELECT pg_backend_pid()"))

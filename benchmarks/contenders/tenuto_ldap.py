@@ -85,7 +85,7 @@ def definitions(folder: Path, directory: str) -> bytes:
 async def measure(asked: argparse.Namespace, run_stages: Callable[[Night, StageClock, str], Awaitable[None]]) -> None:
     """Run some stages with a worker; answer with their durations and the growth of memory."""
     folder: Path = asked.folder
-    os.environ.pop("TENUTO_DISABLED_EXTENSIONS", None)
+    os.environ["TENUTO_DISABLED_EXTENSIONS"] = "notifications"
     os.environ["TENUTO_IDENTITY_FOLDERS"] = f'["{folder}"]'
     os.environ["TENUTO_MASTER_KEY_FILE"] = str(_master_key(folder))
     connection = await asyncpg.connect(asked.url)

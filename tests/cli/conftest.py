@@ -172,7 +172,7 @@ def clean_environment(**more: str) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith(("TENUTO_", "PG")) and name not in ("FORCE_COLOR", "NO_COLOR", "COLUMNS")
     }
-    return {**kept, "TENUTO_WEB_PORT": "0", "TENUTO_DISABLED_EXTENSIONS": "identity", **more}
+    return {**kept, "TENUTO_WEB_PORT": "0", "TENUTO_DISABLED_EXTENSIONS": "identity,notifications", **more}
 
 
 @pytest.fixture

@@ -110,7 +110,7 @@ def shell(url: str, tmp_path: Path) -> Iterator[Shell]:
         clean_environment(
             TENUTO_DATABASE=url,
             TENUTO_HOME=str(tmp_path / "home"),
-            TENUTO_DISABLED_EXTENSIONS="",
+            TENUTO_DISABLED_EXTENSIONS="notifications",
             PYTHONDONTWRITEBYTECODE="1",
         ),
         services,

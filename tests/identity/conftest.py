@@ -22,7 +22,7 @@ _number = count(1)
 
 @pytest.fixture(autouse=True)
 def _enable_identity(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("TENUTO_DISABLED_EXTENSIONS")
+    monkeypatch.setenv("TENUTO_DISABLED_EXTENSIONS", "notifications")
 
 
 @pytest.fixture(scope="session")

@@ -11,7 +11,7 @@ import asyncio
 import importlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import TYPE_CHECKING, Annotated, Any
@@ -208,15 +208,19 @@ def create_job(services: StepServices, resolve: Resolve | None = None) -> Job[..
         started_at = monotonic_seconds()
         try:
             async with asyncio.timeout(timeout):
-                response = await _send(
-                    request, services, resolve, response_limit, MAX_REDIRECTS if follow_redirects else 0
+                response = await send_request(
+                    request,
+                    services.get_settings().http_allowed_hosts,
+                    body_limit=response_limit,
+                    redirects=MAX_REDIRECTS if follow_redirects else 0,
+                    resolve=resolve,
                 )
         except TimeoutError:
             raise CallFailed(
                 f"{request} got no complete response within {timeout:g} s", code="step.http.timeout"
             ) from None
         if not is_expected(expected_status, response.status):
-            _fail(ctx, request, response, expected_status)
+            fail_unexpected(ctx, request, response, expected_status)
         return response.to_output(round(monotonic_seconds() - started_at, 3))
 
     return Job(http_call, KIND, TaskPolicy(), TaskOptions(), isolated=False)
@@ -288,26 +292,50 @@ async def _prepare(
     except Invalid as error:  # only revealed secrets can be invalid here: the rest was checked when it was stored
         raise PermanentFailure(str(error), code=error.code, field=error.field) from None
     content = await body_encoder.encode(body)
-    given_names = {name.lower() for name in sent}
-    for name, value in {
-        "Accept": "*/*",
-        "Accept-Encoding": "gzip, deflate",
-        "User-Agent": f"tenuto/{__version__}",
-        "Idempotency-Key": ctx.idempotency_key,
-        "Tenuto-Attempt": str(ctx.attempt),
-        "Tenuto-Fence": str(ctx.fence),
-        **({} if content is None else {"Content-Type": _content_type(body)}),
-    }.items():
-        if name.lower() not in given_names:
-            sent[name] = value.encode("ascii")
-    return HttpRequest(
-        method,
-        target,
-        tuple((name.encode("ascii"), value) for name, value in sent.items()),
-        content,
-        body_encoder.has_secret,
-        _display_url(target, with_path=isinstance(url, str)),
+    if content is not None:
+        _add_missing_headers(sent, {"Content-Type": _content_type(body)})
+    return _assemble(
+        ctx, method, target, sent, content, has_secret=body_encoder.has_secret, shows_path=isinstance(url, str)
     )
+
+
+def build_request(
+    ctx: Context, method: str, url: str, headers: Mapping[str, str], body: bytes | None, *, shows_path: bool
+) -> HttpRequest:
+    """Return a request of an attempt whose secrets are revealed, with the headers that every call sends. Messages show
+    the path of the URL only with ``shows_path``."""
+    encoded = {name: encode_header(name, value) for name, value in headers.items()}
+    return _assemble(ctx, method, parse_url(url), encoded, body, has_secret=False, shows_path=shows_path)
+
+
+def _assemble(
+    ctx: Context,
+    method: str,
+    url: httpx2.URL,
+    headers: dict[str, bytes],
+    body: bytes | None,
+    *,
+    has_secret: bool,
+    shows_path: bool,
+) -> HttpRequest:
+    _add_missing_headers(
+        headers,
+        {
+            "Accept": "*/*",
+            "Accept-Encoding": "gzip, deflate",
+            "User-Agent": f"tenuto/{__version__}",
+            "Idempotency-Key": ctx.idempotency_key,
+            "Tenuto-Attempt": str(ctx.attempt),
+            "Tenuto-Fence": str(ctx.fence),
+        },
+    )
+    pairs = tuple((name.encode("ascii"), value) for name, value in headers.items())
+    return HttpRequest(method, url, pairs, body, has_secret, _display_url(url, with_path=shows_path))
+
+
+def _add_missing_headers(headers: dict[str, bytes], added: Mapping[str, str]) -> None:
+    given_names = {name.lower() for name in headers}
+    headers.update({name: value.encode("ascii") for name, value in added.items() if name.lower() not in given_names})
 
 
 def _content_type(body: Any) -> str:
@@ -349,14 +377,21 @@ class _BodyEncoder:
 # --- sending --------------------------------------------------------------------------------------------------------
 
 
-async def _send(
-    request: HttpRequest, services: StepServices, resolve: Resolve | None, body_limit: int, redirects: int
+async def send_request(
+    request: HttpRequest,
+    allowed_hosts: Collection[str],
+    *,
+    body_limit: int,
+    redirects: int = 0,
+    resolve: Resolve | None = None,
 ) -> HttpResponse:
-    """Send a request and follow up to ``redirects`` redirects; the target of each redirect is checked."""
+    """Send a request and follow up to ``redirects`` redirects; the target of each redirect is checked.
+
+    ``allowed_hosts`` is the setting ``http_allowed_hosts``.
+    """
     from tenuto.steps import http_transport as http_transport  # its classes derive from those of the client
 
-    allow_list = AllowList.parse(services.get_settings().http_allowed_hosts)
-    backend = http_transport.CheckedNetworkBackend(allow_list, resolve or http_transport.resolve)
+    backend = http_transport.CheckedNetworkBackend(AllowList.parse(allowed_hosts), resolve or http_transport.resolve)
     first = request
     try:
         while True:
@@ -390,7 +425,7 @@ async def _exchange(transport: httpx2.AsyncHTTPTransport, request: HttpRequest, 
         await response.aclose()
 
 
-def _fail(ctx: Context, request: HttpRequest, response: HttpResponse, expected: list[int | str]) -> None:
+def fail_unexpected(ctx: Context, request: HttpRequest, response: HttpResponse, expected: list[int | str]) -> None:
     """Fail the attempt: permanently, unless the status may change later."""
     expected_text = ", ".join(str(each) for each in expected)
     message = f"{request} responded with status {response.status}, expected {expected_text}"

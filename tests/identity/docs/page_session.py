@@ -61,7 +61,7 @@ class PageSession:
         self._typed = typed or {}
         """Command → what the reader types at its prompt."""
         self.environment = {**isolated_environment(folder), "TENUTO_DATABASE": database}
-        self.environment.pop("TENUTO_DISABLED_EXTENSIONS", None)
+        self.environment["TENUTO_DISABLED_EXTENSIONS"] = "notifications"
         self.environment["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         self.environment["TENUTO_MASTER_KEY_FILE"] = str(self._create_key())
         self._service: warm_process.Process | None = None

@@ -22,7 +22,7 @@ async def populated(
     name = database_name("identity_pages")
     url = await scratch_databases.copy_database(server, identity_template, name, by_file_copy=True)
     with pytest.MonkeyPatch.context() as patch:
-        patch.delenv("TENUTO_DISABLED_EXTENSIONS", raising=False)
+        patch.setenv("TENUTO_DISABLED_EXTENSIONS", "notifications")
         found = await populate(url, tmp_path_factory.mktemp("identity_pages"))
     yield found
     await scratch_databases.drop_database(server, name)

@@ -92,7 +92,7 @@ def prepared(server: str, identity_template: str, tmp_path_factory: pytest.TempP
             await site.nightly()
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.delenv("TENUTO_DISABLED_EXTENSIONS")
+        patched.setenv("TENUTO_DISABLED_EXTENSIONS", "notifications")
         asyncio.run(prepare())
     shutil.copytree(folder / "files", folder / "backup")
     yield Prepared(server, name, folder, folder / "backup")
@@ -110,7 +110,7 @@ def undisturbed(prepared: Prepared) -> dict[str, Any]:
             return await dump(site)
 
     with pytest.MonkeyPatch.context() as patched:
-        patched.delenv("TENUTO_DISABLED_EXTENSIONS")
+        patched.setenv("TENUTO_DISABLED_EXTENSIONS", "notifications")
         return asyncio.run(run())
 
 

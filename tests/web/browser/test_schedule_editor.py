@@ -40,7 +40,7 @@ async def identity_site(
     url: str, tmp_path: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> AsyncIterator[Site]:
     """The services with the extension whose step kind the example uses."""
-    monkeypatch.delenv("TENUTO_DISABLED_EXTENSIONS")
+    monkeypatch.setenv("TENUTO_DISABLED_EXTENSIONS", "notifications")
     app = Tenuto(settings=load_settings(database=url, home=tmp_path))
     await migrator.migrate(await app.open(), Component("identity", Identity().migrations()))
     async with running_site(app, browser) as found:

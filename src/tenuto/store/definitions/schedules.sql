@@ -368,7 +368,8 @@ WHERE id = $1 AND decision = 'queued';
 -- name: drop_queued_runs
 -- Drop the queued runs of a schedule that was deleted or disabled.
 UPDATE tenuto.occurrences
-SET decision = 'missed', reason = $2, decided_at = $3, decided_by = $4
+SET decision = 'missed', reason = $2, decided_at = $3, decided_by = $4,
+    transaction_id = pg_current_xact_id()::text::bigint
 WHERE schedule_id = $1 AND decision = 'queued' AND ($5 OR origin = 'trigger')
 RETURNING id;
 
@@ -376,7 +377,8 @@ RETURNING id;
 -- Drop a queued run whose request cannot be read, if its turn came before $5. A run's turn comes when it is queued,
 -- or when the previous run ends.
 UPDATE tenuto.occurrences
-SET decision = 'missed', reason = $2, decided_at = $3, decided_by = $4
+SET decision = 'missed', reason = $2, decided_at = $3, decided_by = $4,
+    transaction_id = pg_current_xact_id()::text::bigint
 WHERE id = $1
   AND decision = 'queued'
   AND decided_at <= $5

@@ -269,7 +269,8 @@ WITH execution AS MATERIALIZED (
     UPDATE tenuto.executions AS execution
     SET current_group = CASE WHEN ready.is_last_group THEN execution.current_group ELSE execution.current_group + 1 END,
         state = CASE WHEN ready.is_last_group THEN 'completed' ELSE execution.state END,
-        ended_at = CASE WHEN ready.is_last_group THEN (SELECT max(outcome.ended_at) FROM outcome) END
+        ended_at = CASE WHEN ready.is_last_group THEN (SELECT max(outcome.ended_at) FROM outcome) END,
+        ended_transaction_id = CASE WHEN ready.is_last_group THEN pg_current_xact_id()::text::bigint END
     FROM ready
     WHERE execution.id = $6::uuid AND execution.id = ready.id
     RETURNING execution.id, execution.schedule_id, execution.current_group, ready.is_last_group
@@ -324,6 +325,7 @@ WITH ended AS (
     -- guard: executions.cancelled_at_its_end
     SET state = CASE WHEN execution.state = 'in_progress' THEN result.state ELSE execution.state END,
         ended_at = coalesce($5::timestamptz, clock_timestamp()),
+        ended_transaction_id = pg_current_xact_id()::text::bigint,
         failed_steps = result.failed,
         error = coalesce(execution.error, result.error),
         paused_at = NULL,

@@ -140,7 +140,7 @@ async def register_process(
             # guard: workers.name_reserved_by_lease
             if not proven and (before["silent_for"] < reserved_for or before["leased_for"] is not None):
                 raise _name_in_use_error(registration, before, reserved_for)
-            await connection.execute(SQL.mark_ended if proven else SQL.mark_silent_ended, before["id"])
+            await connection.execute(SQL.mark_proven_ended if proven else SQL.mark_silent_ended, before["id"])
         await connection.execute(
             SQL.register_process,
             registration.id,

@@ -24,16 +24,23 @@ SET declared_schedules = $2, declared_manifests = $3
 WHERE id = $1;
 
 -- name: mark_ended
--- Mark a process as ended, by itself or because its end is proven. It can no longer claim tasks.
+-- Mark a process as ended by itself. It can no longer claim tasks.
 UPDATE tenuto.workers
 SET ended_at = clock_timestamp()
+WHERE id = $1 AND ended_at IS NULL;
+
+-- name: mark_proven_ended
+-- Mark a process as ended whose end is proven, because another process got the lock of its name.
+UPDATE tenuto.workers
+SET lost_transaction_id = pg_current_xact_id()::text::bigint, ended_at = clock_timestamp()
 WHERE id = $1 AND ended_at IS NULL;
 
 -- name: mark_silent_ended
 -- Mark a silent process as ended, without proof. Its end is its last heartbeat, which distinguishes it from proven
 -- ends.
 UPDATE tenuto.workers
-SET ended_at = seen_at -- guard: workers.silent_worker_ends_at_last_heartbeat
+SET lost_transaction_id = pg_current_xact_id()::text::bigint,
+    ended_at = seen_at -- guard: workers.silent_worker_ends_at_last_heartbeat
 WHERE id = $1 AND ended_at IS NULL;
 
 -- name: record_heartbeat
@@ -103,7 +110,8 @@ LIMIT $1;
 -- name: end_silent_processes
 -- Mark processes as ended (see mark_silent_ended) that are silent and hold nothing, except the caller's own $2.
 UPDATE tenuto.workers
-SET ended_at = seen_at -- guard: workers.silent_worker_ends_at_last_heartbeat
+SET lost_transaction_id = pg_current_xact_id()::text::bigint,
+    ended_at = seen_at -- guard: workers.silent_worker_ends_at_last_heartbeat
 WHERE ended_at IS NULL
   AND seen_at < clock_timestamp() - $1::interval
   AND id <> ALL ($2::uuid[])

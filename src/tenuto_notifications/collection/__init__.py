@@ -1,0 +1,1 @@
+"""Collection of events and creation of messages, in scheduler processes."""

@@ -1,0 +1,109 @@
+"""Creation of messages with the tasks that deliver them, in the transaction of the caller."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from uuid import UUID
+
+from tenuto.extension import ExtensionServices
+from tenuto.ids import new_id
+from tenuto.model.access.actors import Actor
+from tenuto.model.work.tasks import NewTask, check_new_task
+from tenuto.operations.work.tasks import new_task
+from tenuto.postgres.database import Connection
+from tenuto.store.work import task_creation
+from tenuto_notifications.model.dispatch import Decision, Group, decide
+from tenuto_notifications.model.events import OWN_CORRELATION_PREFIX
+from tenuto_notifications.model.messages import MAX_LISTED_EVENTS, ListedEvent, compose
+from tenuto_notifications.model.rules import JobChannel, Rule
+from tenuto_notifications.settings import NotificationSettings
+from tenuto_notifications.store import messages, rules
+from tenuto_notifications.store.messages import NewMessage
+
+DELIVERY_KIND = "notifications.deliver"
+_MAX_GROUPS_PER_CYCLE = 1000
+
+
+async def dispatch(
+    services: ExtensionServices, connection: Connection, known_rules: Sequence[Rule], now: datetime
+) -> int:
+    """Create the messages that are due, and return their number. Events that no message follows are settled, too."""
+    groups = await messages.list_pending_groups(connection, _MAX_GROUPS_PER_CYCLE)
+    if not groups:
+        return 0
+    by_name = {rule.name: rule for rule in known_rules}
+    silenced = await rules.list_silenced_rules(connection, now)
+    sent_count = 0
+    for group in groups:
+        rule = by_name.get(group.rule_name)
+        decision = decide(rule, group, silenced, now)
+        if decision is Decision.WAIT:
+            continue
+        if decision is not Decision.SEND or rule is None:
+            await messages.settle_group(connection, group, decision.value, None)
+            continue
+        await _send_group(services, connection, rule, group, now)
+        sent_count += 1
+    return sent_count
+
+
+async def _send_group(
+    services: ExtensionServices, connection: Connection, rule: Rule, group: Group, now: datetime
+) -> None:
+    message_id = new_id()
+    found = await messages.list_group_events(connection, group, MAX_LISTED_EVENTS)
+    listed = [
+        ListedEvent(each.kind, each.title, each.occurred_at.isoformat(timespec="seconds"), each.fields, each.path)
+        for each in found
+    ]
+    count = await messages.settle_group(connection, group, "sent", message_id)
+    await create_message(services, connection, rule, listed, now, id=message_id, group_key=group.group_key, count=count)
+
+
+async def create_message(
+    services: ExtensionServices,
+    connection: Connection,
+    rule: Rule,
+    events: Sequence[ListedEvent],
+    now: datetime,
+    *,
+    id: UUID,
+    group_key: str,
+    count: int,
+    is_test: bool = False,
+) -> None:
+    """Create a message and the task that delivers it; both have the same id."""
+    section = services.section(NotificationSettings)
+    content = compose(str(id), rule, events, count, section.base_url, is_test=is_test)
+    channel = rule.channel.model_dump(mode="json", exclude_none=True) | {"kind": rule.channel.kind}
+    message = NewMessage(id, rule.name, rule.event, group_key, count, is_test, channel, content.document, now)
+    await messages.insert_message(connection, message)
+    await task_creation.enqueue_tasks_within(connection, [_build_task(services, rule, content.document, id, now)])
+
+
+def _build_task(
+    services: ExtensionServices, rule: Rule, document: dict[str, object], id: UUID, now: datetime
+) -> NewTask:
+    actor = Actor.system(f"notification rule {rule.name}"[:200])
+    correlation = f"{OWN_CORRELATION_PREFIX}{id}"
+    if isinstance(rule.channel, JobChannel):
+        known = services.jobs.jobs_by_name.get(rule.channel.job)
+        text = json.dumps({"notification": document})
+        # A job that this process does not know gets the default policy; workers that know it run it all the same.
+        task = (
+            NewTask(id, rule.channel.job, text, now, actor, now)
+            if known is None
+            else new_task(known, text, now, actor, id)
+        )
+        task.queue = rule.channel.queue or task.queue
+    else:
+        services.jobs.load_more_kinds()
+        job = services.jobs.handlers_by_kind[DELIVERY_KIND]
+        task = new_task(job, job.validate_input(json.dumps({"message": str(id)})), now, actor, id)
+        task.kind = task.name = DELIVERY_KIND
+        task.queue = services.section(NotificationSettings).queue
+    task.unique_key = None
+    task.correlation_id = correlation
+    return check_new_task(task)

@@ -1,0 +1,1 @@
+"""Rules, events and messages: pure values and decisions."""

@@ -1,0 +1,51 @@
+"""When the collected events of a rule become a message: a pure decision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+
+from tenuto_notifications.model.rules import Rule
+
+
+class Decision(StrEnum):
+    """What happens to the collected events of a group."""
+
+    SEND = "send"
+    WAIT = "wait"
+    SILENCE = "silenced"
+    DROP = "dropped"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Collected events of a rule that one message combines."""
+
+    rule_name: str
+    group_key: str
+    event_count: int
+    last_message_at: datetime | None
+    """Latest message about events of the same group."""
+
+
+def decide(rule: Rule | None, group: Group, silenced_rules: Sequence[str | None], now: datetime) -> Decision:
+    """Decide about the collected events of a group. ``silenced_rules`` has None if all rules are silenced."""
+    if rule is None or not rule.enabled:
+        return Decision.DROP
+    if None in silenced_rules or rule.name in silenced_rules:
+        return Decision.SILENCE
+    if rule.quiet is not None and rule.quiet.contains(now):
+        return Decision.DROP if rule.quiet.then == "drop" else Decision.WAIT
+    window = timedelta(seconds=rule.group.window)
+    if group.last_message_at is not None and now < group.last_message_at + window:
+        return Decision.WAIT
+    return Decision.SEND
+
+
+def group_key(rule: Rule, event_key: str, fields: dict[str, object]) -> str:
+    """Return the key of the group that an event belongs to."""
+    if not rule.group.window:
+        return event_key
+    return "\x1f".join(f"{name}={fields.get(name, '')}" for name in rule.group.by)

@@ -1,0 +1,163 @@
+"""Messages: their words and their forms for the channels. Rendered once, when the message is created."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tenuto_notifications.model.rules import PLACEHOLDER, Rule
+
+MAX_LISTED_EVENTS = 20
+"""Events that one message describes; it counts the others."""
+_MAX_SUBJECT_CHARACTERS = 200
+_MAX_BODY_CHARACTERS = 20_000
+_MAX_FIELD_CHARACTERS = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class ListedEvent:
+    """An event that a message describes, with its fields as JSON values."""
+
+    kind: str
+    title: str
+    at: str
+    fields: Mapping[str, Any]
+    path: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The words of a message, and the document that webhooks and jobs receive."""
+
+    subject: str
+    body: str
+    document: dict[str, Any]
+
+
+def compose(
+    message_id: str, rule: Rule, events: Sequence[ListedEvent], count: int, base_url: str | None, *, is_test: bool
+) -> Content:
+    """Return the words of a message about some events; ``count`` includes those that are not listed."""
+    listed = events[:MAX_LISTED_EVENTS]
+    values = _values(rule, listed, count, base_url)
+    subject = _fill(rule.template.subject, values) if rule.template.subject else _default_subject(listed, count)
+    body = _fill(rule.template.body, values) if rule.template.body else _default_body(rule, listed, count, base_url)
+    if is_test:
+        subject = f"[Test] {subject}"
+    subject = " ".join(subject.split())[:_MAX_SUBJECT_CHARACTERS]
+    body = body[:_MAX_BODY_CHARACTERS]
+    document = {
+        "id": message_id,
+        "rule": rule.name,
+        "event": rule.event,
+        "is_test": is_test,
+        "subject": subject,
+        "body": body,
+        "count": count,
+        "omitted": count - len(listed),
+        "events": [
+            {
+                "event": each.kind,
+                "title": each.title,
+                "at": each.at,
+                "fields": _shorten_fields(each.fields),
+                **({"link": link} if (link := _link(each, base_url)) else {}),
+            }
+            for each in listed
+        ],
+    }
+    return Content(subject, body, document)
+
+
+def _default_subject(events: Sequence[ListedEvent], count: int) -> str:
+    return events[0].title if count == 1 else f"{events[0].title} (and {count - 1:,} more)"
+
+
+def _default_body(rule: Rule, events: Sequence[ListedEvent], count: int, base_url: str | None) -> str:
+    lines = []
+    for each in events:
+        lines.append(f"{each.at}  {each.title}")
+        error = each.fields.get("error")
+        if error:
+            lines.append(f"    {_one_line(str(error))}")
+        if link := _link(each, base_url):
+            lines.append(f"    {link}")
+    if count > len(events):
+        lines.append(f"… and {count - len(events):,} more")
+    lines += ["", f"Sent by the notification rule {rule.name}."]
+    return "\n".join(lines)
+
+
+def _values(rule: Rule, events: Sequence[ListedEvent], count: int, base_url: str | None) -> dict[str, str]:
+    first = events[0]
+    own = {name: _text(value) for name, value in _shorten_fields(first.fields).items()}
+    return own | {
+        "rule": rule.name,
+        "event": rule.event,
+        "count": str(count),
+        "omitted": str(count - len(events)),
+        "title": first.title,
+        "titles": "\n".join(each.title for each in events),
+        "at": first.at,
+        "link": _link(first, base_url) or "",
+    }
+
+
+def _fill(template: str, values: Mapping[str, str]) -> str:
+    """Replace placeholders; a field that the event does not have is empty. Values are not searched for placeholders."""
+    return PLACEHOLDER.sub(lambda found: values.get(found[1], ""), template)
+
+
+def _link(event: ListedEvent, base_url: str | None) -> str | None:
+    return f"{base_url.rstrip('/')}{event.path}" if base_url and event.path else None
+
+
+def _text(value: Any) -> str:
+    return ", ".join(str(each) for each in value) if isinstance(value, list) else str(value)
+
+
+def _one_line(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= 300 else line[:299] + "…"
+
+
+def _shorten_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: value[: _MAX_FIELD_CHARACTERS - 1] + "…"
+        if isinstance(value, str) and len(value) > _MAX_FIELD_CHARACTERS
+        else value
+        for name, value in fields.items()
+    }
+
+
+# --- forms ------------------------------------------------------------------------------------------------------------
+
+
+def to_slack(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the message for a webhook of Slack."""
+    return {"text": f"*{_escape_slack(document['subject'])}*\n{_escape_slack(document['body'])}"}
+
+
+def _escape_slack(text: str) -> str:
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def to_teams(document: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the message for a webhook of Teams: an adaptive card."""
+    lines = [
+        {"type": "TextBlock", "text": _escape_markdown(document["subject"]), "weight": "bolder", "wrap": True},
+        {"type": "TextBlock", "text": _escape_markdown(document["body"]).replace("\n", "\n\n"), "wrap": True},
+    ]
+    content = {
+        "$schema": "http://adaptivecards.io/schemas/adaptive-card.json",
+        "type": "AdaptiveCard",
+        "version": "1.4",
+        "body": lines,
+    }
+    attachment = {"contentType": "application/vnd.microsoft.card.adaptive", "content": content}
+    return {"type": "message", "attachments": [attachment]}
+
+
+def _escape_markdown(text: str) -> str:
+    return "".join(f"\\{char}" if char in "\\*_[]`#~" else char for char in text)

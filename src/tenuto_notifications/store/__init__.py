@@ -1,0 +1,1 @@
+"""SQL statements and their rows; no decisions."""

@@ -1,0 +1,208 @@
+-- name: insert_events
+-- Insert the events of rules; those that a rule has already are left out.
+INSERT INTO tenuto_notifications.events (
+    id, rule_name, event_key, kind, title, fields, path, group_key, occurred_at, recorded_at
+)
+SELECT id, rule_name, event_key, kind, title, fields, path, group_key, occurred_at, $10
+FROM unnest(
+    $1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::jsonb[], $7::text[], $8::text[], $9::timestamptz[]
+) AS new (id, rule_name, event_key, kind, title, fields, path, group_key, occurred_at)
+ON CONFLICT (rule_name, event_key) DO NOTHING -- guard: notifications.event_once_per_rule
+RETURNING id;
+
+-- name: list_open_episodes
+-- Return the open conditions of a rule.
+SELECT id, rule_name, subject, title, fields, path, opened_at
+FROM tenuto_notifications.episodes
+WHERE rule_name = $1 AND closed_at IS NULL
+ORDER BY subject
+LIMIT 10000;
+
+-- name: open_episode
+-- Open a condition of a rule, unless it is open.
+INSERT INTO tenuto_notifications.episodes (id, rule_name, subject, title, fields, path, opened_at)
+VALUES ($1, $2, $3, $4, $5, $6, $7)
+ON CONFLICT (rule_name, subject) WHERE closed_at IS NULL DO NOTHING
+RETURNING id;
+
+-- name: close_episode
+-- Close a condition.
+UPDATE tenuto_notifications.episodes
+SET closed_at = $2
+WHERE id = $1 AND closed_at IS NULL
+RETURNING id;
+
+-- name: list_pending_groups
+-- Return the groups of events that are in no message, the oldest first, with the latest message of each group.
+SELECT event.rule_name, event.group_key, count(*) AS event_count,
+       (
+           SELECT max(message.created_at)
+           FROM tenuto_notifications.messages AS message
+           WHERE message.rule_name = event.rule_name AND message.group_key = event.group_key AND NOT message.is_test
+       ) AS last_message_at
+FROM tenuto_notifications.events AS event
+WHERE event.state = 'pending'
+GROUP BY event.rule_name, event.group_key
+ORDER BY min(event.recorded_at), event.rule_name, event.group_key
+LIMIT $1;
+
+-- name: list_group_events
+-- Return the first events of a group that are in no message.
+SELECT kind, title, occurred_at, fields, path
+FROM tenuto_notifications.events
+WHERE rule_name = $1 AND group_key = $2 AND state = 'pending'
+ORDER BY occurred_at, id
+LIMIT $3;
+
+-- name: settle_group
+-- Record what became of the events of a group that are in no message; return their number.
+WITH settled AS (
+    UPDATE tenuto_notifications.events
+    SET state = $3, message_id = $4
+    WHERE rule_name = $1 AND group_key = $2 AND state = 'pending'
+    RETURNING 1
+)
+SELECT count(*) FROM settled;
+
+-- name: insert_message
+-- Insert a message.
+INSERT INTO tenuto_notifications.messages (
+    id, rule_name, event, group_key, event_count, is_test, channel, content, created_at
+)
+VALUES ($1, $2, $3, $4, $5, $6, $7, $8, $9);
+
+-- name: message_exists
+-- Return whether a message exists: a repeated request names the same one.
+SELECT EXISTS (SELECT FROM tenuto_notifications.messages WHERE id = $1);
+
+-- name: load_delivery
+-- Return the channel and the content of a message, for its delivery.
+SELECT id, rule_name, channel, content
+FROM tenuto_notifications.messages
+WHERE id = $1;
+
+-- name: load_message
+-- Return one message with what became of it.
+SELECT message.id, message.rule_name, message.event, message.event_count, message.is_test, message.channel,
+       message.content, message.created_at, outcome.state, outcome.ended_at, outcome.attempt, outcome.error
+FROM tenuto_notifications.messages AS message
+LEFT JOIN LATERAL (
+    SELECT state, NULL::timestamptz AS ended_at, attempt, NULL AS error FROM tenuto.tasks WHERE tasks.id = message.id
+    UNION ALL
+    SELECT status, ended_at, attempt, error ->> 'message'
+    FROM tenuto.activities
+    WHERE activities.id = message.id AND final
+    UNION ALL
+    SELECT status, ended_at, attempt, error ->> 'message'
+    FROM tenuto.activities
+    WHERE activities.task_id = message.id AND attempt > 1 AND final
+    LIMIT 1
+) AS outcome ON true
+WHERE message.id = $1;
+
+-- name: list_messages
+-- Return messages, newest first, below a cursor, with what became of each.
+SELECT message.id, message.rule_name, message.event, message.event_count, message.is_test, message.channel,
+       message.content, message.created_at, outcome.state, outcome.ended_at, outcome.attempt, outcome.error
+FROM tenuto_notifications.messages AS message
+LEFT JOIN LATERAL (
+    SELECT state, NULL::timestamptz AS ended_at, attempt, NULL AS error FROM tenuto.tasks WHERE tasks.id = message.id
+    UNION ALL
+    SELECT status, ended_at, attempt, error ->> 'message'
+    FROM tenuto.activities
+    WHERE activities.id = message.id AND final
+    UNION ALL
+    SELECT status, ended_at, attempt, error ->> 'message'
+    FROM tenuto.activities
+    WHERE activities.task_id = message.id AND attempt > 1 AND final
+    LIMIT 1
+) AS outcome ON true
+WHERE message.id < coalesce($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
+  AND ($2::text IS NULL OR message.rule_name = $2)
+  AND ($3::text[] IS NULL OR outcome.state = ANY ($3))
+ORDER BY message.id DESC
+LIMIT $4;
+
+-- name: count_unsent_events
+-- Return the events of each rule that led to no message yet, were silenced or were dropped.
+SELECT rule_name, state, count(*) AS event_count
+FROM tenuto_notifications.events
+WHERE state <> 'sent'
+GROUP BY rule_name, state
+ORDER BY rule_name, state
+LIMIT 10000;
+
+-- name: count_deliveries
+-- Return the messages of the last day by rule and outcome.
+SELECT message.rule_name, coalesce(outcome.state, 'unknown') AS state, count(*) AS message_count
+FROM tenuto_notifications.messages AS message
+LEFT JOIN LATERAL (
+    SELECT state FROM tenuto.tasks WHERE tasks.id = message.id
+    UNION ALL
+    SELECT status FROM tenuto.activities WHERE activities.id = message.id AND final
+    UNION ALL
+    SELECT status FROM tenuto.activities WHERE activities.task_id = message.id AND attempt > 1 AND final
+    LIMIT 1
+) AS outcome ON true
+WHERE message.created_at >= $1
+GROUP BY message.rule_name, 2
+ORDER BY message.rule_name, 2
+LIMIT 10000;
+
+-- name: list_missing_secrets
+-- Return the names among these that are no secrets.
+SELECT wanted.name
+FROM unnest($1::text[]) AS wanted (name)
+LEFT JOIN tenuto.secrets ON secrets.name = wanted.name
+WHERE secrets.name IS NULL
+ORDER BY wanted.name
+LIMIT 1000;
+
+-- name: load_topic
+-- Return the instant up to which the changes of a topic have been read.
+SELECT read_at
+FROM tenuto_notifications.topics
+WHERE topic = $1;
+
+-- name: store_topic
+-- Store the instant up to which the changes of a topic have been read.
+INSERT INTO tenuto_notifications.topics (topic, read_at)
+VALUES ($1, $2)
+ON CONFLICT (topic) DO UPDATE SET read_at = greatest(topics.read_at, excluded.read_at);
+
+-- name: delete_old_events
+-- Delete a small batch of events that were recorded before the cut-off.
+DELETE FROM tenuto_notifications.events
+WHERE id = ANY (ARRAY (
+    SELECT id
+    FROM tenuto_notifications.events
+    WHERE recorded_at < $1 AND state <> 'pending'
+    ORDER BY recorded_at
+    LIMIT $2
+))
+RETURNING id;
+
+-- name: delete_old_messages
+-- Delete a small batch of messages that were created before the cut-off and are not being delivered.
+DELETE FROM tenuto_notifications.messages
+WHERE id = ANY (ARRAY (
+    SELECT message.id
+    FROM tenuto_notifications.messages AS message
+    LEFT JOIN tenuto.tasks AS task ON task.id = message.id
+    WHERE message.created_at < $1 AND task.id IS NULL
+    ORDER BY message.created_at
+    LIMIT $2
+))
+RETURNING id;
+
+-- name: delete_old_episodes
+-- Delete a small batch of conditions that ended before the cut-off.
+DELETE FROM tenuto_notifications.episodes
+WHERE id = ANY (ARRAY (
+    SELECT id FROM tenuto_notifications.episodes WHERE closed_at < $1 ORDER BY closed_at LIMIT $2
+))
+RETURNING id;
+
+-- name: read_clock
+-- Return the time of the database.
+SELECT clock_timestamp();

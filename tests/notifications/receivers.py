@@ -1,0 +1,91 @@
+"""Receivers of notifications: a real HTTP server and a real mail server on loopback, in threads of the test."""
+
+from __future__ import annotations
+
+import email
+import json
+import ssl
+from dataclasses import dataclass, field
+from email.message import Message
+from pathlib import Path
+from typing import Any
+
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import SMTP, AuthResult, Envelope, Session
+
+from tests.support.certificates import create_certificate
+from tests.support.http_site import ReceivedRequest, Site, make_response
+
+PASSWORD = "correct-horse-battery"
+
+
+class WebhookReceiver(Site):
+    """An HTTP server that accepts messages at ``/hook``."""
+
+    def __init__(self) -> None:
+        super().__init__({"/hook": make_response(204)})
+
+    def __enter__(self) -> WebhookReceiver:
+        super().__enter__()
+        return self
+
+    @property
+    def documents(self) -> list[dict[str, Any]]:
+        """The received documents."""
+        return [json.loads(request.body) for request in self.requests]
+
+    @property
+    def message_ids(self) -> list[str]:
+        """The message ids of the requests, each once, in the order of the first request."""
+        return list(dict.fromkeys(request.headers["webhook-id"] for request in self.requests))
+
+    def requests_of(self, message_id: str) -> list[ReceivedRequest]:
+        return [request for request in self.requests if request.headers["webhook-id"] == message_id]
+
+
+@dataclass
+class MailServer:
+    """A mail server with STARTTLS and a login; it accepts everything unless ``replies`` says otherwise."""
+
+    folder: Path
+    replies: list[str] = field(default_factory=list)
+    """Replies to the next messages, such as ``451 later``."""
+    refused: set[str] = field(default_factory=set)
+    """Recipients that are refused."""
+    received: list[Message] = field(default_factory=list)
+
+    def __enter__(self) -> MailServer:
+        certificate, key = create_certificate(self.folder, "localhost")
+        self.ca_file = certificate
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate, key)
+        self._controller = Controller(
+            self, hostname="127.0.0.1", port=0, tls_context=context, require_starttls=True, auth_required=True,
+            authenticator=self._authenticate,
+        )  # fmt: skip
+        self._controller.start()
+        assert self._controller.server is not None
+        self.port = int(self._controller.server.sockets[0].getsockname()[1])
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._controller.stop()
+
+    def _authenticate(self, server: Any, session: Any, envelope: Any, mechanism: str, data: Any) -> AuthResult:
+        return AuthResult(success=(data.login, data.password) == (b"tenuto", PASSWORD.encode()))
+
+    async def handle_RCPT(  # noqa: N802 — the name that the server calls
+        self, server: SMTP, session: Session, envelope: Envelope, address: str, options: list[str]
+    ) -> str:
+        if address in self.refused:
+            return "550 no such mailbox"
+        envelope.rcpt_tos.append(address)
+        return "250 OK"
+
+    async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: N802 — as above
+        content = envelope.content
+        assert isinstance(content, bytes)
+        if self.replies:
+            return self.replies.pop(0)
+        self.received.append(email.message_from_bytes(content))
+        return "250 accepted"
