@@ -78,7 +78,7 @@ class Notifications(Extension):
                 path,
                 title,
                 f"tenuto_notifications.pages:{function}",
-                f"notifications_{template}.html",
+                f"{template}.html",
                 navigation=None if parent else "Notifications",
                 query=query,
                 parent=parent,

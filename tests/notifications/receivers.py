@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import email
 import json
 import ssl
@@ -64,8 +65,9 @@ class MailServer:
             authenticator=self._authenticate,
         )  # fmt: skip
         self._controller.start()
-        assert self._controller.server is not None
-        self.port = int(self._controller.server.sockets[0].getsockname()[1])
+        server = self._controller.server
+        assert isinstance(server, asyncio.Server)
+        self.port = int(server.sockets[0].getsockname()[1])
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -175,7 +175,7 @@ class Collector:
         return [(rule, since) for rule, since in loaded if rule is not None]
 
     def _load_rule(self, record: RuleRecord) -> Rule | None:
-        """Return a stored rule; a rule that a later version has stored may not be readable, and must not stop others."""
+        """Return a stored rule. One that a later version has stored may not be readable, and must not stop others."""
         try:
             return load_rule({**record.definition, "name": record.name, "enabled": record.enabled})
         except ValueError as error:

@@ -145,8 +145,10 @@ KINDS = (
         "doctor.warning",
         "A check of the doctor finds a warning or a problem.",
         _schema(
-            _text("check", "name of the check"), FilterKey("severity", KeyType.CHOICE, "severity", ("warning", "problem")),
-            _text("remedy", "what to do"), _CONDITION,
+            _text("check", "name of the check"),
+            FilterKey("severity", KeyType.CHOICE, "severity", ("warning", "problem")),
+            _text("remedy", "what to do"),
+            _CONDITION,
         ),
         is_condition=True,
     ),

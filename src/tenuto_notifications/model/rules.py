@@ -107,7 +107,7 @@ class Grouping(_Part):
     """How events are combined to one message."""
 
     window: Annotated[Duration, Field(ge=0, le=86_400 * 7)] = 60.0
-    """The first event is sent at once; those of the following seconds are combined. With 0, each has its own message."""
+    """The first event is sent at once, those of the following seconds are combined. With 0, each has its message."""
     by: list[str] = Field(default_factory=list, max_length=10)
     """Fields of the event: only events with the same values are combined."""
 
