@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import AsyncIterator, Iterator
 from itertools import count
 from pathlib import Path
@@ -21,7 +22,11 @@ _number = count(1)
 
 
 @pytest.fixture(autouse=True)
-def _enable_notifications(monkeypatch: pytest.MonkeyPatch) -> None:
+def _enable_notifications(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    key = tmp_path / "master.key"
+    key.write_text(base64.b64encode(b"k" * 32).decode())
+    key.chmod(0o600)
+    monkeypatch.setenv("TENUTO_MASTER_KEY_FILE", str(key))
     monkeypatch.setenv("TENUTO_DISABLED_EXTENSIONS", "identity")
     monkeypatch.setenv("TENUTO_HTTP_ALLOWED_HOSTS", "127.0.0.1")
     monkeypatch.setenv("TENUTO_NOTIFICATIONS_POLL_SECONDS", "0.05")

@@ -11,9 +11,11 @@ from email.message import Message
 from pathlib import Path
 from typing import Any
 
+import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import SMTP, AuthResult, Envelope, Session
 
+from tenuto import Tenuto
 from tests.support.certificates import create_certificate
 from tests.support.http_site import ReceivedRequest, Site, make_response
 
@@ -44,6 +46,15 @@ class WebhookReceiver(Site):
         return [request for request in self.requests if request.headers["webhook-id"] == message_id]
 
 
+class _Controller(Controller):
+    """A controller of a server on a port that the system chooses."""
+
+    def _trigger_server(self) -> None:
+        assert isinstance(self.server, asyncio.Server)
+        self.port = int(self.server.sockets[0].getsockname()[1])
+        super()._trigger_server()
+
+
 @dataclass
 class MailServer:
     """A mail server with STARTTLS and a login; it accepts everything unless ``replies`` says otherwise."""
@@ -60,18 +71,29 @@ class MailServer:
         self.ca_file = certificate
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(certificate, key)
-        self._controller = Controller(
+        self._controller = _Controller(
             self, hostname="127.0.0.1", port=0, tls_context=context, require_starttls=True, auth_required=True,
             authenticator=self._authenticate,
         )  # fmt: skip
         self._controller.start()
-        server = self._controller.server
-        assert isinstance(server, asyncio.Server)
-        self.port = int(server.sockets[0].getsockname()[1])
+        self.port = self._controller.port
         return self
 
     def __exit__(self, *_: object) -> None:
         self._controller.stop()
+
+    async def configure(self, app: Tenuto, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Make it the mail server of the settings, with the password as a secret."""
+        await app.secrets.set("smtp-password", PASSWORD)
+        for name, value in {
+            "HOST": "localhost",
+            "PORT": str(self.port),
+            "CA_FILE": str(self.ca_file),
+            "USER": "tenuto",
+            "PASSWORD_SECRET": "smtp-password",
+            "FROM": "tenuto@example.org",
+        }.items():
+            monkeypatch.setenv(f"TENUTO_NOTIFICATIONS_SMTP_{name}", value)
 
     def _authenticate(self, server: Any, session: Any, envelope: Any, mechanism: str, data: Any) -> AuthResult:
         return AuthResult(success=(data.login, data.password) == (b"tenuto", PASSWORD.encode()))

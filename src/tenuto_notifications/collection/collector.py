@@ -1,8 +1,8 @@
 """The collector: a service of schedulers that finds events, matches them with rules and creates messages.
 
-Everything that one cycle finds and creates is one transaction with the progress. A process that dies loses the cycle it
-was in, and any collector repeats it. Any number of collectors may run; one works at a time, and the unique key of events
-refuses a second record of the same event.
+Everything that one cycle finds and creates is one transaction with the progress. A process that dies loses the cycle
+it was in, and any collector repeats it. Any number of collectors may run; one works at a time, and the unique key of
+events refuses a second record of the same event.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
-from tenuto.errors import Invalid, TenutoError
+from tenuto.errors import Invalid
 from tenuto.extension import ExtensionServices
 from tenuto.jobs.context import Context, PermanentFailure
 from tenuto.model.access.secrets import SecretRef, TextOrSecret
@@ -47,17 +47,9 @@ def check_channel(rule: Rule) -> None:
         if isinstance(rule.channel.url, str):
             parse_url(rule.channel.url)
         _HEADERS.validate_python(rule.channel.headers)
-    except ValidationError as error:
-        cause = error.errors()[0].get("ctx", {}).get("error")
-        if not isinstance(cause, TenutoError):
-            raise
-        raise _in_channel(cause) from None
     except Invalid as error:
-        raise _in_channel(error) from None
-
-
-def _in_channel(error: TenutoError) -> Invalid:
-    return Invalid(error.message, code=error.code, field=f"channel.{error.field}", remedy=error.remedy)
+        field = f"channel.{error.field}"
+        raise Invalid(error.message, code=error.code, field=field, remedy=error.remedy) from None
 
 
 async def send_webhook(

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
-from tenuto.errors import Invalid, TenutoError, quoted
+from tenuto.errors import Invalid, quoted
 from tenuto.model.access.secrets import SecretRef, TextOrSecret
 from tenuto.model.filters import MAX_FILTER_LENGTH, Filter, parse_filter
 from tenuto.model.triggers.zones import load_zone
@@ -30,8 +30,19 @@ _ADDRESS = re.compile(r"[^\s@<>,;:\"\\\x00-\x1f\x7f]{1,64}@[A-Za-z0-9](?:[A-Za-z
 _NAME = re.compile(r"[^\x00-\x1f\x7f]{1,120}")
 
 
+class _Refused(ValueError):
+    """An error of Tenuto as one that pydantic reports with the field."""
+
+    def __init__(self, error: Invalid) -> None:
+        super().__init__(error.message)
+        self.error = error
+
+
 def _duration(value: Any) -> float | None:
-    return parse_duration_seconds(value, field="duration")
+    try:
+        return parse_duration_seconds(value, field="duration")
+    except Invalid as error:
+        raise _Refused(error) from None
 
 
 def _check_address(text: str) -> str:
@@ -47,7 +58,10 @@ def _time_of_day(text: Any) -> str:
 
 
 def _zone_name(name: str) -> str:
-    load_zone(name)
+    try:
+        load_zone(name)
+    except Invalid as error:
+        raise _Refused(error) from None
     return name
 
 
@@ -259,8 +273,8 @@ def _to_invalid(error: ValidationError) -> Invalid:
     ]
     field = ".".join(parts) or None
     cause = first.get("ctx", {}).get("error")
-    if isinstance(cause, TenutoError):
-        return Invalid(cause.message, code=cause.code, field=field, remedy=cause.remedy)
+    if isinstance(cause, _Refused):
+        return Invalid(cause.error.message, code=cause.error.code, field=field, remedy=cause.error.remedy)
     message = str(first["msg"]).removeprefix("Value error, ")
     return Invalid(
         f"{field}: {message}" if field else message,

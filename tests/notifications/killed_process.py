@@ -1,0 +1,46 @@
+"""A scheduler and worker that kills itself at a point: ``killed_process.py URL HOME POINT``."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from typing import Any
+
+from tenuto import Tenuto
+from tenuto_notifications.collection import collector
+from tenuto_notifications.delivery import delivery
+
+
+def kill_after(module: Any, name: str) -> None:
+    """End the process with SIGKILL after the function has returned."""
+    original = getattr(module, name)
+
+    async def run(*args: Any, **kwargs: Any) -> Any:
+        await original(*args, **kwargs)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(module, name, run)
+
+
+POINTS = {
+    "messages_created": (collector, "dispatch"),  # before the commit
+    "webhook_sent": (delivery, "send_webhook"),  # before the outcome is recorded
+    "email_sent": (delivery, "send_email"),
+}
+
+
+async def main(url: str, home: str, point: str) -> None:
+    kill_after(*POINTS[point])
+    async with (
+        Tenuto(url, home=home) as app,
+        app.worker(lease_seconds=1.5, name="killed"),
+        app.scheduler(name="killed"),
+    ):
+        print("ready", flush=True)
+        await asyncio.Event().wait()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(*sys.argv[1:4]))
