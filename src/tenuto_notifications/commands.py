@@ -68,7 +68,7 @@ async def show_rule(session: Session, rule: RuleName) -> int:
     "create",
     "failures --event execution.failed --webhook https://example.org/hook --signing-key hook-key",
     "late --event execution.late --after 2h --filter 'schedule:~nightly' --email ops@example.org",
-    "chat --event dead_letter.opened --slack slack-url --window 5m --quiet 22:00-07:00 --zone Europe/London",
+    "chat --event dead_letter.opened --slack slack-url --window 5m --quiet-time 22:00-07:00 --zone Europe/London",
     "--file rule.yaml",
 )
 async def create_rule(
@@ -89,10 +89,10 @@ async def create_rule(
     body: Annotated[str | None, option("TEXT", "Body, with fields such as {{error}}.")] = None,
     window: Annotated[str | None, option("TIME", "Combine the events of this time; 0s for none. (default: 1m)")] = None,
     group_by: Annotated[list[str] | None, option("FIELD", "Combine only events with the same value.")] = None,
-    quiet: Annotated[
+    quiet_time: Annotated[
         str | None, option("FROM-TO", "Hold messages at this time of the day, such as 22:00-07:00.")
     ] = None,
-    zone: Annotated[str | None, option("ZONE", "Time zone of --quiet. (default: UTC)")] = None,
+    zone: Annotated[str | None, option("ZONE", "Time zone of --quiet-time. (default: UTC)")] = None,
     file: Annotated[str | None, option("FILE", "Rule as YAML, TOML or JSON, instead of options.")] = None,
     reason: Reason = None,
 ) -> int:
@@ -111,7 +111,7 @@ async def create_rule(
         if group_by:
             grouping["by"] = list(group_by)
         optional = {
-            "filter": filter, "after": after, "template": template, "group": grouping, "quiet": _quiet(quiet, zone)
+            "filter": filter, "after": after, "template": template, "group": grouping, "quiet": _quiet(quiet_time, zone)
         }  # fmt: skip
         definition |= {name: value for name, value in optional.items() if value}
     with session.as_user(reason) as app:
@@ -156,7 +156,7 @@ def _channel(
 def _quiet(text: str | None, zone: str | None) -> dict[str, Any] | None:
     if text is None:
         if zone is not None:
-            raise missing_option("--zone", "--quiet", "omit --zone")
+            raise missing_option("--zone", "--quiet-time", "omit --zone")
         return None
     start, dash, end = text.partition("-")
     if not dash:
@@ -164,7 +164,7 @@ def _quiet(text: str | None, zone: str | None) -> dict[str, Any] | None:
             f"{quoted(text, 40)} is not a time of the day from one time to another",
             code="notifications.rule.invalid",
             field="quiet",
-            remedy="write --quiet 22:00-07:00",
+            remedy="write --quiet-time 22:00-07:00",
         )
     return {"start": start, "end": end, **({} if zone is None else {"zone": zone})}
 

@@ -9,6 +9,7 @@ from tests.guards.components import (
     identity,
     maintenance,
     manifests,
+    notifications,
     schedules,
     steps,
     tasks,
@@ -27,4 +28,5 @@ GUARDS: tuple[Guard, ...] = (
     *identity.GUARDS,
     *bulk_operations.GUARDS,
     *events.GUARDS,
+    *notifications.GUARDS,
 )

@@ -16,6 +16,7 @@ from tenuto.postgres.database import Database
 from tenuto.postgres.migrator import Component
 from tenuto.postgres.sql_loader import SqlStatements
 from tenuto_identity.extension import Identity
+from tenuto_notifications.extension import Notifications
 from tests.guards.guard import Guard
 from tests.guards.mutation import Place, StaleGuard, marked_places, mutate
 from tests.guards.runner import ROOT, digest, stored_results
@@ -74,6 +75,7 @@ async def test_every_mutated_statement_prepares_on_the_database(db: Database, tm
     """Otherwise the tests of a guard fail because of an invalid statement, and prove nothing."""
     refused, file_without_guard, prepared = [], tmp_path / "mutated.sql", 0
     await migrator.migrate(db, Component("identity", Identity().migrations()))
+    await migrator.migrate(db, Component("notifications", Notifications().migrations()))
     async with db.connection() as connection:
         await connection.execute("SET search_path TO tenuto_identity, pg_catalog")  # its statements name no schema
         for each in GUARDS:

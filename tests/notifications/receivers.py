@@ -52,7 +52,7 @@ class _Controller(Controller):
     def _trigger_server(self) -> None:
         assert isinstance(self.server, asyncio.Server)
         self.port = int(self.server.sockets[0].getsockname()[1])
-        super()._trigger_server()
+        super()._trigger_server()  # type: ignore[no-untyped-call]
 
 
 @dataclass

@@ -208,11 +208,12 @@ async def test_rule_that_is_enabled_while_the_last_one_is_forgotten_keeps_its_pr
     async with database.connection() as connection:
         transaction = connection.transaction()
         await transaction.start()
-        await connection.execute("DELETE FROM tenuto_notifications.progress")  # as the collector does
+        await connection.execute("SELECT FROM tenuto_notifications.progress FOR UPDATE")  # as the collector does
         creation = asyncio.create_task(webhook_rule(app, "http://127.0.0.1:9/", name="new"))
         await eventually(
             lambda: database.fetch_value("SELECT count(*) FROM pg_locks WHERE NOT granted"), what="creation waits"
         )
+        await connection.execute("DELETE FROM tenuto_notifications.progress")
         await transaction.commit()
         await creation
     assert await database.fetch_value("SELECT count(*) FROM tenuto_notifications.progress") == 1

@@ -104,7 +104,6 @@ async def track_conditions(
         if subject in open_episodes:
             continue
         new = Episode(new_id(), rule.name, subject, each.title, to_stored_fields(each.fields), each.path, now)
-        # guard: notifications.open_condition
         if await messages.open_episode(connection, new):
             fields = {**each.fields, "condition": "began"}
             events.append(Event(rule.event, f"condition:{new.id}:began", now, each.title, fields, each.path))

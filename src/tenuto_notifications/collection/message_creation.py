@@ -15,14 +15,13 @@ from tenuto.operations.work.tasks import new_task
 from tenuto.postgres.database import Connection
 from tenuto.store.work import task_creation
 from tenuto_notifications.model.dispatch import Decision, Group, decide
-from tenuto_notifications.model.events import OWN_CORRELATION_PREFIX
+from tenuto_notifications.model.events import DELIVERY_KIND, OWN_CORRELATION_PREFIX
 from tenuto_notifications.model.messages import MAX_LISTED_EVENTS, ListedEvent, compose
 from tenuto_notifications.model.rules import JobChannel, Rule
 from tenuto_notifications.settings import NotificationSettings
 from tenuto_notifications.store import messages, rules
 from tenuto_notifications.store.messages import NewMessage
 
-DELIVERY_KIND = "notifications.deliver"
 _MAX_GROUPS_PER_CYCLE = 1000
 
 

@@ -13,9 +13,9 @@ from pydantic import BaseModel, ConfigDict, TypeAdapter
 
 from tenuto.extension import ExtensionServices, StepKind
 from tenuto.jobs.context import Context, PermanentFailure
-from tenuto_notifications.collection.message_creation import DELIVERY_KIND
 from tenuto_notifications.delivery.email import send_email
 from tenuto_notifications.delivery.webhooks import send_webhook
+from tenuto_notifications.model.events import DELIVERY_KIND
 from tenuto_notifications.model.messages import to_slack, to_teams
 from tenuto_notifications.model.rules import Channel, Email, JobChannel, Slack, Teams, Webhook
 from tenuto_notifications.store import messages

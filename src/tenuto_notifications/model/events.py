@@ -13,6 +13,8 @@ from typing import Any
 from tenuto.errors import Invalid, quoted
 from tenuto.model.filters import FilterKey, FilterSchema, KeyType
 
+DELIVERY_KIND = "notifications.deliver"
+"""Step kind of the tasks that deliver messages."""
 OWN_CORRELATION_PREFIX = "notification:"
 """Correlation ids of tasks that deliver messages, and of tasks that these enqueue, begin with it."""
 

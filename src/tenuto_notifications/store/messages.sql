@@ -7,7 +7,7 @@ SELECT id, rule_name, event_key, kind, title, fields, path, group_key, occurred_
 FROM unnest(
     $1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::jsonb[], $7::text[], $8::text[], $9::timestamptz[]
 ) AS new (id, rule_name, event_key, kind, title, fields, path, group_key, occurred_at)
-ON CONFLICT (rule_name, event_key) DO NOTHING -- guard: notifications.event_once_per_rule
+ON CONFLICT (rule_name, event_key) DO NOTHING
 RETURNING id;
 
 -- name: list_open_episodes
