@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from tenuto_identity.cli.commands import identity
+from tenuto_notifications.commands import notification
 from tests.docs.generate import commands, walk_commands
 from tests.docs.pages import ROOT, console_commands, inline_commands, page_name, pages
 
@@ -18,8 +19,12 @@ DEPLOYMENT_FILES = [
     ROOT / "deploy" / "compose.yaml",
     *(ROOT / "deploy").rglob("*.service"),
 ]
-COMMANDS = {**commands(), **dict(walk_commands("identity", identity))}
-"""The tests disable identity synchronisation, so its commands are added."""
+COMMANDS = {
+    **commands(),
+    **dict(walk_commands("identity", identity)),
+    **dict(walk_commands("notification", notification)),
+}
+"""The tests disable the installed extensions, so their commands are added."""
 
 
 @pytest.mark.parametrize("page", pages(), ids=page_name)

@@ -190,7 +190,7 @@ def test_commands_manage_rules(url: str, tmp_path: Path) -> None:
     assert "failures" in tenuto(
         *create, "--filter", "schedule:~nightly", "--quiet-time", "22:00-07:00", "--window", "5m"
     )
-    assert "there is a notification rule 'failures'" in tenuto(*create, code=1)
+    assert "there is a notification rule 'failures'" in tenuto(*create, code=7)
     assert "0 channels are given" in tenuto("notification", "create", "x", "--event", "worker.lost", code=2)
     assert "execution.failed" in tenuto("notification", "list")
     assert '"start": "22:00"' in tenuto("notification", "show", "failures")

@@ -14,6 +14,7 @@ from datetime import datetime
 
 from tenuto.clock import monotonic_seconds
 from tenuto.diagnostics.doctor import run_checks
+from tenuto.errors import SchemaMismatch
 from tenuto.extension import ExtensionServices, Finding
 from tenuto.ids import new_id
 from tenuto.logs import Log
@@ -77,7 +78,11 @@ class Collector:
         return self._loop is not None and self._loop.is_ready
 
     async def start(self) -> None:
-        database = await self.services.open_database()
+        database: Database | None
+        try:
+            database = await self.services.open_database()
+        except SchemaMismatch:  # the cycles say so, until an operator has migrated the schema
+            database = None
         self._loop = PollingLoop(self.name, self.run_cycle, log, database=database, notifications={"notifications"})
         await self._loop.start()
 
