@@ -104,6 +104,22 @@ async def test_warning_of_the_doctor_is_an_event_and_its_end_another(app: Tenuto
     ]
 
 
+async def test_rule_that_gets_another_event_forgets_its_conditions(app: Tenuto) -> None:
+    add_broken_job(app)
+    await add_schedule(app, "Nightly", "sound")
+    await webhook_rule(app, "http://127.0.0.1:9/", "execution.late", after="1h")
+    await app.schedules.run("Nightly")
+    database, collector = await app.open(), collector_of(app)
+    await database.write_all("UPDATE tenuto.executions SET due_at = due_at - interval '2 hours'")
+    await collector.run_cycle()
+    definition = (await operations_of(app).get("rule")).definition
+    del definition["after"]
+    await operations_of(app).edit("rule", {**definition, "event": "queue.waiting"})
+    collector._next_conditions = 0
+    await collector.run_cycle()
+    assert await events_of(database) == [("execution.late", "Nightly is late", "sent")]
+
+
 async def test_condition_of_two_collectors_is_one_event(app: Tenuto) -> None:
     add_broken_job(app)
     await add_schedule(app, "Nightly", "sound")

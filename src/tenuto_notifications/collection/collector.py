@@ -97,7 +97,7 @@ class Collector:
         if not records:
             await self._stop_collecting(database)
             return IDLE_SECONDS
-        facts = await self._poll(database, [rule for rule in map(self._load_rule, records) if rule is not None])
+        facts = await self._poll(database, self._load_rules(records))
         for number in range(_MAX_STEPS_PER_CYCLE):
             step = await self.run_step(database, facts if number == 0 else PolledFacts())
             if not step.has_more:
@@ -153,17 +153,20 @@ class Collector:
 
         await database.transaction(stop)
 
-    async def _poll(self, database: Database, known: Sequence[Rule]) -> PolledFacts:
+    async def _poll(self, database: Database, known: Sequence[tuple[Rule, datetime]]) -> PolledFacts:
         """Find out what cannot be found out in a transaction."""
         section, now = self.services.section(NotificationSettings), monotonic_seconds()
         facts = PolledFacts()
-        topics = sorted({rule.event for rule in known if not is_core_event(rule.event)})
+        topics: dict[str, datetime] = {}
+        for rule, active_since in known:
+            if not is_core_event(rule.event):
+                topics[rule.event] = min(active_since, topics.get(rule.event, active_since))
         if topics:
             facts.topics = await read_topics(self.services, database, topics)
-        if any(rule.kind.is_condition for rule in known) and now >= self._next_conditions:
+        if any(rule.kind.is_condition for rule, _ in known) and now >= self._next_conditions:
             self._next_conditions = now + section.condition_seconds
             facts.checks_conditions = True
-        if any(rule.event == "doctor.warning" for rule in known) and now >= self._next_doctor:
+        if any(rule.event == "doctor.warning" for rule, _ in known) and now >= self._next_doctor:
             self._next_doctor = now + section.doctor_seconds
             facts.findings = await self._run_doctor()
         return facts

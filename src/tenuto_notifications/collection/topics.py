@@ -48,20 +48,25 @@ def _find_logs(services: ExtensionServices) -> dict[str, ChangeLog]:
     return found
 
 
-async def read_topics(services: ExtensionServices, database: Database, topics: Sequence[str]) -> list[TopicChanges]:
-    """Read the changes of some topics. An error of an extension does not stop the others."""
+async def read_topics(
+    services: ExtensionServices, database: Database, topics: Mapping[str, datetime]
+) -> list[TopicChanges]:
+    """Read the changes of some topics, each with an instant before which no rule is concerned. An error of an extension
+    does not stop the others."""
     logs, found = _find_logs(services), []
-    for topic in topics:
+    for topic, concerned_since in topics.items():
         if topic not in logs:
             continue
         now = database.clock.now()
-        since = await messages.find_topic_progress(database, topic) or now
+        since = max(await messages.find_topic_progress(database, topic) or now, concerned_since)
         try:
             changes: Sequence[LoggedChange] = await logs[topic].load(database, since - OVERLAP)
         except Exception as error:  # noqa: BLE001 — code of an extension: the other topics must be read
             log.warning("topic not read", topic=topic, error=str(error))
             continue
-        found.append(TopicChanges(topic, now, [_to_event(topic, change) for change in changes]))
+        # A source may return the first changes only: then the next poll continues after the last of them.
+        read_at = min(now, max((change.at for change in changes), default=now) + OVERLAP)
+        found.append(TopicChanges(topic, read_at, [_to_event(topic, change) for change in changes]))
     return found
 
 

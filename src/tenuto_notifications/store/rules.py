@@ -114,6 +114,7 @@ async def update_rule(
     author: str,
 ) -> None:
     """Store the new definition of a rule."""
+    await connection.execute(SQL.close_episodes_of_other_event, name, str(fields["event"]))
     await connection.execute(SQL.update_rule, name, enabled, json.dumps(fields), origin, _dump(declared), now, author)
     if not enabled:
         await connection.execute(SQL.close_episodes_of_rule, name)

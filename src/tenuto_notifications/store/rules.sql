@@ -70,8 +70,16 @@ ON CONFLICT (singleton) DO UPDATE SET singleton = true; -- guard: notifications.
 -- Notify the collectors of a changed rule.
 SELECT pg_notify('tenuto', 'notifications');
 
+-- name: close_episodes_of_other_event
+-- Close the open conditions of a rule that gets another event, without an event.
+UPDATE tenuto_notifications.episodes
+SET closed_at = clock_timestamp()
+WHERE rule_name = $1
+  AND closed_at IS NULL
+  AND EXISTS (SELECT FROM tenuto_notifications.rules WHERE name = $1 AND definition ->> 'event' <> $2);
+
 -- name: close_episodes_of_rule
--- Close the open conditions of a rule that was deleted, disabled or changed, without an event.
+-- Close the open conditions of a rule that was deleted or disabled, without an event.
 UPDATE tenuto_notifications.episodes
 SET closed_at = clock_timestamp()
 WHERE rule_name = $1 AND closed_at IS NULL;
