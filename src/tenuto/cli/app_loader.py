@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 from tenuto.app import Tenuto
-from tenuto.errors import Invalid, TenutoError
+from tenuto.errors import Invalid
+from tenuto.jobs.app_import import find_object, import_app_module, split_app_name
 from tenuto.settings import load_settings as load_settings
 
 _FIELD = "--app"
@@ -33,59 +30,17 @@ def load_app(name: str | None, database: str | None, home: str | None, *, is_ser
 
 
 def _resolve_app(name: str) -> Tenuto:
-    module_name, colon, object_name = name.partition(":")
-    if not (module_name and colon and object_name):
-        problem, remedy = (
-            f"--app {name!r} is not of the form MODULE:OBJECT",
-            f"write it as {module_name or 'tasks'}:app",
-        )
-        raise Invalid(problem, code="cli.app.invalid_name", field=_FIELD, remedy=remedy)
-    module = _import_module(module_name)
-    found: Any = module
-    for part in object_name.split("."):
-        try:
-            found = getattr(found, part)
-        except AttributeError:
-            problem, remedy = f"module {module_name} has no object {object_name!r}", _suggest_apps(module)
-            raise Invalid(problem, code="cli.app.object_not_found", field=_FIELD, remedy=remedy) from None
+    module_name, object_name = split_app_name(name)
+    module = import_app_module(module_name)
+    try:
+        found = find_object(module, object_name)
+    except AttributeError:
+        problem, remedy = f"module {module_name} has no object {object_name!r}", _suggest_apps(module)
+        raise Invalid(problem, code="cli.app.object_not_found", field=_FIELD, remedy=remedy) from None
     if not isinstance(found, Tenuto):
         problem, remedy = f"{name} is of type {type(found).__name__}, not a Tenuto app", _suggest_apps(module)
         raise Invalid(problem, code="cli.app.not_an_app", field=_FIELD, remedy=remedy)
     return found
-
-
-def _import_module(name: str) -> ModuleType:
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        return importlib.import_module(name)
-    except TenutoError:
-        raise  # for example two jobs with one name; it has its own remedy
-    except ModuleNotFoundError as error:
-        if error.name is None or not (name == error.name or name.startswith(f"{error.name}.")):
-            raise _import_failure(name, error) from error
-        remedy = f"run the command in the folder of the module; the current folder is {here}"
-        problem = f"there is no module named {name}"
-        raise Invalid(problem, code="cli.app.module_not_found", field=_FIELD, remedy=remedy) from None
-    except Exception as error:  # the imported code may raise anything
-        raise _import_failure(name, error) from error
-
-
-def _import_failure(name: str, error: Exception) -> Invalid:
-    where = ""
-    trace = error.__traceback__
-    while trace is not None:
-        file = trace.tb_frame.f_code.co_filename
-        if not file.startswith("<") and file != __file__ and "importlib" not in file:
-            where = f" ({file}, line {trace.tb_lineno})"
-        trace = trace.tb_next
-    return Invalid(
-        f"importing {name} fails: {type(error).__name__}: {error}{where}",
-        code="cli.app.import_failed",
-        field=_FIELD,
-        remedy=f"reproduce it with: python -c 'import {name}'",
-    )
 
 
 def _suggest_apps(module: ModuleType) -> str:

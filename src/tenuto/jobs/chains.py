@@ -32,6 +32,8 @@ from tenuto.model import validation
 _MAX_STEPS = 100
 _MAX_MESSAGE_CHARACTERS = 8192
 _CONTEXT_PARAMETER = "tenuto_context"
+CHAIN_STEPS = "tenuto_chain_steps"
+"""Attribute of the function of a chain: the functions of its steps."""
 _any_type: TypeAdapter[Any] = TypeAdapter(Any)
 
 
@@ -234,6 +236,7 @@ class Chain:
         run.__name__ = run.__qualname__ = self.name
         run.__module__ = first.function.__module__
         run.__doc__ = " → ".join(step.label for step in self.steps)
+        setattr(run, CHAIN_STEPS, [step.function for step in self.steps])
         return run
 
 

@@ -105,7 +105,10 @@ class Worker:
         self._reclaimed = ReclaimedTasks(self._slots.held)
         self._completer = Completer(database, self._clock, self._next_group_claim, self._start_claimed)
         loop = asyncio.get_running_loop()
-        self._executor = executor(ExecutorContext(jobs, self._clock, ResultQueue(loop, self._collect), settings.slots))
+        self._registered_slots = settings.slots
+        set_capacity = partial(self._call_soon, loop, self._set_capacity)
+        deliver = ResultQueue(loop, self._collect)
+        self._executor = executor(ExecutorContext(jobs, self._clock, deliver, settings.slots, set_capacity))
         self._make_checkpoints = partial(DatabaseStepCheckpoints, database)
         self._watchdog = Watchdog(
             database.url, identity.id, self._slots.held, self._lease, self._clock,
@@ -196,6 +199,17 @@ class Worker:
             self._fetcher.rescan()
         self._wake.set()
 
+    @staticmethod
+    def _call_soon(loop: asyncio.AbstractEventLoop, function: Callable[..., object], *arguments: object) -> None:
+        with contextlib.suppress(RuntimeError):  # the event loop is closed, so the worker is gone
+            loop.call_soon_threadsafe(function, *arguments)
+
+    def _set_capacity(self, slots: int) -> None:
+        """Follow the number of slots that the executor has now."""
+        self._slots.slot_count = min(self.settings.slots, slots)
+        self._slots.start_prefetched(self._executor)
+        self._wake.set()
+
     def _give_up(self) -> None:
         """Stop because another process declared this worker dead or took its name."""
         self._declared_dead = True
@@ -277,6 +291,7 @@ class Worker:
         self._wake.clear()
         await self._fetcher.refresh_if_due()
         await self._register_new_handlers()
+        await self._register_slots()
         if self._oldest_unstarted_at() + self._timing.max_prefetch_seconds <= monotonic_seconds():
             await self._return_unstarted()  # long tasks occupy the slots: other workers may run these tasks sooner
         limit = self._claim_limit()
@@ -284,6 +299,13 @@ class Worker:
             return None
         known = self._jobs.known_handlers()
         return await self._fetcher.claim(limit, self._reclaimed.ids, known, self._slots.free_count)
+
+    async def _register_slots(self) -> None:
+        """Update the registration if the executor has another number of slots now."""
+        if self._slots.slot_count != self._registered_slots:
+            slots = self._slots.slot_count
+            await workers.update_slots(self._database, self.identity.id, slots)
+            self._registered_slots = slots
 
     async def _register_new_handlers(self) -> None:
         """Update the registration if the program has registered further jobs since."""
@@ -298,6 +320,8 @@ class Worker:
         free_count = self._slots.free_count + prefetch_count
         # Where tasks end quickly, the worker waits until half of the prefetch is used up: the rest lasts long enough.
         if self._is_draining:  # guard: worker.drained_claims_nothing
+            return 0
+        if self._slots.slot_count <= 0:  # guard: worker.no_claim_without_capacity
             return 0
         if not self._fetcher.policy.wants_claim or free_count <= prefetch_count // 2 or not self._may_hold_more():
             return 0

@@ -94,6 +94,9 @@ class Conformance:
     has_checkpoints: ClassVar[bool] = True
     """Whether chains can store steps and sleep: their code needs access to the worker's database for that."""
 
+    runs_elsewhere: ClassVar[bool] = False
+    """Whether code runs in processes that the executor has not started, and that remain when it is closed."""
+
     def make_executor(self, context: ExecutorContext) -> Executor:
         """Return the executor to test."""
         raise NotImplementedError
@@ -300,7 +303,8 @@ class Conformance:
         harness.wait_for_outcome(attempt)
         harness.close_and_expect_no_results()
         pid = int((tmp_path / "ticks").read_text().split()[0])
-        eventually_blocking(lambda: pid == os.getpid() or not Path(f"/proc/{pid}").exists())
+        assert not (self.runs_elsewhere and pid == os.getpid())
+        eventually_blocking(lambda: self.runs_elsewhere or pid == os.getpid() or not Path(f"/proc/{pid}").exists())
         eventually_blocking(lambda: all(thread in threads or not thread.is_alive() for thread in threading.enumerate()))
 
     # --- under a worker ---------------------------------------------------------------------------------------------

@@ -196,6 +196,11 @@ async def update_handlers(database: Database, worker_id: UUID, handlers: KnownHa
     await database.write_all(SQL.update_handlers, worker_id, handlers.jobs_json, handlers.kinds_json)
 
 
+async def update_slots(database: Database, worker_id: UUID, slots: int) -> None:
+    """Store how many attempts a worker can run at the same time by now."""
+    await database.write_all(SQL.update_slots, worker_id, slots)
+
+
 async def mark_draining(database: Database, worker_id: UUID) -> None:
     """Record that a worker claims no more tasks."""
     await database.write_all(SQL.mark_draining, worker_id)

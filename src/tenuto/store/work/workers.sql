@@ -56,6 +56,12 @@ UPDATE tenuto.workers
 SET jobs = $2, kinds = $3
 WHERE id = $1;
 
+-- name: update_slots
+-- Store how many attempts a worker can run at the same time by now; 0 while its cluster does not answer.
+UPDATE tenuto.workers
+SET slots = $2
+WHERE id = $1;
+
 -- name: mark_draining
 -- Record that a process claims no more tasks.
 UPDATE tenuto.workers

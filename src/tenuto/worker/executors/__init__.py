@@ -54,6 +54,9 @@ class ExecutorContext:
     """Receives results from any thread, one or several at once; the outcome is None if none may be reported."""
     slots: int
     """Maximum number of attempts at the same time."""
+    set_capacity: Callable[[int], None] = lambda _slots: None
+    """Tells the worker, from any thread, how many attempts the executor can run at the same time now. Without a call it
+    is ``slots``, which is the upper bound."""
 
 
 ExecutorFactory = Callable[[ExecutorContext], Executor]

@@ -1,0 +1,97 @@
+"""What a worker and the cluster process that runs code for it say to each other.
+
+A launch request goes through the engine (Celery, Dask or Ray) as one JSON text. Everything else goes over a connection
+that the cluster process opens to the worker, as one JSON object per line:
+
+- cluster process → worker: `hello`, `ping` (not numbered); `start`, `progress`, `log`, `call`, `ended` (numbered, sent
+  again after a lost connection until the worker has confirmed the number).
+- worker → cluster process: `welcome`, `pong`, `permit`, `stop`, `reply`.
+
+Code of the user is named, never sent.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from pydantic import TypeAdapter
+from pydantic_core import from_json, to_json
+
+from tenuto.model.work.tasks import Deferral, Outcome, OutcomeReason, OutcomeStatus, Task
+
+PROTOCOL = 1
+MAX_LINE_BYTES = 16 * 1024 * 1024
+"""More than the largest input or output with its log."""
+
+Message = dict[str, Any]
+
+_task: TypeAdapter[Task] = TypeAdapter(Task)
+_instant: TypeAdapter[datetime] = TypeAdapter(datetime)
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """Asks a cluster process to run one attempt for the worker that listens on ``addresses``."""
+
+    id: str
+    """Names this launch: it is permitted to start once."""
+    addresses: list[str]
+    port: int
+    token: str
+    app: str
+    """MODULE:OBJECT of the app, as in ``--app``."""
+    task: Task
+
+    def to_json(self) -> str:
+        fields = {name: getattr(self, name) for name in self.__slots__ if name != "task"}
+        return to_json({"protocol": PROTOCOL, **fields, "task": _task.dump_python(self.task, mode="json")}).decode()
+
+    @classmethod
+    def from_json(cls, text: str) -> LaunchRequest:
+        fields = from_json(text)
+        if fields.pop("protocol", None) != PROTOCOL:
+            raise ValueError("the worker runs another version of Tenuto than this process")
+        return cls(**{**fields, "task": _task.validate_python(fields["task"])})
+
+
+def encode_line(message: Message) -> bytes:
+    return json.dumps(message, separators=(",", ":")).encode() + b"\n"
+
+
+def encode_outcome(outcome: Outcome | None, *, is_stopped: bool) -> Message:
+    """Return an outcome as a message. The worker knows the times, the log, the progress and why it stopped code."""
+    if outcome is None or (is_stopped and outcome.status in (OutcomeStatus.FAILED, OutcomeStatus.CANCELLED)):
+        return {"is_stopped": True}
+    message: Message = {
+        "status": outcome.status.value,
+        "reason": None if outcome.reason is None else outcome.reason.value,
+        "output": outcome.output,
+        "error": outcome.error,
+        "may_retry": outcome.may_retry,
+    }
+    if outcome.retry_at is not None and outcome.ended_at is not None:
+        message["retry_after"] = (outcome.retry_at - outcome.ended_at).total_seconds()
+    if outcome.deferral is not None:
+        if outcome.deferral.resume_at is not None:
+            message["resume_at"] = outcome.deferral.resume_at.isoformat()
+        message["is_deferred"] = True
+    return message
+
+
+def decode_outcome(message: Mapping[str, Any]) -> tuple[Outcome, float | None]:
+    """Return an outcome without its times, and after how many seconds the job asked to be retried."""
+    outcome = Outcome(
+        OutcomeStatus(message["status"]),
+        None if message["reason"] is None else OutcomeReason(message["reason"]),
+        output=message["output"],
+        error=message["error"],
+        may_retry=message["may_retry"],
+    )
+    if message.get("is_deferred"):
+        resume_at = message.get("resume_at")
+        outcome.deferral = Deferral(None if resume_at is None else _instant.validate_python(resume_at))
+    return outcome, message.get("retry_after")

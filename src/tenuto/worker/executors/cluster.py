@@ -1,0 +1,576 @@
+"""An executor that hands attempts to an existing engine: what Celery, Dask and Ray have in common.
+
+The engine only carries a launch request to one of its processes and starts `remote_runner.run_attempt` there. Permission
+to start, leases, progress, log lines, stop requests and outcomes go over a direct connection (`attempt_server`). An
+attempt whose process is gone is recorded as lost when the lease of that process has ended, or as soon as both the
+connection and the engine say so. An attempt that no process started returns to its queue; no attempt is counted.
+Steps of other kinds than jobs run in the worker, because they use its database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import socket
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from datetime import timedelta
+from functools import partial
+from typing import Any, Protocol
+
+from tenuto.clock import monotonic_seconds
+from tenuto.errors import EngineError, UnknownJob
+from tenuto.ids import new_id
+from tenuto.jobs import outcomes
+from tenuto.jobs.attempts import Attempt
+from tenuto.jobs.job_fingerprint import find_difference, job_fingerprint
+from tenuto.logs import Log
+from tenuto.model.work.tasks import Deferral, Outcome, OutcomeReason, OutcomeStatus, error_json
+from tenuto.worker.executors import ExecutorContext
+from tenuto.worker.executors.attempt_messages import LaunchRequest, Message, decode_outcome
+from tenuto.worker.executors.attempt_server import AttemptServer, Session
+from tenuto.worker.executors.native import NativeExecutor
+
+STOP_FRACTION = 0.2
+"""The last fifth of a lease is reserved for stopping code, as in the watchdog."""
+EXIT_FRACTION = 0.05
+"""The process of code that has not stopped then exits."""
+CHECK_SECONDS = 0.25
+CAPACITY_SECONDS = 1.0
+MAX_BACKOFF_SECONDS = 10.0
+RETURN_DELAY = timedelta(seconds=5)
+"""How long a task waits that the cluster could not start."""
+
+log = Log("tenuto.executor")
+
+
+class EngineUnavailable(Exception):
+    """The cluster or its broker does not answer."""
+
+
+class Engine(Protocol):
+    """An engine that runs functions in processes of a cluster. Methods may block and are called on other threads than
+    the worker's; each raises `EngineUnavailable` if the cluster does not answer.
+    """
+
+    name: str
+    host: str
+    """A host of the cluster: the worker listens on the address that leads there."""
+
+    def connect(self) -> None:
+        """Connect, also again after the cluster did not answer."""
+        ...
+
+    def count_slots(self) -> int:
+        """Return how many attempts the cluster can run at the same time now."""
+        ...
+
+    def submit(self, requests: Sequence[LaunchRequest]) -> None:
+        """Have `remote_runner.run_attempt` called once for each request, each in a slot of its own."""
+        ...
+
+    def withdraw(self, id: str) -> None:
+        """Remove a launch that has not started. It is refused if it starts in spite of that."""
+        ...
+
+    def has_ended(self, id: str) -> bool:
+        """Return whether the engine knows that the launch does not run any more."""
+        ...
+
+    def force_stop(self, id: str, place: dict[str, Any]) -> bool:
+        """Kill the process that runs a launch; return False if the engine cannot do that without affecting others."""
+        ...
+
+    def forget(self, id: str) -> None:
+        """Release what belongs to a launch that has ended."""
+        ...
+
+    def disconnect(self) -> None:
+        """Close the connection and leave no thread behind."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterTiming:
+    """Timing of a cluster executor: values that tests shorten."""
+
+    start_seconds: float = 30.0
+    """How long a launch may wait in the engine before the task returns to its queue."""
+    force_seconds: float = 4.0
+    """How long code may take to stop before its process is killed. A worker that shuts down waits for 5 s."""
+    reconnect_seconds: float = 1.0
+    """How long a process may be disconnected before the engine is asked whether it is gone."""
+
+
+@dataclass(eq=False, slots=True)
+class _Launch:
+    """An attempt between launch and result."""
+
+    id: str
+    attempt: Attempt
+    submitted_at: float
+    session: Session | None = None
+    """The process that was permitted to start the code."""
+    exit_at: float = 0.0
+    """When this process has ended or stopped the code at the latest."""
+    disconnected_at: float | None = None
+    stop_sent_at: float | None = None
+    forced_at: float | None = None
+    calls: set[asyncio.Task[None]] = field(default_factory=set)
+
+
+class ClusterExecutor:
+    """Runs the jobs of a worker in a cluster."""
+
+    def __init__(
+        self,
+        context: ExecutorContext,
+        engine: Engine,
+        app: str,
+        *,
+        callback: str | None = None,
+        timing: ClusterTiming = ClusterTiming(),  # noqa: B008 — frozen
+    ) -> None:
+        """``callback`` is HOST or HOST:PORT at which the processes of the cluster reach this worker."""
+        self._context = context
+        self._engine = engine
+        self._app = app
+        self._callback = callback
+        self._timing = timing
+        self._native = NativeExecutor(context)
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._run, name="tenuto-cluster", daemon=True)
+        self._submitter = ThreadPoolExecutor(1, thread_name_prefix="tenuto-engine")
+        self._monitor = threading.Thread(target=self._watch_engine, name="tenuto-engine-monitor", daemon=True)
+        self._closing = threading.Event()
+        self._server = AttemptServer(self)
+        self._addresses: list[str] = []
+        self._launches: dict[str, _Launch] = {}
+        self._pending: list[_Launch] = []
+        self._is_available = False
+        self._is_submitting = False
+        self._slots = 0
+        self._fingerprints: dict[str, dict[str, str | None]] = {}
+
+    # --- executor ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._native.start()
+        self._context.set_capacity(0)
+        self._thread.start()
+        asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
+        self._monitor.start()
+
+    def launch(self, attempts: Sequence[Attempt]) -> None:
+        if steps := [attempt for attempt in attempts if attempt.task.kind != "job"]:
+            self._native.launch(steps)
+        if jobs := [attempt for attempt in attempts if attempt.task.kind == "job"]:
+            self._loop.call_soon_threadsafe(self._accept, jobs)
+
+    def check_for_stalls(self) -> None:
+        self._native.check_for_stalls()
+
+    def close(self) -> None:
+        self._closing.set()
+        self._native.close()
+        self._monitor.join()
+        self._submitter.submit(self._disconnect_engine)
+        self._submitter.shutdown()
+        asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop).result()
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_forever()
+        finally:
+            for task in asyncio.all_tasks(self._loop):
+                task.cancel()
+            self._loop.run_until_complete(asyncio.sleep(0))
+            self._loop.close()
+
+    async def _listen(self) -> None:
+        host, _, port = (self._callback or "").partition(":")
+        if host:
+            self._addresses = [host]
+            await self._server.start("0.0.0.0", int(port or 0))  # noqa: S104 — the operator named an address
+        else:
+            self._addresses = [_own_address(self._engine.host)]
+            await self._server.start(self._addresses[0], 0)
+        log.info("executor listening", executor=self._engine.name, address=self._addresses[0], port=self._server.port)
+        self._loop.call_later(CHECK_SECONDS, self._check_launches)
+
+    # --- launches (on the loop of the executor) ----------------------------------------------------------------------
+
+    def _accept(self, attempts: Sequence[Attempt]) -> None:
+        for attempt in attempts:
+            try:
+                self._context.jobs.get_job(attempt.task.name)
+            except UnknownJob as error:
+                self._deliver(attempt, outcomes.from_error(attempt, error, self._context.clock.now()))
+                continue
+            launch = _Launch(new_id().hex, attempt, monotonic_seconds())
+            self._launches[launch.id] = launch
+            self._pending.append(launch)
+            attempt.set_halt(partial(self._call_soon, self._halt, launch))
+        self._submit_pending()
+
+    def _call_soon(self, function: Callable[..., object], *arguments: Any) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing runs any more
+            self._loop.call_soon_threadsafe(function, *arguments)
+
+    def _submit_pending(self) -> None:
+        """Hand pending launches to the engine, all that have gathered since the last call at once."""
+        if self._is_submitting or not self._pending or not self._is_available:
+            return
+        launches = [each for each in self._pending if each.id in self._launches]
+        self._pending.clear()
+        self._is_submitting = True
+        requests = [
+            LaunchRequest(
+                each.id, self._addresses, self._server.port, self._server.token, self._app, each.attempt.task
+            )
+            for each in launches
+        ]
+        self._submitter.submit(self._submit, requests)
+
+    def _submit(self, requests: Sequence[LaunchRequest]) -> None:
+        """Runs on the thread of the engine."""
+        problem: str | None = None
+        try:
+            self._engine.submit(requests)
+        except EngineUnavailable as error:
+            problem = str(error)
+        except Exception as error:  # the engine or its client may raise anything; the tasks return to their queue
+            log.exception("launch failed", executor=self._engine.name)
+            problem = f"{type(error).__name__}: {error}"
+        self._call_soon(self._on_submitted, [request.id for request in requests], problem)
+
+    def _on_submitted(self, ids: Sequence[str], problem: str | None) -> None:
+        self._is_submitting = False
+        if problem is not None:
+            self._return_unstarted(ids, f"the {self._engine.name} cluster does not answer: {problem}")
+        self._submit_pending()
+
+    def _halt(self, launch: _Launch) -> None:
+        """Stop the code of a launch, or see to it that it never starts."""
+        if launch.id not in self._launches:
+            return
+        now = monotonic_seconds()
+        if launch.session is None:
+            self._submitter.submit(self._try, self._engine.withdraw, launch.id)
+            self._end(launch, outcomes.from_stop(launch.attempt, self._context.clock.now()))
+            return
+        if launch.stop_sent_at is None:
+            launch.stop_sent_at = now
+        self._send_stop(launch)
+
+    def _send_stop(self, launch: _Launch) -> None:
+        reason, actor = launch.attempt.stop_reason, launch.attempt.stop_actor
+        if launch.session is not None and reason is not None:
+            by = None if actor is None else [actor.type.value, actor.id, actor.name]
+            launch.session.send({"kind": "stop", "id": launch.id, "reason": reason.name, "actor": by})
+
+    def _end(self, launch: _Launch, outcome: Outcome | None) -> None:
+        """Report the result of a launch whose code has ended, or never starts."""
+        if self._launches.pop(launch.id, None) is None:  # guard: executors.one_result
+            return
+        for call in launch.calls:
+            call.cancel()
+        self._submitter.submit(self._try, self._engine.forget, launch.id)
+        self._deliver(launch.attempt, outcome)
+
+    def _deliver(self, attempt: Attempt, outcome: Outcome | None) -> None:
+        attempt.mark_ended()
+        self._context.deliver([(attempt, outcome)])
+
+    def _try(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Call the engine for something that may fail: leases and permissions do not depend on it."""
+        try:
+            function(*arguments)
+        except Exception as error:  # noqa: BLE001 — see above
+            log.debug("call of engine failed", executor=self._engine.name, error=str(error))
+
+    def _return_unstarted(self, ids: Iterable[str], problem: str) -> None:
+        """Return tasks that have not started to their queue."""
+        returned = [
+            launch for id in ids if (launch := self._launches.get(id)) is not None and launch.session is None
+        ]
+        if not returned:
+            return
+        log.warning("tasks returned by executor", executor=self._engine.name, tasks=len(returned), reason=problem)
+        for launch in returned:
+            self._submitter.submit(self._try, self._engine.withdraw, launch.id)
+            self._refuse(launch, problem, RETURN_DELAY)
+
+    def _refuse(self, launch: _Launch, problem: str, delay: timedelta) -> None:
+        """Let a task wait whose code cannot start; no attempt is counted, and its progress says why."""
+        attempt = launch.attempt
+        message = f"not started by executor {self._engine.name}: {problem}"
+        attempt.context.set_progress_json(json.dumps({"done": 0, "message": message[:500]}, ensure_ascii=False))
+        now = self._context.clock.now()
+        outcome = Outcome(
+            OutcomeStatus.COMPLETED, progress=attempt.context.progress_json, deferral=Deferral(now + delay)
+        )
+        self._end(launch, outcome)
+
+    # --- sessions ---------------------------------------------------------------------------------------------------
+
+    def on_connected(self, session: Session, attempts: Iterable[str]) -> None:
+        for id in attempts:
+            launch = self._launches.get(id)
+            if launch is not None and launch.session is session:  # it connects again
+                launch.disconnected_at = None
+                self._permit(launch, session)
+                self._send_stop(launch)
+            elif launch is None:
+                session.send({"kind": "permit", "id": id, "is_permitted": False})
+
+    def on_disconnected(self, session: Session) -> None:
+        now = monotonic_seconds()
+        is_used = False
+        for launch in self._launches.values():
+            if launch.session is session:
+                launch.disconnected_at, is_used = now, True
+        if not is_used:
+            self._server.forget(session)
+
+    def on_message(self, session: Session, message: Message) -> None:
+        launch = self._launches.get(message["id"])
+        if message["kind"] == "start":
+            self._on_start(session, launch, message)
+            return
+        if launch is None or launch.session is not session:
+            return
+        context = launch.attempt.context
+        match message["kind"]:
+            case "log":
+                context.log.add_line(message["level"], message["text"])
+            case "progress":
+                context.set_progress_json(message["state"])
+                context.current_step = message["step"]
+            case "call":
+                call = self._loop.create_task(self._call(session, launch, message))
+                launch.calls.add(call)
+                call.add_done_callback(launch.calls.discard)
+            case "ended":
+                if message["progress"] is not None:
+                    context.set_progress_json(message["progress"])
+                context.current_step = message["step"]
+                self._end(launch, self._make_outcome(launch.attempt, message["outcome"]))
+
+    def _on_start(self, session: Session, launch: _Launch | None, message: Message) -> None:
+        """Permit a process to start a launch: once, and only if it runs the same program."""
+        # guard: executors.one_start
+        if launch is None or launch.session is not None:
+            session.send({"kind": "permit", "id": message["id"], "is_permitted": False})
+            return
+        problem = message["problem"] or self._find_difference(launch.attempt.task.name, message["fingerprint"])
+        if problem is not None:
+            log.error(
+                "task refused by cluster process", executor=self._engine.name, reason=problem,
+                process=session.describe(), remedy="restart the processes of the cluster with the program of the worker",
+                **launch.attempt.task.log_fields,
+            )  # fmt: skip
+            session.send({"kind": "permit", "id": launch.id, "is_permitted": False})
+            self._refuse(launch, problem, outcomes.UNKNOWN_JOB_DELAY)
+            return
+        launch.session = session
+        launch.attempt.mark_started(self._context.clock.now())
+        if launch.attempt.stop_reason is not None:
+            session.send({"kind": "permit", "id": launch.id, "is_permitted": False})
+            self._end(launch, outcomes.from_stop(launch.attempt, self._context.clock.now()))
+            return
+        self._permit(launch, session)
+
+    def _permit(self, launch: _Launch, session: Session) -> None:
+        session.send(
+            {"kind": "permit", "id": launch.id, "is_permitted": True, "lease": self._renew_lease(launch)}
+        )
+
+    def _find_difference(self, name: str, there: dict[str, str | None]) -> str | None:
+        here = self._fingerprints.get(name)
+        if here is None:
+            here = self._fingerprints[name] = job_fingerprint(self._context.jobs.get_job(name))
+        if "contract" not in there and here["tenuto"] == there.get("tenuto"):
+            return f"the app {self._app} in the cluster has no job {name}"
+        return find_difference(name, here, there)
+
+    def leases_of(self, session: Session) -> dict[str, tuple[float, float]]:
+        launches = [launch for launch in self._launches.values() if launch.session is session]
+        return {launch.id: self._renew_lease(launch) for launch in launches}
+
+    def _renew_lease(self, launch: _Launch) -> tuple[float, float]:
+        """Return after how many seconds the code must be stopped, and its process end."""
+        attempt, now = launch.attempt, monotonic_seconds()
+        lease = attempt.lease_expires_at - attempt.renewed_at
+        left = attempt.lease_expires_at - now
+        launch.exit_at = max(now + left - lease * EXIT_FRACTION, now)
+        return left - lease * STOP_FRACTION, launch.exit_at - now
+
+    async def _call(self, session: Session, launch: _Launch, message: Message) -> None:
+        reply: Message = {"kind": "reply", "call": message["number"]}
+        try:
+            reply["value"] = await self._use_checkpoints(launch.attempt, message["name"], message["arguments"])
+        except Exception as error:  # it is raised in the job
+            reply["error"] = str(error)
+        session.replies[message["number"]] = reply
+        if len(session.replies) > 1000:
+            del session.replies[next(iter(session.replies))]
+        session.send(reply)
+
+    async def _use_checkpoints(self, attempt: Attempt, name: str, arguments: Sequence[Any]) -> Any:
+        checkpoints, context = attempt.context.steps, attempt.context
+        if name == "load":
+            return await checkpoints.load()
+        if name == "save":
+            return await checkpoints.save(*arguments)
+        step, number, seconds = arguments
+        sleep = await checkpoints.sleep(step, number, timedelta(seconds=seconds), context.log_text)
+        if sleep.log is not None:
+            context.log.prepend(sleep.log)
+        return sleep.ends_at.isoformat(), sleep.has_ended
+
+    def _make_outcome(self, attempt: Attempt, message: Message) -> Outcome | None:
+        now = self._context.clock.now()
+        if message.get("is_stopped"):
+            if attempt.stop_reason is not None:
+                return outcomes.from_stop(attempt, now)
+            return self._lost(attempt, "it stopped because its lease was not renewed in time")
+        outcome, retry_after = decode_outcome(message)
+        outcome.started_at, outcome.ended_at = attempt.started_at, now
+        outcome.log, outcome.progress = attempt.context.log_text, attempt.context.progress_json
+        if retry_after is not None:
+            outcome.retry_at = now + timedelta(seconds=retry_after)
+        return outcome
+
+    def _lost(self, attempt: Attempt, problem: str) -> Outcome:
+        error = error_json("tenuto.Lost", problem, step=attempt.context.current_step or attempt.task.name)
+        return outcomes.failed(attempt, self._context.clock.now(), OutcomeReason.LOST, error)
+
+    # --- checks -----------------------------------------------------------------------------------------------------
+
+    def _check_launches(self) -> None:
+        now = monotonic_seconds()
+        late = []
+        for launch in list(self._launches.values()):
+            if launch.session is None:
+                if now > launch.submitted_at + self._timing.start_seconds:
+                    late.append(launch.id)
+                continue
+            if launch.disconnected_at is not None:
+                self._check_disconnected(launch, now)
+            if launch.stop_sent_at is not None:
+                self._check_stopping(launch, now)
+        if late:
+            self._return_unstarted(late, f"it waited {self._timing.start_seconds:g} s in the cluster")
+        if not self._closing.is_set():
+            self._loop.call_later(CHECK_SECONDS, self._check_launches)
+
+    def _check_disconnected(self, launch: _Launch, now: float) -> None:
+        assert launch.disconnected_at is not None
+        if now > launch.exit_at:  # guard: executors.lost_after_lease
+            self._end_lost(launch)
+        elif now > launch.disconnected_at + self._timing.reconnect_seconds:
+            self._submitter.submit(self._try, self._ask_engine, launch)
+
+    def _ask_engine(self, launch: _Launch) -> None:
+        """Runs on the thread of the engine."""
+        if launch.id in self._launches and launch.disconnected_at is not None and self._engine.has_ended(launch.id):
+            self._call_soon(self._end_if_disconnected, launch)
+
+    def _end_if_disconnected(self, launch: _Launch) -> None:
+        if launch.disconnected_at is not None:
+            self._end_lost(launch)
+
+    def _end_lost(self, launch: _Launch) -> None:
+        attempt = launch.attempt
+        if attempt.stop_reason is not None:
+            self._end(launch, outcomes.from_stop(attempt, self._context.clock.now()))
+            return
+        process = launch.session.describe() if launch.session is not None else "a process"
+        problem = f"{process} of the {self._engine.name} cluster, which ran it, ended or lost its connection"
+        self._end(launch, self._lost(attempt, problem))
+
+    def _check_stopping(self, launch: _Launch, now: float) -> None:
+        assert launch.stop_sent_at is not None
+        since = launch.forced_at or launch.stop_sent_at
+        if now < since + self._timing.force_seconds or launch.session is None:
+            return
+        launch.forced_at = now
+        log.warning("code killed that did not stop", executor=self._engine.name, **launch.attempt.task.log_fields)
+        self._submitter.submit(self._try, self._force_stop, launch, launch.session.place)
+
+    def _force_stop(self, launch: _Launch, place: dict[str, Any]) -> None:
+        """Runs on the thread of the engine."""
+        if launch.id in self._launches and not self._engine.force_stop(launch.id, place):
+            log.warning(
+                "code cannot be killed because its process runs other code", executor=self._engine.name,
+                remedy="give each process of the cluster one slot", **launch.attempt.task.log_fields,
+            )  # fmt: skip
+
+    # --- engine -----------------------------------------------------------------------------------------------------
+
+    def _watch_engine(self) -> None:
+        """Keep the connection and the number of slots up to date; runs on a thread of its own."""
+        delay, is_connected = 0.5, False
+        while not self._closing.is_set():
+            try:
+                if not is_connected:
+                    self._engine.connect()
+                    is_connected = True
+                slots = self._engine.count_slots()
+                delay = 0.5
+                self._call_soon(self._on_engine_answered, slots)
+                self._closing.wait(CAPACITY_SECONDS)
+            except Exception as error:  # the client of an engine may raise anything
+                is_connected = False
+                problem = str(error) or type(error).__name__
+                self._call_soon(self._on_engine_unavailable, problem, delay)
+                self._closing.wait(delay)
+                delay = min(delay * 2, MAX_BACKOFF_SECONDS)
+
+    def _on_engine_answered(self, slots: int) -> None:
+        if not self._is_available or slots != self._slots:
+            log.info("cluster available" if slots else "cluster has no slots", executor=self._engine.name, slots=slots)
+        self._is_available = True
+        self._set_slots(slots)
+        self._submit_pending()
+
+    def _on_engine_unavailable(self, problem: str, delay: float) -> None:
+        if self._is_available or delay == MAX_BACKOFF_SECONDS:
+            log.error(
+                "cluster unavailable", executor=self._engine.name, host=self._engine.host, reason=problem,
+                retry_seconds=delay,
+            )  # fmt: skip
+        was_available, self._is_available = self._is_available, False
+        self._set_slots(0)
+        if was_available:
+            self._return_unstarted(list(self._launches), f"the {self._engine.name} cluster does not answer: {problem}")
+
+    def _set_slots(self, slots: int) -> None:
+        if slots != self._slots:
+            self._slots = slots
+            self._context.set_capacity(slots)
+
+    def _disconnect_engine(self) -> None:
+        self._try(self._engine.disconnect)
+
+
+def _own_address(host: str) -> str:
+    """Return the address of this machine from which a host is reached. No packet is sent."""
+    try:
+        family, kind, protocol, _, target = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, protocol) as probe:
+            probe.connect(target)
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise EngineError(
+            f"the host {host!r} of the cluster cannot be reached: {error}",
+            code="executor.host_unreachable",
+            remedy="check the address, or set the address of this worker with --callback",
+        ) from error
