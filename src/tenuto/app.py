@@ -67,7 +67,7 @@ from tenuto.store import partitions
 from tenuto.store.access.audit_recorder import AuditedDatabase
 from tenuto.store.work.workers import Declarations
 from tenuto.worker.executors import ExecutorFactory
-from tenuto.worker.executors.native import NativeExecutor
+from tenuto.worker.executors.selection import choose_executor
 from tenuto.worker.watchdog import DEFAULT_TIMING, WorkerTiming
 from tenuto.worker.worker import Worker
 
@@ -384,18 +384,23 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
     def worker(
         self,
         *,
-        executor: ExecutorFactory = NativeExecutor,
+        executor: ExecutorFactory | None = None,
+        app_name: str | None = None,
         timing: WorkerTiming = DEFAULT_TIMING,
         **options: Any,
     ) -> AbstractAsyncContextManager[Worker]:
-        """Run a worker in this process for the duration of the block. ``options`` are worker settings."""
+        """Run a worker in this process for the duration of the block. ``options`` are worker settings.
+
+        Without ``executor`` the settings choose one; one on a cluster needs the ``app_name``, MODULE:OBJECT.
+        """
+        worker_settings = load_worker_settings(**options)
         return processes.background_worker(
             self.connect_for_services,
             self.jobs,
             self.settings,
-            load_worker_settings(**options),
+            worker_settings,
             self.extension_registry,
-            executor,
+            executor or choose_executor(worker_settings, app_name),
             timing,
             self._declarations(),
         )
@@ -407,16 +412,23 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         )
 
     async def run_worker(
-        self, *, executor: ExecutorFactory = NativeExecutor, prune: bool = False, **options: Any
+        self,
+        *,
+        executor: ExecutorFactory | None = None,
+        app_name: str | None = None,
+        prune: bool = False,
+        **options: Any,
     ) -> None:
-        """Run a worker process until a signal stops it; for ``prune`` see `connect_for_services`."""
+        """Run a worker process until a signal stops it; for ``prune`` see `connect_for_services`, for ``executor`` and
+        ``app_name`` see `worker`."""
+        worker_settings = load_worker_settings(**options)
         await processes.run_worker(
             partial(self.connect_for_services, prune=prune, connect_seconds=0.0),
             self.jobs,
             self.settings,
-            load_worker_settings(**options),
+            worker_settings,
             self.extension_registry,
-            executor,
+            executor or choose_executor(worker_settings, app_name),
             self._declarations(),
         )
 
@@ -435,20 +447,23 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         *,
         on_ready: Callable[[Worker], None] = lambda _worker: None,
         alongside: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
+        app_name: str | None = None,
         prune: bool = False,
         **options: Any,
     ) -> None:
         """Run scheduler and worker in one process until a signal stops it; enter ``alongside`` meanwhile.
 
-        For ``prune`` see `connect_for_services`.
+        For ``prune`` see `connect_for_services`, for ``app_name`` see `worker`.
         """
+        worker_settings = load_worker_settings(**options)
         await processes.run_all(
             partial(self.connect_for_services, prune=prune, connect_seconds=0.0),
             self.jobs,
             self.settings,
-            load_worker_settings(**options),
+            worker_settings,
             self.extension_registry,
             on_ready,
+            choose_executor(worker_settings, app_name),
             alongside,
             self._declarations(),
         )

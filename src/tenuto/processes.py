@@ -136,6 +136,7 @@ async def run_all(
     worker_settings: WorkerSettings,
     extensions: ExtensionRegistry,
     ready: Callable[[Worker], None],
+    executor: ExecutorFactory = NativeExecutor,
     extra_service: Callable[[], AbstractAsyncContextManager[object]] = contextlib.nullcontext,
     declarations: Declarations | None = None,
 ) -> None:
@@ -154,7 +155,12 @@ async def run_all(
         if process.database is None:
             return
         worker = Worker(
-            process.database, jobs, identity, worker_settings, write_health_file=process.health_files["worker"].write
+            process.database,
+            jobs,
+            identity,
+            worker_settings,
+            write_health_file=process.health_files["worker"].write,
+            executor=executor,
         )
         process.signals.set_handlers(worker.stop, worker.stop_now)
         services = scheduler_services(

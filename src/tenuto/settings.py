@@ -78,6 +78,9 @@ def _drop_empty(given: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if value is not None and value != ""}
 
 
+ExecutorName = Literal["native", "celery", "dask", "ray"]
+
+
 class WorkerSettings(BaseSettings):
     """Settings of a worker."""
 
@@ -97,6 +100,24 @@ class WorkerSettings(BaseSettings):
     """Time that running attempts get to finish after SIGTERM."""
     name: str | None = None
     """Worker name that stays the same across restarts; by default the first free one of HOST-1, HOST-2 …"""
+    executor: ExecutorName = "native"
+    """What runs the code of jobs: the worker itself (native), or a cluster."""
+    executor_address: str | None = Field(None, repr=False)
+    """Address of that cluster: the scheduler of Dask, the broker of Celery, or the head node of Ray."""
+    executor_callback: str | None = None
+    """HOST or HOST:PORT at which the processes of the cluster reach the worker; by default its address towards it."""
+    queue_executors: Annotated[dict[str, ExecutorName], NoDecode] = {}
+    """Executors of single queues, as in ``gpu=ray,reports=dask``. All queues of one worker have the same executor."""
+
+    @field_validator("queue_executors", mode="before")
+    @classmethod
+    def _split_pairs(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        pairs = [part.strip() for part in value.split(",") if part.strip()]
+        if wrong := [pair for pair in pairs if not all(map(str.strip, pair.partition("=")))]:
+            raise ValueError(f"{wrong[0]!r} is not QUEUE=EXECUTOR")
+        return {queue.strip(): executor.strip() for queue, _, executor in (pair.partition("=") for pair in pairs)}
 
     @field_validator("queues", mode="before")
     @classmethod

@@ -130,6 +130,12 @@ async def job_without_worker(given: Situation) -> str:
     return "no live worker of queue default knows job marked: 1 task waiting"
 
 
+async def worker_without_cluster(given: Situation) -> str:
+    await given.register("marked")
+    await given.db.fetch_all("UPDATE tenuto.workers SET slots = 0")
+    return "the cluster of worker marked does not answer or has no workers"
+
+
 async def process_dead(given: Situation) -> str:
     await given.register("marked")
     await given.db.fetch_all("UPDATE tenuto.workers SET seen_at = now() - interval '10 min'")
@@ -147,7 +153,8 @@ SITUATIONS: dict[str, Callable[[Situation], Awaitable[str]]] = {
     for each in (
         dead_letters_open, execution_failed, operation_failed, queue_paused, execution_paused, batch_paused,
         manifest_group_disabled, manifest_blocked, manifest_dependency_disabled, definition_not_declared,
-        scheduler_missing, run_late, queue_without_worker, job_without_worker, process_dead, repairs_made,
+        scheduler_missing, run_late, queue_without_worker, job_without_worker, worker_without_cluster,
+        process_dead, repairs_made,
     )
 }  # fmt: skip
 

@@ -43,6 +43,7 @@ class AttentionCode(StrEnum):
     RUN_LATE = "run_late"
     QUEUE_WITHOUT_WORKER = "queue_without_worker"
     JOB_WITHOUT_WORKER = "job_without_worker"
+    WORKER_WITHOUT_CLUSTER = "worker_without_cluster"
     PROCESS_DEAD = "process_dead"
     REPAIRS_MADE = "repairs_made"
 
@@ -192,6 +193,14 @@ ATTENTION_KINDS = (
         "start workers with the app that registers the job; if it was renamed, register it under the old name too",
     ),
     AttentionKind(
+        _Code.WORKER_WITHOUT_CLUSTER,
+        _WARNING,
+        "the clusters of all workers run jobs",
+        "workers have no cluster to run their jobs",
+        "Their cluster does not answer or has no workers; tasks of their queues wait, and no attempt is counted.",
+        "start or repair the cluster; the log of the worker says what fails",
+    ),
+    AttentionKind(
         _Code.PROCESS_DEAD,
         _WARNING,
         "every registered process sends heartbeats",
@@ -224,6 +233,7 @@ def find_attention(facts: AttentionFacts) -> list[Attention]:
         *(_describe_late_run(run) for run in find_late_runs(facts)),
         *(_describe_unserved_queue(queue) for queue in find_unserved_queues(facts)),
         *_find_unknown_jobs(facts),
+        *(_describe_missing_cluster(worker) for worker in find_workers_without_cluster(facts)),
         *(_describe_dead_process(process) for process in find_dead_processes(facts)),
         *_find_repairs(facts),
     ]
@@ -240,6 +250,11 @@ def find_unserved_queues(facts: AttentionFacts) -> list[QueueFigures]:
     served = {queue for process in facts.processes if claims_tasks(process) for queue in process.queues}
     waiting = [each for each in facts.queues if each.queued_count and each.paused_at is None]
     return [each for each in waiting if each.name not in served][:MAX_ITEMS]
+
+
+def find_workers_without_cluster(facts: AttentionFacts) -> list[LiveProcess]:
+    """Return the live workers without slots: only a cluster that does not answer, or is empty, leaves them none."""
+    return [each for each in facts.processes if claims_tasks(each) and not each.slots][:MAX_ITEMS]
 
 
 def find_dead_processes(facts: AttentionFacts) -> list[LiveProcess]:
@@ -402,6 +417,16 @@ def _describe_unserved_queue(queue: QueueFigures) -> Attention:
         f"no live worker serves queue {queue.name}: {_count(queue.queued_count, 'task')} waiting",
         since=queue.oldest_due_at,
         command=f"tenuto worker --app MODULE:OBJECT --queues {quote(queue.name)}",
+    )
+
+
+def _describe_missing_cluster(worker: LiveProcess) -> Attention:
+    return _make(
+        AttentionCode.WORKER_WITHOUT_CLUSTER,
+        worker.name,
+        worker.name,
+        f"the cluster of worker {worker.name} does not answer or has no workers: it runs no jobs",
+        command="tenuto worker list",
     )
 
 

@@ -151,7 +151,10 @@ class TaskDiagnostician:
         alive = [worker for worker in workers if worker.state is WorkerState.ALIVE]
         if not alive:
             return [_no_worker(task.queue, workers)]
-        return [] if any(worker.knows_job for worker in alive) else [_unknown_job(task, alive)]
+        able = [worker for worker in alive if worker.knows_job]
+        if not able:
+            return [_unknown_job(task, alive)]
+        return [] if any(worker.slots for worker in able) else [_no_capacity(task.queue, able)]
 
     async def _find_wait(self, task: DiagnosedTask) -> Reason | None:
         """Return what a task that gave up its slot waits for. Its due time is the deadline of the wait."""
@@ -533,6 +536,19 @@ def _no_worker(queue: str, workers: Sequence[QueueWorker]) -> Reason:
         tuple(worker.id for worker in workers[:MAX_NAMED_IDS]),
         fields=facts(queue=queue, worker_count=len(workers)),
         command=f"tenuto worker --app MODULE:OBJECT --queues {queue}",
+    )
+
+
+def _no_capacity(queue: str, workers: Sequence[QueueWorker]) -> Reason:
+    """The reason for workers without slots: only a worker whose cluster has none, or does not answer, has no slots."""
+    named = ", ".join(worker.name for worker in workers[:3]) + (" …" if len(workers) > 3 else "")
+    text = f"the cluster that runs the jobs of queue {queue} for {named} does not answer or has no workers"
+    return Reason(
+        ReasonCode.NO_CAPACITY,
+        f"{text}; it starts when the cluster is back",
+        tuple(worker.id for worker in workers[:MAX_NAMED_IDS]),
+        fields=facts(queue=queue, worker_count=len(workers)),
+        command="tenuto worker list",
     )
 
 

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 ROOT = Path(__file__).parents[3]
@@ -57,10 +57,8 @@ class Processes:
     @staticmethod
     def kill(process: subprocess.Popen[bytes]) -> None:
         """Kill a process and those that it has started."""
-        try:
+        with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
         process.wait()
 
     def stop(self) -> None:

@@ -20,7 +20,7 @@ from tenuto.cli.admin.health import report_health
 from tenuto.cli.command import Session, command, group, login_name
 from tenuto.cli.lists import list_command, print_page
 from tenuto.cli.output import print_json
-from tenuto.cli.parameters import Declaration, argument, flag, option
+from tenuto.cli.parameters import Declaration, argument, choice, flag, option
 from tenuto.clock import SystemClock
 from tenuto.demo.application import QUEUES as DEMO_QUEUES
 from tenuto.demo.browser import open_browser
@@ -31,18 +31,22 @@ from tenuto.operations.admin.api_keys import INITIAL_KEY_FILE
 from tenuto.presentation.admin_views import MIGRATIONS
 from tenuto.presentation.text_formats import safe_text
 from tenuto.presentation.work_views import WORKERS
-from tenuto.settings import redact_password
+from tenuto.settings import ExecutorName, redact_password
 from tenuto.worker.worker import Worker
 
 NAME = option("NAME", "Name of the process, kept over restarts. (default: HOST-1, -2 …)")
 LEASE_HELP = "Time after which tasks of a silent worker are recovered. (default: 30)"
 GRACE_HELP = "Time for running tasks after SIGTERM. (default: 25)"
+EXECUTOR_HELP = "Where jobs run: in the worker (native), or on a cluster. (default: native) [TENUTO_WORKER_EXECUTOR]"
 WORKER_OPTIONS: dict[str, Declaration] = {
     "queues": option("A,B", "Queues to serve. (default: default) [TENUTO_WORKER_QUEUES]"),
     "slots": option("N", "Concurrent attempts. (default: 100) [TENUTO_WORKER_SLOTS]", type=int, min=1, max=10_000),
     "name": NAME,
     "lease_seconds": option("SECONDS", LEASE_HELP, "--lease", type=float, min=1, max=3600),
     "grace_seconds": option("SECONDS", GRACE_HELP, "--grace", type=float, min=0, max=86_400),
+    "executor": choice(EXECUTOR_HELP, ExecutorName),
+    "executor_address": option("ADDRESS", "Address of that cluster. [TENUTO_WORKER_EXECUTOR_ADDRESS]", "--address"),
+    "executor_callback": option("HOST[:PORT]", "Where the cluster reaches this worker.", "--callback"),
 }
 Prune = Annotated[
     bool, flag("Delete schedules and manifests from code that no running app declares any more.", "--prune")
@@ -56,7 +60,11 @@ workers = group("worker", "Run a worker process.")
 
 
 _UP_EXAMPLES = ("--app tasks:app", "--app tasks:app --queues default,mail --slots 20")
-_WORKER_EXAMPLES = ("--app tasks:app", "--app tasks:app --queues mail,reports --slots 20 --name mail-1")
+_WORKER_EXAMPLES = (
+    "--app tasks:app",
+    "--app tasks:app --queues mail,reports --slots 20 --name mail-1",
+    "--app tasks:app --executor dask --address tcp://dask:8786",
+)
 _SCHEDULER_EXAMPLES = ("", "--database postgresql://tenuto@db/tenuto --name scheduler-1")
 
 
@@ -114,7 +122,7 @@ async def run_all_services(
             return nullcontext()
         return _serve_web(session, host, port, reload=reload, demo=demo, browser=demo and not no_browser)
 
-    await app.run(on_ready=print_summary, alongside=web_service, prune=prune, **options)
+    await app.run(on_ready=print_summary, alongside=web_service, app_name=session.app_name, prune=prune, **options)
 
 
 @asynccontextmanager
@@ -176,7 +184,7 @@ async def run_worker(session: Session, prune: Prune = False, **options: Any) -> 
     the grace time; on the second signal it hands them back to the queue. `tenuto worker list` lists the workers.
     """
     _warn_without_jobs(session)
-    await session.app.run_worker(prune=prune, **options)
+    await session.app.run_worker(app_name=session.app_name, prune=prune, **options)
 
 
 def _describe_unserved_jobs(unserved: Mapping[str, Sequence[str]], served: Sequence[str]) -> list[str]:

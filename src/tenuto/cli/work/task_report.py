@@ -54,6 +54,7 @@ def reason_lines(why: Diagnosis, now: datetime) -> list[RenderableType]:
 _ID_NOUNS = {
     "no_worker": "worker",
     "unknown_job": "worker",
+    "no_capacity": "worker",
     "slots_busy": "worker",
     "no_scheduler": "scheduler",
     "waits_for_execution": "execution",

@@ -155,6 +155,7 @@ class LiveProcess:
     name: str
     service: str
     queues: Sequence[str]
+    slots: int
     state: WorkerState
     silent_seconds: Annotated[float, FromInterval]
     """Time since the last heartbeat."""

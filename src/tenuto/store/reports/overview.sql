@@ -167,7 +167,7 @@ LIMIT $1;
 
 -- name: list_processes
 -- Return the processes that have not ended, with the number of their tasks and when the last lease ends.
-SELECT id, name, service, queues, tenuto.process_state(workers) AS state,
+SELECT id, name, service, queues, slots, tenuto.process_state(workers) AS state,
        clock_timestamp() - seen_at AS silent_seconds, seen_at,
        coalesce(held.task_count, 0) AS running_count, held.lease_until AS recovered_at
 FROM tenuto.workers

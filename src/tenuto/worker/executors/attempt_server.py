@@ -153,5 +153,3 @@ async def _read_message(reader: asyncio.StreamReader) -> Message | None:
         message: Message = from_json(line)
         return message
     return None
-
-

@@ -1,10 +1,10 @@
 """An executor that hands attempts to an existing engine: what Celery, Dask and Ray have in common.
 
-The engine only carries a launch request to one of its processes and starts `remote_runner.run_attempt` there. Permission
-to start, leases, progress, log lines, stop requests and outcomes go over a direct connection (`attempt_server`). An
-attempt whose process is gone is recorded as lost when the lease of that process has ended, or as soon as both the
-connection and the engine say so. An attempt that no process started returns to its queue; no attempt is counted.
-Steps of other kinds than jobs run in the worker, because they use its database.
+The engine only carries a launch request to one of its processes and starts `remote_runner.run_attempt` there.
+Permission to start, leases, progress, log lines, stop requests and outcomes go over a direct connection
+(`attempt_server`). An attempt whose process is gone is recorded as lost when the lease of that process has ended, or as
+soon as both the connection and the engine say so. An attempt that no process started returns to its queue; no attempt
+is counted. Steps of other kinds than jobs run in the worker, because they use its database.
 """
 
 from __future__ import annotations
@@ -197,7 +197,7 @@ class ClusterExecutor:
         host, _, port = (self._callback or "").partition(":")
         if host:
             self._addresses = [host]
-            await self._server.start("0.0.0.0", int(port or 0))  # noqa: S104 — the operator named an address
+            await self._server.start("0.0.0.0", int(port or 0))
         else:
             self._addresses = [_own_address(self._engine.host)]
             await self._server.start(self._addresses[0], 0)
@@ -231,9 +231,7 @@ class ClusterExecutor:
         self._pending.clear()
         self._is_submitting = True
         requests = [
-            LaunchRequest(
-                each.id, self._addresses, self._server.port, self._server.token, self._app, each.attempt.task
-            )
+            LaunchRequest(each.id, self._addresses, self._server.port, self._server.token, self._app, each.attempt.task)
             for each in launches
         ]
         self._submitter.submit(self._submit, requests)
@@ -272,7 +270,7 @@ class ClusterExecutor:
     def _send_stop(self, launch: _Launch) -> None:
         reason, actor = launch.attempt.stop_reason, launch.attempt.stop_actor
         if launch.session is not None and reason is not None:
-            by = None if actor is None else [actor.type.value, actor.id, actor.name]
+            by = None if actor is None else [str(actor.type), actor.id, actor.name]
             launch.session.send({"kind": "stop", "id": launch.id, "reason": reason.name, "actor": by})
 
     def _end(self, launch: _Launch, outcome: Outcome | None) -> None:
@@ -297,9 +295,7 @@ class ClusterExecutor:
 
     def _return_unstarted(self, ids: Iterable[str], problem: str) -> None:
         """Return tasks that have not started to their queue."""
-        returned = [
-            launch for id in ids if (launch := self._launches.get(id)) is not None and launch.session is None
-        ]
+        returned = [launch for id in ids if (launch := self._launches.get(id)) is not None and launch.session is None]
         if not returned:
             return
         log.warning("tasks returned by executor", executor=self._engine.name, tasks=len(returned), reason=problem)
@@ -362,6 +358,8 @@ class ClusterExecutor:
                     context.set_progress_json(message["progress"])
                 context.current_step = message["step"]
                 self._end(launch, self._make_outcome(launch.attempt, message["outcome"]))
+            case _:
+                pass  # of a later version
 
     def _on_start(self, session: Session, launch: _Launch | None, message: Message) -> None:
         """Permit a process to start a launch: once, and only if it runs the same program."""
@@ -373,7 +371,7 @@ class ClusterExecutor:
         if problem is not None:
             log.error(
                 "task refused by cluster process", executor=self._engine.name, reason=problem,
-                process=session.describe(), remedy="restart the processes of the cluster with the program of the worker",
+                process=session.describe(), remedy="restart the processes of the cluster with the worker's program",
                 **launch.attempt.task.log_fields,
             )  # fmt: skip
             session.send({"kind": "permit", "id": launch.id, "is_permitted": False})
@@ -388,9 +386,7 @@ class ClusterExecutor:
         self._permit(launch, session)
 
     def _permit(self, launch: _Launch, session: Session) -> None:
-        session.send(
-            {"kind": "permit", "id": launch.id, "is_permitted": True, "lease": self._renew_lease(launch)}
-        )
+        session.send({"kind": "permit", "id": launch.id, "is_permitted": True, "lease": self._renew_lease(launch)})
 
     def _find_difference(self, name: str, there: dict[str, str | None]) -> str | None:
         here = self._fingerprints.get(name)
@@ -416,7 +412,7 @@ class ClusterExecutor:
         reply: Message = {"kind": "reply", "call": message["number"]}
         try:
             reply["value"] = await self._use_checkpoints(launch.attempt, message["name"], message["arguments"])
-        except Exception as error:  # it is raised in the job
+        except Exception as error:  # noqa: BLE001 — it is raised in the job
             reply["error"] = str(error)
         session.replies[message["number"]] = reply
         if len(session.replies) > 1000:
@@ -527,7 +523,7 @@ class ClusterExecutor:
                 delay = 0.5
                 self._call_soon(self._on_engine_answered, slots)
                 self._closing.wait(CAPACITY_SECONDS)
-            except Exception as error:  # the client of an engine may raise anything
+            except Exception as error:  # noqa: BLE001 — the client of an engine may raise anything
                 is_connected = False
                 problem = str(error) or type(error).__name__
                 self._call_soon(self._on_engine_unavailable, problem, delay)

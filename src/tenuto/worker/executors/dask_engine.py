@@ -24,7 +24,7 @@ class DaskEngine:
         self._address = address if "://" in address else f"tcp://{address}"
         self.host = urlsplit(self._address).hostname or "127.0.0.1"
         self._client: Client | None = None
-        self._futures: dict[str, Future] = {}
+        self._futures: dict[str, Future[Any]] = {}
         self._threads: dict[str, int] = {}
         """Threads of the workers, by address."""
 
@@ -57,12 +57,8 @@ class DaskEngine:
 
     def has_ended(self, id: str) -> bool:
         future = self._futures.get(id)
-        if future is None:
-            return False
-        if future.done():
-            return True
         # The scheduler may run the task again on another worker, where it gets no permission to start.
-        return False
+        return future is not None and bool(future.done())
 
     def force_stop(self, id: str, place: dict[str, Any]) -> bool:
         """Have the nanny restart the worker process, if it runs nothing else."""

@@ -3,8 +3,8 @@
 The engine calls `run_attempt`. It connects to the worker, asks for the permission to start, runs the job with the same
 runner as a worker does, and reports the outcome over the connection. The process holds a lease on every attempt, which
 ends before that of the worker in the database. It is renewed by the worker's answer to a ping, counted from when the
-ping was sent. Without renewal the code is stopped, and if it has not stopped shortly before the worker's own lease ends,
-the process exits: a timer of the interpreter does that, also while code blocks all threads.
+ping was sent. Without renewal the code is stopped, and if it has not stopped shortly before the worker's own lease
+ends, the process exits: a timer of the interpreter does that, also while code blocks all threads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,6 @@ from pydantic_core import from_json
 
 from tenuto.clock import SystemClock, monotonic_seconds
 from tenuto.errors import EngineError, Invalid, TenutoError
-from tenuto.jobs import outcomes
 from tenuto.jobs.app_import import find_object, import_app_module, split_app_name
 from tenuto.jobs.attempt_log import AttemptLog
 from tenuto.jobs.attempts import Attempt, StopReason
@@ -145,7 +144,9 @@ def load_jobs(name: str) -> JobRegistry:
     """Import an app and return its jobs."""
     module_name, object_name = split_app_name(name)
     module = import_app_module(module_name)
-    jobs = getattr(find_object(module, object_name), "jobs", None) if hasattr(module, object_name.split(".")[0]) else None
+    jobs = (
+        getattr(find_object(module, object_name), "jobs", None) if hasattr(module, object_name.split(".")[0]) else None
+    )
     if not isinstance(jobs, JobRegistry):
         raise Invalid(
             f"{name} is not a Tenuto app in the processes of the cluster",
@@ -347,10 +348,8 @@ class WorkerLink:
         while True:
             opened = self._open()
             if opened is not None:
-                try:
-                    self._read(opened)
-                except (OSError, ValueError):
-                    pass
+                with contextlib.suppress(OSError, ValueError):
+                    self._read()
                 with self._lock:
                     self._socket = None
                 with contextlib.suppress(OSError):
@@ -401,7 +400,7 @@ class WorkerLink:
                 self._is_refused = False
         return None
 
-    def _read(self, opened: socket.socket) -> None:
+    def _read(self) -> None:
         while (message := _read_line(self._lines)) is not None:
             match message["kind"]:
                 case "pong":
@@ -418,6 +417,8 @@ class WorkerLink:
                     self._stop(message["id"], StopReason[message["reason"]], message["actor"])
                 case "reply":
                     self._on_reply(message)
+                case _:
+                    pass  # of a later version
 
     def _on_pong(self, message: Message) -> None:
         with self._lock:

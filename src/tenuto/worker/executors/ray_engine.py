@@ -1,0 +1,83 @@
+"""Runs attempts on a Ray cluster."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+import ray
+from ray.exceptions import RayError
+
+from tenuto.worker.executors import remote_runner
+from tenuto.worker.executors.attempt_messages import LaunchRequest
+from tenuto.worker.executors.cluster import EngineUnavailable
+
+
+class RayEngine:
+    """A Ray cluster. A slot is a CPU; every attempt runs in a process of its own."""
+
+    name = "ray"
+
+    def __init__(self, address: str) -> None:
+        self._address = address
+        self.host = urlsplit(address if "://" in address else f"//{address}").hostname or "127.0.0.1"
+        if self.host == "auto":
+            self.host = "127.0.0.1"
+        self._refs: dict[str, Any] = {}
+        self._run: Any = None
+
+    def connect(self) -> None:
+        self.disconnect()
+        try:
+            ray.init(
+                self._address, log_to_driver=False, configure_logging=False, include_dashboard=None,
+                namespace="tenuto", ignore_reinit_error=True,
+            )  # fmt: skip
+        except (RayError, ConnectionError, RuntimeError, OSError) as error:
+            raise EngineUnavailable(str(error)) from error
+        self._run = ray.remote(num_cpus=1, max_retries=0)(_run_attempt)
+
+    def count_slots(self) -> int:
+        if not ray.is_initialized():
+            raise EngineUnavailable("there is no connection to the head node")
+        try:
+            alive = [node for node in ray.nodes() if node["Alive"]]
+        except Exception as error:  # the client raises errors of several packages
+            raise EngineUnavailable(str(error)) from error
+        return sum(int(node["Resources"].get("CPU", 0)) for node in alive)
+
+    def submit(self, requests: Sequence[LaunchRequest]) -> None:
+        if not ray.is_initialized() or self._run is None:
+            raise EngineUnavailable("there is no connection to the head node")
+        for request in requests:
+            self._refs[request.id] = self._run.remote(request.to_json())
+
+    def withdraw(self, id: str) -> None:
+        ref = self._refs.get(id)
+        if ref is not None:
+            ray.cancel(ref, force=False)
+
+    def has_ended(self, id: str) -> bool:
+        ref = self._refs.get(id)
+        return ref is not None and bool(ray.wait([ref], timeout=0)[0])
+
+    def force_stop(self, id: str, place: dict[str, Any]) -> bool:
+        """Have Ray kill the process that runs the attempt."""
+        ref = self._refs.get(id)
+        if ref is not None:
+            ray.cancel(ref, force=True)
+        return True
+
+    def forget(self, id: str) -> None:
+        self._refs.pop(id, None)
+
+    def disconnect(self) -> None:
+        self._refs.clear()
+        if ray.is_initialized():
+            ray.shutdown()
+
+
+def _run_attempt(payload: str) -> str:
+    return remote_runner.run_attempt(payload, {"ray_node": os.environ.get("RAY_NODE_ID")})
