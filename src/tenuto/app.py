@@ -61,13 +61,13 @@ from tenuto.postgres.database import Database
 from tenuto.registration import Registration
 from tenuto.scheduling import manifest_step, schedule_step
 from tenuto.service import health_file
-from tenuto.settings import Settings, check_sections, load_section, load_settings, load_worker_settings
+from tenuto.settings import ExecutorName, Settings, check_sections, load_section, load_settings
 from tenuto.steps.built_in_kinds import StepServices, register_step_kinds
 from tenuto.store import partitions
 from tenuto.store.access.audit_recorder import AuditedDatabase
 from tenuto.store.work.workers import Declarations
 from tenuto.worker.executors import ExecutorFactory
-from tenuto.worker.executors.selection import choose_executor
+from tenuto.worker.executors.selection import load_worker
 from tenuto.worker.watchdog import DEFAULT_TIMING, WorkerTiming
 from tenuto.worker.worker import Worker
 
@@ -384,23 +384,24 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
     def worker(
         self,
         *,
-        executor: ExecutorFactory | None = None,
+        executor: ExecutorFactory | ExecutorName | None = None,
         app_name: str | None = None,
         timing: WorkerTiming = DEFAULT_TIMING,
         **options: Any,
     ) -> AbstractAsyncContextManager[Worker]:
         """Run a worker in this process for the duration of the block. ``options`` are worker settings.
 
-        Without ``executor`` the settings choose one; one on a cluster needs the ``app_name``, MODULE:OBJECT.
+        ``executor`` is a name, or makes an executor; by default the settings choose one. An executor on a cluster needs
+        the ``app_name``, MODULE:OBJECT.
         """
-        worker_settings = load_worker_settings(**options)
+        worker_settings, make_executor = load_worker(executor, app_name, options)
         return processes.background_worker(
             self.connect_for_services,
             self.jobs,
             self.settings,
             worker_settings,
             self.extension_registry,
-            executor or choose_executor(worker_settings, app_name),
+            make_executor,
             timing,
             self._declarations(),
         )
@@ -414,21 +415,21 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
     async def run_worker(
         self,
         *,
-        executor: ExecutorFactory | None = None,
+        executor: ExecutorFactory | ExecutorName | None = None,
         app_name: str | None = None,
         prune: bool = False,
         **options: Any,
     ) -> None:
         """Run a worker process until a signal stops it; for ``prune`` see `connect_for_services`, for ``executor`` and
         ``app_name`` see `worker`."""
-        worker_settings = load_worker_settings(**options)
+        worker_settings, make_executor = load_worker(executor, app_name, options)
         await processes.run_worker(
             partial(self.connect_for_services, prune=prune, connect_seconds=0.0),
             self.jobs,
             self.settings,
             worker_settings,
             self.extension_registry,
-            executor or choose_executor(worker_settings, app_name),
+            make_executor,
             self._declarations(),
         )
 
@@ -455,7 +456,7 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
 
         For ``prune`` see `connect_for_services`, for ``app_name`` see `worker`.
         """
-        worker_settings = load_worker_settings(**options)
+        worker_settings, make_executor = load_worker(None, app_name, options)
         await processes.run_all(
             partial(self.connect_for_services, prune=prune, connect_seconds=0.0),
             self.jobs,
@@ -463,7 +464,7 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
             worker_settings,
             self.extension_registry,
             on_ready,
-            choose_executor(worker_settings, app_name),
+            make_executor,
             alongside,
             self._declarations(),
         )

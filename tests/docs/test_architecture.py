@@ -25,11 +25,11 @@ CONTRIBUTOR_PAGES = [
 
 MODULES_WITH_BROAD_EXCEPT = {
     "api/problems.py",
-    "cli/app_loader.py",
     "cli/command_tree.py",
     "diagnostics/doctor.py",
     "extension/registry.py",
     "extension/schemas.py",
+    "jobs/app_import.py",
     "jobs/attempt_log.py",
     "jobs/child_entry_point.py",
     "jobs/outcomes.py",
@@ -41,6 +41,7 @@ MODULES_WITH_BROAD_EXCEPT = {
     "service/quarantine.py",
     "steps/built_in_kinds.py",
     "worker/completer.py",
+    "worker/executors/cluster.py",
     "worker/watchdog.py",
 }
 """Modules that may catch `Exception`: one failure must not stop its neighbours, or user code may raise anything."""

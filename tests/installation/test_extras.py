@@ -331,7 +331,10 @@ def test_extra_secrets_encrypts_and_reveals(install_extra: Callable[[str], Envir
 def test_extra_all_installs_every_extra(install_extra: Callable[[str], Environment]) -> None:
     environment = install_extra("all")
     script = "from tenuto import extras; print(*[each for each in extras._MODULES if extras.is_installed(each)])"
-    assert environment.run("-c", script).stdout.split() == list(extras._MODULES)
+    # The executors on a cluster are for those who have the engine installed already.
+    assert environment.run("-c", script).stdout.split() == [
+        each for each in extras._MODULES if each not in ("celery", "dask", "ray")
+    ]
     pip("--python", str(environment.python), "check")
 
 

@@ -8,9 +8,12 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
+
+from tenuto.worker.executors.cluster import Engine
 
 ROOT = Path(__file__).parents[3]
 
@@ -66,43 +69,169 @@ class Processes:
             self.kill(process)
 
 
-class DaskCluster:
-    """A scheduler and workers of Dask."""
+class Cluster(Protocol):
+    """A cluster of an engine, whose parts tests start and kill."""
 
-    def __init__(self, folder: Path) -> None:
+    name: str
+    address: str
+
+    def make_engine(self) -> Engine: ...
+
+    def start_head(self) -> None:
+        """Start the scheduler or broker."""
+        ...
+
+    def kill_head(self) -> None: ...
+
+    def start_worker(self, slots: int) -> None:
+        """Start a worker with this number of slots, each in a process of its own if the engine has such."""
+        ...
+
+    @property
+    def has_workers(self) -> bool: ...
+
+    def kill_workers(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+class DaskCluster:
+    """A scheduler and workers of Dask, whose processes have several slots or one."""
+
+    name = "dask"
+
+    def __init__(self, folder: Path, slots_per_process: int = 1) -> None:
         self._processes = Processes(folder)
         self._folder = folder
-        self.port = free_port()
-        self.address = f"tcp://127.0.0.1:{self.port}"
-        self.start_scheduler()
+        self._slots_per_process = slots_per_process
+        self._port = free_port()
+        self.address = f"tcp://127.0.0.1:{self._port}"
+        self._workers: list[subprocess.Popen[bytes]] = []
+        self.start_head()
 
-    def start_scheduler(self) -> None:
-        self.scheduler = self._start("scheduler", "--port", str(self.port), "--no-dashboard", "--no-show")
-        wait_for_port(self.port, self.scheduler)
+    def make_engine(self) -> Engine:
+        from tenuto.worker.executors.dask_engine import DaskEngine
 
-    def start_worker(self, *, threads: int, processes: int = 1) -> subprocess.Popen[bytes]:
-        return self._start(
-            "worker", self.address, "--nthreads", str(threads), "--nworkers", str(processes), "--no-dashboard",
-            "--local-directory", str(self._folder),
+        return DaskEngine(self.address)
+
+    def start_head(self) -> None:
+        arguments = ("--port", str(self._port), "--no-dashboard", "--no-show")
+        self._scheduler = self._start("scheduler", *arguments)
+        wait_for_port(self._port, self._scheduler)
+
+    def kill_head(self) -> None:
+        self._processes.kill(self._scheduler)
+
+    def start_worker(self, slots: int) -> None:
+        count, threads = slots // self._slots_per_process, self._slots_per_process
+        self._workers.append(
+            self._start(
+                "worker", self.address, "--nthreads", str(threads), "--nworkers", str(count), "--no-dashboard",
+                "--local-directory", str(self._folder),
+            )
         )  # fmt: skip
 
     def _start(self, command: str, *arguments: str) -> subprocess.Popen[bytes]:
-        return self._processes.start(
-            f"dask-{command}",
-            [sys.executable, "-m", f"distributed.cli.dask_{command}", "--host", "127.0.0.1", *arguments],
-        )
+        module = f"distributed.cli.dask_{command}"
+        return self._processes.start(command, [sys.executable, "-m", module, "--host", "127.0.0.1", *arguments])
 
-    def kill(self, process: subprocess.Popen[bytes]) -> None:
-        self._processes.kill(process)
+    @property
+    def has_workers(self) -> bool:
+        return bool(self._workers)
+
+    def kill_workers(self) -> None:
+        while self._workers:
+            self._processes.kill(self._workers.pop())
 
     def stop(self) -> None:
         self._processes.stop()
 
 
-@contextmanager
-def dask_cluster(folder: Path) -> Iterator[DaskCluster]:
-    cluster = DaskCluster(folder)
-    try:
-        yield cluster
-    finally:
-        cluster.stop()
+class CeleryCluster:
+    """A Redis server and prefork workers of Celery."""
+
+    name = "celery"
+
+    def __init__(self, folder: Path) -> None:
+        self._processes = Processes(folder)
+        self._folder = folder
+        self._port = free_port()
+        self.address = f"redis://127.0.0.1:{self._port}/0"
+        self._workers: list[subprocess.Popen[bytes]] = []
+        self.start_head()
+
+    def make_engine(self) -> Engine:
+        from tenuto.worker.executors.celery_engine import CeleryEngine
+
+        return CeleryEngine(self.address)
+
+    def start_head(self) -> None:
+        options = ("--port", str(self._port), "--bind", "127.0.0.1", "--save", "", "--dir", str(self._folder))
+        self._broker = self._processes.start("redis", ["redis-server", *options])
+        wait_for_port(self._port, self._broker)
+
+    def kill_head(self) -> None:
+        self._processes.kill(self._broker)
+
+    def start_worker(self, slots: int) -> None:
+        name = f"worker-{len(self._workers)}@localhost"
+        command = [sys.executable, "-m", "celery", "-A", "tenuto.worker.executors.celery_tasks", "-b", self.address]
+        command += ["--result-backend", self.address, "worker", "-Q", "tenuto", "-c", str(slots), "-n", name]
+        self._workers.append(self._processes.start(f"celery-{len(self._workers)}", [*command, "-l", "info"]))
+
+    @property
+    def has_workers(self) -> bool:
+        return bool(self._workers)
+
+    def kill_workers(self) -> None:
+        while self._workers:
+            self._processes.kill(self._workers.pop())
+
+    def stop(self) -> None:
+        self._processes.stop()
+
+
+class RayCluster:
+    """A head node of Ray, and further nodes on the same machine."""
+
+    name = "ray"
+
+    def __init__(self, folder: Path) -> None:
+        self._processes = Processes(folder)
+        self._port = free_port()
+        self.address = f"127.0.0.1:{self._port}"
+        self._workers: list[subprocess.Popen[bytes]] = []
+        self.start_head()
+
+    def make_engine(self) -> Engine:
+        from tenuto.worker.executors.ray_engine import RayEngine
+
+        return RayEngine(self.address)
+
+    def start_head(self) -> None:
+        ports = ("--port", str(self._port), "--include-dashboard", "false", "--num-cpus", "0")
+        self._head = self._start("head", "--head", *ports)
+        wait_for_port(self._port, self._head)
+
+    def kill_head(self) -> None:
+        self._processes.kill(self._head)
+
+    def start_worker(self, slots: int) -> None:
+        self._workers.append(self._start("node", "--address", self.address, "--num-cpus", str(slots)))
+
+    def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        common = ("--node-ip-address", "127.0.0.1", "--disable-usage-stats", "--block")
+        memory = ("--object-store-memory", "80000000")
+        command = [str(Path(sys.executable).with_name("ray")), "start", *arguments, *memory, *common]
+        return self._processes.start(f"ray-{name}", command)
+
+    @property
+    def has_workers(self) -> bool:
+        return bool(self._workers)
+
+    def kill_workers(self) -> None:
+        while self._workers:
+            self._processes.kill(self._workers.pop())
+
+    def stop(self) -> None:
+        self._processes.stop()

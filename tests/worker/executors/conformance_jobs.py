@@ -111,6 +111,13 @@ def tick_in_thread(file: Path) -> None:
 
 
 @app.job(retry=_at_once)
+def block(file: Path) -> None:
+    """Block the thread where no exception interrupts it."""
+    _tick(file, 0)
+    time.sleep(600)
+
+
+@app.job(retry=_at_once)
 def wait_for_others(folder: Path, name: str, count: int) -> None:
     """Return when this many attempts run at the same time."""
     (folder / name).touch()

@@ -1,4 +1,4 @@
-"""The contract of executors holds for Dask."""
+"""The contract of executors holds for Dask, also while its processes are killed."""
 
 from __future__ import annotations
 
@@ -6,31 +6,29 @@ from collections.abc import Iterator
 
 import pytest
 
-from tenuto.worker.executors import Executor, ExecutorContext
-from tenuto.worker.executors.cluster import ClusterExecutor
-from tenuto.worker.executors.dask_engine import DaskEngine
-from tests.worker.executors.clusters import DaskCluster, dask_cluster
-from tests.worker.executors.conformance import SLOTS, Conformance
-
-pytestmark = pytest.mark.slow
-APP = "tests.worker.executors.conformance_jobs:app"
+from tests.worker.executors.cluster_tests import ClusterConformance, ClusterFaults
+from tests.worker.executors.clusters import Cluster, DaskCluster
+from tests.worker.executors.conformance import SLOTS
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
-    with dask_cluster(tmp_path_factory.mktemp("dask")) as cluster:
-        cluster.start_worker(processes=2, threads=SLOTS // 2)
+class TestDask(ClusterConformance):
+    """Conformance of the executor on a Dask cluster whose processes have several threads."""
+
+    @pytest.fixture(scope="class")
+    @classmethod
+    def cluster(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+        cluster = DaskCluster(tmp_path_factory.mktemp("dask"), slots_per_process=SLOTS // 2)
+        cluster.start_worker(SLOTS)
         yield cluster
+        cluster.stop()
 
 
-class TestDask(Conformance):
-    """Conformance of the executor on a Dask cluster."""
+class TestFaultsOfDask(ClusterFaults):
+    """A Dask cluster whose processes have one thread each."""
 
-    runs_elsewhere = True
-
-    @pytest.fixture(autouse=True)
-    def _use_cluster(self, cluster: DaskCluster) -> None:
-        self._cluster = cluster
-
-    def make_executor(self, context: ExecutorContext) -> Executor:
-        return ClusterExecutor(context, DaskEngine(self._cluster.address), APP)
+    @pytest.fixture(scope="class")
+    @classmethod
+    def cluster(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+        cluster = DaskCluster(tmp_path_factory.mktemp("dask"))
+        yield cluster
+        cluster.stop()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tenuto.errors import Invalid
 from tenuto.extras import Extra, require_extra
-from tenuto.settings import WorkerSettings
+from tenuto.settings import ExecutorName, WorkerSettings, load_worker_settings
 from tenuto.worker.executors import Executor, ExecutorContext, ExecutorFactory
 from tenuto.worker.executors.native import NativeExecutor
 
@@ -17,6 +17,16 @@ if TYPE_CHECKING:
 
 NATIVE = "native"
 _EXTRAS: dict[str, Extra] = {"celery": "celery", "dask": "dask", "ray": "ray"}
+
+
+def load_worker(
+    executor: ExecutorFactory | ExecutorName | None, app: str | None, options: Mapping[str, Any]
+) -> tuple[WorkerSettings, ExecutorFactory]:
+    """Return the settings of a worker with these options, and its executor: the given one, or that of the settings."""
+    if executor is None or isinstance(executor, str):
+        settings = load_worker_settings(**{**options, **({} if executor is None else {"executor": executor})})
+        return settings, choose_executor(settings, app)
+    return load_worker_settings(**options), executor
 
 
 def choose_executor(settings: WorkerSettings, app: str | None) -> ExecutorFactory:

@@ -1,0 +1,226 @@
+"""Tests that every executor on a cluster must pass, on real processes of the engine."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenuto import Job, Tenuto
+from tenuto.clock import monotonic_seconds
+from tenuto.worker.executors import Executor, ExecutorContext
+from tenuto.worker.executors.cluster import ClusterExecutor, ClusterTiming
+from tenuto.worker.worker import Worker
+from tests.support.waiting import eventually
+from tests.worker.executors import conformance_jobs
+from tests.worker.executors.clusters import ROOT, Cluster
+from tests.worker.executors.conformance import Conformance
+
+APP = "tests.worker.executors.conformance_jobs:app"
+LEASE_SECONDS = 4.0
+
+
+class ClusterConformance(Conformance):
+    """Conformance of an executor on a cluster."""
+
+    runs_elsewhere = True
+
+    @pytest.fixture(autouse=True)
+    def _use_cluster(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def make_executor(self, context: ExecutorContext) -> Executor:
+        return ClusterExecutor(context, self._cluster.make_engine(), APP)
+
+
+def ticks_of(file: Path) -> list[str]:
+    return file.read_text().splitlines() if file.exists() else []
+
+
+def pid_of(file: Path) -> int:
+    return int(ticks_of(file)[-1].split()[0])
+
+
+def is_alive(pid: int) -> bool:
+    """Return whether a process runs; a process that nobody has reaped yet does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+class ClusterFaults:
+    """What happens when parts of a cluster, or the worker, are killed."""
+
+    @pytest.fixture(autouse=True)
+    def _use_cluster(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    @asynccontextmanager
+    async def worker(self, app: Tenuto, **options: Any) -> AsyncIterator[Worker]:
+        def make_executor(context: ExecutorContext) -> Executor:
+            timing = ClusterTiming(force_seconds=0.5)
+            return ClusterExecutor(context, self._cluster.make_engine(), APP, timing=timing)
+
+        for name, job in conformance_jobs.app.jobs.jobs_by_name.items():
+            app.jobs.jobs_by_name.setdefault(name, job)
+        settings = {"poll_seconds": 0.5, "grace_seconds": 0, "lease_seconds": LEASE_SECONDS, **options}
+        async with app.worker(executor=make_executor, **settings) as worker:
+            yield worker
+
+    @asynccontextmanager
+    async def running_worker_process(self, app: Tenuto, home: Path) -> AsyncIterator[subprocess.Popen[bytes]]:
+        assert app.settings.database is not None
+        process = subprocess.Popen(
+            [
+                sys.executable, "-m", "tenuto", "worker", "--app", APP, "--database", app.settings.database,
+                "--home", str(home), "--executor", self._cluster.name, "--address", self._cluster.address,
+                "--lease", str(LEASE_SECONDS), "--name", "killed",
+            ],
+            cwd=ROOT,
+            stdin=subprocess.DEVNULL,
+        )  # fmt: skip
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
+
+    def _start_workers(self) -> None:
+        """Start a worker of the cluster unless an earlier test has left one."""
+        if not self._cluster.has_workers:
+            self._cluster.start_worker(1)
+
+    async def slots(self, app: Tenuto) -> int:
+        return sum(each.slots for each in await app.workers() if each.service == "worker" and not each.ended_at)
+
+    async def test_slots_follow_the_cluster_and_why_names_a_missing_one(self, app: Tenuto) -> None:
+        self._cluster.kill_workers()
+        async with self.worker(app):
+            await eventually(lambda: self._is(app, slots=0), timeout=30, what="no slots")
+            task = await app.enqueue(conformance_jobs.double, 4)
+            why = await app.why(task.id)
+            assert "no_capacity" in [str(reason.code) for reason in why.reasons]
+            assert (await app.task(task.id)).state == "queued"
+            self._cluster.start_worker(1)
+            assert (await app.wait(task, timeout=60)).output == 8
+            await eventually(lambda: self._is(app, slots=1), timeout=30, what="one slot")
+            self._cluster.start_worker(1)
+            await eventually(lambda: self._is(app, slots=2), timeout=30, what="two slots")
+            why = await app.why(task.id)
+            assert [str(reason.code) for reason in why.reasons] == ["ended"]
+
+    async def _is(self, app: Tenuto, *, slots: int) -> bool:
+        return await self.slots(app) == slots
+
+    @pytest.mark.parametrize("job", [conformance_jobs.tick, conformance_jobs.block], ids=lambda job: job.name)
+    async def test_killed_worker_leaves_no_code_that_outlives_its_lease(
+        self, app: Tenuto, tmp_path: Path, job: Job[..., Any]
+    ) -> None:
+        """`tick` is stopped; `block` cannot be, so its process ends."""
+        file = tmp_path / "ticks"
+        self._start_workers()
+        async with self.running_worker_process(app, tmp_path / "home") as process:
+            task = await app.enqueue(job, file)
+            await eventually(lambda: ticks_of(file), timeout=60)
+            first = pid_of(file)
+            process.send_signal(signal.SIGKILL)
+            killed_at = monotonic_seconds()
+            process.wait()
+        if job is conformance_jobs.block:
+            await eventually(lambda: not is_alive(first), timeout=30)
+        else:
+            await eventually(lambda: self._is_quiet(file), timeout=30)
+        # The last renewal was at most a sixth of the lease before.
+        assert monotonic_seconds() - killed_at < LEASE_SECONDS + 0.6
+        before = len(ticks_of(file))
+        async with self.worker(app):
+            await eventually(lambda: len(ticks_of(file)) > before, timeout=60)
+            attempts = await app.attempts(task.id)
+            assert [attempt.reason for attempt in attempts][:-1] == ["lost"]
+            await app.cancel(task.id)
+            record = await app.wait(task, timeout=60)
+        assert (record.state, record.attempt) == ("cancelled", 2)
+        assert [attempt.state for attempt in await app.attempts(task.id)] == ["failed", "cancelled"]
+
+    async def _is_quiet(self, file: Path) -> bool:
+        before = len(ticks_of(file))
+        await asyncio.sleep(0.3)  # sixty ticks
+        return len(ticks_of(file)) == before
+
+    async def test_killed_process_of_the_cluster_is_recorded_as_lost_and_the_task_retried(
+        self, app: Tenuto, tmp_path: Path
+    ) -> None:
+        file = tmp_path / "ticks"
+        self._start_workers()
+        async with self.worker(app):
+            task = await app.enqueue(conformance_jobs.tick_in_thread, file)
+            await eventually(lambda: ticks_of(file), timeout=60)
+            first = pid_of(file)
+            os.kill(first, signal.SIGKILL)
+            await eventually(lambda: pid_of(file) != first, timeout=60)
+            lost = (await app.attempts(task.id))[0]
+            assert (lost.state, lost.reason) == ("failed", "lost")
+            assert lost.error is not None
+            assert f"process {first}" in lost.error["message"]
+            await app.cancel(task.id)
+            record = await app.wait(task, timeout=60)
+        assert (record.state, record.attempt) == ("cancelled", 2)
+
+    async def test_cancelled_code_that_ignores_the_request_is_killed(self, app: Tenuto, tmp_path: Path) -> None:
+        file = tmp_path / "ticks"
+        self._start_workers()
+        async with self.worker(app):
+            task = await app.enqueue(conformance_jobs.block, file)
+            await eventually(lambda: ticks_of(file), timeout=60)
+            blocked = pid_of(file)
+            await app.cancel(task.id)
+            record = await app.wait(task, timeout=60)
+            assert (record.state, record.reason) == ("cancelled", "requested")
+            assert not is_alive(blocked)
+            assert (await app.wait(await app.enqueue(conformance_jobs.double, 5), timeout=60)).output == 10
+
+    async def test_another_version_of_a_job_is_refused(self, app: Tenuto) -> None:
+        async def double(n: int) -> int:
+            return n + n
+
+        app.job(double)
+        self._start_workers()
+        async with self.worker(app):
+            task = await app.enqueue(app.jobs.jobs_by_name["double"], 3)
+            await eventually(lambda: self._is_refused(app, task.id), timeout=60)
+            record = await app.task(task.id)
+            assert (record.state, record.attempt) == ("scheduled", 1)
+
+    async def _is_refused(self, app: Tenuto, task_id: Any) -> bool:
+        progress = (await app.task(task_id)).progress
+        return progress is not None and "of job double" in str(progress)
+
+    async def test_killed_head_of_the_cluster_delays_tasks_until_it_is_back(self, app: Tenuto) -> None:
+        self._start_workers()
+        async with self.worker(app):
+            assert (await app.wait(await app.enqueue(conformance_jobs.double, 1), timeout=60)).output == 2
+            self._cluster.kill_head()
+            tasks = [await app.enqueue(conformance_jobs.double, n) for n in range(5)]
+            await eventually(lambda: self._is(app, slots=0), timeout=60, what="no slots")
+            why = await eventually(lambda: self._why_no_capacity(app), timeout=30)
+            assert "does not answer" in why
+            self._cluster.kill_workers()
+            self._cluster.start_head()
+            self._cluster.start_worker(1)
+            records = [await app.wait(task, timeout=90) for task in tasks]
+        assert [record.output for record in records] == [0, 2, 4, 6, 8]
+        assert all(record.attempt == 1 for record in records)
+
+    async def _why_no_capacity(self, app: Tenuto) -> str | None:
+        late = await app.enqueue(conformance_jobs.double, 9)
+        reasons = (await app.why(late.id)).reasons
+        return next((each.message for each in reasons if str(each.code) == "no_capacity"), None)
