@@ -23,6 +23,7 @@ from benchmarks.dashboard import DASHBOARD, dashboard
 from benchmarks.doctor import DOCTOR, doctor
 from benchmarks.environment import describe
 from benchmarks.executions import RUNNERS, executions
+from benchmarks.executors import EXECUTORS, executors
 from benchmarks.identity import IDENTITY, identity
 from benchmarks.ldap_directory import LDAP, ldap
 from benchmarks.load import LoadMonitor
@@ -48,6 +49,7 @@ BENCHMARKS: dict[str, tuple[Any, dict[str, str]]] = {
     "api": (api, SERVICE),
     "dashboard": (dashboard, DASHBOARD),
     "doctor": (doctor, DOCTOR),
+    "executors": (executors, EXECUTORS),
     "identity": (identity, IDENTITY),
     "ldap": (ldap, LDAP),
     "compare": (None, {}),  # it has its own entries

@@ -69,6 +69,7 @@ _NAMES = [
     "api",
     "dashboard",
     "doctor",
+    "executors",
     "identity",
     "ldap",
 ]

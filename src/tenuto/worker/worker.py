@@ -321,7 +321,7 @@ class Worker:
         # Where tasks end quickly, the worker waits until half of the prefetch is used up: the rest lasts long enough.
         if self._is_draining:  # guard: worker.drained_claims_nothing
             return 0
-        if self._slots.slot_count <= 0:  # guard: worker.no_claim_without_capacity
+        if self._slots.slot_count <= 0:  # no prefetch either
             return 0
         if not self._fetcher.policy.wants_claim or free_count <= prefetch_count // 2 or not self._may_hold_more():
             return 0

@@ -6,6 +6,49 @@ from __future__ import annotations
 from tests.guards.guard import Condition, Remove, Replace, Value, guard
 
 GUARDS = (
+    # --- executors on a cluster
+    guard(
+        "executors.version_skew",
+        "A job whose source differs in the cluster is not run there.",
+        Condition("False"),
+        "jobs/test_job_fingerprint.py::test_differences_are_named",
+    ),
+    guard(
+        "executors.remote_lease",
+        "Code in a cluster stops before the lease of its worker ends.",
+        Condition("False"),
+        "worker/executors/test_cluster.py::test_code_stops_when_its_lease_is_not_renewed",
+    ),
+    guard(
+        "executors.remote_exit",
+        "A process of a cluster whose code does not stop exits before the lease of the worker ends.",
+        Remove(),
+        "worker/executors/test_cluster.py::test_process_exits_if_its_code_does_not_stop_before_the_lease_ends",
+    ),
+    guard(
+        "executors.token",
+        "The server for processes of a cluster answers only those that know its token.",
+        Replace('or not hmac.compare_digest(str(hello.get("token")), self.token)', ""),
+        "worker/executors/test_cluster.py::test_server_answers_only_processes_that_know_its_token",
+    ),
+    guard(
+        "executors.message_once",
+        "A message that is sent again after a lost connection is handled once.",
+        Condition("False"),
+        "worker/executors/test_cluster.py::test_attempt_continues_after_a_lost_connection_and_its_log_is_complete",
+    ),
+    guard(
+        "executors.one_start",
+        "A launch that an engine delivers twice starts once.",
+        Condition("launch is None"),
+        "worker/executors/test_cluster.py::test_launch_that_the_engine_delivers_twice_starts_once",
+    ),
+    guard(
+        "executors.lost_after_lease",
+        "An attempt whose process does not answer is lost when the lease of that process has ended.",
+        Condition("False"),
+        "worker/executors/test_cluster.py::test_frozen_process_is_lost_when_its_lease_has_ended",
+    ),
     # --- workers
     guard(
         "workers.dead_worker_heartbeat",

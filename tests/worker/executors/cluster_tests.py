@@ -192,6 +192,7 @@ class ClusterFaults:
         async def double(n: int) -> int:
             return n + n
 
+        double.__qualname__ = "double"  # only the source differs
         app.job(double)
         self._start_workers()
         async with self.worker(app):
@@ -202,7 +203,7 @@ class ClusterFaults:
 
     async def _is_refused(self, app: Tenuto, task_id: Any) -> bool:
         progress = (await app.task(task_id)).progress
-        return progress is not None and "of job double" in str(progress)
+        return progress is not None and "the source of job double" in str(progress)
 
     async def test_killed_head_of_the_cluster_delays_tasks_until_it_is_back(self, app: Tenuto) -> None:
         self._start_workers()

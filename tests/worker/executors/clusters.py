@@ -152,9 +152,10 @@ class CeleryCluster:
 
     name = "celery"
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, module: str = "tenuto.worker.executors.celery_tasks") -> None:
         self._processes = Processes(folder)
         self._folder = folder
+        self._module = module
         self._port = free_port()
         self.address = f"redis://127.0.0.1:{self._port}/0"
         self._workers: list[subprocess.Popen[bytes]] = []
@@ -175,7 +176,7 @@ class CeleryCluster:
 
     def start_worker(self, slots: int) -> None:
         name = f"worker-{len(self._workers)}@localhost"
-        command = [sys.executable, "-m", "celery", "-A", "tenuto.worker.executors.celery_tasks", "-b", self.address]
+        command = [sys.executable, "-m", "celery", "-A", self._module, "-b", self.address]
         command += ["--result-backend", self.address, "worker", "-Q", "tenuto", "-c", str(slots), "-n", name]
         self._workers.append(self._processes.start(f"celery-{len(self._workers)}", [*command, "-l", "info"]))
 

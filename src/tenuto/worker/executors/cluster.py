@@ -40,6 +40,7 @@ EXIT_FRACTION = 0.05
 """The process of code that has not stopped then exits."""
 CHECK_SECONDS = 0.25
 CAPACITY_SECONDS = 1.0
+FORCE_AGAIN_SECONDS = 10.0
 MAX_BACKOFF_SECONDS = 10.0
 RETURN_DELAY = timedelta(seconds=5)
 """How long a task waits that the cluster could not start."""
@@ -275,7 +276,7 @@ class ClusterExecutor:
 
     def _end(self, launch: _Launch, outcome: Outcome | None) -> None:
         """Report the result of a launch whose code has ended, or never starts."""
-        if self._launches.pop(launch.id, None) is None:  # guard: executors.one_result
+        if self._launches.pop(launch.id, None) is None:  # it was lost, and its process reports an end
             return
         for call in launch.calls:
             call.cancel()
@@ -458,6 +459,9 @@ class ClusterExecutor:
                 if now > launch.submitted_at + self._timing.start_seconds:
                     late.append(launch.id)
                 continue
+            if now > launch.exit_at:  # guard: executors.lost_after_lease
+                self._end_lost(launch)
+                continue
             if launch.disconnected_at is not None:
                 self._check_disconnected(launch, now)
             if launch.stop_sent_at is not None:
@@ -469,9 +473,7 @@ class ClusterExecutor:
 
     def _check_disconnected(self, launch: _Launch, now: float) -> None:
         assert launch.disconnected_at is not None
-        if now > launch.exit_at:  # guard: executors.lost_after_lease
-            self._end_lost(launch)
-        elif now > launch.disconnected_at + self._timing.reconnect_seconds:
+        if now > launch.disconnected_at + self._timing.reconnect_seconds:
             self._submitter.submit(self._try, self._ask_engine, launch)
 
     def _ask_engine(self, launch: _Launch) -> None:
@@ -494,8 +496,10 @@ class ClusterExecutor:
 
     def _check_stopping(self, launch: _Launch, now: float) -> None:
         assert launch.stop_sent_at is not None
-        since = launch.forced_at or launch.stop_sent_at
-        if now < since + self._timing.force_seconds or launch.session is None:
+        due_at = launch.stop_sent_at + self._timing.force_seconds
+        if launch.forced_at is not None:
+            due_at = launch.forced_at + FORCE_AGAIN_SECONDS
+        if now < due_at or launch.session is None:
             return
         launch.forced_at = now
         log.warning("code killed that did not stop", executor=self._engine.name, **launch.attempt.task.log_fields)

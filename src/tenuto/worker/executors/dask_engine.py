@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
@@ -25,6 +26,8 @@ class DaskEngine:
         self.host = urlsplit(self._address).hostname or "127.0.0.1"
         self._client: Client | None = None
         self._futures: dict[str, Future[Any]] = {}
+        self._killed: set[str] = set()
+        """Launches whose process was asked to end."""
         self._threads: dict[str, int] = {}
         """Threads of the workers, by address."""
 
@@ -61,16 +64,21 @@ class DaskEngine:
         return future is not None and bool(future.done())
 
     def force_stop(self, id: str, place: dict[str, Any]) -> bool:
-        """Have the nanny restart the worker process, if it runs nothing else."""
+        """End the worker process, if it runs nothing else; its nanny starts another one."""
         client, address = self._client, place.get("address")
         if client is None or address is None:
             raise EngineUnavailable("the scheduler does not answer")
-        if self._threads.get(address) != 1:
+        if self._threads.get(address, 1) != 1:
             return False
-        client.restart_workers([address], timeout=TIMEOUT_SECONDS * 2, raise_for_error=False)
+        if id not in self._killed:
+            self._killed.add(id)
+            client.run(os._exit, 1, workers=[address], wait=False)
+        else:  # the code blocks the event loop of its process
+            client.restart_workers([address], timeout=TIMEOUT_SECONDS, raise_for_error=False)
         return True
 
     def forget(self, id: str) -> None:
+        self._killed.discard(id)
         future = self._futures.pop(id, None)
         if future is not None:
             future.release()

@@ -110,8 +110,8 @@ class _RemoteProcess:
     def _open_link(self, request: LaunchRequest, place: Mapping[str, Any]) -> WorkerLink | None:
         key = (",".join(request.addresses), request.port, request.token)
         with self._lock:
-            link = self._links.get(key)
-            if link is not None and not link.is_closed:
+            self._links = {each: link for each, link in self._links.items() if not link.is_closed}
+            if (link := self._links.get(key)) is not None:
                 return link
             link = self._links[key] = WorkerLink(request, place, self._exit_timer)
         if link.connect():
@@ -167,6 +167,7 @@ class _RemoteAttempt:
         """When its code is stopped, and when the process exits, unless the lease is renewed."""
         self.context = _RemoteContext(request.task, self)
         self.attempt = Attempt(request.task, self.context, self.stop_at, monotonic_seconds())
+        self.is_permitted = False
         self.done = threading.Event()
 
     def extend_lease(self, sent_at: float, seconds: Sequence[float]) -> None:
@@ -297,6 +298,7 @@ class WorkerLink:
             if permit is None or not permit["is_permitted"]:
                 del self._attempts[attempt.id]
                 return None
+        attempt.is_permitted = True
         attempt.extend_lease(asked_at, permit["lease"])
         self._set_exit_timer()
         return permit
@@ -429,7 +431,7 @@ class WorkerLink:
         for attempt in attempts:
             if attempt.id in leases:
                 attempt.extend_lease(sent_at, leases[attempt.id])
-            elif attempt.attempt.started_at is not None:  # the worker gave it up
+            elif attempt.is_permitted:  # the worker gave it up
                 attempt.attempt.stop(StopReason.LEASE_LOST)
         self._set_exit_timer()
 
@@ -471,7 +473,7 @@ class WorkerLink:
 
     def _set_exit_timer(self) -> None:
         with self._lock:
-            ends = [each.exit_at for each in self._attempts.values() if each.attempt.started_at is not None]
+            ends = [each.exit_at for each in self._attempts.values() if each.is_permitted]
             self._give_up_at = max([self._give_up_at, *(each.stop_at for each in self._attempts.values())])
             self._exit_timer.set(self, ends)
 

@@ -1,0 +1,161 @@
+"""What the executors on a cluster have in common: leases, permissions, lost connections, without an engine."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tenuto.clock import monotonic_seconds
+from tenuto.jobs.attempts import Attempt
+from tenuto.model.work.tasks import OutcomeReason, OutcomeStatus
+from tenuto.worker.executors import Executor, ExecutorContext
+from tenuto.worker.executors.attempt_messages import encode_line
+from tenuto.worker.executors.cluster import ClusterExecutor, ClusterTiming
+from tests.support.waiting import eventually_blocking
+from tests.worker.executors import conformance_jobs
+from tests.worker.executors.cluster_tests import APP, is_alive, pid_of, ticks_of
+from tests.worker.executors.conformance import Conformance, ExecutorHarness, wait_until_written
+from tests.worker.executors.process_engine import ProcessEngine
+
+
+class TestProcessEngine(Conformance):
+    """Conformance of the executor on a cluster, with the smallest engine."""
+
+    runs_elsewhere = True
+
+    def make_executor(self, context: ExecutorContext) -> Executor:
+        return ClusterExecutor(context, ProcessEngine(), APP)
+
+
+class _Harness(ExecutorHarness):
+    """A harness with access to engine and executor."""
+
+    def __init__(self, engine: ProcessEngine, timing: ClusterTiming) -> None:
+        self.engine = engine
+        self.cluster: ClusterExecutor
+
+        def make_executor(context: ExecutorContext) -> Executor:
+            self.cluster = ClusterExecutor(context, engine, APP, timing=timing)
+            return self.cluster
+
+        super().__init__(make_executor)
+
+    def start_with_lease(self, seconds: float, file: Path, *, blocks: bool = False) -> Attempt:
+        """Start code whose lease no watchdog renews."""
+        job = conformance_jobs.block if blocks else conformance_jobs.tick
+        attempt = self.make_attempt(job, file)
+        attempt.renewed_at = monotonic_seconds()
+        attempt.lease_expires_at = attempt.renewed_at + seconds
+        self.executor.launch([attempt])
+        wait_until_written(file)
+        return attempt
+
+    def assert_lost(self, attempt: Attempt) -> None:
+        outcome = self.wait_for_outcome(attempt)
+        assert outcome is not None
+        assert (outcome.status, outcome.reason) == (OutcomeStatus.FAILED, OutcomeReason.LOST)
+
+    def drop_connections(self) -> None:
+        """Close all connections, as a broken network does."""
+        for session in list(self.cluster._server._sessions.values()):
+            self.cluster._loop.call_soon_threadsafe(session.disconnect)
+
+
+@pytest.fixture
+def engine() -> ProcessEngine:
+    return ProcessEngine()
+
+
+@pytest.fixture
+def harness(engine: ProcessEngine) -> Iterator[_Harness]:
+    harness = _Harness(engine, ClusterTiming(start_seconds=1.0, force_seconds=0.3, reconnect_seconds=0.3))
+    yield harness
+    harness.close_and_expect_no_results()
+
+
+def test_launch_that_the_engine_delivers_twice_starts_once(
+    harness: _Harness, engine: ProcessEngine, tmp_path: Path
+) -> None:
+    engine.deliveries = 2
+    attempt = harness.start(conformance_jobs.wait_for_others, tmp_path, "one", 2)
+    file = tmp_path / "one"
+    eventually_blocking(file.exists, timeout=60)
+    (launched,) = engine.processes.values()
+    eventually_blocking(lambda: sum(process.is_alive() for process in launched) == 1, timeout=60)
+    file.unlink()
+    (tmp_path / "other").touch()
+    (tmp_path / "another").touch()
+    outcome = harness.wait_for_outcome(attempt)
+    assert outcome is not None
+    assert outcome.status is OutcomeStatus.COMPLETED
+    assert not file.exists(), "no second copy has started"
+
+
+def test_code_stops_when_its_lease_is_not_renewed(harness: _Harness, tmp_path: Path) -> None:
+    file = tmp_path / "ticks"
+    attempt = harness.start_with_lease(4.0, file)
+    harness.assert_lost(attempt)
+    assert monotonic_seconds() < attempt.lease_expires_at
+    ticks = ticks_of(file)
+    eventually_blocking(lambda: not is_alive(pid_of(file)), timeout=60)
+    assert ticks_of(file) == ticks
+
+
+def test_process_exits_if_its_code_does_not_stop_before_the_lease_ends(harness: _Harness, tmp_path: Path) -> None:
+    file = tmp_path / "ticks"
+    attempt = harness.start_with_lease(4.0, file, blocks=True)
+    pid = pid_of(file)
+    eventually_blocking(lambda: not is_alive(pid), timeout=60)
+    assert monotonic_seconds() < attempt.lease_expires_at
+    harness.assert_lost(attempt)
+
+
+def test_frozen_process_is_lost_when_its_lease_has_ended(harness: _Harness, tmp_path: Path) -> None:
+    file = tmp_path / "ticks"
+    attempt = harness.start_with_lease(4.0, file)
+    os.kill(pid_of(file), signal.SIGSTOP)
+    try:
+        harness.assert_lost(attempt)
+        assert monotonic_seconds() > attempt.lease_expires_at - 1
+    finally:
+        os.kill(pid_of(file), signal.SIGCONT)
+
+
+def test_attempt_continues_after_a_lost_connection_and_its_log_is_complete(harness: _Harness, tmp_path: Path) -> None:
+    attempt = harness.start(conformance_jobs.report_progress, tmp_path / "flag")
+    eventually_blocking(lambda: '"kneading"' in (attempt.context.progress_json or ""), timeout=60)
+    (session,) = harness.cluster._server._sessions.values()
+    harness.drop_connections()
+    eventually_blocking(lambda: not session.is_connected, timeout=60)
+    eventually_blocking(lambda: session.is_connected, timeout=60)
+    (tmp_path / "flag").touch()
+    outcome = harness.wait_for_outcome(attempt)
+    assert outcome is not None
+    assert (outcome.status, attempt.stop_reason) == (OutcomeStatus.COMPLETED, None)
+    assert outcome.log is not None
+    assert outcome.log.count("kneading") == 1, "messages that were sent again are handled once"
+
+
+def test_launch_that_no_process_starts_returns_without_an_attempt(harness: _Harness, engine: ProcessEngine) -> None:
+    engine.deliveries = 0
+    outcome = harness.wait_for_outcome(harness.start(conformance_jobs.double, 1))
+    assert outcome is not None
+    assert outcome.deferral is not None
+    assert outcome.started_at is None
+    assert outcome.progress is not None
+    assert "it waited 1 s in the cluster" in json.loads(outcome.progress)["message"]
+
+
+def test_server_answers_only_processes_that_know_its_token(harness: _Harness) -> None:
+    server = harness.cluster._server
+    hello = {"kind": "hello", "protocol": 1, "session": "s", "place": {}, "attempts": [], "calls": []}
+    for token, answers in ((server.token, True), ("guessed", False)):
+        with socket.create_connection((harness.cluster._addresses[0], server.port), 10) as connection:
+            connection.sendall(encode_line({**hello, "token": token}))
+            assert bool(connection.recv(1000)) is answers
