@@ -11,7 +11,7 @@ GUARDS = (
         "executors.version_skew",
         "A job whose source differs in the cluster is not run there.",
         Condition("False"),
-        "jobs/test_job_fingerprint.py::test_differences_are_named",
+        "worker/executors/test_job_fingerprint.py::test_differences_are_named",
     ),
     guard(
         "executors.remote_lease",

@@ -26,12 +26,12 @@ from tenuto.errors import EngineError, UnknownJob
 from tenuto.ids import new_id
 from tenuto.jobs import outcomes
 from tenuto.jobs.attempts import Attempt
-from tenuto.jobs.job_fingerprint import find_difference, job_fingerprint
 from tenuto.logs import Log
 from tenuto.model.work.tasks import Deferral, Outcome, OutcomeReason, OutcomeStatus, error_json
 from tenuto.worker.executors import ExecutorContext
 from tenuto.worker.executors.attempt_messages import LaunchRequest, Message, decode_outcome
 from tenuto.worker.executors.attempt_server import AttemptServer, Session
+from tenuto.worker.executors.job_fingerprint import find_difference, job_fingerprint
 from tenuto.worker.executors.native import NativeExecutor
 
 STOP_FRACTION = 0.2

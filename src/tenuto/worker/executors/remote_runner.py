@@ -32,7 +32,6 @@ from tenuto.jobs.app_import import find_object, import_app_module, split_app_nam
 from tenuto.jobs.attempt_log import AttemptLog
 from tenuto.jobs.attempts import Attempt, StopReason
 from tenuto.jobs.context import Context, StepCheckpoints, StepSleep
-from tenuto.jobs.job_fingerprint import job_fingerprint
 from tenuto.jobs.output_capture import OutputCapture
 from tenuto.jobs.registry import JobRegistry
 from tenuto.jobs.runner import AttemptResult, Runner
@@ -48,6 +47,7 @@ from tenuto.worker.executors.attempt_messages import (
     encode_line,
     encode_outcome,
 )
+from tenuto.worker.executors.job_fingerprint import job_fingerprint
 
 CONNECT_SECONDS = 5.0
 PING_SECONDS = 1.0

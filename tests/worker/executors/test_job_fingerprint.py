@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from tenuto import Job, Tenuto
-from tenuto.jobs.job_fingerprint import find_difference, job_fingerprint
+from tenuto.worker.executors.job_fingerprint import find_difference, job_fingerprint
 
 
 def _job(number: int, version: str | None = None) -> Job[..., Any]:
