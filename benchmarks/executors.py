@@ -121,6 +121,7 @@ async def _pick_up_ms(app: Tenuto, count: int) -> float:
     for number in range(count):
         asked_at = time.time()
         record = await app.wait(await app.enqueue(executor_jobs.JOBS["tell_time"], number), timeout=60)
+        assert record.output is not None
         took.append(record.output - asked_at)
         await asyncio.sleep(0.01)
     return statistics.median(took) * 1000
@@ -154,7 +155,9 @@ def _dask(cluster: Cluster) -> tuple[RunAll, Callable[[], None]]:
 
     def run(name: str, count: int) -> list[Any]:
         function = getattr(executor_jobs, name)
-        results: list[Any] = client.gather(client.map(function, range(count), pure=False))
+        results: list[Any] = client.gather(  # type: ignore[no-untyped-call]
+            client.map(function, range(count), pure=False)
+        )
         return results
 
     client.wait_for_workers(SLOTS)

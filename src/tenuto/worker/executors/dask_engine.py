@@ -38,9 +38,10 @@ class DaskEngine:
         )
 
     def count_slots(self) -> int:
-        if self._client is None or self._client.status != "running":
+        client = self._client
+        if client is None or client.status != "running" or client.scheduler is None:
             raise EngineUnavailable("the scheduler has closed the connection")
-        self._threads = dict(self._client.sync(self._client.scheduler.ncores, callback_timeout=TIMEOUT_SECONDS))
+        self._threads = dict(client.sync(client.scheduler.ncores, callback_timeout=TIMEOUT_SECONDS))
         return sum(self._threads.values())
 
     def submit(self, requests: Sequence[LaunchRequest]) -> None:

@@ -51,6 +51,8 @@ from tenuto.worker.executors.job_fingerprint import job_fingerprint
 
 CONNECT_SECONDS = 5.0
 PING_SECONDS = 1.0
+CHECK_SECONDS = 0.2
+"""How often leases are checked."""
 PROGRESS_SECONDS = 0.1
 """Progress is sent at most so often, and at the end."""
 RECONNECT_DELAY_SECONDS = 0.2
@@ -165,6 +167,7 @@ class _RemoteAttempt:
         self.link = link
         self.stop_at = self.exit_at = monotonic_seconds() + CONNECT_SECONDS
         """When its code is stopped, and when the process exits, unless the lease is renewed."""
+        self.ping_seconds = PING_SECONDS
         self.context = _RemoteContext(request.task, self)
         self.attempt = Attempt(request.task, self.context, self.stop_at, monotonic_seconds())
         self.is_permitted = False
@@ -172,6 +175,7 @@ class _RemoteAttempt:
 
     def extend_lease(self, sent_at: float, seconds: Sequence[float]) -> None:
         self.stop_at, self.exit_at = sent_at + seconds[0], sent_at + seconds[1]
+        self.ping_seconds = min(self.ping_seconds, seconds[1] / 8)
         self.attempt.lease_expires_at = self.stop_at
 
     def send(self, kind: str, **values: Any) -> None:
@@ -459,15 +463,20 @@ class WorkerLink:
 
     def _keep_leases(self) -> None:
         """Ping the worker, and stop the code of attempts whose lease is not renewed."""
-        while not self._closed.wait(PING_SECONDS):
+        pinged_at = 0.0
+        while not self._closed.wait(CHECK_SECONDS):
+            now = monotonic_seconds()
             with self._lock:
                 attempts = list(self._attempts.values())
-                if self._socket is not None and attempts:
-                    self._pings.append(monotonic_seconds())
+                due_at = pinged_at + min((each.ping_seconds for each in attempts), default=PING_SECONDS)
+                is_due = bool(attempts) and now >= due_at
+                if is_due and self._socket is not None:
+                    self._pings.append(now)
                     self._write(encode_line({"kind": "ping"}))
-            now = monotonic_seconds()
             for attempt in attempts:
-                attempt.context.send_progress()
+                if is_due:
+                    pinged_at = now
+                    attempt.context.send_progress()
                 if now > attempt.stop_at:  # guard: executors.remote_lease
                     attempt.attempt.stop(StopReason.LEASE_LOST)
 
