@@ -175,7 +175,7 @@ class _RemoteAttempt:
 
     def extend_lease(self, sent_at: float, seconds: Sequence[float]) -> None:
         self.stop_at, self.exit_at = sent_at + seconds[0], sent_at + seconds[1]
-        self.ping_seconds = min(self.ping_seconds, seconds[1] / 8)
+        self.ping_seconds = min(PING_SECONDS, max(seconds[1], 0.0) / 8)
         self.attempt.lease_expires_at = self.stop_at
 
     def send(self, kind: str, **values: Any) -> None:
