@@ -41,7 +41,7 @@ class ProcessEngine:
     def withdraw(self, id: str) -> None:
         """A launch that was not permitted ends by itself."""
 
-    def has_ended(self, id: str) -> bool:
+    def has_ended(self, id: str, place: dict[str, Any]) -> bool:
         return not any(process.is_alive() for process in self.processes[id])
 
     def force_stop(self, id: str, place: dict[str, Any]) -> bool:

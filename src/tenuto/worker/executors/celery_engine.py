@@ -80,7 +80,7 @@ class CeleryEngine:
         app = self._connected()
         self._call(lambda: app.control.revoke(id))
 
-    def has_ended(self, id: str) -> bool:
+    def has_ended(self, id: str, place: dict[str, Any]) -> bool:
         app = self._connected()
         if not app.conf.result_backend:
             return False

@@ -77,8 +77,8 @@ class Engine(Protocol):
         """Remove a launch that has not started. It is refused if it starts in spite of that."""
         ...
 
-    def has_ended(self, id: str) -> bool:
-        """Return whether the engine knows that the launch does not run any more."""
+    def has_ended(self, id: str, place: dict[str, Any]) -> bool:
+        """Return whether the engine knows that the launch does not run any more, or has lost its process, too."""
         ...
 
     def force_stop(self, id: str, place: dict[str, Any]) -> bool:
@@ -478,7 +478,9 @@ class ClusterExecutor:
 
     def _ask_engine(self, launch: _Launch) -> None:
         """Runs on the thread of the engine."""
-        if launch.id in self._launches and launch.disconnected_at is not None and self._engine.has_ended(launch.id):
+        if launch.id not in self._launches or launch.disconnected_at is None or launch.session is None:
+            return
+        if self._engine.has_ended(launch.id, launch.session.place):
             self._call_soon(self._end_if_disconnected, launch)
 
     def _end_if_disconnected(self, launch: _Launch) -> None:

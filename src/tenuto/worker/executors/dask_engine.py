@@ -38,11 +38,14 @@ class DaskEngine:
         )
 
     def count_slots(self) -> int:
+        return sum(self._load_threads().values())
+
+    def _load_threads(self) -> dict[str, int]:
         client = self._client
         if client is None or client.status != "running" or client.scheduler is None:
             raise EngineUnavailable("the scheduler has closed the connection")
         self._threads = dict(client.sync(client.scheduler.ncores, callback_timeout=TIMEOUT_SECONDS))
-        return sum(self._threads.values())
+        return self._threads
 
     def submit(self, requests: Sequence[LaunchRequest]) -> None:
         client = self._client
@@ -59,8 +62,10 @@ class DaskEngine:
         if future is not None:
             future.cancel()
 
-    def has_ended(self, id: str) -> bool:
+    def has_ended(self, id: str, place: dict[str, Any]) -> bool:
         future = self._futures.get(id)
+        if place.get("address") not in self._load_threads():
+            return True  # the scheduler has lost the process, too
         # The scheduler may run the task again on another worker, where it gets no permission to start.
         return future is not None and bool(future.done())
 

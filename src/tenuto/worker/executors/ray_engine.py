@@ -59,7 +59,7 @@ class RayEngine:
         if ref is not None:
             ray.cancel(ref, force=False)
 
-    def has_ended(self, id: str) -> bool:
+    def has_ended(self, id: str, place: dict[str, Any]) -> bool:
         ref = self._refs.get(id)
         return ref is not None and bool(ray.wait([ref], timeout=0)[0])
 
