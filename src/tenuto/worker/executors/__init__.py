@@ -55,7 +55,7 @@ class ExecutorContext:
     slots: int
     """Maximum number of attempts at the same time."""
     set_capacity: Callable[[int], None] = lambda _slots: None
-    """Tells the worker, from any thread, how many attempts the executor can run at the same time now. Without a call it
+    """Sets, from any thread, how many attempts the executor can run at the same time now. Without a call it
     is ``slots``, which is the upper bound."""
 
 

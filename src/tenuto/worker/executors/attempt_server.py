@@ -29,7 +29,7 @@ class Session:
     def __init__(self, id: str, place: dict[str, Any]) -> None:
         self.id = id
         self.place = place
-        """Where the process runs: pid, host, and what the engine tells."""
+        """Where the process runs: pid, host, and the name that the engine has for it."""
         self.received = 0
         """Number of the last message that was handled."""
         self.replies: dict[int, Message] = {}

@@ -36,7 +36,7 @@ class CeleryEngine:
         self.disconnect()
         timeouts = {"socket_timeout": TIMEOUT_SECONDS, "socket_connect_timeout": TIMEOUT_SECONDS}
         app = celery.Celery("tenuto-client", broker=self._address, set_as_current=False)
-        if self._address.startswith(("redis", "rediss")):  # tells about killed processes
+        if self._address.startswith(("redis", "rediss")):  # it reports killed processes
             app.conf.result_backend = self._address
         app.conf.broker_transport_options = timeouts
         app.conf.redis_socket_timeout = app.conf.redis_socket_connect_timeout = TIMEOUT_SECONDS

@@ -70,7 +70,7 @@ class Engine(Protocol):
         ...
 
     def submit(self, requests: Sequence[LaunchRequest]) -> None:
-        """Have `remote_runner.run_attempt` called once for each request, each in a slot of its own."""
+        """Have `remote_runner.run_attempt` called once for each request, each in a separate slot."""
         ...
 
     def withdraw(self, id: str) -> None:
@@ -518,7 +518,7 @@ class ClusterExecutor:
     # --- engine -----------------------------------------------------------------------------------------------------
 
     def _watch_engine(self) -> None:
-        """Keep the connection and the number of slots up to date; runs on a thread of its own."""
+        """Keep the connection and the number of slots up to date; runs on a separate thread."""
         delay, is_connected = 0.5, False
         while not self._closing.is_set():
             try:

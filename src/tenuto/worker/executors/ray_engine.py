@@ -16,7 +16,7 @@ from tenuto.worker.executors.cluster import EngineUnavailable
 
 
 class RayEngine:
-    """A Ray cluster. A slot is a CPU; every attempt runs in a process of its own."""
+    """A Ray cluster. A slot is a CPU; every attempt runs in a separate process."""
 
     name = "ray"
 
@@ -42,10 +42,7 @@ class RayEngine:
     def count_slots(self) -> int:
         if not ray.is_initialized():
             raise EngineUnavailable("there is no connection to the head node")
-        try:
-            alive = [node for node in ray.nodes() if node["Alive"]]
-        except Exception as error:  # the client raises errors of several packages
-            raise EngineUnavailable(str(error)) from error
+        alive = [node for node in ray.nodes() if node["Alive"]]
         return sum(int(node["Resources"].get("CPU", 0)) for node in alive)
 
     def submit(self, requests: Sequence[LaunchRequest]) -> None:
