@@ -48,7 +48,7 @@ WHERE (metaverse_id = $1 OR object_id = ANY ($2::bigint[]))
 
 -- name: append_changes
 UPDATE items AS i
-SET detail = jsonb_set(i.detail - 'deferred', '{changes}', coalesce(i.detail -> 'changes', '[]') || u.changes::jsonb)
+SET detail = jsonb_set(i.detail - 'deferred', ARRAY['changes'], coalesce(i.detail -> 'changes', '[]') || u.changes::jsonb)
 FROM unnest($1::uuid[], $2::bigint[], $3::text[]) AS u (run_id, number, changes)
 WHERE i.run_id = u.run_id AND i.number = u.number;
 
