@@ -59,8 +59,17 @@ class RowMapper(Generic[R]):
 
     def one(self, row: Row, **computed: Any) -> R:
         """Return the record of a row."""
-        read, decoders, by_position = self._reading
-        values = list(read(row))
+        return self.from_values(self._reading[0](row), **computed)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that have a field, in the order of the fields."""
+        return tuple(self._decoders)
+
+    def from_values(self, row: Iterable[Any], **computed: Any) -> R:
+        """Return the record of the values of `columns`."""
+        _, decoders, by_position = self._reading
+        values = list(row)
         for position, decode in decoders:
             if values[position] is not None:
                 values[position] = decode(values[position])

@@ -1,4 +1,4 @@
-"""Acceptance checks with processes that start, are killed, or lose the database: C5, C7, C9, C19, C53, C59."""
+"""Acceptance checks with processes that start, are killed, or lose the database: C5, C7, C9, C19, C30, C53, C59."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from tests.races.proxy import Proxy
 from tests.support.proofs import times
 from tests.support.waiting import eventually
 from tests.web.browser.conftest import Site, make_app, running_site
+from tests.web.browser.test_checks_lists import hold
 
 SCHEDULE = """
 schedules:
@@ -207,6 +208,59 @@ async def test_c19_lost_attempt_of_a_killed_worker_is_shown_with_the_recovery(
         await expect(page.locator("[data-part=inspector]")).to_contain_text("lost", timeout=20_000)
         assert await row.locator("rect.fill-fail").count() >= 1
         await expect(line.locator("[data-until]")).to_have_count(0, timeout=40_000)
+
+
+@pytest.mark.slow
+async def test_c30_operation_of_a_killed_scheduler_is_followed_to_its_end_on_the_page(
+    url: str,
+    tmp_path: Path,
+    browser: Browser,
+    open_shell: Callable[..., Shell],  # noqa: F811
+) -> None:
+    count = 6000
+    shell = open_shell(TENUTO_DATABASE=url, TENUTO_HOME=str(tmp_path / "home"))
+    app = make_app(url, tmp_path / "web")
+    async with running_site(app, browser, services=False) as site:
+        await app.manifests.deploy()
+        await hold(app, count)
+        page = await site.open("/tasks?q=state:queued")
+        await page.locator("[data-pick-all]").check()
+        bar = page.get_by_role("region", name="Selected tasks")
+        await bar.get_by_role("button", name="Select all 6,000 matching").click()
+        await bar.get_by_role("button", name="Cancel…").click()
+        await page.get_by_label("Type 6000 to confirm").fill("6000")
+        await page.get_by_label("Reason (optional)").fill("supplier down")
+        await page.get_by_role("button", name="Cancel 6,000 tasks").click()
+        await page.get_by_role("status").get_by_role("link", name="Open").click()
+        await page.wait_for_url("**/operations/*")
+        head = page.locator("[data-part=head]")
+        [operation] = await app.bulk_operations.list()
+
+        async def succeeded_count() -> int:
+            return (await app.bulk_operations.get(operation.id)).succeeded_count
+
+        async def has_begun() -> bool:
+            return await succeeded_count() > 0
+
+        first = await asyncio.to_thread(shell.start_service, "scheduler", "--name", "s1")
+        await eventually(has_begun, 60)
+        await asyncio.to_thread(first.stop, signal.SIGKILL)
+        done = await succeeded_count()
+        assert 0 < done < count, "the scheduler was killed in the middle"
+        assert (await app.count_tasks("state:queued")).count == count - done
+        await expect(head).not_to_contain_text("Completed")
+        await asyncio.to_thread(shell.start_service, "scheduler", "--name", "s2")
+        await expect(head).to_contain_text("Completed", timeout=100_000)
+        ended = await app.bulk_operations.get(operation.id)
+        totals = (ended.item_count, ended.succeeded_count, ended.failed_count, ended.skipped_count)
+        assert totals == (count, count, 0, 0)
+        await expect(page.get_by_role("main")).to_contain_text("6,000")
+        await expect(page.get_by_role("main")).to_contain_text("supplier down")
+        row = await (await app.open()).fetch_one(
+            "SELECT count(*) AS rows, count(DISTINCT task_id) AS tasks FROM tenuto.activities"
+        )
+        assert row is not None
+        assert (row["rows"], row["tasks"]) == (count, count)
 
 
 @pytest.mark.slow

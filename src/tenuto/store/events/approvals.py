@@ -20,6 +20,7 @@ from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.events import events
 from tenuto.store.records import FromJson, RowMapper
+from tenuto.store.statement_groups import Rows, StatementGroup
 
 SQL = load_statements(__file__)
 
@@ -191,9 +192,9 @@ async def list_pending_approvals(database: Database, limit: int) -> list[Approva
     return _APPROVALS.all(await database.fetch_all(SQL.list_pending_approvals, limit))
 
 
-async def load_pending_approvals(connection: Connection, limit: int) -> list[ApprovalRecord]:
-    """Like `list_pending_approvals`, within a transaction."""
-    return _APPROVALS.all(await connection.fetch(SQL.list_pending_approvals, limit))
+def query_pending_approvals(group: StatementGroup, limit: int) -> Rows[ApprovalRecord]:
+    """Add the query of `list_pending_approvals` to a group."""
+    return group.add(_APPROVALS, SQL.list_pending_approvals, limit)
 
 
 async def find_approvals(database: Database, first: UUID, last: UUID) -> list[UUID]:

@@ -9,6 +9,7 @@ from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.records import RowMapper
 from tenuto.store.reports.obstacles import StoppedDefinition, list_stopped_definitions
+from tenuto.store.statement_groups import Rows, StatementGroup
 
 SQL = load_statements(__file__)
 
@@ -164,6 +165,11 @@ async def _load_metrics(connection: Connection) -> DatabaseMetrics:
         recent=_RECENT.all(await connection.fetch(SQL.summarise_recent_attempts, RECENT_WINDOW)),
         stopped=await list_stopped_definitions(connection, per_kind=1),
     )
+
+
+def query_unknown_jobs(group: StatementGroup) -> Rows[UnknownJobTasks]:
+    """Add the query of `list_unknown_jobs` to a group."""
+    return group.add(_UNKNOWN_JOBS, SQL.list_unknown_jobs, UNKNOWN_JOB_SAMPLE)
 
 
 async def list_unknown_jobs(connection: Connection) -> list[UnknownJobTasks]:

@@ -9,6 +9,7 @@ from tenuto.model.definitions.obstacles import DefinitionKind, Obstacle, Obstacl
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.records import RowMapper
+from tenuto.store.statement_groups import Rows, StatementGroup
 
 SQL = load_statements(__file__)
 
@@ -42,6 +43,11 @@ async def list_stopped_definitions(
     """Return enabled schedules and manifests that have an obstacle, the first ``per_kind`` of each kind."""
     fetch = connection.fetch_all if isinstance(connection, Database) else connection.fetch
     return _STOPPED.all(await fetch(SQL.list_stopped_definitions, definition, keys, per_kind))
+
+
+def query_stopped_definitions(group: StatementGroup, *, per_kind: int) -> Rows[StoppedDefinition]:
+    """Add the query of `list_stopped_definitions`, for all of them, to a group."""
+    return group.add(_STOPPED, SQL.list_stopped_definitions, None, None, per_kind)
 
 
 async def find_obstacles(

@@ -19,7 +19,8 @@ from tenuto.store.events.approvals import ApprovalRecord
 from tenuto.store.records import FromInterval, RowMapper
 from tenuto.store.reports import metrics
 from tenuto.store.reports.metrics import UnknownJobTasks
-from tenuto.store.reports.obstacles import StoppedDefinition, list_stopped_definitions
+from tenuto.store.reports.obstacles import StoppedDefinition, query_stopped_definitions
+from tenuto.store.statement_groups import StatementGroup
 from tenuto.store.work import rollups
 from tenuto.store.work.rollups import RollupRecord
 
@@ -270,16 +271,19 @@ async def load_overview_facts(database: Database) -> OverviewFacts:
         # The attempts of the last ten seconds may not have been added yet.
         until = floor_to_bucket(now, 10) - timedelta(seconds=10)
         since = now - _RATE_SPAN
-        first_steps = await connection.fetchrow(SQL.load_first_steps)
-        assert first_steps is not None
+        group = StatementGroup()
+        attention = _AttentionQueries(group, now)
+        new_tasks = group.add(_NEW_TASKS, SQL.count_new_tasks, smallest_id_at(since), _MAX_NEW_TASKS, since)
+        last_minute = rollups.query_rollups(group, 10, Dimension.QUEUE, until - _RATE_SPAN, until)
+        last_hour = rollups.query_rollups(group, 60, Dimension.ALL, now - _HOUR, now)
+        first_steps = group.add(_FIRST_STEPS, SQL.load_first_steps)
+        await group.fetch(connection)
         return OverviewFacts(
-            attention=await _read_attention_facts(connection, now),
-            new_tasks=_NEW_TASKS.all(
-                await connection.fetch(SQL.count_new_tasks, smallest_id_at(since), _MAX_NEW_TASKS, since)
-            ),
-            last_minute=await rollups.read_rollups(connection, 10, Dimension.QUEUE, until - _RATE_SPAN, until),
-            last_hour=await rollups.read_rollups(connection, 60, Dimension.ALL, now - _HOUR, now),
-            first_steps=_FIRST_STEPS.one(first_steps),
+            attention=attention.facts,
+            new_tasks=new_tasks.all,
+            last_minute=last_minute.all,
+            last_hour=last_hour.all,
+            first_steps=first_steps.all[0],
         )
 
     return await read_transactions.read_quickly(database, load)
@@ -304,19 +308,43 @@ async def load_queue_settings(database: Database, name: str) -> QueueSettings | 
 
 
 async def _read_attention_facts(connection: Connection, now: datetime) -> AttentionFacts:
-    return AttentionFacts(
-        read_at=now,
-        queues=_QUEUES.all(await connection.fetch(SQL.list_queue_figures, MAX_QUEUES)),
-        failures=_FAILURES.all(await connection.fetch(SQL.list_failures, MAX_ITEMS)),
-        unresolved_executions=_UNRESOLVED.all(await connection.fetch(SQL.list_unresolved_executions, MAX_ITEMS)),
-        paused_objects=_PAUSED.all(await connection.fetch(SQL.list_paused_objects, MAX_ITEMS)),
-        processes=_PROCESSES.all(await connection.fetch(SQL.list_processes, MAX_PROCESSES)),
-        next_runs=_NEXT_RUNS.all(await connection.fetch(SQL.list_next_runs, _MAX_LATE_RUNS)),
-        repairs=_REPAIRS.all(await connection.fetch(SQL.list_recent_repairs, now - _DAY)),
-        unknown_jobs=(await metrics.list_unknown_jobs(connection))[:MAX_ITEMS],
-        failed_operations=_FAILED_OPERATIONS.all(
-            await connection.fetch(SQL.list_failed_operations, now - _DAY, MAX_ITEMS)
-        ),
-        stopped=await list_stopped_definitions(connection, per_kind=MAX_ITEMS),
-        pending_approvals=await approvals.load_pending_approvals(connection, MAX_ITEMS),
-    )
+    group = StatementGroup()
+    queries = _AttentionQueries(group, now)
+    await group.fetch(connection)
+    return queries.facts
+
+
+class _AttentionQueries:
+    """The queries of what needs attention, in a group of statements."""
+
+    def __init__(self, group: StatementGroup, now: datetime) -> None:
+        self._now = now
+        self._queues = group.add(_QUEUES, SQL.list_queue_figures, MAX_QUEUES)
+        self._failures = group.add(_FAILURES, SQL.list_failures, MAX_ITEMS)
+        self._unresolved_executions = group.add(_UNRESOLVED, SQL.list_unresolved_executions, MAX_ITEMS)
+        self._paused_objects = group.add(_PAUSED, SQL.list_paused_objects, MAX_ITEMS)
+        self._processes = group.add(_PROCESSES, SQL.list_processes, MAX_PROCESSES)
+        self._next_runs = group.add(_NEXT_RUNS, SQL.list_next_runs, _MAX_LATE_RUNS)
+        self._repairs = group.add(_REPAIRS, SQL.list_recent_repairs, now - _DAY)
+        self._unknown_jobs = metrics.query_unknown_jobs(group)
+        self._failed_operations = group.add(_FAILED_OPERATIONS, SQL.list_failed_operations, now - _DAY, MAX_ITEMS)
+        self._stopped = query_stopped_definitions(group, per_kind=MAX_ITEMS)
+        self._pending_approvals = approvals.query_pending_approvals(group, MAX_ITEMS)
+
+    @property
+    def facts(self) -> AttentionFacts:
+        """The answers, once the group was fetched."""
+        return AttentionFacts(
+            read_at=self._now,
+            queues=self._queues.all,
+            failures=self._failures.all,
+            unresolved_executions=self._unresolved_executions.all,
+            paused_objects=self._paused_objects.all,
+            processes=self._processes.all,
+            next_runs=self._next_runs.all,
+            repairs=self._repairs.all,
+            unknown_jobs=self._unknown_jobs.all[:MAX_ITEMS],
+            failed_operations=self._failed_operations.all,
+            stopped=self._stopped.all,
+            pending_approvals=self._pending_approvals.all,
+        )
