@@ -59,6 +59,10 @@ async def test_series_by_name_and_queue_hold_all_attempts_in_at_most_120_points(
     (one,) = (await app.reports.series(window, name="job-01")).series
     assert one.total.completed_count == 2
     assert 1 <= len(one.points) <= 120
+    figures = await app.reports.figures_by_name(["job-01", "job-07", "absent"], window)
+    assert {name: each.completed_count for name, each in figures.items()} == {"job-01": 2, "job-07": 1}
+    assert figures["job-01"] == one.total
+    assert await app.reports.figures_by_name([], window) == {}
 
 
 async def test_series_refuses_windows_and_filters_that_make_no_sense(app: Tenuto) -> None:

@@ -20,6 +20,7 @@ MAX_STATEMENTS = 8
 """Including the session of the viewer and the counts of the sidebar."""
 MORE_STATEMENTS = {
     "/batches/": 11,
+    "/executions/compare": 24,
     "/executions/": 18,
     "/manifests/": 22,
     "/queues/": 10,
@@ -28,7 +29,7 @@ MORE_STATEMENTS = {
     "/activities/": 18,
 }
 """Pages of one object that is explained: its diagnosis loads the facts of each possible obstacle."""
-_NOT_COUNTED = re.compile(r"\s*(BEGIN|COMMIT|ROLLBACK|SET TRANS|WITH RECURSIVE typeinfo_tree|SELECT current_setting)")
+_NOT_COUNTED = re.compile(r"\s*(BEGIN|COMMIT|ROLLBACK|SET TRANS|WITH RECURSIVE typeinfo_tree|SELECT\s+current_setting)")
 """Transaction control, and what the driver asks once per connection."""
 
 Sent = list[str]

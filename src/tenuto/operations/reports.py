@@ -43,6 +43,8 @@ MIN_ID_DIGITS = 4
 MAX_UPCOMING_SPAN = timedelta(days=31)
 MAX_UPCOMING_RUNS, MAX_UPCOMING_CONFLICTS = 200, 500
 """Runs of one schedule that are returned one by one, and conflicts of all."""
+MAX_NAMES = 1000
+"""Names whose figures are returned together."""
 MAX_SERIES = 20
 """The busiest queues or names are returned one by one."""
 MIN_WINDOW, MAX_WINDOW = timedelta(minutes=1), timedelta(days=366)
@@ -235,6 +237,22 @@ class Reports(OperationGroup):
             by_label[row.label].append(row)
         series = [_make_series(label or None, found, since, until, point_seconds) for label, found in by_label.items()]
         return SeriesReport(since, until, point_seconds, by, series, omitted_count)
+
+    async def figures_by_name(
+        self, names: Sequence[str], window: float | str | timedelta = "24h"
+    ) -> Mapping[str, AttemptFigures]:
+        """Return the ended attempts of some jobs or step kinds in a window, by name; without those that have none.
+
+        They are those of `series` with ``name``, for many names in one query.
+        """
+        span, database = _check_window(window), await self._open()
+        bucket_seconds, point_seconds = choose_buckets(span, is_divided=True)
+        until = floor_to_bucket(database.clock.now(), point_seconds) + timedelta(seconds=point_seconds)
+        totals: dict[str, RollupCounts] = {}
+        wanted = list(dict.fromkeys(names))[:MAX_NAMES]
+        for row in await rollups.list_rollups(database, bucket_seconds, Dimension.NAME, until - span, until, wanted):
+            totals.setdefault(row.label, RollupCounts()).add(row.counts())
+        return {name: AttemptFigures(**_figures(counts)) for name, counts in totals.items()}
 
     async def upcoming(
         self, start: datetime | None = None, end: datetime | None = None, *, schedules: Sequence[str] = ()

@@ -1,6 +1,7 @@
 """Several queries in one statement: one round trip and one snapshot for a report that is made of many small answers.
 
-Each query becomes an array of rows. It may only read, and its plan is the one that it has alone.
+Each query becomes an array of rows. It may only read, and its plan is the one that it has alone. Its columns may be
+texts, numbers, instants, ids, JSON and arrays of texts; the driver does not decode other arrays within rows.
 """
 
 from __future__ import annotations

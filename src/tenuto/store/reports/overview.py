@@ -274,15 +274,13 @@ async def load_overview_facts(database: Database) -> OverviewFacts:
         group = StatementGroup()
         attention = _AttentionQueries(group, now)
         new_tasks = group.add(_NEW_TASKS, SQL.count_new_tasks, smallest_id_at(since), _MAX_NEW_TASKS, since)
-        last_minute = rollups.query_rollups(group, 10, Dimension.QUEUE, until - _RATE_SPAN, until)
-        last_hour = rollups.query_rollups(group, 60, Dimension.ALL, now - _HOUR, now)
         first_steps = group.add(_FIRST_STEPS, SQL.load_first_steps)
         await group.fetch(connection)
         return OverviewFacts(
             attention=attention.facts,
             new_tasks=new_tasks.all,
-            last_minute=last_minute.all,
-            last_hour=last_hour.all,
+            last_minute=await rollups.read_rollups(connection, 10, Dimension.QUEUE, until - _RATE_SPAN, until),
+            last_hour=await rollups.read_rollups(connection, 60, Dimension.ALL, now - _HOUR, now),
             first_steps=first_steps.all[0],
         )
 

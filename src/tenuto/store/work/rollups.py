@@ -12,7 +12,6 @@ from tenuto.model.work.tasks import OutcomeStatus
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.records import RowMapper
-from tenuto.store.statement_groups import Rows, StatementGroup
 
 SQL = load_statements(__file__)
 
@@ -143,11 +142,12 @@ async def list_rollups(
     )
 
 
-def query_rollups(
-    group: StatementGroup, bucket_seconds: int, dimension: Dimension, since: datetime, until: datetime
-) -> Rows[RollupRecord]:
-    """Add the query of `list_rollups`, for all labels, to a group."""
-    return group.add(_ROLLUPS, SQL.list_rollups, bucket_seconds, dimension, since, until, None, MAX_ROWS)
+async def read_rollups(
+    connection: Connection, bucket_seconds: int, dimension: Dimension, since: datetime, until: datetime
+) -> list[RollupRecord]:
+    """Like `list_rollups` for all labels, on a connection."""
+    rows = await connection.fetch(SQL.list_rollups, bucket_seconds, dimension, since, until, None, MAX_ROWS)
+    return _ROLLUPS.all(rows)
 
 
 async def list_busiest_labels(

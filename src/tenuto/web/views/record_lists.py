@@ -394,6 +394,8 @@ class JobList:
     """How many live workers know each job."""
     unknown: Mapping[str, Sequence[str]]
     """Jobs that only workers know, with the names of the workers."""
+    figures: Mapping[str, AttemptFigures]
+    """Ended attempts of the last day by job."""
 
 
 @router.get("/jobs")
@@ -410,7 +412,8 @@ async def show_jobs(request: Request, call: Reader) -> Response:
                 by_job.setdefault(name, []).append(worker.name)
         rows = [_job_row(name, job) for name, job in sorted(known.items())[:_MAX_JOBS]]
         unknown = {name: by_job[name] for name in sorted(by_job.keys() - known.keys())[:_MAX_JOBS]}
-        return JobList(rows, {name: len(workers) for name, workers in by_job.items()}, unknown)
+        figures = await app.reports.figures_by_name([*(row.name for row in rows), *unknown])
+        return JobList(rows, {name: len(workers) for name, workers in by_job.items()}, unknown, figures)
 
     model = await view.shared("jobs", load)
     return await view.render("pages/jobs.html", model, title="Jobs", current="/jobs")
