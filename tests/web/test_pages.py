@@ -322,6 +322,21 @@ async def test_jobs_name_their_live_workers_and_those_that_only_workers_know(ser
     assert (counts["double"], counts["boom"]) == (True, False)
 
 
+async def test_batch_in_a_paused_queue_says_why_no_item_starts(service: ApiClient) -> None:
+    app = service.app
+    app.manifest("mails", app.jobs.jobs_by_name["mail/send"], on_demand=True)
+    await app.manifests.deploy()
+    await app.pause_queue("mail", "server down")
+    batch = await app.bulk_enqueue("mails", [{"to": "a"}, {"to": "b"}])
+    await log_in(service)
+    page = " ".join(" ".join(Page((await get_page(service, f"/batches/{batch.id}")).text).texts).split())
+    assert "No item starts: queue paused by" in page
+    assert "server down" in page
+    await app.resume_queue("mail")
+    later = " ".join(Page((await get_page(service, f"/batches/{batch.id}")).text).texts)
+    assert "no live worker serves the queue" in later
+
+
 async def test_unknown_page_and_object_are_shown_as_pages(service: ApiClient) -> None:
     await log_in(service)
     unknown = await get_page(service, "/executions/01a1e30e-df3e-7536-8f11-1c7c02f1d0a1", 404)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from tenuto.model.validation import INVISIBLE_CHARACTERS
+from tenuto.presentation.text_formats import count_noun
 
 MAX_LINES = 500
 MAX_SHOWN_LINES = 10_000
@@ -125,6 +126,11 @@ class Frame:
     lines: Sequence[str]
     is_library: bool
     title: str = ""
+
+    @property
+    def library_text(self) -> str:
+        """How many frames of libraries are folded; each has two lines."""
+        return count_noun(len(self.lines) // 2 or 1, "library frame")
 
 
 def parse_stack(stack: str | None) -> list[Frame]:

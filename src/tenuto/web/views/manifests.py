@@ -51,6 +51,7 @@ from tenuto.web.components.version_history import (
     make_versions_tab,
 )
 from tenuto.web.page import PageRoute, PageView, Reader
+from tenuto.web.views.work.tasks import describe_wait
 
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
@@ -122,6 +123,10 @@ class BatchPage:
     next: str | None
     is_first: bool
     failures: Sequence[FailureGroup]
+    wait: str
+    """Why its queued items do not start, as far as their queue says so."""
+    queue: str
+    """The queue of these items."""
 
 
 @router.get("/manifests")
@@ -274,7 +279,14 @@ async def show_batch(
             ("run", record.running_count, f"{record.running_count:,} running"),
         )
         shares = stack_shares(parts, record.item_count)
-        return BatchPage(record, shares, found, str(state), following, after is None, failures)
+        queued = None
+        if record.open_count and not record.running_count and record.paused_at is None:
+            queued = next(iter(await app.tasks(f"batch:{id} state:queued", limit=1)), None)
+        wait, queue = "", ""
+        if queued is not None:
+            obstacles = await app.reports.queue_obstacles([queued.queue])
+            wait, queue = describe_wait(queued, obstacles.get(queued.queue)), queued.queue
+        return BatchPage(record, shares, found, str(state), following, after is None, failures, wait, queue)
 
     model = await view.shared(("batch", id, items, after), load)
     return await view.render(
