@@ -62,6 +62,10 @@ class OpenWorkCounts:
     task_count: int
     """Tasks that are due or running."""
     dead_letter_count: int
+    one_shot_count: int
+    """One-shots that have not ended."""
+    worker_count: int
+    """Live workers, draining ones included."""
 
 
 @dataclass(frozen=True, slots=True)

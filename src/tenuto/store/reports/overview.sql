@@ -45,7 +45,8 @@ LEFT JOIN tenuto.queues ON queues.name = wanted.name
 ORDER BY wanted.name;
 
 -- name: count_open_work
--- Count active executions, due or running tasks and open dead letters, each up to $1 rows: index-only scans.
+-- Count active executions, due or running tasks, open dead letters and one-shots, each up to $1 rows by index-only
+-- scans, and the live workers.
 SELECT (SELECT count(*) FROM (SELECT FROM tenuto.executions WHERE ended_at IS NULL LIMIT $1) AS found) AS execution_count,
        (SELECT count(*)
         FROM (
@@ -57,7 +58,11 @@ SELECT (SELECT count(*) FROM (SELECT FROM tenuto.executions WHERE ended_at IS NU
             LIMIT $1
         ) AS found) AS task_count,
        (SELECT count(*)
-        FROM (SELECT FROM tenuto.dead_letters WHERE status = 'awaiting_intervention' LIMIT $1) AS found) AS dead_letter_count;
+        FROM (SELECT FROM tenuto.dead_letters WHERE status = 'awaiting_intervention' LIMIT $1) AS found) AS dead_letter_count,
+       (SELECT count(*) FROM (SELECT FROM tenuto.tasks WHERE origin = 'once' LIMIT $1) AS found) AS one_shot_count,
+       (SELECT count(*)
+        FROM tenuto.workers
+        WHERE service = 'worker' AND ended_at IS NULL AND tenuto.process_state(workers) <> 'dead') AS worker_count;
 
 -- name: load_queue_settings
 -- Return the limits and the pause of a queue.
