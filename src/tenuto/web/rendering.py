@@ -78,8 +78,11 @@ def create_environment(extensions: Mapping[str, Path] | None = None, *, reload: 
 def compile_templates(environment: Environment) -> None:
     """Compile the templates of the dashboard, so that the first request for a page does not wait for it.
 
-    Those of extensions are compiled when they are used: a broken one is an error of its page alone.
+    Those of extensions are compiled when they are used: a broken one is an error of its page alone. So are all of them
+    while they are edited.
     """
+    if environment.auto_reload:
+        return
     for path in sorted(TEMPLATES.rglob("*.html")):
         environment.get_template(path.relative_to(TEMPLATES).as_posix())
 

@@ -85,7 +85,7 @@ async def web_server(
     url_host = f"[{host}]" if ":" in host else host
     with _listen(host, port) as listener:
         running = asyncio.create_task(server.serve(sockets=[listener]), name="tenuto-web")
-        # In a thread, so that requests are answered meanwhile.
+        # In a thread, so that requests are answered meanwhile; until then they would be slow.
         compiling = asyncio.create_task(asyncio.to_thread(compile_templates, api.state.dashboard.environment))
         try:
             while not server.started:
@@ -93,6 +93,7 @@ async def web_server(
                     await running
                     raise Conflict("the web server did not start", code="web.start.failed")
                 await asyncio.sleep(0.005)
+            await compiling
             async with run_services(app.extension_registry.background_services(ProcessRole.WEB)):
                 yield f"{scheme}://{url_host}:{listener.getsockname()[1]}{settings.web_path}"
         finally:
