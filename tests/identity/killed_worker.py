@@ -1,4 +1,8 @@
-"""A worker that kills or stops itself at a crash point: ``killed_worker.py URL HOME POINT COUNT [SIGNAL]``."""
+"""A worker that kills or stops itself at a crash point.
+
+``killed_worker.py URL HOME POINT COUNT [SIGNAL [KIND SYSTEMS]]``
+With a kind of run and the names of systems, separated by commas, only runs of them count, and it runs one at a time.
+"""
 
 from __future__ import annotations
 
@@ -11,21 +15,23 @@ from tenuto import Tenuto
 from tenuto_identity.runs.run_lifecycle import Run
 
 
-async def main(url: str, home: str, point: str, count: int, sent: str = "KILL") -> None:
+async def main(url: str, home: str, point: str, count: int, sent: str, kind: str = "", systems: str = "") -> None:
     left = count
 
-    def observe(reached: str) -> None:
+    def at(run: Run, reached: str) -> None:
         nonlocal left
-        if reached == point:
+        if reached == point and (not kind or (run.profile.kind == kind and run.system.name in systems.split(","))):
             left -= 1
             if left == 0:
+                print(run.system.name, flush=True)
                 os.kill(os.getpid(), signal.Signals[f"SIG{sent}"])
 
-    Run.observe = staticmethod(observe)
-    async with Tenuto(url, home=home) as app, app.worker(lease_seconds=1.5, name="killed"):
+    Run.at = at  # type: ignore[method-assign]
+    async with Tenuto(url, home=home) as app, app.worker(lease_seconds=1.5, name="killed", slots=1 if kind else None):
         print("ready", flush=True)
         await asyncio.Event().wait()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5] if sys.argv[5:] else "KILL"))
+    url, home, point, count, *more = sys.argv[1:]
+    asyncio.run(main(url, home, point, int(count), *(more or ["KILL"])))

@@ -136,7 +136,8 @@ class Administrator:
             connection.delete(each)
         connection.raise_exceptions = True
         connection.add(self.suffix, ["dcObject", "organization"], {"o": "test"})
-        connection.add(f"cn=reader,{self.suffix}", ["person"], {"sn": "reader", "userPassword": READER_PASSWORD})
+        for account in ("reader", "clerk"):
+            connection.add(f"cn={account},{self.suffix}", ["person"], {"sn": account, "userPassword": READER_PASSWORD})
         connection.add(self.people, "organizationalUnit")
 
 

@@ -27,6 +27,8 @@ PASSWORD = "manager's password"
 READER_PASSWORD = "reader's password"
 SIZE_LIMIT = 50
 """Entries that a search of the ordinary reader returns at most, unless it is paged."""
+CLERK_LIMIT = 500
+"""The same for the account ``clerk``; it is also the largest page of it."""
 
 CONFIGURATION = """
 include {schemas}/core.schema
@@ -76,6 +78,7 @@ overlay accesslog
 logdb cn=log-{name}
 logops writes
 logsuccess TRUE
+{log_options}
 logold (objectClass=*)
 logoldattr objectClass
 overlay memberof
@@ -85,7 +88,9 @@ refint_attributes member manager
 refint_nothing cn=nothing,dc={name},dc=test
 access to dn.subtree="ou=secret,dc={name},dc=test" by * none
 access to attrs=userPassword by anonymous auth by * none
-access to * by dn.exact="cn=reader,dc={name},dc=test" read by * auth
+access to * by dn.regex="^cn=(reader|clerk),dc={name},dc=test$" read by * auth
+limits dn.exact="cn=clerk,dc={name},dc=test" size.soft={clerk_limit} size.hard={clerk_limit} size.pr={clerk_limit}
+  size.prtotal=unlimited
 limits dn.exact="cn=reader,dc={name},dc=test" size.soft={limit} size.hard={limit} size.pr=100 size.prtotal=unlimited
 """
 
@@ -93,7 +98,7 @@ limits dn.exact="cn=reader,dc={name},dc=test" size.soft={limit} size.hard={limit
 class Slapd:
     """A running slapd."""
 
-    def __init__(self, folder: Path, names: Sequence[str]) -> None:
+    def __init__(self, folder: Path, names: Sequence[str], *, log_options: str = "") -> None:
         self.folder = folder
         self.names = tuple(names)
         with socket.create_server(("127.0.0.1", 0)) as first, socket.create_server(("127.0.0.1", 0)) as second:
@@ -108,7 +113,14 @@ class Slapd:
             (folder / name).mkdir()
             (folder / f"log-{name}").mkdir()
         databases = "".join(
-            DATABASE.format(name=name, folder=folder, password=PASSWORD.replace('"', '\\"'), limit=SIZE_LIMIT)
+            DATABASE.format(
+                name=name,
+                folder=folder,
+                password=PASSWORD.replace('"', '\\"'),
+                limit=SIZE_LIMIT,
+                clerk_limit=CLERK_LIMIT,
+                log_options=log_options,
+            )
             for name in names
         )
         (folder / "slapd.conf").write_text(
@@ -193,9 +205,9 @@ class Slapd:
 
 
 @contextmanager
-def running_slapd(names: Sequence[str]) -> Iterator[Slapd]:
+def running_slapd(names: Sequence[str], *, log_options: str = "") -> Iterator[Slapd]:
     folder = new_temp_dir(PREFIX)
-    server = Slapd(folder, names)
+    server = Slapd(folder, names, log_options=log_options)
     try:
         server.start()
         yield server

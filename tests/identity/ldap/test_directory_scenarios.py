@@ -7,14 +7,17 @@ from typing import Any
 import pytest
 import yaml
 
-from tenuto_identity.connectors.contract import ImportedObject, ReadScope
+from tenuto_identity.connectors import registry
+from tenuto_identity.connectors.contract import ConnectorContext, ImportedObject, ReadScope, WriteChange, WriteRequest
+from tenuto_identity.model.sync.pending_exports import ChangeOp, ExportKind
 from tests.identity.ldap.conftest import Administrator
-from tests.identity.ldap.slapd import PASSWORD, Slapd
+from tests.identity.ldap.slapd import CLERK_LIMIT, PASSWORD, READER_PASSWORD, Slapd, running_slapd
 from tests.identity.ldap.test_conformance import PERSON
 from tests.identity.ldap.test_nightly_run import _master_key, definitions, directory_system
 from tests.identity.ldap.test_reading import Open, names, open_connector, read
 from tests.identity.site import ADA, ALAN, GRACE, Site
 from tests.identity.tasks.test_system_tasks import housekeeping
+from tests.support.waiting import eventually
 
 __all__ = ["_master_key", "open_connector"]  # fixtures
 
@@ -73,6 +76,65 @@ async def test_a26_delta_without_a_server_fails_and_the_next_one_has_everything(
     assert await database.fetch_value(f"SELECT {watermark}::text") == before
     ad.person("c")
     assert (await site.run("AD", "Delta Import")).changes == ["Added", "Added"]
+
+
+async def test_a26_log_that_the_server_has_purged_leads_to_a_full_import(site: Site) -> None:
+    """slapd removes rows of its log that are older than a second, every second."""
+    with running_slapd(("ad",), log_options="logpurge 00+00:00:01 00+00:00:01") as slapd:
+        ad = Administrator(slapd, "ad")
+        try:
+            ad.reset()
+            ad.person("a")
+            await apply_directory(site, slapd, delta="accesslog")
+            assert (await site.run("AD", "Full Import")).changes == ["Added"]
+            ad.person("b")
+            ad.delete(f"cn=a,{ad.people}")
+            await eventually(lambda: not ad.log(), timeout=30, what="slapd has purged its log")
+            ad.person("c")
+            done = await site.run("AD", "Delta Import")
+            assert (done.state, done.changes) == ("completed_with_warning", ["Added", "Added", "Deleted"])
+            database = await site.database()
+            problem = await database.fetch_value("SELECT problem FROM tenuto_identity.runs ORDER BY id DESC LIMIT 1")
+            assert "watermark_lost" in problem
+        finally:
+            ad.close()
+
+
+async def test_a28_pages_within_the_limits_of_the_server_are_complete_and_a_limited_search_fails(
+    site: Site, slapd: Slapd, ad: Administrator
+) -> None:
+    """2,500 entries, an account that may read 500 in one search, pages of 500."""
+    add_people(slapd, 2_500)
+    await site.app.secrets.set("reader", READER_PASSWORD)
+    account = {"bind_dn": "cn=clerk,dc=ad,dc=test", "password": {"secret": "reader"}}
+    await apply_directory(site, slapd, **account, page_size=CLERK_LIMIT)
+    done = await site.run("AD", "Full Import")
+    assert (done.state, len(done.changes), set(done.changes)) == ("completed", 2_500, {"Added"})
+
+    await apply_directory(site, slapd, **account, page_size=CLERK_LIMIT, paged=False)
+    done = await site.run("AD", "Full Import")
+    assert (done.state, done.items) == ("failed", [])
+    assert "size limit exceeded (4)" in (done.error or "")
+    assert await site.count("connector_objects", "state = 'normal'") == 2_500, "no deletion is detected"
+
+
+def add_people(slapd: Slapd, count: int) -> None:
+    context = ConnectorContext((PERSON,), secrets={"bind": PASSWORD})
+    connector = registry.open_connector("ldap", slapd.settings("ad"), context)
+    requests = [
+        WriteRequest(
+            ExportKind.CREATE,
+            PERSON.name,
+            None,
+            f"cn=p{number:04},ou=people,dc=ad,dc=test",
+            (WriteChange("cn", ChangeOp.SET, (f"p{number:04}",)), WriteChange("sn", ChangeOp.SET, ("P",))),
+        )
+        for number in range(count)
+    ]
+    try:
+        assert all(each.is_ok for each in connector.write(requests))
+    finally:
+        connector.close()
 
 
 @pytest.mark.parametrize("delta", ["accesslog", "syncrepl"])
