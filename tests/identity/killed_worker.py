@@ -26,7 +26,7 @@ async def main(url: str, home: str, point: str, count: int, sent: str, kind: str
                 print(run.system.name, flush=True)
                 os.kill(os.getpid(), signal.Signals[f"SIG{sent}"])
 
-    Run.at = at  # type: ignore[method-assign]
+    Run.at = at  # type: ignore[assignment, method-assign]
     async with Tenuto(url, home=home) as app, app.worker(lease_seconds=1.5, name="killed", slots=1 if kind else None):
         print("ready", flush=True)
         await asyncio.Event().wait()

@@ -24,7 +24,7 @@ from tenuto_identity.connectors.contract import (
     WatermarkLost,
 )
 from tenuto_identity.connectors.ldap.directory import open_client
-from tenuto_identity.connectors.ldap.settings import LdapSettings, Library
+from tenuto_identity.connectors.ldap.settings import LdapSettings
 from tenuto_identity.model.schema import Attribute, ContainerScope, ContainerSelection, ObjectType, Writable
 from tenuto_identity.model.values import DataType
 from tests.identity.ldap.conftest import Administrator
@@ -128,7 +128,7 @@ def test_invalid_settings_name_the_setting(settings: dict[str, Any], field: str,
 def test_missing_library_names_the_install_command(monkeypatch: pytest.MonkeyPatch, library: str, extra: str) -> None:
     monkeypatch.setattr("tenuto_identity.connectors.ldap.directory.find_spec", lambda name: None)
     monkeypatch.setattr("tenuto.extras.find_spec", lambda name: None)
-    settings = LdapSettings(url="ldap://localhost", library=Library(library))
+    settings = LdapSettings.model_validate({"url": "ldap://localhost", "library": library})
     with pytest.raises(MissingExtra, match=rf"pip install 'tenuto\[{extra}\]'"):
         open_client(settings, None)
 
@@ -145,7 +145,7 @@ def test_python_ldap_is_preferred_where_it_is_installed(monkeypatch: pytest.Monk
     opened: list[str] = []
     monkeypatch.setattr(ldap3_client, "open_client", lambda *_: opened.append("ldap3"))
     monkeypatch.setattr(python_ldap_client, "open_client", lambda *_: opened.append("python-ldap"))
-    open_client(LdapSettings(url="ldap://localhost"), None)
+    open_client(LdapSettings.model_validate({"url": "ldap://localhost"}), None)
     assert opened == [installed]
 
 

@@ -162,9 +162,16 @@ async def test_a20_bad_value_keeps_the_old_value_of_its_attribute(site: Site) ->
 async def test_a24_hostile_values_are_data(site: Site) -> None:
     hostile = ["*)(uid=*", "a,ou=admins", "=cmd|' /C calc'!A0", "<script>", "Robert'); DROP TABLE", "%", "_"]
     rows = [f'30{n:02},"{text}",Last,h{n}@example.org,Research,Fellow,,2020-01-01,' for n, text in enumerate(hostile)]
-    site.write_hr(*rows, "3100,a\x00b,Last,nul@example.org,Research,Fellow,,2020-01-01,")
+    nul = "3100,a\x00b,Last,nul@example.org,Research,Fellow,,2020-01-01,"
+    long, too_long = (
+        f"{id},Long{id},Last,long{id}@example.org,Research,{'x' * length},,2020-01-01,"
+        for id, length in ((3101, 1_000_000), (3102, 1_100_000))
+    )
+    site.write_hr(*rows, nul, long, too_long)
     night = await site.nightly()
-    assert night["HR Full Import"].errors == ["bad_value"]
+    assert night["HR Full Import"].errors == ["bad_value", "bad_value"]
+    assert await site.count("connector_objects", "length(attributes #>> '{title,0}') = 1000000") == 3
+    assert await site.count("connector_objects", "length(attributes #>> '{title,0}') > 1000000") == 0
     entries = {each["attributes"]["cn"][0] for each in site.ad.objects("user").values()}
     assert {f"{text} Last" for text in hostile} <= entries
     assert await site.count("pending_exports") == 0

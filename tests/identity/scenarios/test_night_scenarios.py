@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,10 +13,11 @@ from tenuto import Step, manual
 from tenuto.operations.definitions.schedules import schedule_definition
 from tenuto_identity.runs.run_lifecycle import Run
 from tenuto_identity.tasks.housekeeping import run_housekeeping
-from tests.identity.site import ADA, ALAN, EDSGER, GRACE, NIGHT, Site
+from tests.identity.site import ADA, ALAN, EDSGER, GRACE, NIGHT, Site, open_site
 
 
-async def run_night(site: Site) -> Any:
+async def start_night(site: Site) -> Any:
+    """Start the schedule of four groups; return the execution."""
     hr, sync, *rest = (
         Step.of("run_profile", {"system": system, "profile": profile}, name=f"{system} {profile}")
         for system, profile in NIGHT
@@ -25,7 +27,11 @@ async def run_night(site: Site) -> Any:
         await site.app.schedules.create(schedule_definition("Nightly HR Sync", manual(), steps))
     fired = await site.app.schedules.run("Nightly HR Sync")
     assert fired.execution_id is not None
-    return await site.app.executions.wait(fired.execution_id, 60)
+    return fired.execution_id
+
+
+async def run_night(site: Site) -> Any:
+    return await site.app.executions.wait(await start_night(site), 60)
 
 
 async def rows(site: Site) -> dict[str, list[tuple[Any, ...]]]:
@@ -59,6 +65,25 @@ async def test_a01_schedule_of_four_groups_and_six_run_profiles_completes(site: 
     users = {each["attributes"]["cn"][0]: each for each in site.ad.objects("user").values()}
     assert len(users) == 4
     assert users["Grace Hopper"]["attributes"]["manager"] == [users["Ada Lovelace"]["address"]]
+
+
+async def test_a01_whole_plan_of_a_night_is_visible_at_its_start(url: str, tmp_path: Path) -> None:
+    async with open_site(url, tmp_path, has_worker=False) as site:
+        await site.apply(site.definitions())
+        execution = await start_night(site)
+        database = await site.database()
+        query = "SELECT name, state FROM tenuto.tasks WHERE execution_id = $1 ORDER BY group_index, name"
+        planned = [(row["name"], row["state"]) for row in await database.fetch_all(query, execution)]
+        assert planned == [
+            ("HR Full Import", "queued"),
+            ("HR Full Sync", "waiting"),
+            ("AD Export", "waiting"),
+            ("LDAP Export", "waiting"),
+            ("AD Full Import", "waiting"),
+            ("LDAP Full Import", "waiting"),
+        ]
+        async with site.app.worker():
+            assert (await site.app.executions.wait(execution, 60)).state == "completed"
 
 
 async def test_a02_second_night_writes_no_row_and_sends_nothing(site: Site) -> None:
