@@ -8,10 +8,11 @@ from __future__ import annotations
 from typing import Annotated
 from uuid import UUID
 
-from fastapi import APIRouter, Path, Query
+from fastapi import APIRouter, Path, Query, Response
 from pydantic import BaseModel, ConfigDict, Field
 
 from tenuto.api.api_route import ApiRoute
+from tenuto.api.bodies.definition_bodies import IfMatch, parse_etag
 from tenuto.api.bodies.request_bodies import Body, ReasonBody
 from tenuto.api.bodies.responses import Changed, RetriedCount, StartedTask
 from tenuto.api.csv_lists import listed_as
@@ -225,9 +226,11 @@ async def list_systems(call: Reader, limit: Limit = 100, after: After = None) ->
         {"system": SYSTEM, "definition": {"name": "HR"}, "run_profiles": ["Full Import"]}, not_found=NO_SYSTEM
     ),
 )
-async def get_system(call: Reader, name: SystemName) -> SystemDetails:
+async def get_system(call: Reader, name: SystemName, response: Response) -> SystemDetails:
     """Get a connected system with its definition."""
-    return await operations(call).system(name)
+    found = await operations(call).system(name)
+    response.headers["ETag"] = f'"v{found.system.version}"'
+    return found
 
 
 @router.get(
@@ -352,13 +355,21 @@ async def clear_system(
 @router.delete(
     "/systems/{name:name}",
     operation_id="identity_systems_delete",
-    responses=describe({"task_id": RUN_ID}, not_found=NO_SYSTEM, conflict="identity.system.run_open"),
+    responses=describe(
+        {"task_id": RUN_ID},
+        not_found=NO_SYSTEM,
+        conflict=("identity.system.run_open", "definition.version_conflict"),
+        invalid="request.if_match.invalid",
+    ),
 )
 async def delete_system(
-    call: Annotated[ApiCall, requires(Role.ADMIN, "identity.system.delete")], name: SystemName
+    call: Annotated[ApiCall, requires(Role.ADMIN, "identity.system.delete")],
+    name: SystemName,
+    if_match: IfMatch = None,
 ) -> StartedTask:
     """Delete a system with its objects and rules, as a task."""
-    return StartedTask(task_id=await operations(call).delete_system(name, reason=call.reason))
+    version = parse_etag(if_match)
+    return StartedTask(task_id=await operations(call).delete_system(name, reason=call.reason, version=version))
 
 
 # --- runs -----------------------------------------------------------------------------------------------------------

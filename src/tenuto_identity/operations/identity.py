@@ -440,9 +440,17 @@ class IdentityOperations(PreviewOperations, JoinOperations):
             "identity.system.clear", system, "identity.clear", {"system": system}, reason=reason, is_unique=True
         )
 
-    async def delete_system(self, system: str, *, reason: str | None = None) -> UUID:
-        """Delete a system with its objects and rules, as a task; refused while a run is open."""
+    async def delete_system(self, system: str, *, reason: str | None = None, version: int | None = None) -> UUID:
+        """Delete a system with its objects and rules, as a task; refused while a run is open, and if its definition has
+        another version than the caller has read."""
         await self._check_no_open_run(system)
+        found = (await self.system(system)).system
+        if version is not None and found.version != version:  # guard: identity.delete_version
+            raise Conflict(
+                f"{system!r} has version {found.version}, not {version}",
+                code="definition.version_conflict",
+                remedy="read it again before deleting it",
+            )
         return await self._enqueue(
             "identity.system.delete",
             system,

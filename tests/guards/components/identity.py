@@ -408,6 +408,12 @@ GUARDS: tuple[Guard, ...] = (
         f"{SCIM}/test_reading.py::test_scim_read_waits_as_long_as_a_busy_server_asks",
     ),
     guard(
+        "identity.delete_version",
+        "A system whose definition has changed since the caller read it is not deleted.",
+        Condition("False"),
+        "identity/api/test_routes.py::test_system_that_has_changed_since_it_was_read_is_not_deleted",
+    ),
+    guard(
         "identity.cancelled_call",
         "A cancelled run ends after the call of its connector, so that no thread of it writes on.",
         Condition("False"),

@@ -421,6 +421,18 @@ async def test_a62_each_route_is_refused_to_roles_below_its_own(service: ApiClie
     assert refused == 6 + 2 * 6 + 3 * 3
 
 
+async def test_system_that_has_changed_since_it_was_read_is_not_deleted(service: ApiClient) -> None:
+    shown = await service.get(f"{BASE}/systems/LDAP")
+    version = shown.json()["system"]["version"]
+    assert shown.headers["etag"] == f'"v{version}"'
+    refused = await service.delete(f"{BASE}/systems/LDAP", headers={"If-Match": f'"v{version + 1}"'})
+    assert_problem(refused, 409, "definition.version_conflict")
+    invalid = await service.delete(f"{BASE}/systems/LDAP", headers={"If-Match": "x"})
+    assert_problem(invalid, 422, "request.if_match.invalid")
+    deleted = await service.delete(f"{BASE}/systems/LDAP", headers={"If-Match": shown.headers["etag"]})
+    assert deleted.status_code == 200, deleted.text
+
+
 async def test_attribute_flows_are_paged_and_filtered(service: ApiClient) -> None:
     pages = await read_pages(service, f"{BASE}/attribute-flows?type=person", 5)
     names = [each["attribute"] for page in pages for each in page]
