@@ -118,6 +118,29 @@ def test_name_that_another_request_of_the_batch_releases_can_be_taken(open_conne
     assert taken.error == "exists"
 
 
+@pytest.mark.parametrize("count", [2, 3])
+def test_entries_that_take_each_others_names_are_renamed(open_connector: Open, ad: Administrator, count: int) -> None:
+    connector = open_connector()
+    names = [f"cn=p{number},{ad.people}" for number in range(count)]
+    made = write(connector, *(create(name, sn=name) for name in names))
+    title = WriteChange("title", ChangeOp.SET, ("moved",))
+    requests = [rename(each, names[(number + 1) % count], title) for number, each in enumerate(made)]
+    write(connector, *requests, create(f"cn=other,{ad.people}", sn="other"))
+    assert [ad.uuid(names[(number + 1) % count]) for number in range(count)] == [each.anchor for each in made]
+    assert set(ad.entries()) == {*names, f"cn=other,{ad.people}"}, "no temporary name stays"
+    assert all(ad.entries()[name]["title"] == ["moved"] for name in names)
+
+    # An interrupted swap leaves one entry under a temporary name: the requests are repeated as uncertain ones.
+    ad.rename(names[1], "cn=tenuto-interrupted")
+    back = [
+        replace(rename(each, name), address=names[(number + 1) % count], uncertain=True)
+        for number, (each, name) in enumerate(zip(made, names, strict=True))
+    ]
+    write(open_connector(), *back)
+    assert [ad.uuid(name) for name in names] == [each.anchor for each in made]
+    assert set(ad.entries()) == {*names, f"cn=other,{ad.people}"}
+
+
 def test_a42_refused_request_has_the_text_of_the_server_and_the_others_are_written(
     open_connector: Open, ad: Administrator
 ) -> None:

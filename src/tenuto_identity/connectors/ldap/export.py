@@ -97,7 +97,24 @@ class DirectoryWriter:
                     results[position] = problem
                     continue
             results[position] = self._perform([request], 1)[0]
+        for cycle in _find_swaps(requests, results):
+            self._swap(requests, results, cycle)
         return results
+
+    def _swap(self, requests: Sequence[WriteRequest], results: list[WriteResult], cycle: Sequence[int]) -> None:
+        """Rename entries that take each other's names: the first one gets a temporary name meanwhile.
+
+        An attempt that is interrupted leaves it there; the next one finds it by its anchor."""
+        first = requests[cycle[0]]
+        kind = dn.parse(first.address)[0][0].type
+        aside = f"{kind}={dn.escape(f'tenuto-{first.anchor}')},{dn.parent(first.address)}"
+        (moved,) = self._perform([replace(first, changes=(WriteChange("address", ChangeOp.RENAME, (aside,)),))], 1)
+        if not moved.is_ok:
+            results[cycle[0]] = moved
+            return
+        for position in reversed(cycle[1:]):
+            results[position] = self._perform([requests[position]], 1)[0]
+        results[cycle[0]] = self._perform([replace(first, address=moved.address or aside)], 1)[0]
 
     @staticmethod
     def _is_repeated(request: WriteRequest, result: WriteResult) -> bool:
@@ -195,6 +212,30 @@ class DirectoryWriter:
             if reply.code not in (Code.SUCCESS, Code.ENTRY_ALREADY_EXISTS):
                 return refused("refused", f"the container {each!r} was not created: {reply.describe()}")
         return None
+
+
+def _find_swaps(requests: Sequence[WriteRequest], results: Sequence[WriteResult]) -> list[list[int]]:
+    """Return renames that wait for each other in a circle, by position: each takes the name of the next one."""
+    waiting = {
+        dn.normalize(each.address): position
+        for position, each in enumerate(requests)
+        if results[position].error == "exists" and each.kind is ExportKind.UPDATE and each.anchor is not None
+    }
+    following = {
+        position: waiting.get(dn.normalize(target_address(requests[position]))) for position in waiting.values()
+    }
+    cycles: list[list[int]] = []
+    visited: set[int] = set()
+    for start in following:
+        path: list[int] = []
+        position: int | None = start
+        while position is not None and position not in visited:
+            visited.add(position)
+            path.append(position)
+            position = following.get(position)
+        if position is not None and position in path:
+            cycles.append(path[path.index(position) :])
+    return cycles
 
 
 def _finished(result: WriteResult) -> Steps:
