@@ -55,7 +55,7 @@ async def test_a58_password_of_a_directory_is_in_no_table_log_preview_or_answer(
         for canary in CANARIES:
             assert canary not in text, place
     assert "run started" in found["log"]
-    assert '"secret": "bind"' in found["/api/v1/identity/systems/AD"], "the name of the secret is shown"
+    assert '"secret":"bind"' in found["/api/v1/identity/systems/AD"], "the name of the secret is shown"
 
 
 async def stored_texts(site: Site) -> dict[str, str]:

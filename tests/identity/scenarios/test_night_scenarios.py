@@ -72,16 +72,16 @@ async def test_a01_whole_plan_of_a_night_is_visible_at_its_start(url: str, tmp_p
         await site.apply(site.definitions())
         execution = await start_night(site)
         database = await site.database()
-        query = "SELECT name, state FROM tenuto.tasks WHERE execution_id = $1 ORDER BY group_index, name"
-        planned = [(row["name"], row["state"]) for row in await database.fetch_all(query, execution)]
-        assert planned == [
-            ("HR Full Import", "queued"),
-            ("HR Full Sync", "waiting"),
-            ("AD Export", "waiting"),
-            ("LDAP Export", "waiting"),
-            ("AD Full Import", "waiting"),
-            ("LDAP Full Import", "waiting"),
-        ]
+        query = (
+            "SELECT group_index, state, input::text AS input FROM tenuto.tasks WHERE execution_id = $1 ORDER BY 1, 3"
+        )
+        planned = await database.fetch_all(query, execution)
+        assert [(row["group_index"], row["state"]) for row in planned] == [
+            (0, "queued"), (1, "waiting"), (2, "waiting"), (2, "waiting"), (3, "waiting"), (3, "waiting")
+        ]  # fmt: skip
+        for row, (system, profile) in zip(planned, NIGHT, strict=True):
+            assert f'"{system}"' in row["input"]
+            assert f'"{profile}"' in row["input"]
         async with site.app.worker():
             assert (await site.app.executions.wait(execution, 60)).state == "completed"
 
