@@ -162,6 +162,9 @@ def test_quoting_and_line_ends_do_not_change_the_cells(source: Source) -> None:
     }
 
 
+SETTINGS = CsvSettings.model_validate({"path": "people.csv"})
+
+
 def fingerprint_of(columns: TypeColumns, *cells: str) -> bytes:
     found = columns.imported(cells, 2)
     return fingerprint(b"key", found.type, found.address, found.container, found.cells)
@@ -169,10 +172,10 @@ def fingerprint_of(columns: TypeColumns, *cells: str) -> bytes:
 
 def test_fingerprint_of_a_csv_row_covers_exactly_its_selected_cells() -> None:
     selected = ObjectType("person", "id", {name: Attribute(name) for name in ("id", "a", "b")})
-    columns = TypeColumns(selected, ["id", "a", "other", "b"], CsvSettings(path="people.csv"))
+    columns = TypeColumns(selected, ["id", "a", "other", "b"], SETTINGS)
     base = fingerprint_of(columns, "1", "x", "", "y")
     assert base == fingerprint_of(columns, "1", "x", "not selected", "y")
-    reordered = TypeColumns(selected, ["b", "id", "a"], CsvSettings(path="people.csv"))
+    reordered = TypeColumns(selected, ["b", "id", "a"], SETTINGS)
     assert base == fingerprint_of(reordered, "y", "1", "x")
     others = [
         *(fingerprint_of(columns, "1", *cells) for cells in (("y", "", "x"), ("xy", "", ""), ("", "", "xy"))),
@@ -187,9 +190,7 @@ def test_fingerprint_of_a_csv_row_covers_exactly_its_selected_cells() -> None:
 
 def test_cells_of_a_csv_row_are_a_mapping_without_blank_cells() -> None:
     attributes = {"id": Attribute("id"), "a": Attribute("a"), "several": Attribute("several", multi=True)}
-    columns = TypeColumns(
-        ObjectType("person", "id", attributes), ["id", "a", "several", "several"], CsvSettings(path="people.csv")
-    )
+    columns = TypeColumns(ObjectType("person", "id", attributes), ["id", "a", "several", "several"], SETTINGS)
     cells = columns.imported(["1", " ", "x|y", "x"], 2).cells
     assert cells == {"id": ("1",), "several": ("x", "y")}
     assert "a" not in cells
