@@ -40,7 +40,7 @@ async def claim_in_open_transaction(
         locks["capped_scopes"], locks["uncapped_scopes"],
     )  # fmt: skip
     if locks["capped_scopes"]:
-        rows = await connection.fetch(store.SQL.claim_limited_tasks, *values)
+        rows = await connection.fetch(store.SQL.claim_limited_tasks, *values, limit)
     else:
         rows = await connection.fetch(store.SQL.claim_uncapped_tasks, *values, locks["batches_of_keys"])
     return [row for row in rows if row["id"] is not None]

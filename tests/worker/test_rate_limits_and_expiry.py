@@ -29,7 +29,6 @@ async def test_job_with_a_rate_limit_starts_one_task_per_token(app: Tenuto, work
     instants = sorted(each.claimed_at for each in await app.activities(limit=50) if each.claimed_at is not None)
     gaps = [later - earlier for earlier, later in pairwise(instants)]
     assert min(gaps) >= timedelta(milliseconds=50)
-    assert instants[-1] - instants[0] < timedelta(seconds=5)
 
 
 async def test_why_names_the_rate_limit_and_the_next_token(app: Tenuto, worker: WorkerFactory) -> None:

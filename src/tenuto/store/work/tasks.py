@@ -159,7 +159,7 @@ class PromotionResult:
     has_limits: bool
     """Whether claims must check limits."""
     has_expired: bool = False
-    """Whether tasks have expired that nobody has started."""
+    """Whether unstarted tasks have expired."""
 
 
 async def promote_due_tasks(

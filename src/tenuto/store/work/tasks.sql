@@ -102,7 +102,7 @@ WHERE id = ANY (ARRAY(
     ) AS picked
     WHERE wanted.queue NOT IN (
         -- guard: claim.limited_queues
-        SELECT name FROM tenuto.queues WHERE is_limited
+        SELECT name FROM tenuto.queues WHERE {queue_is_limited}
     )
     ORDER BY picked.rank, picked.run_at, picked.id
     LIMIT $4
