@@ -74,7 +74,7 @@ def engine() -> ProcessEngine:
 
 @pytest.fixture
 def harness(engine: ProcessEngine) -> Iterator[_Harness]:
-    harness = _Harness(engine, ClusterTiming(start_seconds=1.0, force_seconds=0.3, reconnect_seconds=0.3))
+    harness = _Harness(engine, ClusterTiming(force_seconds=0.3, reconnect_seconds=0.3))
     yield harness
     harness.close_and_expect_no_results()
 
@@ -142,14 +142,15 @@ def test_attempt_continues_after_a_lost_connection_and_its_log_is_complete(harne
     assert outcome.log.count("kneading") == 1, "messages that were sent again are handled once"
 
 
-def test_launch_that_no_process_starts_returns_without_an_attempt(harness: _Harness, engine: ProcessEngine) -> None:
-    engine.deliveries = 0
+def test_launch_that_no_process_starts_returns_without_an_attempt() -> None:
+    harness = _Harness(ProcessEngine(deliveries=0), ClusterTiming(start_seconds=1.0))
     outcome = harness.wait_for_outcome(harness.start(conformance_jobs.double, 1))
     assert outcome is not None
     assert outcome.deferral is not None
     assert outcome.started_at is None
     assert outcome.progress is not None
     assert "it waited 1 s in the cluster" in json.loads(outcome.progress)["message"]
+    harness.close_and_expect_no_results()
 
 
 def test_server_answers_only_processes_that_know_its_token(harness: _Harness) -> None:

@@ -78,7 +78,7 @@ class DaskEngine:
             return False
         if id not in self._killed:
             self._killed.add(id)
-            client.run(os._exit, 1, workers=[address], wait=False)
+            client.run(_exit_process, workers=[address], wait=False)
         else:  # the code blocks the event loop of its process
             client.restart_workers([address], timeout=TIMEOUT_SECONDS, raise_for_error=False)
         return True
@@ -94,6 +94,10 @@ class DaskEngine:
         self._futures.clear()
         if client is not None:
             client.close(timeout=TIMEOUT_SECONDS)
+
+
+async def _exit_process() -> None:  # Dask waits for the end of functions that are not async
+    os._exit(1)
 
 
 def _run_attempt(payload: str) -> str:
