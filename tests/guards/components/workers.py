@@ -32,12 +32,6 @@ GUARDS = (
         "worker/executors/test_cluster.py::test_server_answers_only_processes_that_know_its_token",
     ),
     guard(
-        "executors.message_once",
-        "A message that is sent again after a lost connection is handled once.",
-        Condition("False"),
-        "worker/executors/test_cluster.py::test_attempt_continues_after_a_lost_connection_and_its_log_is_complete",
-    ),
-    guard(
         "executors.one_start",
         "A launch that an engine delivers twice starts once.",
         Condition("launch is None"),

@@ -136,7 +136,7 @@ class AttemptServer:
             leases = self._events.leases_of(session)
             session.send({"kind": "pong", "received": session.received, "leases": leases})
             return
-        if message["number"] <= session.received:  # guard: executors.message_once
+        if message["number"] <= session.received:  # the welcome prevents that already
             return
         session.received = message["number"]
         self._events.on_message(session, message)
