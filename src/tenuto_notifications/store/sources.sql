@@ -25,8 +25,8 @@ SELECT id, schedule_name, state, origin, initiator_name, due_at, started_at, end
 FROM tenuto.executions
 WHERE ended_transaction_id >= (SELECT min(id) FROM unnest($2::bigint[] || $1::bigint) AS id)
   AND ended_transaction_id < $3
-  AND (ended_transaction_id >= $1 OR ended_transaction_id = ANY ($2::bigint[]))
-  AND ended_transaction_id <> ALL ($4::bigint[]) -- guard: notifications.late_commit
+  AND (ended_transaction_id >= $1 OR ended_transaction_id = ANY ($2::bigint[])) -- guard: notifications.late_commit
+  AND ended_transaction_id <> ALL ($4::bigint[])
   AND ended_at >= $5
   AND state = ANY ($6::text[])
 ORDER BY ended_at, id;
@@ -40,8 +40,8 @@ SELECT past.id, past.task_id, past.kind, past.name, past.queue, past.reason, pas
 FROM tenuto.activities AS past
 WHERE past.transaction_id >= (SELECT min(id) FROM unnest($2::bigint[] || $1::bigint) AS id)
   AND past.transaction_id < $3
-  AND (past.transaction_id >= $1 OR past.transaction_id = ANY ($2::bigint[]))
-  AND past.transaction_id <> ALL ($4::bigint[]) -- guard: notifications.late_commit
+  AND (past.transaction_id >= $1 OR past.transaction_id = ANY ($2::bigint[])) -- guard: notifications.late_commit
+  AND past.transaction_id <> ALL ($4::bigint[])
   AND past.ended_at >= $5
   AND past.final
   AND past.status IN ('failed', 'completed_with_error')
@@ -57,8 +57,8 @@ SELECT letter.id, letter.kind, letter.name, letter.item, letter.fingerprint, let
 FROM tenuto.dead_letters AS letter
 WHERE letter.transaction_id >= (SELECT min(id) FROM unnest($2::bigint[] || $1::bigint) AS id)
   AND letter.transaction_id < $3
-  AND (letter.transaction_id >= $1 OR letter.transaction_id = ANY ($2::bigint[]))
-  AND letter.transaction_id <> ALL ($4::bigint[]) -- guard: notifications.late_commit
+  AND (letter.transaction_id >= $1 OR letter.transaction_id = ANY ($2::bigint[])) -- guard: notifications.late_commit
+  AND letter.transaction_id <> ALL ($4::bigint[])
   AND letter.dead_lettered_at >= $5
   -- guard: notifications.own_tasks
   AND NOT coalesce(starts_with(letter.task ->> 'correlation_id', 'notification:'), false)
@@ -70,8 +70,8 @@ SELECT id, schedule_id, schedule_name, due_at, until, reason, decided_at
 FROM tenuto.occurrences
 WHERE transaction_id >= (SELECT min(id) FROM unnest($2::bigint[] || $1::bigint) AS id)
   AND transaction_id < $3
-  AND (transaction_id >= $1 OR transaction_id = ANY ($2::bigint[]))
-  AND transaction_id <> ALL ($4::bigint[]) -- guard: notifications.late_commit
+  AND (transaction_id >= $1 OR transaction_id = ANY ($2::bigint[])) -- guard: notifications.late_commit
+  AND transaction_id <> ALL ($4::bigint[])
   AND decided_at >= $5
   AND decision = 'missed'
 ORDER BY decided_at, due_at, id;
@@ -82,8 +82,8 @@ SELECT id, name, service, host, seen_at, clock_timestamp() AS found_at
 FROM tenuto.workers
 WHERE lost_transaction_id >= (SELECT min(id) FROM unnest($2::bigint[] || $1::bigint) AS id)
   AND lost_transaction_id < $3
-  AND (lost_transaction_id >= $1 OR lost_transaction_id = ANY ($2::bigint[]))
-  AND lost_transaction_id <> ALL ($4::bigint[]) -- guard: notifications.late_commit
+  AND (lost_transaction_id >= $1 OR lost_transaction_id = ANY ($2::bigint[])) -- guard: notifications.late_commit
+  AND lost_transaction_id <> ALL ($4::bigint[])
   AND seen_at >= $5::timestamptz - interval '1 day'
 ORDER BY seen_at, id;
 
