@@ -184,6 +184,7 @@ async def test_execution_fails_when_the_steps_that_started_early_have_ended(db: 
     await finish_task(db, held["slow"], "failed")
     assert (await load_execution(db, run)).state == "in_progress"
     assert await open_task_states(db) == {"load": "running"}
+    assert await repair_stuck_executions(db, db.clock.now()) == 0
     await finish_task(db, early["load"])
     ended = await load_execution(db, run)
     assert (ended.state, ended.failed_step_count, ended.error) == ("failed", 1, "step 'slow' failed: it broke")

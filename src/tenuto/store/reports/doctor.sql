@@ -392,7 +392,7 @@ LIMIT $2;
 -- $1 open ones.
 SELECT execution.id, execution.schedule_name AS name, execution.state, execution.current_group AS place
 FROM (
-    SELECT id, schedule_name, state, current_group, paused_at
+    SELECT id, schedule_name, state, current_group, paused_at, step_dependencies
     FROM tenuto.executions
     WHERE ended_at IS NULL
     ORDER BY schedule_id, id
@@ -402,15 +402,16 @@ WHERE NOT EXISTS (
     SELECT
     FROM tenuto.tasks
     WHERE tasks.execution_id = execution.id
-      AND tasks.group_index = execution.current_group
+      -- steps with edges may run before their group, and a failing execution waits for them
+      AND (tasks.group_index = execution.current_group OR execution.step_dependencies = 'by_step')
       AND (tasks.state <> 'waiting' OR tasks.waits_for IS NOT NULL OR execution.paused_at IS NOT NULL)
 )
 ORDER BY execution.id
 LIMIT $2;
 
 -- name: step_before_its_group
--- Queued or running steps of another group than the current one, and steps left in a finished group; among the steps
--- of the newest executions $1.
+-- Queued or running steps of another group than the current one, except of executions whose steps have edges, and steps
+-- left in a finished group; among the steps of the newest executions $1.
 SELECT step.id, step.name, step.state, step.group_index AS place, execution.current_group AS current
 FROM (
     SELECT id, name, state, execution_id, group_index
@@ -423,6 +424,7 @@ JOIN tenuto.executions AS execution ON execution.id = step.execution_id
 WHERE execution.ended_at IS NULL
   AND step.group_index <> execution.current_group
   AND NOT (step.group_index > execution.current_group AND step.state = 'waiting')
+  AND NOT (step.group_index > execution.current_group AND execution.step_dependencies IS NOT DISTINCT FROM 'by_step')
 ORDER BY step.id
 LIMIT $2;
 

@@ -678,7 +678,8 @@ WHERE execution.ended_at IS NULL
       SELECT
       FROM tenuto.tasks
       WHERE tasks.execution_id = execution.id
-        AND tasks.group_index = execution.current_group
+        -- steps with edges may run before their group, and a failing execution waits for them
+        AND (tasks.group_index = execution.current_group OR execution.step_dependencies = 'by_step')
         AND (tasks.state <> 'waiting' OR tasks.waits_for IS NOT NULL OR execution.paused_at IS NOT NULL)
   )
 ORDER BY execution.id
