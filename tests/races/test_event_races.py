@@ -270,7 +270,7 @@ async def test_worker_that_loses_the_task_while_it_begins_to_wait_stores_no_wait
         transaction = taker.transaction()
         await transaction.start()
         await taker.execute("UPDATE tenuto.tasks SET fence = fence + 1")
-        waiting = asyncio.create_task(register(task, "order")(db))
+        waiting = asyncio.ensure_future(register(task, "order")(db))
         await eventually(
             lambda: db.fetch_value(
                 "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '%event_waits%'"
