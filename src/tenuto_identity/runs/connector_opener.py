@@ -70,7 +70,7 @@ async def finish_call(function: Callable[..., T], *arguments: Any) -> tuple[bool
     try:
         return False, await asyncio.shield(call)
     except asyncio.CancelledError:
-        while not call.done():  # guard: identity.cancelled_call
+        while not call.done():
             with suppress(asyncio.CancelledError):  # the worker repeats a stop that takes long
                 await asyncio.wait([call])
         if call.cancelled() or call.exception() is not None:

@@ -171,6 +171,7 @@ class ExportRun:
             is_cancelled, results = await self._call(requests)
             self._run.at("export_sent")
             # What was sent is recorded also when the run is cancelled: otherwise the next export would send it again.
+            # guard: identity.cancelled_batch
             await self._run.write_page(self._record, batch, results, although_cancelled=is_cancelled)
             self._run.raise_if_cancelled()
             self._run.at("export_recorded")
