@@ -384,3 +384,15 @@ class Conformance:
         else:
             assert record.state == "failed"
             assert "has no step checkpoints and cannot sleep" in record.error["message"]
+
+    async def test_job_waits_for_an_event_or_fails_without_checkpoints(self, app: Tenuto) -> None:
+        async with self.worker(app):
+            task = await app.enqueue(conformance_jobs.wait_for_greeting)
+            if self.has_checkpoints:
+                await eventually(lambda: app.events.waits_of_task(task.id), timeout=60)
+                await app.events.send("greeting", "hello", key="a")
+            record = await app.wait(task, timeout=60)
+        if self.has_checkpoints:
+            assert (record.state, record.output, record.attempt) == ("completed", "hello", 1)
+        else:
+            assert record.state == "failed"

@@ -150,3 +150,8 @@ def _second(n: int, ctx: Context) -> str:
 
 
 chained = app.chain("chained", _first, _second, retry=_at_once)
+
+
+@app.job(max_attempts=1)
+async def wait_for_greeting(ctx: Context) -> str:
+    return str(await ctx.wait_for_event("greeting", key="a"))

@@ -21,7 +21,7 @@ from typing import Any
 from pydantic import TypeAdapter
 from pydantic_core import from_json, to_json
 
-from tenuto.model.work.tasks import Deferral, Outcome, OutcomeReason, OutcomeStatus, Task
+from tenuto.model.work.tasks import Deferral, Outcome, OutcomeReason, OutcomeStatus, Task, WaitKey
 
 PROTOCOL = 1
 MAX_LINE_BYTES = 16 * 1024 * 1024
@@ -78,6 +78,8 @@ def encode_outcome(outcome: Outcome | None, *, is_stopped: bool) -> Message:
     if outcome.deferral is not None:
         if outcome.deferral.resume_at is not None:
             message["resume_at"] = outcome.deferral.resume_at.isoformat()
+        if outcome.deferral.wait is not None:
+            message["wait"] = [outcome.deferral.wait.step, outcome.deferral.wait.number]
         message["is_deferred"] = True
     return message
 
@@ -92,6 +94,9 @@ def decode_outcome(message: Mapping[str, Any]) -> tuple[Outcome, float | None]:
         may_retry=message["may_retry"],
     )
     if message.get("is_deferred"):
-        resume_at = message.get("resume_at")
-        outcome.deferral = Deferral(None if resume_at is None else _instant.validate_python(resume_at))
+        resume_at, wait = message.get("resume_at"), message.get("wait")
+        outcome.deferral = Deferral(
+            None if resume_at is None else _instant.validate_python(resume_at),
+            wait=None if wait is None else WaitKey(*wait),
+        )
     return outcome, message.get("retry_after")

@@ -426,6 +426,14 @@ class ClusterExecutor:
             return await checkpoints.load()
         if name == "save":
             return await checkpoints.save(*arguments)
+        if name == "wait_for_event":
+            step, number, event, key, seconds = arguments
+            wait = await checkpoints.wait_for_event(
+                step, number, event, key, timedelta(seconds=seconds), context.log_text
+            )
+            if wait.log is not None:
+                context.log.prepend(wait.log)
+            return wait.name, wait.key, wait.ends_at.isoformat(), wait.has_ended, wait.has_timed_out, wait.payload
         step, number, seconds = arguments
         sleep = await checkpoints.sleep(step, number, timedelta(seconds=seconds), context.log_text)
         if sleep.log is not None:

@@ -31,7 +31,7 @@ from tenuto.errors import EngineError, Invalid, TenutoError
 from tenuto.jobs.app_import import find_object, import_app_module, split_app_name
 from tenuto.jobs.attempt_log import AttemptLog
 from tenuto.jobs.attempts import Attempt, StopReason
-from tenuto.jobs.context import Context, StepCheckpoints, StepSleep
+from tenuto.jobs.context import Context, StepCheckpoints, StepSleep, StepWait
 from tenuto.jobs.output_capture import OutputCapture
 from tenuto.jobs.registry import JobRegistry
 from tenuto.jobs.runner import AttemptResult, Runner
@@ -245,6 +245,15 @@ class _RemoteCheckpoints(StepCheckpoints):
     async def sleep(self, step: str, number: int, duration: timedelta, log: str | None) -> StepSleep:
         ends_at, has_ended = await self._call("sleep", step, number, duration.total_seconds())
         return StepSleep(number, parse_instant(ends_at, field="until"), has_ended)  # the worker continues the log
+
+    async def wait_for_event(
+        self, step: str, number: int, name: str, key: str, timeout: timedelta, log: str | None
+    ) -> StepWait:
+        event, found_key, ends_at, has_ended, has_timed_out, payload = await self._call(
+            "wait_for_event", step, number, name, key, timeout.total_seconds()
+        )
+        instant = parse_instant(ends_at, field="until")
+        return StepWait(number, event, found_key, instant, has_ended, has_timed_out, payload)
 
     async def _call(self, name: str, *arguments: Any) -> Any:
         return await asyncio.wrap_future(self._remote.call(name, *arguments))
