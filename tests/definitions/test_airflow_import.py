@@ -227,6 +227,8 @@ def test_airflow_import_converts_decorated_tasks_and_reports_results_that_are_pa
             "trigger_dag_id='z', wait_for_completion=True)\n    x >> y\nc >> g >> d",
             [["a", "b", "c", "e", "f"], "y", "d"],
         ),
+        ("a >> Label('ok') >> b\nchain(b, Label('x'), c)", [["a", "d", "e", "f"], "b", "c"]),
+        ("x = [a, b, c]\nchain(*x)", [["a", "d", "e", "f"], "b", "c"]),
         ("x = [a, b]\nx >> c", [["a", "b", "d", "e", "f"], "c"]),
     ],
 )
@@ -274,6 +276,30 @@ def test_airflow_schedule_becomes_a_trigger(options: str, trigger: dict[str, str
 def test_airflow_import_reports_options_that_it_cannot_carry_over(options: str, report: str) -> None:
     found = omissions(in_dag("a >> b", options))
     assert any(text.startswith(f"line 4: {report}") for text in found), found
+
+
+@pytest.mark.parametrize(
+    ("order", "report"),
+    [
+        ("for t in [b, c]:\n    a >> t", "the order of tasks in this statement is left out"),
+        ("if x:\n    chain(a, b)", "the order of tasks in this statement is left out"),
+        ("a.set_upstream(b) if x else None", "the order of tasks in this statement is left out"),
+        ("a >> unknown", "the order `a >> unknown` is left out in part: not all tasks are known"),
+        ("chain(a, *unknown, b)", "the order `chain(a, *unknown, b)` is left out in part: not all tasks are known"),
+        (
+            "a.set_downstream(unknown)",
+            "the order `a.set_downstream(unknown)` is left out in part: not all tasks are known",
+        ),
+    ],
+)
+def test_airflow_import_reports_an_order_that_it_cannot_know(order: str, report: str) -> None:
+    assert f"line 11: 'x': {report}" in omissions(in_dag(order))
+
+
+@pytest.mark.parametrize("rule", ["choose('x')", "['all_done']", "1"])
+def test_airflow_import_reports_a_computed_trigger_rule(rule: str) -> None:
+    found = omissions(in_dag(f"BashOperator(task_id='g', bash_command='true', trigger_rule={rule})"))
+    assert any("'g': trigger_rule=" in text for text in found), found
 
 
 def test_airflow_import_leaves_out_a_dag_whose_tasks_form_a_circle() -> None:

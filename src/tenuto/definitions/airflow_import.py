@@ -40,6 +40,7 @@ _CRON_TIMETABLES = frozenset({"CronTriggerTimetable", "CronDataIntervalTimetable
 _DELTA_TIMETABLES = frozenset({"DeltaTriggerTimetable", "DeltaDataIntervalTimetable"})
 _DEFAULT_RETRY_DELAY = timedelta(minutes=5)
 _SHELL = "/bin/bash"
+_MAX_SHOWN_CHARACTERS = 80
 
 
 def import_airflow_dags(text: str, *, source: str, zone: str | None = None) -> ImportedDefinitions:
@@ -90,6 +91,8 @@ class _DagReader:
         self._functions: dict[str, dict[str, Any]] = {}
         """Functions with the decorator ``@task``, and the options of the decorator."""
         self._named_tasks: dict[str, list[_Task]] = {}
+        self._named_lists: dict[str, list[ast.expr]] = {}
+        """Lists of expressions, for `chain(*tasks)`."""
 
     def read(self) -> None:
         self._read_body(self._python.tree.body, None)
@@ -119,12 +122,19 @@ class _DagReader:
                 pass
 
     def _omit_tasks(self, statement: ast.stmt, dag: _Dag | None) -> None:
-        """Report tasks of statements whose result is not known, such as loops."""
-        calls = (node for node in ast.walk(statement) if isinstance(node, ast.Call))
+        """Report tasks and their order in statements whose result is not known, such as loops."""
+        where = "" if dag is None else f"{dag.name!r}: "
+        nodes = list(ast.walk(statement))
+        calls = [node for node in nodes if isinstance(node, ast.Call)]
         if found := next((node for node in calls if self._is_operator(node) or self._function_name(node)), None):
-            where = "" if dag is None else f"{dag.name!r}: "
             text = f"tasks such as {source_text(found.func)}(…) are left out: the file does not show which exist"
             self._result.omit(statement.lineno, f"{where}{text}")
+        elif any(map(_is_order, nodes)) and any(isinstance(node, ast.Name) and self._stands(node) for node in nodes):
+            self._result.omit(statement.lineno, f"{where}the order of tasks in this statement is left out")
+
+    def _stands(self, node: ast.Name) -> bool:
+        """Return whether a name stands for tasks."""
+        return node.id in self._named_tasks
 
     def _read_function(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
         for decorator in function.decorator_list:
@@ -165,10 +175,13 @@ class _DagReader:
         call = self._python.evaluate(value)
         if isinstance(call, Call) and call.last_name == "DAG":
             self._named_dags[name] = self._add_called_dag(call, value.lineno)
-        elif tasks := self._read_expression(value, dag):
+            return
+        self._named_tasks.pop(name, None)
+        self._named_lists.pop(name, None)
+        if tasks := self._read_expression(value, dag):
             self._named_tasks[name] = tasks
-        else:
-            self._named_tasks.pop(name, None)
+            if isinstance(value, ast.List | ast.Tuple) and all(isinstance(item, ast.Name) for item in value.elts):
+                self._named_lists[name] = value.elts
 
     # --- expressions ------------------------------------------------------------------------------------------------
 
@@ -179,14 +192,23 @@ class _DagReader:
                 return self._named_tasks.get(name, [])
             case ast.List(elts=items) | ast.Tuple(elts=items):
                 return [task for item in items for task in self._read_expression(item, dag)]
+            case ast.Starred(value=value):
+                return self._read_expression(value, dag)
             case ast.Dict(values=items):
                 return [task for item in items for task in self._read_expression(item, dag)]
             case ast.Subscript(value=value) | ast.Attribute(value=value):  # a part of a result, or `task.output`
                 return self._read_expression(value, dag)
             case ast.BinOp(left=left, op=ast.RShift() | ast.LShift() as operator, right=right):
                 first, second = self._read_expression(left, dag), self._read_expression(right, dag)
+                if _is_label(right):  # `a >> Label("ok") >> b`: a description of the edge
+                    return first
+                if not _is_label(left):
+                    self._require_tasks(node, (first, second), dag)
                 _order(first, second) if isinstance(operator, ast.RShift) else _order(second, first)
                 return second
+            case ast.IfExp():
+                self._omit_tasks(ast.copy_location(ast.Expr(node), node), dag)
+                return []
             case ast.Call():
                 return self._read_call(node, dag)
             case ast.ListComp() | ast.GeneratorExp() | ast.DictComp():
@@ -199,6 +221,7 @@ class _DagReader:
         if isinstance(node.func, ast.Attribute) and node.func.attr in ("set_downstream", "set_upstream"):
             own = self._read_expression(node.func.value, dag)
             others = [task for argument in node.args for task in self._read_expression(argument, dag)]
+            self._require_tasks(node, (own, others), dag)
             _order(own, others) if node.func.attr == "set_downstream" else _order(others, own)
             return own
         if source_text(node.func).rpartition(".")[2] == "chain":
@@ -217,7 +240,14 @@ class _DagReader:
 
     def _read_chain(self, node: ast.Call, dag: _Dag | None) -> list[_Task]:
         """Read ``chain(a, [b, c], [d, e], f)``: lists of equal length are ordered pair by pair, as in Airflow."""
-        groups = [self._read_expression(argument, dag) for argument in node.args]
+        arguments: list[ast.expr] = []
+        for argument in node.args:
+            if isinstance(argument, ast.Starred) and isinstance(argument.value, ast.Name):
+                arguments += self._named_lists.get(argument.value.id, [argument])
+            else:
+                arguments.append(argument)
+        groups = [self._read_expression(argument, dag) for argument in arguments if not _is_label(argument)]
+        self._require_tasks(node, groups, dag)
         for before, after in pairwise(groups):
             if len(before) == len(after) > 1:
                 for first, second in zip(before, after, strict=True):
@@ -225,6 +255,13 @@ class _DagReader:
             else:
                 _order(before, after)
         return groups[-1] if groups else []
+
+    def _require_tasks(self, node: ast.expr, groups: Sequence[Sequence[_Task]], dag: _Dag | None) -> None:
+        """Report an order in which a part stands for no task that the file shows."""
+        if (dag is not None or any(groups)) and not all(groups):
+            where = "" if dag is None else f"{dag.name!r}: "
+            text = f"the order `{_shorten(source_text(node))}` is left out in part: not all tasks are known"
+            self._result.omit(node.lineno, f"{where}{text}")
 
     def _is_operator(self, node: ast.Call) -> bool:
         return re.search(r"(Operator|Sensor)(Async)?$", source_text(node.func)) is not None
@@ -381,6 +418,27 @@ class _DagReader:
         dag = _Dag(name, line, options)
         self.dags.append(dag)
         return dag
+
+
+def _is_order(node: ast.AST) -> bool:
+    match node:
+        case ast.BinOp(op=ast.RShift() | ast.LShift()):
+            return True
+        case ast.Call(func=ast.Attribute(attr="set_downstream" | "set_upstream")):
+            return True
+        case ast.Call(func=ast.Name(id="chain") | ast.Attribute(attr="chain")):
+            return True
+        case _:
+            return False
+
+
+def _is_label(node: ast.expr) -> bool:
+    """Return whether an expression describes an edge, which has no effect on the order."""
+    return isinstance(node, ast.Call) and source_text(node.func).rpartition(".")[2] in ("Label", "EdgeModifier")
+
+
+def _shorten(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN_CHARACTERS else f"{text[:_MAX_SHOWN_CHARACTERS]}…"
 
 
 def _order(before: Sequence[_Task], after: Sequence[_Task]) -> None:
@@ -575,7 +633,8 @@ def _convert_step(result: ImportedDefinitions, task: _Task, defaults: Mapping[st
     if isinstance(options.get("queue"), str):
         step["queue"] = options.pop("queue")
     rule = options.pop("trigger_rule", "all_success")
-    if (rule.last_name.lower() if isinstance(rule, Reference) else rule) not in _RULES_OF_SUCCESS:
+    name_of_rule = rule.last_name.lower() if isinstance(rule, Reference) else rule if isinstance(rule, str) else None
+    if name_of_rule not in _RULES_OF_SUCCESS:
         text = f"trigger_rule={show_value(rule)}; see `continue_on_failure` of the steps before it"
         result.omit(task.line, f"{task.id!r}: {text}")
     for name in sorted(options.keys() - _DISPLAY_OPTIONS):
