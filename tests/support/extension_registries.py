@@ -1,4 +1,4 @@
-"""Extension registries for tests of Tenuto itself: without identity synchronisation, which is installed with it."""
+"""Extension registries for tests of Tenuto itself: without the extensions that are installed with it."""
 
 from __future__ import annotations
 
@@ -8,5 +8,5 @@ from tenuto.extension.registry import ExtensionRegistry
 
 
 def make_registry(*given: Any, **options: Any) -> ExtensionRegistry:
-    """Return a registry of the built-in, installed and given extensions."""
-    return ExtensionRegistry(*given, disabled=lambda: ("identity",), **options)
+    """Return a registry of the built-in and given extensions."""
+    return ExtensionRegistry(*given, disabled=lambda: ("identity", "notifications"), **options)
