@@ -272,6 +272,22 @@ GUARDS = (
         places=7,
     ),
     guard(
+        "expiry.handed_back_or_lost",
+        "A task that has begun and was handed back or lost does not expire.",
+        Replace(
+            "CASE WHEN outcome.reason IN ('handed_back', 'lost') THEN NULL ELSE task.expires_at END", "task.expires_at"
+        ),
+        "store/work/test_expiry.py::test_task_that_has_begun_does_not_expire",
+    ),
+    guard(
+        "expiry.deferred_task",
+        "A task that has begun and gave up its slot does not expire.",
+        Replace(
+            "CASE WHEN coalesce(task.began_at, deferral.started) IS NULL THEN task.expires_at END", "task.expires_at"
+        ),
+        "store/work/test_expiry.py::test_task_that_has_begun_does_not_expire",
+    ),
+    guard(
         "claim.stalled_limited_claim",
         "A session that stalls during a claim under limits is ended by the server.",
         Replace("set_config('idle_in_transaction_session_timeout', '2000', true),", ""),

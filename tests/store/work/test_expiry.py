@@ -7,7 +7,10 @@ from uuid import UUID
 
 import pytest
 
+from tenuto.ids import new_id
+from tenuto.lifecycle.completion import finish
 from tenuto.lifecycle.expiry import expire_tasks
+from tenuto.model.work.tasks import Deferral, Outcome, OutcomeReason, OutcomeStatus, settle
 from tenuto.postgres.database import Database
 from tenuto.store.work import tasks as store
 from tests.support.manifests import claim_runs, create_batch, create_manifest
@@ -72,6 +75,25 @@ async def test_expired_tasks_end_in_every_open_state_but_running(db: Database, m
     }
     assert [row["id"] for row in await read_rows(db)] == [other]
     assert await read_rows(db, "dead_letters") == []
+
+
+@pytest.mark.parametrize(
+    ("outcome", "expires"),
+    [
+        (Outcome(OutcomeStatus.COMPLETED, None, now(), now(), deferral=Deferral(now() + timedelta(hours=9))), False),
+        (Outcome(OutcomeStatus.COMPLETED, None, None, now(), deferral=Deferral(now() + timedelta(hours=9))), True),
+        (Outcome(OutcomeStatus.CANCELLED, OutcomeReason.HANDED_BACK, now(), now()), False),
+        (Outcome(OutcomeStatus.FAILED, OutcomeReason.LOST, now(), now()), False),
+        (Outcome(OutcomeStatus.FAILED, OutcomeReason.ERROR, now(), now(), may_retry=True), True),
+    ],
+    ids=["deferred", "unknown job", "handed back", "lost", "failed"],
+)
+async def test_task_that_has_begun_does_not_expire(db: Database, me: UUID, outcome: Outcome, expires: bool) -> None:
+    """It has begun if it gave up its slot, was handed back or lost its worker, unlike one that a worker did not know."""
+    held = await create_and_claim(db, me, expires_at=now() + timedelta(hours=1))
+    assert await finish(db, [settle(held, outcome, now(), new_id)]) == {held.id}
+    assert await expire_tasks(db, now() + timedelta(hours=2)) == expires
+    assert [row["id"] for row in await read_rows(db)] == [held.id] * (not expires)
 
 
 async def test_worker_learns_when_the_next_task_expires(db: Database) -> None:

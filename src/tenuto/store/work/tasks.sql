@@ -921,7 +921,8 @@ FROM recorded;
 -- name: retry_tasks
 -- Record the attempts and keep the tasks for another attempt, in one statement, fenced like finish_tasks. Tasks with
 -- a cancellation request are skipped. Last-chance tasks run one at a time (see claim_limited_tasks): those without a
--- limit key share one, so that only claims under limits take them.
+-- limit key share one, so that only claims under limits take them. A task that was handed back or lost has begun and does
+-- not expire; one that failed does.
 WITH outcome AS (
     SELECT o.*,
            $1::uuid AS holder,
@@ -963,6 +964,7 @@ WITH outcome AS (
         lease_until = NULL,
         claimed_at = NULL,
         began_at = NULL,
+        expires_at = CASE WHEN outcome.reason IN ('handed_back', 'lost') THEN NULL ELSE task.expires_at END, -- guard: expiry.handed_back_or_lost
         progress = NULL
     FROM outcome, before
     WHERE task.id = ANY ($2::uuid[])
@@ -985,7 +987,8 @@ FROM recorded;
 
 -- name: defer_tasks
 -- Release the slots of deferred tasks; the attempt continues later. Tasks with a cancellation request are skipped. A
--- task does not wait for an execution that has already ended; an open execution is marked as awaited.
+-- task does not wait for an execution that has already ended; an open execution is marked as awaited. A task that has begun
+-- does not expire.
 WITH deferred AS (
     UPDATE tenuto.tasks AS task
     SET state = CASE
@@ -995,6 +998,8 @@ WITH deferred AS (
         END,
         waits_for = executions.id,
         began_at = coalesce(task.began_at, deferral.started),
+        -- null: the worker did not know the job, so that it has not started
+        expires_at = CASE WHEN coalesce(task.began_at, deferral.started) IS NULL THEN task.expires_at END, -- guard: expiry.deferred_task
         run_at = coalesce(deferral.until, task.run_at),
         worker_id = NULL,
         standby = false,
