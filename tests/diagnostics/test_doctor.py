@@ -418,6 +418,25 @@ async def test_doctor_finds_due_task_that_is_not_promoted(app: Tenuto, database:
     assert (found.severity, str(task.id) in found.details[0]) == (Severity.WARNING, True)
 
 
+async def test_doctor_finds_parked_task_that_no_token_releases(
+    app: Tenuto, database: Database, settings: Settings
+) -> None:
+    @app.job(rate_limit="1/h")
+    async def work() -> None: ...
+
+    task = await app.enqueue(work)
+    await database.fetch_all(
+        "UPDATE tenuto.tasks SET state = 'scheduled', parked_for = 'rate a', run_at = now() - interval '2 min'"
+    )
+    await database.fetch_all("INSERT INTO tenuto.rate_buckets VALUES ('rate a', '1/h', now(), now())")
+    assert "task_overdue" not in await run_doctor(database, settings)
+    await database.fetch_all("UPDATE tenuto.rate_buckets SET release_at = NULL")
+    found = (await run_doctor(database, settings))["task_overdue"]
+    assert (found.severity, str(task.id) in found.details[0]) == (Severity.WARNING, True)
+    await database.fetch_all("DELETE FROM tenuto.rate_buckets")
+    assert "task_overdue" in await run_doctor(database, settings)
+
+
 async def test_doctor_notes_repairs_of_recovery_sweeps(database: Database, settings: Settings) -> None:
     await database.fetch_all("INSERT INTO tenuto.repairs VALUES ('lease_expired', 3, now())")
     found = (await run_doctor(database, settings))["repairs_made"]

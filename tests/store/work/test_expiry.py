@@ -89,7 +89,7 @@ async def test_expired_tasks_end_in_every_open_state_but_running(db: Database, m
     ids=["deferred", "unknown job", "handed back", "lost", "failed"],
 )
 async def test_task_that_has_begun_does_not_expire(db: Database, me: UUID, outcome: Outcome, expires: bool) -> None:
-    """It has begun if it gave up its slot, was handed back or lost its worker, unlike one that a worker did not know."""
+    """It has begun if it gave up its slot, was handed back or lost; not if the worker did not know its job."""
     held = await create_and_claim(db, me, expires_at=now() + timedelta(hours=1))
     assert await finish(db, [settle(held, outcome, now(), new_id)]) == {held.id}
     assert await expire_tasks(db, now() + timedelta(hours=2)) == expires

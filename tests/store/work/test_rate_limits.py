@@ -9,13 +9,20 @@ from uuid import UUID
 
 import pytest
 
+from tenuto.ids import new_id
+from tenuto.lifecycle import execution_control
+from tenuto.lifecycle.completion import finish
+from tenuto.model.access.actors import Actor
 from tenuto.model.work.rate_limits import RateLimit, parse_rate_limit
-from tenuto.postgres.database import Database
+from tenuto.model.work.tasks import Deferral, Outcome, OutcomeReason, OutcomeStatus, settle
+from tenuto.postgres.database import Connection, Database
 from tenuto.store.definitions import manifests
 from tenuto.store.definitions.manifests import GroupSettings
+from tenuto.store.events import events
+from tenuto.store.work import batches, workers
 from tenuto.store.work import tasks as store
-from tenuto.store.work import workers
 from tests.support.manifests import NOON, claim_runs, create_batch, create_manifest, run_in_transaction
+from tests.support.schedules import start_execution
 from tests.support.tasks import LEASE, Register, create_task, now
 
 QUEUES = ["default", "mail"]
@@ -224,6 +231,79 @@ async def test_cancelled_and_paused_parked_tasks_are_not_released(db: Database, 
     await let_token_come(db, "rate shop")
     await store.promote_due_tasks(db, now(), QUEUES)
     assert (await states(db))[("waiting", "rate shop")] == 2
+
+
+async def test_parked_steps_that_are_paused_and_resumed_are_claimed_under_the_rate(db: Database, me: UUID) -> None:
+    async with db.connection() as connection:
+        await workers.limit_queue_rate(connection, "default", "1/h")
+    run = await start_execution(db, ["a", "b", "c"])
+    assert len(await claim(db, me)) == 1
+    assert await states(db) == {("running", None): 1, ("scheduled", "queue default"): 2}
+    await execution_control.pause_execution(db, run, now(), Actor.user("ana"))
+    assert await states(db) == {("running", None): 1, ("waiting", None): 2}
+    await execution_control.resume_execution(db, run, now())
+    assert await states(db) == {("running", None): 1, ("queued", None): 2}
+    assert await claim(db, me) == []
+    assert await states(db) == {("running", None): 1, ("scheduled", "queue default"): 2}
+    await let_token_come(db, "queue default")
+    await store.promote_due_tasks(db, now(), QUEUES)
+    assert len(await claim(db, me)) == 1
+
+
+async def test_parked_items_that_are_paused_and_resumed_are_claimed_under_the_rate(db: Database, me: UUID) -> None:
+    await save_group_rate(db, "g", "4/h")
+    batch = await create_batch(db, await create_manifest(db, group="g"), 3)
+    assert len(await claim_runs(db, me)) == 1
+
+    async def pause(connection: Connection) -> None:
+        assert await batches.pause_batch(connection, batch, now(), Actor.user("ana"))
+        assert await batches.hold_batch_items(connection, batch, 10) == 2
+
+    async def resume(connection: Connection) -> None:
+        assert await batches.resume_batch(connection, batch)
+        assert await batches.release_batch_items(connection, batch, now(), 10) == 2
+
+    await run_in_transaction(db, pause)
+    assert await states(db) == {("running", None): 1, ("waiting", None): 2}
+    await db.fetch_all("UPDATE tenuto.tasks SET parked_for = 'group g' WHERE state = 'waiting'")  # by the last release
+    await run_in_transaction(db, resume)
+    assert await states(db) == {("running", None): 1, ("queued", None): 2}
+    assert await claim_runs(db, me) == []
+    await let_token_come(db, "group g")
+    await store.promote_due_tasks(db, now(), QUEUES)
+    assert len(await claim_runs(db, me)) == 1
+
+
+@pytest.mark.parametrize(
+    "outcome",
+    [
+        Outcome(OutcomeStatus.COMPLETED, None, now(), now(), deferral=Deferral(now() + timedelta(hours=9))),
+        Outcome(OutcomeStatus.FAILED, OutcomeReason.ERROR, now(), now()),
+    ],
+    ids=["deferred", "failed"],
+)
+async def test_running_task_that_was_parked_is_promoted_when_it_continues(
+    db: Database, me: UUID, outcome: Outcome
+) -> None:
+    """A process of the last release that pauses and resumes a parked task leaves its mark."""
+    await create_task(db, rate_key="shop", rate_limit=RateLimit(10, "h"))
+    (held,) = await store.claim_limited_tasks(db, me, QUEUES, 10, LEASE)
+    await db.fetch_all("UPDATE tenuto.tasks SET parked_for = 'rate shop'")
+    assert await finish(db, [settle(held, outcome, now(), new_id)]) == {held.id}
+    assert await states(db) == {("scheduled", None): 1}
+    assert (await store.promote_due_tasks(db, now() + timedelta(hours=10), QUEUES)).promoted_count == 1
+
+
+async def test_parked_task_that_is_woken_is_claimed_under_the_rate(db: Database, me: UUID) -> None:
+    rate = RateLimit(10, "h")
+    first = await create_task(db, rate_key="shop", rate_limit=rate, priority=1)
+    other = await create_task(db, rate_key="shop", rate_limit=rate)
+    assert await claim(db, me) == [first]
+    await db.fetch_all("UPDATE tenuto.tasks SET began_at = now() WHERE id = $1", other)
+    await run_in_transaction(db, lambda connection: events.wake_tasks(connection, {other}, now()))
+    assert await states(db) == {("running", None): 1, ("queued", None): 1}
+    assert await claim(db, me) == []
+    assert await states(db) == {("running", None): 1, ("scheduled", "rate shop"): 1}
 
 
 @pytest.mark.parametrize("group", ["g", manifests.ALL_MANIFESTS])

@@ -59,6 +59,7 @@ WITH parked AS MATERIALIZED (
 ), woken AS (
     UPDATE tenuto.tasks AS task
     SET state = CASE WHEN task.state = 'scheduled' THEN 'queued' ELSE task.state END, -- guard: events.paused_stays_held
+        parked_for = NULL,
         run_at = $2
     FROM parked
     WHERE task.id = parked.id

@@ -380,10 +380,38 @@ ORDER BY served.queue
 LIMIT $3;
 
 -- name: task_overdue
--- Scheduled tasks that were due longer than $1 ago and were not promoted.
+-- Scheduled tasks that were due longer than $1 ago and were not promoted, and parked tasks that no token will release.
+-- The scopes of parked tasks are found by a loose index scan.
+WITH RECURSIVE scopes AS (
+    SELECT (SELECT min(parked_for) FROM tenuto.tasks WHERE state = 'scheduled' AND parked_for IS NOT NULL) AS scope, 1 AS hops
+    UNION ALL
+    SELECT (SELECT min(parked_for) FROM tenuto.tasks
+            WHERE state = 'scheduled' AND parked_for IS NOT NULL AND parked_for > scopes.scope),
+           hops + 1
+    FROM scopes
+    WHERE scope IS NOT NULL AND hops < 10000
+), overdue AS (
+    (SELECT id, name, run_at
+     FROM tenuto.tasks
+     WHERE state = 'scheduled' AND parked_for IS NULL AND run_at < clock_timestamp() - $1::interval
+     ORDER BY run_at
+     LIMIT $2)
+    UNION ALL
+    (SELECT parked.id, parked.name, parked.run_at
+     FROM scopes
+     CROSS JOIN LATERAL (
+         SELECT id, name, run_at
+         FROM tenuto.tasks
+         WHERE state = 'scheduled' AND parked_for = scopes.scope AND run_at < clock_timestamp() - $1::interval
+         LIMIT $2
+     ) AS parked
+     WHERE NOT EXISTS (
+         SELECT FROM tenuto.rate_buckets WHERE rate_buckets.scope = scopes.scope AND release_at IS NOT NULL
+     )
+     LIMIT $2)
+)
 SELECT id, name, run_at, round(extract(epoch FROM clock_timestamp() - run_at))::bigint AS seconds
-FROM tenuto.tasks
-WHERE state = 'scheduled' AND parked_for IS NULL AND run_at < clock_timestamp() - $1::interval
+FROM overdue
 ORDER BY run_at
 LIMIT $2;
 

@@ -129,9 +129,9 @@ WHERE id = $1 AND paused_at IS NULL AND cancelled_at IS NULL
 RETURNING id, pg_notify('tenuto', 'limits') AS paused;
 
 -- name: hold_batch_items
--- Set some unclaimed items of a paused batch to waiting.
+-- Set some unclaimed items of a paused batch to waiting. When they are queued again, claims check the rate again.
 UPDATE tenuto.tasks
-SET state = 'waiting'
+SET state = 'waiting', parked_for = NULL
 WHERE id = ANY (ARRAY(
     SELECT id
     FROM tenuto.tasks
@@ -153,7 +153,7 @@ RETURNING id;
 -- Queue some held items of a batch.
 WITH released AS (
     UPDATE tenuto.tasks
-    SET state = CASE WHEN run_at > $3 THEN 'scheduled' ELSE 'queued' END
+    SET state = CASE WHEN run_at > $3 THEN 'scheduled' ELSE 'queued' END, parked_for = NULL
     WHERE id = ANY (ARRAY(
         SELECT id
         FROM tenuto.tasks
@@ -219,7 +219,7 @@ FOR SHARE;
 -- name: hold_items_of_paused
 -- Set retried and deferred items of paused batches to waiting.
 UPDATE tenuto.tasks
-SET state = 'waiting'
+SET state = 'waiting', parked_for = NULL
 WHERE id = ANY ($1::uuid[])
   AND batch_id = ANY ($2::uuid[])
   AND state IN ('queued', 'scheduled');

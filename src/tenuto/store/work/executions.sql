@@ -89,6 +89,7 @@ WITH started AS (
     SET state = CASE WHEN task.fence > 0 AND task.run_at > coalesce($4::timestamptz, clock_timestamp())
                      THEN 'scheduled' ELSE 'queued' END,
         run_at = greatest(task.run_at, coalesce($4::timestamptz, clock_timestamp())),
+        parked_for = NULL,
         input = coalesce(new.input, task.input)
     FROM unnest($2::integer[], $3::jsonb[]) AS new (step_index, input)
     WHERE task.execution_id = $1
@@ -358,7 +359,7 @@ SELECT (SELECT array_agg(DISTINCT execution_id) FROM released) AS parent_ids,
 -- name: hold_steps_of_paused
 -- Set queued and scheduled steps of paused executions to waiting.
 UPDATE tenuto.tasks
-SET state = 'waiting'
+SET state = 'waiting', parked_for = NULL
 WHERE execution_id = ANY ($1::uuid[])
   AND state IN ('queued', 'scheduled')
   AND EXISTS (SELECT FROM tenuto.executions WHERE executions.id = execution_id AND paused_at IS NOT NULL OFFSET 0);
@@ -551,7 +552,7 @@ WITH paused AS (
     RETURNING id
 ), held AS (
     UPDATE tenuto.tasks
-    SET state = 'waiting'
+    SET state = 'waiting', parked_for = NULL -- when resumed, claims check the rate again
     WHERE execution_id = ANY (ARRAY(SELECT id FROM paused))
       -- also steps that wait for another execution: conflicts with a transaction that releases them now
       AND (state IN ('queued', 'scheduled') OR waits_for IS NOT NULL)
@@ -577,7 +578,8 @@ WITH resumed AS (
             WHEN resumed.step_dependencies IS NOT NULL AND fence = 0 THEN 'waiting' -- guard: executions.resume_decides_again
             WHEN run_at > $2 THEN 'scheduled'
             ELSE 'queued'
-        END
+        END,
+        parked_for = NULL
     FROM resumed
     WHERE tasks.execution_id = $1
       AND tasks.execution_id = resumed.id
@@ -699,7 +701,7 @@ FOR UPDATE SKIP LOCKED;
 -- skipped: `lifecycle.advancement` decides about it.
 WITH released AS (
     UPDATE tenuto.tasks AS task
-    SET state = 'queued'
+    SET state = 'queued', parked_for = NULL
     FROM tenuto.executions AS execution
     WHERE task.execution_id = ANY ($1::uuid[])
       AND execution.id = task.execution_id

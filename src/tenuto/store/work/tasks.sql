@@ -958,6 +958,7 @@ WITH outcome AS (
         limit_key = CASE WHEN outcome.last_chance THEN coalesce(task.limit_key, 'tenuto:last-chance') ELSE task.limit_key END,
         limit_max = CASE WHEN outcome.last_chance THEN coalesce(task.limit_max, 1) ELSE task.limit_max END,
         last_chance = outcome.last_chance,
+        parked_for = NULL,
         worker_id = NULL,
         standby = false,
         ran_over = false,
@@ -997,6 +998,7 @@ WITH deferred AS (
             ELSE 'queued'
         END,
         waits_for = executions.id,
+        parked_for = NULL,
         began_at = coalesce(task.began_at, deferral.started),
         -- null: the worker did not know the job, so that it has not started
         expires_at = CASE WHEN coalesce(task.began_at, deferral.started) IS NULL THEN task.expires_at END, -- guard: expiry.deferred_task
