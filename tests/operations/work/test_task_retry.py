@@ -8,6 +8,8 @@ from datetime import timedelta
 from typing import Any
 from uuid import UUID
 
+import pytest
+
 from tenuto import Context, RetryPolicy, Step, Tenuto, manual
 from tenuto.errors import Conflict, Invalid, NotFound
 from tenuto.ids import new_id
@@ -61,6 +63,23 @@ async def test_failed_task_becomes_a_dead_letter_and_is_retried(app: Tenuto, wor
     assert (resolved.state, resolved.note, resolved.retry_task_id) == ("retried", "it is back", retried)
     with raises_code("dead_letter.already_resolved", Conflict):
         await app.tasks.retry(task.id)
+
+
+@pytest.mark.parametrize("limit", [None, 3])
+async def test_retried_task_keeps_its_rate_and_does_not_expire(
+    app: Tenuto, worker: WorkerFactory, limit: int | None
+) -> None:
+    @app.job(retry=ONCE, rate_key="shop", rate_limit="9/s burst 5", limit=limit, expires_in="1h")
+    async def fail() -> None:
+        raise ValueError
+
+    found = await run_to_failure(app, worker, await app.enqueue(fail))
+    database, retried = await app.open(), await app.tasks.retry(found.task_id)
+    row = await database.fetch_one(
+        "SELECT rate_key, rate_limit, expires_at, limit_key FROM tenuto.tasks WHERE id = $1", retried
+    )
+    assert row is not None
+    assert tuple(row) == ("shop", "9/s burst 5", None, "rate:shop" if limit is None else "job:fail")
 
 
 async def test_retry_of_a_task_checks_edited_input(app: Tenuto, worker: WorkerFactory) -> None:

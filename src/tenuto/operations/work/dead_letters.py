@@ -25,6 +25,7 @@ from tenuto.model.definitions.steps import JOB
 from tenuto.model.filter_keys import DEAD_LETTER_KEYS
 from tenuto.model.filters import Filter
 from tenuto.model.work.dead_letters import DeadLetterState
+from tenuto.model.work.rate_limits import parse_rate_limit
 from tenuto.model.work.tasks import ActivityState, NewTask
 from tenuto.operations.argument_checks import MAX_LIMIT, build_filter, check_instant, check_limit, require_single_match
 from tenuto.operations.operation import OpenDatabase, Operation, OperationGroup
@@ -491,6 +492,8 @@ def _new_task(dead_letter: OpenDeadLetter, id: UUID, now: datetime, by: Actor, m
         unique_key=options.get("unique_key"),
         limit_key=options.get("limit_key"),
         limit_max=options.get("limit_max"),
+        rate_key=options.get("rate_key"),
+        rate_limit=parse_rate_limit(options.get("rate_limit")),
         tags=options.get("tags"),
         correlation_id=options.get("correlation_id"),
         origin=options.get("origin"),

@@ -1,10 +1,12 @@
 -- name: load_task_snapshots
 -- Return what a retry of these tasks needs, before they end. The key that tasks get on their last chance is not theirs.
+-- The expiry is left out: who retries a task wants it to run.
 SELECT id,
        jsonb_strip_nulls(jsonb_build_object(
            'queue', queue, 'priority', -rank, 'policy', policy, 'unique_key', unique_key,
            'limit_key', nullif(limit_key, 'tenuto:last-chance'),
            'limit_max', CASE WHEN limit_key <> 'tenuto:last-chance' THEN limit_max END,
+           'rate_key', rate_key, 'rate_limit', rate_limit,
            'tags', tags, 'correlation_id', correlation_id, 'origin', origin
        )) AS snapshot
 FROM tenuto.tasks
