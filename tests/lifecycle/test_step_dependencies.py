@@ -197,6 +197,26 @@ async def test_execution_fails_when_the_steps_that_started_early_have_ended(db: 
     ]
 
 
+async def test_execution_fails_at_once_when_the_steps_that_started_early_are_unclaimed(
+    db: Database, worker_id: UUID
+) -> None:
+    run = await start_execution(db, [EXTRACT, "slow"], [make_step("load", needs=["extract"]), "other"], "last")
+    held = await claim_steps(db, worker_id)
+    await finish_task(db, held["extract"])
+    assert await open_task_states(db) == {"slow": "running", "load": "queued", "other": "waiting", "last": "waiting"}
+    await finish_task(db, held["slow"], "failed")
+    ended = await load_execution(db, run)
+    assert (ended.state, ended.failed_step_count, ended.error) == ("failed", 1, "step 'slow' failed: it broke")
+    assert await list_attempts(db, run) == [
+        ("extract", "completed", None),
+        ("slow", "failed", "error"),
+        ("load", "cancelled", "not_run"),
+        ("other", "cancelled", "not_run"),
+        ("last", "cancelled", "not_run"),
+    ]
+    assert await read_repairs(db) == {}
+
+
 async def test_step_with_edges_does_not_start_after_a_failure_that_ends_the_execution(
     db: Database, worker_id: UUID
 ) -> None:

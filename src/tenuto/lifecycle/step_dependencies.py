@@ -53,6 +53,10 @@ async def advance_dependent_execution(connection: Connection, id: UUID, now: dat
         await executions.start_steps(connection, id, decision.starts, now)
     if decision.is_failing:
         await _end_unreached_steps(connection, id, decision.error or "", now)
+        if decision.end is None:  # the steps that started early may all have been unclaimed
+            again = await _decide(connection, id, execution)
+            assert not again.writes_steps
+            decision.end, decision.failed_step_count = again.end, again.failed_step_count
     if decision.end is not None:
         state = "failed" if isinstance(decision.end, FailExecution) else "completed"
         await executions.move_execution(connection, id, decision.group, decision.failed_step_count)

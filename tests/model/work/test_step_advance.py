@@ -43,6 +43,8 @@ class Run:
     end: Any = None
     steps: dict[int, StepProgress] = field(default_factory=dict)
     events: list[tuple[str, int]] = field(default_factory=list)
+    ends_early_steps: bool = False
+    """The steps that started early are not claimed until the execution fails, so that it ends them."""
 
     def __post_init__(self) -> None:
         for group, position, _ in self.plan.enumerate_steps():
@@ -71,8 +73,13 @@ class Run:
             self._move(position, Progress.WAITING, Progress.OPEN)
         if decision.is_failing:
             for position, each in self.steps.items():
-                if each.progress is Progress.WAITING:
-                    self._move(position, Progress.WAITING, Progress.NOT_RUN)
+                if each.progress is Progress.WAITING or (self.ends_early_steps and each.progress is Progress.OPEN):
+                    self._move(position, each.progress, Progress.NOT_RUN)
+            if decision.end is None:
+                again = self.decide()
+                assert not again.writes_steps
+                decision.end = again.end
+            assert decision.end is not None or not self.ends_early_steps
         assert decision.group >= self.group
         self.group, self.end = decision.group, decision.end
         return decision
@@ -134,11 +141,11 @@ failures = st.dictionaries(st.integers(0, 11), st.booleans())
 outputs = st.dictionaries(st.integers(0, 11), st.integers(0, 5).map(lambda n: {"n": n}))
 
 
-@given(plans(), failures, outputs, st.randoms(use_true_random=False))
+@given(plans(), failures, outputs, st.randoms(use_true_random=False), st.booleans())
 def test_every_execution_ends_and_every_step_ends_once(
-    plan: Plan, failing: dict[int, bool], values: dict[int, Any], order: random.Random
+    plan: Plan, failing: dict[int, bool], values: dict[int, Any], order: random.Random, ends_early_steps: bool
 ) -> None:
-    run = Run(plan, failing, values)
+    run = Run(plan, failing, values, ends_early_steps=ends_early_steps)
     run.run_to_end(order)
     assert all(each.progress in ENDED for each in run.steps.values())
     ended = [position for event, position in run.events if event != "OPEN"]
