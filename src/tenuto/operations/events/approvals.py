@@ -147,10 +147,11 @@ class Approvals(OperationGroup):
                     remedy="name the person in the arguments of the step: approvers",
                 )
             expires_at = min(operation.now + lifetime, found.expires_at)
-            await approvals.insert_link(
-                connection, _digest(text), id, person, operation.now, operation.actor.name, expires_at
-            )
             operation.entry.after = {"person": person, "expires_at": expires_at}
+            if not await approvals.insert_link(
+                connection, _digest(text), id, person, operation.now, operation.actor.name, expires_at
+            ):
+                operation.entry.mark_unchanged()  # the reply to the first commit was lost
             return ApprovalLink(id, person, expires_at, text, f"{LINK_PATH}?link={text}")
 
         return await operation.database.transaction(create)
@@ -171,15 +172,20 @@ class Approvals(OperationGroup):
         if _LINK_PATTERN.fullmatch(link) is None:
             return None
         operation = await self._begin(f"approval.{decision}", reason=_check_reason(reason))
+        id: UUID | None = None  # kept here: after a lost reply to the commit, the link is used
 
         async def decide(connection: Connection) -> ApprovalRecord | None:
+            nonlocal id
             used = await approvals.use_link(connection, _digest(link), operation.actor.name, operation.now)
             if used is None:
                 operation.entry.mark_unchanged()
-                return None
-            operation.entry.target = str(used.approval_id)
-            await _decide_in_tx(connection, operation, used.approval_id, decision, None, via_link=True)
-            return await approvals.load_approval(connection, used.approval_id)
+                if id is None or await _find_own_decision(connection, id, operation.actor.name) is not decision:
+                    return None
+                return await approvals.load_approval(connection, id)
+            id = used.approval_id
+            operation.entry.target = str(id)
+            await _decide_in_tx(connection, operation, id, decision, None, via_link=True)
+            return await approvals.load_approval(connection, id)
 
         return await operation.database.transaction(decide)
 

@@ -204,9 +204,9 @@ async def find_approvals(database: Database, first: UUID, last: UUID) -> list[UU
 
 async def insert_link(
     connection: Connection, link: bytes, id: UUID, person: str, now: datetime, by: str, expires_at: datetime
-) -> None:
-    """Store the digest of a link with which a person decides."""
-    await connection.execute(SQL.insert_link, link, id, person, now, by, expires_at)
+) -> bool:
+    """Store the digest of a link with which a person decides; return False if it is stored."""
+    return await connection.fetchrow(SQL.insert_link, link, id, person, now, by, expires_at) is not None
 
 
 async def find_link(database: Database, link: bytes, now: datetime) -> LinkRecord | None:

@@ -98,9 +98,11 @@ ORDER BY id
 LIMIT 3;
 
 -- name: insert_link
--- Store the digest of a link.
+-- Store the digest of a link. Nothing is returned if it is stored: the reply to the first commit was lost.
 INSERT INTO tenuto.approval_links (digest, approval_id, person, created_at, created_by, expires_at)
-VALUES ($1, $2, $3, $4, $5, $6);
+VALUES ($1, $2, $3, $4, $5, $6)
+ON CONFLICT (digest) DO NOTHING
+RETURNING digest;
 
 -- name: load_link
 -- Return an unused link that has not expired.
