@@ -235,9 +235,22 @@ ORDER BY wait.expires_at, wait.task_id
 LIMIT $2;
 
 -- name: count_events
--- Count open waits, kept events and pending approvals, each up to $1, and return the age of the oldest approval.
-SELECT (SELECT count(*) FROM (SELECT FROM tenuto.event_waits WHERE outcome IS NULL LIMIT $1) AS waits) AS wait_count,
-       (SELECT count(*) FROM (SELECT FROM tenuto.sent_events WHERE delivered_at IS NULL LIMIT $1) AS kept) AS kept_count,
+-- Count open waits, kept events and pending approvals, each up to $1, and return the age of the oldest approval. Waits of
+-- ended tasks and expired events stay until they are deleted, and are not counted.
+SELECT (SELECT count(*)
+        FROM (
+            SELECT
+            FROM tenuto.event_waits
+            WHERE outcome IS NULL AND EXISTS (SELECT FROM tenuto.tasks WHERE tasks.id = task_id)
+            LIMIT $1
+        ) AS waits) AS wait_count,
+       (SELECT count(*)
+        FROM (
+            SELECT
+            FROM tenuto.sent_events
+            WHERE delivered_at IS NULL AND expires_at > clock_timestamp()
+            LIMIT $1
+        ) AS kept) AS kept_count,
        (SELECT count(*)
         FROM (
             SELECT
