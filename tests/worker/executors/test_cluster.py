@@ -16,7 +16,9 @@ from tenuto.jobs.attempts import Attempt, StopReason
 from tenuto.model.work.tasks import OutcomeReason, OutcomeStatus
 from tenuto.worker.executors import Executor, ExecutorContext
 from tenuto.worker.executors.attempt_messages import encode_line
-from tenuto.worker.executors.cluster import ClusterExecutor, ClusterTiming
+from tenuto.worker.executors.attempt_server import Session
+from tenuto.worker.executors.cluster import ClusterExecutor, ClusterTiming, _Launch
+from tenuto.worker.executors.remote_runner import CHECK_SECONDS
 from tests.support.waiting import eventually_blocking
 from tests.worker.executors import conformance_jobs
 from tests.worker.executors.cluster_tests import APP, is_alive, pid_of, ticks_of
@@ -91,6 +93,21 @@ def test_launch_that_the_engine_delivers_twice_starts_once(
     attempt.stop(StopReason.CANCELLED, ANA)
     harness.wait_for_outcome(attempt)
     assert len({line.split()[0] for line in ticks_of(file)}) == 1, "no second copy has started"
+
+
+class _LatePermits(ClusterExecutor):
+    """Lets a process wait for its permission longer than it waits between two checks of leases."""
+
+    def _permit(self, launch: _Launch, session: Session) -> None:
+        self._loop.call_later(2 * CHECK_SECONDS, super()._permit, launch, session)
+
+
+def test_attempt_whose_app_takes_long_to_import_is_not_lost_before_it_starts() -> None:
+    slow_app = "tests.worker.executors.slow_app:app"
+    harness = ExecutorHarness(lambda context: _LatePermits(context, ProcessEngine(), slow_app))
+    outcome = harness.run(conformance_jobs.double, 21)
+    assert (outcome.status, outcome.output) == (OutcomeStatus.COMPLETED, "42")
+    harness.close_and_expect_no_results()
 
 
 def test_code_stops_when_its_lease_is_not_renewed(harness: _Harness, tmp_path: Path) -> None:

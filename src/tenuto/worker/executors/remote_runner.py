@@ -311,8 +311,8 @@ class WorkerLink:
             if permit is None or not permit["is_permitted"]:
                 del self._attempts[attempt.id]
                 return None
-        attempt.is_permitted = True
         attempt.extend_lease(asked_at, permit["lease"])
+        attempt.is_permitted = True  # from now on its lease is checked
         self._set_exit_timer()
         return permit
 
@@ -486,7 +486,8 @@ class WorkerLink:
                 if is_due:
                     pinged_at = now
                     attempt.context.send_progress()
-                if now > attempt.stop_at:  # guard: executors.remote_lease
+                # An attempt has no lease before it is permitted, and its app may take long to import.
+                if attempt.is_permitted and now > attempt.stop_at:  # guard: executors.remote_lease
                     attempt.attempt.stop(StopReason.LEASE_LOST)
 
     def _set_exit_timer(self) -> None:
