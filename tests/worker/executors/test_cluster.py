@@ -24,6 +24,7 @@ from tests.worker.executors import conformance_jobs
 from tests.worker.executors.cluster_tests import APP, is_alive, pid_of, ticks_of
 from tests.worker.executors.conformance import ANA, Conformance, ExecutorHarness, wait_until_written
 from tests.worker.executors.process_engine import ProcessEngine
+from tests.worker.executors.relay import Relay
 
 
 class TestProcessEngine(Conformance):
@@ -153,6 +154,39 @@ def test_attempt_continues_after_a_lost_connection_and_its_log_is_complete(harne
     assert (outcome.status, attempt.stop_reason) == (OutcomeStatus.COMPLETED, None)
     assert outcome.log is not None
     assert outcome.log.count("kneading") == 1, "messages that were sent again are handled once"
+
+
+@pytest.fixture
+def relay(harness: _Harness) -> Iterator[Relay]:
+    """A relay through which the processes reach the worker."""
+    server = harness.cluster._server
+    relay = Relay(server.port)
+    server.port = relay.port
+    yield relay
+    relay.close()
+
+
+def test_launch_starts_over_another_connection_where_the_first_is_silent(harness: _Harness, relay: Relay) -> None:
+    relay.is_silent_after_welcome = True
+    asked_at = monotonic_seconds()
+    outcome = harness.run(conformance_jobs.double, 21)
+    assert (outcome.status, outcome.output) == (OutcomeStatus.COMPLETED, "42")
+    assert b'"start"' in relay.swallowed
+    assert relay.count == 2
+    assert monotonic_seconds() - asked_at < harness.cluster._timing.start_seconds
+
+
+def test_attempt_continues_over_another_connection_where_the_first_is_silent(
+    harness: _Harness, relay: Relay, tmp_path: Path
+) -> None:
+    attempt = harness.start(conformance_jobs.report_progress, tmp_path / "flag")
+    eventually_blocking(lambda: '"kneading"' in (attempt.context.progress_json or ""), timeout=60)
+    relay.silence()
+    eventually_blocking(lambda: relay.count == 2, timeout=60, what="another connection")
+    (tmp_path / "flag").touch()
+    outcome = harness.wait_for_outcome(attempt)
+    assert outcome is not None
+    assert (outcome.status, attempt.stop_reason) == (OutcomeStatus.COMPLETED, None)
 
 
 def test_launch_that_no_process_starts_returns_without_an_attempt() -> None:

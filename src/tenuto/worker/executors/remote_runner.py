@@ -276,11 +276,14 @@ class WorkerLink:
         self._permits: dict[str, queue.SimpleQueue[Message | None]] = {}
         self._calls: dict[int, Future[Any]] = {}
         self._pings: deque[float] = deque()
+        """When the pings were sent that are not answered yet."""
         self._connected = threading.Event()
         self._closed = threading.Event()
         self._is_refused = False
         """Whether no process listened at the last attempt to connect: the worker has ended."""
         self._lines: IO[bytes] = io.BytesIO()
+        self._opened_at = 0.0
+        """When the connection was opened: permissions that arrive over it were given later."""
         self._give_up_at = 0.0
         """Until then a lost connection is opened again."""
 
@@ -311,7 +314,7 @@ class WorkerLink:
             if permit is None or not permit["is_permitted"]:
                 del self._attempts[attempt.id]
                 return None
-        attempt.extend_lease(asked_at, permit["lease"])
+        attempt.extend_lease(max(asked_at, permit["opened_at"]), permit["lease"])
         attempt.is_permitted = True  # from now on its lease is checked
         self._set_exit_timer()
         return permit
@@ -386,8 +389,10 @@ class WorkerLink:
         self._is_refused = True
         for address in self._addresses:
             try:
+                opened_at = monotonic_seconds()
                 opened = socket.create_connection((address, self._port), CONNECT_SECONDS)
                 opened.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                _detect_loss(opened)
                 hello = {"kind": "hello", "protocol": PROTOCOL, "token": self._token, "session": self._session}
                 with self._lock:
                     attempts = list(self._attempts)
@@ -400,7 +405,7 @@ class WorkerLink:
                     opened.close()
                     continue
                 opened.settimeout(None)
-                self._lines = lines
+                self._lines, self._opened_at = lines, opened_at
                 with self._lock:
                     self._confirm(welcome["received"])
                     self._pings.clear()
@@ -427,7 +432,7 @@ class WorkerLink:
                     with self._lock:
                         answer = self._permits.get(message["id"])
                     if answer is not None:
-                        answer.put(message)
+                        answer.put({**message, "opened_at": self._opened_at})
                 case "stop":
                     self._stop(message["id"], StopReason[message["reason"]], message["actor"])
                 case "reply":
@@ -471,20 +476,26 @@ class WorkerLink:
     # --- leases -----------------------------------------------------------------------------------------------------
 
     def _keep_leases(self) -> None:
-        """Ping the worker, and stop the code of attempts whose lease is not renewed."""
+        """Ping the worker, also while a launch waits for its permission; drop the connection if it does not answer.
+
+        Stop the code of attempts whose lease is not renewed.
+        """
         pinged_at = 0.0
         while not self._closed.wait(CHECK_SECONDS):
             now = monotonic_seconds()
             with self._lock:
                 attempts = list(self._attempts.values())
                 due_at = pinged_at + min((each.ping_seconds for each in attempts), default=PING_SECONDS)
-                is_due = bool(attempts) and now >= due_at
-                if is_due and self._socket is not None:
-                    self._pings.append(now)
-                    self._write(encode_line({"kind": "ping"}))
-            for attempt in attempts:
+                is_due = now >= due_at and bool(attempts or self._unconfirmed)
+                if self._socket is not None and self._pings and now > self._pings[0] + CONNECT_SECONDS:
+                    self._drop_socket()  # the reading thread connects again, and sends again what is not confirmed
                 if is_due:
                     pinged_at = now
+                    if self._socket is not None:
+                        self._pings.append(now)
+                        self._write(encode_line({"kind": "ping"}))
+            for attempt in attempts:
+                if is_due:
                     attempt.context.send_progress()
                 # An attempt has no lease before it is permitted, and its app may take long to import.
                 if attempt.is_permitted and now > attempt.stop_at:  # guard: executors.remote_lease
@@ -534,6 +545,19 @@ class _ExitTimer:
             assert file is not None
             # guard: executors.remote_exit
             faulthandler.dump_traceback_later(seconds, exit=True, file=file)
+
+
+def _detect_loss(connection: socket.socket) -> None:
+    """Let the operating system end a connection whose other side is silent, also one that is idle or being written to.
+
+    By default that takes 15 minutes, or does not happen at all. Options that a system does not have are left out.
+    """
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    seconds = int(CONNECT_SECONDS)
+    options = {"TCP_KEEPIDLE": seconds, "TCP_KEEPINTVL": 1, "TCP_KEEPCNT": seconds, "TCP_USER_TIMEOUT": 1000 * seconds}
+    for name, value in options.items():
+        if (option := getattr(socket, name, None)) is not None:
+            connection.setsockopt(socket.IPPROTO_TCP, option, value)
 
 
 def _read_line(lines: IO[bytes]) -> Message | None:
