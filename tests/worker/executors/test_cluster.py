@@ -189,6 +189,20 @@ def test_attempt_continues_over_another_connection_where_the_first_is_silent(
     assert (outcome.status, attempt.stop_reason) == (OutcomeStatus.COMPLETED, None)
 
 
+def test_process_ends_only_after_the_worker_has_its_result(harness: _Harness, relay: Relay, tmp_path: Path) -> None:
+    attempt = harness.start(conformance_jobs.report_progress, tmp_path / "flag")
+    eventually_blocking(lambda: '"kneading"' in (attempt.context.progress_json or ""), timeout=60)
+    relay.silence()
+    (tmp_path / "flag").touch()
+    eventually_blocking(lambda: b'"ended"' in relay.swallowed, timeout=60)
+    relay.close_connections()
+    outcome = harness.wait_for_outcome(attempt)
+    assert outcome is not None
+    assert (outcome.status, outcome.reason) == (OutcomeStatus.COMPLETED, None)
+    ((process,),) = harness.engine.processes.values()
+    eventually_blocking(lambda: not process.is_alive(), timeout=60, what="end of the process")
+
+
 def test_launch_that_no_process_starts_returns_without_an_attempt() -> None:
     harness = _Harness(ProcessEngine(deliveries=0), ClusterTiming(start_seconds=1.0))
     outcome = harness.wait_for_outcome(harness.start(conformance_jobs.double, 1))

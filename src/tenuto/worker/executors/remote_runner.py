@@ -107,6 +107,7 @@ class _RemoteProcess:
             self._running[id(attempt.attempt)] = attempt
         runner.launch([attempt.attempt])
         attempt.done.wait()
+        link.wait_until_received(attempt)  # the engine may end this process as soon as this returns
         return "run"
 
     def _open_link(self, request: LaunchRequest, place: Mapping[str, Any]) -> WorkerLink | None:
@@ -171,6 +172,8 @@ class _RemoteAttempt:
         self.context = _RemoteContext(request.task, self)
         self.attempt = Attempt(request.task, self.context, self.stop_at, monotonic_seconds())
         self.is_permitted = False
+        self.end_number = 0
+        """Number of the message with its outcome."""
         self.done = threading.Event()
 
     def extend_lease(self, sent_at: float, seconds: Sequence[float]) -> None:
@@ -273,6 +276,9 @@ class WorkerLink:
         self._socket: socket.socket | None = None
         self._number = 0
         self._unconfirmed: deque[tuple[int, bytes]] = deque()
+        self._received = 0
+        """Number of the last message that the worker has received."""
+        self._confirmed = threading.Condition(self._lock)
         self._permits: dict[str, queue.SimpleQueue[Message | None]] = {}
         self._calls: dict[int, Future[Any]] = {}
         self._pings: deque[float] = deque()
@@ -324,8 +330,16 @@ class WorkerLink:
         final = {"progress": context.progress_json, "step": context.current_step}
         with self._lock:
             self._attempts.pop(attempt.id, None)
-            self._append({"kind": "ended", "id": attempt.id, "outcome": outcome, **final})
+            attempt.end_number = self._append({"kind": "ended", "id": attempt.id, "outcome": outcome, **final})
         self._set_exit_timer()
+
+    def wait_until_received(self, attempt: _RemoteAttempt) -> None:
+        """Wait until the worker has the outcome of an attempt, at most until it records the attempt as lost."""
+        with self._confirmed:
+            self._confirmed.wait_for(
+                lambda: self.is_closed or self._received >= attempt.end_number,
+                timeout=max(attempt.exit_at - monotonic_seconds(), 0.0),
+            )
 
     def call(self, id: str, name: str, arguments: list[Any]) -> Future[Any]:
         future: Future[Any] = Future()
@@ -464,8 +478,10 @@ class WorkerLink:
             future.set_result(message["value"])
 
     def _confirm(self, received: int) -> None:
+        self._received = max(self._received, received)
         while self._unconfirmed and self._unconfirmed[0][0] <= received:
             self._unconfirmed.popleft()
+        self._confirmed.notify_all()
 
     def _stop(self, id: str, reason: StopReason, actor: Sequence[Any] | None) -> None:
         with self._lock:
@@ -513,6 +529,7 @@ class WorkerLink:
         self._closed.set()
         self._connected.set()
         with self._lock:
+            self._confirmed.notify_all()
             attempts, permits, calls = list(self._attempts.values()), list(self._permits.values()), self._calls
             self._calls = {}
         for answer in permits:
