@@ -70,6 +70,14 @@ class _Harness(ExecutorHarness):
             self.cluster._loop.call_soon_threadsafe(session.disconnect)
 
 
+def _has_ipv6() -> bool:
+    try:
+        socket.create_server(("::1", 0), family=socket.AF_INET6).close()
+    except OSError:
+        return False
+    return True
+
+
 @pytest.fixture
 def engine() -> ProcessEngine:
     return ProcessEngine()
@@ -210,8 +218,37 @@ def test_launch_that_no_process_starts_returns_without_an_attempt() -> None:
     assert outcome.deferral is not None
     assert outcome.started_at is None
     assert outcome.progress is not None
-    assert "it waited 1 s in the cluster" in json.loads(outcome.progress)["message"]
+    message = json.loads(outcome.progress)["message"]
+    assert "it waited 1 s in the cluster" in message
+    assert f"127.0.0.1:{harness.cluster._server.port}" in message
     harness.close_and_expect_no_results()
+
+
+class _MovingEngine(ProcessEngine):
+    """Knows its host only after it has connected, like Ray."""
+
+    def connect(self) -> None:
+        self.host = "::1"
+
+
+@pytest.mark.skipif(not _has_ipv6(), reason="this machine has no second loopback address, ::1")
+def test_worker_listens_where_the_engine_is_once_it_has_connected() -> None:
+    harness = _Harness(_MovingEngine(), ClusterTiming())
+    assert harness.run(conformance_jobs.double, 21).output == "42"
+    (session,) = harness.cluster._server._sessions.values()
+    assert session._writer is not None
+    assert session._writer.get_extra_info("sockname")[0] == "::1"
+    harness.close_and_expect_no_results()
+
+
+@pytest.mark.parametrize(("host", "is_warned"), [("127.0.0.1", False), ("localhost", False), ("0.0.0.0", True)])
+def test_worker_warns_if_other_machines_cannot_reach_it(
+    host: str, is_warned: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    engine = ProcessEngine()
+    engine.host = host
+    _Harness(engine, ClusterTiming()).close_and_expect_no_results()
+    assert ("processes on other machines cannot reach this worker" in caplog.text) is is_warned
 
 
 def test_server_answers_only_processes_that_know_its_token(harness: _Harness) -> None:

@@ -89,16 +89,18 @@ class AttemptServer:
         self.port = 0
         self._events = events
         self._sessions: dict[str, Session] = {}
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.StreamWriter] = set()
 
     async def start(self, host: str, port: int) -> None:
-        self._server = await asyncio.start_server(self._serve, host, port, limit=MAX_LINE_BYTES)
-        self.port = self._server.sockets[0].getsockname()[1]
+        """Listen at an address, also beside earlier ones: processes that know those continue to use them."""
+        server = await asyncio.start_server(self._serve, host, port, limit=MAX_LINE_BYTES)
+        self._servers.append(server)
+        self.port = server.sockets[0].getsockname()[1]
 
     async def stop(self) -> None:
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for writer in list(self._connections):
             writer.close()
 

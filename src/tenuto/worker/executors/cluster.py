@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
+from ipaddress import ip_address
 from typing import Any, Protocol
 
 from tenuto.clock import monotonic_seconds
@@ -59,7 +60,7 @@ class Engine(Protocol):
 
     name: str
     host: str
-    """A host of the cluster: the worker listens on the address that leads there."""
+    """A host of the cluster: the worker listens on the address that leads there. It may change in `connect`."""
 
     def connect(self) -> None:
         """Connect, also again after the cluster did not answer."""
@@ -200,10 +201,23 @@ class ClusterExecutor:
             self._addresses = [host]
             await self._server.start("0.0.0.0", int(port or 0))
         else:
-            self._addresses = [_own_address(self._engine.host)]
-            await self._server.start(self._addresses[0], 0)
+            await self._listen_for_engine(self._engine.host, _own_address(self._engine.host))
         log.info("executor listening", executor=self._engine.name, address=self._addresses[0], port=self._server.port)
         self._loop.call_later(CHECK_SECONDS, self._check_launches)
+
+    async def _listen_for_engine(self, host: str, address: str) -> None:
+        """Listen on the address from which a host of the engine is reached; earlier ones remain open."""
+        if self._addresses == [address]:
+            return
+        await self._server.start(address, 0)
+        if self._addresses:
+            log.info("executor listening", executor=self._engine.name, address=address, port=self._server.port)
+        self._addresses = [address]
+        if _is_loopback(address) and not _is_loopback(host):
+            log.warning(
+                "processes on other machines cannot reach this worker", executor=self._engine.name, host=host,
+                address=address, remedy="set the address of this machine with --callback",
+            )  # fmt: skip
 
     # --- launches (on the loop of the executor) ----------------------------------------------------------------------
 
@@ -475,7 +489,11 @@ class ClusterExecutor:
             if launch.stop_sent_at is not None:
                 self._check_stopping(launch, now)
         if late:
-            self._return_unstarted(late, f"it waited {self._timing.start_seconds:g} s in the cluster")
+            self._return_unstarted(
+                late,
+                f"it waited {self._timing.start_seconds:g} s in the cluster: no process was free, or its process could "
+                f"not reach this worker at {self._addresses[0]}:{self._server.port} (set --callback if it cannot)",
+            )
         if not self._closing.is_set():
             self._loop.call_later(CHECK_SECONDS, self._check_launches)
 
@@ -532,6 +550,10 @@ class ClusterExecutor:
             try:
                 if not is_connected:
                     self._engine.connect()
+                    if not self._callback:
+                        host = self._engine.host
+                        listening = self._listen_for_engine(host, _own_address(host))
+                        asyncio.run_coroutine_threadsafe(listening, self._loop).result()
                     is_connected = True
                 slots = self._engine.count_slots()
                 delay = 0.5
@@ -569,6 +591,15 @@ class ClusterExecutor:
 
     def _disconnect_engine(self) -> None:
         self._try(self._engine.disconnect)
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:  # a name
+        return False
 
 
 def _own_address(host: str) -> str:

@@ -37,6 +37,11 @@ class RayEngine:
             )  # fmt: skip
         except (RayError, ConnectionError, RuntimeError, OSError) as error:
             raise EngineUnavailable(str(error)) from error
+        # The address by which the other nodes know this one: the head node is often given as 127.0.0.1, or as "auto".
+        node_id = ray.get_runtime_context().get_node_id()
+        self.host = next(
+            (str(each["NodeManagerAddress"]) for each in ray.nodes() if each["NodeID"] == node_id), self.host
+        )
         self._run = ray.remote(num_cpus=1, max_retries=0)(_run_attempt)
 
     def count_slots(self) -> int:
