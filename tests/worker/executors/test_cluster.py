@@ -108,6 +108,7 @@ class _LatePermits(ClusterExecutor):
     """Lets a process wait for its permission longer than it waits between two checks of leases."""
 
     def _permit(self, launch: _Launch, session: Session) -> None:
+        self._renew_lease(launch)  # as a permission that is sent at once does
         self._loop.call_later(2 * CHECK_SECONDS, super()._permit, launch, session)
 
 
