@@ -16,7 +16,8 @@ from tenuto.errors import Invalid, quoted
 from tenuto.model.access.secrets import SecretRef, TextOrSecret
 from tenuto.model.filters import MAX_FILTER_LENGTH, Filter, parse_filter
 from tenuto.model.triggers.zones import load_zone
-from tenuto.model.work.tasks import parse_duration_seconds
+from tenuto.model.validation import check_name
+from tenuto.model.work.tasks import MAX_QUEUE_NAME_CHARACTERS, parse_duration_seconds
 from tenuto_notifications.model.events import EventKind, find_kind
 
 MAX_RECIPIENTS = 50
@@ -110,8 +111,8 @@ class JobChannel(_Part):
     """A task of a job, with the message as the argument ``notification``."""
 
     kind: Literal["job"]
-    job: str = Field(min_length=1, max_length=200)
-    queue: str | None = Field(default=None, min_length=1, max_length=200)
+    job: str
+    queue: str | None = None
 
 
 Channel = Annotated[Webhook | Slack | Teams | Email | JobChannel, Field(discriminator="kind")]
@@ -230,6 +231,8 @@ def _check_rule(rule: Rule) -> None:
             field="name",
             remedy="use 1 to 120 characters",
         )
+    if isinstance(rule.channel, JobChannel):
+        _check_job(rule.channel)
     kind = rule.kind
     if rule.after is not None and kind.default_after is None:
         raise Invalid(
@@ -245,6 +248,13 @@ def _check_rule(rule: Rule) -> None:
         _check_field(name, kind.field_names, "group.by", kind)
     for field, text in (("template.subject", rule.template.subject), ("template.body", rule.template.body)):
         check_template(text or "", (*COMMON_FIELDS, *kind.field_names), field, kind)
+
+
+def _check_job(channel: JobChannel) -> None:
+    """Refuse what no task can have; see `tenuto.model.work.tasks.check_new_task`."""
+    check_name(channel.job, field="channel.job")
+    if channel.queue is not None:
+        check_name(channel.queue, field="channel.queue", limit=MAX_QUEUE_NAME_CHARACTERS)
 
 
 def _check_field(name: str, known: tuple[str, ...], field: str, kind: EventKind) -> None:

@@ -22,6 +22,7 @@ from tenuto.model.definitions.policies import MAX_WORKER_LOSSES, TaskPolicy, del
 from tenuto.model.work.rate_limits import RateLimit
 from tenuto.tracing import add_traceparent
 
+MAX_QUEUE_NAME_CHARACTERS = 64
 MAX_PRIORITY = 1000
 NO_KEY_LIMIT = 100_000
 """Limit of a key whose running tasks are not counted."""
@@ -189,7 +190,7 @@ def check_task_options(
     correlation_id: str | None,
 ) -> None:
     """Raise `Invalid` for options that cannot be stored or would never be reached."""
-    validation.check_name(queue, field="queue", limit=64)
+    validation.check_name(queue, field="queue", limit=MAX_QUEUE_NAME_CHARACTERS)
     if not isinstance(priority, int) or not -MAX_PRIORITY <= priority <= MAX_PRIORITY:
         raise priority_error(priority)
     if run_at is not None:
