@@ -89,7 +89,7 @@ def _build_task(
     correlation = f"{OWN_CORRELATION_PREFIX}{id}"
     if isinstance(rule.channel, JobChannel):
         known = services.jobs.jobs_by_name.get(rule.channel.job)
-        text = json.dumps({"notification": document})
+        text = json.dumps({"notification": document}, ensure_ascii=False)
         # A job that this process does not know gets the default policy; workers that know it run it all the same.
         task = (
             NewTask(id, rule.channel.job, text, now, actor, now)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 
 from tenuto_notifications.model.rules import Rule
+
+_MAX_GROUP_KEY_BYTES = 500
+"""Indexes contain the keys of groups, and the entry of an index is limited."""
 
 
 class Decision(StrEnum):
@@ -45,7 +49,9 @@ def decide(rule: Rule | None, group: Group, silenced_rules: Sequence[str | None]
 
 
 def group_key(rule: Rule, event_key: str, fields: dict[str, object]) -> str:
-    """Return the key of the group that an event belongs to."""
+    """Return the key of the group that an event belongs to; a hash stands for a long one."""
     if not rule.group.window:
         return event_key
-    return "\x1f".join(f"{name}={fields.get(name, '')}" for name in rule.group.by)
+    key = "\x1f".join(f"{name}={fields.get(name, '')}" for name in rule.group.by)
+    encoded = key.encode("utf-8", "backslashreplace")
+    return key if len(encoded) <= _MAX_GROUP_KEY_BYTES else f"sha256:{hashlib.sha256(encoded).hexdigest()}"

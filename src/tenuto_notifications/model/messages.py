@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,12 @@ MAX_LISTED_EVENTS = 20
 _MAX_SUBJECT_CHARACTERS = 200
 _MAX_BODY_CHARACTERS = 20_000
 _MAX_FIELD_CHARACTERS = 2000
+_MAX_FIELD_VALUES = 50
+"""Values of a list or mapping."""
+_MAX_FIELD_DEPTH = 6
+_MAX_FIELDS_BYTES = 32 * 1024
+_MAX_DOCUMENT_BYTES = 240 * 1024
+"""Less than the limit of the input of a task, `tenuto.model.validation.MAX_INPUT_BYTES`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +54,7 @@ def compose(
         subject = f"[Test] {subject}"
     subject = " ".join(subject.split())[:_MAX_SUBJECT_CHARACTERS]
     body = body[:_MAX_BODY_CHARACTERS]
-    document = {
+    document: dict[str, Any] = {
         "id": message_id,
         "rule": rule.name,
         "event": rule.event,
@@ -55,19 +62,41 @@ def compose(
         "subject": subject,
         "body": body,
         "count": count,
-        "omitted": count - len(listed),
-        "events": [
-            {
-                "event": each.kind,
-                "title": each.title,
-                "at": each.at,
-                "fields": _shorten_fields(each.fields),
-                **({"link": link} if (link := _link(each, base_url)) else {}),
-            }
-            for each in listed
-        ],
+        "omitted": count,
+        "events": [],
     }
+    room = _MAX_DOCUMENT_BYTES - _size(document)
+    for each in listed:
+        described = _describe(each, base_url)
+        room -= _size(described)
+        if room < 0:
+            break
+        document["events"].append(described)
+    document["omitted"] = count - len(document["events"])
     return Content(subject, body, document)
+
+
+def _describe(event: ListedEvent, base_url: str | None) -> dict[str, Any]:
+    """Return an event as documents contain it."""
+    fields, room = {}, _MAX_FIELDS_BYTES
+    for name, value in _shorten_fields(event.fields).items():
+        room -= _size({name: value})
+        if room < 0:
+            break
+        fields[name] = value
+    link = _link(event, base_url)
+    return {
+        "event": event.kind,
+        "title": _shorten(event.title),
+        "at": event.at,
+        "fields": fields,
+        **({"link": link} if link else {}),
+    }
+
+
+def _size(value: Any) -> int:
+    """Return the size in bytes as JSON, with what separates it from the next value."""
+    return len(json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace")) + 2
 
 
 def _default_subject(events: Sequence[ListedEvent], count: int) -> str:
@@ -123,12 +152,21 @@ def _one_line(text: str) -> str:
 
 
 def _shorten_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {
-        name: value[: _MAX_FIELD_CHARACTERS - 1] + "…"
-        if isinstance(value, str) and len(value) > _MAX_FIELD_CHARACTERS
-        else value
-        for name, value in fields.items()
-    }
+    return {name: _shorten(value) for name, value in fields.items()}
+
+
+def _shorten(value: Any, depth: int = 0) -> Any:
+    """Return a JSON value without the rest of long texts, lists and mappings."""
+    if isinstance(value, str):
+        return value if len(value) <= _MAX_FIELD_CHARACTERS else value[: _MAX_FIELD_CHARACTERS - 1] + "…"
+    if not isinstance(value, list | tuple | Mapping):
+        return value
+    if depth == _MAX_FIELD_DEPTH:
+        return "…"
+    if isinstance(value, Mapping):
+        return {name: _shorten(each, depth + 1) for name, each in list(value.items())[:_MAX_FIELD_VALUES]}
+    shortened = [_shorten(each, depth + 1) for each in value[:_MAX_FIELD_VALUES]]
+    return shortened if len(value) <= _MAX_FIELD_VALUES else [*shortened, "…"]
 
 
 # --- forms ------------------------------------------------------------------------------------------------------------
