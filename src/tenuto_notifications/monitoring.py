@@ -77,11 +77,13 @@ async def check_deliveries(examination: Examination) -> Finding:
     database = await examination.services.open_database()
     since = database.clock.now() - _DAY
 
-    async def count(connection: Connection) -> list[tuple[str, str, int]]:
-        return await messages.count_deliveries(connection, since)
+    async def count(connection: Connection) -> tuple[list[tuple[str, str, int]], list[tuple[str, int, str]]]:
+        dropped = await messages.list_dropped_for_errors(connection, since)
+        return await messages.count_deliveries(connection, since), dropped
 
-    counted = await database.transaction(count)
+    counted, dropped = await database.transaction(count)
     failed = [f"{rule}: {number:,} failed" for rule, state, number in counted if state in _FAILED]
+    failed += [f"{rule}: no message about {number:,} events: {reason}" for rule, number, reason in dropped]
     if not failed:
         return Finding("notification_deliveries", "no notification of the last day has failed", Severity.OK)
     return Finding(

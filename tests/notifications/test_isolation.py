@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import random
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 
 from tenuto import Tenuto
+from tenuto.ids import new_id
 from tenuto.model.validation import MAX_INPUT_BYTES
+from tenuto_notifications.collection.event_recording import record_events
+from tenuto_notifications.collection.isolation import FailureLog
 from tenuto_notifications.model.messages import ListedEvent, compose
 from tenuto_notifications.model.rules import parse_rule
+from tenuto_notifications.store.messages import NewEvent
 from tests.notifications.site import (
     add_broken_job,
     collector_of,
@@ -83,3 +88,58 @@ async def test_group_by_a_long_error_has_a_short_key(app: Tenuto) -> None:
     await collector_of(app).run_cycle()
     assert [state for _, _, state in await events_of(await app.open())] == ["sent"] * 3
     assert sorted(each.event_count for each in await operations_of(app).deliveries()) == [1, 2]
+
+
+# --- errors ---------------------------------------------------------------------------------------------------------
+
+
+async def test_rule_whose_message_cannot_be_created_does_not_stop_others(app: Tenuto) -> None:
+    """An earlier version has stored a name of a job that no task can have."""
+    add_broken_job(app)
+    await webhook_rule(app, "", "task.failed", name="bad", channel=JOB_CHANNEL)
+    await webhook_rule(app, NOWHERE, "task.failed", name="good")
+    database = await app.open()
+    await database.write_all(
+        "UPDATE tenuto_notifications.rules SET definition = jsonb_set(definition, '{channel,job}', '\"two words\"')"
+        " WHERE name = 'bad'"
+    )
+    await fail_tasks(app, "first", "second")
+    collector = collector_of(app)
+    for _ in range(2):
+        await collector.run_cycle()
+    rows = await database.fetch_all("SELECT rule_name, state, reason FROM tenuto_notifications.events ORDER BY 1")
+    assert [(row["rule_name"], row["state"]) for row in rows] == [("bad", "dropped")] * 2 + [("good", "sent")] * 2
+    assert "two words" in rows[0]["reason"]
+    assert {each.rule for each in await operations_of(app).deliveries()} == {"good"}
+    findings = {finding.name: finding for finding in await app.doctor()}
+    (detail,) = findings["notification_deliveries"].details
+    assert detail.startswith("bad: no message about 2 events: Invalid: ")
+
+
+async def test_rule_whose_filter_cannot_be_read_does_not_stop_others(app: Tenuto) -> None:
+    add_broken_job(app)
+    await webhook_rule(app, NOWHERE, "task.failed", name="bad", filter="queue:default")
+    await webhook_rule(app, NOWHERE, "task.failed", name="good")
+    database = await app.open()
+    await database.write_all(
+        "UPDATE tenuto_notifications.rules SET definition = jsonb_set(definition, '{filter}', '\"colour:red\"')"
+        " WHERE name = 'bad'"
+    )
+    await fail_tasks(app, "first")
+    await collector_of(app).run_cycle()
+    assert [each.rule for each in await operations_of(app).deliveries()] == ["good"]
+
+
+async def test_event_that_cannot_be_recorded_does_not_stop_others(app: Tenuto) -> None:
+    database, at = await app.open(), datetime(2031, 5, 5, tzinfo=UTC)
+    values = [1.0, 2.0, float("nan"), 4.0, 5.0]  # JSON of PostgreSQL has no NaN
+    events = [
+        NewEvent(new_id(), "r", f"topic:{n}", "topic", f"e{n}", {"value": value}, None, "", at)
+        for n, value in enumerate(values)
+    ]
+
+    async def record(connection: Any) -> int:
+        return await record_events(connection, events, at, FailureLog())
+
+    assert await database.transaction(record) == 4
+    assert [state for _, _, state in await events_of(database)] == ["pending"] * 2 + ["dropped"] + ["pending"] * 2

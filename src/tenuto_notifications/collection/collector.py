@@ -22,6 +22,8 @@ from tenuto.maintenance.activity_rollups import limit_transactions
 from tenuto.postgres.database import Connection, Database
 from tenuto.service.polling_loop import PollingLoop
 from tenuto_notifications.collection.conditions import find_conditions, track_conditions
+from tenuto_notifications.collection.event_recording import record_events
+from tenuto_notifications.collection.isolation import FailureLog
 from tenuto_notifications.collection.message_creation import dispatch
 from tenuto_notifications.collection.recorded_events import find_recorded_events
 from tenuto_notifications.collection.topics import TopicChanges, read_topics
@@ -72,6 +74,7 @@ class Collector:
     _next_conditions: float = 0.0
     _next_doctor: float = 0.0
     _reported_rules: set[str] = field(default_factory=set)
+    _failures: FailureLog = field(default_factory=FailureLog)
 
     @property
     def is_ready(self) -> bool:
@@ -124,14 +127,12 @@ class Collector:
             for topic in facts.topics:
                 events += topic.events
                 await messages.store_topic_progress(connection, topic.topic, topic.read_at)
-            matched = match_events(known, events, now)
-            if facts.checks_conditions:
-                for rule, _ in known:
-                    if rule.kind.is_condition:
-                        matched += await _track(connection, rule, facts, now)
-            event_count = await messages.insert_events(connection, matched, now)
+            by_kind, event_count = _group_by_kind(events), 0
+            for rule, active_since in known:
+                matched = await self._match(connection, rule, active_since, by_kind, facts, now)
+                event_count += await record_events(connection, matched, now, self._failures)
             await sources.store_progress(connection, progress, progress.since)
-            message_count = await dispatch(self.services, connection, [rule for rule, _ in known], now)
+            message_count = await dispatch(self.services, connection, [rule for rule, _ in known], now, self._failures)
             has_more = progress.new_next_transaction_id < found.new_next_transaction_id
             return CollectionStep(event_count, message_count, has_more)
 
@@ -139,6 +140,27 @@ class Collector:
         if step.message_count:
             log.debug("notifications created", events=step.event_count, messages=step.message_count)
         return step
+
+    async def _match(
+        self,
+        connection: Connection,
+        rule: Rule,
+        active_since: datetime,
+        events: Mapping[str, Sequence[Event]],
+        facts: PolledFacts,
+        now: datetime,
+    ) -> list[NewEvent]:
+        """Return the events that a rule waits for. An error about one rule must not stop the others."""
+        try:
+            if not rule.kind.is_condition:
+                return match_events(rule, active_since, events.get(rule.event, ()), now)
+            if not facts.checks_conditions:
+                return []
+            async with connection.transaction():
+                return await _track(connection, rule, facts, now)
+        except Exception as error:  # noqa: BLE001 — see above
+            self._failures.report(rule.name, error)
+            return []
 
     async def _stop_collecting(self, database: Database) -> None:
         """Forget the progress while no rule is enabled, and drop events that no message follows."""
@@ -148,7 +170,7 @@ class Collector:
                 return
             if await rules.list_enabled_rules(connection):
                 return  # a rule was enabled meanwhile
-            await dispatch(self.services, connection, [], database.clock.now())
+            await dispatch(self.services, connection, [], database.clock.now(), self._failures)
             await sources.delete_progress(connection)
 
         await database.transaction(stop)
@@ -193,20 +215,16 @@ class Collector:
             return None
 
 
-def match_events(known: Sequence[tuple[Rule, datetime]], events: Sequence[Event], now: datetime) -> list[NewEvent]:
-    """Return the events that rules wait for; events from before a rule was enabled do not concern it."""
-    by_kind: Mapping[str, list[Event]] = _group_by_kind(events)
-    found: list[NewEvent] = []
-    for rule, active_since in known:
-        if rule.kind.is_condition or rule.event not in by_kind:
-            continue
-        filter = rule.parse_filter(now)
-        found += [
-            _new_event(rule, event)
-            for event in by_kind[rule.event]
-            if event.at >= active_since and matches(filter, event.title, event.fields)
-        ]
-    return found
+def match_events(rule: Rule, active_since: datetime, events: Sequence[Event], now: datetime) -> list[NewEvent]:
+    """Return the events that a rule waits for; events from before it was enabled do not concern it."""
+    if not events:
+        return []
+    filter = rule.parse_filter(now)
+    return [
+        _new_event(rule, event)
+        for event in events
+        if event.at >= active_since and matches(filter, event.title, event.fields)
+    ]
 
 
 def _group_by_kind(events: Sequence[Event]) -> Mapping[str, list[Event]]:

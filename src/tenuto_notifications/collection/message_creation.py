@@ -14,6 +14,7 @@ from tenuto.model.work.tasks import NewTask, check_new_task
 from tenuto.operations.work.tasks import new_task
 from tenuto.postgres.database import Connection
 from tenuto.store.work import task_creation
+from tenuto_notifications.collection.isolation import FailureLog
 from tenuto_notifications.model.dispatch import Decision, Group, decide
 from tenuto_notifications.model.events import DELIVERY_KIND, OWN_CORRELATION_PREFIX
 from tenuto_notifications.model.messages import MAX_LISTED_EVENTS, ListedEvent, compose
@@ -26,7 +27,11 @@ _MAX_GROUPS_PER_CYCLE = 1000
 
 
 async def dispatch(
-    services: ExtensionServices, connection: Connection, known_rules: Sequence[Rule], now: datetime
+    services: ExtensionServices,
+    connection: Connection,
+    known_rules: Sequence[Rule],
+    now: datetime,
+    failures: FailureLog,
 ) -> int:
     """Create the messages that are due, and return their number. Events that no message follows are settled, too."""
     groups = await messages.list_pending_groups(connection, _MAX_GROUPS_PER_CYCLE)
@@ -43,8 +48,13 @@ async def dispatch(
         if decision is not Decision.SEND or rule is None:
             await messages.settle_group(connection, group, decision.value, None)
             continue
-        await _send_group(services, connection, rule, group, now)
-        sent_count += 1
+        try:
+            async with connection.transaction():
+                await _send_group(services, connection, rule, group, now)
+            sent_count += 1
+        except Exception as error:  # noqa: BLE001 — one rule must not stop the others
+            reason = failures.report(rule.name, error)
+            await messages.settle_group(connection, group, Decision.DROP.value, None, reason)
     return sent_count
 
 

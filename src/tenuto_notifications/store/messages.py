@@ -127,6 +127,12 @@ async def insert_events(connection: Connection, events: Sequence[NewEvent], now:
     return len(await connection.fetch(SQL.insert_events, *to_columns(rows), now))
 
 
+async def insert_dropped_event(connection: Connection, new: NewEvent, now: datetime, reason: str) -> bool:
+    """Insert an event, without its fields, that could not be recorded with them; return False if the rule has it."""
+    values = (new.id, new.rule_name, new.event_key, new.kind, new.title, new.occurred_at, now, reason)
+    return await connection.fetchval(SQL.insert_dropped_event, *values) is not None
+
+
 async def list_open_episodes(connection: Connection, rule_name: str) -> list[Episode]:
     """Return the open conditions of a rule."""
     return _EPISODES.all(await connection.fetch(SQL.list_open_episodes, rule_name))
@@ -153,9 +159,12 @@ async def list_group_events(connection: Connection, group: Group, limit: int) ->
     return _GROUP_EVENTS.all(await connection.fetch(SQL.list_group_events, group.rule_name, group.group_key, limit))
 
 
-async def settle_group(connection: Connection, group: Group, state: str, message_id: UUID | None) -> int:
+async def settle_group(
+    connection: Connection, group: Group, state: str, message_id: UUID | None, reason: str | None = None
+) -> int:
     """Record what became of the events of a group; return their number."""
-    settled: int = await connection.fetchval(SQL.settle_group, group.rule_name, group.group_key, state, message_id)
+    values = (group.rule_name, group.group_key, state, message_id, reason)
+    settled: int = await connection.fetchval(SQL.settle_group, *values)
     return settled
 
 
@@ -193,6 +202,12 @@ async def count_unsent_events(connection: Connection) -> list[tuple[str, str, in
     """Return rule, state and number of the events that are in no message."""
     rows = await connection.fetch(SQL.count_unsent_events)
     return [(row["rule_name"], row["state"], row["event_count"]) for row in rows]
+
+
+async def list_dropped_for_errors(connection: Connection, since: datetime) -> list[tuple[str, int, str]]:
+    """Return rule, number and latest reason of the events since an instant that were dropped because of an error."""
+    rows = await connection.fetch(SQL.list_dropped_for_errors, since)
+    return [(row["rule_name"], row["event_count"], row["reason"]) for row in rows]
 
 
 async def count_deliveries(connection: Connection, since: datetime) -> list[tuple[str, str, int]]:

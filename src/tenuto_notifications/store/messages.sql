@@ -10,6 +10,15 @@ FROM unnest(
 ON CONFLICT (rule_name, event_key) DO NOTHING
 RETURNING id;
 
+-- name: insert_dropped_event
+-- Insert an event that could not be recorded with its fields, unless the rule has it.
+INSERT INTO tenuto_notifications.events (
+    id, rule_name, event_key, kind, title, fields, group_key, occurred_at, recorded_at, state, reason
+)
+VALUES ($1, $2, $3, $4, $5, '{}', '', $6, $7, 'dropped', $8)
+ON CONFLICT (rule_name, event_key) DO NOTHING
+RETURNING id;
+
 -- name: list_open_episodes
 -- Return the open conditions of a rule.
 SELECT id, rule_name, subject, title, fields, path, opened_at
@@ -58,7 +67,7 @@ LIMIT $3;
 -- Record what became of the events of a group that are in no message; return their number.
 WITH settled AS (
     UPDATE tenuto_notifications.events
-    SET state = $3, message_id = $4
+    SET state = $3, message_id = $4, reason = $5
     WHERE rule_name = $1 AND group_key = $2 AND state = 'pending'
     RETURNING 1
 )
@@ -131,6 +140,15 @@ WHERE state <> 'sent'
 GROUP BY rule_name, state
 ORDER BY rule_name, state
 LIMIT 10000;
+
+-- name: list_dropped_for_errors
+-- Return the rules with events since an instant that were dropped because of an error, with the latest reason.
+SELECT rule_name, count(*) AS event_count, (array_agg(reason ORDER BY recorded_at DESC))[1] AS reason
+FROM tenuto_notifications.events
+WHERE recorded_at >= $1 AND state = 'dropped' AND reason IS NOT NULL
+GROUP BY rule_name
+ORDER BY rule_name
+LIMIT 1000;
 
 -- name: count_deliveries
 -- Return the messages of the last day by rule and outcome.

@@ -41,6 +41,7 @@ CREATE TABLE tenuto_notifications.events (
     recorded_at timestamptz NOT NULL,
     state       text NOT NULL DEFAULT 'pending' CHECK (state IN ('pending', 'sent', 'silenced', 'dropped')),
     message_id  uuid,
+    reason      text,                          -- why the event was dropped, if creating the message failed
     CONSTRAINT events_sent_have_a_message CHECK ((state = 'sent') = (message_id IS NOT NULL))
 );
 CREATE UNIQUE INDEX events_once_per_rule ON tenuto_notifications.events (rule_name, event_key);
