@@ -170,7 +170,7 @@ class Collector:
                 return
             if await rules.list_enabled_rules(connection):
                 return  # a rule was enabled meanwhile
-            await dispatch(self.services, connection, [], database.clock.now(), self._failures)
+            await messages.drop_other_events(connection, [])
             await sources.delete_progress(connection)
 
         await database.transaction(stop)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Sequence
 from datetime import datetime
 from uuid import UUID
@@ -15,7 +16,7 @@ from tenuto.operations.work.tasks import new_task
 from tenuto.postgres.database import Connection
 from tenuto.store.work import task_creation
 from tenuto_notifications.collection.isolation import FailureLog
-from tenuto_notifications.model.dispatch import Decision, Group, decide
+from tenuto_notifications.model.dispatch import Decision, Group, decide_rule, window_of
 from tenuto_notifications.model.events import DELIVERY_KIND, OWN_CORRELATION_PREFIX
 from tenuto_notifications.model.messages import MAX_LISTED_EVENTS, ListedEvent, compose
 from tenuto_notifications.model.rules import JobChannel, Rule
@@ -34,20 +35,21 @@ async def dispatch(
     failures: FailureLog,
 ) -> int:
     """Create the messages that are due, and return their number. Events that no message follows are settled, too."""
-    groups = await messages.list_pending_groups(connection, _MAX_GROUPS_PER_CYCLE)
-    if not groups:
-        return 0
     by_name = {rule.name: rule for rule in known_rules}
     silenced = await rules.list_silenced_rules(connection, now)
+    names: defaultdict[Decision, list[str]] = defaultdict(list)
+    for rule in known_rules:
+        names[decide_rule(rule, silenced, now)].append(rule.name)
+    await messages.drop_other_events(connection, list(by_name))
+    for decision in (Decision.SILENCE, Decision.DROP):
+        if names[decision]:
+            await messages.settle_rules(connection, names[decision], decision.value)
+    windows = {name: window_of(by_name[name]) for name in names[Decision.SEND]}
+    if not windows:
+        return 0
     sent_count = 0
-    for group in groups:
-        rule = by_name.get(group.rule_name)
-        decision = decide(rule, group, silenced, now)
-        if decision is Decision.WAIT:
-            continue
-        if decision is not Decision.SEND or rule is None:
-            await messages.settle_group(connection, group, decision.value, None)
-            continue
+    for group in await messages.list_due_groups(connection, windows, now, _MAX_GROUPS_PER_CYCLE):
+        rule = by_name[group.rule_name]
         try:
             async with connection.transaction():
                 await _send_group(services, connection, rule, group, now)

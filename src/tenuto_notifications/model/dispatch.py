@@ -35,17 +35,30 @@ class Group:
 
 
 def decide(rule: Rule | None, group: Group, silenced_rules: Sequence[str | None], now: datetime) -> Decision:
-    """Decide about the collected events of a group. ``silenced_rules`` has None if all rules are silenced."""
+    """Decide about the collected events of a group. ``silenced_rules`` has None if all rules are silenced.
+
+    The statement ``list_due_groups`` leaves out groups that would wait for the end of the window.
+    """
+    decision = decide_rule(rule, silenced_rules, now)
+    if decision is not Decision.SEND or rule is None or group.last_message_at is None:
+        return decision
+    return Decision.SEND if group.last_message_at + window_of(rule) <= now else Decision.WAIT
+
+
+def decide_rule(rule: Rule | None, silenced_rules: Sequence[str | None], now: datetime) -> Decision:
+    """Decide about all collected events of a rule, as far as that does not depend on their groups."""
     if rule is None or not rule.enabled:
         return Decision.DROP
     if None in silenced_rules or rule.name in silenced_rules:
         return Decision.SILENCE
     if rule.quiet is not None and rule.quiet.contains(now):
         return Decision.DROP if rule.quiet.then == "drop" else Decision.WAIT
-    window = timedelta(seconds=rule.group.window)
-    if group.last_message_at is not None and now < group.last_message_at + window:
-        return Decision.WAIT
     return Decision.SEND
+
+
+def window_of(rule: Rule) -> timedelta:
+    """Return the time after a message in which events of the same group are combined."""
+    return timedelta(seconds=rule.group.window)
 
 
 def group_key(rule: Rule, event_key: str, fields: dict[str, object]) -> str:

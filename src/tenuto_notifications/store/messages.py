@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Annotated, Any
 from uuid import UUID
 
@@ -106,7 +106,7 @@ class MessageRecord:
         return str(self.content.get("subject", ""))
 
 
-_PENDING = RowMapper(Group, SQL.list_pending_groups)
+_DUE = RowMapper(Group, SQL.list_due_groups)
 _GROUP_EVENTS = RowMapper(EventRecord, SQL.list_group_events)
 _EPISODES = RowMapper(Episode, SQL.list_open_episodes)
 _ORDERS = RowMapper(DeliveryOrder, SQL.load_delivery)
@@ -149,9 +149,22 @@ async def close_episode(connection: Connection, id: UUID, now: datetime) -> bool
     return await connection.fetchval(SQL.close_episode, id, now) is not None
 
 
-async def list_pending_groups(connection: Connection, limit: int) -> list[Group]:
-    """Return the groups of events that are in no message."""
-    return _PENDING.all(await connection.fetch(SQL.list_pending_groups, limit))
+async def list_due_groups(
+    connection: Connection, windows: Mapping[str, timedelta], now: datetime, limit: int
+) -> list[Group]:
+    """Return groups of events that are in no message: those of rules with their windows, if the window has passed."""
+    names, durations = list(windows), list(windows.values())
+    return _DUE.all(await connection.fetch(SQL.list_due_groups, names, durations, now, limit))
+
+
+async def settle_rules(connection: Connection, rule_names: Sequence[str], state: str) -> None:
+    """Record what became of the events of some rules that are in no message."""
+    await connection.execute(SQL.settle_rules, rule_names, state)
+
+
+async def drop_other_events(connection: Connection, rule_names: Sequence[str]) -> None:
+    """Drop the events that are in no message, except those of some rules."""
+    await connection.execute(SQL.settle_other_rules, rule_names)
 
 
 async def list_group_events(connection: Connection, group: Group, limit: int) -> list[EventRecord]:

@@ -41,19 +41,46 @@ SET closed_at = $2
 WHERE id = $1 AND closed_at IS NULL
 RETURNING id;
 
--- name: list_pending_groups
--- Return the groups of events that are in no message, the oldest first, with the latest message of each group.
-SELECT event.rule_name, event.group_key, count(*) AS event_count,
-       (
-           SELECT max(message.created_at)
-           FROM tenuto_notifications.messages AS message
-           WHERE message.rule_name = event.rule_name AND message.group_key = event.group_key AND NOT message.is_test
-       ) AS last_message_at
-FROM tenuto_notifications.events AS event
-WHERE event.state = 'pending'
-GROUP BY event.rule_name, event.group_key
-ORDER BY min(event.recorded_at), event.rule_name, event.group_key
-LIMIT $1;
+-- name: list_due_groups
+-- Return the groups of some rules with events that are in no message, except groups inside the window of their rule, as
+-- `tenuto_notifications.model.dispatch.decide` decides. The oldest group of each rule comes first, then the second, so
+-- that a rule with many groups does not delay the others.
+WITH pending AS (
+    SELECT event.rule_name, event.group_key, count(*) AS event_count, min(event.recorded_at) AS first_recorded_at
+    FROM tenuto_notifications.events AS event
+    WHERE event.state = 'pending' AND event.rule_name = ANY ($1::text[])
+    GROUP BY event.rule_name, event.group_key
+),
+due AS (
+    SELECT pending.*, latest.created_at AS last_message_at,
+           row_number() OVER (
+               PARTITION BY pending.rule_name ORDER BY pending.first_recorded_at, pending.group_key
+           ) AS place
+    FROM pending
+    JOIN unnest($1::text[], $2::interval[]) AS rule (name, group_window) ON rule.name = pending.rule_name
+    CROSS JOIN LATERAL (
+        SELECT max(message.created_at) AS created_at
+        FROM tenuto_notifications.messages AS message
+        WHERE message.rule_name = pending.rule_name AND message.group_key = pending.group_key AND NOT message.is_test
+    ) AS latest
+    WHERE latest.created_at IS NULL OR latest.created_at + rule.group_window <= $3
+)
+SELECT rule_name, group_key, event_count, last_message_at
+FROM due
+ORDER BY place, first_recorded_at, rule_name
+LIMIT $4;
+
+-- name: settle_rules
+-- Record what became of the events of some rules that are in no message.
+UPDATE tenuto_notifications.events
+SET state = $2
+WHERE state = 'pending' AND rule_name = ANY ($1::text[]);
+
+-- name: settle_other_rules
+-- Drop the events that are in no message, except those of some rules.
+UPDATE tenuto_notifications.events
+SET state = 'dropped'
+WHERE state = 'pending' AND rule_name <> ALL ($1::text[]);
 
 -- name: list_group_events
 -- Return the first events of a group that are in no message.
