@@ -12,6 +12,7 @@ from tenuto.errors import Conflict, quoted
 from tenuto.extension import ChangeAuthor, DefinitionList, ListChange, ListEntry, ListPlan
 from tenuto.postgres.database import Connection
 from tenuto_notifications.delivery.webhooks import check_channel
+from tenuto_notifications.model.events import refuse_misspelled_event
 from tenuto_notifications.model.rules import Rule, parse_rule
 from tenuto_notifications.store import rules
 from tenuto_notifications.store.rules import RuleRecord
@@ -19,6 +20,7 @@ from tenuto_notifications.store.rules import RuleRecord
 
 def parse(entry: ListEntry) -> Rule:
     rule = parse_rule(entry.value)
+    refuse_misspelled_event(rule.event)
     check_channel(rule)
     return rule
 

@@ -124,6 +124,48 @@ async def test_invalid_rule_of_a_file_is_located(app: Tenuto) -> None:
     assert error.value.field.startswith("rules.yaml, line 5: notification_rules[0].filter")
 
 
+@pytest.mark.parametrize(
+    ("event", "suggestion"),
+    [
+        ("execution.exploded", "execution.failed"),
+        ("executon.failed", "execution.failed"),
+        ("Task.Failed", "task.failed"),
+        ("worker_lost", "worker.lost"),
+        ("queue.", "queue.waiting"),
+    ],
+)
+async def test_unknown_event_of_a_file_is_refused(app: Tenuto, event: str, suggestion: str) -> None:
+    text = f"notification_rules: [{{name: r, event: {event}, channel: {{kind: webhook, url: 'https://example.org'}}}}]"
+    with raises_code("notifications.event.unknown") as error:
+        await app.plans.plan(declare(text))
+    assert error.value.field is not None
+    assert error.value.field.endswith("notification_rules[0].event")
+    assert str(error.value.remedy).startswith(f"did you mean {suggestion}?")
+
+
+@pytest.mark.parametrize("event", ["identity.runs", "identity.failed", "orders.changed", "task"])
+async def test_topic_of_an_extension_is_accepted_in_a_file(app: Tenuto, event: str) -> None:
+    text = f"notification_rules: [{{name: r, event: {event}, channel: {{kind: webhook, url: 'https://example.org'}}}}]"
+    await app.plans.apply(await app.plans.plan(declare(text)))
+    assert (await operations_of(app).get("r")).event == event
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "code", "field"),
+    [
+        ("schedule:~", "colour:~", "filter.key.unknown", "filter"),
+        ("by: [schedule]", "by: [colour]", "notifications.field.unknown", "group.by"),
+        ("quiet:", "template: {subject: '{{colour}}'}\n    quiet:", "notifications.field.unknown", "template.subject"),
+        ("{kind: webhook,", "{kind: job, job: a b} #", "value.name.invalid", "channel.job"),
+    ],
+)
+async def test_unknown_field_of_a_file_is_refused(app: Tenuto, old: str, new: str, code: str, field: str) -> None:
+    with raises_code(code) as error:
+        await app.plans.plan(declare(FILE.replace(old, new)))
+    assert error.value.field is not None
+    assert error.value.field.endswith(f"notification_rules[0].{field}")
+
+
 # --- HTTP -----------------------------------------------------------------------------------------------------------
 
 

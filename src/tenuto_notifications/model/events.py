@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from difflib import get_close_matches
 from typing import Any
 
 from tenuto.errors import Invalid, quoted
@@ -158,6 +159,9 @@ KINDS = (
 """The events of Tenuto."""
 
 _KINDS = {kind.name: kind for kind in KINDS}
+_PREFIXES = tuple({f"{name.partition('.')[0]}." for name in _KINDS})
+_MISSPELLING_CUTOFF = 0.85
+"""Similarity from which a name is a misspelled event; ``identity.failed`` and ``execution.failed`` have 0.65."""
 
 
 def find_kind(name: str) -> EventKind:
@@ -176,12 +180,26 @@ def require_known_event(name: str, topics: tuple[str, ...]) -> None:
     """Raise an error unless the event is one of Tenuto or a topic of an extension."""
     if name in _KINDS or name in topics:
         return
-    known = ", ".join((*_KINDS, *topics))
-    raise Invalid(
+    raise _unknown_event(name, (*_KINDS, *topics))
+
+
+def refuse_misspelled_event(name: str) -> None:
+    """Raise an error for a name that is no event of Tenuto and looks like one. Other names may be topics of extensions,
+    which are not known where definition files are read."""
+    if name in _KINDS:
+        return
+    if name.startswith(_PREFIXES) or get_close_matches(name.lower(), _KINDS, 1, _MISSPELLING_CUTOFF):
+        raise _unknown_event(name, tuple(_KINDS))
+
+
+def _unknown_event(name: str, known: tuple[str, ...]) -> Invalid:
+    near = get_close_matches(name.lower(), known, 1)
+    remedy = f"use one of {', '.join(known)}"
+    return Invalid(
         f"the event {quoted(name, 60)} is unknown",
         code="notifications.event.unknown",
         field="event",
-        remedy=f"use one of {known}",
+        remedy=f"did you mean {near[0]}? {remedy}" if near else remedy,
     )
 
 
