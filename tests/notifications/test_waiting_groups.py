@@ -10,7 +10,7 @@ import pytest
 from tenuto import Tenuto
 from tenuto.ids import new_id
 from tenuto.postgres.database import Connection, Database
-from tenuto_notifications.model.dispatch import Decision, decide
+from tenuto_notifications.model.dispatch import Decision, Group, decide
 from tenuto_notifications.model.rules import load_rule
 from tenuto_notifications.store import messages
 from tenuto_notifications.store.messages import NewEvent
@@ -118,5 +118,5 @@ async def test_statement_decides_about_windows_like_the_model(app: Tenuto, secon
         return await messages.list_due_groups(connection, {"rule": timedelta(minutes=5)}, now, 10)
 
     found = await database.transaction(find)
-    group = messages.Group("rule", "rule:0", 1, last)
+    group = Group("rule", "rule:0", 1, last)
     assert found == ([group] if decide(rule, group, [], now) is Decision.SEND else [])
