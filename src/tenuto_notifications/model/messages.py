@@ -65,11 +65,11 @@ def compose(
         "omitted": count,
         "events": [],
     }
-    room = _MAX_DOCUMENT_BYTES - _size(document)
+    remaining = _MAX_DOCUMENT_BYTES - _size(document)
     for each in listed:
         described = _describe(each, base_url)
-        room -= _size(described)
-        if room < 0:
+        remaining -= _size(described)
+        if remaining < 0:
             break
         document["events"].append(described)
     document["omitted"] = count - len(document["events"])
@@ -78,10 +78,10 @@ def compose(
 
 def _describe(event: ListedEvent, base_url: str | None) -> dict[str, Any]:
     """Return an event as documents contain it."""
-    fields, room = {}, _MAX_FIELDS_BYTES
+    fields, remaining = {}, _MAX_FIELDS_BYTES
     for name, value in _shorten_fields(event.fields).items():
-        room -= _size({name: value})
-        if room < 0:
+        remaining -= _size({name: value})
+        if remaining < 0:
             break
         fields[name] = value
     link = _link(event, base_url)
