@@ -54,6 +54,21 @@ TABLE: list[Row] = [
     (OutcomeStatus.CANCELLED, OutcomeReason.REQUESTED, True, 2, 2, "fail", "ends"),
     # so does a step that its execution did not reach
     (OutcomeStatus.CANCELLED, OutcomeReason.NOT_RUN, False, 0, 0, "retry", "ends"),
+    # and a task that expired before it started
+    *(
+        (OutcomeStatus.CANCELLED, OutcomeReason.EXPIRED, may_retry, failures, losses, on_lost, "ends")
+        for may_retry in (False, True)
+        for failures in (0, 2)
+        for losses in (0, 2)
+        for on_lost in BOTH
+    ),
+    # and a skipped step
+    *(
+        (OutcomeStatus.SKIPPED, None, may_retry, failures, 0, on_lost, "ends")
+        for may_retry in (False, True)
+        for failures in (0, 2)
+        for on_lost in BOTH
+    ),
     # a lost worker: retried until the third loss, whatever the failures
     (OutcomeStatus.FAILED, OutcomeReason.LOST, True, 0, 0, "retry", "lost again"),
     (OutcomeStatus.FAILED, OutcomeReason.LOST, True, 2, 0, "retry", "lost again"),
@@ -76,7 +91,7 @@ TABLE: list[Row] = [
 
 
 def test_settlement_table_covers_every_status_and_reason() -> None:
-    assert {row[0] for row in TABLE} == set(OutcomeStatus) - {OutcomeStatus.SKIPPED}  # of steps that do not run
+    assert {row[0] for row in TABLE} == set(OutcomeStatus)
     assert {row[1] for row in TABLE} == {None, *OutcomeReason}
 
 
@@ -190,6 +205,7 @@ def test_settle_retries_only_failed_attempts() -> None:
         OutcomeReason.REFUSED,
         OutcomeReason.REQUESTED,
         OutcomeReason.NOT_RUN,
+        OutcomeReason.EXPIRED,
     }
     assert ends == {
         (status, reason) for status in OutcomeStatus if status is not OutcomeStatus.FAILED for reason in other_reasons
