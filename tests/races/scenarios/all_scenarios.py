@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from tests.races.scenarios.access import ACCESS
 from tests.races.scenarios.bulk_operations import BULK_OPERATIONS
+from tests.races.scenarios.events import EVENTS
 from tests.races.scenarios.executions import EXECUTIONS
 from tests.races.scenarios.manifests import MANIFESTS
 from tests.races.scenarios.observability import LIVE_LOGS, ROLLUPS
@@ -21,6 +22,7 @@ SCENARIOS: dict[str, tuple[Action, ...]] = {
     "live_logs": LIVE_LOGS,
     "rollups": ROLLUPS,
     **dict.fromkeys(("schedules", "executions"), EXECUTIONS),
+    **dict.fromkeys(("events", "approvals"), EVENTS),
     **dict.fromkeys(("manifests", "batches", "dead_letters", "step_checkpoints"), MANIFESTS),
     **dict.fromkeys(
         (

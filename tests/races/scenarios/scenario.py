@@ -26,6 +26,7 @@ class Scenario:
     worker: UUID
     held: list[Task] = field(default_factory=list)
     ids: dict[str, UUID] = field(default_factory=dict)
+    approval_link: str = ""
     violates_invariants: bool = False
     """The invariants are violated on purpose until the next action completes."""
 
