@@ -173,10 +173,11 @@ async def replace_silent_process(db: Database, scenario: Scenario) -> None:
         await workers.register_process(db, registration, holds_name_lock=True, reserved_for=timedelta())
 
 
-async def record_declarations_and_handlers(db: Database, scenario: Scenario) -> None:
+async def record_declarations_handlers_and_slots(db: Database, scenario: Scenario) -> None:
     id = scenario.id("a second life")
     await workers.record_declarations(db, id, Declarations(["Nightly"], ["bake"]))
     await workers.update_handlers(db, id, KnownHandlers({"touch": "2"}, {}))
+    await workers.update_slots(db, id, 4)
 
 
 async def drain_worker(connection: Connection, scenario: Scenario) -> None:
@@ -223,7 +224,7 @@ TASKS: tuple[Action, ...] = (
     Preparation(claim_tasks), recover_own,
 )  # fmt: skip
 WORKERS: tuple[Action, ...] = (
-    register, replace_silent_process, record_declarations_and_handlers, in_transaction(drain_worker),
+    register, replace_silent_process, record_declarations_handlers_and_slots, in_transaction(drain_worker),
     in_transaction(resume_worker), heartbeat_and_leave, limit_and_pause_queue, in_transaction(count_repair),
     MAKE_PROCESSES_SILENT, end_silent_processes,
 )  # fmt: skip
