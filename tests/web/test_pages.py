@@ -14,10 +14,11 @@ from uuid import UUID
 import pytest
 from fastapi.routing import iter_route_contexts
 
-from tenuto import Step, Tenuto, every
+from tenuto import Step, Tenuto, every, manual
 from tenuto.api.api_route import ApiRoute
 from tenuto.ids import smallest_id_at
 from tenuto.model.access.actors import Actor, ActorType, Role
+from tenuto.operations.events.approvals import LINK_PATH
 from tenuto.settings import load_settings
 from tenuto.testing import run_until_idle
 from tenuto.web.application import create_web_application
@@ -76,8 +77,11 @@ async def make_fixture(app: Tenuto) -> dict[str, Any]:
         every("1h"),
         [Step.job(double, 3), [Step.job(double, 4, name="left"), Step.job(double, 5, name="right")]],
     )
+    gate = Step.approval(HOSTILE, approvers=["ana", HOSTILE[:60]], count=2, context={"why": HOSTILE}, name=HOSTILE[:60])
+    app.schedule("release", manual(), [gate])
     await app.schedules.deploy()
     failed = (await app.schedules.run("fails")).execution_id
+    gated = (await app.schedules.run("release")).execution_id
     await app.schedules.run(HOSTILE[:70])
     task = await app.enqueue(double, 1)
     app.manifest("letters", boom, on_demand=True)
@@ -104,8 +108,20 @@ async def make_fixture(app: Tenuto) -> dict[str, Any]:
     changed = replace(stored.definition, description=HOSTILE)
     await acting.schedules.edit("fails", changed, reason=HOSTILE, version=stored.version)
     [entry] = await app.audit.list("action:queue.limit")
+    [approval] = await app.approvals.pending()
+    await app.acting_as(Actor.user("ana")).approvals.approve(approval.id, HOSTILE)
+    link = await app.approvals.create_link(approval.id, HOSTILE[:60])
     return {
-        "/executions/{id}": [str(failed), str(waiting), f"{failed}?step=2&tab=attempts", f"{waiting}?step=1&tab=why"],
+        "/approvals": ["/approvals", "/approvals?state=pending", "/approvals?state=expired"],
+        "/approvals/{id}": [str(approval.id)],
+        "/approve": [link.path],
+        "/executions/{id}": [
+            str(failed),
+            str(waiting),
+            f"{failed}?step=2&tab=attempts",
+            f"{waiting}?step=1&tab=why",
+            str(gated),
+        ],
         "/tasks/{id}": [str(open_task.id), str(task.id)],
         "/activities/{id}": [str(record.steps[1].activity_id)],
         "/batches/{id}": [str(batch.id), f"{batch.id}?items=all", f"{batch.id}?items=cancelled"],
@@ -153,9 +169,10 @@ async def list_addresses(service: ApiClient) -> list[str]:
 
 
 def test_every_page_declares_its_role() -> None:
+    public = ("/login", LINK_PATH, "/static/{version}/{path:path}")
     for context in iter_route_contexts(create_web_application(Tenuto()).routes):
         route = context.route
-        if isinstance(route, PageRoute) and route.path not in ("/login", "/static/{version}/{path:path}"):
+        if isinstance(route, PageRoute) and route.path not in public:
             assert route.required_role is not None, route.path
         assert not isinstance(route, PageRoute) or set(route.methods or ()) <= {"GET", "HEAD", "POST"}
 

@@ -11,9 +11,12 @@ import pytest
 from fastapi.routing import iter_route_contexts
 from playwright.async_api import Page, expect
 
+from tenuto import Step, manual
 from tenuto.model.access.actors import Actor, ActorType, Role
+from tenuto.operations.definitions.schedules import schedule_definition
 from tenuto.web.application import create_web_application
 from tenuto.web.page import PageRoute
+from tests.support.waiting import eventually
 from tests.web.browser.conftest import Site
 
 AXE_FILE = Path(axe_playwright_python.__file__).parent / "axe.min.js"
@@ -53,6 +56,12 @@ async def fill(site: Site) -> list[str]:
     operation = await app.bulk_operations.create("dead_letter.acknowledge", f"id:{letter.id}", reason="seen")
     waiting = (await app.executions.get(running)).steps[-1]  # its last group has not started
     assert waiting.task_id is not None
+    gate = Step.approval("Deploy 4.2?", role="operator", approvers=["ana", "ben"], count=2, context={"version": "4.2"})
+    await app.schedules.apply([schedule_definition("Release", manual(), [gate])])
+    await site.run("Release")
+    [approval] = await eventually(app.approvals.pending)
+    await app.acting_as(Actor.user("ana")).approvals.approve(approval.id, "tested")
+    link = await app.approvals.create_link(approval.id, "ben")
     return [
         "/",
         "/timeline",
@@ -97,6 +106,11 @@ async def fill(site: Site) -> list[str]:
         "/manifests/new",
         "/manifests/bills/edit",
         "/logs/night",
+        "/approvals",
+        "/approvals?state=expired",
+        f"/approvals/{approval.id}",
+        link.path,
+        "/approve",
         "/login",
         "/nothing",
     ]
