@@ -28,6 +28,8 @@ SEND = """async ([action, values]) => {
 }"""
 NOT_SENT = {"sessions_end", "account_end_session", "account_end_other_sessions", "keys_revoke", "keys_rotate"}
 """They would end the session of this test; `test_checks_access.py` and `test_actions_of_pages.py` perform them."""
+FIELD_VALUES = {"rate_limit": "100/m", "max_running": 7}
+"""Values of optional fields without which an action changes nothing, or is refused."""
 
 
 def list_roles(site: Site) -> dict[str, str]:
@@ -42,12 +44,14 @@ def list_roles(site: Site) -> dict[str, str]:
 
 
 def choose_values(action: dict[str, Any]) -> dict[str, Any]:
-    """Return the values of the fields of a dialog: their defaults, else a text."""
+    """Return the values of the fields of a dialog: their defaults, else a value that changes something."""
     values = {}
     for field in action["fields"]:
         value = field.get("value", "")
         if value in ("", None) and field.get("required"):
             value = f"checked-{action['operation']}".replace("_", "-")
+        if value in ("", None):
+            value = FIELD_VALUES.get(field["name"])
         if value not in ("", None):
             values[field["name"]] = value
     return values
