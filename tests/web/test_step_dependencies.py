@@ -11,11 +11,11 @@ from tests.web.conftest import get_page, log_in
 async def test_pages_show_what_steps_take_from_each_other(service: ApiClient) -> None:
     execution = await run_flow(service)
     await log_in(service, Role.EDITOR)
-    page = (await get_page(service, f"/executions/{execution['id']}?step=1")).text
+    page = (await get_page(service, f"/executions/{execution['id']}?step=2")).text
     assert "Runs if" in page
     assert "steps.first.output &gt; 3" in page
     assert "from <bdi>steps.first.output</bdi>" in page
-    page = (await get_page(service, f"/executions/{execution['id']}?step=2")).text
+    page = (await get_page(service, f"/executions/{execution['id']}?step=3")).text
     assert "Skipped" in page
     assert "its condition steps.second.skipped is not met" in page
     page = (await get_page(service, "/schedules/flow")).text

@@ -38,7 +38,7 @@ async def test_c37_versions_show_who_when_why_and_the_difference(site: Site) -> 
     await page.get_by_label("from version").select_option("2")
     await page.get_by_role("button", name="Compare").click()
     await page.get_by_role("button", name="Restore version 2…").click()
-    await page.get_by_label("Reason (optional)").fill("as before")
+    await page.get_by_role("dialog").get_by_label("Reason (optional)").fill("as before")
     await page.get_by_role("button", name="Restore", exact=True).click()
     await expect(page.locator(".toast")).to_contain_text("Version 2 was restored.")
     stored = await site.app.schedules.get("Month end")
