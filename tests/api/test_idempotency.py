@@ -27,7 +27,9 @@ from tests.support.errors import raises_code
 from tests.support.waiting import eventually
 
 DEAD_LETTERS_PER_TRANSACTION = 2
-COMPLETED_BY_REPEATS = ("batches_pause", "batches_resume", "batches_cancel", "operations_abort")
+COMPLETED_BY_REPEATS = (
+    "approvals_approve", "approvals_reject", "batches_pause", "batches_resume", "batches_cancel", "operations_abort",
+)  # fmt: skip
 """Operations that a repeated call completes, or finds done."""
 
 

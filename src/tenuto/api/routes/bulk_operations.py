@@ -202,7 +202,9 @@ async def pause_operation(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "operation.pause", handles_repeats=True)], id: Id
 ) -> BulkOperationRecord:
     """Pause a bulk operation after the chunk in progress. Running executions of a backfill go on."""
-    return await call.app.bulk_operations.pause(id)
+    # Only a request that changed something is stored, so a repetition has changed it before.
+    operations = call.app.bulk_operations
+    return await (operations.get(id) if call.is_repeat else operations.pause(id))
 
 
 @router.post(
@@ -214,7 +216,9 @@ async def resume_operation(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "operation.resume", handles_repeats=True)], id: Id
 ) -> BulkOperationRecord:
     """Resume a paused bulk operation."""
-    return await call.app.bulk_operations.resume(id)
+    # Only a request that changed something is stored, so a repetition has changed it before.
+    operations = call.app.bulk_operations
+    return await (operations.get(id) if call.is_repeat else operations.resume(id))
 
 
 @router.post(
