@@ -48,7 +48,7 @@ FREE_RESULTS = {"service_openapi"}
 """Results that have a schema of a standard."""
 OPERATIONS_WITHOUT_404 = {
     "logs_read", "manifest_groups_change", "queues_limit", "queues_limit_rate", "queues_pause", "queues_resume",
-    "secrets_set",
+    "secrets_set", "sent_events_send",
 }  # fmt: skip
 """Operations on names that need not exist."""
 CODES_OF_REQUESTS = {

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 from uuid import UUID
 
 from fastapi import APIRouter, Query
@@ -66,11 +66,15 @@ _DECISION_PROBLEMS: dict[str, Any] = {
 }
 
 
+_DecisionValue = Literal[Decision.APPROVE, Decision.REJECT]
+"""Described inline: `Decision` is the name of decisions about due times, and generated clients need names once."""
+
+
 class ApprovalDecision(BaseModel):
     """The decision of one person."""
 
     person: str
-    decision: Decision
+    decision: _DecisionValue
     reason: str | None
     via_link: bool = Field(description="Whether the person decided by a link instead of logging in.")
     decided_at: datetime
@@ -138,8 +142,9 @@ async def approve(
     id: Id,
     body: ReasonBody | None = None,
 ) -> Approval:
-    """Approve. The approval names who may: persons whatever their role, or a role. The step continues when enough
-    persons have approved."""
+    """Approve what a step waits for. The approval names who may: persons whatever their role, or a role. The step
+    continues when enough persons have approved."""
+    # A repeated request finds its decision.
     reason = (body and body.reason) or call.reason
     return _to_body(await call.app.approvals.approve(id, reason, role=call.caller.role))
 
@@ -150,7 +155,9 @@ async def reject(
     id: Id,
     body: ReasonBody | None = None,
 ) -> Approval:
-    """Reject. The step fails; whether the execution goes on is decided by its `continue_on_failure`."""
+    """Reject what a step waits for. The step fails; whether the execution goes on is decided by its
+    `continue_on_failure`."""
+    # A repeated request finds its decision.
     reason = (body and body.reason) or call.reason
     return _to_body(await call.app.approvals.reject(id, reason, role=call.caller.role))
 
