@@ -91,8 +91,12 @@ def test_actions_of_built_in_extensions_have_a_prefix_of_their_own() -> None:
         extension.name: {action.name.partition(".")[0] for action in extension.audit_actions()}
         for extension in BUILT_IN
     }
-    assert prefixes == {"one_shots": {"one_shot"}, "bulk_operations": {"operation"}, "logs": {"log"}, "doctor": set()}
-    assert not {action.name.partition(".")[0] for action in CORE_ACTIONS} & {"one_shot", "operation", "log"}
+    assert prefixes == {
+        "one_shots": {"one_shot"}, "bulk_operations": {"operation"}, "logs": {"log"}, "events": {"event"},
+        "approvals": {"approval"}, "doctor": set(),
+    }  # fmt: skip
+    own = {"one_shot", "operation", "log", "event", "approval"}
+    assert not {action.name.partition(".")[0] for action in CORE_ACTIONS} & own
 
 
 def test_registry_returns_the_actions_of_extensions_after_those_of_tenuto() -> None:

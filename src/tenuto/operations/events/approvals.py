@@ -114,7 +114,10 @@ class Approvals(OperationGroup):
         return await self._decide(id, Decision.REJECT, reason, role)
 
     async def _decide(self, id: UUID, decision: Decision, reason: str | None, role: Role) -> ApprovalDetails:
-        operation = await self._begin(f"approval.{decision}", target=str(id), reason=_check_reason(reason))
+        action = "approval.approve"
+        if decision is Decision.REJECT:
+            action = "approval.reject"
+        operation = await self._begin(action, target=str(id), reason=_check_reason(reason))
 
         async def decide(connection: Connection) -> None:
             await _decide_in_tx(connection, operation, id, decision, role)
@@ -171,7 +174,10 @@ class Approvals(OperationGroup):
         """Decide with a link, on behalf of its person, who is the caller; None if the link cannot be used."""
         if _LINK_PATTERN.fullmatch(link) is None:
             return None
-        operation = await self._begin(f"approval.{decision}", reason=_check_reason(reason))
+        action = "approval.approve"
+        if decision is Decision.REJECT:
+            action = "approval.reject"
+        operation = await self._begin(action, reason=_check_reason(reason))
         id: UUID | None = None  # kept here: after a lost reply to the commit, the link is used
 
         async def decide(connection: Connection) -> ApprovalRecord | None:

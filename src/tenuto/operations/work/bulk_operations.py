@@ -155,13 +155,13 @@ class BulkOperations(OperationGroup):
 
     async def pause(self, id: UUID) -> BulkOperationRecord:
         """Pause a running bulk operation after the chunk in progress; running executions of a backfill go on."""
-        return await self._change_pause(id, "operation.pause", paused=True)
+        return await self._change_pause("operation.pause", id, paused=True)
 
     async def resume(self, id: UUID) -> BulkOperationRecord:
         """Resume a paused bulk operation."""
-        return await self._change_pause(id, "operation.resume", paused=False)
+        return await self._change_pause("operation.resume", id, paused=False)
 
-    async def _change_pause(self, id: UUID, action: str, *, paused: bool) -> BulkOperationRecord:
+    async def _change_pause(self, action: str, id: UUID, *, paused: bool) -> BulkOperationRecord:
         operation = await self._begin(action, target=str(id))
 
         async def change(connection: Connection) -> None:
