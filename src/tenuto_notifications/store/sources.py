@@ -15,8 +15,10 @@ from tenuto.store.work.rollups import RollupProgress
 
 SQL = load_statements(__file__)
 
-Progress = RollupProgress
-"""Which transactions have been searched, and which have ended by now: as for the rollups of activities."""
+
+@dataclass(frozen=True, slots=True)
+class Progress(RollupProgress):
+    """Which transactions have been searched, and which have ended by now: as for the rollups of activities."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ class WaitingQueue:
     oldest_due_at: datetime
 
 
-_PROGRESS = RowMapper(RollupProgress, SQL.lock_progress)
+_PROGRESS = RowMapper(Progress, SQL.lock_progress)
 _EXECUTIONS = RowMapper(EndedExecution, SQL.find_ended_executions)
 _TASKS = RowMapper(FailedTask, SQL.find_failed_tasks)
 _DEAD_LETTERS = RowMapper(OpenedDeadLetter, SQL.find_opened_dead_letters)
