@@ -191,7 +191,7 @@ async def test_cost_of_a_claim_is_independent_of_the_batch_size(db: Database, re
             f" {KNOWN}, '{{}}', ARRAY['manifest {manifest}', 'all manifests']"
         )
         statements = {
-            TASKS.claim_limited_tasks: values,
+            TASKS.claim_limited_tasks: f"{values}, 10",
             TASKS.claim_uncapped_tasks: f"{values}, ARRAY['{batch}'::uuid]",
         }
         await connection.execute(

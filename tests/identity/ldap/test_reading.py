@@ -230,7 +230,8 @@ def test_containers_and_types_are_read_once_each_on_several_connections(
     types = {each.cells["cn"][0]: each.type for each in events}
     person = "inetOrgPerson"
     assert types == {
-        "a": person, "b": person, "c": person, "plain": "person", "reader": "person", "group": "groupOfNames",
+        "a": person, "b": person, "c": person, "plain": "person", "reader": "person", "clerk": "person",
+        "group": "groupOfNames",
     }  # fmt: skip
     assert len(events) == len(types)
 
