@@ -199,6 +199,22 @@ async def test_repeated_disable_reports_its_change_without_disabling_again(
         assert (await service.get_json(path))["enabled"]
 
 
+async def test_repeated_pause_of_an_operation_returns_it_without_pausing_again(
+    service: ApiClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await service.post("/api/v1/tasks", json={"job": "boom"})
+    created = await service.post("/api/v1/operations", json={"kind": "task.cancel", "q": "name:boom"})
+    path, key = f"/api/v1/operations/{created.json()['id']}", {"Idempotency-Key": "pause"}
+    with monkeypatch.context() as patched:
+        patched.setattr(idempotency_keys, "store_response", crash)
+        with pytest.raises(ConnectionError):
+            await service.post(f"{path}/pause", headers=key)
+    assert (await service.get_json(path))["paused_at"] is not None
+    await service.post(f"{path}/resume")  # another request
+    repeated = await service.post(f"{path}/pause", headers=key)
+    assert (repeated.status_code, repeated.json()["paused_at"]) == (200, None), repeated.text
+
+
 async def test_repeated_one_shot_request_succeeds_after_its_instant_has_passed(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
