@@ -23,6 +23,7 @@ DELETIONS: list[Callable[..., Any]] = [
     *(each.delete_batch for extension in BUILT_IN for each in extension.retention()),
     partitions.delete_old_default_rows,
     workers.delete_ended_processes,
+    workers.delete_unused_buckets,
 ]
 
 

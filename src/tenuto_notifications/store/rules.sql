@@ -37,7 +37,7 @@ ON CONFLICT (name) DO NOTHING
 RETURNING name;
 
 -- name: update_rule
--- Store the new definition of a rule. A rule that is enabled again, or has another event, begins anew.
+-- Store the new definition of a rule. A rule that is enabled again, or has another event, is active from now on.
 UPDATE tenuto_notifications.rules
 SET enabled = $2,
     definition = $3,

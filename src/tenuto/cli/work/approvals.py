@@ -80,7 +80,7 @@ async def approve(session: Session, id: Id, reason: Reason = None) -> int:
     return _report(session, found)
 
 
-@command(approvals, "reject", "019a8b3c --reason 'not before Monday'")
+@command(approvals, "reject", "019a8b3c", "019a8b3c --reason 'not before Monday'")
 async def reject(session: Session, id: Id, reason: Reason = None) -> int:
     """Reject as the user of the terminal. The step fails."""
     with session.as_user() as app:

@@ -33,7 +33,7 @@ class DeadlineRule(StrEnum):
     FAIL = "fail"
     """The step fails."""
     APPROVE = "approve"
-    """The step completes, with a warning that says that nobody decided."""
+    """The step completes, with a warning that no person decided."""
     REJECT = "reject"
     """The step fails like after a rejection."""
     SKIP = "skip"

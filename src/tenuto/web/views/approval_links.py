@@ -1,7 +1,7 @@
 """The page behind an approval link: it shows what is to be decided, and its buttons decide.
 
-GET changes nothing, because mail and chat programs open links to preview them. The link is the only credential: nobody
-is logged in by it.
+GET changes nothing, because mail and chat programs open links to preview them. The link is the only credential: it
+opens no session.
 """
 
 from __future__ import annotations
