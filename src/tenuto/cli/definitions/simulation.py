@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
-from typing import Annotated
+from typing import Annotated, Any
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import RenderableType
@@ -94,7 +94,7 @@ async def simulate(
     with translate_error_fields({}):
         found = await app.schedules.simulate(begins, _parse_end(end, display_zone, now, begins), options)
     if session.as_json:
-        print_json(found)
+        print_json(_simulation_document(found))
         return
     if session.output == "csv":
         print_csv(_run_view(display_zone), found.runs)
@@ -179,6 +179,19 @@ def _definitions_in_files(session: Session, files: Sequence[str]) -> list[Schedu
 
 
 # --- print ----------------------------------------------------------------------------------------------------------
+
+
+def _simulation_document(found: Simulation) -> dict[str, Any]:
+    """Return the JSON document of a simulation, with the runs of all schedules in one list."""
+    return {
+        "start": found.start,
+        "end": found.end,
+        "runs": found.runs,
+        "clashes": found.clashes,
+        "clock_changes": found.clock_changes,
+        "totals": found.totals,
+        "notes": found.notes,
+    }
 
 
 def _print_simulation(found: Simulation, zone: tzinfo, limit: int) -> None:

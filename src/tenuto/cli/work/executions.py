@@ -128,7 +128,8 @@ def _facts(found: ExecutionDetails, now: datetime) -> list[tuple[str, Any]]:
 
 def _step_table(found: ExecutionDetails, now: datetime) -> RenderableType:
     states = [execution_view.state_text(step_state(step, found)) for step in found.steps]
-    return render_table(STEPS, found.steps, now, {"state": states})
+    columns = [each for each in STEPS.columns if each.name != "depends" or any(map(each.read, found.steps))]
+    return render_table(columns, found.steps, now, {"state": states})
 
 
 def _step_errors(found: ExecutionDetails) -> list[RenderableType]:
