@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tenuto import Step, Tenuto, every
+from tenuto import Step, Tenuto, every, manual
 from tenuto.diagnostics.attention import ATTENTION_KINDS, AttentionCode
 from tenuto.ids import new_id
 from tenuto.model.findings import Severity
+from tenuto.operations.definitions.schedules import schedule_definition
 from tenuto.postgres.database import Database
 from tenuto.settings import load_settings
 from tenuto.store.work import workers
@@ -23,6 +24,7 @@ from tests.cli.conftest import Shell
 from tests.support.manifests import create_batch, create_manifest, finish_all_runs, start_run
 from tests.support.schedules import create_schedule, make_definition, run_claimable_steps, start_execution
 from tests.support.tasks import Register, create_task
+from tests.support.waiting import eventually
 from tests.web.conftest import get_page, log_in
 
 
@@ -59,6 +61,15 @@ async def operation_failed(given: Situation) -> str:
         new_id(),
     )
     return "4 of 9 items"
+
+
+async def approval_pending(given: Situation) -> str:
+    gate = Step.approval("Deploy?", name="marked")
+    await given.app.schedules.apply([schedule_definition("release", manual(), [gate])])
+    async with given.app.worker(slots=5, poll_seconds=0.1, grace_seconds=0):
+        await given.app.schedules.run("release")
+        await eventually(given.app.approvals.pending)
+    return "marked of release waits for approval (0 of 1 persons have approved): Deploy?"
 
 
 async def queue_paused(given: Situation) -> str:
@@ -151,7 +162,8 @@ async def repairs_made(given: Situation) -> str:
 SITUATIONS: dict[str, Callable[[Situation], Awaitable[str]]] = {
     each.__name__: each
     for each in (
-        dead_letters_open, execution_failed, operation_failed, queue_paused, execution_paused, batch_paused,
+        dead_letters_open, execution_failed, operation_failed, approval_pending, queue_paused, execution_paused,
+        batch_paused,
         manifest_group_disabled, manifest_blocked, manifest_dependency_disabled, definition_not_declared,
         scheduler_missing, run_late, queue_without_worker, job_without_worker, worker_without_cluster,
         process_dead, repairs_made,

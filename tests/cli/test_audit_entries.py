@@ -21,6 +21,7 @@ from tenuto.model.access.actors import Role
 from tenuto.store.access.audit_log import AuditEntryRecord
 from tests.cli.conftest import TASKS
 from tests.docs.generate import commands
+from tests.support.waiting import eventually
 
 READ_ONLY_COMMANDS = {
     "", "backup", "plan", "simulate", "status", "health", "doctor", "version", "completion", "worker list",
@@ -30,11 +31,13 @@ READ_ONLY_COMMANDS = {
     "manifest polls", "manifest groups", "batch", "batch list", "batch watch", "batch show", "batch items",
     "dead-letter", "dead-letter list", "dead-letter show", "job", "job list", "once", "once list", "once show", "task",
     "task list", "task show", "task why", "execution why", "schedule why",
-    "manifest why", "activity", "activity list", "activity show", "log", "log list", "log show",
+    "manifest why", "event", "event list", "event waits", "approval", "approval list", "approval show",
+    "activity", "activity list", "activity show", "log", "log list", "log show",
     "queue", "queue list", "key", "key list", "invitation", "invitation list", "session", "session list",
     "audit", "audit list", "audit verify", "audit export", "secret",
     "secret list", "history", "operation", "operation items", "operation list", "operation show", "operation watch",
     "search", "task log", "import", "import crontab", "import celery-beat", "import apscheduler",
+    "import airflow-dag",
 }  # fmt: skip
 """Commands that change nothing."""
 COMMANDS_TESTED_BY_OPERATION = {
@@ -51,6 +54,15 @@ SERVICE_COMMANDS = {"up", "worker", "scheduler", "web", "migrate", "restore"}
 """Services have no user, `migrate` runs before there is an audit log, `restore` is in `test_backups.py`."""
 PLAN = """
 schedules: [{name: weekly, every: 7d, steps: [{job: third_time}]}]
+"""
+APPROVALS = """
+schedules:
+  - name: release
+    trigger: {kind: manual}
+    steps:
+      - kind: approval
+        name: go live
+        arguments: {message: "Deploy?", approvers: [ana]}
 """
 
 Run = Callable[..., Any]
@@ -102,6 +114,26 @@ def run_batch(url: str, home: Path, batch: str) -> None:
     asyncio.run(work())
 
 
+def request_approval(url: str, home: Path) -> str:
+    """Run a worker until a step waits for an approval, and return the id of the approval."""
+
+    async def work() -> str:
+        import on_record_tasks
+
+        app: Tenuto = on_record_tasks.app
+
+        async def find() -> str | None:
+            found = await app.approvals.pending()
+            return str(found[0].id) if found and (await app.task(found[0].id)).state == "scheduled" else None
+
+        async with app.worker(slots=5, poll_seconds=0.1, grace_seconds=0):
+            id: str = await eventually(find)
+        await app.close()
+        return id
+
+    return asyncio.run(work())
+
+
 def test_every_command_is_classified_as_changing_or_read_only() -> None:
     changing = {" ".join(arguments) for arguments in CHANGING_COMMANDS}
     unclassified = set(commands()) - READ_ONLY_COMMANDS - SERVICE_COMMANDS - COMMANDS_TESTED_BY_OPERATION - changing
@@ -115,6 +147,9 @@ CHANGING_COMMANDS = {
     ("schedule", "disable"): "schedule.disable",
     ("schedule", "delete"): "schedule.delete",
     ("schedule", "run"): "schedule.run",
+    ("schedule", "backfill"): "schedule.backfill",
+    ("operation", "pause"): "operation.pause",
+    ("operation", "resume"): "operation.resume",
     ("execution", "pause"): "execution.pause",
     ("execution", "resume"): "execution.resume",
     ("execution", "cancel"): "execution.cancel",
@@ -140,7 +175,12 @@ CHANGING_COMMANDS = {
     ("once", "cancel"): "one_shot.cancel",
     ("once", "wipe"): "one_shot.wipe",
     ("log", "append"): "log.append",
+    ("event", "send"): "event.send",
+    ("approval", "approve"): "approval.approve",
+    ("approval", "reject"): "approval.reject",
+    ("approval", "link"): "approval.link",
     ("queue", "limit"): "queue.limit",
+    ("queue", "rate"): "queue.limit",
     ("queue", "pause"): "queue.pause",
     ("queue", "resume"): "queue.resume",
     ("key", "add"): "key.create",
@@ -181,6 +221,10 @@ def test_every_changing_command_has_one_audit_entry_with_its_action(
     change("execution", "cancel", execution, target=execution)
     again = change("execution", "retry", execution, target=execution)["id"]
     change("execution", "cancel", again, target=again)
+    backfill = change("schedule", "backfill", "nightly", "--from", "2025-01-01", "--to", "2025-01-31", target="nightly")
+    change("operation", "pause", backfill["id"], target=backfill["id"])
+    tenuto("operation", "pause", backfill["id"])  # already paused: no entry
+    change("operation", "resume", backfill["id"], target=backfill["id"])
     (tmp_path / "plan.yaml").write_text(PLAN)
     change("apply", "plan.yaml", "--yes", target="weekly")
     tenuto("apply", "plan.yaml", "--yes")  # unchanged: no entry
@@ -215,7 +259,23 @@ def test_every_changing_command_has_one_audit_entry_with_its_action(
     change("manifest", "add", "good", "--job", "double", "--on-demand", "--set", "n=1", target="good")
     change("manifest", "delete", "good", target="good")
 
+    change("event", "send", "invoice.paid", "--key", "order-17", "--id", "delivery-1", target="invoice.paid")
+    tenuto("event", "send", "invoice.paid", "--key", "order-17", "--id", "delivery-1")  # sent before: no entry
+    (tmp_path / "approvals.yaml").write_text(APPROVALS)
+    change("apply", "approvals.yaml", "--yes", target="release")
+    change("schedule", "run", "release", target="release")
+    approval = request_approval(url, home)
+    change("approval", "link", approval, "--for", "ana", target=approval)
+    tenuto("approval", "link", approval, "--for", "eve", code=2)  # not an approver: no entry
+    change("approval", "approve", approval, "--reason", "tested", target=approval)
+    tenuto("approval", "approve", approval)  # repeated: no entry
+    tenuto("approval", "reject", approval, code=7)  # decided: no entry
+    change("schedule", "run", "release", target="release")
+    approval = request_approval(url, home)
+    change("approval", "reject", approval, target=approval)
+
     change("queue", "limit", "mail", "5", target="mail")
+    change("queue", "rate", "mail", "100/m", target="mail")
     change("queue", "pause", "mail", "--reason", "server is down", target="mail")
     change("queue", "resume", "mail", target="mail")
     tenuto("queue", "limit", "mail", "0", code=2)
