@@ -62,7 +62,7 @@ schedules:
     steps:
       - kind: approval
         name: go live
-        arguments: {message: "Deploy?", approvers: [ana]}
+        arguments: {message: "Deploy?", approvers: [ana, eve]}
 """
 
 Run = Callable[..., Any]
@@ -266,7 +266,7 @@ def test_every_changing_command_has_one_audit_entry_with_its_action(
     change("schedule", "run", "release", target="release")
     approval = request_approval(url, home)
     change("approval", "link", approval, "--for", "ana", target=approval)
-    tenuto("approval", "link", approval, "--for", "eve", code=2)  # not an approver: no entry
+    tenuto("approval", "link", approval, "--for", "ben", code=2)  # not an approver: no entry
     change("approval", "approve", approval, "--reason", "tested", target=approval)
     tenuto("approval", "approve", approval)  # repeated: no entry
     tenuto("approval", "reject", approval, code=7)  # decided: no entry
