@@ -59,6 +59,7 @@ APPROVALS = """
 schedules:
   - name: release
     trigger: {kind: manual}
+    overlap: allow
     steps:
       - kind: approval
         name: go live
