@@ -229,10 +229,10 @@ class ApprovalsExtension(Extension):
 
 
 BUILT_IN: tuple[Extension, ...] = (
+    DoctorExtension(),  # first: its prerequisites are checked before the checks of the others
     OneShotsExtension(),
     BulkOperationsExtension(),
     NamedLogsExtension(),
     EventsExtension(),
     ApprovalsExtension(),
-    DoctorExtension(),
 )
