@@ -16,6 +16,9 @@ from tenuto.extension import DoctorCheck, Examination, Extension, Finding, Sever
 from tenuto.operations.built_in_extensions import BUILT_IN, DoctorExtension
 from tenuto.postgres.database import Database
 
+EVENT_CHECKS = ["events_not_received", "event_waits_overdue"]
+"""The checks of the built-in extension of events."""
+
 
 def check(name: str, severity: Severity = Severity.OK, *, is_prerequisite: bool = False) -> DoctorCheck:
     async def run(examination: Examination) -> Finding:
@@ -47,13 +50,14 @@ async def names_of_findings(url: str, home: Path, *extensions: Extension) -> lis
 def test_core_checks_are_a_contribution_of_the_built_in_extension() -> None:
     contributed = {extension.name: [each.name for each in extension.doctor_checks()] for extension in BUILT_IN}
     assert contributed.pop("doctor") == [each.name for each in core_checks()]
+    assert contributed.pop("events") == EVENT_CHECKS
     assert set(map(tuple, contributed.values())) == {()}
 
 
 async def test_doctor_runs_its_own_checks_first_and_then_those_of_extensions(url: str, tmp_path: Path) -> None:
     names = await names_of_findings(url, tmp_path, Stock(check("b"), check("a")), Prices(check("c")))
     own = [each.name for each in core_checks() if each.name != "disk"]
-    assert names == [*own, "b", "a", "c", "extensions"]
+    assert names == [*own, *EVENT_CHECKS, "b", "a", "c", "extensions"]
 
 
 async def test_doctor_reports_the_number_of_the_checks_of_all_extensions(url: str, tmp_path: Path) -> None:

@@ -59,10 +59,11 @@ class _Harness(ExecutorHarness):
         eventually_blocking(lambda: launch.exit_at < attempt.lease_expires_at, what="the next ping")
         return attempt
 
-    def assert_lost(self, attempt: Attempt) -> None:
+    def assert_lost(self, attempt: Attempt, *, because: str = "") -> None:
         outcome = self.wait_for_outcome(attempt)
         assert outcome is not None
         assert (outcome.status, outcome.reason) == (OutcomeStatus.FAILED, OutcomeReason.LOST)
+        assert because in str(outcome.error)
 
     def drop_connections(self) -> None:
         """Close all connections, as a broken network does."""
@@ -123,7 +124,7 @@ def test_attempt_whose_app_takes_long_to_import_is_not_lost_before_it_starts() -
 def test_code_stops_when_its_lease_is_not_renewed(harness: _Harness, tmp_path: Path) -> None:
     file = tmp_path / "ticks"
     attempt = harness.start_with_lease(4.0, file)
-    harness.assert_lost(attempt)
+    harness.assert_lost(attempt, because="it stopped because its lease was not renewed in time")
     assert monotonic_seconds() < attempt.lease_expires_at
     ticks = ticks_of(file)
     eventually_blocking(lambda: not is_alive(pid_of(file)), timeout=60)
@@ -134,9 +135,14 @@ def test_process_exits_if_its_code_does_not_stop_before_the_lease_ends(harness: 
     file = tmp_path / "ticks"
     attempt = harness.start_with_lease(4.0, file, blocks=True)
     pid = pid_of(file)
-    eventually_blocking(lambda: not is_alive(pid), timeout=60)
-    assert monotonic_seconds() < attempt.lease_expires_at
-    harness.assert_lost(attempt)
+    try:
+        eventually_blocking(lambda: not is_alive(pid), timeout=30)
+        assert monotonic_seconds() < attempt.lease_expires_at
+        harness.assert_lost(attempt)
+    finally:
+        if is_alive(pid):
+            os.kill(pid, signal.SIGKILL)
+            harness.wait_for_outcome(attempt)
 
 
 def test_frozen_process_is_lost_when_its_lease_has_ended(harness: _Harness, tmp_path: Path) -> None:
