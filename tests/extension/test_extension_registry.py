@@ -234,7 +234,7 @@ def test_unknown_settings_section_names_the_known_ones(
     monkeypatch.setenv("TENUTO_CONFIG", str(tmp_path / "tenuto.toml"))
     with raises_code("settings.section.unknown", Invalid) as error:
         Tenuto("postgresql://nowhere/x", extensions=[inventory])
-    assert "[connections], [inventory], [worker]" in (error.value.remedy or "")
+    assert "[connections], [inventory], [notifications], [worker]" in (error.value.remedy or "")
 
 
 def test_command_without_app_reports_the_section_of_an_unknown_extension(

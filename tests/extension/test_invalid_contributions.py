@@ -130,6 +130,9 @@ def test_registry_leaves_out_an_invalid_retention(tmp_path: Path, retention: obj
     assert [each.name for each in app.extension_registry.retention()] == [
         "bulk_operations: operations",
         "logs: entries",
+        "events: events",
+        "events: event waits",
+        "approvals: approvals",
     ]
     assert _parts(app) == [("faulty", "retention")]
 
