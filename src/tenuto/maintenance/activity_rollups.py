@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from tenuto.logs import Log
 from tenuto.model.work.rollups import (
@@ -27,6 +28,8 @@ INTERVAL_SECONDS = 10.0
 MAX_TRANSACTIONS_PER_STEP = 20_000
 _MAX_STEPS_PER_CYCLE = 500
 _DELETED_ROWS = 2000
+
+P = TypeVar("P", bound=RollupProgress)
 
 log = Log("tenuto.activity_rollups")
 
@@ -91,7 +94,7 @@ async def add_next_activities(database: Database, now: datetime) -> RollupStep:
     return await database.transaction(add)
 
 
-def limit_transactions(progress: RollupProgress) -> RollupProgress:
+def limit_transactions(progress: P) -> P:
     """Limit the progress of one step to a number of transactions. After a time without schedulers, the backlog is
     then added in several short steps."""
     end = min(progress.new_next_transaction_id, progress.next_transaction_id + MAX_TRANSACTIONS_PER_STEP)
