@@ -122,7 +122,7 @@ make_environment() {
         "$maker" -m venv --clear "$venv" >&2 || fail "could not create $venv."
     fi
     rm -f -- "$stamp"
-    heading "installing the locked packages ($kind): under a minute the first time" >&2
+    heading "installing the locked packages ($kind): one to two minutes the first time" >&2
     while IFS= read -r file; do options+=(-r "$file"); done < <(locks_of "$kind")
     install --require-hashes "${options[@]}"
     install --no-deps --no-build-isolation --editable "$root"

@@ -1,4 +1,4 @@
-"""Events are found once, whatever commits late, whoever collects and whichever process is killed."""
+"""Events are found once, also if transactions commit late, several processes collect, or one is killed."""
 
 from __future__ import annotations
 

@@ -162,12 +162,12 @@ def _conclude(ctx: Context, approval: ApprovalRecord, decisions: list[DecisionRe
         )
     decision = "approved"
     if approval.state is ApprovalState.EXPIRED:
-        nobody = f"{approval.approval_count} of {approval.required_count} persons approved until the deadline"
+        shortfall = f"{approval.approval_count} of {approval.required_count} persons approved until the deadline"
         if approval.on_deadline is DeadlineRule.FAIL:
-            raise PermanentFailure(nobody, code="approval.expired")
+            raise PermanentFailure(shortfall, code="approval.expired")
         if approval.on_deadline is DeadlineRule.REJECT:
-            raise PermanentFailure(f"rejected, because {nobody}", code="approval.rejected")
-        ctx.warn(nobody)
+            raise PermanentFailure(f"rejected, because {shortfall}", code="approval.rejected")
+        ctx.warn(shortfall)
         decision = "skipped" if approval.on_deadline is DeadlineRule.SKIP else "approved"
     return {
         "decision": decision,

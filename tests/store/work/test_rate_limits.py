@@ -320,7 +320,7 @@ async def save_group_rate(db: Database, group: str, rate_limit: str | None) -> N
 
 
 async def test_claim_takes_no_task_of_an_unlocked_rate_key(db: Database, me: UUID) -> None:
-    """The head of the limit key has another rate key; a task with one that nobody has locked comes behind it."""
+    """The head of the limit key has another rate key; one that no transaction has locked comes next."""
     await create_task(db, limit_key="k", limit_max=9, rate_key="a", rate_limit=RateLimit(10, "h", 5), priority=1)
     await create_task(db, limit_key="k", limit_max=9, rate_key="b", rate_limit=RateLimit(10, "h", 5))
     async with db.connection() as connection, connection.transaction():

@@ -50,7 +50,7 @@ def pid_of(file: Path) -> int:
 
 
 def is_alive(pid: int) -> bool:
-    """Return whether a process runs; a process that nobody has reaped yet does not."""
+    """Return whether a process runs; a process that is not reaped yet does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except (FileNotFoundError, ProcessLookupError):

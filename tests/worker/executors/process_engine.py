@@ -15,7 +15,7 @@ _processes.set_forkserver_preload(["tests.worker.executors.conformance_jobs", "t
 
 
 class ProcessEngine:
-    """Delivers a launch as often as it is told: engines may do that, too."""
+    """Delivers a launch as often as a test asks: engines may do that, too."""
 
     name = "processes"
     host = "127.0.0.1"
