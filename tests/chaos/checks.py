@@ -168,9 +168,9 @@ CHECKS = (
     Check(
         "I1",
         "lost",
-        "every permanent failure has a dead letter",
+        "every permanent failure has a dead letter, except of steps, which are retried with their execution",
         """SELECT task_id, name FROM tenuto.activities AS past
-           WHERE final AND status = 'failed' AND manifest_id IS NOT NULL
+           WHERE final AND status = 'failed' AND execution_id IS NULL
              AND NOT EXISTS (SELECT FROM tenuto.dead_letters WHERE dead_letters.task_id = past.task_id)""",
     ),
     Check(

@@ -128,7 +128,8 @@ DAMAGES = (
     ),
     Damage("a one-shot without an end", "lost", _one("tenuto.activities", "origin = 'once' AND final")),
     Damage("a batch item without an end", "lost", _one("tenuto.activities", "batch_id IS NOT NULL AND final")),
-    Damage("a failure without a dead letter", "lost", _one("tenuto.dead_letters", "manifest_id IS NOT NULL")),
+    Damage("a failed run without a dead letter", "lost", _one("tenuto.dead_letters", "manifest_id IS NOT NULL")),
+    Damage("a failed task without a dead letter", "lost", _one("tenuto.dead_letters", "manifest_id IS NULL")),
     Damage(
         "an execution that never ended",
         "lost",
