@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -15,8 +16,9 @@ from tenuto.ids import new_id
 from tenuto.jobs.enqueued_task import Enqueued
 from tenuto.model.access.operation_context import IdempotencyKey, OperationContext
 from tenuto.postgres.database import Database
+from tenuto.postgres.listener import RECONNECTED, Listener
 from tenuto.store.access.audit_recorder import AuditEntry
-from tenuto.store.work.task_creation import SQL, insert_audited_tasks, insert_tasks
+from tenuto.store.work.task_creation import SQL, enqueue_tasks, insert_audited_tasks, insert_tasks
 from tests.races.proxy import Proxy
 from tests.support.model_values import make_new_task
 from tests.support.waiting import eventually
@@ -83,6 +85,51 @@ async def test_task_with_a_key_that_another_transaction_holds_delays_no_other_ca
         async with asyncio.timeout(5):
             await asyncio.gather(*(bake(proxied_app, number) for number in range(5)))
     assert not (await keyed).created
+
+
+@contextlib.asynccontextmanager
+async def received_notifications(db: Database) -> AsyncIterator[list[str]]:
+    received: list[str] = []
+    listener = Listener(db, received.append)
+    listener.start()
+    try:
+        await eventually(lambda: RECONNECTED in received)
+        yield received
+    finally:
+        await listener.stop()
+
+
+async def hold_notifications(other: asyncpg.Connection) -> None:
+    """Take the lock of the enqueueing transaction that notifies the workers itself."""
+    await other.fetchval("SELECT pg_advisory_xact_lock(hashtext('tenuto enqueue notification'))")
+
+
+@pytest.mark.parametrize("is_audited", [False, True], ids=["by the program", "by an API key"])
+async def test_enqueue_beside_another_notifying_transaction_notifies_after_its_commit(
+    proxied_app: Tenuto, db: Database, other: asyncpg.Connection, is_audited: bool
+) -> None:
+    app = proxied_app.acting_as(KEY) if is_audited else proxied_app
+    async with received_notifications(db) as received:
+        for count in (1, 20):
+            async with other.transaction():
+                await hold_notifications(other)
+                received.clear()
+                await asyncio.gather(*(bake(app, number) for number in range(count)))
+                await eventually(lambda: "queued default 0" in received)
+        assert len(received) < 20, "concurrent callers share notifications"
+
+
+async def test_tasks_of_a_transaction_are_notified_beside_another_notifying_transaction(
+    proxied_app: Tenuto, db: Database, proxy: Proxy, other: asyncpg.Connection
+) -> None:
+    database = await proxied_app.open()
+    entry = AuditEntry(OperationContext(KEY, "one_shot.create", "here"), target="bread.bake")
+    async with received_notifications(db) as received, other.transaction():
+        await hold_notifications(other)
+        await enqueue_tasks(database, [make_new_task(queue="plain")])
+        proxy.lose_request(SQL.enqueue_audited_tasks)
+        await insert_audited_tasks(database, [(make_new_task(queue="audited"), entry)])
+        await eventually(lambda: {"queued plain 0", "queued audited 0"} <= set(received))
 
 
 @pytest.mark.parametrize("lose", ["lose_reply", "lose_request"])

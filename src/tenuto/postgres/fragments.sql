@@ -46,6 +46,12 @@ SELECT new.id, {new_task.values}
 -- What workers are notified of about a task that was created or queued: its state, or that claims must respect limits.
 CASE WHEN limit_key IS NULL OR state <> 'queued' THEN state ELSE 'limited' END
 
+-- fragment: may_notify
+-- Whether this transaction notifies the workers itself. A transaction that notifies holds a lock of the whole server until
+-- its commit is on disk, so that such commits cannot share a flush. Only one enqueueing transaction at a time does so; the
+-- others send their notification after their commit (benchmark `scale`, enqueue).
+pg_try_advisory_xact_lock(hashtext('tenuto enqueue notification'))
+
 -- fragment: queue_is_limited
 -- Whether claims from a queue must respect limits, or nothing may be claimed from it.
 (max_running IS NOT NULL OR paused_at IS NOT NULL OR rate_limit IS NOT NULL)

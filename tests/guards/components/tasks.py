@@ -81,6 +81,24 @@ GUARDS = (
         Remove(),
         "store/work/test_enqueue.py::test_task_that_ends_during_a_repeated_enqueue_is_not_created_again",
     ),
+    guard(
+        "enqueue.notification_after_commit",
+        "Workers are notified of a committed task whose statement left the notification to its caller.",
+        Condition("False"),
+        "races/test_gathered_enqueues.py::test_enqueue_beside_another_notifying_transaction_notifies_after_its_commit",
+    ),
+    guard(
+        "enqueue.notification_of_transactions",
+        "A transaction that creates tasks and other rows always notifies the workers itself.",
+        Replace("ELSE true", "ELSE {may_notify}"),
+        "races/test_gathered_enqueues.py::test_tasks_of_a_transaction_are_notified_beside_another_notifying_transaction",
+    ),
+    guard(
+        "one_shots.notification_of_transactions",
+        "A repeated request that creates a task in a transaction notifies the workers itself.",
+        Replace("ELSE true", "ELSE {may_notify}"),
+        "races/test_gathered_enqueues.py::test_tasks_of_a_transaction_are_notified_beside_another_notifying_transaction",
+    ),
     # --- claim
     guard(
         "claim.skip_locked",

@@ -124,6 +124,8 @@ class NewTask:
     """Of a step: the execution, the group and the number of the step."""
     group_index: int | None = None
     step_index: int | None = None
+    needs_notification: bool = False
+    """The task is committed, and its workers must be notified."""
 
     @property
     def state(self) -> TaskState:

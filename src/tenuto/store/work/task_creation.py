@@ -79,14 +79,33 @@ async def enqueue_new(database: Database, task: NewTask) -> bool:
     # guard: enqueue.unique_key_is_written_alone
     shared = task.unique_key is None
     if not isinstance(database, AuditedDatabase):
-        return await _write(database, insert_tasks, task, len(task.input), shared=shared)
+        created = await _write(database, insert_tasks, task, len(task.input), shared=shared)
+        await _notify_if_needed(database, task)
+        return created
     entry = database.unwritten_entry
     if entry is None:  # the operation has written its entry with an earlier change
-        return await _write(database, insert_tasks, task, len(task.input), shared=False)
-    created = await _write(database.shared, insert_audited_tasks, (task, entry), len(task.input), shared=shared)
-    if created is None:
-        raise duplicate_request_error()
+        created = await _write(database, insert_tasks, task, len(task.input), shared=False)
+    else:
+        result = await _write(database.shared, insert_audited_tasks, (task, entry), len(task.input), shared=shared)
+        if result is None:
+            raise duplicate_request_error()
+        created = result
+    await _notify_if_needed(database.shared, task)
     return created
+
+
+async def _notify_if_needed(database: Database, task: NewTask) -> None:
+    """Notify the workers of a committed task, together with other callers, if its statement did not.
+
+    Such a transaction writes no rows, so that its commit does not wait for the disk.
+    """
+    if task.needs_notification:  # guard: enqueue.notification_after_commit
+        await database.write_coalesced(_send_notifications, _queue_notification(task))
+
+
+async def _send_notifications(database: Database, notifications: Sequence[str]) -> list[None]:
+    await notify_services(database, dict.fromkeys(notifications))
+    return [None] * len(notifications)
 
 
 async def _write(
@@ -124,22 +143,27 @@ async def enqueue_tasks_within(connection: Connection, tasks: Sequence[NewTask])
         return set()
     for task in tasks:
         _record_span(task)
-    return {row["id"] for row in await connection.fetch(SQL.enqueue_tasks, *task_columns(tasks))}
+    return {row["id"] for row in await connection.fetch(SQL.enqueue_tasks, False, *task_columns(tasks))}
 
 
 async def insert_tasks(database: Database, tasks: Sequence[NewTask]) -> list[bool]:
-    """Create tasks with new ids, and return for each whether it was created.
+    """Create tasks with new ids, and return for each whether it was created. Set which of them need a notification.
 
     Only after a lost reply may a task have ended already, so that activities must be checked as well.
     """
     try:
         if len(tasks) == 1:  # a simpler statement: measured in the benchmark enqueue, one by one
             # guard: enqueue.no_blind_retry
-            return [bool(await database.write_once(SQL.enqueue_task, *task_row(tasks[0])))]
-        created = {row["id"] for row in await database.write_once(SQL.enqueue_tasks, *task_columns(tasks))}
+            rows = await database.write_once(SQL.enqueue_task, *task_row(tasks[0]))
+        else:
+            rows = await database.write_once(SQL.enqueue_tasks, True, *task_columns(tasks))
     except Unavailable as error:
         _raise_if_statement_timeout(error)
         created = await enqueue_tasks(database, tasks)
+    else:
+        created = {row["id"] for row in rows}
+        for task in tasks:
+            task.needs_notification = task.id in created and not rows[0]["notified"]
     return [task.id in created for task in tasks]
 
 
@@ -153,7 +177,7 @@ async def insert_audited_tasks(
     """
     created: list[bool | Exception | None]
     try:
-        created = [*await _insert_with_entries(database.write_once, requests)]
+        created = [*await _insert_with_entries(database.write_once, requests, may_notify_later=True)]
     except Unavailable as error:
         _raise_if_statement_timeout(error)
         created = [await _insert_audited_unless_ended(database, request) for request in requests]
@@ -165,10 +189,16 @@ async def insert_audited_tasks(
 
 
 async def _insert_with_entries(
-    write: Callable[..., Awaitable[list[Row]]], requests: Sequence[tuple[NewTask, AuditEntry]]
+    write: Callable[..., Awaitable[list[Row]]],
+    requests: Sequence[tuple[NewTask, AuditEntry]],
+    *,
+    may_notify_later: bool,
 ) -> list[bool | None]:
     entries = to_columns((*entry_row(entry), *_idempotency_key_values(entry)) for _, entry in requests)
-    rows = await write(SQL.enqueue_audited_tasks, *entries, *task_columns([task for task, _ in requests]))
+    tasks = [task for task, _ in requests]
+    rows = await write(SQL.enqueue_audited_tasks, may_notify_later, *entries, *task_columns(tasks))
+    for task, row in zip(tasks, rows, strict=True):
+        task.needs_notification = may_notify_later and row["created"] and not row["notified"]
     return [bool(row["created"]) if row["allowed"] else None for row in rows]
 
 
@@ -186,7 +216,7 @@ async def _insert_audited_unless_ended(
     """
 
     async def insert(connection: Connection) -> bool | None:
-        (created,) = await _insert_with_entries(connection.fetch, [request])
+        (created,) = await _insert_with_entries(connection.fetch, [request], may_notify_later=False)
         if await connection.fetchval(SQL.has_first_activity, request[0].id):  # guard: one_shots.ended_meanwhile
             raise _AlreadyEnded
         return created

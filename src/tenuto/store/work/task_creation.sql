@@ -1,21 +1,19 @@
 -- name: enqueue_task
--- Create one task and notify the workers of its queue. An existing id or a unique key in use changes nothing. Send it
--- once, with a new id: a caller without a reply must use enqueue_tasks, which also checks whether the task has
--- already ended.
+-- Create one task and notify the workers of its queue, or return that the caller must do so (`may_notify`). An existing
+-- id or a unique key in use changes nothing. Send it once, with a new id: a caller without a reply must use
+-- enqueue_tasks, which also checks whether the task has already ended.
 {create_tasks}
 FROM (VALUES ({new_task.scalars 1})) AS new ({new_task.names})
 ON CONFLICT DO NOTHING -- guard: enqueue.existing_task
-RETURNING id, pg_notify(
-    'tenuto',
-    concat_ws(' ', {arrival}, queue, rank)
-);
+RETURNING id, CASE WHEN {may_notify} THEN pg_notify('tenuto', concat_ws(' ', {arrival}, queue, rank))::text END
+    IS NOT NULL AS notified;
 
 -- name: enqueue_tasks
--- Create many tasks and notify the workers of their queues. Tasks whose id (of a task or an activity), unique key or
--- item key exists are not returned.
+-- Create many tasks and notify the workers of their queues. With $1, return that the caller must notify them if
+-- `may_notify` says so. Tasks whose id (of a task or an activity), unique key or item key exists are not returned.
 WITH created AS (
     {create_tasks}
-    FROM unnest({new_task.arrays 1}) AS new ({new_task.names})
+    FROM unnest({new_task.arrays 2}) AS new ({new_task.names})
     -- guard: enqueue.ended_tasks, manifests.ended_run
     WHERE (SELECT activities.id FROM tenuto.activities WHERE activities.id = new.id) IS NULL
     ON CONFLICT DO NOTHING -- guard: enqueue.existing_tasks
@@ -23,23 +21,24 @@ WITH created AS (
 ), notified AS (
     SELECT count(pg_notify('tenuto', concat_ws(' ', event, queue, rank))) AS notified_count
     FROM (SELECT DISTINCT event, queue, rank FROM created WHERE event <> 'waiting') AS events
+    WHERE CASE WHEN $1 THEN {may_notify} ELSE true END -- guard: enqueue.notification_of_transactions
 )
-SELECT id, (SELECT notified_count FROM notified) AS notified
+SELECT id, (SELECT notified_count FROM notified) > 0 AS notified
 FROM created;
 
 -- name: enqueue_audited_tasks
 -- Create tasks, each with its audit entry and, if given, its idempotency key, in one statement, because it is the most
 -- frequent request to the web service; one result row for each, in their order. A key that was used for another request
 -- creates nothing. A key that was used for this request created the task, and it may have ended after this statement
--- took its snapshot.
+-- took its snapshot. With $1, return that the caller must notify the workers if `may_notify` says so.
 WITH asked AS MATERIALIZED (
     SELECT *
     FROM ROWS FROM (
         unnest(
-            $1::uuid[], $2::text[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[],
-            $10::jsonb[], $11::jsonb[], $12::text[], $13::text[], $14::bytea[], $15::uuid[]
+            $2::uuid[], $3::text[], $4::text[], $5::text[], $6::text[], $7::text[], $8::text[], $9::text[], $10::text[],
+            $11::jsonb[], $12::jsonb[], $13::text[], $14::text[], $15::bytea[], $16::uuid[]
         ),
-        unnest({new_task.arrays 16})
+        unnest({new_task.arrays 17})
     ) WITH ORDINALITY AS a (
         audit_id, actor_type, actor_id, actor_name, source, request_id, action, target, reason, before, after, asker,
         key, fingerprint, subject, {new_task.names}, place
@@ -71,6 +70,7 @@ WITH asked AS MATERIALIZED (
 ), notified AS MATERIALIZED (
     SELECT count(pg_notify('tenuto', concat_ws(' ', event, queue, rank))) AS notified_count
     FROM (SELECT DISTINCT event, queue, rank FROM made) AS events
+    WHERE CASE WHEN $1 THEN {may_notify} ELSE true END -- guard: one_shots.notification_of_transactions
 ), entry AS (
     INSERT INTO tenuto.audit (
         id, at, actor_type, actor_id, actor_name, source, request_id, action, target, reason, before, after
@@ -88,7 +88,7 @@ WITH asked AS MATERIALIZED (
     FROM entry
 )
 SELECT made.id IS NOT NULL AND allowed.turn = 1 AS created, -- guard: one_shots.equal_ids
-       allowed.id IS NOT NULL AS allowed, (SELECT notified_count FROM notified) AS notified
+       allowed.id IS NOT NULL AS allowed, (SELECT notified_count FROM notified) > 0 AS notified
 FROM asked
 LEFT JOIN allowed ON allowed.place = asked.place
 LEFT JOIN made ON made.id = asked.id
