@@ -10,7 +10,7 @@ import asyncio
 import random
 import re
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, TypeAlias, TypeVar
@@ -239,19 +239,30 @@ class Database:
         return await self._run_with_retries(send, tries)
 
     async def write_coalesced(
-        self, write: CombinedWrite[Request, Result], request: Request, character_count: int = 0
+        self,
+        write: CombinedWrite[Request, Result],
+        request: Request,
+        character_count: int = 0,
+        subject: Hashable = None,
     ) -> Result:
-        """Write a request, together with those that arrive while another write of the same function is in flight.
+        """Write a request, together with those that arrive while another write of the same function and subject is in
+        flight.
 
-        ``character_count`` is about the length of its text; it bounds a combined write.
+        ``character_count`` is about the length of its text; it bounds a combined write. Requests about different
+        ``subject``s are written apart, because one may have to wait for a lock on its subject.
         """
         if self.is_on_other_loop():
-            return await run_on_loop(self._loop, self.write_coalesced(write, request, character_count))
-        coalescer = self._coalescers.get(write)
+            return await run_on_loop(self._loop, self.write_coalesced(write, request, character_count, subject))
+        coalescer = self._coalescers.get((write, subject))
         if coalescer is None:
             coalescer = WriteCoalescer(partial(write, self), _concerns_all_requests)
-            self._coalescers[write] = coalescer
-        result: Result = await coalescer(request, character_count)
+            self._coalescers[write, subject] = coalescer
+        try:
+            result: Result = await coalescer(request, character_count)
+        finally:
+            # there may be very many subjects
+            if subject is not None and coalescer.is_idle and self._coalescers.get((write, subject)) is coalescer:
+                del self._coalescers[write, subject]
         return result
 
     async def transaction(self, work: Callable[[Connection], Awaitable[T]], tries: int = 6) -> T:

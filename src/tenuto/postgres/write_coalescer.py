@@ -44,6 +44,11 @@ class WriteCoalescer(Generic[Request, Result]):
         self._is_writing = False
         self._writer_task: asyncio.Task[None] | None = None
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no request is being written or waits to be written."""
+        return not self._is_writing
+
     async def __call__(self, request: Request, character_count: int = 0) -> Result:
         """Write a request; ``character_count`` is about the length of its text."""
         if self._is_writing:

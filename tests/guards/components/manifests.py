@@ -27,6 +27,12 @@ GUARDS = (
         "store/definitions/test_manifests.py::test_ended_run_is_not_enqueued_again",
     ),
     guard(
+        "manifests.key_of_refused_run",
+        "The idempotency key of a run that is refused is not stored, so that the request can be sent again.",
+        Condition("False"),
+        "races/test_gathered_manifest_runs.py::test_key_of_a_refused_run_can_be_used_again",
+    ),
+    guard(
         "manifests.skip_locked",
         "A manager does not wait for manifests that another one has locked.",
         Replace("SKIP LOCKED", ""),

@@ -16,7 +16,7 @@ from tenuto.definitions.definition_files import DeclaredManifest
 from tenuto.definitions.manifest_definitions import MANIFESTS
 from tenuto.diagnostics.definition_diagnosis import diagnose_manifest
 from tenuto.diagnostics.reasons import Diagnosis
-from tenuto.errors import Conflict, Invalid, NotFound, UnknownJob, quoted
+from tenuto.errors import Invalid, NotFound, UnknownJob, quoted
 from tenuto.ids import new_id
 from tenuto.jobs.registry import Job, JobRegistry, require_job
 from tenuto.jobs.step_kind import StepCheck
@@ -27,14 +27,15 @@ from tenuto.model.definitions.steps import override_policy
 from tenuto.model.triggers import ManualTrigger, Trigger
 from tenuto.model.work.tasks import parse_duration_seconds, parse_expires_in
 from tenuto.operations.argument_checks import MAX_LIMIT, check_limit
+from tenuto.operations.definitions import manifest_runs
 from tenuto.operations.definitions.definition_operations import DefinitionOperations
+from tenuto.operations.definitions.manifest_runs import RunRequest
 from tenuto.operations.operation import change_context
-from tenuto.postgres.database import Connection, Database
+from tenuto.postgres.database import Database
 from tenuto.scheduling import manifest_manager
 from tenuto.scheduling.manifest_manager import PollResult
 from tenuto.store.definitions import manifests
 from tenuto.store.definitions.manifests import (
-    GroupSettings,
     ManifestDetails,
     ManifestGroupRecord,
     ManifestOutcome,
@@ -43,7 +44,6 @@ from tenuto.store.definitions.manifests import (
     StoredManifest,
 )
 from tenuto.store.notifications import notify_services
-from tenuto.store.work import task_creation
 
 _POLICY_FIELDS = ("timeout", "retry", "max_attempts", "on_lost")
 
@@ -225,37 +225,8 @@ class Manifests(DefinitionOperations[DeclaredManifest, Manifest, StoredManifest]
     ) -> UUID:
         id = request_id or new_id()
         operation = await self._begin(action, target=external_id, after={"task_id": str(id), "item": key})
-        now, by = operation.now, operation.actor
-        may_exist = request_id is not None
-
-        async def enqueue_run(connection: Connection) -> UUID:
-            nonlocal may_exist
-            stored = await manifests.lock_manifest(connection, external_id)
-            # Checked under the lock: an earlier call with this id has committed by now, and its task cannot end unseen.
-            if may_exist and await connection.fetchval(task_creation.SQL.find_existing_task, id, None) is not None:
-                operation.entry.mark_unchanged()
-                return id  # only the reply was lost; the task may have ended since
-            may_exist = True
-            if stored is None:
-                raise MANIFESTS.not_found(external_id)
-            name = stored.manifest.group
-            group = (None if name is None else await manifests.load_group(connection, name)) or GroupSettings()
-            run = manifest_manager.new_run(
-                stored.id, stored.manifest, now, by, id=id, input=make_input(stored), item_key=key,
-                group_priority=group.priority,
-            )  # fmt: skip
-            if not await task_creation.enqueue_tasks_within(connection, [run]):
-                item = "" if key is None else f" for the item {key!r}"
-                raise Conflict(
-                    f"a run of the manifest {external_id!r}{item} is already open",
-                    code="manifest.run.already_open",
-                    remedy="wait until it has ended, or cancel it",
-                )
-            if key is None:
-                await manifests.record_runs(connection, [(stored.id, now, stored.next_run_at)])
-            return id
-
-        return await operation.database.transaction(enqueue_run)
+        request = RunRequest(external_id, id, operation, make_input, key, may_exist=request_id is not None)
+        return await manifest_runs.start_run(await self._open_shared(), request)
 
     async def dependents(self, key: str) -> Sequence[str]:
         """Return the external ids of the manifests that run after this one."""

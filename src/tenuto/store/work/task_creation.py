@@ -75,7 +75,7 @@ async def enqueue_new(database: Database, task: NewTask) -> bool:
     Concurrent calls share a statement and its commit. A task with a unique key is written alone: it may have to wait
     for the transaction of another caller.
     """
-    _record_span(task)
+    record_span(task)
     # guard: enqueue.unique_key_is_written_alone
     shared = task.unique_key is None
     if not isinstance(database, AuditedDatabase):
@@ -142,7 +142,7 @@ async def enqueue_tasks_within(connection: Connection, tasks: Sequence[NewTask])
     if not tasks:
         return set()
     for task in tasks:
-        _record_span(task)
+        record_span(task)
     return {row["id"] for row in await connection.fetch(SQL.enqueue_tasks, False, *task_columns(tasks))}
 
 
@@ -186,6 +186,20 @@ async def insert_audited_tasks(
         if was_created is True and entry.context.idempotency_key is not None:
             entry.context.idempotency_key.is_stored = True
     return created
+
+
+async def enqueue_audited_tasks_within(
+    connection: Connection, requests: Sequence[tuple[NewTask, AuditEntry]]
+) -> list[bool | None]:
+    """Like `insert_audited_tasks` in the transaction of the caller, who then marks the entries as written."""
+    for task, _ in requests:
+        record_span(task)
+    return await _insert_with_entries(connection.fetch, requests, may_notify_later=False)
+
+
+async def find_existing_tasks(connection: Connection, ids: Sequence[UUID]) -> set[UUID]:
+    """Return those of the ids that are the ids of tasks, open or ended."""
+    return {row["id"] for row in await connection.fetch(SQL.find_existing_tasks, list(ids))}
 
 
 async def _insert_with_entries(
@@ -273,7 +287,7 @@ async def copy_tasks_like(
     on_sent: Callable[[], object],
 ) -> None:
     """Create tasks that differ only in id and input, and cannot conflict, by COPY."""
-    _record_span(template)
+    record_span(template)
     shared = dict(zip((column.name for column in _COLUMNS), task_row(template), strict=True))
     for column in ("id", "input", "created_at"):
         del shared[column]
@@ -286,7 +300,7 @@ def _queue_notification(task: NewTask) -> str:
     return f"{kind} {task.queue} {-task.priority}"
 
 
-def _record_span(task: NewTask) -> None:
+def record_span(task: NewTask) -> None:
     """Record the span of a new task once, in the context of its caller: shared statements run in that of another."""
     if task.traceparent is None:
         task.join_trace(record_enqueue_span(task.name))

@@ -114,3 +114,10 @@ SELECT coalesce(
     (SELECT id FROM tenuto.activities WHERE id = $1),
     (SELECT id FROM tenuto.tasks WHERE unique_key = $2)
 ) AS id;
+
+-- name: find_existing_tasks
+-- Return those of the ids $1 that are ids of tasks, open or ended.
+SELECT id FROM tenuto.tasks WHERE id = ANY ($1::uuid[])
+UNION
+SELECT id FROM tenuto.activities WHERE id = ANY ($1::uuid[])
+ORDER BY id;
