@@ -15,6 +15,7 @@ from benchmarks.queue_benchmarks import Size
 
 SERVICE = {"tenuto": "benchmarks.contenders.tenuto_web"}
 CONNECTIONS = 32
+CONNECTIONS_OF_TASKS = 50
 
 
 async def api(contenders: Sequence[Contender], size: Size) -> list[Case]:
@@ -35,7 +36,7 @@ async def measure_creation(tenuto: Contender, size: Size) -> list[Case]:
         Case("POST /api/schedule at 500 a second, p50", "ms"),
         Case("POST /api/schedule at 500 a second, p99", "ms"),
     )
-    tasks = Case("POST /api/v1/tasks", "requests/s")
+    tasks = Case(f"POST /api/v1/tasks, {CONNECTIONS_OF_TASKS} connections", "requests/s")
 
     async def run(_: Contender) -> None:
         async with _running_service(tenuto) as (_process, where):
@@ -47,7 +48,7 @@ async def measure_creation(tenuto: Contender, size: Size) -> list[Case]:
             answer = await tenuto.run_command("create", *where, *arguments, limit=300.0)
             middle.add("tenuto", percentile(answer["milliseconds"], 0.50))
             tail.add("tenuto", percentile(answer["milliseconds"], 0.99))
-            arguments = ["--path", "/api/v1/tasks", "--count", str(count), "--lines", str(CONNECTIONS)]
+            arguments = ["--path", "/api/v1/tasks", "--count", str(count), "--lines", str(CONNECTIONS_OF_TASKS)]
             answer = await tenuto.run_command("create", *where, *arguments, limit=300.0)
             tasks.add("tenuto", float(answer["rate"]))
 

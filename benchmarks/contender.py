@@ -14,6 +14,7 @@ from typing import Any
 
 from benchmarks import databases
 from benchmarks.contenders.start_counters import CounterFile
+from benchmarks.load import find_postmaster, server_cpu_seconds
 from benchmarks.peers import peers_python
 from benchmarks.processes import ContenderFailed, ContenderProcess, start_process
 
@@ -27,8 +28,24 @@ QUEUES = {
 }
 
 
-OWN = frozenset(f"benchmarks.contenders.{name}" for name in ("raw_identity", "script_identity", "script_ldap"))
+OWN = frozenset(
+    f"benchmarks.contenders.{name}" for name in ("raw_runs", "raw_identity", "script_identity", "script_ldap")
+)
 """Modules that need no package of a peer: they run in the environment of Tenuto."""
+
+
+@dataclass(frozen=True)
+class Drain:
+    """Figures of one drain."""
+
+    rate: float
+    """Jobs per second between the first and the last handler start."""
+    worker_microseconds: float
+    """CPU time of the workers per job, without their start."""
+    server_microseconds: float
+    """CPU time of all processes of the server per job."""
+    wal_bytes: float
+    """Bytes of the write-ahead log per job, with those of the page images after a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -108,31 +125,46 @@ class Contender:
         calls = sorted(taken for each in answers for taken in each["milliseconds"])
         return len(calls) / seconds, calls
 
-    async def measure_drain(self, count: int, workers: int) -> float:
-        """Return jobs per second between the first and the last handler start, with all jobs enqueued before."""
+    async def measure_drain(self, count: int, workers: int, *, settled: bool = True) -> Drain:
+        """Drain jobs that were all enqueued before. Without ``settled`` the tables were empty a moment ago, and neither
+        vacuumed nor analysed since."""
         async with self.prepared_database() as url:
             await self.enqueue_in_bulk(url, count)
-            await databases.settle(url)
+            if settled:
+                await databases.settle(url)
             return await self.consume(url, count, workers)
 
-    async def consume(self, url: str, count: int, workers: int) -> float:
-        """Process the waiting jobs of a database; return the rate. Every job must have run once and be recorded."""
-        async with self.running_workers(url, workers) as (processes, files):
+    async def consume(self, url: str, count: int, workers: int) -> Drain:
+        """Process the waiting jobs of a database. Every job must have run once and be recorded."""
+        postmaster = await find_postmaster(url)
+        async with self.running_workers(url, workers) as (processes, files), databases.connected(url) as connection:
+
+            def used() -> tuple[float, float]:
+                return sum(cpu_seconds(process.pid) for process in processes), server_cpu_seconds(postmaster)
+
+            log_began = await connection.fetchval("SELECT pg_current_wal_insert_lsn()")
+            before, skipped = used(), 0
             limit = time.monotonic() + START_TIMEOUT_SECONDS + count / 100
-            while sum(counters.tally().starts for counters in files) < count:
+            while (started := sum(counters.tally().starts for counters in files)) < count:
+                if started and not skipped:
+                    before, skipped = used(), started  # without the start of the processes
                 if time.monotonic() > limit:
                     raise ContenderFailed(f"{self.name} exceeded the time limit of its drain")
                 if not all(process.is_running() for process in processes):
                     raise ContenderFailed(f"a worker of {self.name} ended during the drain")
                 await asyncio.sleep(0.025)
+            worker, server = (now - then for now, then in zip(used(), before, strict=True))
             await asyncio.gather(*(self._stop(process) for process in processes))
+            log_bytes = await connection.fetchval("SELECT pg_current_wal_insert_lsn() - $1::pg_lsn", log_began)
             tallies = [counters.tally() for counters in files]
         ran = sum(tally.starts for tally in tallies)
         if ran != count:
             raise ContenderFailed(f"{self.name} ran {ran} handlers for {count} jobs")
         await self.check(url, waiting=0, recorded=count)
         began = min(tally.first_ns for tally in tallies if tally.starts)
-        return count * 1e9 / (max(tally.last_ns for tally in tallies) - began)
+        rate = count * 1e9 / (max(tally.last_ns for tally in tallies) - began)
+        measured = count - skipped
+        return Drain(rate, worker * 1e6 / measured, server * 1e6 / measured, float(log_bytes) / count)
 
     async def measure_latency(self, samples: int) -> tuple[list[float], list[float]]:
         """Return milliseconds to the start of the handler on an idle system: from the commit, and from before the

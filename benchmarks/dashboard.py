@@ -315,12 +315,12 @@ async def measure_unwatched_drain(tenuto: Contender, size: Size) -> list[Case]:
     queue = Contender(tenuto.name, QUEUES["tenuto"], Path(sys.executable), tenuto.server)
 
     async def run(_: Contender) -> None:
-        alone.add("tenuto", await queue.measure_drain(count, 1))
+        alone.add("tenuto", (await queue.measure_drain(count, 1)).rate)
         async with queue.prepared_database() as url:
             await queue.enqueue_in_bulk(url, count)
             await databases.settle(url)
             async with running(tenuto, "serve", url):
-                beside.add("tenuto", await queue.consume(url, count, 1))
+                beside.add("tenuto", (await queue.consume(url, count, 1)).rate)
 
     await alternate([tenuto], size.runs, run, f"drain of {count:,} jobs")
     return [alone, beside]

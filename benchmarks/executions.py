@@ -32,10 +32,12 @@ RUNNERS = {
     "celery-durable": "benchmarks.contenders.celery_runs",
     "celery-get": "benchmarks.contenders.celery_runs",
     "dbos": "benchmarks.contenders.dbos_runs",
+    "raw": "benchmarks.contenders.raw_runs",
 }
 ON_REDIS = ("celery", "celery-threads", "celery-solo", "celery-durable", "celery-get")
 
-# Counts for a run of some seconds: full, and quick. `celery-get` differs only in how it waits for the end.
+# Counts for a run of some seconds: full, and quick. `celery-get` differs only in how it waits for the end, and `raw` is
+# the limit of a single execution.
 COUNTS = {"tenuto": (5_000, 500), "dbos": (300, 40)} | dict.fromkeys(ON_REDIS[:-1], (500, 60))
 
 
@@ -87,6 +89,7 @@ async def measure_single(contenders: Sequence[Contender], size: Size) -> list[Ca
     """Time one at a time on an idle system: from just before the submission until the submitter knows its end."""
     samples = size.of(200, 20)
     middle, tail = Case("single execution p50", "ms"), Case("single execution p99", "ms")
+    spread = Case("single execution p99 ÷ p50", "×")
     next_middle, next_tail = Case("group to group p50", "ms"), Case("group to group p99", "ms")
 
     async def run(contender: Contender) -> None:
@@ -98,13 +101,14 @@ async def measure_single(contenders: Sequence[Contender], size: Size) -> list[Ca
                 await _stop(process)
             middle.add(contender.name, percentile(answer["milliseconds"], 0.50))
             tail.add(contender.name, percentile(answer["milliseconds"], 0.99))
+            spread.add(contender.name, tail.figures[contender.name][-1] / middle.figures[contender.name][-1])
             answer = await contender.run_command("handovers", "--url", url, limit=START_TIMEOUT_SECONDS)
             if answer["milliseconds"]:
                 next_middle.add(contender.name, percentile(answer["milliseconds"], 0.50))
                 next_tail.add(contender.name, percentile(answer["milliseconds"], 0.99))
 
     await alternate(contenders, size.runs, run, f"{samples} single executions")
-    return [middle, tail, next_middle, next_tail]
+    return [middle, tail, spread, next_middle, next_tail]
 
 
 async def _drain(contender: Contender, url: str, count: int) -> float:

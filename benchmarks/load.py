@@ -35,9 +35,7 @@ class LoadMonitor:
 
     @classmethod
     async def start(cls, url: str) -> LoadMonitor:
-        async with databases.connected(url) as connection:
-            backend = await connection.fetchval("SELECT pg_backend_pid()")
-            return cls(int(_stat(Path(f"/proc/{backend}"))[1]))
+        return cls(await find_postmaster(url))
 
     def load(self) -> Load:
         busy, stolen, ours = (now - then for now, then in zip(self._now(), self._before, strict=True))
@@ -48,16 +46,28 @@ class LoadMonitor:
         user, nice, system, _idle, _wait, interrupts, soft, stolen = (
             int(field) / TICKS for field in Path("/proc/stat").read_text().split()[1:9]
         )
-        return user + nice + system + interrupts + soft, stolen, sum(os.times()[:4]) + self._server_seconds()
+        return (
+            user + nice + system + interrupts + soft,
+            stolen,
+            sum(os.times()[:4]) + server_cpu_seconds(self._postmaster),
+        )
 
-    def _server_seconds(self) -> float:
-        """Return the CPU time of the server: postmaster, ended backends and live backends."""
-        used = sum(map(int, _stat(Path(f"/proc/{self._postmaster}"))[11:15]))
-        for folder in Path("/proc").glob("[0-9]*"):
-            fields = _stat(folder)
-            if fields and int(fields[1]) == self._postmaster:
-                used += sum(map(int, fields[11:13]))
-        return used / TICKS
+
+async def find_postmaster(url: str) -> int:
+    """Return the process id of the server's first process."""
+    async with databases.connected(url) as connection:
+        backend = await connection.fetchval("SELECT pg_backend_pid()")
+        return int(_stat(Path(f"/proc/{backend}"))[1])
+
+
+def server_cpu_seconds(postmaster: int) -> float:
+    """Return the CPU time of the server: postmaster, ended backends and live backends."""
+    used = sum(map(int, _stat(Path(f"/proc/{postmaster}"))[11:15]))
+    for folder in Path("/proc").glob("[0-9]*"):
+        fields = _stat(folder)
+        if fields and int(fields[1]) == postmaster:
+            used += sum(map(int, fields[11:13]))
+    return used / TICKS
 
 
 def _stat(folder: Path) -> list[str]:

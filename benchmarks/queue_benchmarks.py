@@ -26,15 +26,32 @@ class Size:
 
 
 async def drain(contenders: Sequence[Contender], size: Size) -> list[Case]:
-    """Process no-op jobs, each with its full record, with one and with two worker processes."""
+    """Process no-op jobs, each with its full record, with one and with two worker processes: on tables with fresh
+    statistics, and right after the jobs were enqueued into empty ones.
+    """
     count = size.of(50_000, 5_000)
     cases = []
-    for workers, name in ((1, "one worker"), (2, "two workers")):
+    for workers, settled, name in (
+        (1, True, "one worker"),
+        (2, True, "two workers"),
+        (1, False, "one worker, right after start"),
+        (2, False, "two workers, right after start"),
+    ):
         case = Case(name, "jobs/s")
-        cases.append(case)
+        worker, server = Case(f"{name}: CPU of the workers", "µs/job"), Case(f"{name}: CPU of the server", "µs/job")
+        log = Case(f"{name}: write-ahead log", "bytes/job")
+        cases += [case, worker, server, log]
 
-        async def run(contender: Contender, case: Case = case, workers: int = workers) -> None:
-            case.add(contender.name, await contender.measure_drain(count, workers))
+        async def run(
+            contender: Contender,
+            reported: tuple[Case, ...] = (case, worker, server, log),
+            workers: int = workers,
+            settled: bool = settled,
+        ) -> None:
+            drained = await contender.measure_drain(count, workers, settled=settled)
+            figures = (drained.rate, drained.worker_microseconds, drained.server_microseconds, drained.wal_bytes)
+            for each, figure in zip(reported, figures, strict=True):
+                each.add(contender.name, figure)
 
         await alternate(contenders, size.runs, run, f"drain of {count:,} jobs, {name}")
     return cases
@@ -81,16 +98,18 @@ async def latency(contenders: Sequence[Contender], size: Size) -> list[Case]:
     """Measure the latency on an idle system with one worker: from the enqueuer's commit, and from before its call, to
     the start of the handler.
     """
-    samples = size.of(300, 30)
+    samples = size.of(1_000, 100)
     middle, tail = Case("pick-up p50", "ms"), Case("pick-up p99", "ms")
+    bound = Case("pick-up p99 ÷ (2 × p50 + 2 ms)", "of the bound")
     whole, whole_tail = Case("enqueue to start p50", "ms"), Case("enqueue to start p99", "ms")
 
     async def run(contender: Contender) -> None:
         from_commit, from_call = await contender.measure_latency(samples)
         middle.add(contender.name, percentile(from_commit, 0.50))
         tail.add(contender.name, percentile(from_commit, 0.99))
+        bound.add(contender.name, percentile(from_commit, 0.99) / (2 * percentile(from_commit, 0.50) + 2))
         whole.add(contender.name, percentile(from_call, 0.50))
         whole_tail.add(contender.name, percentile(from_call, 0.99))
 
     await alternate(contenders, size.runs, run, f"pick-up of {samples} single jobs")
-    return [middle, tail, whole, whole_tail]
+    return [middle, tail, bound, whole, whole_tail]
