@@ -50,7 +50,7 @@ SLOW_DIRECTORIES = {
     "api", "bad_inputs", "chaos", "cli", "deploy", "docs", "examples", "guards", "identity/api", "identity/cli",
     "identity/connectors", "identity/docs", "identity/ldap", "identity/pages", "identity/runs", "identity/scenarios",
     "identity/scim", "identity/sql", "identity/tasks", "installation", "jobs", "postgres", "races", "state_machine",
-    "steps", "testing", "web", "worker",
+    "failover", "steps", "testing", "web", "worker",
 }  # fmt: skip
 """Tests that start real processes, servers or programs, or run whole synchronisations. `scripts/test fast` excludes
 them all, and does not import them. In the other directories, the modules in `SLOW_MODULES` and the tests that carry the

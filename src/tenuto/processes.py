@@ -25,7 +25,8 @@ from tenuto.maintenance.housekeeping import RETENTION, Housekeeping
 from tenuto.maintenance.recovery import recover_lost_tasks
 from tenuto.observability.probe_server import ProbeServer
 from tenuto.observability.status import InstallationStatus
-from tenuto.postgres.database import Database, describe_address
+from tenuto.postgres.database import Database
+from tenuto.postgres.servers.server_addresses import describe_address
 from tenuto.scheduling import firing
 from tenuto.scheduling.manifest_manager import ManifestManager
 from tenuto.scheduling.scheduler import Scheduler

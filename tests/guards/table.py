@@ -6,6 +6,7 @@ from tests.guards.components import (
     access,
     bulk_operations,
     events,
+    failover,
     identity,
     maintenance,
     manifests,
@@ -28,5 +29,6 @@ GUARDS: tuple[Guard, ...] = (
     *identity.GUARDS,
     *bulk_operations.GUARDS,
     *events.GUARDS,
+    *failover.GUARDS,
     *notifications.GUARDS,
 )

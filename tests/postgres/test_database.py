@@ -22,9 +22,9 @@ from tenuto.postgres.database import (
     Database,
     DatabaseError,
     LockTimeout,
-    describe_address,
     translate_driver_error,
 )
+from tenuto.postgres.servers.server_addresses import describe_address
 from tests.conftest import database_url
 from tests.races.proxy import Proxy
 from tests.support.errors import raises_code

@@ -45,13 +45,15 @@ class CrashingDatabase(Database):
 
     crash_point: ClassVar[CrashPoint]
 
-    async def _run_with_retries(self, work: Callable[[Any], Awaitable[T]], tries: int = 6) -> T:
+    async def _run_with_retries(
+        self, work: Callable[[Any], Awaitable[T]], tries: int = 6, *, is_write: bool = False
+    ) -> T:
         async def watched(connection: Connection) -> T:
             return await work(_Watched(connection, self.crash_point))
 
         if self.is_on_other_loop():  # runs again on the loop of the pool
-            return await super()._run_with_retries(work, tries)
-        return await super()._run_with_retries(watched, tries)
+            return await super()._run_with_retries(work, tries, is_write=is_write)
+        return await super()._run_with_retries(watched, tries, is_write=is_write)
 
 
 class _Watched:

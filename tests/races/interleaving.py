@@ -39,7 +39,9 @@ class InterleavedDatabase(Database):
     async def nothing() -> None:
         """Default callback."""
 
-    async def _run_with_retries(self, work: Callable[[Any], Awaitable[T]], tries: int = 6) -> T:
+    async def _run_with_retries(
+        self, work: Callable[[Any], Awaitable[T]], tries: int = 6, *, is_write: bool = False
+    ) -> T:
         async def watched(connection: Connection) -> T:
             try:
                 return await work(_Watched(connection, self))
@@ -47,7 +49,7 @@ class InterleavedDatabase(Database):
                 self.deadlocks += 1
                 raise
 
-        return await super()._run_with_retries(watched, tries)
+        return await super()._run_with_retries(watched, tries, is_write=is_write)
 
 
 class _Watched:

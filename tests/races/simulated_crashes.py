@@ -92,11 +92,13 @@ class CrashableDatabase(Database):
             self.crashed_after.update(statements)
             raise SimulatedCrash
 
-    async def _run_with_retries(self, work: Callable[[Any], Awaitable[T]], tries: int = 6) -> T:
+    async def _run_with_retries(
+        self, work: Callable[[Any], Awaitable[T]], tries: int = 6, *, is_write: bool = False
+    ) -> T:
         async def watched(connection: Connection) -> T:
             return await work(_Watched(connection, self))
 
-        return await super()._run_with_retries(watched, tries)
+        return await super()._run_with_retries(watched, tries, is_write=is_write)
 
 
 class _Watched:

@@ -13,8 +13,7 @@ import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Sequence
 from contextlib import asynccontextmanager, suppress
 from functools import partial
-from typing import Any, TypeAlias, TypeVar
-from urllib.parse import parse_qsl, unquote, urlsplit
+from typing import Any, TypeAlias, TypeVar, cast
 
 import asyncpg
 from asyncpg.pool import PoolConnectionProxy
@@ -22,6 +21,8 @@ from asyncpg.pool import PoolConnectionProxy
 from tenuto.clock import DatabaseClock, monotonic_seconds
 from tenuto.errors import Invalid, StoreError, Unavailable, Unsupported
 from tenuto.postgres.pool import Pool
+from tenuto.postgres.servers.connector import NoSuitableServer, ReadOnlyServer, ServerConnection, connect
+from tenuto.postgres.servers.server_addresses import describe_address
 from tenuto.postgres.write_coalescer import WriteCoalescer
 
 OLDEST_SERVER_VERSION = 150000
@@ -42,6 +43,10 @@ _TRANSIENT_STATES = frozenset(
     {"40001", "40P01", "55000", "55P03", "57P01", "57P02", "57P03", "53300", "53400", "25006"}
 )
 _TRANSIENT_CLASSES = ("08",)
+_ROLLED_BACK_STATES = frozenset({"40001", "40P01", "55P03", "25006"})
+"""Transient, and certainly without a commit."""
+_CONFIRM_COMMITS = "SELECT pg_logical_emit_message(true, 'tenuto', '')"
+"""Writes a record whose commit waits for the synchronous standbys, and thereby for all commits before it."""
 _QUERY_CANCELED = "57014"
 _INSUFFICIENT_PRIVILEGE = "42501"
 ROLES_PAGE = "docs/how-to/database-roles.md"
@@ -59,7 +64,7 @@ _RESOURCE_REMEDIES = {
 DRIVER_ERRORS = (OSError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError, TimeoutError)
 
 
-class _UnresetConnection(asyncpg.Connection):
+class _UnresetConnection(ServerConnection):
     """A pooled connection without the reset round trip: no code leaves session state behind."""
 
     def get_reset_query(self) -> str:
@@ -78,6 +83,8 @@ class Database:
         self._pool = Pool(pool)
         self._loop = asyncio.get_running_loop()
         self._coalescers: dict[Any, WriteCoalescer[Any, Any]] = {}
+        self._lost_reply_count = 0
+        self._confirmed_reply_count = 0
 
     @classmethod
     async def open(
@@ -116,6 +123,7 @@ class Database:
                     min_size=1,
                     max_size=max_connections,
                     timeout=10,
+                    connect=cast(Any, connect),  # its parameters are fewer than those of the driver
                     command_timeout=reply_timeout_seconds,
                     max_inactive_connection_lifetime=300,
                     connection_class=_UnresetConnection,
@@ -172,7 +180,7 @@ class Database:
     async def connection(self) -> AsyncIterator[Connection]:
         """Borrow a connection; on another event loop than the pool's, open a new one."""
         if self.is_on_other_loop():
-            new_connection = await asyncpg.connect(
+            new_connection = await connect(
                 self.url,
                 timeout=10,
                 statement_cache_size=0 if self.behind_pooler else 100,
@@ -230,13 +238,16 @@ class Database:
         return None if row is None else row[0]
 
     async def _read(self, statement: str, values: Sequence[Any], tries: int) -> list[Row]:
-        return await self._write(statement, values, tries)
+        async def send(connection: Connection) -> list[Row]:
+            return await connection.fetch(statement, *values)
+
+        return await self._run_with_retries(send, tries)
 
     async def _write(self, statement: str, values: Sequence[Any], tries: int) -> list[Row]:
         async def send(connection: Connection) -> list[Row]:
             return await connection.fetch(statement, *values)
 
-        return await self._run_with_retries(send, tries)
+        return await self._run_with_retries(send, tries, is_write=True)
 
     async def write_coalesced(
         self,
@@ -272,20 +283,27 @@ class Database:
             async with connection.transaction():
                 return await work(connection)
 
-        return await self._run_with_retries(run, tries)
+        return await self._run_with_retries(run, tries, is_write=True)
 
     async def copy(self, load: Callable[[Connection], Awaitable[None]]) -> None:
         """Run one COPY without retries: if the reply is lost, the caller must check what was stored."""
         await self._run_with_retries(load, tries=1)  # guard: enqueue.no_blind_copy_retry
 
-    async def _run_with_retries(self, work: Callable[[Connection], Awaitable[T]], tries: int = 6) -> T:
+    async def _run_with_retries(
+        self, work: Callable[[Connection], Awaitable[T]], tries: int = 6, *, is_write: bool = False
+    ) -> T:
         if self.is_on_other_loop():
-            return await run_on_loop(self._loop, self._run_with_retries(work, tries))
+            return await run_on_loop(self._loop, self._run_with_retries(work, tries, is_write=is_write))
         for attempt in range(tries):
             try:
-                return await self._run_once(work)
+                result = await self._run_once(work)
+                if is_write and self._lost_reply_count > self._confirmed_reply_count:
+                    await self._confirm_commits()
+                return result
             except DRIVER_ERRORS as error:
                 problem = _name_address(translate_driver_error(error), error, self.url)
+                if _may_have_committed(problem, error):
+                    self._lost_reply_count += 1
                 if (
                     not isinstance(problem, Unavailable)
                     or isinstance(problem, StatementTimeout)
@@ -297,20 +315,44 @@ class Database:
             await asyncio.sleep(min(0.05 * 2**attempt, 2.0) * random.uniform(0.5, 1.0))
         raise AssertionError("unreachable")
 
+    async def _confirm_commits(self) -> None:
+        """Wait until the commits that this process can see have reached the synchronous standbys.
+
+        A commit whose reply was lost is visible on the primary although no standby may have it yet: the primary has
+        restarted, or the wait was cancelled. A repeated write that finds its own rows would be accepted too early.
+        """
+        count = self._lost_reply_count
+
+        async def emit(connection: Connection) -> None:
+            await connection.fetch(_CONFIRM_COMMITS)
+
+        await self._run_once(emit)  # guard: failover.repeated_write_waits_for_standby
+        self._confirmed_reply_count = max(self._confirmed_reply_count, count)
+
     async def _run_once(self, work: Callable[[Connection], Awaitable[T]]) -> T:
         # Not a context manager: it would be a measurable part of a short statement.
         connection = self._pool.take_idle() or await self._pool.acquire()
         try:
             result = await work(connection)
         except BaseException as error:
-            if isinstance(error, (asyncpg.InternalClientError, TimeoutError)):
+            # guard: failover.read_only_connection
+            if isinstance(error, (asyncpg.InternalClientError, asyncpg.ReadOnlySQLTransactionError, TimeoutError)):
                 with suppress(asyncpg.InterfaceError):  # the driver may have closed the connection
-                    connection.terminate()  # a broken connection must not be borrowed again
+                    connection.terminate()  # neither a broken connection nor a standby must be borrowed again
             await self._pool.release(connection)
             raise
         if not self._pool.keep_idle(connection):
             await self._pool.release(connection)
         return result
+
+
+def _may_have_committed(problem: Exception, error: BaseException) -> bool:
+    """Return whether a transaction with this error may be committed nevertheless, because only its reply was lost."""
+    return (
+        isinstance(problem, Unavailable)
+        and not isinstance(problem, StatementTimeout)
+        and getattr(error, "sqlstate", None) not in _ROLLED_BACK_STATES
+    )
 
 
 def _concerns_all_requests(error: Exception) -> bool:
@@ -355,6 +397,12 @@ def translate_driver_error(error: BaseException) -> StoreError | Invalid:
     if isinstance(error, ValueError):
         return StoreError(
             f"the database URL is not valid: {error}", code="database.url.not_valid", remedy="check TENUTO_DATABASE"
+        )
+    if isinstance(error, ReadOnlyServer):
+        return Unavailable(
+            f"cannot use the database: {error}",
+            code="database.server.read_only",
+            remedy="wait until it is promoted, or name all servers in TENUTO_DATABASE",
         )
     return Unavailable(
         f"cannot connect to the database: {_connection_failure_reason(error)}",
@@ -419,19 +467,10 @@ def _connection_lost(error: BaseException) -> Unavailable:
     return Unavailable(f"lost the connection to the database: {error}", code="database.connection_lost")
 
 
-def describe_address(url: str) -> str:
-    """Return where a URL leads to, without login and password: ``db.example.org port 5432``."""
-    parts = urlsplit(url)
-    query = dict(parse_qsl(parts.query))
-    place = unquote(query.get("host") or parts.netloc.rpartition("@")[2]) or "the local machine"
-    host, colon, port = place.rpartition(":")
-    if colon and port.isdigit():
-        return f"{host.strip('[]')} port {port}"
-    return f"{place} port {query.get('port', 5432)}"
-
-
 def _name_address(problem: StoreError | Invalid, error: BaseException, url: str) -> StoreError | Invalid:
     """Add the address to the error of a connection; not every event loop names it."""
+    if isinstance(error, NoSuitableServer):  # names each server
+        return problem
     address = describe_address(url)
     if problem.code == "database.unreachable" and "no server listens" not in problem.message:
         refused = isinstance(error, ConnectionRefusedError)

@@ -23,6 +23,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from tenuto.errors import StoreError, Unsupported
 from tenuto.postgres.data_directory import POSTGRES_MAJOR_VERSION
+from tenuto.postgres.servers.server_addresses import parse_database_url
 
 _CHUNK_BYTES = 256 * 1024
 _SCHEMAS = ("--schema=tenuto", "--schema=tenuto_*")
@@ -190,14 +191,18 @@ def _service_file(url: str) -> Iterator[dict[str, str]]:
 def _connection_parameters(url: str) -> dict[str, str]:
     """Return the parameters of libpq that a URL contains."""
     parts = urlsplit(url)
-    login, _, place = parts.netloc.rpartition("@")
+    login = parts.netloc.rpartition("@")[0]
     user, _, password = login.partition(":")
-    hosts = [each.rpartition(":") if re.search(r":\d+$", each) else (each, "", "") for each in place.split(",")]
-    given = {
-        "user": unquote(user),
-        "password": unquote(password),
-        "host": ",".join(unquote(host.strip("[]")) for host, _, _ in hosts),
-        "port": ",".join(port or "5432" for _, _, port in hosts) if any(port for _, _, port in hosts) else "",
-        "dbname": unquote(parts.path.removeprefix("/")),
-    }
-    return {name: value for name, value in {**given, **dict(parse_qsl(parts.query))}.items() if value}
+    address = parse_database_url(url)
+    given = {"user": unquote(user), "password": unquote(password), "dbname": unquote(parts.path.removeprefix("/"))}
+    given |= dict(parse_qsl(parts.query))
+    if any(server.host for server in address.servers):
+        given |= {
+            "host": ",".join(server.host for server in address.servers),
+            "port": ",".join(str(server.port) for server in address.servers),
+        }
+    if address.target is not None:
+        given["target_session_attrs"] = address.target
+    if address.has_several_servers:
+        given.setdefault("connect_timeout", "3")  # for each server; a machine that has vanished answers nothing
+    return {name: value for name, value in given.items() if value}

@@ -11,10 +11,9 @@ import contextlib
 import random
 from collections.abc import Callable
 
-import asyncpg
-
 from tenuto.logs import Log
 from tenuto.postgres.database import DRIVER_ERRORS, Database, translate_driver_error
+from tenuto.postgres.servers.connector import connect
 
 RECONNECTED = "reconnected"
 _LIVENESS_CHECK_SECONDS = 20.0
@@ -69,7 +68,7 @@ class Listener:
 
     async def _listen(self) -> None:
         """Listen until the connection breaks."""
-        connection = await asyncpg.connect(
+        connection = await connect(
             self._database.url, timeout=10, server_settings={"application_name": "tenuto listener"}
         )
         broken = asyncio.Event()

@@ -19,6 +19,7 @@ from tenuto.errors import Forbidden, Invalid, Unavailable
 from tenuto.model.definitions import sql_scripts
 from tenuto.model.definitions.sql_scripts import Script, ScriptFailed, Statement, StatementResult
 from tenuto.postgres.database import DRIVER_ERRORS, Database, translate_driver_error
+from tenuto.postgres.servers.connector import connect
 from tenuto.postgres.sql_loader import load_statements
 
 SQL = load_statements(__file__)
@@ -68,7 +69,7 @@ def _reject_transaction_commands(statements: list[Statement]) -> None:
 
 async def _connect(script: Script) -> asyncpg.Connection:
     try:
-        return await asyncpg.connect(
+        return await connect(
             script.url,
             timeout=_CONNECT_SECONDS,
             statement_cache_size=0,
@@ -235,7 +236,7 @@ async def _close(connection: asyncpg.Connection, script: Script) -> None:
     except (*DRIVER_ERRORS, asyncio.CancelledError):
         connection.terminate()
         with suppress(*DRIVER_ERRORS):
-            other = await asyncpg.connect(script.url, timeout=_CLOSE_SECONDS, statement_cache_size=0)
+            other = await connect(script.url, timeout=_CLOSE_SECONDS, statement_cache_size=0)
             try:
                 await other.fetchval(SQL.terminate_backend, backend)
             finally:

@@ -41,8 +41,13 @@ class TransactionScope(Database):
     async def copy(self, load: Callable[[Connection], Awaitable[None]]) -> None:
         await load(self._connection)
 
+    async def _read(self, statement: str, values: Sequence[Any], tries: int) -> list[Row]:
+        return await self._connection.fetch(statement, *values)
+
     async def _write(self, statement: str, values: Sequence[Any], tries: int) -> list[Row]:
         return await self._connection.fetch(statement, *values)
 
-    async def _run_with_retries(self, work: Callable[[Connection], Awaitable[T]], tries: int = 6) -> T:
+    async def _run_with_retries(
+        self, work: Callable[[Connection], Awaitable[T]], tries: int = 6, *, is_write: bool = False
+    ) -> T:
         return await work(self._connection)

@@ -205,7 +205,17 @@ def test_settings_unknown_to_an_older_server_are_left_out(tmp_path: Path) -> Non
             "postgresql://tenuto@/tenuto?host=%2Frun%2Fpg&port=5432",
             {"user": "tenuto", "host": "/run/pg", "port": "5432", "dbname": "tenuto"},
         ),
-        ("postgresql://a@one:1,two/x", {"user": "a", "host": "one,two", "port": "1,5432", "dbname": "x"}),
+        (
+            "postgresql://a@one:1,two/x",
+            {
+                "user": "a",
+                "host": "one,two",
+                "port": "1,5432",
+                "dbname": "x",
+                "target_session_attrs": "read-write",
+                "connect_timeout": "3",
+            },
+        ),
     ],
 )
 def test_url_becomes_parameters_of_the_client_programs(url: str, expected: dict[str, str]) -> None:

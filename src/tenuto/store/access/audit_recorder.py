@@ -100,7 +100,7 @@ class AuditedDatabase(Database):
                 is_written = await write_entry(connection, entry)
                 return result
 
-        result = await self._run_with_retries(run, tries)
+        result = await self._run_with_retries(run, tries, is_write=True)
         entry.is_written = is_written
         if is_written and entry.context.idempotency_key is not None:
             entry.context.idempotency_key.is_stored = True
@@ -127,8 +127,10 @@ class AuditedDatabase(Database):
 
         return await self.transaction(write, tries)
 
-    async def _run_with_retries(self, work: Callable[[Connection], Awaitable[T]], tries: int = 6) -> T:
-        return await self._database._run_with_retries(work, tries)
+    async def _run_with_retries(
+        self, work: Callable[[Connection], Awaitable[T]], tries: int = 6, *, is_write: bool = False
+    ) -> T:
+        return await self._database._run_with_retries(work, tries, is_write=is_write)
 
 
 async def _run_read_only(work: Callable[[Connection], Awaitable[T]], connection: Connection) -> T:

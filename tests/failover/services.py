@@ -1,0 +1,178 @@
+"""Services under load on replicating servers, and the audit of what they did."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from uuid import UUID, uuid4
+
+import asyncpg
+import httpx2 as httpx
+
+from tenuto import Step, Tenuto, every
+from tenuto.errors import Unavailable
+from tenuto.model.access.actors import Role
+from tests.failover.process_launcher import PORT
+from tests.races import jobs
+from tests.races.effect_ledger import Ledger, overlaps
+from tests.races.invariants import violated_invariants
+from tests.races.observer import Observer
+from tests.races.processes import ProcessPool, WorkerProcess, Workers
+from tests.support.replication import free_port
+from tests.support.waiting import eventually
+
+SCHEDULE_SECONDS = 1
+
+
+class Load:
+    """Two workers, a scheduler and a web service; tasks are enqueued from Python and over HTTP without a pause."""
+
+    def __init__(self, app: Tenuto, workers: Workers, ledger: Ledger, key: str) -> None:
+        self.app = app
+        self.workers = workers
+        self.ledger = ledger
+        self._key = key
+        self.web_port = free_port()
+        self.web: WorkerProcess
+        self.accepted: set[UUID] = set()
+        self.accepted_at = 0.0
+        self.refused_count = 0
+        self._is_over = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def start(self) -> None:
+        for number in range(2):
+            self.workers.start(f"worker-{number}")
+        self.workers.start("scheduler", do="schedule")
+        self.web = self.start_web("web", self.web_port)
+        for process in self.workers.started[:2]:
+            await process.wait_until_ready()
+        await eventually(lambda: self.web.has_logged("web service started"), timeout=30, what="web service is ready")
+        self._tasks = [asyncio.create_task(self._enqueue()), asyncio.create_task(self._enqueue_over_http())]
+
+    def start_web(self, name: str, port: int) -> WorkerProcess:
+        return self.workers.start(name, do="web", environment={PORT: str(port)})
+
+    async def stop(self) -> None:
+        self._is_over = True
+        await asyncio.gather(*self._tasks)
+
+    def _accept(self, task: UUID) -> None:
+        self.accepted.add(task)
+        self.accepted_at = time.monotonic()
+
+    async def _enqueue(self) -> None:
+        number = 0
+        while not self._is_over:
+            number += 1
+            try:
+                self._accept((await self.app.enqueue(jobs.touch, number, seconds=0.01)).id)
+            except Unavailable:
+                self.refused_count += 1
+            await asyncio.sleep(0.005)
+
+    async def _enqueue_over_http(self) -> None:
+        body = {
+            "exec_at": (datetime.now(UTC) - timedelta(seconds=1)).isoformat(),
+            "prompt_type": jobs.touch.name,
+            "payload": {"number": 1},
+        }
+        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {self._key}"}, timeout=30.0) as client:
+            while not self._is_over:
+                headers = {"Idempotency-Key": str(uuid4())}
+                try:
+                    answer = await client.post(
+                        f"http://127.0.0.1:{self.web_port}/api/schedule", json=body, headers=headers
+                    )
+                except httpx.HTTPError:
+                    self.refused_count += 1
+                    await asyncio.sleep(0.05)
+                    continue
+                if answer.status_code == 202:
+                    self._accept(UUID(answer.json()["transaction_id"]))
+                else:
+                    assert answer.status_code in (409, 500, 503), answer.text
+                    self.refused_count += 1
+                await asyncio.sleep(0.02)
+
+    async def until_busy(self, *, more_effects: int = 50) -> None:
+        """Wait until the workers have done more and the callers got more accepted."""
+        begun, accepted = self.ledger.begun_count(), len(self.accepted)
+        await eventually(
+            lambda: self.ledger.begun_count() > begun + more_effects and len(self.accepted) > accepted + more_effects,
+            timeout=60,
+            what="services are busy",
+        )
+
+    async def until_refused(self) -> None:
+        """Wait until a caller has given up, so that the outage is longer than the retries of a statement."""
+        refused = self.refused_count
+        await eventually(lambda: self.refused_count > refused, timeout=30, what="a caller is refused")
+
+    async def seconds_until_resumed(self, since: float) -> float:
+        """Return how long after ``since`` an enqueue was accepted and a worker had started further tasks."""
+        begun = self.ledger.begun_count()
+        await eventually(
+            lambda: self.accepted_at > since and self.ledger.begun_count() > begun + 5,
+            timeout=60,
+            what="enqueues are accepted and tasks run",
+        )
+        return time.monotonic() - since
+
+
+@asynccontextmanager
+async def services_under_load(url: str, process_pool: ProcessPool, folder: Path, ledger: Ledger) -> AsyncIterator[Load]:
+    """Run the services for the block, with a schedule that is due every second."""
+    workers = Workers(process_pool, url, folder, ledger.path)
+    app = Tenuto(url, home=folder)
+
+    @app.job(name=jobs.touch.name)
+    async def touch(number: int) -> None:
+        """Run by the workers, which have the job of this name."""
+
+    try:
+        await app.open()
+        _, key = await app.api_keys.create("failover", Role.OPERATOR)
+        app.schedule(
+            "every second", every(timedelta(seconds=SCHEDULE_SECONDS)), [Step.job(touch, number=0)], overlap="allow"
+        )
+        await app.schedules.deploy()
+        load = Load(app, workers, ledger, key)
+        await load.start()
+        yield load
+        await load.stop()
+    finally:
+        await workers.kill_all()
+        await app.close()
+
+
+async def assert_nothing_lost_repeated_or_skipped(url: str, load: Load) -> dict[str, int]:
+    """Wait until all tasks have ended and audit the tables; return figures for a report."""
+    observer = await Observer.at(url)
+    await load.app.schedules.disable("every second")
+    await observer.until_all_ended(within=60)
+    connection = await asyncpg.connect(url)
+    try:
+        known = await connection.fetchval("SELECT count(DISTINCT task_id) FROM tenuto.activities")
+        assert await violated_invariants(connection, known) == {}
+        rows = await connection.fetch("SELECT task_id FROM tenuto.activities WHERE final")
+        ended = [row["task_id"] for row in rows]
+        assert load.accepted - set(ended) == set(), "accepted tasks are lost"
+        assert len(ended) == len(set(ended)), "tasks have ended twice"
+        due = [
+            row["due_at"]
+            for row in await connection.fetch(
+                "SELECT due_at FROM tenuto.occurrences WHERE origin = 'trigger' ORDER BY due_at"
+            )
+        ]
+    finally:
+        await connection.close()
+        await observer.close()
+    step = timedelta(seconds=SCHEDULE_SECONDS)
+    assert due == [due[0] + step * number for number in range(len(due))], "due instants are missing or doubled"
+    assert overlaps(load.ledger.effects(), {}) == []
+    return {"tasks": known, "accepted": len(load.accepted), "refused": load.refused_count, "due instants": len(due)}
