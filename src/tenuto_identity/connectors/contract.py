@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from pydantic import BaseModel
 
@@ -146,6 +146,32 @@ class ReadComplete:
     """Containers that were really read; None: the system has none, or all were read."""
     is_delta: bool = False
     object_count: int = 0
+
+
+class ObjectBatch(Protocol):
+    """Several objects of one type that exist in the system. Measured (`identity`, import without changes): most objects
+    have not changed and are recognised by their fingerprints, so only the others are made of their rows."""
+
+    @property
+    def type(self) -> str:
+        """The object type."""
+        ...
+
+    @property
+    def descriptions(self) -> Sequence[str]:
+        """What `DescribedCells.describe` returns for each object, without lone surrogates."""
+        ...
+
+    def make_object(self, position: int) -> ImportedObject:
+        """Return an object. Its cells are `DescribedCells`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ImportedBatch:
+    """Objects that exist in the system, in one event."""
+
+    objects: ObjectBatch
 
 
 ReadEvent: TypeAlias = ImportedObject | DeletedObject | ReadWarning | ReadComplete
@@ -292,6 +318,15 @@ class Connector(Protocol):
 
     def close(self) -> None:
         """Release connections and files."""
+        ...
+
+
+@runtime_checkable
+class BatchConnector(Protocol):
+    """A connector that can also yield objects in batches: optional, and only for reading everything."""
+
+    def read_batches(self, scope: ReadScope, size: int) -> Iterator[ReadEvent | ImportedBatch]:
+        """Yield what `Connector.read` yields without a watermark, with batches of at most ``size`` objects."""
         ...
 
 

@@ -23,6 +23,7 @@ from tenuto_identity.connectors.contract import (
     ConnectorContext,
     ConnectorError,
     ConnectorKind,
+    ImportedBatch,
     ReadComplete,
     ReadEvent,
     ReadScope,
@@ -111,12 +112,18 @@ class CsvConnector:
     def read(self, scope: ReadScope, since: Watermark | None) -> Iterator[ReadEvent]:
         if since is not None:
             raise ConnectorError("delta_unsupported", "a CSV file has no delta", remedy="use a full import")
+        for event in self.read_batches(scope, 0):
+            assert not isinstance(event, ImportedBatch)
+            yield event
+
+    def read_batches(self, scope: ReadScope, size: int) -> Iterator[ReadEvent | ImportedBatch]:
+        """Like `read`, with batches of regular rows; with the size 0 without them."""
         before = self._stat()
         self._check_settled(before)
         self._check_checksum()
         reader = FileReader(self._path, self._settings)
         try:
-            yield from self._read_rows(reader, scope)
+            yield from self._read_rows(reader, scope, size)
         finally:
             reader.close()
         after = self._stat()
@@ -130,7 +137,7 @@ class CsvConnector:
             raise ConnectorError("empty_source", f"{self._path} has no rows", remedy="check what writes the file")
         yield ReadComplete(types=tuple(each.name for each in scope.types), object_count=reader.row_count)
 
-    def _read_rows(self, reader: FileReader, scope: ReadScope) -> Iterator[ReadEvent]:
+    def _read_rows(self, reader: FileReader, scope: ReadScope, size: int) -> Iterator[ReadEvent | ImportedBatch]:
         header = reader.header
         if header is None:
             if self._settings.allow_empty:
@@ -145,20 +152,24 @@ class CsvConnector:
             )
         type_index = header.index(self._settings.type_column) if self._settings.type_column else -1
         wanted = set(scope.anchors) if scope.anchors is not None else None
+        if size and fixed is not None and wanted is None and not self._settings.guard_formulas:
+            columns = types[fixed]
+            while (found := reader.read_regular(size, columns.anchor_index)) is not None:
+                yield ImportedBatch(columns.batch(found))
         for event in reader.rows():
             if isinstance(event, BadRow):
                 yield self._rejected(event, header, types, type_index)
                 continue
             name = fixed or event[type_index].strip()
-            columns = types.get(name)
-            if columns is None:
+            of_type = types.get(name)
+            if of_type is None:
                 if wanted is None and not self._is_other_type(name):
                     message = f"line {reader.line}: the type {name!r} is not known"
                     yield ReadWarning("unknown_type", message, is_error=True, type=name or None, line=reader.line)
                 continue
-            found = columns.imported(event, reader.line)
-            if wanted is None or _canonical_or_raw(found.anchor, columns.object_type) in wanted:
-                yield found
+            imported = of_type.imported(event, reader.line)
+            if wanted is None or _canonical_or_raw(imported.anchor, of_type.object_type) in wanted:
+                yield imported
 
     def _is_other_type(self, name: str) -> bool:
         """Return whether a type is known to the system and only not part of this read."""

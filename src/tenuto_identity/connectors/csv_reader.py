@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import codecs
 import csv
+from collections import deque
 from collections.abc import Callable, ItemsView, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import itemgetter
 from pathlib import Path
+from threading import Lock
 from typing import Any, BinaryIO, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from tenuto_identity.connectors.contract import ConnectorError, ImportedObject
-from tenuto_identity.model.decoding import Decoding
+from tenuto_identity.model.decoding import DescribedCells, Decoding
 from tenuto_identity.model.schema import Attribute, ObjectType
 
 MAX_CELL_BYTES = 16 * 1024 * 1024
+MAX_BATCH_CHARACTERS = 8 * 1024 * 1024
 CHECKED_LINES = 1000
 MAX_UNDECODABLE_SHARE = 0.05
 _SEPARATOR = "\x1f"
@@ -111,6 +114,42 @@ class BadRow:
     text: str
 
 
+class _BadBytes:
+    """Counts bytes that an encoding does not know, in all files of this process."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._lock = Lock()
+        self._escape = codecs.lookup_error("surrogateescape")
+
+    def __call__(self, error: UnicodeError) -> tuple[str | bytes, int]:
+        """Replace bytes by lone surrogates, as ``surrogateescape`` does."""
+        with self._lock:
+            self.count += 1
+        return self._escape(error)
+
+
+_bad_bytes = _BadBytes()
+_ESCAPE_BAD_BYTES = "tenuto_identity.surrogateescape"
+codecs.register_error(_ESCAPE_BAD_BYTES, _bad_bytes)
+_TABLE_ENCODINGS = ("utf-8", "utf-16", "utf-32", "ascii", "iso8859", "cp1", "mac-", "koi8")
+"""Encodings that yield lone surrogates for bad bytes only. Others are read row by row."""
+
+
+@dataclass(frozen=True, slots=True)
+class RegularRows:
+    """Records with as many cells as the header, that are text and not blank."""
+
+    rows: list[list[str]]
+    first_line: int
+    ends: Sequence[int]
+    """The last line of each."""
+
+    def line_of(self, position: int) -> int:
+        """Return the line on which a record begins."""
+        return self.ends[position - 1] + 1 if position else self.first_line
+
+
 class FileReader:
     """Yields the records of a CSV file and checks that it is complete.
 
@@ -124,12 +163,18 @@ class FileReader:
         self.has_bom = self._check_byte_order_mark()
         is_wide = settings.encoding.startswith(("utf-16", "utf-32"))
         self._file = path.open(
-            encoding=settings.encoding, errors="strict" if is_wide else "surrogateescape", newline=""
+            encoding=settings.encoding, errors="strict" if is_wide else _ESCAPE_BAD_BYTES, newline=""
         )
+        self._bad_byte_count = _bad_bytes.count
         self._lines = _Lines(self._file) if keeps_text else None
+        self._character_count = 0
+        self._ahead: deque[tuple[int, list[str]]] = deque()
+        """Records that were read by `read_regular` and are left to `rows`, with their lines."""
+        self._ahead_error: tuple[int, Exception] | None = None
+        """The error of the record after them."""
         csv.field_size_limit(max(csv.field_size_limit(), MAX_CELL_BYTES))
         self._reader = csv.reader(
-            self._lines or self._file, delimiter=settings.delimiter, quotechar=settings.quote, strict=True
+            self._lines or self._counted_lines(), delimiter=settings.delimiter, quotechar=settings.quote, strict=True
         )
         self._offsets = _Offsets(path)
         self._undecodable_count = 0
@@ -176,24 +221,71 @@ class FileReader:
             raise ConnectorError("undecodable", f"the header of {self._path} is not {self._settings.encoding}")
         return [name.strip() for name in found]
 
+    def _counted_lines(self) -> Iterator[str]:
+        for line in self._file:
+            self._character_count += len(line)
+            yield line
+
     def _next(self) -> list[str] | None:
         """Return the next record; None at the end of the file."""
+        if self._ahead:
+            self.line, record = self._ahead.popleft()
+            return record
+        if self._ahead_error is not None:
+            (self.line, ahead), self._ahead_error = self._ahead_error, None
+            raise self._problem(ahead) from None
         if self._lines is not None:
             self._lines.taken.clear()
         self.line = self._reader.line_num + 1
         try:
             found = next(self._reader, None)
-        except csv.Error as error:
+        except (csv.Error, UnicodeError) as error:
             self.text = "".join(self._lines.taken) if self._lines is not None else ""
-            if "unexpected end of data" in str(error):
-                raise self._truncated("a quotation mark is not closed") from None
-            if "field larger" in str(error):
-                raise ConnectorError("truncated", f"line {self.line}: a cell is larger than 16 MB") from None
-            raise _BadRecord(str(error)) from None
-        except UnicodeError as error:
-            raise ConnectorError("undecodable", f"{self._path} is not {self._settings.encoding}: {error}") from None
+            raise self._problem(error) from None
         self.text = "".join(self._lines.taken) if self._lines is not None else ""
         return found
+
+    def _problem(self, error: Exception) -> Exception:
+        """Return what is raised for an error of the reader in the current record."""
+        if isinstance(error, UnicodeError):
+            return ConnectorError("undecodable", f"{self._path} is not {self._settings.encoding}: {error}")
+        if "unexpected end of data" in str(error):
+            return self._truncated("a quotation mark is not closed")
+        if "field larger" in str(error):
+            return ConnectorError("truncated", f"line {self.line}: a cell is larger than 16 MB")
+        return _BadRecord(str(error))
+
+    def read_regular(self, size: int, required: int) -> RegularRows | None:
+        """Return the next records, at most ``size``, if all are regular: decodable, as wide as the header and with a
+        value in the required column. None: the file has ended or one is not; `rows` yields these and all that follow.
+        """
+        settings = self._settings
+        if settings.trailer is not None or not settings.encoding.startswith(_TABLE_ENCODINGS):
+            return None
+        assert self.header is not None
+        rows, ends, reader = [], [], self._reader
+        first, most = reader.line_num + 1, self._character_count + MAX_BATCH_CHARACTERS
+        try:
+            for row in reader:
+                rows.append(row)
+                ends.append(reader.line_num)
+                if len(rows) >= size or self._character_count > most:
+                    break
+        except (csv.Error, UnicodeError) as error:
+            self._ahead_error = ends[-1] + 1 if ends else first, error
+        width = len(self.header)
+        # guard: identity.csv_regular_rows
+        is_regular = (
+            self._ahead_error is None
+            and self._bad_byte_count == _bad_bytes.count
+            and all(len(row) == width and not row[required].isspace() and row[required] for row in rows)
+        )
+        found = RegularRows(rows, first, ends)
+        if is_regular and rows:
+            self.row_count += len(rows)
+            return found
+        self._ahead.extend((found.line_of(position), row) for position, row in enumerate(rows))
+        return None
 
     def _truncated(self, reason: str, line: int | None = None) -> ConnectorError:
         return ConnectorError(
@@ -342,11 +434,36 @@ class TypeColumns:
             else:
                 self._single.append((name, indexes[0]))
         indexes = [index for _, index in self._single] + [index for _, each in self._multi for index in each]
-        self.select: Callable[[Sequence[str]], Sequence[str]] = (
+        indexes += [index for index in dict.fromkeys((self._anchor, self._address)) if index not in indexes]
+        self._select: Callable[[Sequence[str]], Sequence[str]] = (
             itemgetter(*indexes) if len(indexes) > 1 else lambda row: [row[index] for index in indexes]
         )
-        """Returns the cells of the selected attributes."""
-        self.separator_count = max(len(indexes) - 1, 0)
+        """Returns the cells of the selected attributes, of the anchor and of the address."""
+        self._separator_count = len(indexes) - 1
+
+    @property
+    def anchor_index(self) -> int:
+        """Return the column of the anchor."""
+        return self._anchor
+
+    def batch(self, found: RegularRows) -> RowBatch:
+        """Return the objects of rows in one batch."""
+        return RowBatch(self.object_type.name, self.describe_all(found.rows), self, found)
+
+    def describe(self, row: Sequence[str]) -> str:
+        """Return a text that differs for rows with other cells in the columns of an object."""
+        cells = self._select(row)
+        text = _SEPARATOR.join(cells)
+        # A text that has the separators of its cells only; the other form has none.
+        is_plain = self._separator_count and text.count(_SEPARATOR) == self._separator_count
+        return text if is_plain else repr(tuple(cells))
+
+    def describe_all(self, rows: Sequence[Sequence[str]]) -> list[str]:
+        """Return `describe` of each row."""
+        texts = list(map(_SEPARATOR.join, map(self._select, rows)))
+        if self._separator_count and "".join(texts).count(_SEPARATOR) == self._separator_count * len(texts):
+            return texts
+        return [self.describe(row) for row in rows]
 
     def imported(self, row: Sequence[str], line: int) -> ImportedObject:
         """Return the object of a row. Blank cells are absent."""
@@ -367,9 +484,23 @@ class TypeColumns:
         return cells
 
 
-class RowCells(Mapping[str, Sequence[str]]):
+@dataclass(frozen=True, slots=True)
+class RowBatch:
+    """The objects of several rows."""
+
+    type: str
+    descriptions: Sequence[str]
+    columns: TypeColumns
+    found: RegularRows
+
+    def make_object(self, position: int) -> ImportedObject:
+        """Return the object of a row."""
+        return self.columns.imported(self.found.rows[position], self.found.line_of(position))
+
+
+class RowCells(DescribedCells):
     """The cells of a row by attribute. Measured (`identity`, import without changes): most rows have not changed, and
-    only the fingerprint of their cells is needed; it is made of the representation, without separating them."""
+    only their fingerprint is needed, so cells are separated when they are asked for."""
 
     __slots__ = ("_cells", "_columns", "_row")
 
@@ -378,13 +509,12 @@ class RowCells(Mapping[str, Sequence[str]]):
         self._row = row
         self._cells: dict[str, tuple[str, ...]] | None = None
 
+    def describe(self) -> str:
+        """Return a text that differs for rows with other cells."""
+        return self._columns.describe(self._row)
+
     def __repr__(self) -> str:
-        """Return a text that differs for rows with other cells in the columns of the selected attributes."""
-        cells = self._columns.select(self._row)
-        text = _SEPARATOR.join(cells)
-        if text.count(_SEPARATOR) == self._columns.separator_count:
-            return f"row {text}"
-        return f"cells {cells!r}"
+        return f"RowCells({self._found()!r})"
 
     def _found(self) -> dict[str, tuple[str, ...]]:
         if self._cells is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from abc import abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -28,6 +29,8 @@ FINGERPRINT_BYTES = 16
 _TEXT, _REFERENCE, _DATE = DataType.TEXT, DataType.REFERENCE, DataType.DATE
 """Names of the module are found faster than members of an enum, which is measurable here."""
 MAX_ANCHOR_CHARACTERS = 1000
+_TYPE_END = "\x1e"
+"""Ends the name of the type in the description of an object."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,16 @@ class DecodedObject:
     """The object is not imported, because a value is bad and the system says so."""
 
 
+class DescribedCells(Mapping[str, Sequence[str | bytes]]):
+    """Cells that stand for the whole object in its fingerprint, in a form that is faster to make than the cells."""
+
+    __slots__ = ()
+
+    @abstractmethod
+    def describe(self) -> str:
+        """Return a text that differs for objects with another anchor, address, container or other cells."""
+
+
 def decode_key(types: Iterable[ObjectType], decoding: Decoding) -> bytes:
     """Return the fingerprint of all settings that decide how cells are decoded. Another key has all objects decoded."""
     described = [
@@ -93,14 +106,24 @@ def fingerprint(
 
 def describe_content(type_name: str, address: str, container: str, cells: Mapping[str, Sequence[str | bytes]]) -> str:
     """Return the text that the fingerprint of an object is made of."""
-    # repr is unambiguous for texts and bytes, and faster than JSON; order of attributes is that of the connector. The
-    # cells come last: a connector may use a mapping with a representation that is faster to make.
+    if type(cells) is not dict and isinstance(cells, DescribedCells):
+        return f"{type_name}{_TYPE_END}{cells.describe()}"
+    # repr is unambiguous for texts and bytes, and faster than JSON; order of attributes is that of the connector.
     return repr((type_name, address, container, cells))
 
 
 def hash_content(key: bytes, content: str) -> bytes:
     """Return the fingerprint of a text from `describe_content`."""
-    return hashlib.blake2b(content.encode("utf-8", "surrogatepass"), digest_size=FINGERPRINT_BYTES, key=key).digest()
+    return hashlib.blake2b(key + content.encode("utf-8", "surrogatepass"), digest_size=FINGERPRINT_BYTES).digest()
+
+
+def hash_descriptions(key: bytes, type_name: str, descriptions: Iterable[str]) -> list[bytes]:
+    """Return the fingerprints of objects of one type, given by what `DescribedCells.describe` returns for their cells.
+
+    They equal those that `hash_content` makes of `describe_content`.
+    """
+    start, blake2b = key + f"{type_name}{_TYPE_END}".encode(), hashlib.blake2b
+    return [blake2b(start + each.encode(), digest_size=FINGERPRINT_BYTES).digest() for each in descriptions]
 
 
 def canonical_anchor(anchor: str, object_type: ObjectType) -> str:

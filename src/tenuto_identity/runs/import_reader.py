@@ -7,23 +7,32 @@ within a page found.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from tenuto_identity.connectors.contract import (
+    BatchConnector,
     Cells,
     Connector,
     ConnectorError,
     DeletedObject,
+    ImportedBatch,
     ImportedObject,
+    ObjectBatch,
     ReadComplete,
     ReadEvent,
     ReadScope,
     ReadWarning,
     Watermark,
 )
-from tenuto_identity.model.decoding import address_key, canonical_anchor, describe_content, hash_content
+from tenuto_identity.model.decoding import (
+    address_key,
+    canonical_anchor,
+    describe_content,
+    hash_content,
+    hash_descriptions,
+)
 from tenuto_identity.model.value_class import value_class
 from tenuto_identity.model.values import BadValue
 from tenuto_identity.runs.definition_snapshot import System
@@ -59,17 +68,72 @@ class RefusedObject:
     anchor: str | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class FingerprintedBatch:
+    """A batch of objects that may be recognised by their fingerprints."""
+
+    objects: ObjectBatch
+    fingerprints: Sequence[bytes]
+
+
 @dataclass(slots=True)
 class ReadPage:
     """One page of a read."""
 
     objects: list[ReadObject] = field(default_factory=list)
+    batches: list[FingerprintedBatch] = field(default_factory=list)
+    """Further objects, that are not made yet."""
     refused: list[RefusedObject] = field(default_factory=list)
     deleted: list[tuple[int, str]] = field(default_factory=list)
     """Type number and anchor of objects that the system reports as deleted."""
     warnings: list[str] = field(default_factory=list)
     complete: ReadComplete | None = None
     """Set in the last page."""
+
+
+class ObjectMaker:
+    """Makes imported objects of what a connector yields."""
+
+    def __init__(self, system: System, decode_key: bytes) -> None:
+        self._system = system
+        self._decode_key = decode_key
+
+    def make_all(
+        self, batches: Iterable[FingerprintedBatch], page: ReadPage, positions: Sequence[Sequence[int]] | None = None
+    ) -> None:
+        """Add objects of batches to a page: all, or those at these positions of each batch."""
+        for number, batch in enumerate(batches):
+            for position in range(len(batch.fingerprints)) if positions is None else positions[number]:
+                made = self.make(batch.objects.make_object(position), batch.fingerprints[position])
+                if isinstance(made, RefusedObject):
+                    page.refused.append(made)
+                else:
+                    page.objects.append(made)
+
+    def make(self, event: ImportedObject, fingerprint: bytes) -> ReadObject | RefusedObject:
+        """Return an object with everything that can be known without the database, or why it is refused."""
+        object_type = self._system.definition.types.get(event.type)
+        where = f" in line {event.line}" if event.line is not None else ""
+        if object_type is None:
+            return RefusedObject("unknown_type", f"the type {event.type!r}{where} is not selected", event.type)
+        number = self._system.type_numbers[event.type]
+        try:
+            anchor = canonical_anchor(event.anchor, object_type)
+        except BadValue as error:
+            return RefusedObject("bad_value", f"{object_type.anchor}{where}: {error}", event.type, number)
+        if not anchor:
+            return RefusedObject("missing_anchor", f"{object_type.anchor} has no value{where}", event.type, number)
+        return ReadObject(
+            event.type,
+            number,
+            anchor,
+            event.address or None,
+            index_key(address_key(event.address, object_type)) if event.address else None,
+            event.container or None,
+            event.cells,
+            fingerprint,
+            event.line,
+        )
 
 
 class PageReader:
@@ -80,13 +144,21 @@ class PageReader:
         self._system = system
         self._decode_key = decode_key
         self._page_size = page_size or PAGE_OBJECTS
+        self._maker = ObjectMaker(system, decode_key)
+        self.makes_objects = True
+        """Make the objects of batches in the thread, because most will not be recognised; for pages that follow."""
         self._thread = ThreadPoolExecutor(1, "tenuto-identity-read")
-        self._events: Iterator[ReadEvent] | None = None
+        self._events: Iterator[ReadEvent | ImportedBatch] | None = None
         self._next: asyncio.Future[ReadPage] | None = None
 
     def start(self, scope: ReadScope, since: Watermark | None) -> None:
         """Begin to read."""
-        self._events = self._connector.read(scope, since)
+        connector = self._connector
+        is_whole = since is None and scope.anchors is None and not connector.capabilities.unique_anchors
+        if is_whole and isinstance(connector, BatchConnector):
+            self._events = connector.read_batches(scope, self._page_size)
+        else:
+            self._events = connector.read(scope, since)
         self._prefetch()
 
     async def next_page(self) -> ReadPage:
@@ -117,11 +189,15 @@ class PageReader:
     def _read_page(self) -> ReadPage:
         assert self._events is not None
         page = ReadPage()
-        byte_count = 0
+        byte_count = object_count = 0
         for event in self._events:
             match event:
                 case ImportedObject():
                     byte_count += self._add_object(page, event)
+                    object_count += 1
+                case ImportedBatch():
+                    byte_count += self._add_batch(page, event.objects)
+                    object_count += len(event.objects.descriptions)
                 case DeletedObject():
                     self._add_deleted(page, event)
                 case ReadWarning():
@@ -129,7 +205,7 @@ class PageReader:
                 case ReadComplete():
                     page.complete = event
                     break
-            if byte_count >= PAGE_BYTES or len(page.objects) + len(page.deleted) >= self._page_size:
+            if byte_count >= PAGE_BYTES or object_count + len(page.deleted) >= self._page_size:
                 break
         else:
             raise ConnectorError(
@@ -140,42 +216,25 @@ class PageReader:
         if self._connector.capabilities.unique_anchors:
             _keep_last_states(page)
         else:
-            _refuse_duplicates(page)
+            refuse_duplicates(page)
         return page
 
     def _add_object(self, page: ReadPage, event: ImportedObject) -> int:
-        object_type = self._system.definition.types.get(event.type)
-        where = f" in line {event.line}" if event.line is not None else ""
-        if object_type is None:
-            page.refused.append(
-                RefusedObject("unknown_type", f"the type {event.type!r}{where} is not selected", event.type)
-            )
-            return 0
-        number = self._system.type_numbers[event.type]
-        try:
-            anchor = canonical_anchor(event.anchor, object_type)
-        except BadValue as error:
-            page.refused.append(RefusedObject("bad_value", f"{object_type.anchor}{where}: {error}", event.type, number))
-            return 0
-        if not anchor:
-            message = f"{object_type.anchor} has no value{where}"
-            page.refused.append(RefusedObject("missing_anchor", message, event.type, number))
-            return 0
         content = describe_content(event.type, event.address, event.container, event.cells)
-        page.objects.append(
-            ReadObject(
-                event.type,
-                number,
-                anchor,
-                event.address or None,
-                index_key(address_key(event.address, object_type)) if event.address else None,
-                event.container or None,
-                event.cells,
-                hash_content(self._decode_key, content),
-                event.line,
-            )
-        )
+        made = self._maker.make(event, hash_content(self._decode_key, content))
+        if isinstance(made, RefusedObject):
+            page.refused.append(made)
+            return 0
+        page.objects.append(made)
         return len(content)
+
+    def _add_batch(self, page: ReadPage, objects: ObjectBatch) -> int:
+        batch = FingerprintedBatch(objects, hash_descriptions(self._decode_key, objects.type, objects.descriptions))
+        if self.makes_objects:
+            self._maker.make_all([batch], page)
+        else:
+            page.batches.append(batch)
+        return sum(map(len, objects.descriptions))
 
     def _add_deleted(self, page: ReadPage, event: DeletedObject) -> None:
         object_type = self._system.definition.types.get(event.type)
@@ -199,7 +258,7 @@ def _keep_last_states(page: ReadPage) -> None:
         page.objects = list(last.values())
 
 
-def _refuse_duplicates(page: ReadPage) -> None:
+def refuse_duplicates(page: ReadPage) -> None:
     """Refuse all objects of a page that have the same type and anchor: none of them wins."""
     first: dict[tuple[int, str], ReadObject] = {}
     repeated: dict[tuple[int, str], list[ReadObject]] = {}

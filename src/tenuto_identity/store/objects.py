@@ -183,6 +183,14 @@ async def list_normal_ids(connection: Connection, system_number: int, after_id: 
     return await connection.fetchval(SQL.list_normal_ids, system_number, after_id, limit) or []
 
 
+async def load_fingerprints(
+    connection: Connection, system_number: int, after_id: int, limit: int
+) -> tuple[list[int], list[bytes]]:
+    """Return ids and fingerprints of the next normal objects of a system, in order of id."""
+    row = await connection.fetchrow(SQL.load_fingerprints, system_number, after_id, limit)
+    return (row["ids"], row["fingerprints"]) if row is not None and row["ids"] else ([], [])
+
+
 async def load_places(connection: Connection, ids: Sequence[int]) -> list[ObjectPlace]:
     """Return types and containers of objects."""
     return _PLACES.all(await connection.fetch(SQL.load_places, ids)) if ids else []

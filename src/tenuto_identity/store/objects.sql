@@ -58,6 +58,17 @@ FROM (
     LIMIT $3
 ) AS o;
 
+-- name: load_fingerprints
+-- The next normal objects of a system in order of id, as two arrays.
+SELECT array_agg(o.id ORDER BY o.id) AS ids, array_agg(o.fingerprint ORDER BY o.id) AS fingerprints
+FROM (
+    SELECT id, fingerprint
+    FROM connector_objects
+    WHERE system_number = $1 AND id > $2 AND state = 'normal' AND fingerprint IS NOT NULL
+    ORDER BY id
+    LIMIT $3
+) AS o;
+
 -- name: load_places
 -- Types and containers of objects, for the detection of deletions.
 SELECT o.id, o.type_number, o.container

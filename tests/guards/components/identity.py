@@ -49,6 +49,25 @@ GUARDS: tuple[Guard, ...] = (
         Value("[]"),
         f"{SQL}/test_sql_scenarios.py::test_delta_of_sql_keeps_a_person_with_an_ended_and_an_active_row",
     ),
+    # --- recognition of unchanged objects
+    guard(
+        "identity.recognised_once",
+        "An object that an earlier page contained is not recognised again: its anchor is a duplicate.",
+        Condition("False"),
+        "identity/runs/test_recognition.py::test_import_in_batches_gives_what_an_import_of_single_rows_gives",
+    ),
+    guard(
+        "identity.recognised_repetition",
+        "Equal rows of one page are duplicates and none of them is unchanged.",
+        Condition("False"),
+        "identity/runs/test_recognition.py::test_import_in_batches_gives_what_an_import_of_single_rows_gives",
+    ),
+    guard(
+        "identity.recognised_and_different",
+        "An object that a page contains unchanged and with other values is a duplicate.",
+        Condition("False"),
+        "identity/runs/test_recognition.py::test_import_in_batches_gives_what_an_import_of_single_rows_gives",
+    ),
     # --- runs
     guard(
         "identity.run_fence",
@@ -223,6 +242,12 @@ GUARDS: tuple[Guard, ...] = (
         "A file that changes while it is read fails the import.",
         Condition("False"),
         f"{CSV}::test_file_that_changes_while_it_is_read_is_an_error",
+    ),
+    guard(
+        "identity.csv_regular_rows",
+        "Rows that are blank, too short, too long or not text are not part of a batch.",
+        Value("self._ahead_error is None"),
+        f"{CSV}::test_batches_of_a_csv_file_have_the_objects_of_single_rows",
     ),
     guard(
         "identity.csv_written_file_unchanged",

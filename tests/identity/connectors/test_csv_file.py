@@ -12,9 +12,11 @@ import pytest
 
 from tenuto_identity.connectors import registry
 from tenuto_identity.connectors.contract import (
+    BatchConnector,
     Connector,
     ConnectorContext,
     ConnectorError,
+    ImportedBatch,
     ImportedObject,
     ReadComplete,
     ReadEvent,
@@ -25,7 +27,7 @@ from tenuto_identity.connectors.contract import (
     WriteResult,
 )
 from tenuto_identity.connectors.csv_reader import CsvSettings, TypeColumns
-from tenuto_identity.model.decoding import canonical_anchor, fingerprint
+from tenuto_identity.model.decoding import canonical_anchor, fingerprint, hash_descriptions
 from tenuto_identity.model.schema import Attribute, ObjectType
 from tenuto_identity.model.sync.pending_exports import ChangeOp, ExportKind
 from tenuto_identity.model.values import DataType, Value
@@ -61,6 +63,11 @@ class Source:
     def open(self, **settings: Any) -> Connector:
         context = ConnectorContext(self.types, (self.folder,))
         return registry.open_connector("csv", {"path": "hr.csv", **settings}, context)
+
+    def read_batches(self, size: int) -> list[ReadEvent | ImportedBatch]:
+        connector = self.open()
+        assert isinstance(connector, BatchConnector)
+        return list(connector.read_batches(ReadScope(self.types), size))
 
     def read(self, content: str | bytes | None = None, **settings: Any) -> list[ReadEvent]:
         if content is not None:
@@ -144,6 +151,47 @@ def test_record_that_is_not_valid_csv_is_an_error_of_its_line(source: Source) ->
     (warning,) = [each for each in events if isinstance(each, ReadWarning)]
     assert warning.line == 3
     assert len([each for each in events if isinstance(each, ImportedObject)]) == 2
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        TEXT,
+        TEXT.replace("\n", "\r\n"),
+        TEXT.replace("Turing", '"Tu\nring"'),
+        TEXT + "\n \n,,,,,,,,\n" + ROWS[0].replace("1001", "1005") + "\n",
+        TEXT + "1005,Barbara\n" + ROWS[0].replace("1001", "1006") + "\n",
+        TEXT + '1005,"Bar"bara,L,b,R,F,,,\n' + ROWS[0].replace("1001", "1006") + "\n",
+        TEXT.replace("1003", " "),
+        TEXT.replace("Lovelace", "Love\x1flace"),
+        TEXT.replace("Hopper", "Hop\udcffper"),
+        TEXT.replace("ada@", "ädä@"),
+    ],
+)
+@pytest.mark.parametrize("size", [1, 2, 3, 100])
+def test_batches_of_a_csv_file_have_the_objects_of_single_rows(source: Source, content: str, size: int) -> None:
+    single = source.read(content.encode("utf-8", "surrogateescape"))
+    found: list[Any] = []
+    for event in source.read_batches(size):
+        if not isinstance(event, ImportedBatch):
+            found.append(event)
+            continue
+        batch = event.objects
+        made = [batch.make_object(position) for position in range(len(batch.descriptions))]
+        assert 0 < len(made) <= size
+        assert hash_descriptions(b"key", batch.type, batch.descriptions) == [
+            fingerprint(b"key", each.type, each.address, each.container, each.cells) for each in made
+        ]
+        found += made
+    assert found == single
+
+
+@pytest.mark.parametrize("end", ['1005,"Barb', "1005,Barbara,Lisk"])
+def test_truncated_csv_file_is_an_error_in_batches_too(source: Source, end: str) -> None:
+    source.path.write_text(TEXT + end, encoding="utf-8")
+    with pytest.raises(ConnectorError, match="line 6") as caught:
+        source.read_batches(100)
+    assert caught.value.code == "truncated"
 
 
 def test_missing_column_is_named_before_any_row_is_read(source: Source) -> None:

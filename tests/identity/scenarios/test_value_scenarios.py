@@ -54,8 +54,33 @@ async def test_a21_unchanged_objects_are_not_decoded(site: Site, monkeypatch: py
     def fail(*_: Any, **__: Any) -> Any:
         raise AssertionError("an unchanged object was decoded")
 
+    load = objects.load_fingerprints
+    pages: list[int] = []
+
+    async def count(connection: Any, system_number: int, after_id: int, limit: int) -> Any:
+        pages.append(limit)
+        return await load(connection, system_number, after_id, limit)
+
+    monkeypatch.setattr(import_run, "decode_object", fail)
+    monkeypatch.setattr(objects, "classify_objects", fail)
+    monkeypatch.setattr(objects, "load_fingerprints", count)
+    again = await site.run("HR", "Full Import")
+    assert (again.state, again.items) == ("completed", [])
+    assert [limit > 5_000 for limit in pages] == [False, True, True], "one lookup for the run and one for each page"
+
+
+async def test_a21_objects_in_another_order_are_classified_once_and_not_decoded(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = [row(str(n), mail=f"{n}@example.org") for n in range(24)]
+    await site.apply(site.definitions(page_size=4))
+    site.write_hr(*rows)
+    await site.run("HR", "Full Import")
     classify = objects.classify_objects
     sizes: list[int] = []
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise AssertionError("an unchanged object was decoded")
 
     async def count(connection: Any, system_number: int, type_numbers: Any, *columns: Any) -> Any:
         sizes.append(len(type_numbers))
@@ -63,9 +88,9 @@ async def test_a21_unchanged_objects_are_not_decoded(site: Site, monkeypatch: py
 
     monkeypatch.setattr(import_run, "decode_object", fail)
     monkeypatch.setattr(objects, "classify_objects", count)
+    site.write_hr(*rows[::-1])
     again = await site.run("HR", "Full Import")
-    assert (again.state, again.items) == ("completed", [])
-    assert sizes == [5_000, 5_000], "one classification for each page"
+    assert (again.state, again.items, sizes) == ("completed", [], [4] * 6)
 
 
 @pytest.mark.parametrize(

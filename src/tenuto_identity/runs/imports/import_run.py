@@ -38,6 +38,7 @@ from tenuto_identity.runs.import_reader import (
 )
 from tenuto_identity.runs.imports.deletion_detector import DeletionDetector, describe_hold, obsolete_pending
 from tenuto_identity.runs.imports.export_confirmation import ExportConfirmation
+from tenuto_identity.runs.imports.recognition import Recognition
 from tenuto_identity.runs.imports.seen_objects import SeenObjects
 from tenuto_identity.runs.object_keys import object_match_keys
 from tenuto_identity.runs.page_context import display_of
@@ -78,6 +79,19 @@ class _PageWrites:
     """(type, attribute) → objects that lost their value."""
     seen: list[int] = field(default_factory=list)
     """Objects that exist in the source."""
+
+
+@dataclass(frozen=True, slots=True)
+class _WrittenPage:
+    """What is left of a page when it is committed."""
+
+    seen: Sequence[int]
+    """The objects that exist in the source."""
+    cleared: Counter[tuple[str, str]]
+    """(type, attribute) → objects that lost their value."""
+    recognised: Sequence[int]
+    unchanged: Sequence[int]
+    """With the recognised ones."""
 
 
 class ImportRun:
@@ -209,17 +223,20 @@ class ImportRun:
 
     async def _read_pages(self, scope: ReadScope, since: Watermark | None) -> ReadComplete:
         reader = PageReader(self._connector, self._system, self._decode_key, self._run.profile.page_size)
+        recognition = Recognition(self._system, self._decode_key, self._seen)
         try:
+            await self._run.read(recognition.begin, reader)
             reader.start(scope, since)
             while True:
                 self._run.raise_if_cancelled()
                 read = await reader.next_page()
                 for warning in read.warnings:
                     self._run.warn(warning)
-                seen, cleared = await self._run.write_page(self._write_page, read)
+                written = await self._run.write_page(self._write_page, read, recognition)
                 # Only now: a page that is repeated must not find its own objects.
-                self._seen.add_all(seen)
-                self._cleared += cleared
+                self._seen.add_all(written.seen)
+                self._cleared += written.cleared
+                recognition.learn(reader, read, written.recognised, written.unchanged)
                 self._run.at("import_page_committed")
                 if read.complete is not None:
                     return read.complete
@@ -229,13 +246,20 @@ class ImportRun:
     # --- pages ------------------------------------------------------------------------------------------------------
 
     async def _write_page(
-        self, connection: Connection, page: Page, read: ReadPage
-    ) -> tuple[list[int], Counter[tuple[str, str]]]:
+        self, connection: Connection, page: Page, read: ReadPage, recognition: Recognition
+    ) -> _WrittenPage:
         """Write a page; return the objects that exist in the source, and how many lost a value, by attribute."""
-        classified = await self._classify(connection, read.objects)
-        unchanged, differing, duplicates = self._compare(read.objects, classified)
+        recognised = await recognition.recognise(connection, read)
+        classified = await self._classify(connection, recognised.page.objects)
+        known = set(recognised.unchanged)
+        # guard: identity.recognised_and_different
+        if known and any(each.id in known for each in classified.values()):
+            recognised = await recognition.make_all(read)
+            classified = await self._classify(connection, recognised.page.objects)
+        same, differing, duplicates = self._compare(recognised.page.objects, classified)
+        unchanged = [*recognised.unchanged, *same]
         writes = _PageWrites(seen=list(unchanged))
-        decoded = await asyncio.to_thread(self._decode, page, writes, differing)
+        decoded = await asyncio.to_thread(self._decode, page, writes, differing) if differing else []
         await self._prepare(connection, writes, decoded)
         await self._write(connection, writes)
         page.counts.processed += len(unchanged) + len(decoded)
@@ -243,14 +267,15 @@ class ImportRun:
             connection, writes.items, [*unchanged, *(each.id for each in writes.changed)]
         )
         await self._undo_duplicates(connection, page, [id for id, _ in duplicates])
-        await self._note_refused(connection, page, writes, [*read.refused, *(each for _, each in duplicates)])
+        refused = [*recognised.page.refused, *(each for _, each in duplicates)]
+        await self._note_refused(connection, page, writes, refused)
         await self._note_deleted(connection, read.deleted)
         if self._system.row.held is not None:
             await runs.delete_pending_deletions_of_seen(connection, self._system.number, writes.seen)
         for object_id, fields in writes.items.items():
             page.add_item(object_id=object_id, **fields)
         self._run.at("import_page_written")
-        return writes.seen, writes.cleared
+        return _WrittenPage(writes.seen, writes.cleared, recognised.unchanged, unchanged)
 
     async def _classify(self, connection: Connection, read: Sequence[ReadObject]) -> dict[int, ClassifiedObject]:
         """Return the stored objects by position; objects that wait for their first import are found by address."""
