@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Literal
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from tenuto_identity.connectors.contract import ConnectorError, ImportedObject
-from tenuto_identity.model.decoding import DescribedCells, Decoding
+from tenuto_identity.model.decoding import Decoding, DescribedCells
 from tenuto_identity.model.schema import Attribute, ObjectType
 
 MAX_CELL_BYTES = 16 * 1024 * 1024

@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 
 from tenuto_identity.runs.imports.seen_objects import SeenObjects
 
-
 RANGES = st.builds(lambda start, count: list(range(start, start + count)), st.integers(0, 90), st.integers(0, 90))
 SCATTERED = st.lists(st.integers(0, 200_000), max_size=30)
 
