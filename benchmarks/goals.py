@@ -125,7 +125,8 @@ GOALS = [
     ),
     Goal("api", r"\d+ streams", "500 streams < 10 % of a core", 10.0, at_most=True),
     Goal("ldap", "LDAP export of new", "LDAP export ≥ 0.8 × a script that adds in a loop", 0.8, "script"),
-    Goal("ldap", "LDAP full import, all new", "LDAP full import ≥ 0.8 × a script that reads in pages", 0.8, "script"),
+    Goal("ldap", "LDAP read, nothing stored", "LDAP read ≥ 0.8 × a script that reads in pages", 0.8, "script"),
+    Goal("ldap", "LDAP full import, all new", "LDAP full import ≥ 0.8 × a script with one flat table", 0.8, "script"),
     Goal("ldap", "LDAP full import, nothing", "LDAP import without changes ≥ 0.8 × the script", 0.8, "script"),
     Goal(
         "ldap",
@@ -137,9 +138,9 @@ GOALS = [
     Goal(
         "ldap",
         "memory grown by the LDAP import of 100,000",
-        "memory of an LDAP import flat from 10,000 to 100,000 (÷ ≥ 0.77)",
+        "memory of an LDAP import flat from 20,000 to 100,000 (÷ ≥ 0.77)",
         FLAT_RATIO,
-        "memory grown by the LDAP import of 10,000",
+        "memory grown by the LDAP import of 20,000",
     ),
     Goal("identity", "import, all new", "import of new people ≥ 10,000/s", 10_000.0),
     Goal("identity", "import, all new", "import of new people ≥ 0.4 × its floor", 0.4, "floor"),

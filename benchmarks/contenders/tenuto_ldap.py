@@ -1,11 +1,13 @@
 """Tenuto's LDAP connector for `ldap`: export of all people, full imports and a delta import, as steps of schedules.
 
 People come from the HR file of `identity`. A figure counts only if tables and directory have what they should have.
+The connector uses ldap3, as the script does, also where python-ldap is installed.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import base64
 import os
 from collections.abc import Awaitable, Callable
@@ -20,11 +22,17 @@ from benchmarks.slapd_server import MANAGER, PASSWORD, PEOPLE
 from tenuto import Tenuto
 from tenuto.definitions.document_parser import parse_document
 from tenuto.operations.definitions.plans import read_declarations
+from tenuto_identity.connectors.contract import ConnectorContext, ImportedObject, ReadScope
+from tenuto_identity.connectors.ldap.connector import LDAP
+from tenuto_identity.connectors.ldap.settings import LdapSettings
+from tenuto_identity.model.schema import Attribute, ObjectType
 
+DELTA_RUNS = 5
 _SYSTEM = """
   - name: {name}
     connector: ldap
-    settings: {{url: "{directory}", tls: none, bind_dn: "{manager}", password: {{secret: bind}}, base: "{people}"}}
+    settings: {{url: "{directory}", tls: none, bind_dn: "{manager}", password: {{secret: bind}}, base: "{people}",
+                library: ldap3}}
     types:
       - name: inetOrgPerson
         anchor: entryUUID
@@ -124,7 +132,32 @@ async def measure_export(night: Night, clock: StageClock, directory: str) -> Non
     await night.expect("pending_exports", night.count, "state = 'exported'")
 
 
+def _read(directory: str) -> int:
+    """Read all people by the connector, without storing them; return how many."""
+    attributes = {each: Attribute(each) for each in script_ldap.ATTRIBUTES}
+    person = ObjectType("inetOrgPerson", "entryUUID", attributes, address_is_dn=True)
+    settings = LdapSettings.model_validate(
+        {
+            "url": directory,
+            "tls": "none",
+            "bind_dn": MANAGER,
+            "password": {"secret": "bind"},
+            "base": PEOPLE,
+            "library": "ldap3",
+        }
+    )
+    connector = LDAP.open(settings, ConnectorContext(secrets={"bind": PASSWORD}, types=(person,), read_only=True))
+    try:
+        return sum(isinstance(each, ImportedObject) for each in connector.read(ReadScope((person,)), None))
+    finally:
+        connector.close()
+
+
 async def measure_import(night: Night, clock: StageClock, directory: str) -> None:
+    with clock.stage("read"):
+        found = await asyncio.to_thread(_read, directory)
+    if found != night.count:
+        raise SystemExit(f"{found} entries instead of {night.count}")
     await night.settle()
     with clock.stage("import new"):
         await night.run("Source", "Full Import")
@@ -132,6 +165,13 @@ async def measure_import(night: Night, clock: StageClock, directory: str) -> Non
     await night.settle()
     with clock.stage("import unchanged"):
         await night.run("Source", "Full Import")
+    for number in range(1, DELTA_RUNS + 1):
+        script_ldap.change(directory, night.changed, f"Acting {number}")
+        await night.settle()
+        with clock.stage(f"delta import {number}"):
+            await night.run("Source", "Delta Import")
+        await night.expect("items", number * night.changed, "change = 'Updated' AND type = 'inetOrgPerson'")
+    await night.expect("sync_marks", night.count, "system_number = 3")
 
 
 async def measure_confirmation(night: Night, clock: StageClock, directory: str) -> None:
@@ -139,11 +179,6 @@ async def measure_confirmation(night: Night, clock: StageClock, directory: str) 
     with clock.stage("confirming import"):
         await night.run("Directory", "Full Import")
     await night.expect("pending_exports", 0)
-    script_ldap.change(directory, night.changed)
-    with clock.stage("delta import"):
-        await night.run("Source", "Delta Import")
-    await night.expect("sync_marks", night.count, "system_number = 3")
-    await night.expect("items", night.changed, "change = 'Updated' AND type = 'inetOrgPerson'")
 
 
 STAGES = {"export": measure_export, "import": measure_import, "confirm": measure_confirmation}

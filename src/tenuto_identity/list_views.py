@@ -15,6 +15,23 @@ def _steps(steps: Any) -> list[str]:
     return [f"{step.system}: {step.origin} ({step.rule})" for step in steps]
 
 
+def _changed_values(entry: Any) -> str:
+    """Return the values before and after of each attribute; of a hidden one only the name."""
+    found = []
+    for name, diff in sorted(entry.diff.items()):
+        if not isinstance(diff, list) or len(diff) != 2:
+            found.append(f"{name}: ***")
+        elif not diff[0]:
+            found.append(f"{name}: {_joined(diff[1])}")
+        else:
+            found.append(f"{name}: {_joined(diff[0])} → {_joined(diff[1]) or 'no value'}")
+    return "; ".join(found)
+
+
+def _joined(values: Any) -> str:
+    return ", ".join(map(str, values)) if isinstance(values, list) else str(values)
+
+
 ATTRIBUTE_FLOWS = ResourceView(
     "attributes",
     (
@@ -131,7 +148,7 @@ HISTORY = ResourceView(
         Column("profile", "profile", drop=1),
         Column("subject", "subject"),
         Column("change", "change"),
-        Column("values", "diff", "json", flexible=True),
+        Column("values", _changed_values, flexible=True),
     ),
     next_page={},
 )

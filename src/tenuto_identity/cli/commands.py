@@ -18,6 +18,7 @@ from tenuto.errors import NotFound
 from tenuto.model.work.tasks import ActivityState
 from tenuto_identity.cli.preview_text import (
     GOOD_STATES,
+    describe_counts,
     describe_step,
     format_preview,
     is_good,
@@ -248,7 +249,12 @@ async def run(
     if not wait:
         return session.report({"task_id": str(task_id)}, f"started {profile} of {system}", result=task_id)
     record = await session.app.wait(task_id)
-    session.report({"task_id": str(task_id), "status": record.state}, f"{profile} of {system}: {record.state}")
+    counts = record.output if isinstance(record.output, dict) else {}
+    problem = f"; {record.error['message']}" if record.error and record.error.get("message") else ""
+    session.report(
+        {"task_id": str(task_id), "status": record.state, **counts},
+        f"{profile} of {system}: {describe_counts(str(record.state), counts)}{problem}",
+    )
     return exit_codes.OK if record.state in GOOD_STATES else exit_codes.FAILED
 
 

@@ -131,11 +131,22 @@ def format_preview(
 
 
 def describe_step(step: Mapping[str, Any]) -> str:
-    """Return status, changes and errors of a run."""
-    changes = ", ".join(f"{count:,} {change}" for change, count in sorted(step["changes"].items()))
-    errors = ", ".join(f"{count:,} {error}" for error, count in sorted(step["errors"].items()))
-    parts = [step["status"].replace("_", " "), changes or "no changes", *([errors] if errors else [])]
+    """Return status, changes and errors of a run of a preview."""
+    return describe_counts(step["status"], step)
+
+
+def describe_counts(status: str, counts: Mapping[str, Any]) -> str:
+    """Return status, changes and errors of a run. Without counts, the run did not get to its end."""
+    parts = [status.replace("_", " ")]
+    if "changes" in counts:
+        parts.append(_counted(counts["changes"]) or "no changes")
+    if errors := _counted(counts.get("errors", {})):
+        parts.append(errors)
     return "; ".join(parts)
+
+
+def _counted(counts: Mapping[str, int]) -> str:
+    return ", ".join(f"{count:,} {name}" for name, count in sorted(counts.items()) if count)
 
 
 def _describe_request(request: PreviewRequest) -> str:

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tenuto_identity.cli import preview_text
-from tests.identity.site import ADA, Site, open_site
+from tests.identity.site import ADA, ALAN, EDSGER, GRACE, Site, open_site
 from tests.support import warm_process
 from tests.support.errors import raises_code
 from tests.support.waiting import eventually
@@ -42,7 +42,7 @@ async def tenuto(url: str, folder: Path, *arguments: str, code: int = 0) -> str:
 
 
 async def test_commands_run_list_and_explain(site: Site, url: str, tmp_path: Path) -> None:
-    assert "completed" in await tenuto(url, tmp_path, "run", "HR", "Full Import", "--wait")
+    assert "HR: completed; 4 Added" in await tenuto(url, tmp_path, "run", "HR", "Full Import", "--wait")
     await site.run("HR", "Full Sync")
     systems = json.loads(await tenuto(url, tmp_path, "systems", "-o", "json"))
     assert {each["name"]: each["object_count"] for each in systems}["HR"] == 4
@@ -72,7 +72,8 @@ async def test_failed_run_ends_with_exit_code_1_and_unknown_names_are_refused(
     site: Site, url: str, tmp_path: Path
 ) -> None:
     site.hr.write_text("", encoding="utf-8")
-    assert "failed" in await tenuto(url, tmp_path, "run", "HR", "Full Import", "--wait", code=1)
+    failed = await tenuto(url, tmp_path, "run", "HR", "Full Import", "--wait", code=1)
+    assert "Full Import of HR: failed; " in failed
     assert "did you mean HR" in await tenuto(url, tmp_path, "explain", "Hr", "1", code=3)
     assert "reason" in await tenuto(url, tmp_path, "approve", "HR", code=2)
 
@@ -111,6 +112,9 @@ async def test_objects_identities_and_history_are_listed_as_table_json_and_csv(
     assert "Grace Hopper" in await tenuto(url, tmp_path, "identities")
     history = json.loads(await tenuto(url, tmp_path, "history", str(found["id"]), "-o", "json"))
     assert {each["profile"] for each in history} == {"Full Import", "Full Sync"}
+    site.write_hr(ADA, GRACE.replace("Engineer,", "Admiral,"), f"{ALAN}2099-12-31", EDSGER)
+    await site.run("HR", "Full Import")
+    assert "title: Engineer → Admiral" in await tenuto(url, tmp_path, "history", str(found["id"]))
     assert "there may be more: add --after" in await tenuto(url, tmp_path, "identities", "--limit", "2")
 
 

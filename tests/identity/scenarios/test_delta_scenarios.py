@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import yaml
 
+from tenuto.postgres.database import Connection
 from tenuto_identity.connectors.contract import ConnectorContext, ImportedObject, ReadScope
 from tenuto_identity.connectors.memory import MemoryConnector, MemorySettings
 from tenuto_identity.model.schema import Attribute, ObjectType
+from tenuto_identity.store import objects
 from tests.identity.site import Site
 
 BASE = "ou=people,dc=ad,dc=test"
@@ -128,3 +131,31 @@ async def test_account_that_was_deleted_in_the_target_is_provisioned_again(site:
     await site.run("AD", "Delta Import")
     assert ["Alan Turing"] in [each["attributes"]["cn"] for each in site.ad.objects("user").values()]
     assert await site.count("pending_exports") == 0
+
+
+async def test_delta_import_counts_the_objects_only_if_its_deletions_can_trip_the_guard(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await site.apply(site.definitions())
+    site.ad.put_many("user", [(str(n), {"cn": f"u{n}", "mail": f"u{n}@example.org"}) for n in range(40)])
+    await site.run("AD", "Full Import")
+    counted: list[int] = []
+    count_objects = objects.count_objects
+
+    async def record(connection: Connection, system_number: int) -> list[objects.ObjectCount]:
+        counted.append(system_number)
+        return await count_objects(connection, system_number)
+
+    monkeypatch.setattr(objects, "count_objects", record)
+    for number in range(9):
+        site.ad.delete("user", str(number))
+    few = await site.run("AD", "Delta Import")
+    assert (few.state, few.changes, counted) == ("completed", ["Deleted"] * 9, [])
+
+    for number in range(9, 19):
+        site.ad.delete("user", str(number))
+    many = await site.run("AD", "Delta Import")
+    assert (many.state, many.changes) == ("completed_with_error", [])
+    (system,) = [each for each in await site.app.extensions.identity.systems() if each.name == "AD"]
+    assert "10 of 31 (32.26 %)" in str(system.held)
+    assert len(counted) == 1

@@ -6,6 +6,7 @@ import base64
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from enum import Enum, auto
 from functools import lru_cache
 from uuid import UUID
 
@@ -26,6 +27,23 @@ BINARY = ";binary"
 """Option of attributes that are transferred in their binary form (RFC 4522): another name of the same values."""
 
 
+MAX_DELIVERED_NAMES = 10_000
+
+
+class _Form(Enum):
+    """How the values of an attribute are read."""
+
+    TEXTS = auto()
+    BYTES = auto()
+    GUIDS = auto()
+    MEMBERS = auto()
+    """Texts, of which one may be the placeholder."""
+
+
+_TEXTS = _Form.TEXTS
+"""A name of the module is found faster than a member of an enum."""
+
+
 class EntryReader:
     """Turns entries of one object type into objects."""
 
@@ -33,9 +51,6 @@ class EntryReader:
         self.object_type = object_type
         self.type_name = object_type.name
         self.object_class = settings.object_class(object_type.name).lower()
-        self._is_raw = {
-            name: each.type in (DataType.BINARY, DataType.GUID) for name, each in object_type.attributes.items()
-        }
         self._names: dict[str, str] = {}
         """Every name under which the server may deliver an attribute, in lower case → its name in the definition."""
         for name in object_type.attributes:
@@ -48,6 +63,9 @@ class EntryReader:
         self._placeholder = settings.placeholder_member.lower()
         self.member = member_attribute(schema, self.object_class)
         """Attribute, in lower case, of which an entry needs at least one value."""
+        self._order = tuple(object_type.attributes)
+        self._delivered: dict[str, tuple[str, _Form] | None] = {}
+        """Names that the server has delivered → name in the definition and form of the values; None: not selected."""
 
     @property
     def attributes(self) -> tuple[str, ...]:
@@ -57,27 +75,50 @@ class EntryReader:
     def read(self, entry: Entry) -> ImportedObject:
         """Return the object of an entry. Values are sorted, because a directory delivers them in any order."""
         found: dict[str, tuple[str | bytes, ...]] = {}
+        known = self._delivered
         for delivered, values in entry.attributes.items():
-            # Values with other options, such as ``;lang-de``, are other attributes unless the definition names them.
-            name = self._names.get(delivered.lower())
-            if name is not None and values:
-                found[name] = self._cells(name, values)
-        cells = {name: found[name] for name in self._is_raw if found.get(name)}
+            attribute = known[delivered] if delivered in known else self._recognize(delivered)
+            if attribute is None or not values:
+                continue
+            name, form = attribute
+            if form is _TEXTS and len(values) == 1:  # the usual case; `_cells` gives the same result
+                try:
+                    found[name] = (values[0].decode(),)
+                except UnicodeDecodeError:
+                    found[name] = (values[0],)
+            else:
+                found[name] = self._cells(form, values)
+        # In the order of the definition, because a server may deliver the attributes in another one each time.
+        cells = {name: found[name] for name in self._order if found.get(name)}
         anchor = cells.get(self.object_type.anchor, ("",))[0]
         text = anchor if isinstance(anchor, str) else anchor.decode("utf-8", "replace")
         return ImportedObject(self.type_name, text, entry.dn, container_of(entry.dn), cells)
 
-    def _cells(self, name: str, values: Sequence[bytes]) -> tuple[str | bytes, ...]:
-        attribute = self.object_type.attributes[name]
-        if self._is_raw[name]:
-            if attribute.type is DataType.BINARY:
-                return tuple(sorted(values))
-            return tuple(sorted(_guid_text(each) for each in values))
-        if len(values) == 1:
-            cells: tuple[str | bytes, ...] = (_text(values[0]),)
-        else:
-            cells = tuple(sorted((_text(each) for each in values), key=_sort_key))
-        if self.member is not None and name.lower() == self.member:
+    def _recognize(self, delivered: str) -> tuple[str, _Form] | None:
+        """Return the attribute that the server delivers under a name; None if it is not selected."""
+        # Values with other options, such as ``;lang-de``, are other attributes unless the definition names them.
+        name = self._names.get(delivered.lower())
+        found = None if name is None else (name, self._form(name))
+        if len(self._delivered) < MAX_DELIVERED_NAMES:
+            self._delivered[delivered] = found
+        return found
+
+    def _form(self, name: str) -> _Form:
+        match self.object_type.attributes[name].type:
+            case DataType.BINARY:
+                return _Form.BYTES
+            case DataType.GUID:
+                return _Form.GUIDS
+            case _:
+                return _Form.MEMBERS if name.lower() == self.member else _TEXTS
+
+    def _cells(self, form: _Form, values: Sequence[bytes]) -> tuple[str | bytes, ...]:
+        if form is _Form.BYTES:
+            return tuple(sorted(values))
+        if form is _Form.GUIDS:
+            return tuple(sorted(map(_guid_text, values)))
+        cells = tuple(sorted(map(_text, values), key=_sort_key)) if len(values) > 1 else (_text(values[0]),)
+        if form is _Form.MEMBERS:
             return tuple(each for each in cells if not isinstance(each, str) or each.lower() != self._placeholder)
         return cells
 
@@ -162,7 +203,7 @@ def merge_ranges(entry: Entry, read_more: Callable[[str], Mapping[str, Sequence[
     """Return an entry whose ranged attributes (``member;range=0-1499``) are complete.
 
     ``read_more`` reads one attribute of the entry, such as ``member;range=1500-*``."""
-    if not any(";range=" in name.lower() for name in entry.attributes):
+    if ";range=" not in "\n".join(entry.attributes).lower():
         return entry
     merged: dict[str, Sequence[bytes]] = {}
     for name, values in entry.attributes.items():

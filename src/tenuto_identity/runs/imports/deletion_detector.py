@@ -43,7 +43,8 @@ class DeletionDetector:
         lost a value in this run, by (type, attribute). ``look_up`` reads objects by their anchors: a missing object
         that it finds was moved between two searches of the read."""
         run = self._run
-        counts = await run.read(objects.count_objects, self._system.number)
+        # A delta counts the objects only if its deletions can trip a guard: its cost follows the changes.
+        counts = [] if is_delta else await run.read(objects.count_objects, self._system.number)
         total = sum(each.object_count for each in counts)
         await self._keep_seen()
         if not is_delta:
@@ -65,9 +66,19 @@ class DeletionDetector:
             deleted[self._system.type_names[row.type_number], row.container] += row.object_count
         for row in expected:
             deleted[self._system.type_names[row.type_number], row.container] -= row.object_count
+        if is_delta and self._can_trip(deleted):
+            counts = await run.read(objects.count_objects, self._system.number)
         measures += self._deletion_measures(deleted, counts, is_delta)
         measures += await self._clearing_measures(cleared)
         return evaluate_guards(measures, self._system.guards(run.profile))
+
+    def _can_trip(self, deleted: Mapping[tuple[str, str | None], int]) -> bool:
+        """Return whether so many objects of a type were deleted that the guard of deletions may trip."""
+        gone: Counter[str] = Counter()
+        for (name, _), count in deleted.items():
+            gone[name] += max(count, 0)
+        limit = self._system.guards(self._run.profile).limit(GuardKind.DELETIONS)
+        return any(count >= max(limit.at_least, 1) for count in gone.values())
 
     def _deletion_measures(
         self, deleted: Mapping[tuple[str, str | None], int], counts: Sequence[objects.ObjectCount], is_delta: bool

@@ -131,10 +131,12 @@ class Ldap3Client:
 
     def _decode(self) -> None:
         """Decode the messages that have arrived completely."""
-        received, start = self._received, 0
         try:
+            if not 0 < message_end(self._received, 0) <= len(self._received):
+                return  # a large message is copied once, when it is complete
+            received, start = bytes(self._received), 0
             while (end := message_end(received, start)) and end <= len(received):
-                number, part = decode_message(bytes(received[start:end]))
+                number, part = decode_message(received, start)
                 start = end
                 if number == 0:
                     reason = part.message if isinstance(part, Result) else ""
@@ -142,7 +144,7 @@ class Ldap3Client:
                 self._collected.setdefault(number, []).append(part)
         except BerError as error:
             raise Disconnected(str(error)) from None
-        del received[:start]
+        del self._received[:start]
 
     def interrupt(self) -> None:
         connected = self._connection.socket

@@ -40,6 +40,10 @@ class Referrals(NamedTuple):
     urls: tuple[str, ...]
 
 
+MAX_KEPT_NAMES = 10_000
+MAX_KEPT_NAME_BYTES = 200
+_attribute_names: dict[bytes, str] = {}
+
 Part = Entry | Referrals | Intermediate | Result
 
 
@@ -110,10 +114,10 @@ def message_end(data: bytes | bytearray, start: int) -> int:
     return start + 2 + count + int.from_bytes(data[start + 2 : start + 2 + count], "big")
 
 
-def decode_message(data: bytes) -> tuple[int, Part]:
-    """Return the number of a message and what it says; raise `BerError`."""
+def decode_message(data: bytes, start: int = 0) -> tuple[int, Part]:
+    """Return the number of the message at a position and what it says; raise `BerError`."""
     try:
-        _, start, end = _header(data, 0)
+        _, start, end = _header(data, start)
         _, content, after = _header(data, start)
         number = int.from_bytes(data[content:after], "big")
         tag, content, after = _header(data, after)
@@ -141,24 +145,40 @@ def _header(data: bytes, position: int) -> tuple[int, int, int]:
     return data[position], start, end
 
 
+def _attribute_name(encoded: bytes) -> str:
+    """Return the name of an attribute, and keep it for the next entries: all have the same few names."""
+    name = encoded.decode("utf-8", "replace")
+    if len(_attribute_names) < MAX_KEPT_NAMES and len(encoded) <= MAX_KEPT_NAME_BYTES:
+        _attribute_names[encoded] = name
+    return name
+
+
 def _entry(data: bytes, position: int, limit: int, controls: dict[str, bytes]) -> Entry:
     """Return an entry of a search. Written out, because it is the inner loop of every import."""
     _, start, position = _header(data, position)
     name = data[start:position].decode("utf-8", "replace")
     attributes: dict[str, list[bytes]] = {}
+    names = _attribute_names
     _, position, end = _header(data, position)
     if end > limit:
         raise ValueError("the attributes of an entry are cut off")
     while position < end:
-        _, position, after = _header(data, position)
-        # An attribute is its name and the set of its values; short lengths, the usual case, are read in place.
+        # An attribute is its name and the set of its values; short lengths, the usual case, are read in place. A length
+        # that is too large does not meet the end of what contains it.
         size = data[position + 1]
         if size < 0x80:
-            start, stop = position + 2, position + 2 + size
+            position += 2
+            after = position + size
+        else:
+            _, position, after = _header(data, position)
+        size = data[position + 1]
+        if size < 0x80:
+            start = position + 2
+            stop = start + size
         else:
             _, start, stop = _header(data, position)
-        values: list[bytes] = []
-        attributes[data[start:stop].decode("utf-8", "replace")] = values
+        encoded = data[start:stop]
+        attribute = names.get(encoded) or _attribute_name(encoded)
         size = data[stop + 1]
         if size < 0x80:
             position = stop + 2
@@ -167,6 +187,7 @@ def _entry(data: bytes, position: int, limit: int, controls: dict[str, bytes]) -
             _, position, stop = _header(data, stop)
         if stop != after:
             raise ValueError("the values of an attribute are cut off")
+        attributes[attribute] = values = []
         while position < after:
             size = data[position + 1]
             if size < 0x80:
