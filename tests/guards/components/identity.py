@@ -49,6 +49,13 @@ GUARDS: tuple[Guard, ...] = (
         Value("[]"),
         f"{SQL}/test_sql_scenarios.py::test_delta_of_sql_keeps_a_person_with_an_ended_and_an_active_row",
     ),
+    guard(
+        "identity.delta_deletions_are_measured",
+        "The deletions of a delta are compared with all objects as soon as the guard of deletions can trip.",
+        Value("False"),
+        "identity/scenarios/test_delta_scenarios.py"
+        "::test_delta_import_counts_the_objects_only_if_its_deletions_can_trip_the_guard",
+    ),
     # --- recognition of unchanged objects
     guard(
         "identity.recognised_once",

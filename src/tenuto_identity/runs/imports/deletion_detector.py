@@ -78,6 +78,7 @@ class DeletionDetector:
         for (name, _), count in deleted.items():
             gone[name] += max(count, 0)
         limit = self._system.guards(self._run.profile).limit(GuardKind.DELETIONS)
+        # guard: identity.delta_deletions_are_measured
         return any(count >= max(limit.at_least, 1) for count in gone.values())
 
     def _deletion_measures(
