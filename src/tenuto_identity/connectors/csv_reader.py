@@ -450,6 +450,10 @@ class TypeColumns:
         """Return the objects of rows in one batch."""
         return RowBatch(self.object_type.name, self.describe_all(found.rows), self, found)
 
+    def texts(self, row: Sequence[str]) -> Sequence[str] | None:
+        """Return the cell of each attribute in order; None if one may have several."""
+        return None if self._multi else [row[index] for _, index in self._single]
+
     def describe(self, row: Sequence[str]) -> str:
         """Return a text that differs for rows with other cells in the columns of an object."""
         cells = self._select(row)
@@ -512,6 +516,10 @@ class RowCells(DescribedCells):
     def describe(self) -> str:
         """Return a text that differs for rows with other cells."""
         return self._columns.describe(self._row)
+
+    def texts(self) -> Sequence[str] | None:
+        """Return the cell of each attribute in order; None if one may have several."""
+        return self._columns.texts(self._row)
 
     def __repr__(self) -> str:
         return f"RowCells({self._found()!r})"

@@ -76,6 +76,11 @@ class DescribedCells(Mapping[str, Sequence[str | bytes]]):
     def describe(self) -> str:
         """Return a text that differs for objects with another anchor, address, container or other cells."""
 
+    @abstractmethod
+    def texts(self) -> Sequence[str] | None:
+        """Return the cell of each attribute, in the order of the object type and blank if there is none. None: an
+        attribute may have several."""
+
 
 def decode_key(types: Iterable[ObjectType], decoding: Decoding) -> bytes:
     """Return the fingerprint of all settings that decide how cells are decoded. Another key has all objects decoded."""
@@ -154,6 +159,16 @@ def decode_object(
     old: Document | None = None,
 ) -> DecodedObject:
     """Return the typed values of an object. An attribute with a bad value keeps its old values and is reported."""
+    if type(cells) is not dict and isinstance(cells, DescribedCells) and (texts := cells.texts()) is not None:
+        decoded = _decode_texts(object_type, texts, decoding)
+        if decoded is not None:
+            return decoded
+    return _decode_cells(object_type, cells, decoding, old)
+
+
+def _decode_cells(
+    object_type: ObjectType, cells: Mapping[str, Sequence[str | bytes]], decoding: Decoding, old: Document | None
+) -> DecodedObject:
     attributes: dict[str, list[Value]] = {}
     references: dict[str, tuple[str, ...]] = {}
     errors: list[BadCell] = []
@@ -190,6 +205,33 @@ def decode_object(
         else:
             attributes[name] = found
     return DecodedObject(attributes, references, tuple(errors), bool(errors) and decoding.rejects_bad_values)
+
+
+def _decode_texts(object_type: ObjectType, texts: Sequence[str], decoding: Decoding) -> DecodedObject | None:
+    """Return the typed values of an object with one cell for each attribute; None if the general code must decide,
+    with which `test_cells_of_a_row_are_decoded_like_other_cells` compares it."""
+    joined = "".join(texts)
+    if len(joined) > 1000 or not joined.isprintable():
+        return None
+    attributes: dict[str, list[Value]] = {}
+    references: dict[str, tuple[str, ...]] = {}
+    has_formats = bool(decoding.date_formats)
+    for (name, attribute), cell in zip(object_type.attributes.items(), texts, strict=True):
+        if not cell or cell.isspace():
+            continue
+        data_type = attribute.type
+        if data_type is _TEXT:
+            attributes[name] = [cell]
+        elif data_type is _REFERENCE:
+            references[name] = (cell,)
+        elif data_type is _DATE and not has_formats and (known := _date_of(cell)) is not None:
+            attributes[name] = [known]
+        else:
+            try:
+                attributes[name] = _decode_values((cell,), attribute, decoding)
+            except BadValue:
+                return None
+    return DecodedObject(attributes, references)
 
 
 @lru_cache(maxsize=10_000)

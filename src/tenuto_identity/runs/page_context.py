@@ -12,6 +12,7 @@ from datetime import datetime
 from tenuto.postgres.database import Connection
 from tenuto_identity.model.objects import ConnectorObject, MetaverseObject, ObjectState, Reference
 from tenuto_identity.model.rules.sync_rules import Direction
+from tenuto_identity.model.schema import ObjectType
 from tenuto_identity.model.sync.engine import rules_in_scope
 from tenuto_identity.model.sync.matcher import Candidate, MatchAttempt, match_attempts
 from tenuto_identity.model.sync.pending_exports import PendingExport
@@ -253,13 +254,21 @@ def to_metaverse_objects(
     }
 
 
-def display_of(attributes: Document, preferred: str | None = None) -> str | None:
-    """Return the text that stands for an object in lists and history."""
-    for name in (preferred, *_DISPLAY_ATTRIBUTES) if preferred else _DISPLAY_ATTRIBUTES:
+def display_of(
+    attributes: Document, preferred: str | None = None, *, names: Sequence[str] = _DISPLAY_ATTRIBUTES
+) -> str | None:
+    """Return the text that stands for an object in lists and history. ``names`` may leave out attributes that objects
+    of the type do not have, see `display_names`."""
+    for name in (preferred, *names) if preferred else names:
         values = attributes.get(name) if name else None
         if values:
             return str(values[0])[:200]
     parts: list[str] = []
-    for names in (("first", "givenName", "first_name"), ("last", "sn", "last_name")):
-        parts += [str(attributes[name][0]) for name in names if attributes.get(name)][:1]
+    for alternatives in (("first", "givenName", "first_name"), ("last", "sn", "last_name")):
+        parts += [str(attributes[name][0]) for name in alternatives if attributes.get(name)][:1]
     return " ".join(parts)[:200] or None
+
+
+def display_names(object_type: ObjectType) -> tuple[str, ...]:
+    """Return the attributes of a type whose values may stand for an object, in order."""
+    return tuple(name for name in _DISPLAY_ATTRIBUTES if name in object_type.attributes)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -126,6 +126,18 @@ class Page:
         if diff and subject_id is not None:
             self.changes.append(ChangeRecord(number, subject, subject_id, diff))
         return number
+
+    def add_new_objects(self, change: str, found: Sequence[tuple[int, str, str, str | None, str]]) -> None:
+        """Add an item with a change for each new object: id, type, anchor, text that stands for it, diff as JSON."""
+        number, counts = self.counts.item_count, self.counts
+        for id, type_name, anchor, display, diff in found:
+            number += 1
+            self.items.append(Item(number, id, None, type_name, anchor, display, change))
+            self.changes.append(ChangeRecord(number, "object", id, diff))
+        counts.item_count = number
+        if found:
+            counts.changes[change] += len(found)
+            counts.types.update([each[1] for each in found])
 
     def add_change(self, item_number: int, subject: str, subject_id: int, diff: dict[str, Any]) -> None:
         """Add a further change to an item."""

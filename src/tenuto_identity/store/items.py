@@ -14,10 +14,12 @@ from tenuto.postgres.sql_loader import load_statements
 from tenuto.store.records import FromColumn, RowMapper
 from tenuto_identity.model.json_integers import LongId
 from tenuto_identity.model.value_class import value_class
+from tenuto_identity.model.values import Document
 from tenuto_identity.store.objects import encode_json
 from tenuto_identity.store.session import fetch_all
 
 SQL = load_statements(__file__)
+_NAME_END, _VALUES_END = '":[', '],"'
 
 
 @value_class
@@ -44,7 +46,8 @@ class ChangeRecord:
     subject: str
     """``object`` or ``identity``."""
     subject_id: int
-    diff: Mapping[str, Any]
+    diff: Mapping[str, Any] | str
+    """A text is the diff as JSON."""
 
 
 _ITEMS = RowMapper(Item, SQL.list_items)
@@ -74,9 +77,25 @@ async def write_items(
             "changes",
             columns=["run_id", "item_number", "subject", "subject_id", "diff"],
             records=(
-                (run_id, each.item_number, each.subject, each.subject_id, encode_json(each.diff)) for each in changes
+                (
+                    run_id, each.item_number, each.subject, each.subject_id,
+                    each.diff if type(each.diff) is str else encode_json(each.diff),
+                )
+                for each in changes
             ),
-        )
+        )  # fmt: skip
+
+
+def encode_added_values(values: Document, encoded: str) -> str:
+    """Return the diff of new values, ``{name: [[], values]}``, as JSON; ``encoded`` is the JSON of the values.
+
+    Measured (`identity`, import of new people): three times as fast as to encode the diff. The texts that end names and
+    values are replaced, unless one of them occurs within a value.
+    """
+    count = len(values)
+    if not count or encoded.count(_NAME_END) != count or encoded.count(_VALUES_END) != count - 1:
+        return encode_json({name: ((), found) for name, found in values.items()})
+    return encoded.replace(_NAME_END, '":[[],[').replace(_VALUES_END, ']],"')[:-1] + "]}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -276,6 +276,8 @@ class NewObject:
     fingerprint: bytes | None = None
     metaverse_id: int | None = None
     join_kind: JoinKind | None = None
+    encoded_attributes: str | None = None
+    """The attributes as JSON, if that is known."""
 
 
 @value_class
@@ -332,7 +334,8 @@ async def insert_objects(connection: Connection, new: Sequence[NewObject], now: 
         records=(
             (
                 each.id, each.system_number, each.type_number, each.anchor, each.address, each.address_key,
-                each.container, each.state, encode_json(each.attributes), each.fingerprint, each.metaverse_id,
+                each.container, each.state, each.encoded_attributes or encode_json(each.attributes), each.fingerprint,
+                each.metaverse_id,
                 each.join_kind,
                 None if each.state is ObjectState.PROVISIONING else now, now,
             )
@@ -446,7 +449,7 @@ async def resolve_waiting_references(
     connection: Connection, system_number: int, targets: Sequence[tuple[str, int]]
 ) -> list[int]:
     """Resolve references that waited for new objects, given as (key, id); return the objects that refer to them."""
-    if not targets:
+    if not targets or not await connection.fetchval(SQL.has_waiting_references, system_number):
         return []
     keys, ids = [key for key, _ in targets], [id for _, id in targets]
     rows = await connection.fetch(SQL.resolve_waiting_references, system_number, keys, ids)

@@ -202,6 +202,10 @@ LEFT JOIN LATERAL (
 ) AS by_anchor ON true
 WHERE by_address.id IS NOT NULL OR by_anchor.id IS NOT NULL;
 
+-- name: has_waiting_references
+-- Mostly false: then nothing is looked up for the objects of a page.
+SELECT EXISTS (SELECT FROM connector_references WHERE system_number = $1 AND target_id IS NULL);
+
 -- name: resolve_waiting_references
 -- Resolve references that were waiting for these objects, by the key of their address or anchor.
 UPDATE connector_references AS r

@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from tenuto_identity.connectors import registry
 from tenuto_identity.connectors.contract import (
@@ -27,7 +29,13 @@ from tenuto_identity.connectors.contract import (
     WriteResult,
 )
 from tenuto_identity.connectors.csv_reader import CsvSettings, TypeColumns
-from tenuto_identity.model.decoding import canonical_anchor, fingerprint, hash_descriptions
+from tenuto_identity.model.decoding import (
+    Decoding,
+    canonical_anchor,
+    decode_object,
+    fingerprint,
+    hash_descriptions,
+)
 from tenuto_identity.model.schema import Attribute, ObjectType
 from tenuto_identity.model.sync.pending_exports import ChangeOp, ExportKind
 from tenuto_identity.model.values import DataType, Value
@@ -234,6 +242,22 @@ def test_fingerprint_of_a_csv_row_covers_exactly_its_selected_cells() -> None:
     ]
     assert base not in others
     assert len(set(others)) == len(others)
+
+
+CELLS = st.sampled_from(["", " ", "x", " x ", "2020-01-31", "soon", "7", "x" * 600, "a\x00", "\udcff", "é", "+1,5"])
+
+
+@given(st.lists(CELLS, min_size=5, max_size=5))
+def test_cells_of_a_row_are_decoded_like_other_cells(row: list[str]) -> None:
+    types = (DataType.TEXT, DataType.TEXT, DataType.DATE, DataType.REFERENCE, DataType.INTEGER)
+    names = [f"a{number}" for number in range(len(types))]
+    attributes = {name: Attribute(name, each) for name, each in zip(names, types, strict=True)}
+    selected = ObjectType("person", "a0", attributes)
+    cells = TypeColumns(selected, names, SETTINGS).imported(row, 2).cells
+    for old in (None, {"a2": ["2019-01-01"]}):
+        assert decode_object(selected, cells, Decoding(), old=old) == decode_object(
+            selected, dict(cells), Decoding(), old=old
+        )
 
 
 def test_cells_of_a_csv_row_are_a_mapping_without_blank_cells() -> None:

@@ -10,6 +10,8 @@ from uuid import UUID, uuid4
 
 import asyncpg
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import tenuto_identity.store
 from tenuto.errors import StaleLease
@@ -18,7 +20,7 @@ from tenuto.postgres.database import Connection
 from tenuto.store import records
 from tenuto_identity.model.objects import ObjectState
 from tenuto_identity.model.sync.pending_exports import Change, ChangeOp, ExportKind, ExportState, PendingExport
-from tenuto_identity.store import exports, objects, runs, sync_marks
+from tenuto_identity.store import exports, items, objects, runs, sync_marks
 from tenuto_identity.store.objects import ChangedObject, NewObject, ReferenceRow
 from tenuto_identity.store.runs import NewRun
 from tenuto_identity.store.sync_marks import MarkReason
@@ -207,3 +209,13 @@ async def test_tables_that_have_grown_tenfold_are_analysed_once(connection: Conn
     await objects.insert_objects(connection, [new_object(id, f"anchor-{id}") for id in range(1, 3_001)], NOW)
     assert await runs.analyze_grown_tables(connection) == ["connector_objects"]
     assert await runs.analyze_grown_tables(connection) == []
+
+
+TEXTS = st.text(max_size=5) | st.text('a"\\\\:[],{}', max_size=8)
+DOCUMENTS = st.dictionaries(TEXTS, st.lists(TEXTS | st.integers(-9, 9) | st.booleans(), min_size=1, max_size=3))
+
+
+@given(DOCUMENTS)
+def test_diff_of_new_values_is_made_of_their_json(values: dict[str, list[Any]]) -> None:
+    expected = objects.encode_json({name: ([], found) for name, found in values.items()})
+    assert items.encode_added_values(values, objects.encode_json(values)) == expected

@@ -41,10 +41,10 @@ from tenuto_identity.runs.imports.export_confirmation import ExportConfirmation
 from tenuto_identity.runs.imports.recognition import Recognition
 from tenuto_identity.runs.imports.seen_objects import SeenObjects
 from tenuto_identity.runs.object_keys import object_match_keys
-from tenuto_identity.runs.page_context import display_of
+from tenuto_identity.runs.page_context import display_names, display_of
 from tenuto_identity.runs.run_lifecycle import Page, Run, RunFailed
 from tenuto_identity.store import definitions, items, objects, runs, sync_marks
-from tenuto_identity.store.objects import ChangedObject, ClassifiedObject, NewObject, ReferenceRow
+from tenuto_identity.store.objects import ChangedObject, ClassifiedObject, NewObject, ReferenceRow, encode_json
 from tenuto_identity.store.sync_marks import MarkReason
 
 MAX_LISTED_OBJECTS = 20
@@ -75,6 +75,10 @@ class _PageWrites:
     """Objects that changed; new ones are marked apart from them."""
     items: dict[int, dict[str, Any]] = field(default_factory=dict)
     """Fields of the items of objects, by object."""
+    added: list[tuple[int, str, str, str | None, str]] = field(default_factory=list)
+    """New objects without an error, see `Page.add_new_objects`."""
+    types: dict[int, str] = field(default_factory=dict)
+    """Object types of new and changed objects."""
     cleared: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(type, attribute) → objects that lost their value."""
     seen: list[int] = field(default_factory=list)
@@ -111,6 +115,7 @@ class ImportRun:
         """(type, attribute) → objects that lost their value in this run."""
         self._renamed: set[int] = set()
         """Objects whose address changed in this run."""
+        self._display_names = {name: display_names(each) for name, each in definition.types.items()}
         self._uses_keys = run.configuration.has_match_rules(run.system.name)
         self._has_provisioning = False
         self._has_unique_anchors = connector.capabilities.unique_anchors
@@ -272,6 +277,7 @@ class ImportRun:
         await self._note_deleted(connection, read.deleted)
         if self._system.row.held is not None:
             await runs.delete_pending_deletions_of_seen(connection, self._system.number, writes.seen)
+        page.add_new_objects("Added", writes.added)
         for object_id, fields in writes.items.items():
             page.add_item(object_id=object_id, **fields)
         self._run.at("import_page_written")
@@ -352,7 +358,16 @@ class ImportRun:
         for each in decoded:
             id = next(ids) if each.stored is None else each.stored.id
             writes.seen.append(id)
-            wanted, known = self._raw_references(each), old_references.get(id, {})
+            writes.types[id] = each.read.type
+            wanted = self._raw_references(each)
+            if each.stored is None:
+                self._prepare_new(writes, each, id)
+                writes.added_references += [
+                    ReferenceRow(id, attribute, raw_key, raw, None, None)
+                    for (attribute, raw_key), raw in wanted.items()
+                ]
+                continue
+            known = old_references.get(id, {})
             self._prepare_object(writes, each, id, wanted, known)
             writes.removed_references += [row for key, row in known.items() if key not in wanted]
             writes.added_references += [
@@ -360,6 +375,38 @@ class ImportRun:
                 for (attribute, raw_key), raw in wanted.items()
                 if (attribute, raw_key) not in known
             ]
+
+    def _prepare_new(self, writes: _PageWrites, each: _Decoded, id: int) -> None:
+        """Work out what is written for an object that is not stored yet."""
+        read, attributes = each.read, each.values.attributes
+        encoded = encode_json(attributes)
+        display = display_of(attributes, names=self._display_names[read.type])
+        writes.new.append(
+            NewObject(
+                id,
+                self._system.number,
+                read.type_number,
+                read.anchor,
+                read.address,
+                read.address_key,
+                read.container,
+                ObjectState.NORMAL,
+                attributes,
+                read.fingerprint,
+                encoded_attributes=encoded,
+            )
+        )
+        if each.values.errors:
+            writes.items[id] = {
+                "type": read.type,
+                "anchor": read.anchor,
+                "display": display,
+                **_describe_bad_values(read, each.values),
+                "change": "Added",
+                "diff": {name: ((), values) for name, values in attributes.items()},
+            }
+        else:
+            writes.added.append((id, read.type, read.anchor, display, items.encode_added_values(attributes, encoded)))
 
     def _prepare_object(
         self,
@@ -369,30 +416,13 @@ class ImportRun:
         references: Mapping[tuple[int, str], str],
         old_references: Mapping[tuple[int, str], ReferenceRow],
     ) -> None:
+        """Work out what is written for an object that is stored."""
         read, stored, attributes = each.read, each.stored, each.values.attributes
+        assert stored is not None
         fields: dict[str, Any] = {"type": read.type, "anchor": read.anchor, "display": display_of(attributes)}
         if each.values.errors:
             fields.update(_describe_bad_values(read, each.values))
             writes.items[id] = fields
-        if stored is None:
-            writes.new.append(
-                NewObject(
-                    id,
-                    self._system.number,
-                    read.type_number,
-                    read.anchor,
-                    read.address,
-                    read.address_key,
-                    read.container,
-                    ObjectState.NORMAL,
-                    attributes,
-                    read.fingerprint,
-                )
-            )
-            diff: dict[str, Any] = {name: ((), values) for name, values in attributes.items()}
-            fields["change"], fields["diff"] = "Added", diff
-            writes.items[id] = fields
-            return
         diff = _diff(stored.attributes or {}, attributes)
         diff.update(self._reference_diff(references, old_references))
         if stored.address != read.address:
@@ -507,9 +537,7 @@ class ImportRun:
         """Store the keys by which out rules find these objects."""
         written: list[NewObject | ChangedObject] = [*writes.new, *writes.changed]
         keys = {
-            each.id: object_match_keys(
-                self._run, self._system.name, writes.items[each.id]["type"], each.id, each.attributes
-            )
+            each.id: object_match_keys(self._run, self._system.name, writes.types[each.id], each.id, each.attributes)
             for each in written
         }
         await objects.replace_object_keys(connection, self._system.number, keys)
