@@ -1,4 +1,4 @@
-"""Charts: the labels of the time axis stay inside of the chart."""
+"""Charts: the labels of the time axis stay inside of the chart and beside each other."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 
 from tenuto.operations.reports import AttemptFigures, Series, SeriesPoint, SeriesReport
 from tenuto.web.components.charts import draw_attempts
+from tenuto.web.components.drawing import Scale
 
 START = datetime(2026, 11, 11, tzinfo=UTC)
 FIGURES = (3, 0, 0, 1, 0, None, None, None, None)
@@ -24,3 +25,11 @@ def test_labels_of_a_chart_stay_inside_of_it(count: int) -> None:
     assert 1 <= len(positions) <= 6
     assert positions == sorted(positions)
     assert positions[-1] <= 88
+
+
+@pytest.mark.parametrize("seconds", [0.3, 1.9, 22, 47, 133, 214, 1500, 4000, 9000, 90_000, 800_000])
+def test_labels_of_a_scale_fit_beside_each_other(seconds: float) -> None:
+    scale = Scale.covering(START, START + timedelta(seconds=seconds), is_growing=False)
+    labels = [tick.label for tick in scale.ticks]
+    assert len(labels) >= 2
+    assert sum(map(len, labels)) <= 35, "the narrowest column has 240 pixels"

@@ -34,7 +34,7 @@ APPROVALS = ResourceView(
     "approvals",
     (
         Column("id", "id", "id"),
-        Column("state", "state", "state"),
+        Column("state", "state", "state", text=lambda approval, _: "Pending" if approval.state == "pending" else None),
         Column("schedule", "schedule_name"),
         Column("step", "step"),
         Column("approved", lambda approval: f"{approval.approval_count} of {approval.required_count}"),

@@ -9,14 +9,18 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
+from keyword import iskeyword
 from pathlib import Path
 from types import CodeType
 from typing import Any
 
 from fastapi import Response
-from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined, Template
+from jinja2 import BytecodeCache, Environment, FileSystemLoader, StrictUndefined, Template, nodes
 from jinja2.bccache import Bucket
+from jinja2.compiler import CodeGenerator, Frame
 from jinja2.loaders import BaseLoader, ChoiceLoader, PrefixLoader
+
+from tenuto.web.components.html_pattern import to_html
 
 TEMPLATES = Path(__file__).parent / "templates"
 LAYOUT = "layout.html"
@@ -37,6 +41,49 @@ _PASSING_TIME = re.compile(
     rb"(?P<keep><(?:time|span)[^>]* data-(?:age|since|until)[^>]*>)[^<]*|(?P<grow> data-grow)[^>]*"
 )
 """What changes with time alone: texts that the browser updates, and attributes after ``data-grow``."""
+
+
+class _PageCodeGenerator(CodeGenerator):
+    """Compiles templates to shorter ways: a third of the time of a list was spent on calls and escaping as Jinja makes
+    them (benchmark `dashboard`).
+
+    Methods of these objects are called directly: Jinja looks at each call whether the function takes the context of the
+    template, and copies the local variables for it. Values are escaped by `to_html`.
+    """
+
+    OBJECTS = ("ui", "links")
+
+    def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:
+        target = node.node
+        if (
+            forward_caller
+            or not (isinstance(target, nodes.Getattr) and isinstance(target.node, nodes.Name))
+            or target.node.name not in self.OBJECTS
+            or node.dyn_args is not None
+            or node.dyn_kwargs is not None
+            or any(iskeyword(each.key) for each in node.kwargs)
+        ):
+            super().visit_Call(node, frame, forward_caller=forward_caller)
+            return
+        self.visit(target.node, frame)
+        self.write(f".{target.attr}(")
+        for each in (*node.args, *node.kwargs):
+            self.visit(each, frame)
+            self.write(", ")
+        self.write(")")
+
+    def _output_child_pre(self, node: nodes.Expr, frame: Frame, finalize: Any) -> None:
+        if frame.eval_ctx.volatile or not frame.eval_ctx.autoescape or finalize.src is not None:
+            super()._output_child_pre(node, frame, finalize)
+        else:
+            self.write("environment.to_html(")
+
+
+class PageEnvironment(Environment):
+    """The environment of the templates of pages."""
+
+    code_generator_class: type[CodeGenerator] = _PageCodeGenerator
+    to_html = staticmethod(to_html)
 
 
 class _CompiledTemplates(BytecodeCache):
@@ -61,7 +108,7 @@ def create_environment(extensions: Mapping[str, Path] | None = None, *, reload: 
     loaders: list[BaseLoader] = [FileSystemLoader(TEMPLATES)]
     if extensions:
         loaders.append(PrefixLoader({name: FileSystemLoader(folder) for name, folder in extensions.items()}))
-    environment = Environment(
+    environment = PageEnvironment(
         loader=ChoiceLoader(loaders),
         autoescape=True,
         undefined=StrictUndefined,

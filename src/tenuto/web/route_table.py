@@ -6,10 +6,12 @@ A page can do nothing that the API cannot do, and no template names a role.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
+from uuid import UUID
 
 from fastapi import FastAPI
 from fastapi.routing import iter_route_contexts
@@ -18,6 +20,12 @@ from tenuto.api.api_route import ApiRoute
 from tenuto.model.access.actors import Role
 
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
+
+
+@lru_cache(maxsize=1000)
+def _split(path: str) -> Sequence[str]:
+    """Return the texts of a path and between them the names of its parameters."""
+    return _PARAMETER.split(path)
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +39,13 @@ class ApiOperation:
 
     def address(self, parameters: Mapping[str, Any]) -> str:
         """Return the path with its parameters."""
-        return _PARAMETER.sub(lambda found: quote(str(parameters[found[1]]), safe=""), self.path)
+        pieces = _split(self.path)
+        if len(pieces) == 1:
+            return self.path
+        # An id contains nothing that must be quoted.
+        values = [parameters[name] for name in pieces[1::2]]
+        quoted = [str(value) if isinstance(value, UUID) else quote(str(value), safe="") for value in values]
+        return "".join([text + value for text, value in zip(pieces[::2], [*quoted, ""], strict=True)])
 
 
 class RouteTable:

@@ -169,7 +169,7 @@ class NewExecution:
     step is queued; the caller advances the execution."""
 
 
-_OUTCOMES = RowMapper(ExecutionOutcome, SQL.list_recent_outcomes)
+_OUTCOMES = PositionalMapper(ExecutionOutcome, SQL.list_recent_outcomes, decodes=True)
 _EXECUTIONS = RowMapper(ExecutionRecord, SQL.list_executions)
 _STORED_EXECUTIONS = RowMapper(StoredExecution, SQL.load_execution, SQL.load_last_child_of_step)
 _STEP_ATTEMPTS = RowMapper(StepAttempt, SQL.list_step_attempts)

@@ -20,7 +20,7 @@ _TICK_STEPS = (
     0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400,
     172_800, 604_800, 2_592_000,
 )  # fmt: skip
-_MAX_TICKS = 5
+_MAX_TICKS, _MAX_TICK_CHARACTERS = 5, 28
 SMALL_PERCENT = 2.0
 """A bar below this width is also drawn with a fixed width, so that it can be seen."""
 
@@ -45,7 +45,7 @@ class Scale:
         span = max((end - start).total_seconds(), _MIN_SPAN_SECONDS)
         if is_growing:
             span = 4.0 * 1.25 ** max(0, math.ceil(math.log(max(span, 0.001) * 1.02 / 4.0, 1.25)))
-        step = next((each for each in _TICK_STEPS if span / each <= _MAX_TICKS), _TICK_STEPS[-1])
+        step = next((each for each in _TICK_STEPS if _ticks_fit(span, each)), _TICK_STEPS[-1])
         count = int(span / step)
         ticks = tuple(
             Tick(round(index * step / span * 100, 3), f"+{_tick_label(index * step)}" if index else "0")
@@ -65,6 +65,12 @@ class Scale:
 
     def width(self, start: datetime, end: datetime) -> float:
         return round(max(self.x(end) - self.x(start), 0.0), 3)
+
+
+def _ticks_fit(span: float, step: float) -> bool:
+    """Return whether the labels of a scale have space beside each other in the narrowest column that shows it."""
+    labels = [_tick_label(index * step) for index in range(1, int(min(span / step, _MAX_TICKS)) + 1)]
+    return span / step <= _MAX_TICKS and sum(map(len, labels)) <= _MAX_TICK_CHARACTERS
 
 
 def _tick_label(seconds: float) -> str:

@@ -9,6 +9,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any, Literal
 from uuid import UUID
 
@@ -22,7 +23,7 @@ from tenuto.presentation.text_formats import error_summary, format_duration, one
 from tenuto.web.components.attempt_text import escape_invisible
 from tenuto.web.components.html_pattern import HtmlPattern
 from tenuto.web.components.links import Links
-from tenuto.web.components.times import Times
+from tenuto.web.components.times import Times, format_instant_title
 from tenuto.web.route_table import RouteTable
 from tenuto.web.viewer import Viewer
 
@@ -42,7 +43,7 @@ _PACE = HtmlPattern(
 _MARK = '<a class="b-%s" data-key="%s" href="%s%s" title="%s, %s" tabindex="-1"></a>'
 """Without escaping: statuses are constants, ids and instants contain no special characters."""
 _STRIP = HtmlPattern('<span class="strip">{}</span>')
-_BDI = HtmlPattern("<bdi>{}</bdi>")
+_BDI, _CODE = HtmlPattern("<bdi>{}</bdi>"), HtmlPattern("<code>{}</code>")
 _BUTTON = HtmlPattern('<button type="button"{}>{}</button>')
 _OPERATION = HtmlPattern(' data-operation="{}" data-method="{}" data-url="{}"')
 _DIALOG, _BODY = HtmlPattern(' data-dialog="{}"'), HtmlPattern(' data-body="{}"')
@@ -60,6 +61,29 @@ _PICK_ALL = Markup(
     '<td class="pick"><input type="checkbox" data-pick-all data-keep autocomplete="off"'
     ' aria-label="Select all rows of this page"></td>'
 )
+
+
+@lru_cache(maxsize=20_000)
+def _make_mark(id: UUID, state: str, started_at: datetime, zone_name: str, address: str) -> str:
+    """Return a mark of a strip. Most marks of a list are those of its last rendering."""
+    status = status_of(state)
+    return _MARK % (status.tone, id, address, id, status.label, format_instant_title(started_at, zone_name))
+
+
+@lru_cache(maxsize=2000)
+def _make_dialog(
+    title: str, text: str, reason: str, fields: Sequence[Mapping[str, Any]], submit: str, expected: int
+) -> Markup:
+    """Return the attribute that describes the dialog of an action; most rows of a list have the same."""
+    dialog = {
+        "title": title,
+        "text": text,
+        "reason": reason,
+        "fields": fields,
+        "submit": submit,
+        "expected": expected,
+    }
+    return _DIALOG.format(_to_json(dialog))
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +162,13 @@ class Elements:
         """Return foreign text with its control characters made visible."""
         return escape_invisible(str(text))
 
+    def marked(self, text: str) -> Markup:
+        """Return own text whose names are between backticks, with these as code."""
+        pieces = [escape(piece) for piece in text.split("`")]
+        if len(pieces) % 2 == 0:
+            return escape(text)
+        return Markup("").join(_CODE.format(piece) if at % 2 else piece for at, piece in enumerate(pieces))
+
     def reason(self, reason: Reason) -> Markup:
         """Return the message of a reason, with its instants in the zone of the viewer."""
         text = Markup.escape(reason.message)
@@ -200,12 +231,10 @@ class Elements:
         the time of its template was spent on them (benchmark `dashboard`), so constant parts are escaped once."""
         if not outcomes:
             return Markup("")
-        title, address = self.times.title, escape(link(""))
-        marks = []
-        for each in outcomes:
-            status, id = status_of(each.state), each.id
-            marks.append(_MARK % (status.tone, id, address, id, status.label, title(each.started_at)))
-        return _STRIP.format(Markup("".join(marks)))
+        zone, address = self.times.zone_name, escape(link(""))
+        return _STRIP.format(
+            Markup("".join([_make_mark(each.id, each.state, each.started_at, zone, address) for each in outcomes]))
+        )
 
     def spark(self, counts: Sequence[int], label: str) -> Markup:
         """Return a small column chart of counts."""
@@ -284,15 +313,9 @@ class Elements:
             return _BLOCKED.format(operation, blocked, _CLASS.format(style) if style else "", label)
         options = [_OPERATION.format(operation, route.method, self.links.to(route.address(parameters or {})))]
         if text or reason or fields:
-            dialog = {
-                "title": title or label.rstrip("…"),
-                "text": text,
-                "reason": reason,
-                "fields": list(fields),
-                "submit": submit or label.rstrip("…"),
-                "expected": expected,
-            }
-            options.append(_DIALOG.format(_to_json(dialog)))
+            make = _make_dialog.__wrapped__ if fields else _make_dialog
+            short = label.rstrip("…")
+            options.append(make(title or short, text, reason, tuple(fields), submit or short, expected))
         if body is not None:
             options.append(_BODY.format(_to_json(body)))
         if done:

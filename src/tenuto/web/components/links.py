@@ -25,7 +25,7 @@ class Links:
 
     def to(self, path: str, **query: Any) -> str:
         """Return the address of a path of this service."""
-        return f"{self.prefix}{path}{_query(query)}"
+        return f"{self.prefix}{path}{_query(query)}" if query else self.prefix + path
 
     def static(self, version: str, path: str) -> str:
         return f"{self.prefix}/static/{version}/{path}"

@@ -40,10 +40,7 @@ class Times:
 
     def title(self, instant: datetime, zone_name: str | None = None) -> str:
         """Return the full instant with its zone."""
-        name = zone_name or self.zone_name
-        local = instant.astimezone(ZoneInfo(name))
-        clock = f"{local.hour:02}:{local.minute:02}:{local.second:02}"
-        return f"{_day(local)} {local.year} {clock} {local.tzname()} ({name})"
+        return format_instant_title(instant, zone_name or self.zone_name)
 
     def instant(self, instant: datetime | None, *, seconds: bool = False) -> Markup:
         """Return a wall clock time; with the date if it is not today."""
@@ -92,6 +89,13 @@ class Times:
 
     def _element(self, instant: datetime, text: str, attribute: Markup | str = "") -> Markup:
         return _TIME.format(_iso(instant), self.title(instant), attribute, text)
+
+
+def format_instant_title(instant: datetime, zone_name: str) -> str:
+    """Return the full instant with its zone."""
+    local = instant.astimezone(ZoneInfo(zone_name))
+    clock = f"{local.hour:02}:{local.minute:02}:{local.second:02}"
+    return f"{_day(local)} {local.year} {clock} {local.tzname()} ({zone_name})"
 
 
 def format_ticking(seconds: float) -> str:

@@ -85,6 +85,7 @@ if (root.dataset.prefix !== undefined) {
   startShortcuts();
   startPalette();
   startLive();
+  document.querySelector("nav.sidebar [aria-current]")?.scrollIntoView({ block: "nearest" });
   setInterval(tick, 1000);
   setZone();
 }

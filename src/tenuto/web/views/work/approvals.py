@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
 from tenuto.errors import Invalid, NotFound
 from tenuto.extension import PageRequest
-from tenuto.model.events.approvals import ApprovalState
+from tenuto.model.events.approvals import ApprovalState, DeadlineRule
 from tenuto.operations.events.approvals import Approvals, describe_approvers
 from tenuto.presentation.event_views import APPROVALS
 from tenuto.store.events.approvals import ApprovalRecord, DecisionRecord
@@ -17,6 +17,20 @@ from tenuto.web.components.kit import Action, FilterField, Table, path_of
 
 APPROVALS_OF_PAGE = 50
 MAX_CARDS = 20
+_COLUMNS = {column.name: column for column in APPROVALS.columns}
+_VIEW = replace(
+    APPROVALS,
+    columns=tuple(
+        _COLUMNS[name] for name in ("message", "state", "approved", "schedule", "step", "requested", "until")
+    ),
+)
+"""The columns of the command line, with the question first: its text is the link to the approval."""
+_DEADLINE_EFFECTS = {
+    DeadlineRule.FAIL: "the step fails",
+    DeadlineRule.APPROVE: "the step completes with a warning",
+    DeadlineRule.REJECT: "the step fails as after a rejection",
+    DeadlineRule.SKIP: "the step is skipped",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +59,7 @@ class ApprovalPage:
             ("May decide", describe_approvers(approval)),
             ("Requested", ui.age(approval.requested_at)),
             ("Deadline", ui.time(approval.expires_at)),
-            ("Then", str(approval.on_deadline)),
+            ("Without a decision", _DEADLINE_EFFECTS[approval.on_deadline]),
         ]
 
 
@@ -57,7 +71,7 @@ async def load_approvals(request: PageRequest) -> Table:
     found = await _operations(request).list(state=state or None, limit=APPROVALS_OF_PAGE)
     return Table(
         "Approvals",
-        APPROVALS,
+        _VIEW,
         found,
         "/approvals",
         link=_path,

@@ -11,6 +11,7 @@ from fastapi import Query
 
 from tenuto.app import Tenuto
 from tenuto.model.access.actors import Role
+from tenuto.model.definitions.steps import APPROVAL
 from tenuto.presentation.work_views import progress_text
 from tenuto.store.work.activities import ActivityDetails
 from tenuto.web.components.attempt_text import (
@@ -91,7 +92,8 @@ def make_panel(activity: ActivityDetails, tab: Tab, lines: int = MAX_LINES) -> A
     return AttemptPanel(
         activity,
         tab,
-        read_progress(activity.progress) if activity.ended_at is None else None,
+        # That of an approval is as of its request; the card of the approval has the decisions since.
+        read_progress(activity.progress) if activity.ended_at is None and activity.kind != APPROVAL else None,
         parse_log(activity.log, activity.started_at or activity.claimed_at or activity.created_at, lines),
         _document(activity.input),
         _document(activity.output),

@@ -15,6 +15,7 @@ from tenuto.api.parameters import Id
 from tenuto.app import Tenuto
 from tenuto.diagnostics.reasons import Reason, ReasonCode
 from tenuto.extension import StepSubject
+from tenuto.model.definitions.steps import APPROVAL
 from tenuto.operations.work.execution_timeline import (
     WINDOW_STEP_COUNT,
     AttemptBar,
@@ -352,6 +353,8 @@ def _scale_of(timeline: ExecutionTimeline, wait: bool) -> tuple[Scale, timedelta
 def find_step_state(step: TimelineStep, group: int, record: ExecutionDetails) -> str:
     """Return the state of a step as pages show it."""
     last = step.attempts[-1] if step.attempts else None
+    if last is not None and is_suspended(last):
+        return "waiting"
     return display_step_state(
         step.state,
         last.reason if last else None,
@@ -359,6 +362,11 @@ def find_step_state(step: TimelineStep, group: int, record: ExecutionDetails) ->
         kind=step.kind,
         is_waiting_for_child=group == record.current_group and record.paused_at is None,
     )
+
+
+def is_suspended(attempt: AttemptBar) -> bool:
+    """Return whether an attempt has released its slot, to wait for an approval, an event or an instant."""
+    return attempt.started_at is not None and attempt.ended_at is None and attempt.state in ("queued", "scheduled")
 
 
 def _group_rows(
@@ -424,7 +432,7 @@ def _step_row(
     state = find_step_state(step, group, record)
     last = step.attempts[-1] if step.attempts else None
     is_open = last is not None and last.ended_at is None
-    is_running = is_open and last is not None and last.started_at is not None
+    is_running = is_open and last is not None and last.started_at is not None and not is_suspended(last)
     waits = is_open and not is_running and state in ("queued", "retrying") and last is not None and last.due_at <= now
     first_start = next((each.started_at for each in step.attempts if each.started_at is not None), None)
     typical = None
@@ -454,6 +462,8 @@ def _step_label(step: TimelineStep, state: str, last: AttemptBar | None) -> str:
         label = "Timed out"
     elif last.reason == "lost" and state == "failed":
         label = "Lost with its worker"
+    if is_suspended(last) and step.kind == APPROVAL:
+        label = "Waiting for approval"
     if state == "running":
         progress = read_progress(last.progress)
         if progress is not None and progress.percent is not None:
@@ -491,12 +501,15 @@ def _bars(step: TimelineStep, scale: Scale, now: datetime) -> Iterator[Bar]:
 
 
 def _attempt_tone(attempt: AttemptBar) -> str:
-    return "run" if attempt.ended_at is None else status_of(attempt.state).tone
+    if attempt.ended_at is not None:
+        return status_of(attempt.state).tone
+    return "wait" if is_suspended(attempt) else "run"
 
 
 def _attempt_title(attempt: AttemptBar) -> str:
     state = attempt.reason.replace("_", " ") if attempt.reason in ("lost", "timed_out") else ""
-    state = state or ("running" if attempt.ended_at is None else status_of(attempt.state).label.lower())
+    running = "waiting" if is_suspended(attempt) else "running"
+    state = state or (running if attempt.ended_at is None else status_of(attempt.state).label.lower())
     parts = [f"attempt {attempt.attempt}: {state}"]
     if attempt.duration_seconds is not None and attempt.ended_at is not None:
         parts.append(f"ran {format_duration(attempt.duration_seconds)}")

@@ -294,7 +294,9 @@ async def load_task(
     state = str(last.state)
     if is_open and state in ("queued", "scheduled") and last.attempt > 1:
         state = "retrying"
-    panel = await load_panel(app, selected, tab or ("why" if reasons and selected.started_at is None else None), lines)
+    panel = await load_panel(
+        app, selected, tab or ("input" if reasons and selected.started_at is None else None), lines
+    )
     return TaskPage(
         task_id=task_id,
         attempts=[_attempt_row(each) for each in attempts],
