@@ -48,7 +48,8 @@ TEMPLATE = """
 {% macro cell(text) %}<td>{{ text }}{{ caller() }}</td>{% endmacro %}
 {% for row in rows %}{% set name = row ~ "<br>" %}
 {% call cell(row) %}{{ ui.show(row, style="a&b") }} {{ name }} {{ loop.index }}{% endcall %}
-{% endfor %}{{ ui.show(*rows[:1], **{"style": "<"}) }} {{ ui.show(ui.show("<")) | upper }} {{ markup }} {{ other.show("'") }}
+{% endfor %}{{ ui.show(*rows[:1], **{"style": "<"}) }} {{ ui.show(ui.show("<")) | upper }} {{ markup }}
+{{ other.show("'") }}
 """
 
 

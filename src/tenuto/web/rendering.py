@@ -53,7 +53,7 @@ class _PageCodeGenerator(CodeGenerator):
 
     OBJECTS = ("ui", "links")
 
-    def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:
+    def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:  # noqa: N802
         target = node.node
         if (
             forward_caller
