@@ -38,7 +38,7 @@ FRAME = ["header.top", "nav.sidebar"]
 async def find_violations(
     page: Page, rules: Sequence[str] = (), place: str = "html", without: Sequence[str] = ()
 ) -> list[str]:
-    """Check a page, or the part of it at ``place``, by all rules, or only by these; without the elements ``without``."""
+    """Check a page, or the part of it at ``place``, by all rules, or only by these, except for ``without``."""
     if not await page.evaluate("'axe' in window"):
         await page.evaluate(AXE_FILE.read_text())
     chosen = {"type": "rule", "values": [*rules]} if rules else {"type": "tag", "values": TAGS}
