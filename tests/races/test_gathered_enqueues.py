@@ -18,11 +18,13 @@ from tenuto.model.access.operation_context import IdempotencyKey, OperationConte
 from tenuto.postgres.database import Database
 from tenuto.postgres.listener import RECONNECTED, Listener
 from tenuto.store.access.audit_recorder import AuditEntry
+from tenuto.store.notifications import SQL as NOTIFICATIONS
 from tenuto.store.work.task_creation import SQL, enqueue_tasks, insert_audited_tasks, insert_tasks
 from tests.races.proxy import Proxy
 from tests.support.model_values import make_new_task
 from tests.support.waiting import eventually
 
+NOTIFY = NOTIFICATIONS.notify_services
 KEY = Actor.api_key("k-1", "billing")
 
 
@@ -117,6 +119,20 @@ async def test_enqueue_beside_another_notifying_transaction_notifies_after_its_c
                 await asyncio.gather(*(bake(app, number) for number in range(count)))
                 await eventually(lambda: "queued default 0" in received)
         assert len(received) < 20, "concurrent callers share notifications"
+
+
+async def test_closing_an_app_sends_its_notifications_first(
+    proxied_app: Tenuto, db: Database, proxy: Proxy, other: asyncpg.Connection
+) -> None:
+    proxy.delays[NOTIFY] = 0.3
+    job = proxied_app.jobs.get_job("bread.bake")
+    async with received_notifications(db) as received, other.transaction():
+        await hold_notifications(other)
+        await proxied_app.enqueue(job.using(queue="first"), loaves=1)
+        await eventually(lambda: "queued first 0" in received)  # its reply is delayed, so the next one waits
+        await proxied_app.enqueue(job.using(queue="second"), loaves=1)
+        await proxied_app.close()
+        await eventually(lambda: "queued second 0" in received)
 
 
 async def test_tasks_of_a_transaction_are_notified_beside_another_notifying_transaction(

@@ -85,6 +85,7 @@ class Database:
         self._coalescers: dict[Any, WriteCoalescer[Any, Any]] = {}
         self._lost_reply_count = 0
         self._confirmed_reply_count = 0
+        self._background_writes: set[asyncio.Task[Any]] = set()
 
     @classmethod
     async def open(
@@ -171,6 +172,8 @@ class Database:
             if self._loop.is_running():
                 await run_on_loop(self._loop, self.close())
             return
+        if self._background_writes:  # guard: enqueue.notification_before_close
+            await asyncio.wait(self._background_writes, timeout=5)
         try:
             await asyncio.wait_for(self._pool.close(), timeout=5)
         except TimeoutError:
@@ -275,6 +278,20 @@ class Database:
             if subject is not None and coalescer.is_idle and self._coalescers.get((write, subject)) is coalescer:
                 del self._coalescers[write, subject]
         return result
+
+    def write_in_background(self, write: CombinedWrite[Request, Result], request: Request) -> None:
+        """Like `write_coalesced`, for a request whose caller does not wait; `close` does. Errors are ignored."""
+        if self.is_on_other_loop():
+            self._loop.call_soon_threadsafe(self.write_in_background, write, request)
+            return
+        task = asyncio.create_task(self.write_coalesced(write, request), name="tenuto-background-write")
+        self._background_writes.add(task)
+        task.add_done_callback(self._end_background_write)
+
+    def _end_background_write(self, task: asyncio.Task[Any]) -> None:
+        self._background_writes.discard(task)
+        if not task.cancelled():
+            task.exception()  # read, so that asyncio does not log it
 
     async def transaction(self, work: Callable[[Connection], Awaitable[T]], tries: int = 6) -> T:
         """Run ``work`` in one transaction; run it again after a transient error."""

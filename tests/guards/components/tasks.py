@@ -88,6 +88,12 @@ GUARDS = (
         "races/test_gathered_enqueues.py::test_enqueue_beside_another_notifying_transaction_notifies_after_its_commit",
     ),
     guard(
+        "enqueue.notification_before_close",
+        "Closing a database sends the notifications of committed tasks first.",
+        Condition("False"),
+        "races/test_gathered_enqueues.py::test_closing_an_app_sends_its_notifications_first",
+    ),
+    guard(
         "enqueue.notification_of_transactions",
         "A transaction that creates tasks and other rows always notifies the workers itself.",
         Replace("ELSE true", "ELSE {may_notify}"),

@@ -80,7 +80,7 @@ async def enqueue_new(database: Database, task: NewTask) -> bool:
     shared = task.unique_key is None
     if not isinstance(database, AuditedDatabase):
         created = await _write(database, insert_tasks, task, len(task.input), shared=shared)
-        await _notify_if_needed(database, task)
+        _notify_if_needed(database, task)
         return created
     entry = database.unwritten_entry
     if entry is None:  # the operation has written its entry with an earlier change
@@ -90,17 +90,18 @@ async def enqueue_new(database: Database, task: NewTask) -> bool:
         if result is None:
             raise duplicate_request_error()
         created = result
-    await _notify_if_needed(database.shared, task)
+    _notify_if_needed(database.shared, task)
     return created
 
 
-async def _notify_if_needed(database: Database, task: NewTask) -> None:
+def _notify_if_needed(database: Database, task: NewTask) -> None:
     """Notify the workers of a committed task, together with other callers, if its statement did not.
 
-    Such a transaction writes no rows, so that its commit does not wait for the disk.
+    The caller does not wait: the notification may have to wait for the commit of another process. It writes no rows, so
+    that its own commit does not wait for the disk.
     """
     if task.needs_notification:  # guard: enqueue.notification_after_commit
-        await database.write_coalesced(_send_notifications, _queue_notification(task))
+        database.write_in_background(_send_notifications, _queue_notification(task))
 
 
 async def _send_notifications(database: Database, notifications: Sequence[str]) -> list[None]:
