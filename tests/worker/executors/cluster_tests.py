@@ -23,6 +23,7 @@ from tests.support.waiting import eventually
 from tests.worker.executors import conformance_jobs
 from tests.worker.executors.clusters import ROOT, Cluster
 from tests.worker.executors.conformance import Conformance
+from tests.worker.executors.relay import Relay
 
 APP = "tests.worker.executors.conformance_jobs:app"
 LEASE_SECONDS = 4.0
@@ -68,7 +69,8 @@ class ClusterFaults:
     async def worker(self, app: Tenuto, **options: Any) -> AsyncIterator[Worker]:
         def make_executor(context: ExecutorContext) -> Executor:
             timing = ClusterTiming(force_seconds=0.5)
-            return ClusterExecutor(context, self._cluster.make_engine(), APP, timing=timing)
+            self._executor = ClusterExecutor(context, self._cluster.make_engine(), APP, timing=timing)
+            return self._executor
 
         for name, job in conformance_jobs.app.jobs.jobs_by_name.items():
             app.jobs.jobs_by_name.setdefault(name, job)
@@ -174,6 +176,47 @@ class ClusterFaults:
             await app.cancel(task.id)
             record = await app.wait(task, timeout=60)
         assert (record.state, record.attempt) == ("cancelled", 2)
+
+    @asynccontextmanager
+    async def relay(self, app: Tenuto) -> AsyncIterator[Relay]:
+        """A relay through which the processes of the cluster reach the worker."""
+        await eventually(lambda: self._has_slots(app), timeout=60, what="slots")  # it listens for the cluster then
+        server = self._executor._server
+        relay = Relay(server.port)
+        server.port = relay.port
+        try:
+            yield relay
+        finally:
+            relay.close()
+
+    async def _has_slots(self, app: Tenuto) -> bool:
+        return await self.slots(app) > 0
+
+    async def test_code_behind_a_silent_network_stops_within_its_lease(self, app: Tenuto, tmp_path: Path) -> None:
+        file = tmp_path / "ticks"
+        self._start_workers()
+        async with self.worker(app), self.relay(app) as relay:
+            task = await app.enqueue(conformance_jobs.tick, file)
+            await eventually(lambda: ticks_of(file), timeout=60)
+            relay.cut()
+            cut_at = monotonic_seconds()
+            await eventually(lambda: self._is_quiet(file), timeout=30)
+            assert monotonic_seconds() - cut_at < LEASE_SECONDS + 0.6
+            before = len(ticks_of(file))
+            await eventually(lambda: self._has_attempts(app, task.id, 1), timeout=60)
+            assert len(ticks_of(file)) == before, "the next attempt cannot start without the worker"
+            relay.restore()
+            await eventually(lambda: len(ticks_of(file)) > before, timeout=60)
+            await app.cancel(task.id)
+            await app.wait(task, timeout=60)
+        attempts = await app.attempts(task.id)
+        assert [(attempt.state, attempt.reason) for attempt in attempts] == [
+            ("failed", "lost"),
+            ("cancelled", "requested"),
+        ]
+
+    async def _has_attempts(self, app: Tenuto, task_id: Any, count: int) -> bool:
+        return len([each for each in await app.attempts(task_id) if each.ended_at is not None]) >= count
 
     async def test_cancelled_code_that_ignores_the_request_is_killed(self, app: Tenuto, tmp_path: Path) -> None:
         file = tmp_path / "ticks"

@@ -17,6 +17,7 @@ class Relay:
         self.port = int(self._server.getsockname()[1])
         self._connections: list[tuple[socket.socket, socket.socket]] = []
         self._silent: set[socket.socket] = set()
+        self._is_cut = False
         self.is_silent_after_welcome = False
         """Whether the next connection is silent after the first message of the worker."""
         self.swallowed = b""
@@ -32,6 +33,15 @@ class Relay:
         """Swallow everything on the present connections, and leave them open."""
         for pair in list(self._connections):
             self._silent.update(pair)
+
+    def cut(self) -> None:
+        """Swallow everything, also on new connections, until `restore`."""
+        self._is_cut = True
+        self.silence()
+
+    def restore(self) -> None:
+        """Forward new connections again; the silent ones stay silent."""
+        self._is_cut = False
 
     def close_connections(self) -> None:
         for pair in list(self._connections):
@@ -59,6 +69,8 @@ class Relay:
                 process, _ = self._server.accept()
                 worker = socket.create_connection(("127.0.0.1", self._target))
                 self._connections.append((process, worker))
+                if self._is_cut:
+                    self._silent.update((process, worker))
                 for source, target in ((process, worker), (worker, process)):
                     self._start(self._forward, source, target, process)
 
