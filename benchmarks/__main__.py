@@ -33,6 +33,7 @@ from benchmarks.peer_entries import ENTRIES
 from benchmarks.processes import ContenderFailed
 from benchmarks.queue_benchmarks import Size
 from benchmarks.report import report, table
+from benchmarks.scale import SCALE, scale
 from benchmarks.schedules import CLOCKS, schedules
 from benchmarks.server import server
 
@@ -50,11 +51,12 @@ BENCHMARKS: dict[str, tuple[Any, dict[str, str]]] = {
     "dashboard": (dashboard, DASHBOARD),
     "doctor": (doctor, DOCTOR),
     "executors": (executors, EXECUTORS),
+    "scale": (scale, SCALE),
     "identity": (identity, IDENTITY),
     "ldap": (ldap, LDAP),
     "compare": (None, {}),  # it has its own entries
 }
-LONG_BENCHMARKS = {"identity": 1, "ldap": 1}
+LONG_BENCHMARKS = {"scale": 1, "identity": 1, "ldap": 1}
 """Runs per contender of benchmarks whose runs take minutes."""
 ALL_CONTENDERS = sorted(
     {name for _, scripts in BENCHMARKS.values() for name in scripts} | {one.name for one in ENTRIES}
@@ -68,7 +70,7 @@ def main() -> int:
     parser.add_argument("--save", action="store_true", help="save the object in benchmarks/results, for the page")
     parser.add_argument("--quick", action="store_true", help="small counts, one run: to try, not to quote")
     parser.add_argument("--million", action="store_true", help="identity: also a million people (about an hour)")
-    parser.add_argument("--runs", type=int, help="runs per contender and case (3; identity, ldap and --quick 1)")
+    parser.add_argument("--runs", type=int, help="runs per contender and case (3; scale, identity, ldap and --quick 1)")
     parser.add_argument(
         "--only", nargs="+", metavar="CONTENDER", help=f"with spaces or commas: {', '.join(ALL_CONTENDERS)}"
     )

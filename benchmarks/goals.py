@@ -7,7 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.sizing import PLANNING
+
 OWN_FIGURE = "itself"
+PLANNED_IN = "planned on the sizing page"
+PLANNED_ENQUEUE_WAL_BYTES = 1_000.0
 Result = Mapping[str, Any]
 
 
@@ -124,6 +128,39 @@ GOALS = [
         "dashboard", "drain beside an unused web service", "no viewers: drain within 1 % (÷ ≥ 0.99)", 0.99, OWN_FIGURE
     ),
     Goal("api", r"\d+ streams", "500 streams < 10 % of a core", 10.0, at_most=True),
+    Goal(
+        "scale",
+        r"enqueue, \d+ callers over \d+ processes$",
+        "200 enqueuers: ≥ 1.5 × NOTIFY in each statement",
+        1.5,
+        "NOTIFY in each statement",
+    ),
+    Goal(
+        "scale",
+        r"enqueue, \d+ callers over \d+ processes$",
+        "200 enqueuers: ≥ 0.8 × without NOTIFY",
+        0.8,
+        "without NOTIFY",
+    ),
+    Goal("scale", r"enqueue, \d+ connections through PgBouncer, p99", "PgBouncer: p99 ≤ 1 s", 1000.0, at_most=True),
+    Goal("scale", r"enqueue, \d+ connections .* to the server", "PgBouncer: ≤ 20 connections", 20.0, at_most=True),
+    Goal("scale", r"\d+ idle workers, statements", "64 idle workers ≤ 200 statements/s", 12_000.0, at_most=True),
+    Goal("scale", r"\d+ idle workers, CPU of the database", "64 idle workers ≤ 10 % of a core", 6_000.0, at_most=True),
+    *(
+        Goal("scale", case, f"{name} as {PLANNED_IN}", bound, at_most=True)
+        for case, name, bound in (
+            ("cost of a task, WAL to run it", "WAL of a run", PLANNING.wal_bytes - PLANNED_ENQUEUE_WAL_BYTES),
+            ("cost of a task, WAL to enqueue it alone", "WAL of an enqueue", PLANNED_ENQUEUE_WAL_BYTES),
+            ("cost of a task, disk", "disk of a record", PLANNING.record_bytes),
+            (
+                "cost of a task, CPU of the database to run it",
+                "CPU of the database for a run",
+                PLANNING.database_ms / 2,
+            ),
+            ("cost of a task, CPU of the worker", "CPU of the worker", PLANNING.worker_ms),
+            ("connections of a busy worker", "connections of a worker", PLANNING.connections),
+        )
+    ),
     Goal("ldap", "LDAP export of new", "LDAP export ≥ 0.8 × a script that adds in a loop", 0.8, "script"),
     Goal("ldap", "LDAP read, nothing stored", "LDAP read ≥ 0.8 × a script that reads in pages", 0.8, "script"),
     Goal("ldap", "LDAP full import, all new", "LDAP full import ≥ 0.8 × a script with one flat table", 0.8, "script"),

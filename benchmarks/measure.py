@@ -24,6 +24,8 @@ class Case:
     baseline: Case | None = None
     """The case of Tenuto that this one is compared with, if it is compared with itself."""
     figures: dict[str, list[float]] = field(default_factory=dict)
+    note: str = ""
+    """What limits the figure, if that was measured."""
 
     def add(self, contender: str, figure: float) -> None:
         self.figures.setdefault(contender, []).append(figure)
@@ -43,7 +45,7 @@ class Case:
 
     def result(self) -> dict[str, object]:
         """Return the case in the shape that all benchmarks share."""
-        return {
+        found: dict[str, object] = {
             "case": self.name,
             "unit": self.unit,
             "tenuto": self.median("tenuto"),
@@ -51,6 +53,7 @@ class Case:
             "raw": self.median("raw"),
             "ratio": self.ratio(),
         }
+        return found | {"note": self.note} if self.note else found
 
     def advantage(self, own: float, other: float) -> float:
         """Return how much better Tenuto is: rates divided by the other's rate, the other's times and costs divided by

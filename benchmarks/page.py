@@ -6,11 +6,12 @@ Every figure comes from a saved run, with its date, its machine, and whether its
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks import plots
+from benchmarks import plots, sizing
 from benchmarks.goals import GOALS
 from benchmarks.losses import COMPLETION_TIMEOUT_SECONDS, TASK_SECONDS
 from benchmarks.peers import ROOT
@@ -18,6 +19,7 @@ from benchmarks.peers import ROOT
 RESULTS = ROOT / "benchmarks" / "results"
 TEMPLATE = ROOT / "benchmarks" / "performance.in"
 PAGE = ROOT / "docs" / "performance.md"
+SIZING = ROOT / "docs" / "how-to" / "sizing.md"
 IMAGES = ROOT / "docs" / "images"
 
 Results = Mapping[str, Mapping[str, Any]]
@@ -53,7 +55,17 @@ def render_files(found: Results) -> dict[Path, str]:
     parts |= {name: _section(found, name) for name in _NAMES}
     for name, part in parts.items():
         text = text.replace(f"{{{{ {name} }}}}", part)
-    return {PAGE: text, **{IMAGES / name: picture for name, picture in pictures.items()}}
+    return {PAGE: text, SIZING: _fill_sizing_page(), **{IMAGES / name: picture for name, picture in pictures.items()}}
+
+
+_TABLE_BEGIN, _TABLE_END = "<!-- table of benchmarks/sizing.py -->\n", "<!-- end of the table -->"
+
+
+def _fill_sizing_page() -> str:
+    """Return the page about sizing with its table computed again."""
+    before, _, rest = SIZING.read_text().partition(_TABLE_BEGIN)
+    _, _, after = rest.partition(_TABLE_END)
+    return f"{before}{_TABLE_BEGIN}\n{sizing.render_table()}\n\n{_TABLE_END}{after}"
 
 
 _NAMES = [
@@ -70,6 +82,7 @@ _NAMES = [
     "dashboard",
     "doctor",
     "executors",
+    "scale",
     "identity",
     "ldap",
 ]
@@ -81,7 +94,7 @@ _LIMITS = frozenset({"floor", "csv.reader"})
 def _section(found: Results, name: str) -> str:
     if name not in found:
         return "*Not measured yet.*"
-    made = _comparison(found[name]) if name == "compare" else _case_table(found[name])
+    made = {"compare": _comparison, "scale": _scale_tables}.get(name, _case_table)(found[name])
     return f"{_measurement_line(found[name])}\n\n{made}"
 
 
@@ -116,6 +129,38 @@ def _case_table(result: Mapping[str, Any]) -> str:
             [case["case"], case["unit"], *map(_cell, figures), *(_cell(case["ratio"].get(name)) for name in ratios)]
         )
     return _markdown(heads, rows)
+
+
+def _scale_tables(result: Mapping[str, Any]) -> str:
+    """Return the throughputs with one column per number of processes and their bottlenecks, then the other cases."""
+    rows: dict[str, dict[int, Mapping[str, Any]]] = {}
+    others = []
+    for case in result["results"]:
+        if found := _PROCESS_CASE.fullmatch(case["case"]):
+            rows.setdefault(found["work"], {})[int(found["count"])] = case
+        else:
+            others.append(case)
+    counts = sorted({count for row in rows.values() for count in row})
+    heads = [
+        "jobs/s with … worker processes",
+        *map(str, counts),
+        *(f"bottleneck with {count}" for count in counts[::3]),
+    ]
+    table = [
+        [
+            work,
+            *(_cell(row[count]["tenuto"]) for count in counts),
+            *(row[count].get("note", "") for count in counts[::3]),
+        ]
+        for work, row in rows.items()
+    ]
+    noted = [[case["case"], case["note"]] for case in others if case.get("note")]
+    return "\n\n".join(
+        [_markdown(heads, table), _case_table({**result, "results": others}), _markdown(["case", "bottleneck"], noted)]
+    )
+
+
+_PROCESS_CASE = re.compile(r"(?P<work>.*), (?P<count>\d+) process(es)?")
 
 
 def _comparison(result: Mapping[str, Any]) -> str:

@@ -21,6 +21,9 @@ class Size:
     def of(self, full: int, quick: int) -> int:
         return quick if self.quick else full
 
+    def choose(self, full: tuple[int, ...], quick: tuple[int, ...]) -> tuple[int, ...]:
+        return quick if self.quick else full
+
     def seconds(self, full: float, quick: float) -> float:
         return quick if self.quick else full
 
