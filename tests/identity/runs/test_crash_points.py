@@ -141,11 +141,11 @@ async def dump(site: Site) -> dict[str, Any]:
         found[name] = sorted(tuple(map(str, row)) for row in await database.fetch_all(statement))
     found["AD"] = sorted((each["address"], sorted(map(str, each["attributes"].items()))) for each in _users(site))
     items = await database.fetch_all(
-        "SELECT r.profile, s.name, i.change, coalesce(i.anchor, i.display) AS subject FROM tenuto_identity.items AS i"
+        "SELECT r.profile, s.name, i.change, coalesce(i.display, i.anchor) AS subject FROM tenuto_identity.items AS i"
         " JOIN tenuto_identity.runs AS r ON r.id = i.run_id JOIN tenuto_identity.systems AS s"
         " ON s.number = r.system_number WHERE s.name <> 'LDAP' AND i.change IS NOT NULL"
     )
-    found["items"] = sorted(Counter((row["name"], row["profile"], row["change"]) for row in items).items())
+    found["items"] = sorted(Counter(tuple(map(str, row)) for row in items).items())
     return found
 
 

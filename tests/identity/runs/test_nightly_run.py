@@ -48,13 +48,13 @@ async def test_joiner_is_created_in_every_target(site: Site) -> None:
 async def test_changed_attribute_is_one_modify_in_each_target(site: Site) -> None:
     await site.apply(site.definitions())
     await site.nightly()
-    sent = len(site.ad.requests())
+    sent, sent_to_ldap = len(site.ad.requests()), len(site.ldap.requests())
     site.write_hr(ADA, GRACE.replace("Engineer,1001", "Admiral,1001"), ALAN, EDSGER)
     night = await site.nightly()
     assert night["HR Full Import"].changes == ["Updated"]
     assert night["HR Full Sync"].changes == ["AttributeFlow"]
-    (request,) = site.ad.requests()[sent:]
-    assert (request["kind"], request["changes"]) == ("update", [["title", "set", ["Admiral"]]])
+    for (request,) in (site.ad.requests()[sent:], site.ldap.requests()[sent_to_ldap:]):
+        assert (request["kind"], request["changes"]) == ("update", [["title", "set", ["Admiral"]]])
     assert night["AD Full Import"].changes == ["Confirmed"]
     assert await site.count("pending_exports") == 0
 
@@ -84,6 +84,12 @@ async def test_leaver_is_deleted_everywhere_and_leaves_only_history(site: Site) 
     assert await site.count("metaverse_objects") == 3
     for table in ("pending_exports", "sync_marks", "pending_deletions"):
         assert await site.count(table, "true" if table != "sync_marks" else "system_number = 1") == 0, table
+    assert await site.count("connector_references", "raw LIKE '%Edsger%' OR raw = '1004'") == 0
+    for table, column in (("connector_references", "object_id"), ("sync_marks", "object_id")):
+        missing = f"{column} NOT IN (SELECT id FROM tenuto_identity.connector_objects)"
+        assert await site.count(table, missing) == 0, table
+    missing = "object_id NOT IN (SELECT id FROM tenuto_identity.metaverse_objects)"
+    assert await site.count("metaverse_references", missing) == await site.count("match_keys", missing) == 0
     (deleted,) = night["HR Full Import"].items
     assert (deleted["anchor"], deleted["display"], deleted["type"]) == ("1004", "edsger@example.org", "person")
 

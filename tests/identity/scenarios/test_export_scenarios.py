@@ -94,6 +94,31 @@ async def test_a43_value_that_is_equal_ignoring_case_is_confirmed(site: Site) ->
     assert len(site.ad.requests()) == sent
 
 
+async def test_a44_values_that_the_system_changes_as_it_may_are_confirmed(site: Site) -> None:
+    whole = yaml.safe_load(site.definitions())
+    attributes = whole["systems"][1]["types"][0]["attributes"]
+    attributes["userAccountControl"] = {"type": "integer", "equality": {"kind": "mask", "bits": 2}}
+    never = {"kind": "number", "equivalent": [0, 9223372036854775807]}
+    attributes["accountExpires"] = {"type": "integer", "equality": never}
+    whole["sync_rules"][1]["map"] |= {"userAccountControl": {"value": "514"}, "accountExpires": {"value": "0"}}
+    await site.apply(yaml.safe_dump(whole))
+    await staged(site)
+    await site.run("AD", "Export")
+    for anchor, each in site.ad.objects("user").items():
+        assert (each["attributes"]["userAccountControl"], each["attributes"]["accountExpires"]) == ([514], [0])
+        site.ad.change("user", anchor, userAccountControl=546, accountExpires=9223372036854775807)
+    confirmed = await site.run("AD", "Full Import")
+    assert (confirmed.state, confirmed.changes, await exports(site)) == ("completed", ["Confirmed"] * 4, [])
+    sent = len(site.ad.requests())
+    await site.run("AD", "Delta Sync")
+    await site.run("AD", "Export")
+    assert len(site.ad.requests()) == sent, "values that are equal are no drift"
+    anchor = next(iter(site.ad.objects("user")))
+    site.ad.change("user", anchor, userAccountControl=512)
+    await site.run("AD", "Full Import")
+    assert (await site.run("AD", "Delta Sync")).changes == ["DriftCorrected"], "the bit of the mask is compared"
+
+
 async def test_a46_create_then_delete_before_the_export_sends_nothing(site: Site) -> None:
     await staged(site)
     site.write_hr(ADA, GRACE, ALAN)
