@@ -139,8 +139,8 @@ class Page:
             counts.changes[change] += len(found)
             counts.types.update([each[1] for each in found])
 
-    def add_change(self, item_number: int, subject: str, subject_id: int, diff: dict[str, Any]) -> None:
-        """Add a further change to an item."""
+    def add_change(self, item_number: int, subject: str, subject_id: int, diff: dict[str, Any] | str) -> None:
+        """Add a further change to an item; a text is the diff as JSON."""
         if diff:
             self.changes.append(ChangeRecord(item_number, subject, subject_id, diff))
 

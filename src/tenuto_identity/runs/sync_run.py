@@ -42,10 +42,10 @@ from tenuto_identity.runs.sync_decisions import (
     is_evaluated,
 )
 from tenuto_identity.runs.unique_values import UniqueAttribute, choose_unique
-from tenuto_identity.store import evaluations, exports, metaverse, objects, sync_marks
+from tenuto_identity.store import evaluations, exports, items, metaverse, objects, sync_marks
 from tenuto_identity.store.evaluations import Evaluation
 from tenuto_identity.store.metaverse import IdentityWrite, MatchKey, MetaverseReference
-from tenuto_identity.store.objects import JoinWrite, NewObject, ObjectRow
+from tenuto_identity.store.objects import JoinWrite, NewObject, ObjectRow, encode_json
 from tenuto_identity.store.sync_marks import MarkReason
 
 MAX_REFERENCE_ROUNDS = 20
@@ -380,6 +380,8 @@ class PageWriter:
         self._removed: set[int] = set(decision.deleted_objects)
         self._exports: dict[int, PendingExport | None] = dict(decision.exports)
         self._addresses: dict[int, str] = {}
+        self._encoded: dict[int, str] = {}
+        """Values of new metaverse objects as JSON."""
 
     async def write(self, connection: Connection, page: Page) -> None:
         await self._plan(connection)
@@ -565,7 +567,13 @@ class PageWriter:
             current.delete_after,
             state.deletion_initiator,
             state.reevaluate_at,
+            self._encode_new(state) if state.is_new else None,
         )
+
+    def _encode_new(self, state: IdentityState) -> str:
+        """Return the values of a new metaverse object as JSON, which its history is made of, too."""
+        encoded = self._encoded[state.id] = encode_json(state.current.attributes)
+        return encoded
 
     def _diff_references(
         self, state: IdentityState, removed: list[MetaverseReference], added: list[MetaverseReference]
@@ -702,7 +710,15 @@ class PageWriter:
             if state is not None and result is state.results[0]:
                 page.add_change(number, "identity", state.id, self._identity_diff(state))
 
-    def _identity_diff(self, state: IdentityState) -> dict[str, Any]:
+    def _identity_diff(self, state: IdentityState) -> dict[str, Any] | str:
+        if state.id in self._encoded and state.flow is not None and state.flow.changes:
+            # A new object: the code below gives the same, see
+            # `test_history_of_projected_identities_has_all_values_and_references`.
+            values = items.encode_added_values(state.current.attributes, self._encoded[state.id])
+            if not (references := state.current.references):
+                return values
+            others = encode_json({name: ((), sorted(found)) for name, found in references.items()})
+            return f"{values[:-1]},{others[1:]}" if state.current.attributes else others
         if state.is_deleted and state.before is not None:
             return {name: [list(values), []] for name, values in state.before.attributes.items()}
         if state.flow is None:

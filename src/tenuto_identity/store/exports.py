@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
 from uuid import UUID
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 
 from tenuto.postgres.database import Connection, Database, Row
 from tenuto.postgres.sql_loader import load_statements
@@ -16,6 +16,8 @@ from tenuto.store.records import FromColumn, RowMapper
 from tenuto_identity.model.json_integers import ChangesAsText, LongId
 from tenuto_identity.model.sync.pending_exports import (
     Change,
+    ChangeOp,
+    ChangeState,
     ExportKind,
     ExportState,
     PendingExport,
@@ -23,7 +25,6 @@ from tenuto_identity.model.sync.pending_exports import (
     encode_changes,
     export_phase,
 )
-from tenuto_identity.store.objects import encode_json
 from tenuto_identity.store.session import fetch_all
 
 SQL = load_statements(__file__)
@@ -130,8 +131,8 @@ async def write_exports(
         [system_numbers[each.system] for each in ordered],
         [each.metaverse_id for each in ordered],
         [each.kind.value for each in ordered],
-        [encode_json(encode_changes(each.changes)) for each in ordered],
-        [encode_json(encode_changes(each.queued_changes)) if each.queued_changes else None for each in ordered],
+        [encode_pending_changes(each.changes) for each in ordered],
+        [encode_pending_changes(each.queued_changes) if each.queued_changes else None for each in ordered],
         [export_phase(each) for each in ordered],
         [depths.get(each.object_id, 0) for each in ordered],
         [each.state.value for each in ordered],
@@ -162,7 +163,7 @@ async def insert_exports(
             records=(
                 (
                     each.object_id, system_numbers[each.system], each.metaverse_id, each.kind,
-                    encode_json(encode_changes(each.changes)), export_phase(each), depths.get(each.object_id, 0),
+                    encode_pending_changes(each.changes), export_phase(each), depths.get(each.object_id, 0),
                     each.state, now,
                 )
                 for each in exports
@@ -247,3 +248,38 @@ def _to_export(row: Row, systems: Mapping[int, str]) -> PendingExport:
         deferred_reference_count=row["deferred_reference_count"],
         error=row["error"],
     )
+
+
+_SET, _PENDING = ChangeOp.SET, ChangeState.PENDING
+_MAX_STARTS = 2_000
+_starts: dict[str, bytes] = {}
+"""Attribute → the JSON of a change that sets it, up to its values."""
+
+
+def encode_pending_changes(changes: Iterable[Change]) -> str:
+    """Return what `encode_changes` gives, as JSON text.
+
+    Measured (`identity`, full sync of new people): changes that only set values, as those of new objects, take half of
+    the time if their JSON is put together. `test_json_of_changes_is_that_of_their_stored_form` compares both.
+    """
+    return (b"[" + b",".join([_encode_pending(change) for change in changes]) + b"]").decode()
+
+
+def _encode_pending(change: Change) -> bytes:
+    is_plain = (
+        change.op is _SET
+        and change.values
+        and change.state is _PENDING
+        and change.owned
+        and not change.references
+        and not change.attempts
+        and change.observed is None
+    )
+    if not is_plain:
+        return to_json(encode_changes([change])[0])
+    start = _starts.get(change.attribute)
+    if start is None:
+        if len(_starts) >= _MAX_STARTS:
+            _starts.clear()
+        start = _starts[change.attribute] = b'{"attribute":' + to_json(change.attribute) + b',"op":"set","values":'
+    return start + to_json(change.values) + b"}"

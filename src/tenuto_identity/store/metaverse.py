@@ -54,6 +54,8 @@ class IdentityWrite:
     delete_after: datetime | None
     deletion_initiator: Mapping[str, Any] | None
     reevaluate_at: datetime | None
+    encoded_attributes: str | None = None
+    """The attributes as JSON, if that is known."""
 
 
 @value_class
@@ -147,7 +149,8 @@ async def insert_identities(connection: Connection, new: Sequence[IdentityWrite]
             ],
             records=(
                 (
-                    each.id, each.type_number, encode_json(each.attributes), encode_json(each.provenance), each.display,
+                    each.id, each.type_number, each.encoded_attributes or encode_json(each.attributes),
+                    encode_json(each.provenance), each.display,
                     each.origin, each.deletion_scheduled_at, each.delete_after,
                     _encode_optional(each.deletion_initiator), each.reevaluate_at, now,
                 )

@@ -41,6 +41,35 @@ async def test_references_across_pages_and_in_a_cycle_are_resolved_by_one_sync(s
     assert await site.count("sync_marks") == 0
 
 
+async def test_history_of_projected_identities_has_all_values_and_references(site: Site) -> None:
+    await site.apply(site.definitions())
+    site.write_hr(ADA, GRACE, ALAN.replace("Turing", '"Tu""],""ring"'), EDSGER)
+    await site.run("HR", "Full Import")
+    assert (await site.run("HR", "Full Sync")).changes == ["Projected"] * 4
+    assert await site.count("changes", "subject = 'identity'") == 4
+    database = await site.database()
+    differing = await database.fetch_all(
+        """
+        SELECT c.diff, o.attributes
+        FROM tenuto_identity.changes AS c
+        JOIN tenuto_identity.metaverse_objects AS o ON o.id = c.subject_id
+        WHERE c.subject = 'identity' AND c.diff IS DISTINCT FROM (
+            SELECT jsonb_object_agg(v.name, jsonb_build_array('[]'::jsonb, v.found))
+            FROM (
+                SELECT key AS name, value AS found FROM jsonb_each(o.attributes)
+                UNION ALL
+                SELECT 'manager', jsonb_agg(r.target_id)
+                FROM tenuto_identity.metaverse_references AS r
+                WHERE r.object_id = o.id
+                HAVING count(*) > 0
+            ) AS v
+        )
+        """
+    )
+    assert differing == []
+    assert await site.count("metaverse_references") == 3
+
+
 async def test_unresolved_reference_is_a_warning_and_resolved_when_its_target_comes(site: Site) -> None:
     await site.apply(site.definitions())
     site.write_hr(GRACE)

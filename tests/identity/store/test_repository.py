@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID, uuid4
@@ -19,11 +20,20 @@ from tenuto.model.access.actors import Actor
 from tenuto.postgres.database import Connection
 from tenuto.store import records
 from tenuto_identity.model.objects import ObjectState
-from tenuto_identity.model.sync.pending_exports import Change, ChangeOp, ExportKind, ExportState, PendingExport
+from tenuto_identity.model.sync.pending_exports import (
+    Change,
+    ChangeOp,
+    ChangeState,
+    ExportKind,
+    ExportState,
+    PendingExport,
+    encode_changes,
+)
 from tenuto_identity.store import exports, items, objects, runs, sync_marks
 from tenuto_identity.store.objects import ChangedObject, NewObject, ReferenceRow
 from tenuto_identity.store.runs import NewRun
 from tenuto_identity.store.sync_marks import MarkReason
+from tests.identity.model.strategies import changes
 
 NOW = datetime(2026, 11, 1, tzinfo=UTC)
 SYSTEMS = {1: "HR", 2: "AD"}
@@ -219,3 +229,15 @@ DOCUMENTS = st.dictionaries(TEXTS, st.lists(TEXTS | st.integers(-9, 9) | st.bool
 def test_diff_of_new_values_is_made_of_their_json(values: dict[str, list[Any]]) -> None:
     expected = objects.encode_json({name: ([], found) for name, found in values.items()})
     assert items.encode_added_values(values, objects.encode_json(values)) == expected
+
+
+def varied(found: list[Change]) -> list[Change]:
+    return [
+        replace(each, state=ChangeState.UNCONFIRMED, attempts=2, observed=("x",), owned=False, references=(1, 2))
+        for each in found
+    ]
+
+
+@given(changes() | changes().map(varied))
+def test_json_of_changes_is_that_of_their_stored_form(found: list[Change]) -> None:
+    assert exports.encode_pending_changes(found) == objects.encode_json(encode_changes(found))
