@@ -12,6 +12,7 @@ import random
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
+from functools import partial
 from math import inf
 
 from tenuto.audit.sealer import AuditSealer
@@ -31,6 +32,7 @@ from tenuto.scheduling import firing
 from tenuto.scheduling.manifest_manager import ManifestManager
 from tenuto.scheduling.scheduler import Scheduler
 from tenuto.service.health_file import HealthFile
+from tenuto.service.history_watch import HistoryWatch
 from tenuto.service.polling_loop import PollingLoop, retry_until_database_answers
 from tenuto.service.process_identity import ProcessIdentity, register_process
 from tenuto.service.service import ProcessRole, Service, run_services
@@ -406,6 +408,17 @@ async def wait_for_database(connect: Connect, settings: Settings, write_health_f
         await asyncio.sleep(_DATABASE_RETRY_SECONDS)
 
 
+async def _connect_and_watch(connect: Connect, history: HistoryWatch) -> Database:
+    """Connect, and refuse a server that lacks what an earlier process of this name has seen, unless it was promoted."""
+    database = await connect()
+    try:
+        await history.begin(database)
+    except BaseException:
+        await database.close()
+        raise
+    return database
+
+
 class ServiceProcess:
     """Signals, health files and database of a service process; no database if a signal came before the connection."""
 
@@ -451,11 +464,15 @@ async def _service_process(
         with process.signals:
             status = InstallationStatus(process.require_database, lambda: settings, extensions)
             async with run_services([ProbeServer(settings, status)]):
+                history = HistoryWatch(settings.home, identities[0])
                 process.database = await process.signals.run_unless_stopped(
-                    wait_for_database(connect, settings, process.write_health_files)
+                    wait_for_database(
+                        partial(_connect_and_watch, connect, history), settings, process.write_health_files
+                    )
                 )
                 try:
-                    yield process
+                    async with run_services([] if process.database is None else [history.loop]):
+                        yield process
                 finally:
                     database, process.database = process.database, None
                     if database is not None:

@@ -12,7 +12,7 @@ from typing import Any
 from tenuto import store
 from tenuto.maintenance.housekeeping import RETENTION
 from tenuto.operations.built_in_extensions import BUILT_IN
-from tenuto.store import partitions
+from tenuto.store import database_history, partitions
 from tenuto.store.access import secrets
 from tenuto.store.work import workers
 from tests.docs.pages import ROOT
@@ -24,6 +24,8 @@ DELETIONS: list[Callable[..., Any]] = [
     partitions.delete_old_default_rows,
     workers.delete_ended_processes,
     workers.delete_unused_buckets,
+    database_history.delete_old_marks,
+    database_history.delete_old_losses,
 ]
 
 

@@ -16,6 +16,7 @@ import httpx2 as httpx
 from tenuto import Step, Tenuto, every
 from tenuto.errors import Unavailable
 from tenuto.model.access.actors import Role
+from tenuto.settings import load_settings
 from tests.failover.process_launcher import PORT
 from tests.races import jobs
 from tests.races.effect_ledger import Ledger, overlaps
@@ -31,11 +32,12 @@ SCHEDULE_SECONDS = 1
 class Load:
     """Two workers, a scheduler and a web service; tasks are enqueued from Python and over HTTP without a pause."""
 
-    def __init__(self, app: Tenuto, workers: Workers, ledger: Ledger, key: str) -> None:
+    def __init__(self, app: Tenuto, workers: Workers, ledger: Ledger, key: str, *, behind_pooler: bool) -> None:
         self.app = app
         self.workers = workers
         self.ledger = ledger
         self._key = key
+        self._environment = {"TENUTO_BEHIND_POOLER": "1"} if behind_pooler else {}
         self.web_port = free_port()
         self.web: WorkerProcess
         self.accepted: set[UUID] = set()
@@ -46,8 +48,8 @@ class Load:
 
     async def start(self) -> None:
         for number in range(2):
-            self.workers.start(f"worker-{number}")
-        self.workers.start("scheduler", do="schedule")
+            self.workers.start(f"worker-{number}", environment=self._environment)
+        self.workers.start("scheduler", do="schedule", environment=self._environment)
         self.web = self.start_web("web", self.web_port)
         for process in self.workers.started[:2]:
             await process.wait_until_ready()
@@ -55,7 +57,7 @@ class Load:
         self._tasks = [asyncio.create_task(self._enqueue()), asyncio.create_task(self._enqueue_over_http())]
 
     def start_web(self, name: str, port: int) -> WorkerProcess:
-        return self.workers.start(name, do="web", environment={PORT: str(port)})
+        return self.workers.start(name, do="web", environment={PORT: str(port), **self._environment})
 
     async def stop(self) -> None:
         self._is_over = True
@@ -125,15 +127,18 @@ class Load:
 
 
 @asynccontextmanager
-async def services_under_load(url: str, process_pool: ProcessPool, folder: Path, ledger: Ledger) -> AsyncIterator[Load]:
+async def services_under_load(
+    url: str, process_pool: ProcessPool, folder: Path, ledger: Ledger, *, behind_pooler: bool = False
+) -> AsyncIterator[Load]:
     """Run the services for the block, with a schedule that is due every second."""
     workers = Workers(process_pool, url, folder, ledger.path)
-    app = Tenuto(url, home=folder)
+    app = Tenuto(settings=load_settings(database=url, home=folder, behind_pooler=behind_pooler))
 
     @app.job(name=jobs.touch.name)
     async def touch(number: int) -> None:
         """Run by the workers, which have the job of this name."""
 
+    load: Load | None = None
     try:
         await app.open()
         _, key = await app.api_keys.create("failover", Role.OPERATOR)
@@ -141,11 +146,12 @@ async def services_under_load(url: str, process_pool: ProcessPool, folder: Path,
             "every second", every(timedelta(seconds=SCHEDULE_SECONDS)), [Step.job(touch, number=0)], overlap="allow"
         )
         await app.schedules.deploy()
-        load = Load(app, workers, ledger, key)
+        load = Load(app, workers, ledger, key, behind_pooler=behind_pooler)
         await load.start()
         yield load
-        await load.stop()
     finally:
+        if load is not None:
+            await load.stop()
         await workers.kill_all()
         await app.close()
 

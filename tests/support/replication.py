@@ -125,18 +125,6 @@ class Server:
     def promote(self) -> None:
         self.cluster.run("pg_ctl", "promote", "-D", str(self.data), "-W")
 
-    def pause(self) -> None:
-        """Suspend all processes of the server, like a network that swallows every packet."""
-        self._signal_all(signal.SIGSTOP)
-
-    def resume(self) -> None:
-        self._signal_all(signal.SIGCONT)
-
-    def _signal_all(self, number: signal.Signals) -> None:
-        assert self.process is not None
-        for pid in [self.process.pid, *_child_pids(self.process.pid)]:
-            os.kill(pid, number)
-
 
 def _child_pids(pid: int) -> list[int]:
     return [int(each) for each in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]

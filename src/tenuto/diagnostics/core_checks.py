@@ -79,6 +79,7 @@ def core_checks(
         DoctorCheck("disk", checks.check_disk, is_prerequisite=True, applies_to=_has_embedded_database),
         DoctorCheck("schema", checks.check_schema, is_prerequisite=True),
         DoctorCheck("partitions", checks.check_partitions),
+        DoctorCheck("commits_lost", checks.check_history),
         DoctorCheck("audit", checks.check_audit_chain),
         DoctorCheck("occurrence_missing", checks.check_ledger),
         DoctorCheck("next_run_unknown", checks.check_next_runs),
@@ -122,6 +123,9 @@ class _CoreChecks:
 
     async def check_partitions(self, examination: Examination) -> Finding:
         return await _check_partitions(examination.database, examination.database.clock.now())
+
+    async def check_history(self, examination: Examination) -> Finding:
+        return await deep_checks.check_history(examination.database, examination.services.get_settings())
 
     async def check_audit_chain(self, examination: Examination) -> Finding:
         settings = examination.services.get_settings()

@@ -9,26 +9,74 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 
 from tenuto import secret_encryption
 from tenuto.diagnostics.statement_checks import MAX_DETAILS, REPORT, list_details
 from tenuto.errors import TenutoError
 from tenuto.jobs.redaction import MIN_LENGTH, Redactor
+from tenuto.model.database_history import HistoryVerdict, judge_history
 from tenuto.model.definitions.manifests import manifest_from_fields
 from tenuto.model.definitions.schedules import OverlapPolicy, misfire_from_json, plan_from_json
 from tenuto.model.findings import Finding, Severity
 from tenuto.model.triggers import Trigger, trigger_from_json
 from tenuto.postgres.database import Database
 from tenuto.scheduling.firing import parse_queued_request
+from tenuto.service import history_watch
 from tenuto.service.quarantine import UNREADABLE_ROW_ERRORS
 from tenuto.settings import Settings
+from tenuto.store import database_history
 from tenuto.store.access import secrets
 from tenuto.store.reports import doctor as store
 from tenuto.store.reports.doctor import EnabledManifest, EnabledSchedule, QueuedRequest, ScheduleLedger
 
+_LOSS_REPORT_DAYS = 30
+_CLOCK_TOLERANCE_SECONDS = 1.0
 _MAX_SCHEDULES, _MAX_OCCURRENCES, _MAX_SECRETS = 500, 50, 200
 _RETRY = "try again later; if it persists, run ANALYZE on the schema tenuto"
+
+
+async def check_history(database: Database, settings: Settings) -> Finding:
+    """Check that the database has the commits that service processes saw acknowledged, here and on other machines."""
+    details = [
+        f"{loss.found_at:%Y-%m-%d %H:%M:%S} UTC: {loss.service} {loss.name} had seen mark {loss.seen_number} of"
+        f" {loss.seen_at:%Y-%m-%d %H:%M:%S} UTC on timeline {loss.seen_timeline}, and found {loss.found_number} on"
+        f" timeline {loss.found_timeline}"
+        for loss in await database_history.list_losses(database, database.clock.now() - timedelta(_LOSS_REPORT_DAYS))
+    ]
+    for mark in await asyncio.to_thread(history_watch.read_all_marks, settings.home):
+        found = await database_history.load_history(database, mark.process)
+        if history_watch.is_other_database(mark.seen, found):
+            continue
+        verdict = judge_history(mark.seen, found)
+        if verdict is HistoryVerdict.FORMER_PRIMARY:
+            details.append(
+                f"this server is a former primary: timeline {found.timeline}, but {mark.service} {mark.name} has used"
+                f" timeline {mark.seen.timeline}"
+            )
+        elif verdict is HistoryVerdict.LOST_COMMITS:
+            details.append(f"{mark.service} {mark.name} has seen mark {mark.seen.number}, but finds {found.number}")
+    if details:
+        return Finding(
+            "commits_lost",
+            "the database has lost committed data",
+            Severity.PROBLEM,
+            list_details(details),
+            "Tasks and outcomes that were recorded after the last mark found are missing: a standby without them was"
+            " promoted, or a backup was restored. Tasks that had ended may run again.",
+            "compare with the callers; enqueue again what is missing. See docs/how-to/failover.md",
+        )
+    behind_seconds = await database_history.find_clock_setback_seconds(database)
+    if behind_seconds > _CLOCK_TOLERANCE_SECONDS:
+        return Finding(
+            "commits_lost",
+            "the clock of the database server was set back",
+            Severity.WARNING,
+            [f"it is {behind_seconds:.1f} s behind a mark of a service"],
+            "Leases last longer by this time, and due times are late.",
+            "synchronise the clocks of all database servers with NTP",
+        )
+    return Finding("commits_lost", "the database has all commits that services have seen", Severity.OK)
 
 
 async def check_ledger(database: Database) -> Finding:

@@ -18,7 +18,7 @@ from tenuto.postgres.database import Database, LockTimeout, StatementTimeout
 from tenuto.service.process_identity import ProcessIdentity
 from tenuto.service.quarantine import isolate_errors, log_error
 from tenuto.settings import Settings
-from tenuto.store import partitions
+from tenuto.store import database_history, partitions
 from tenuto.store.access import api_keys, idempotency_keys, invitations
 from tenuto.store.definitions import manifests, schedules
 from tenuto.store.partitions import MonthlyTable
@@ -109,6 +109,8 @@ class Housekeeping:
             completed.append(await self._delete_all(partitions.delete_old_default_rows, activity_cutoff))
         with self._isolate("processes", earlier_failures):
             await workers.delete_ended_processes(self._database, cutoff)
+            await database_history.delete_old_marks(self._database, now)
+            await database_history.delete_old_losses(self._database, cutoff)
         for each in self._retention:
             with self._isolate(each.name, earlier_failures):
                 own_cutoff = cutoff if each.cutoff is None else each.cutoff(now, self._settings)

@@ -21,7 +21,14 @@ from asyncpg.pool import PoolConnectionProxy
 from tenuto.clock import DatabaseClock, monotonic_seconds
 from tenuto.errors import Invalid, StoreError, Unavailable, Unsupported
 from tenuto.postgres.pool import Pool
-from tenuto.postgres.servers.connector import NoSuitableServer, ReadOnlyServer, ServerConnection, connect
+from tenuto.postgres.servers.connector import (
+    ConnectionGate,
+    NoSuitableServer,
+    ReadOnlyServer,
+    ServerConnection,
+    UnsuitableServer,
+    connect,
+)
 from tenuto.postgres.servers.server_addresses import describe_address
 from tenuto.postgres.write_coalescer import WriteCoalescer
 
@@ -74,8 +81,19 @@ class _UnresetConnection(ServerConnection):
 class Database:
     """A database with its connection pool and clock; all statements go through it."""
 
-    def __init__(self, url: str, pool: asyncpg.Pool, clock: DatabaseClock, *, behind_pooler: bool) -> None:
+    def __init__(
+        self,
+        url: str,
+        pool: asyncpg.Pool,
+        clock: DatabaseClock,
+        *,
+        behind_pooler: bool,
+        gate: ConnectionGate | None = None,
+    ) -> None:
         self.url = url
+        self.gate = gate or ConnectionGate()
+        self.write_count = 0
+        """Writes since the database was opened, for services that record how far they got."""
         self.restart_server: Callable[[], Awaitable[None]] | None = None
         """Restarts the embedded server; called when the database cannot be reached."""
         self.clock = clock
@@ -97,14 +115,17 @@ class Database:
         behind_pooler: bool = False,
         connect_timeout_seconds: float = 10.0,
         reply_timeout_seconds: float = 60.0,
+        gate: ConnectionGate | None = None,
     ) -> Database:
         """Connect, retrying for ``connect_timeout_seconds``, and check the server.
 
         ``generic_plans`` caches the plans of a worker's statements: with a LIMIT in a parameter the planner would plan
         every call. All of them go from a short list of ids to rows by index; the settings exclude plans that are cheap
         only while a queue is empty. It has no effect behind a transaction pooler, which does not keep session state.
-        A connection is closed if a statement is not answered within ``reply_timeout_seconds``.
+        A connection is closed if a statement is not answered within ``reply_timeout_seconds``. The ``gate`` checks new
+        connections.
         """
+        gate = gate or ConnectionGate()
         clock = DatabaseClock()
         settings = {
             "application_name": "tenuto",
@@ -124,7 +145,7 @@ class Database:
                     min_size=1,
                     max_size=max_connections,
                     timeout=10,
-                    connect=cast(Any, connect),  # its parameters are fewer than those of the driver
+                    connect=cast(Any, partial(connect, gate=gate)),  # has fewer parameters than that of the driver
                     command_timeout=reply_timeout_seconds,
                     max_inactive_connection_lifetime=300,
                     connection_class=_UnresetConnection,
@@ -137,7 +158,7 @@ class Database:
                 if not isinstance(problem, Unavailable) or monotonic_seconds() >= deadline:
                     raise problem from error
                 await asyncio.sleep(0.2)
-        database = cls(url, pool, clock, behind_pooler=behind_pooler)
+        database = cls(url, pool, clock, behind_pooler=behind_pooler, gate=gate)
         try:
             await database._check_server()
         except BaseException:
@@ -186,6 +207,7 @@ class Database:
             new_connection = await connect(
                 self.url,
                 timeout=10,
+                gate=self.gate,
                 statement_cache_size=0 if self.behind_pooler else 100,
                 server_settings=None if self.behind_pooler else {"application_name": "tenuto job"},
             )
@@ -311,6 +333,7 @@ class Database:
     ) -> T:
         if self.is_on_other_loop():
             return await run_on_loop(self._loop, self._run_with_retries(work, tries, is_write=is_write))
+        self.write_count += is_write
         for attempt in range(tries):
             try:
                 result = await self._run_once(work)
@@ -420,6 +443,12 @@ def translate_driver_error(error: BaseException) -> StoreError | Invalid:
             f"cannot use the database: {error}",
             code="database.server.read_only",
             remedy="wait until it is promoted, or name all servers in TENUTO_DATABASE",
+        )
+    if isinstance(error, UnsuitableServer):
+        return Unavailable(
+            f"cannot use the database: {error}",
+            code="database.server.former_primary",
+            remedy="stop that server, or make it a standby of the promoted one",
         )
     return Unavailable(
         f"cannot connect to the database: {_connection_failure_reason(error)}",

@@ -69,7 +69,10 @@ class Listener:
     async def _listen(self) -> None:
         """Listen until the connection breaks."""
         connection = await connect(
-            self._database.url, timeout=10, server_settings={"application_name": "tenuto listener"}
+            self._database.url,
+            timeout=10,
+            gate=self._database.gate,
+            server_settings={"application_name": "tenuto listener"},
         )
         broken = asyncio.Event()
         connection.add_termination_listener(lambda *_: broken.set())

@@ -25,6 +25,7 @@ from tenuto.logs import Log
 from tenuto.model.access.actors import Actor
 from tenuto.model.work.tasks import OVERRUN_GRACE
 from tenuto.postgres.database import Database
+from tenuto.postgres.servers.connector import ConnectionGate
 from tenuto.service.polling_loop import wait_for_event
 from tenuto.service.signals import EXIT_LOST_CONTROL
 from tenuto.store.work import tasks as store
@@ -79,6 +80,7 @@ class Watchdog:
         *,
         on_declared_dead: Callable[[], object],
         behind_pooler: bool = False,
+        gate: ConnectionGate | None = None,
         on_drain_changed: Callable[[bool], object] = lambda _is_draining: None,
         check_for_stalls: Callable[[], None] = lambda: None,
         timing: WorkerTiming = DEFAULT_TIMING,
@@ -94,6 +96,7 @@ class Watchdog:
         self._is_draining = False
         self._drain_check_requested = False
         self._behind_pooler = behind_pooler
+        self._gate = gate
         self._check_for_stalls = check_for_stalls
         self._renew_seconds = _renewal_interval_seconds(lease)
         self._tick_seconds = min(TICK_SECONDS, lease.total_seconds() * SAFETY_FRACTION / 8)
@@ -190,6 +193,7 @@ class Watchdog:
             max_connections=2,
             generic_plans=True,
             behind_pooler=self._behind_pooler,
+            gate=self._gate,
             connect_timeout_seconds=0,
             reply_timeout_seconds=max(self._renew_seconds, 1.0),  # guard: watchdog.renewal_timeout
         )

@@ -114,6 +114,7 @@ class Worker:
             database.url, identity.id, self._slots.held, self._lease, self._clock,
             on_declared_dead=partial(loop.call_soon_threadsafe, self._give_up),  # called on the watchdog's thread
             behind_pooler=database.behind_pooler,
+            gate=database.gate,
             on_drain_changed=lambda is_draining: loop.call_soon_threadsafe(self._set_draining, is_draining),
             check_for_stalls=self._executor.check_for_stalls,
             timing=timing,

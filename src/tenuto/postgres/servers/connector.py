@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any
 
@@ -34,8 +35,20 @@ class NoSuitableServer(ConnectionError):
     """None of the servers of a URL can be used now."""
 
 
-class ReadOnlyServer(ConnectionError):
+class UnsuitableServer(ConnectionError):
+    """The server of a URL must not be used."""
+
+
+class ReadOnlyServer(UnsuitableServer):
     """The server of a URL does not have the wanted role."""
+
+
+class ConnectionGate:
+    """Checks every new connection of a database; without a check, all are accepted."""
+
+    def __init__(self) -> None:
+        self.check: Callable[[asyncpg.Connection], Awaitable[None]] | None = None
+        """Raises `UnsuitableServer` if the server must not be used."""
 
 
 class ServerConnection(asyncpg.Connection):
@@ -67,9 +80,10 @@ async def connect(
     *,
     timeout: float = 10.0,
     connection_class: type[asyncpg.Connection] = ServerConnection,
+    gate: ConnectionGate | None = None,
     **options: Any,
 ) -> asyncpg.Connection:
-    """Connect to a server of the URL that has the role ``target_session_attrs``.
+    """Connect to a server of the URL that has the role ``target_session_attrs`` and that the gate accepts.
 
     It takes the arguments of `asyncpg.connect`, so that a pool can use it.
     """
@@ -77,22 +91,19 @@ async def connect(
     options |= {"connection_class": connection_class}
     async with asyncio.timeout(timeout):
         if address.target != PREFER_STANDBY:
-            return await _connect_to_any(url, address, address.target, options)
+            return await _connect_to_any(url, address, address.target, gate, options)
         try:
-            return await _connect_to_any(url, address, "standby", options)
-        except NoSuitableServer:
-            return await _connect_to_any(url, address, None, options)
+            return await _connect_to_any(url, address, "standby", gate, options)
+        except (NoSuitableServer, UnsuitableServer):
+            return await _connect_to_any(url, address, None, gate, options)
 
 
 async def _connect_to_any(
-    url: str, address: DatabaseAddress, target: str | None, options: dict[str, Any]
+    url: str, address: DatabaseAddress, target: str | None, gate: ConnectionGate | None, options: dict[str, Any]
 ) -> asyncpg.Connection:
     options = {**options, "target_session_attrs": target or "any"}
     if not address.has_several_servers:
-        try:
-            return await asyncpg.connect(address.url, **options)
-        except asyncpg.TargetServerAttributeNotMatched as error:
-            raise _wrong_role_error(address.servers[0], target) from error
+        return await _connect_to_server(address, address.servers[0], target, gate, options)
     waiting = sorted(address.servers, key=lambda server: server != _last_used.get(url))
     pending: dict[asyncio.Task[asyncpg.Connection], ServerAddress] = {}
     failures: dict[ServerAddress, BaseException] = {}
@@ -100,7 +111,13 @@ async def _connect_to_any(
         while waiting or pending:
             if waiting:
                 server = waiting.pop(0)
-                pending[asyncio.create_task(_connect_to_server(address, server, target, options))] = server
+                pending[
+                    asyncio.create_task(
+                        _connect_to_server(
+                            address, server, target, gate, {**options, "host": server.host, "port": server.port}
+                        )
+                    )
+                ] = server
             done, _ = await asyncio.wait(
                 pending, timeout=_NEXT_SERVER_SECONDS if waiting else None, return_when=asyncio.FIRST_COMPLETED
             )
@@ -125,12 +142,23 @@ async def _connect_to_any(
 
 
 async def _connect_to_server(
-    address: DatabaseAddress, server: ServerAddress, target: str | None, options: dict[str, Any]
+    address: DatabaseAddress,
+    server: ServerAddress,
+    target: str | None,
+    gate: ConnectionGate | None,
+    options: dict[str, Any],
 ) -> asyncpg.Connection:
     try:
-        return await asyncpg.connect(address.url, host=server.host, port=server.port, **options)
+        connection: asyncpg.Connection = await asyncpg.connect(address.url, **options)
     except asyncpg.TargetServerAttributeNotMatched as error:
         raise _wrong_role_error(server, target) from error
+    if gate is not None and gate.check is not None:
+        try:
+            await gate.check(connection)
+        except BaseException:
+            connection.terminate()
+            raise
+    return connection
 
 
 def _discard(task: asyncio.Task[asyncpg.Connection]) -> None:
@@ -160,7 +188,7 @@ def _is_transient(error: BaseException) -> bool:
 
 
 def _describe_failure(server: ServerAddress, error: BaseException) -> str:
-    if isinstance(error, ReadOnlyServer):
+    if isinstance(error, UnsuitableServer):
         return str(error)
     if isinstance(error, ConnectionRefusedError):
         return f"no server listens on {server}"
