@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import random
 
 import pytest
 
+from tenuto import Tenuto
 from tenuto.errors import SchemaBehind, StoreError
 from tenuto.logs import Log
 from tenuto.service import polling_loop
-from tenuto.service.polling_loop import run_cycles
+from tenuto.service.polling_loop import leave_loaded_code_out_of_garbage_collections, run_cycles
 
 
 async def run_failing_cycles(errors: list[Exception | None]) -> None:
@@ -45,3 +47,10 @@ async def test_loop_logs_every_other_failure(caplog: pytest.LogCaptureFixture, m
     error = StoreError("refused", code="database.statement_rejected")
     await run_failing_cycles([error, error, None])
     assert [record.getMessage().startswith("cycle failed") for record in caplog.records] == [True, True]
+
+
+async def test_worker_leaves_loaded_code_out_of_garbage_collections(app: Tenuto) -> None:
+    leave_loaded_code_out_of_garbage_collections.cache_clear()
+    gc.unfreeze()
+    async with app.worker():
+        assert gc.get_freeze_count() > 50_000

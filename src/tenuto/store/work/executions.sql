@@ -196,7 +196,8 @@ LEFT JOIN (SELECT {claimed_task} FROM started_steps WHERE state = 'running') AS 
 -- execution. It may then show siblings that have ended since, never one too few; a failed sibling is visible as a task
 -- or as failed. Rows that must still exist are locked. The flag awaited is set under the lock on the execution, so it
 -- is never outdated.
--- Equivalence test: tests/lifecycle/test_advancement.py, which runs on both paths.
+-- A measured fast path (benchmark executions). Equivalence test: tests/lifecycle/test_advancement.py, which runs on both
+-- paths.
 WITH execution AS MATERIALIZED (
     SELECT id, schedule_id, awaited, current_group, current_group + 1 >= total_groups AS is_last_group
     FROM tenuto.executions
@@ -403,7 +404,7 @@ SELECT count(pg_notify('tenuto', concat_ws(' ', CASE WHEN limited THEN 'limited'
 FROM (SELECT DISTINCT queue, rank, limited FROM step WHERE state = 'queued') AS events;
 
 -- name: create_manual_execution
--- Fast path of a manual run, with its ledger entry: the schedule $2 still has name $3 and version $4, and, if its
+-- Fast path of a manual run (benchmark executions, a single one), with its ledger entry: the schedule $2 still has name $3 and version $4, and, if its
 -- runs must not overlap ($5), no run is active or queued. If a run started after this statement took its snapshot,
 -- the unique index on non-overlapping runs rejects this one. Equivalence test:
 -- tests/scheduling/test_immediate_runs.py::test_immediate_run_leaves_the_same_rows_as_the_transaction.

@@ -28,7 +28,7 @@ FROM created;
 
 -- name: enqueue_audited_tasks
 -- Create tasks, each with its audit entry and, if given, its idempotency key, in one statement, because it is the most
--- frequent request to the web service; one result row for each, in their order. A key that was used for another request
+-- frequent request to the web service (benchmark api); one result row for each, in their order. A key that was used for another request
 -- creates nothing. A key that was used for this request created the task, and it may have ended after this statement
 -- took its snapshot. With $1, return that the caller must notify the workers if `may_notify` says so.
 WITH asked AS MATERIALIZED (
