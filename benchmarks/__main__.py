@@ -24,6 +24,7 @@ from benchmarks.doctor import DOCTOR, doctor
 from benchmarks.environment import describe
 from benchmarks.executions import RUNNERS, executions
 from benchmarks.executors import EXECUTORS, executors
+from benchmarks.history import HISTORY, history
 from benchmarks.identity import IDENTITY, identity
 from benchmarks.ldap_directory import LDAP, ldap
 from benchmarks.load import LoadMonitor
@@ -43,6 +44,7 @@ BENCHMARKS: dict[str, tuple[Any, dict[str, str]]] = {
     "enqueue": (queue_benchmarks.enqueue, QUEUES),
     "latency": (queue_benchmarks.latency, QUEUES),
     "growth": (growth.growth, QUEUES),
+    "history": (history, HISTORY),
     "executions": (executions, RUNNERS),
     "schedules": (schedules, CLOCKS),
     "bulk": (bulk, BULK),
@@ -56,7 +58,7 @@ BENCHMARKS: dict[str, tuple[Any, dict[str, str]]] = {
     "ldap": (ldap, LDAP),
     "compare": (None, {}),  # it has its own entries
 }
-LONG_BENCHMARKS = {"scale": 1, "identity": 1, "ldap": 1}
+LONG_BENCHMARKS = {"scale": 1, "history": 1, "identity": 1, "ldap": 1}
 """Runs per contender of benchmarks whose runs take minutes."""
 ALL_CONTENDERS = sorted(
     {name for _, scripts in BENCHMARKS.values() for name in scripts} | {one.name for one in ENTRIES}
@@ -70,7 +72,8 @@ def main() -> int:
     parser.add_argument("--save", action="store_true", help="save the object in benchmarks/results, for the page")
     parser.add_argument("--quick", action="store_true", help="small counts, one run: to try, not to quote")
     parser.add_argument("--million", action="store_true", help="identity: also a million people (about an hour)")
-    parser.add_argument("--runs", type=int, help="runs per contender and case (3; scale, identity, ldap and --quick 1)")
+    one = ", ".join(LONG_BENCHMARKS)
+    parser.add_argument("--runs", type=int, help=f"runs per contender and case (3; {one} and --quick 1)")
     parser.add_argument(
         "--only", nargs="+", metavar="CONTENDER", help=f"with spaces or commas: {', '.join(ALL_CONTENDERS)}"
     )

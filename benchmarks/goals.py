@@ -69,6 +69,20 @@ GOALS = [
     Goal("growth", r"(1M|20k) waiting", "very many waiting: within 1.3 × (÷ ≥ 0.77)", FLAT_RATIO, "1k waiting"),
     Goal("growth", r"1k waiting, \w+ finished", "a long past: within 1.3 × (÷ ≥ 0.77)", FLAT_RATIO, "1k waiting"),
     Goal("growth", r"1k waiting, old snapshot", "an old snapshot: within 4 × (÷ ≥ 0.25)", 0.25, "1k waiting"),
+    Goal("growth", "idle `tenuto up`, CPU", "idle `tenuto up` ≤ 0.5 % of a core (300 ms/min)", 300.0, at_most=True),
+    Goal(
+        "history",
+        "a claim of 100, .* finished",
+        "claim with everything: within 1.3 × (÷ ≥ 0.77)",
+        FLAT_RATIO,
+        OWN_FIGURE,
+    ),
+    Goal(
+        "history", "slowest page .* finished", "pages with everything: within 1.3 × (÷ ≥ 0.77)", FLAT_RATIO, OWN_FIGURE
+    ),
+    Goal("history", "queries .* finished", "overview with everything: within 1.3 × (÷ ≥ 0.77)", FLAT_RATIO, OWN_FIGURE),
+    Goal("history", "end of a month, .* finished", "end of a month: within 1.3 × (÷ ≥ 0.77)", FLAT_RATIO, OWN_FIGURE),
+    Goal("history", "doctor, .* finished", "doctor with everything ≤ 60 s", 60.0, at_most=True),
     Goal("executions", "executions, one worker", "≥ 5 × Celery", 5.0, "celery"),
     Goal("executions", "executions, one worker", "≥ 5 × DBOS", 5.0, "dbos"),
     Goal(

@@ -80,7 +80,10 @@ async def measure_claim_cost(tenuto: Contender, size: Size) -> list[Case]:
 
         async def run(_: Contender) -> None:
             for scene, case in cases.items():
-                case.add("tenuto", percentile(await _time_claims(tenuto, urls[scene.database], scene, times), 0.5))
+                case.add(
+                    "tenuto",
+                    percentile(await time_claims(tenuto, urls[scene.database], times, fresh=scene.fresh_worker), 0.5),
+                )
 
         await alternate([tenuto], size.runs, run, "claims of 100")
     return list(cases.values())
@@ -105,9 +108,10 @@ async def _set_up(tenuto: Contender, scene: TableState) -> AsyncIterator[str]:
         yield url
 
 
-async def _time_claims(tenuto: Contender, url: str, scene: TableState, times: int) -> list[float]:
+async def time_claims(tenuto: Contender, url: str, times: int, *, fresh: bool = False) -> list[float]:
+    """Return the milliseconds of that many claims of 100."""
     arguments = ["claims", "--url", url, "--times", str(times)]
-    if scene.fresh_worker:
+    if fresh:
         arguments.append("--fresh")
     async with start_process(tenuto.python, MODULE, arguments, tenuto.name) as process:
         answer = await process.read_answer(120.0)

@@ -74,6 +74,7 @@ _NAMES = [
     "enqueue",
     "latency",
     "growth",
+    "history",
     "executions",
     "schedules",
     "bulk",
