@@ -20,6 +20,7 @@ from benchmarks.processes import ContenderFailed, ContenderProcess, start_proces
 
 START_TIMEOUT_SECONDS = 60.0
 END_TIMEOUT_SECONDS = 30.0
+IDLE_WINDOW_SECONDS = 3.0
 
 QUEUES = {
     "tenuto": "benchmarks.contenders.tenuto_contender",
@@ -195,7 +196,7 @@ class Contender:
 
     async def measure_idle_process(self, process: ContenderProcess, seconds: float) -> tuple[float, float]:
         """Return the same figures for a process that was just started."""
-        await asyncio.sleep(3.0)  # until it is idle
+        await _wait_until_idle(process)
         database = f"bench_{self.name}"
         counted, used = await databases.transaction_count(self.server, database), cpu_seconds(process.pid)
         await asyncio.sleep(seconds)
@@ -231,6 +232,22 @@ class Contender:
         found = await self.run_command("audit", "--url", url, limit=START_TIMEOUT_SECONDS)
         if (found["waiting"], found["recorded"]) != (waiting, recorded):
             raise ContenderFailed(f"{self.name} should have {waiting} waiting and {recorded} recorded, has {found}")
+
+
+async def _wait_until_idle(process: ContenderProcess) -> None:
+    """Wait until a process that was just started has loaded everything: it uses less than a tenth of a core."""
+    await asyncio.sleep(IDLE_WINDOW_SECONDS)
+    limit = time.monotonic() + START_TIMEOUT_SECONDS
+    used = cpu_seconds(process.pid)
+    while True:
+        await asyncio.sleep(IDLE_WINDOW_SECONDS)
+        used, before = cpu_seconds(process.pid), used
+        if used - before < IDLE_WINDOW_SECONDS / 10:
+            return
+        if time.monotonic() > limit:
+            raise ContenderFailed(
+                f"the process does not become idle: {used - before:.2f} s CPU in {IDLE_WINDOW_SECONDS} s"
+            )
 
 
 def select_contenders(server: str, scripts: Mapping[str, str], names: Collection[str]) -> list[Contender]:
