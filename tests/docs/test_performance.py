@@ -23,6 +23,8 @@ NOT_MEASURED_YET = {
     ("enqueue", "50 callers, p99"),
     ("executions", "single execution p99 ÷ p50"),
     ("latency", "pick-up p99 ÷"),
+    ("ldap", "LDAP read, nothing stored"),
+    ("ldap", "memory grown by the LDAP import of 100,000"),
 }
 """Cases of goals that were added since the last run on a quiet machine: remove them when their figures are saved."""
 SINGLE_EXECUTION = "\nA single run of four step groups, p50: 18.2 ms"

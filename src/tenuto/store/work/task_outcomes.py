@@ -82,7 +82,7 @@ def outcome_columns(settlements: Sequence[Settlement]) -> list[Any]:
     worker_id = settlements[0].task.worker_id
     assert all(settlement.task.worker_id == worker_id for settlement in settlements)
     outcomes = [settlement.outcome for settlement in settlements]
-    # Measured (benchmark drain): most attempts just complete, so a column of NULLs is sent as one NULL, and integers as text.
+    # Measured (benchmark drain): most attempts just complete; a column of NULLs is sent as one NULL, integers as text.
     return [
         worker_id,
         [settlement.task.id for settlement in settlements],
