@@ -183,6 +183,6 @@ class Identity(Extension):
         return await preview_plan(app, declared, prune=prune)
 
     def definition_lists(self) -> Sequence[DefinitionList[Any]]:
-        from tenuto_identity.definitions.lists import definition_lists
+        from tenuto_identity.definitions.definition_lists import definition_lists
 
         return definition_lists()

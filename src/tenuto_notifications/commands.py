@@ -13,7 +13,7 @@ from tenuto.cli.command import Session, command, group
 from tenuto.cli.lists import PAGE, limit, list_command, print_page
 from tenuto.cli.option_parsing import confirm, missing_option, option_conflict, require_wait
 from tenuto.cli.parameters import argument, flag, option
-from tenuto.definitions.document_files import read_documents
+from tenuto.definitions.document_loader import read_documents
 from tenuto.errors import Invalid, quoted
 from tenuto_notifications.operations import Delivery, NotificationOperations
 from tenuto_notifications.views import DELIVERIES, EVENTS, RULES, SILENCES

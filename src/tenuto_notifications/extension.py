@@ -44,7 +44,7 @@ class Notifications(Extension):
         return Path(__file__).parent / "store" / "migrations"
 
     def step_kinds(self, services: ExtensionServices) -> Sequence[StepKind]:
-        from tenuto_notifications.delivery.delivery import delivery_kind
+        from tenuto_notifications.delivery.delivery_step import delivery_kind
 
         return [delivery_kind(services)]
 

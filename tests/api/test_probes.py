@@ -19,7 +19,7 @@ from tenuto.errors import Unavailable
 from tenuto.extension import Extension, ExtensionServices, ProcessRole, Service
 from tenuto.logs import Log
 from tenuto.model.access.actors import Role
-from tenuto.observability.event_metrics import EVENT_METRICS
+from tenuto.observability.external_event_metrics import EVENT_METRICS
 from tenuto.observability.process_metrics import process_metrics
 from tenuto.observability.prometheus import DATABASE_METRICS, PROCESS_METRICS
 from tenuto.observability.status import ReadinessCheck

@@ -79,7 +79,7 @@ _SECRETS = "tests/operations/admin/test_secrets.py"
 COVERED_BY_TESTS: dict[str, tuple[str, ...]] = {
     "B3": ("tests/api/test_access.py::test_each_role_can_use_exactly_the_routes_of_its_level",),
     "B4": (f"{_API}::test_api_refuses_expired_and_revoked_keys",
-           "tests/api/test_events.py::test_event_stream_ends_when_its_key_is_revoked"),
+           "tests/api/test_event_stream.py::test_event_stream_ends_when_its_key_is_revoked"),
     "B5": (f"{_API}::test_api_refuses_expired_and_revoked_keys",),
     "B21": ("tests/bad_inputs/test_bad_inputs.py"
             "::test_api_responses_cannot_be_framed_sniffed_or_rendered_as_pages",),

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from tenuto import Tenuto
+from tenuto.cli.admin.services import open_browser
 from tenuto.demo.application import BILLS, INSTALLATION_NAME, MAIL_QUEUE, NIGHTLY
-from tenuto.demo.browser import open_browser
-from tenuto.demo.start import prepare_demo
+from tenuto.demo.preparation import prepare_demo
 from tenuto.model.findings import Severity
 from tests.support.errors import raises_code
 

@@ -23,7 +23,7 @@ from tenuto.cli.command import SHARED_OPTIONS
 from tenuto.cli.command_tree import build_full_tree
 from tenuto.cli.parameters import table_parameters
 from tenuto.extension import Metric
-from tenuto.observability.event_metrics import EVENT_METRICS
+from tenuto.observability.external_event_metrics import EVENT_METRICS
 from tenuto.observability.process_metrics import BUCKET_BOUNDS_SECONDS
 from tenuto.observability.prometheus import DATABASE_METRICS, PROCESS_METRICS
 from tenuto.observability.status import METRICS_INTERVAL_SECONDS

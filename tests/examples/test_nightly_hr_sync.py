@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 from tenuto import Tenuto
-from tenuto.store.notifications import notify_services
+from tenuto.store.service_notifications import notify_services
 from tenuto.store.work.executions import ExecutionRecord
 from tests.cli.conftest import Service, Shell, clean_environment
 from tests.support.waiting import eventually

@@ -10,7 +10,7 @@ from typing import Any
 
 from tenuto import Tenuto
 from tenuto_notifications.collection import collector
-from tenuto_notifications.delivery import delivery
+from tenuto_notifications.delivery import delivery_step
 
 
 def kill_after(module: Any, name: str) -> None:
@@ -26,8 +26,8 @@ def kill_after(module: Any, name: str) -> None:
 
 POINTS = {
     "messages_created": (collector, "dispatch"),  # before the commit
-    "webhook_sent": (delivery, "send_webhook"),  # before the outcome is recorded
-    "email_sent": (delivery, "send_email"),
+    "webhook_sent": (delivery_step, "send_webhook"),  # before the outcome is recorded
+    "email_sent": (delivery_step, "send_email"),
 }
 
 

@@ -12,8 +12,7 @@ import pytest
 from tenuto import Tenuto
 from tenuto.ids import new_id
 from tenuto.model.validation import MAX_INPUT_BYTES
-from tenuto_notifications.collection.event_recording import record_events
-from tenuto_notifications.collection.isolation import FailureLog
+from tenuto_notifications.collection.failure_isolation import FailureLog, record_events
 from tenuto_notifications.model.messages import ListedEvent, compose
 from tenuto_notifications.model.rules import parse_rule
 from tenuto_notifications.store.messages import NewEvent

@@ -12,7 +12,7 @@ import pytest
 
 from tenuto.postgres.database import Database
 from tenuto.postgres.listener import RECONNECTED, Listener
-from tenuto.store.notifications import notify_services
+from tenuto.store.service_notifications import notify_services
 from tests.support.waiting import eventually
 
 KILL = """

@@ -18,7 +18,7 @@ from tenuto.model.access.operation_context import IdempotencyKey, OperationConte
 from tenuto.postgres.database import Database
 from tenuto.postgres.listener import RECONNECTED, Listener
 from tenuto.store.access.audit_recorder import AuditEntry
-from tenuto.store.notifications import SQL as NOTIFICATIONS
+from tenuto.store.service_notifications import SQL as NOTIFICATIONS
 from tenuto.store.work.task_creation import SQL, enqueue_tasks, insert_audited_tasks, insert_tasks
 from tests.races.proxy import Proxy
 from tests.support.model_values import make_new_task

@@ -16,7 +16,7 @@ from tenuto.lifecycle.completion import finish
 from tenuto.maintenance.recovery import recover_lost_tasks
 from tenuto.postgres import migrator
 from tenuto.postgres.database import Database
-from tenuto.store import notifications, partitions
+from tenuto.store import partitions, service_notifications
 from tenuto.store.work import task_creation, workers
 from tenuto.store.work import tasks as store
 from tests.races import jobs
@@ -96,7 +96,7 @@ async def test_task_that_ended_before_its_lost_reply_was_noticed_is_not_created_
 
 
 @pytest.mark.parametrize("lose", ["lose_reply", "lose_request"])
-@pytest.mark.parametrize("statement", ["COPY", notifications.SQL.notify_services], ids=["copy", "wake"])
+@pytest.mark.parametrize("statement", ["COPY", service_notifications.SQL.notify_services], ids=["copy", "wake"])
 async def test_many_tasks_enqueued_over_a_failing_connection_exist_once_each(
     proxied_app: Tenuto, db: Database, proxy: Proxy, statement: str, lose: str
 ) -> None:
@@ -113,7 +113,7 @@ async def test_many_tasks_enqueued_over_a_failing_connection_exist_once_each(
 async def test_stored_tasks_are_reported_even_if_the_notification_fails(
     proxied_app: Tenuto, db: Database, proxy: Proxy
 ) -> None:
-    proxy.lose_request(notifications.SQL.notify_services, times=100)
+    proxy.lose_request(service_notifications.SQL.notify_services, times=100)
 
     assert await proxied_app.enqueue_many(jobs.touch, ({"number": number} for number in range(200))) == 200
 

@@ -16,7 +16,7 @@ import pytest
 from tenuto import Context, Step, Tenuto, cron, every, manual
 from tenuto.ids import new_id
 from tenuto.model.triggers import Trigger
-from tenuto.model.work.intervals import find_previous_instant
+from tenuto.model.work.logical_time import find_previous_instant
 from tenuto.operations.definitions.schedules import schedule_definition
 from tenuto.operations.work.bulk_processor import process_chunk
 from tenuto.scheduling import firing

@@ -15,7 +15,7 @@ import pytest
 from tenuto import Tenuto
 from tenuto.errors import Unavailable
 from tenuto.jobs.registry import TaskOptionValues
-from tenuto.store.notifications import notify_services
+from tenuto.store.service_notifications import notify_services
 from tenuto.store.work import tasks as store
 from tenuto.store.work.tasks import PromotionResult
 from tenuto.worker.claim_policy import ClaimPolicy, ClaimState

@@ -22,7 +22,7 @@ from tenuto.api.problems import install_error_handlers
 from tenuto.api.routes import (
     batches,
     dead_letters,
-    events,
+    event_stream,
     executions,
     manifests,
     plans,
@@ -70,7 +70,7 @@ ROUTERS = (
     plans.router,
     workers.router,
     reports.router,
-    events.router,
+    event_stream.router,
     service_info.router,
     api_keys.router,
     access.router,
@@ -94,7 +94,7 @@ def create_api(tenuto: Tenuto) -> FastAPI:
     api.router.route_class = ApiRoute
     api.state.tenuto = tenuto
     api.state.event_streams = Counter()
-    api.state.described_models = (events.ServerSentEvent,)
+    api.state.described_models = (event_stream.ServerSentEvent,)
     api.state.rate_limiter = RateLimiter(tenuto.settings.api_rate_limit)
     install_error_handlers(api)
     api.add_exception_handler(ReplayedResponse, _replay_response)

@@ -26,7 +26,7 @@ from tenuto.logs import set_attempt_fields
 from tenuto.model import validation
 from tenuto.model.access.actors import Actor, ActorType
 from tenuto.model.events.event_names import check_event_key, check_event_name, describe_event, parse_wait_seconds
-from tenuto.model.work.intervals import occurrence_of_policy
+from tenuto.model.work.logical_time import occurrence_of_policy
 from tenuto.model.work.tasks import Deferral, Task, WaitKey, parse_duration_seconds
 
 T = TypeVar("T")

@@ -151,7 +151,7 @@ class EventsExtension(Extension):
         return Events(services.open_database, services.caller, services.get_settings)
 
     def routers(self) -> Sequence[RouterEntry]:
-        return [RouterEntry("tenuto.api.routes.sent_events:router", prefix="")]
+        return [RouterEntry("tenuto.api.routes.external_events:router", prefix="")]
 
     def commands(self) -> Sequence[CommandEntry]:
         help = "Send events to the tasks that wait for them"
@@ -163,7 +163,7 @@ class EventsExtension(Extension):
         return event_checks()
 
     def metrics(self) -> Sequence[MetricSource]:
-        from tenuto.observability.event_metrics import event_metrics
+        from tenuto.observability.external_event_metrics import event_metrics
 
         return event_metrics()
 

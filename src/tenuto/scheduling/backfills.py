@@ -13,7 +13,7 @@ from uuid import UUID
 
 from tenuto.model.access.actors import Actor
 from tenuto.model.work.bulk_operations import SUCCEEDED, ItemOutcome, ItemResult
-from tenuto.model.work.intervals import interval_start_of
+from tenuto.model.work.logical_time import interval_start_of
 from tenuto.model.work.occurrences import Decision
 from tenuto.postgres.database import Connection
 from tenuto.store.definitions import schedules

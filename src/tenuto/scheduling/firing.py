@@ -22,7 +22,7 @@ from tenuto.logs import Log
 from tenuto.model.access.actors import Actor
 from tenuto.model.definitions.schedules import MisfirePolicy, OverlapPolicy, Plan, misfire_from_json, plan_from_fields
 from tenuto.model.triggers import trigger_from_json
-from tenuto.model.work.intervals import interval_start_of
+from tenuto.model.work.logical_time import interval_start_of
 from tenuto.model.work.occurrences import (
     DecidedOccurrence,
     Decision,

@@ -19,7 +19,7 @@ from tenuto.app import Tenuto
 from tenuto.web.assets import FOLDER, Assets, asset_response
 from tenuto.web.components.links import Links
 from tenuto.web.extension_pages import ExtensionPages, ExtensionPanels, TemplateRenderer, merge_groups
-from tenuto.web.navigation import visible_groups
+from tenuto.web.navigation import load_counts, visible_groups
 from tenuto.web.page import Dashboard, PageRoute, error_page, wants_html
 from tenuto.web.rendering import create_environment
 from tenuto.web.route_table import RouteTable
@@ -38,7 +38,6 @@ from tenuto.web.views import (
     timeline,
     workers_and_queues,
 )
-from tenuto.web.views.sidebar_counts import load_counts
 from tenuto.web.views.work import (
     bulk_operations,
     dead_letters,

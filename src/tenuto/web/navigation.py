@@ -1,9 +1,11 @@
-"""Entries of the sidebar. An entry is shown if its page exists; extensions add groups of their own."""
+"""Entries of the sidebar and their live counts. An entry is shown if its page exists; extensions add groups."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+from tenuto.app import Tenuto
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +89,15 @@ def visible_groups(paths: set[str], more: Sequence[Group] = ()) -> tuple[Group, 
         for group in (*NAVIGATION, *more)
     ]
     return tuple(group for group in groups if group.entries)
+
+
+async def load_counts(app: Tenuto) -> Counts:
+    """Return the counts of open work. Every page shows them, so they must cost less than the page itself."""
+    found = await app.reports.count_open_work()
+    return Counts(
+        executions=found.execution_count,
+        tasks=found.task_count,
+        dead_letters=found.dead_letter_count,
+        one_shots=found.one_shot_count,
+        workers=found.worker_count,
+    )

@@ -21,7 +21,7 @@ from starlette.exceptions import HTTPException
 
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.problems import Problem, Refused, describe_error
-from tenuto.api.routes.events import format_instant
+from tenuto.api.routes.event_stream import format_instant
 from tenuto.api.security.authentication import ApiCall, RequiredRole
 from tenuto.app import Tenuto
 from tenuto.clock import monotonic_seconds

@@ -20,7 +20,7 @@ from tenuto import processes
 from tenuto.api.application import add_middleware
 from tenuto.api.long_polling import waiting_requests
 from tenuto.api.problems import SuppressLoggedErrors
-from tenuto.api.routes.events import close_event_streams
+from tenuto.api.routes.event_stream import close_event_streams
 from tenuto.api.security.http_protocol import MAX_HEAD_BYTES, select_protocol
 from tenuto.api.security.proxy_login import ProxyMiddleware, check_proxy_login
 from tenuto.app import Tenuto

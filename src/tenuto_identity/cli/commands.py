@@ -13,7 +13,7 @@ from tenuto.cli.command import Session, command, group
 from tenuto.cli.lists import print_page
 from tenuto.cli.option_parsing import confirm
 from tenuto.cli.parameters import argument, flag, option
-from tenuto.definitions.document_files import read_documents
+from tenuto.definitions.document_loader import read_documents
 from tenuto.errors import NotFound
 from tenuto.model.work.tasks import ActivityState
 from tenuto_identity.cli.preview_text import (

@@ -21,7 +21,7 @@ from tenuto.operations.operation import Operation
 from tenuto.postgres.database import Connection
 from tenuto.store.definitions import schedules
 from tenuto.store.work import task_creation
-from tenuto_identity.definitions.lists import LIST_NAMES, apply_declared, plan_declared
+from tenuto_identity.definitions.definition_lists import LIST_NAMES, apply_declared, plan_declared
 from tenuto_identity.model.definitions.definition_reader import suggestion
 from tenuto_identity.model.sync.explanation import HIDDEN
 from tenuto_identity.model.sync.preview_mask import REVEALED, PreviewMask, preview_mask

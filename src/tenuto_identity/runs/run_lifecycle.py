@@ -22,9 +22,9 @@ from tenuto.logs import Log
 from tenuto.model.work.tasks import OutcomeStatus
 from tenuto.postgres.database import DRIVER_ERRORS, Connection, Database, translate_driver_error
 from tenuto_identity.model.definitions.system_definitions import RunKind, RunProfile
-from tenuto_identity.model.sync.status import RunTotals, decide_status
-from tenuto_identity.runs.collection_pause import paused_collection
+from tenuto_identity.model.sync.run_status import RunTotals, decide_status
 from tenuto_identity.runs.definition_snapshot import Configuration, System, load_configuration
+from tenuto_identity.runs.garbage_collection import paused_collection
 from tenuto_identity.store import items, runs, session
 from tenuto_identity.store.items import ChangeRecord, Item
 from tenuto_identity.store.runs import NewRun, RunState

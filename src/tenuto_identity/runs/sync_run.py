@@ -23,7 +23,7 @@ from tenuto_identity.model.sync.guards import GuardKind, allowed_count
 from tenuto_identity.model.sync.matcher import metaverse_keys
 from tenuto_identity.model.sync.outbound import StageAction, StagedExport
 from tenuto_identity.model.sync.pending_exports import PendingExport, export_depth
-from tenuto_identity.model.sync.settled import SettledRules, joined_key, select_unsettled
+from tenuto_identity.model.sync.settled_objects import SettledRules, joined_key, select_unsettled
 from tenuto_identity.model.values import fold_key
 from tenuto_identity.runs.definition_snapshot import Configuration
 from tenuto_identity.runs.import_reader import index_key

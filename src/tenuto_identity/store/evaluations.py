@@ -8,7 +8,7 @@ from datetime import datetime
 from tenuto.postgres.database import Connection
 from tenuto.postgres.sql_loader import load_statements
 from tenuto_identity.model.objects import ObjectState
-from tenuto_identity.model.sync.settled import ENGINE_VERSION, JoinedFacts, ObjectFacts
+from tenuto_identity.model.sync.settled_objects import ENGINE_VERSION, JoinedFacts, ObjectFacts
 from tenuto_identity.model.value_class import value_class
 
 SQL = load_statements(__file__)

@@ -22,10 +22,9 @@ from tenuto.maintenance.activity_rollups import limit_transactions
 from tenuto.postgres.database import Connection, Database
 from tenuto.service.polling_loop import PollingLoop
 from tenuto_notifications.collection.conditions import find_conditions, track_conditions
-from tenuto_notifications.collection.event_recording import record_events
-from tenuto_notifications.collection.isolation import FailureLog
+from tenuto_notifications.collection.core_events import find_core_events
+from tenuto_notifications.collection.failure_isolation import FailureLog, record_events
 from tenuto_notifications.collection.message_creation import dispatch
-from tenuto_notifications.collection.recorded_events import find_recorded_events
 from tenuto_notifications.collection.topics import TopicChanges, read_topics
 from tenuto_notifications.model.dispatch import group_key
 from tenuto_notifications.model.events import Event, is_core_event, to_stored_fields
@@ -123,7 +122,7 @@ class Collector:
                 return CollectionStep()
             progress = limit_transactions(found)
             kinds = {rule.event for rule, _ in known}
-            events = await find_recorded_events(connection, progress, kinds)
+            events = await find_core_events(connection, progress, kinds)
             for topic in facts.topics:
                 events += topic.events
                 await messages.store_topic_progress(connection, topic.topic, topic.read_at)

@@ -15,7 +15,7 @@ from tenuto.model.work.tasks import NewTask, check_new_task
 from tenuto.operations.work.tasks import new_task
 from tenuto.postgres.database import Connection
 from tenuto.store.work import task_creation
-from tenuto_notifications.collection.isolation import FailureLog
+from tenuto_notifications.collection.failure_isolation import FailureLog
 from tenuto_notifications.model.dispatch import Decision, Group, decide_rule, window_of
 from tenuto_notifications.model.events import DELIVERY_KIND, OWN_CORRELATION_PREFIX
 from tenuto_notifications.model.messages import MAX_LISTED_EVENTS, ListedEvent, compose

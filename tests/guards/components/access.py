@@ -429,7 +429,7 @@ GUARDS = (
         "events.stream_count",
         "Event streams are counted when they are granted.",
         Remove(),
-        "api/test_events.py::test_event_streams_beyond_the_limit_are_refused",
+        "api/test_event_stream.py::test_event_streams_beyond_the_limit_are_refused",
     ),
     guard(
         "long_polling.limit",

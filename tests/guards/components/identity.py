@@ -92,7 +92,7 @@ GUARDS: tuple[Guard, ...] = (
         "identity.skip_same_rules",
         "A full sync skips no object after a rule has changed.",
         Replace("and each.evaluated_rules == rules.rules_version", ""),
-        f"{SYNC}/test_settled.py::test_object_of_changed_rules_is_not_settled",
+        f"{SYNC}/test_settled_objects.py::test_object_of_changed_rules_is_not_settled",
     ),
     guard(
         "identity.skip_same_joins",

@@ -6,7 +6,9 @@ module: importing the services would take several times as long as the check.
 
 from __future__ import annotations
 
+import os
 import sys
+import webbrowser
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from pathlib import Path
@@ -23,8 +25,7 @@ from tenuto.cli.output import print_json
 from tenuto.cli.parameters import Declaration, argument, choice, flag, option
 from tenuto.clock import SystemClock
 from tenuto.demo.application import QUEUES as DEMO_QUEUES
-from tenuto.demo.browser import open_browser
-from tenuto.demo.start import prepare_demo
+from tenuto.demo.preparation import prepare_demo
 from tenuto.errors import Invalid
 from tenuto.extras import install_command, is_installed
 from tenuto.operations.admin.api_keys import INITIAL_KEY_FILE
@@ -139,6 +140,19 @@ async def _serve_web(
         if browser and link is not None:
             open_browser(link)
         yield
+
+
+def open_browser(url: str) -> bool:
+    """Open an address in a graphical browser; return False if this session has none.
+
+    Browsers in the terminal are not started: they would cover the output of the services.
+    """
+    if sys.platform.startswith("linux") and not (os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY")):
+        return False
+    try:
+        return webbrowser.open(url)
+    except webbrowser.Error:
+        return False
 
 
 def _select_demo(session: Session) -> None:

@@ -18,7 +18,7 @@ from tenuto.cli.output import print_json
 from tenuto.cli.parameters import argument, flag
 from tenuto.cli.tables import print_rich, titled_diff
 from tenuto.definitions.definition_plan import ManifestChange, PlannedChange, ScheduleChange
-from tenuto.definitions.document_files import read_documents
+from tenuto.definitions.document_loader import read_documents
 from tenuto.definitions.versioned_definitions import CHANGING_EFFECTS
 from tenuto.errors import EngineError
 from tenuto.extension import PlanPreview

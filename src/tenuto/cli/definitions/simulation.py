@@ -21,7 +21,7 @@ from tenuto.cli.parameters import option
 from tenuto.cli.tables import print_rich, render_table
 from tenuto.clock import SystemClock
 from tenuto.definitions.definition_files import find_further_entries, parse_schedules
-from tenuto.definitions.document_files import read_documents
+from tenuto.definitions.document_loader import read_documents
 from tenuto.model.definitions.schedules import ScheduleDefinition
 from tenuto.model.triggers.zones import load_zone
 from tenuto.model.work.tasks import parse_duration_seconds

@@ -24,8 +24,8 @@ from tenuto.operations.argument_checks import check_limit
 from tenuto.operations.operation import OpenDatabase, OperationGroup, change_context
 from tenuto.postgres.database import Database
 from tenuto.store.definitions.definition_rows import Definition, StoredDefinition, Version
-from tenuto.store.notifications import notify_services
 from tenuto.store.reports import obstacles
+from tenuto.store.service_notifications import notify_services
 
 log = Log("tenuto.definitions")
 

@@ -43,7 +43,7 @@ from tenuto.store.definitions.manifests import (
     PollRecord,
     StoredManifest,
 )
-from tenuto.store.notifications import notify_services
+from tenuto.store.service_notifications import notify_services
 
 _POLICY_FIELDS = ("timeout", "retry", "max_attempts", "on_lost")
 

@@ -35,7 +35,7 @@ from tenuto.operations.operation import OpenDatabase, OperationGroup, change_con
 from tenuto.postgres import read_transactions
 from tenuto.postgres.database import Connection, Database
 from tenuto.steps.built_in_kinds import check_steps, check_steps_in_tx
-from tenuto.store.notifications import notify_services
+from tenuto.store.service_notifications import notify_services
 
 
 @dataclass(frozen=True, slots=True)

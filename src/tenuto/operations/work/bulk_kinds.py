@@ -28,7 +28,7 @@ from tenuto.postgres.transaction_scope import TransactionScope
 from tenuto.service.quarantine import isolate_errors
 from tenuto.store.access.audit_recorder import AuditEntry
 from tenuto.store.definitions import schedules
-from tenuto.store.notifications import notify_services
+from tenuto.store.service_notifications import notify_services
 from tenuto.store.work import bulk_operations, dead_letters, executions, tasks
 from tenuto.store.work.bulk_operations import Selection
 

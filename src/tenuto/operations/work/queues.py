@@ -9,7 +9,7 @@ from tenuto.model import validation
 from tenuto.model.work.rate_limits import parse_rate_limit
 from tenuto.operations.operation import Operation, OperationGroup
 from tenuto.postgres.database import Connection
-from tenuto.store.notifications import notify_services
+from tenuto.store.service_notifications import notify_services
 from tenuto.store.work import workers
 from tenuto.store.work.workers import QueueRecord, WorkerRecord
 

@@ -21,8 +21,8 @@ from tenuto.model.definitions.step_expressions import add_references_to_policy, 
 from tenuto.model.definitions.steps import Step
 from tenuto.model.filters import Filter
 from tenuto.model.work.executions import ExecutionState
-from tenuto.model.work.intervals import Occurrence
 from tenuto.model.work.known_handlers import KnownHandlers, claim_parameters
+from tenuto.model.work.logical_time import Occurrence
 from tenuto.model.work.tasks import CLAIM_DEFAULTS, ActivityState, NewTask, OutcomeReason, Task
 from tenuto.postgres import read_transactions
 from tenuto.postgres.bulk_copy import to_columns

@@ -20,7 +20,7 @@ from tenuto.postgres.bulk_copy import array_literals, column_arrays, copy_tasks,
 from tenuto.postgres.database import CombinedWrite, Connection, Database, Request, Result, Row, StatementTimeout
 from tenuto.postgres.sql_loader import load_columns, load_statements
 from tenuto.store.access.audit_recorder import AuditedDatabase, AuditEntry, duplicate_request_error, entry_row
-from tenuto.store.notifications import notify_services
+from tenuto.store.service_notifications import notify_services
 from tenuto.tracing import record_enqueue_span
 
 SQL = load_statements(__file__)

@@ -17,7 +17,7 @@ from tenuto_identity.model.sync.guards import (
     allowed_count,
     evaluate_guards,
 )
-from tenuto_identity.model.sync.status import RunTotals, decide_status
+from tenuto_identity.model.sync.run_status import RunTotals, decide_status
 
 
 @pytest.mark.parametrize(

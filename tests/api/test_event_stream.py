@@ -14,8 +14,8 @@ import httpx2
 import pytest
 
 from tenuto import Step, Tenuto, manual
-from tenuto.api.routes import events as events_module
-from tenuto.api.routes.events import ServerSentEvent
+from tenuto.api.routes import event_stream
+from tenuto.api.routes.event_stream import ServerSentEvent
 from tenuto.model.access.actors import Role
 from tenuto.web.server import web_server
 from tests.api.conftest import assert_problem
@@ -148,8 +148,8 @@ async def test_event_stream_ends_when_its_key_is_revoked(app: Tenuto) -> None:
 async def test_event_streams_beyond_the_limit_are_refused(  # B86
     app: Tenuto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(events_module, "MAX_STREAMS_PER_CALLER", 3)
-    monkeypatch.setattr(events_module, "MAX_STREAMS", 5)
+    monkeypatch.setattr(event_stream, "MAX_STREAMS_PER_CALLER", 3)
+    monkeypatch.setattr(event_stream, "MAX_STREAMS", 5)
     keys = [(await app.api_keys.create(f"watcher-{number}", Role.VIEWER))[1] for number in range(2)]
     async with web_server(app, port=0) as address, AsyncExitStack() as stack:
 

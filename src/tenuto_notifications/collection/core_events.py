@@ -16,7 +16,7 @@ _EXECUTION_STATES = {
 }
 
 
-async def find_recorded_events(connection: Connection, progress: Progress, kinds: Collection[str]) -> list[Event]:
+async def find_core_events(connection: Connection, progress: Progress, kinds: Collection[str]) -> list[Event]:
     """Return the events of some kinds of the transactions that have ended since the previous search."""
     found: list[Event] = []
     states = [state for kind, state in _EXECUTION_STATES.items() if kind in kinds]

@@ -1,4 +1,4 @@
-"""Preparation of an app for the demo: example jobs and schedules, and a week of history in an empty database."""
+"""Prepares an app for the demo: example jobs and schedules, and a week of history in an empty database."""
 
 from __future__ import annotations
 

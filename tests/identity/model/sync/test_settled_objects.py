@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tenuto_identity.model.objects import ObjectState
-from tenuto_identity.model.sync.settled import (
+from tenuto_identity.model.sync.settled_objects import (
     ENGINE_VERSION,
     JoinedFacts,
     ObjectFacts,

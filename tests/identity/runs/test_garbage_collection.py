@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tenuto_identity.runs.collection_pause import MAX_OVERLAPPING_PAUSES, paused_collection
+from tenuto_identity.runs.garbage_collection import MAX_OVERLAPPING_PAUSES, paused_collection
 
 
 @pytest.fixture(autouse=True)
