@@ -1,8 +1,8 @@
 """The LDAP connector on a real slapd: export and full import beside a plain ldap3 script, delta imports, memory.
 
 The script sends the same entries in a loop and reads the same attributes in pages of the same size, by the same
-library. It stores what it reads in one flat table of its own database, page by page with durable commits, and confirms
-nothing of what it wrote. Reading alone is compared too: nothing is stored by either.
+library. It stores what it reads in one flat table of a separate database, page by page with durable commits, and
+confirms nothing of what it wrote. Reading alone is compared too: nothing is stored by either.
 """
 
 from __future__ import annotations

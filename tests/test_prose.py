@@ -19,6 +19,7 @@ from tests.test_error_codes import error_classes
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
 DEPLOYMENT = ROOT / "deploy"
+MODULE_FOLDERS = ("src", "tests", "benchmarks", "examples")
 
 BANNED = {
     "room": "module, or space",
@@ -158,16 +159,18 @@ def pages() -> list[Path]:
     return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 
 
-def source_paths() -> list[Path]:
-    return [path.relative_to(SOURCE) for path in SOURCE.rglob("*.py")]
+def module_paths() -> list[Path]:
+    """Return the modules of the source, the tests, the benchmarks and the examples."""
+    found = [path for folder in MODULE_FOLDERS for path in (ROOT / folder).rglob("*.py")]
+    return sorted(path.relative_to(ROOT) for path in found if path != Path(__file__).resolve())
 
 
-@pytest.mark.parametrize("package", sorted({"/".join(path.parts[:2]) for path in source_paths()}))
-def test_source_texts_contain_no_banned_words(package: str) -> None:
+@pytest.mark.parametrize("package", sorted({"/".join(path.parts[:3]) for path in module_paths()}))
+def test_texts_of_modules_contain_no_banned_words(package: str) -> None:
     errors = error_classes()
-    top = SOURCE / package
+    top = ROOT / package
     faults = [
-        f"{module.relative_to(SOURCE)}:{line}: {', '.join(words)}"
+        f"{module.relative_to(ROOT)}:{line}: {', '.join(words)}"
         for module in (sorted(top.rglob("*.py")) if top.is_dir() else [top])
         for line, text in texts_of_module(ast.parse(module.read_text(encoding="utf-8")), errors)
         if (words := banned_words(text))
@@ -176,9 +179,10 @@ def test_source_texts_contain_no_banned_words(package: str) -> None:
 
 
 def commented_files() -> list[Path]:
-    """Return the Python, SQL and JavaScript files of the source, and all files of the deployment."""
-    source = [path for path in SOURCE.rglob("*") if path.suffix in (".py", ".sql", ".js")]
-    return sorted(source + [path for path in DEPLOYMENT.rglob("*") if path.is_file() and path.suffix != ".pyc"])
+    """Return the Python, SQL and JavaScript files of the source, all modules, and all files of the deployment."""
+    source = [path for path in SOURCE.rglob("*") if path.suffix in (".sql", ".js")]
+    deployment = [path for path in DEPLOYMENT.rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    return sorted([*source, *deployment, *(ROOT / path for path in module_paths())])
 
 
 def test_comments_contain_no_banned_words() -> None:

@@ -1,7 +1,7 @@
 """The script of the usual kind for `ldap`: a loop of adds and a paged read by ldap3, on one connection.
 
 It sends the entries that the export of Tenuto sends, and reads the attributes that its import reads. An import keeps
-the entries in one flat table: an upsert for each page, in a transaction of its own, and a deletion of what was not
+the entries in one flat table: an upsert for each page, in a separate transaction, and a deletion of what was not
 read. There are no joins, history, guards or confirmation.
 """
 

@@ -219,7 +219,7 @@ def test_valid_name_is_accepted(text: str) -> None:
         "-rf",
         ".hidden",
         "/abs",
-        "\u00e9",  # one letter, composed and decomposed: twins that look alike
+        "\u00e9",  # one character, composed and decomposed: both look the same
         "e\u0301",
         "\uff19",  # full width
         "a\x00",

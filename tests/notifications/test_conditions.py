@@ -1,4 +1,4 @@
-"""Conditions that last, storms, quiet times, silences and events of extensions."""
+"""Conditions, many events at once, quiet times, silences and events of extensions."""
 
 from __future__ import annotations
 

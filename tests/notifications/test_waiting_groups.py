@@ -21,7 +21,7 @@ LONG_AGO = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 async def add_pending(database: Database, rule_name: str, count: int, at: datetime = LONG_AGO) -> None:
-    """Record events of a rule, each in a group of its own."""
+    """Record events of a rule, each in a separate group."""
     events = [
         NewEvent(new_id(), rule_name, f"{rule_name}:{n}", "worker.lost", "t", {}, None, f"{rule_name}:{n}", at)
         for n in range(count)

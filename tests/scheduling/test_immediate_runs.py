@@ -62,7 +62,7 @@ async def test_immediate_run_leaves_the_same_rows_as_the_transaction(db: Databas
             await db.transaction(lambda c: firing.run_schedule(c, NAME, NOON, ANA, request_id=request))
         rows = [
             {
-                # Each way has a transaction of its own: both must record it.
+                # Each way is a separate transaction, which both must record.
                 column: value is not None if column == "transaction_id" else value
                 for column, value in row.items()
                 if column not in ("id", "activity_id")

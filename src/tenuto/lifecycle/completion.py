@@ -94,7 +94,7 @@ async def finish_in_transaction(
 
 
 async def _release_ended_waits(connection: Connection, deferred: Sequence[Settlement]) -> None:
-    """Let tasks continue at once whose event arrived while they were giving up their slots."""
+    """Queue the tasks whose event arrived while they gave up their slots, instead of parking them."""
     waiting = [
         (s.task.id, s.outcome.deferral)
         for s in deferred

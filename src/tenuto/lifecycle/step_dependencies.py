@@ -53,7 +53,7 @@ async def advance_dependent_execution(connection: Connection, id: UUID, now: dat
         await executions.start_steps(connection, id, decision.starts, now)
     if decision.is_failing:
         await _end_unreached_steps(connection, id, decision.error or "", now)
-        if decision.end is None:  # the steps that started early may all have been unclaimed
+        if decision.end is None:  # all steps that started early may have been ended before a worker claimed them
             again = await _decide(connection, id, execution)
             assert not again.writes_steps
             decision.end, decision.failed_step_count = again.end, again.failed_step_count

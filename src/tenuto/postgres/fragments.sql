@@ -37,13 +37,13 @@ group_index integer
 step_index integer
 
 -- fragment: create_tasks
--- Insert tasks; a FROM clause with the columns {new_task.names} of an alias `new` follows. This is the only INSERT into the
--- table: COPY (postgres/bulk_copy.py) and the SQL function tenuto.enqueue (a migration) are the other two ways in.
+-- Insert tasks; a FROM clause with the columns {new_task.names} of an alias `new` follows. Tasks are created by this INSERT,
+-- by COPY (postgres/bulk_copy.py) and by the SQL function tenuto.enqueue (a migration), and in no other way.
 INSERT INTO tenuto.tasks (activity_id, {new_task.names})
 SELECT new.id, {new_task.values}
 
 -- fragment: arrival
--- What workers are notified of about a task that was created or queued: its state, or that claims must respect limits.
+-- The kind of the notification to workers about a created or queued task: its state, or that claims must respect limits.
 CASE WHEN limit_key IS NULL OR state <> 'queued' THEN state ELSE 'limited' END
 
 -- fragment: may_notify

@@ -1,7 +1,7 @@
-"""Several queries in one statement: one round trip and one snapshot for a report that is made of many small answers.
+"""Statement groups: many small queries of one report, sent as one statement with one round trip and one snapshot.
 
-Each query becomes an array of rows. It may only read, and its plan is the one that it has alone. Its columns may be
-texts, numbers, instants, ids, JSON and arrays of texts; the driver does not decode other arrays within rows.
+Each query becomes an array of rows. It may only read, and PostgreSQL plans it as it would plan the query alone. Its
+columns may be texts, numbers, instants, ids, JSON and arrays of texts; the driver decodes no other arrays within rows.
 """
 
 from __future__ import annotations

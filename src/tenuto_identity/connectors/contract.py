@@ -149,8 +149,10 @@ class ReadComplete:
 
 
 class ObjectBatch(Protocol):
-    """Several objects of one type that exist in the system. Measured (`identity`, import without changes): most objects
-    have not changed and are recognised by their fingerprints, so only the others are made of their rows."""
+    """Several objects of one type that exist in the system, created one by one when they are needed.
+
+    Measured (`identity`, import without changes): most objects are recognised by their fingerprints as unchanged.
+    """
 
     @property
     def type(self) -> str:
@@ -323,7 +325,7 @@ class Connector(Protocol):
 
 @runtime_checkable
 class BatchConnector(Protocol):
-    """A connector that can also yield objects in batches: optional, and only for reading everything."""
+    """A connector that can also yield objects in batches. Optional; used for full imports only."""
 
     def read_batches(self, scope: ReadScope, size: int) -> Iterator[ReadEvent | ImportedBatch]:
         """Yield what `Connector.read` yields without a watermark, with batches of at most ``size`` objects."""

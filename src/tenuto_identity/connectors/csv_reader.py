@@ -138,12 +138,12 @@ _TABLE_ENCODINGS = ("utf-8", "utf-16", "utf-32", "ascii", "iso8859", "cp1", "mac
 
 @dataclass(frozen=True, slots=True)
 class RegularRows:
-    """Records with as many cells as the header, that are text and not blank."""
+    """Records that are decodable, as wide as the header, and have a value in the required column."""
 
     rows: list[list[str]]
     first_line: int
     ends: Sequence[int]
-    """The last line of each."""
+    """Line on which each record ends."""
 
     def line_of(self, position: int) -> int:
         """Return the line on which a record begins."""
@@ -256,8 +256,10 @@ class FileReader:
         return _BadRecord(str(error))
 
     def read_regular(self, size: int, required: int) -> RegularRows | None:
-        """Return the next records, at most ``size``, if all are regular: decodable, as wide as the header and with a
-        value in the required column. None: the file has ended or one is not; `rows` yields these and all that follow.
+        """Return the next records, at most ``size``, if all are regular; None at the end of the file or if one is not.
+
+        A regular record is decodable, as wide as the header and has a value in the required column. After None, `rows`
+        yields these records and all that follow.
         """
         settings = self._settings
         if settings.trailer is not None or not settings.encoding.startswith(_TABLE_ENCODINGS):
@@ -455,10 +457,10 @@ class TypeColumns:
         return None if self._multi else [row[index] for _, index in self._single]
 
     def describe(self, row: Sequence[str]) -> str:
-        """Return a text that differs for rows with other cells in the columns of an object."""
+        """Return a text that identifies the cells of a row in the columns of an object."""
         cells = self._select(row)
         text = _SEPARATOR.join(cells)
-        # A text that has the separators of its cells only; the other form has none.
+        # The joined text is unambiguous if no cell contains the separator.
         is_plain = self._separator_count and text.count(_SEPARATOR) == self._separator_count
         return text if is_plain else repr(tuple(cells))
 
@@ -503,8 +505,10 @@ class RowBatch:
 
 
 class RowCells(DescribedCells):
-    """The cells of a row by attribute. Measured (`identity`, import without changes): most rows have not changed, and
-    only their fingerprint is needed, so cells are separated when they are asked for."""
+    """The cells of a row by attribute, separated at first use.
+
+    Measured (`identity`, import without changes): most rows have not changed, and only their fingerprint is needed.
+    """
 
     __slots__ = ("_cells", "_columns", "_row")
 
@@ -514,7 +518,7 @@ class RowCells(DescribedCells):
         self._cells: dict[str, tuple[str, ...]] | None = None
 
     def describe(self) -> str:
-        """Return a text that differs for rows with other cells."""
+        """Return a text that identifies the cells of the row."""
         return self._columns.describe(self._row)
 
     def texts(self) -> Sequence[str] | None:

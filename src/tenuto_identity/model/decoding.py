@@ -68,18 +68,18 @@ class DecodedObject:
 
 
 class DescribedCells(Mapping[str, Sequence[str | bytes]]):
-    """Cells that stand for the whole object in its fingerprint, in a form that is faster to make than the cells."""
+    """Cells with a description from which the fingerprint of the object is computed without separating them."""
 
     __slots__ = ()
 
     @abstractmethod
     def describe(self) -> str:
-        """Return a text that differs for objects with another anchor, address, container or other cells."""
+        """Return a text that identifies anchor, address, container and cells of the object."""
 
     @abstractmethod
     def texts(self) -> Sequence[str] | None:
-        """Return the cell of each attribute, in the order of the object type and blank if there is none. None: an
-        attribute may have several."""
+        """Return the cell of each attribute in the order of the object type, blank for an absent one; None if an
+        attribute may have several cells."""
 
 
 def decode_key(types: Iterable[ObjectType], decoding: Decoding) -> bytes:
@@ -110,7 +110,7 @@ def fingerprint(
 
 
 def describe_content(type_name: str, address: str, container: str, cells: Mapping[str, Sequence[str | bytes]]) -> str:
-    """Return the text that the fingerprint of an object is made of."""
+    """Return the text from which the fingerprint of an object is computed."""
     if type(cells) is not dict and isinstance(cells, DescribedCells):
         return f"{type_name}{_TYPE_END}{cells.describe()}"
     # repr is unambiguous for texts and bytes, and faster than JSON; order of attributes is that of the connector.
@@ -123,9 +123,9 @@ def hash_content(key: bytes, content: str) -> bytes:
 
 
 def hash_descriptions(key: bytes, type_name: str, descriptions: Iterable[str]) -> list[bytes]:
-    """Return the fingerprints of objects of one type, given by what `DescribedCells.describe` returns for their cells.
+    """Return the fingerprints of objects of one type from the descriptions of their cells (`DescribedCells.describe`).
 
-    They equal those that `hash_content` makes of `describe_content`.
+    They equal the fingerprints that `hash_content` computes from `describe_content`.
     """
     start, blake2b = key + f"{type_name}{_TYPE_END}".encode(), hashlib.blake2b
     return [blake2b(start + each.encode(), digest_size=FINGERPRINT_BYTES).digest() for each in descriptions]

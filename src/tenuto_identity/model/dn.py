@@ -143,7 +143,7 @@ def _split_plain(text: str) -> tuple[str, str] | None:
 
 
 class _Container(NamedTuple):
-    """What is asked about the rest of a DN, after its first level."""
+    """Facts about the rest of a DN after its first level, computed once for all DNs below it."""
 
     text: str
     normal: str

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from threading import Lock
 
 MAX_OVERLAPPING_PAUSES = 20
-"""Runs at the same time may pause without a gap: a collection is made after so many pauses."""
+"""Number of pauses that overlap without a gap after which cycles are collected nevertheless."""
 _lock = Lock()
 _active_count = 0
 _was_enabled = False
@@ -23,7 +23,7 @@ _overlapping_count = 0
 
 @contextmanager
 def paused_collection() -> Iterator[None]:
-    """Pause the collection in this process; several runs may do so at the same time. It stays off if it was off."""
+    """Pause the garbage collection in this process. Several runs may do so at the same time."""
     global _active_count, _was_enabled, _overlapping_count
     with _lock:
         if _active_count == 0:

@@ -82,7 +82,7 @@ class ReadPage:
 
     objects: list[ReadObject] = field(default_factory=list)
     batches: list[FingerprintedBatch] = field(default_factory=list)
-    """Further objects, that are not made yet."""
+    """Further objects, for which `ObjectMaker` has not created a `ReadObject` yet."""
     refused: list[RefusedObject] = field(default_factory=list)
     deleted: list[tuple[int, str]] = field(default_factory=list)
     """Type number and anchor of objects that the system reports as deleted."""
@@ -92,7 +92,7 @@ class ReadPage:
 
 
 class ObjectMaker:
-    """Makes imported objects of what a connector yields."""
+    """Creates the objects of a page from the events of a connector."""
 
     def __init__(self, system: System, decode_key: bytes) -> None:
         self._system = system
@@ -111,7 +111,7 @@ class ObjectMaker:
                     page.objects.append(made)
 
     def make(self, event: ImportedObject, fingerprint: bytes) -> ReadObject | RefusedObject:
-        """Return an object with everything that can be known without the database, or why it is refused."""
+        """Return an object with what is known without the database, or a refused object with the reason."""
         object_type = self._system.definition.types.get(event.type)
         where = f" in line {event.line}" if event.line is not None else ""
         if object_type is None:
@@ -146,7 +146,7 @@ class PageReader:
         self._page_size = page_size or PAGE_OBJECTS
         self._maker = ObjectMaker(system, decode_key)
         self.makes_objects = True
-        """Make the objects of batches in the thread, because most will not be recognised; for pages that follow."""
+        """Whether the thread creates the objects of batches for the next pages, because most are not recognised."""
         self._thread = ThreadPoolExecutor(1, "tenuto-identity-read")
         self._events: Iterator[ReadEvent | ImportedBatch] | None = None
         self._next: asyncio.Future[ReadPage] | None = None

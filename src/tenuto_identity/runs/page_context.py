@@ -257,8 +257,10 @@ def to_metaverse_objects(
 def display_of(
     attributes: Document, preferred: str | None = None, *, names: Sequence[str] = _DISPLAY_ATTRIBUTES
 ) -> str | None:
-    """Return the text that stands for an object in lists and history. ``names`` may leave out attributes that objects
-    of the type do not have, see `display_names`."""
+    """Return the display name of an object for lists and history.
+
+    ``names`` are the attributes to try; `display_names` leaves out those that the type does not have.
+    """
     for name in (preferred, *names) if preferred else names:
         values = attributes.get(name) if name else None
         if values:
@@ -270,5 +272,5 @@ def display_of(
 
 
 def display_names(object_type: ObjectType) -> tuple[str, ...]:
-    """Return the attributes of a type whose values may stand for an object, in order."""
+    """Return the attributes of a type that can be the display name of an object, in order of preference."""
     return tuple(name for name in _DISPLAY_ATTRIBUTES if name in object_type.attributes)

@@ -128,7 +128,7 @@ class Page:
         return number
 
     def add_new_objects(self, change: str, found: Sequence[tuple[int, str, str, str | None, str]]) -> None:
-        """Add an item with a change for each new object: id, type, anchor, text that stands for it, diff as JSON."""
+        """Add an item with a change for each new object: id, type, anchor, display name, diff as JSON."""
         number, counts = self.counts.item_count, self.counts
         for id, type_name, anchor, display, diff in found:
             number += 1
@@ -140,7 +140,7 @@ class Page:
             counts.types.update([each[1] for each in found])
 
     def add_change(self, item_number: int, subject: str, subject_id: int, diff: dict[str, Any] | str) -> None:
-        """Add a further change to an item; a text is the diff as JSON."""
+        """Add a further change to an item. ``diff`` may be JSON text."""
         if diff:
             self.changes.append(ChangeRecord(item_number, subject, subject_id, diff))
 

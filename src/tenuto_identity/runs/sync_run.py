@@ -60,7 +60,7 @@ class Selection:
     rows: list[ObjectRow]
     looked_at: int
     last_id: int | None = None
-    """The last object that was looked at; None if there was none."""
+    """Id of the last object of the page; None for an empty page."""
 
     @classmethod
     def of_rows(cls, rows: list[ObjectRow]) -> Selection:
@@ -73,10 +73,10 @@ LoadPage = Callable[[Connection], Awaitable[Selection]]
 
 @dataclass(frozen=True, slots=True)
 class _PageResult:
-    """What is left of a page when it is committed. The rest is freed before."""
+    """The result of a page that is kept after its commit. The rest of the page is freed."""
 
     last_id: int | None
-    """The last object that was looked at; None if there was none."""
+    """Id of the last object of the page; None for an empty page."""
     ids: Sequence[int] = ()
     """The objects that were processed."""
     unresolved_count: int = 0

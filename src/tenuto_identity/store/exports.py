@@ -253,14 +253,14 @@ def _to_export(row: Row, systems: Mapping[int, str]) -> PendingExport:
 _SET, _PENDING = ChangeOp.SET, ChangeState.PENDING
 _MAX_STARTS = 2_000
 _starts: dict[str, bytes] = {}
-"""Attribute → the JSON of a change that sets it, up to its values."""
+"""By attribute: the JSON of a change that sets it, up to the values."""
 
 
 def encode_pending_changes(changes: Iterable[Change]) -> str:
-    """Return what `encode_changes` gives, as JSON text.
+    """Return the changes as JSON text, equal to the JSON of `encode_changes`.
 
-    Measured (`identity`, full sync of new people): changes that only set values, as those of new objects, take half of
-    the time if their JSON is put together. `test_json_of_changes_is_that_of_their_stored_form` compares both.
+    Measured (`identity`, full sync of new people): concatenating the JSON of changes that only set values, such as
+    those of new objects, takes half of the time. `test_json_of_changes_is_that_of_their_stored_form` compares both.
     """
     return (b"[" + b",".join([_encode_pending(change) for change in changes]) + b"]").decode()
 

@@ -1,8 +1,8 @@
 """The collector: a service of schedulers that finds events, matches them with rules and creates messages.
 
-Everything that one cycle finds and creates is one transaction with the progress. A process that dies loses the cycle
-it was in, and any collector repeats it. Any number of collectors may run; one works at a time, and the unique key of
-events refuses a second record of the same event.
+Each step of a cycle commits its events, its messages and its progress in one transaction. If a process dies, its last
+step is rolled back and any collector repeats it. Any number of collectors may run. The lock of the progress lets one
+work at a time, and the unique key of events refuses a second record of the same event.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ class CollectionStep:
     has_more: bool = False
     """Further transactions had ended before the step began."""
     is_idle: bool = False
-    """No rule is enabled, or another collector works."""
+    """No rule is enabled, or another collector holds the lock of the progress."""
 
 
 @dataclass(slots=True)
 class PolledFacts:
-    """What a cycle has found out before its transaction."""
+    """Facts that a cycle reads before its transaction, because reading them may take long or fail."""
 
     topics: Sequence[TopicChanges] = ()
     checks_conditions: bool = False
@@ -83,7 +83,7 @@ class Collector:
         database: Database | None
         try:
             database = await self.services.open_database()
-        except SchemaMismatch:  # the cycles say so, until an operator has migrated the schema
+        except SchemaMismatch:  # every cycle reports it until an operator has migrated the schema
             database = None
         self._loop = PollingLoop(self.name, self.run_cycle, log, database=database, notifications={"notifications"})
         await self._loop.start()
@@ -107,7 +107,7 @@ class Collector:
         return self.services.section(NotificationSettings).poll_seconds
 
     async def run_step(self, database: Database, facts: PolledFacts) -> CollectionStep:
-        """Search the next transactions and create the messages that are due, in one transaction."""
+        """Read the events of the next transactions and create the messages that are due, in one transaction."""
 
         async def run(connection: Connection) -> CollectionStep:
             found = await sources.lock_progress(connection)
@@ -162,20 +162,20 @@ class Collector:
             return []
 
     async def _stop_collecting(self, database: Database) -> None:
-        """Forget the progress while no rule is enabled, and drop events that no message follows."""
+        """Delete the progress while no rule is enabled, and drop the events that wait for a message."""
 
         async def stop(connection: Connection) -> None:
             if await sources.lock_progress(connection) is None:
                 return
             if await rules.list_enabled_rules(connection):
-                return  # a rule was enabled meanwhile
+                return  # a rule was enabled since the cycle began
             await messages.drop_other_events(connection, [])
             await sources.delete_progress(connection)
 
         await database.transaction(stop)
 
     async def _poll(self, database: Database, known: Sequence[tuple[Rule, datetime]]) -> PolledFacts:
-        """Find out what cannot be found out in a transaction."""
+        """Read the facts that are read outside of the transaction: topics of extensions and findings of the doctor."""
         section, now = self.services.section(NotificationSettings), monotonic_seconds()
         facts = PolledFacts()
         topics: dict[str, datetime] = {}
@@ -204,7 +204,7 @@ class Collector:
         return [(rule, since) for rule, since in loaded if rule is not None]
 
     def _load_rule(self, record: RuleRecord) -> Rule | None:
-        """Return a stored rule. One that a later version has stored may not be readable, and must not stop others."""
+        """Return a stored rule; None if it is not readable, as after a downgrade. The other rules are not affected."""
         try:
             return load_rule({**record.definition, "name": record.name, "enabled": record.enabled})
         except ValueError as error:
@@ -215,7 +215,7 @@ class Collector:
 
 
 def match_events(rule: Rule, active_since: datetime, events: Sequence[Event], now: datetime) -> list[NewEvent]:
-    """Return the events that a rule waits for; events from before it was enabled do not concern it."""
+    """Return the events that a rule waits for, from the instant at which it was enabled."""
     if not events:
         return []
     filter = rule.parse_filter(now)

@@ -1,6 +1,6 @@
-"""Conditions that last: late and stuck executions, waiting queues, findings of the doctor.
+"""Conditions: late and stuck executions, waiting queues, findings of the doctor.
 
-While a condition holds, a rule has one event of it; when it has ended, the rule has another one if it asks for it.
+A rule gets one event when a condition begins and, if it asks for that, one when the condition ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from tenuto_notifications.store.sources import OpenExecution
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Something that holds now."""
+    """A condition that holds now."""
 
     subject: str
     """Identifies the object for which it holds."""
@@ -35,7 +35,7 @@ class Condition:
 async def find_conditions(
     connection: Connection, rule: Rule, findings: Sequence[Finding] | None, now: datetime
 ) -> list[Condition] | None:
-    """Return what holds now for a rule; None if it is not known."""
+    """Return the conditions that hold now for a rule; None if the cycle has not examined them."""
     since = now - timedelta(seconds=rule.after_seconds)
     match rule.event:
         case "execution.late":
@@ -95,7 +95,7 @@ def _execution(run: OpenExecution, title: str) -> Condition:
 async def track_conditions(
     connection: Connection, rule: Rule, found: Sequence[Condition], now: datetime
 ) -> list[Event]:
-    """Open and close the conditions of a rule, and return the events of their begin and of their end."""
+    """Open and close the conditions of a rule, and return the events of their beginnings and ends."""
     filter = rule.parse_filter(now)
     began = {each.subject: each for each in found if matches(filter, each.title, {**each.fields, "condition": "began"})}
     open_episodes = {each.subject: each for each in await messages.list_open_episodes(connection, rule.name)}

@@ -1,4 +1,4 @@
-"""Events of Tenuto that are rows of its tables: each becomes an `Event` with a key that is the same for ever."""
+"""Events of the core: rows of Tenuto's tables, each with a key that identifies the event for ever."""
 
 from __future__ import annotations
 

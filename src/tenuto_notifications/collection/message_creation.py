@@ -34,7 +34,7 @@ async def dispatch(
     now: datetime,
     failures: FailureLog,
 ) -> int:
-    """Create the messages that are due, and return their number. Events that no message follows are settled, too."""
+    """Create the messages that are due, and return their number. Drop the events that get no message."""
     by_name = {rule.name: rule for rule in known_rules}
     silenced = await rules.list_silenced_rules(connection, now)
     names: defaultdict[Decision, list[str]] = defaultdict(list)
@@ -102,7 +102,7 @@ def _build_task(
     if isinstance(rule.channel, JobChannel):
         known = services.jobs.jobs_by_name.get(rule.channel.job)
         text = json.dumps({"notification": document}, ensure_ascii=False)
-        # A job that this process does not know gets the default policy; workers that know it run it all the same.
+        # A job that this process does not know gets the default policy; workers that know the job run it.
         task = (
             NewTask(id, rule.channel.job, text, now, actor, now)
             if known is None

@@ -1,7 +1,7 @@
 """Events of extensions: the changes that a topic of the event feed reports with their instants.
 
-A change may be committed some time after its instant, so each poll reads again what the last ten minutes contain. The
-unique key of events refuses what was found before.
+A change may be committed some time after its instant. Each poll therefore reads the last ten minutes again, and the
+unique key of events refuses the changes that an earlier poll recorded.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from tenuto_notifications.model.events import Event
 from tenuto_notifications.store import messages
 
 OVERLAP = timedelta(minutes=10)
-"""A change that is committed later than this after its instant is not found."""
+"""A change that is committed longer than this after its instant is missed."""
 
 log = Log("tenuto.notifications")
 
@@ -51,8 +51,10 @@ def _find_logs(services: ExtensionServices) -> dict[str, ChangeLog]:
 async def read_topics(
     services: ExtensionServices, database: Database, topics: Mapping[str, datetime]
 ) -> list[TopicChanges]:
-    """Read the changes of some topics, each with an instant before which no rule is concerned. An error of an extension
-    does not stop the others."""
+    """Read the changes of topics, each since the instant at which its first rule was enabled.
+
+    A topic whose extension fails is logged and left out.
+    """
     logs, found = _find_logs(services), []
     for topic, concerned_since in topics.items():
         if topic not in logs:
@@ -64,7 +66,7 @@ async def read_topics(
         except Exception as error:  # noqa: BLE001 — code of an extension: the other topics must be read
             log.warning("topic not read", topic=topic, error=str(error))
             continue
-        # A source may return the first changes only: then the next poll continues after the last of them.
+        # A source may return only the first changes. The next poll continues after the last of them.
         read_at = min(now, max((change.at for change in changes), default=now) + OVERLAP)
         found.append(TopicChanges(topic, read_at, [_to_event(topic, change) for change in changes]))
     return found

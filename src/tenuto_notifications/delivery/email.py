@@ -28,7 +28,7 @@ class MailFailed(EngineError):
 async def send_email(
     services: ExtensionServices, ctx: Context, channel: Email, document: Mapping[str, Any], message_id: str
 ) -> dict[str, Any]:
-    """Send a message; raise an error that leads to a retry, or to none if a repetition cannot help."""
+    """Send a message. Raise `PermanentFailure` if a retry cannot succeed, otherwise an error that leads to a retry."""
     section = services.section(NotificationSettings)
     if section.smtp_host is None or section.smtp_from is None:
         raise PermanentFailure(

@@ -61,7 +61,7 @@ async def send_webhook(
     headers: Mapping[str, TextOrSecret] | None = None,
     signing_key: SecretRef | None = None,
 ) -> dict[str, Any]:
-    """Send a document; raise an error that leads to a retry, or to none if a repetition cannot help."""
+    """Send a document. Raise `PermanentFailure` if a retry cannot succeed, otherwise an error that leads to a retry."""
     body = json.dumps(document, ensure_ascii=False).encode("utf-8")
     timestamp = str(int((await services.open_database()).clock.now().timestamp()))
     sent: dict[str, str] = {}
@@ -74,7 +74,7 @@ async def send_webhook(
     try:
         address = await services.reveal_secret(ctx, url)
         request = build_request(ctx, "POST", address, sent, body, shows_path=isinstance(url, str))
-    except Invalid as error:  # of a revealed secret
+    except Invalid as error:  # the value of a secret is not a valid address or header
         raise PermanentFailure(str(error), code=error.code, field=error.field) from None
     return await _send(services, ctx, request)
 

@@ -1,4 +1,4 @@
-"""When the collected events of a rule become a message: a pure decision."""
+"""The decision when the collected events of a rule become a message."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from enum import StrEnum
 from tenuto_notifications.model.rules import Rule
 
 _MAX_GROUP_KEY_BYTES = 500
-"""Indexes contain the keys of groups, and the entry of an index is limited."""
+"""Group keys are indexed, and PostgreSQL limits the size of an index entry."""
 
 
 class Decision(StrEnum):
@@ -35,9 +35,9 @@ class Group:
 
 
 def decide(rule: Rule | None, group: Group, silenced_rules: Sequence[str | None], now: datetime) -> Decision:
-    """Decide about the collected events of a group. ``silenced_rules`` has None if all rules are silenced.
+    """Decide about the collected events of a group. ``silenced_rules`` contains None if all rules are silenced.
 
-    The statement ``list_due_groups`` leaves out groups that would wait for the end of the window.
+    The statement ``list_due_groups`` makes the same decision about windows: it leaves out groups that have to wait.
     """
     decision = decide_rule(rule, silenced_rules, now)
     if decision is not Decision.SEND or rule is None or group.last_message_at is None:
@@ -46,7 +46,7 @@ def decide(rule: Rule | None, group: Group, silenced_rules: Sequence[str | None]
 
 
 def decide_rule(rule: Rule | None, silenced_rules: Sequence[str | None], now: datetime) -> Decision:
-    """Decide about all collected events of a rule, as far as that does not depend on their groups."""
+    """Decide about all collected events of a rule, without regard to their groups."""
     if rule is None or not rule.enabled:
         return Decision.DROP
     if None in silenced_rules or rule.name in silenced_rules:
@@ -62,7 +62,7 @@ def window_of(rule: Rule) -> timedelta:
 
 
 def group_key(rule: Rule, event_key: str, fields: dict[str, object]) -> str:
-    """Return the key of the group that an event belongs to; a hash stands for a long one."""
+    """Return the key of the group of an event; a long key is replaced by its hash."""
     if not rule.group.window:
         return event_key
     key = "\x1f".join(f"{name}={fields.get(name, '')}" for name in rule.group.by)

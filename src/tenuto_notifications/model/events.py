@@ -30,7 +30,7 @@ class EventKind:
     default_after: float | None = None
     """Of a condition: the duration in seconds after which it is an event, unless a rule has another one."""
     is_condition: bool = False
-    """Whether it lasts: its begin is an event, and its end is one."""
+    """Whether it is a condition, whose beginning and end are events."""
 
     @property
     def field_names(self) -> tuple[str, ...]:

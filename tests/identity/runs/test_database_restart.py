@@ -48,7 +48,7 @@ def disposable() -> Iterator[DisposableServer]:
 
 @pytest.fixture
 async def fragile(disposable: DisposableServer, tmp_path: Path) -> AsyncIterator[Site]:
-    """A site on a server of its own."""
+    """A site on its own server."""
     await disposable.migrate()
     database = await Database.open(disposable.url)
     await migrator.migrate(database, Component("identity", Identity().migrations()))

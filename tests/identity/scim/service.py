@@ -1,4 +1,4 @@
-"""A real SCIM service for tests: scim2-server as a process of its own on loopback, and a gateway in front of it.
+"""A real SCIM service for tests: scim2-server as a separate process on loopback, and a gateway in front of it.
 
 The gateway records the requests and forwards them. A test may let it answer by itself, as an overloaded, restricted or
 faulty service does.

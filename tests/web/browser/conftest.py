@@ -1,6 +1,6 @@
 """The dashboard in Debian's chromium against real services: web service, worker and scheduler on a fresh database.
 
-One browser serves all tests of a process, and each test has profiles of its own. A browser belongs to the event loop in
+One browser serves all tests of a process, and each test has separate profiles. A browser belongs to the event loop in
 which it was started, so these tests and their sites run in the loop of the session.
 
 Every check also passes only without an error on the console, without a violation of the content security policy and

@@ -290,8 +290,7 @@ async def test_c53_page_names_an_unreachable_database_and_recovers(url: str, tmp
 async def test_c59_page_that_is_updated_many_times_does_not_grow(site: Site) -> None:
     """Ten minutes of an execution page have at most 1,200 updates; fewer of them show the growth of each.
 
-    The page applies answers that the server gave for two tabs in turn, without asking it again: what grows is in the
-    browser.
+    The page applies two answers of the server alternately, without further requests: only the browser can grow.
     """
     id = await site.run("Month end", wait=True)
     page = await site.open(f"/executions/{id}")

@@ -37,7 +37,7 @@ def wait_for_port(port: int, process: subprocess.Popen[bytes]) -> None:
 
 
 class Processes:
-    """Processes of a cluster, each in a group of its own, with their output in files."""
+    """Processes of a cluster, each in a separate group, with their output in files."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -84,7 +84,7 @@ class Cluster(Protocol):
     def kill_head(self) -> None: ...
 
     def start_worker(self, slots: int) -> None:
-        """Start a worker with this number of slots, each in a process of its own if the engine has such."""
+        """Start a worker with this number of slots, each in a separate process if the engine has processes."""
         ...
 
     @property

@@ -1,4 +1,4 @@
-"""Fingerprints of jobs tell versions of a program apart."""
+"""Fingerprints of jobs differ between versions of a program."""
 
 from __future__ import annotations
 

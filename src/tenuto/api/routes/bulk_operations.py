@@ -202,7 +202,7 @@ async def pause_operation(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "operation.pause", handles_repeats=True)], id: Id
 ) -> BulkOperationRecord:
     """Pause a bulk operation after the chunk in progress. Running executions of a backfill go on."""
-    # Only a request that changed something is stored, so a repetition has changed it before.
+    # A request that changed nothing is not stored, so the first request of a repeated one has paused the operation.
     operations = call.app.bulk_operations
     return await (operations.get(id) if call.is_repeat else operations.pause(id))
 
@@ -216,7 +216,7 @@ async def resume_operation(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "operation.resume", handles_repeats=True)], id: Id
 ) -> BulkOperationRecord:
     """Resume a paused bulk operation."""
-    # Only a request that changed something is stored, so a repetition has changed it before.
+    # A request that changed nothing is not stored, so the first request of a repeated one has resumed the operation.
     operations = call.app.bulk_operations
     return await (operations.get(id) if call.is_repeat else operations.resume(id))
 

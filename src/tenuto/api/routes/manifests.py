@@ -255,7 +255,7 @@ async def enable_manifest(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "manifest.enable", handles_repeats=True)], external_id: ExternalId
 ) -> Changed:
     """Enable a manifest from now on."""
-    # Only a request that changed something is stored, so a repetition has changed it before.
+    # A request that changed nothing is not stored, so the first request of a repeated one made the change.
     return Changed(changed=call.is_repeat or await call.app.manifests.enable(external_id, reason=call.reason))
 
 
@@ -268,7 +268,7 @@ async def disable_manifest(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "manifest.disable", handles_repeats=True)], external_id: ExternalId
 ) -> Changed:
     """Disable a manifest. Its trigger does not fire."""
-    # Only a request that changed something is stored, so a repetition has changed it before.
+    # A request that changed nothing is not stored, so the first request of a repeated one made the change.
     return Changed(changed=call.is_repeat or await call.app.manifests.disable(external_id, reason=call.reason))
 
 

@@ -381,7 +381,7 @@ async def enable_schedule(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "schedule.enable", handles_repeats=True)], name: Name
 ) -> Changed:
     """Enable a schedule from now on."""
-    # Only a request that changed something is stored, so a repetition has changed it before.
+    # A request that changed nothing is not stored, so the first request of a repeated one made the change.
     return Changed(changed=call.is_repeat or await call.app.schedules.enable(name, reason=call.reason))
 
 
@@ -394,7 +394,7 @@ async def disable_schedule(
     call: Annotated[ApiCall, requires(Role.OPERATOR, "schedule.disable", handles_repeats=True)], name: Name
 ) -> Changed:
     """Disable a schedule. Manual runs remain possible."""
-    # Only a request that changed something is stored, so a repetition has changed it before.
+    # A request that changed nothing is not stored, so the first request of a repeated one made the change.
     return Changed(changed=call.is_repeat or await call.app.schedules.disable(name, reason=call.reason))
 
 

@@ -1,9 +1,9 @@
-"""Rate limits: so many starts per second, minute or hour, counted by a token bucket.
+"""Rate limits: a maximum number of starts per second, minute or hour, enforced by a token bucket.
 
-A bucket is one instant: when its next token comes. A start takes a token and moves it by one interval. An unused bucket
-holds at most ``burst`` tokens. In every span of one period at most ``count + burst - 1`` tasks start: with the default
-burst of 1 never more than ``count``. The same rules are SQL functions (migration 0035), which claims use;
-tests/store/work/test_rate_limits.py compares them.
+A bucket is stored as one instant, at which its next token comes. A start takes a token and moves the instant by one
+interval. An unused bucket holds at most ``burst`` tokens. In every span of one period at most ``count + burst - 1``
+tasks start; with the default burst of 1 that is ``count``. Claims use SQL functions with the same rules (migration
+0035); tests/store/work/test_rate_limits.py compares both.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
 """Events from outside and the waits of tasks for them.
 
-An event is delivered at one instant: to all waits of its name and key that are open when it is sent, or, if there are
-none, to the first wait that begins before the event expires. Transactions that send or await the same name and key take
-turns, so that an event and a wait that are stored at the same moment never miss each other.
+An event is delivered once: to all waits for its name and key that are open when it is sent, or, if there are none, to
+the first wait that begins before the event expires. Transactions that send or await the same name and key take an
+advisory lock, so that an event and a wait that are stored at the same moment never miss each other.
 
-A wait that gives up the slot of its task is locked first: see `lock_open_waits`.
+A worker locks a wait before the task gives up its slot: see `lock_open_waits`.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class EventRecord:
     payload: Annotated[Any, FromJson]
     sent_at: datetime
     expires_at: datetime
-    """Until then it is kept for a wait, and a second event with its id is recognised."""
+    """Until then the event is kept for a wait, and a repeated request with its id is recognised."""
     delivered_at: datetime | None
     """When waits received it; None while it is kept."""
     delivery_count: int
@@ -211,7 +211,7 @@ async def load_deferred_log(database: Database, task: Task) -> str | None:
 
 
 async def lock_open_waits(connection: Connection, deferrals: Sequence[tuple[UUID, Deferral]]) -> set[UUID]:
-    """Return the tasks whose wait is still open, and let no sender end the waits until the transaction ends.
+    """Return the tasks whose wait is still open, and lock the waits against senders until the transaction ends.
 
     Senders lock waits before tasks, like the caller. Without the lock, a sender could end a wait between the decision
     to give up the slot and its commit, and would leave the task parked until its deadline.
@@ -222,7 +222,7 @@ async def lock_open_waits(connection: Connection, deferrals: Sequence[tuple[UUID
 
 
 async def copy_received_waits(connection: Connection, tasks: Sequence[tuple[UUID, UUID]]) -> None:
-    """Copy what (old task, new task) have received."""
+    """Copy the received events of old tasks to new ones, given as pairs of old and new id."""
     await connection.fetch(SQL.copy_received_waits, [old for old, _ in tasks], [new for _, new in tasks])
 
 

@@ -29,7 +29,7 @@ WHERE transaction_id >= (SELECT min(id) FROM unnest($2::bigint[] || $1::bigint) 
   AND (transaction_id >= $1 OR transaction_id = ANY ($2::bigint[])) -- guard: rollups.counted_once
   AND transaction_id <> ALL ($4::bigint[]) -- guard: rollups.late_commit
   AND ended_at >= $5
-  AND status <> 'skipped' -- it is no outcome of work
+  AND status <> 'skipped' -- a skipped step has not run
 GROUP BY 1, 2, 3, 4, 5, 6
 ORDER BY 1, 2, 3, 4, 5, 6;
 

@@ -1,13 +1,14 @@
-"""What a worker and the cluster process that runs code for it say to each other.
+"""The messages between a worker and the cluster process that runs code for it.
 
 A launch request goes through the engine (Celery, Dask or Ray) as one JSON text. Everything else goes over a connection
 that the cluster process opens to the worker, as one JSON object per line:
 
-- cluster process → worker: `hello`, `ping` (not numbered); `start`, `progress`, `log`, `call`, `ended` (numbered, sent
-  again after a lost connection until the worker has confirmed the number).
-- worker → cluster process: `welcome`, `pong`, `permit`, `stop`, `reply`.
+- cluster process → worker, not numbered: `hello`, `ping`.
+- cluster process → worker, numbered: `start`, `progress`, `log`, `call`, `ended`. After a lost connection, the process
+  sends them again until the worker has confirmed the number.
+- worker → cluster process: `welcome`, `pong`, `permit`, `stop`, `reply`, `confirm`.
 
-Code of the user is named, never sent.
+A launch request contains the name of the app and of the job, never their code.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class LaunchRequest:
     """Asks a cluster process to run one attempt for the worker that listens on ``addresses``."""
 
     id: str
-    """Names this launch: it is permitted to start once."""
+    """Identifies the launch. The worker permits each launch to start once."""
     addresses: list[str]
     port: int
     token: str
@@ -63,7 +64,7 @@ def encode_line(message: Message) -> bytes:
 
 
 def encode_outcome(outcome: Outcome | None, *, is_stopped: bool) -> Message:
-    """Return an outcome as a message. The worker knows the times, the log, the progress and why it stopped code."""
+    """Return an outcome as a message, without what the worker knows: times, log, progress and reason of a stop."""
     if outcome is None or (is_stopped and outcome.status in (OutcomeStatus.FAILED, OutcomeStatus.CANCELLED)):
         return {"is_stopped": True}
     message: Message = {
@@ -85,7 +86,7 @@ def encode_outcome(outcome: Outcome | None, *, is_stopped: bool) -> Message:
 
 
 def decode_outcome(message: Mapping[str, Any]) -> tuple[Outcome, float | None]:
-    """Return an outcome without its times, and after how many seconds the job asked to be retried."""
+    """Return an outcome without its times, and the delay in seconds after which the job wants to be retried."""
     outcome = Outcome(
         OutcomeStatus(message["status"]),
         None if message["reason"] is None else OutcomeReason(message["reason"]),

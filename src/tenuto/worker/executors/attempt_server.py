@@ -1,7 +1,7 @@
-"""The server of a worker to which the processes of a cluster connect; it runs on the event loop of the executor.
+"""The server of a worker to which the processes of a cluster connect. It runs on the event loop of the executor.
 
-A session is one process of the cluster. It survives a lost connection: numbered messages are handled once, and the
-other side sends those again that were not confirmed.
+A session is one process of the cluster and survives lost connections. After each, the process sends the numbered
+messages again that the server has not confirmed. The server handles every number once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Session:
         self.received = 0
         """Number of the last message that was handled."""
         self.replies: dict[int, Message] = {}
-        """Answers to calls, until the other side has them."""
+        """The latest replies to calls. The process may have lost them with the connection."""
         self._writer: asyncio.StreamWriter | None = None
 
     @property
@@ -41,7 +41,7 @@ class Session:
         return self._writer is not None
 
     def send(self, message: Message) -> None:
-        """Send a message if there is a connection; the sender of it deals with a lost one."""
+        """Send a message if the process is connected. It is not sent again after a lost connection."""
         if self._writer is not None:
             self._writer.write(encode_line(message))
 
@@ -66,10 +66,10 @@ class Session:
 
 
 class SessionEvents(Protocol):
-    """What happens in sessions."""
+    """Receiver of the events of sessions."""
 
     def on_connected(self, session: Session, attempts: Iterable[str]) -> None:
-        """A process has connected, for the first time or again, and runs these attempts."""
+        """Handle a process that has connected, for the first time or again, and runs these attempts."""
         ...
 
     def on_message(self, session: Session, message: Message) -> None: ...
@@ -77,7 +77,7 @@ class SessionEvents(Protocol):
     def on_disconnected(self, session: Session) -> None: ...
 
     def leases_of(self, session: Session) -> dict[str, tuple[float, float]]:
-        """Return after how many seconds each attempt of a session must be stopped, and its process end."""
+        """Renew the leases of a session. Return the seconds until code and process must have ended, by attempt."""
         ...
 
 
@@ -93,7 +93,7 @@ class AttemptServer:
         self._connections: set[asyncio.StreamWriter] = set()
 
     async def start(self, host: str, port: int) -> None:
-        """Listen at an address, also beside earlier ones: processes that know those continue to use them."""
+        """Listen on a further address. Earlier addresses stay open for the processes that know them."""
         server = await asyncio.start_server(self._serve, host, port, limit=MAX_LINE_BYTES)
         self._servers.append(server)
         self.port = server.sockets[0].getsockname()[1]
@@ -126,7 +126,7 @@ class AttemptServer:
             while (message := await _read_message(reader)) is not None:
                 self._handle(session, message)
         except (OSError, ValueError, KeyError, TimeoutError, asyncio.LimitOverrunError):
-            pass  # a lost connection, or not a process of the cluster
+            pass  # the connection was lost, or its other side is not a process of the cluster
         finally:
             self._connections.discard(writer)
             writer.close()
@@ -138,7 +138,7 @@ class AttemptServer:
             leases = self._events.leases_of(session)
             session.send({"kind": "pong", "received": session.received, "leases": leases})
             return
-        if message["number"] <= session.received:  # the welcome prevents that already
+        if message["number"] <= session.received:  # already handled; processes skip these after the welcome
             return
         session.received = message["number"]
         self._events.on_message(session, message)

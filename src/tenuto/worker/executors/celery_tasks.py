@@ -1,4 +1,4 @@
-"""The task that processes of Celery run for Tenuto, and a Celery app that has nothing else.
+"""The Celery task that runs attempts for Tenuto, and a Celery app with only this task.
 
 Start workers with ``celery -A tenuto.worker.executors.celery_tasks -b BROKER worker -Q tenuto``, or list this module
 under ``include`` in the configuration of a Celery app of your own.

@@ -1,10 +1,10 @@
-"""An executor that hands attempts to an existing engine: what Celery, Dask and Ray have in common.
+"""The executor for jobs on a cluster: the common part of the executors for Celery, Dask and Ray.
 
 The engine only carries a launch request to one of its processes and starts `remote_runner.run_attempt` there.
 Permission to start, leases, progress, log lines, stop requests and outcomes go over a direct connection
-(`attempt_server`). An attempt whose process is gone is recorded as lost when the lease of that process has ended, or as
-soon as both the connection and the engine say so. An attempt that no process started returns to its queue; no attempt
-is counted. Steps of other kinds than jobs run in the worker, because they use its database.
+(`attempt_server`). An attempt is recorded as lost when the lease of its process has ended, or earlier if the connection
+is lost and the engine reports that the process has ended. A task that no process started returns to its queue, and no
+attempt is counted. Steps of other kinds than jobs run in the worker, because they use its database.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ from tenuto.worker.executors.job_fingerprint import find_difference, job_fingerp
 from tenuto.worker.executors.native import NativeExecutor
 
 STOP_FRACTION = 0.2
-"""The last fifth of a lease is reserved for stopping code, as in the watchdog."""
+"""Fraction of a lease that is reserved for stopping code, as in the watchdog."""
 EXIT_FRACTION = 0.05
-"""The process of code that has not stopped then exits."""
+"""A process whose code has not stopped exits this fraction of the lease before the lease ends."""
 CHECK_SECONDS = 0.25
 CAPACITY_SECONDS = 1.0
 FORCE_AGAIN_SECONDS = 10.0
 MAX_BACKOFF_SECONDS = 10.0
 RETURN_DELAY = timedelta(seconds=5)
-"""How long a task waits that the cluster could not start."""
+"""Delay of a task that the cluster could not start."""
 
 log = Log("tenuto.executor")
 
@@ -54,13 +54,15 @@ class EngineUnavailable(Exception):
 
 
 class Engine(Protocol):
-    """An engine that runs functions in processes of a cluster. Methods may block and are called on other threads than
-    the worker's; each raises `EngineUnavailable` if the cluster does not answer.
+    """An engine that runs functions in processes of a cluster.
+
+    Methods may block, because the executor calls them on threads of its own. Each raises `EngineUnavailable` if the
+    cluster does not answer.
     """
 
     name: str
     host: str
-    """A host of the cluster: the worker listens on the address that leads there. It may change in `connect`."""
+    """A host of the cluster; the worker listens on the address from which it reaches it. `connect` may change it."""
 
     def connect(self) -> None:
         """Connect, also again after the cluster did not answer."""
@@ -75,11 +77,11 @@ class Engine(Protocol):
         ...
 
     def withdraw(self, id: str) -> None:
-        """Remove a launch that has not started. It is refused if it starts in spite of that."""
+        """Remove a launch that has not started. If it starts nevertheless, the worker refuses it the permission."""
         ...
 
     def has_ended(self, id: str, place: dict[str, Any]) -> bool:
-        """Return whether the engine knows that the launch does not run any more, or has lost its process, too."""
+        """Return whether the engine knows that the launch or its process has ended."""
         ...
 
     def force_stop(self, id: str, place: dict[str, Any]) -> bool:
@@ -117,7 +119,7 @@ class _Launch:
     session: Session | None = None
     """The process that was permitted to start the code."""
     exit_at: float = 0.0
-    """When this process has ended or stopped the code at the latest."""
+    """Instant by which the process has stopped the code or has exited."""
     disconnected_at: float | None = None
     stop_sent_at: float | None = None
     forced_at: float | None = None
@@ -215,7 +217,7 @@ class ClusterExecutor:
         self._addresses = [address]
         if _is_loopback(address) and not _is_loopback(host):
             log.warning(
-                "processes on other machines cannot reach this worker", executor=self._engine.name, host=host,
+                "worker not reachable from other machines", executor=self._engine.name, host=host,
                 address=address, remedy="set the address of this machine with --callback",
             )  # fmt: skip
 
@@ -235,11 +237,11 @@ class ClusterExecutor:
         self._submit_pending()
 
     def _call_soon(self, function: Callable[..., object], *arguments: Any) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing runs any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed after the last attempt
             self._loop.call_soon_threadsafe(function, *arguments)
 
     def _submit_pending(self) -> None:
-        """Hand pending launches to the engine, all that have gathered since the last call at once."""
+        """Submit all pending launches to the engine in one call."""
         if self._is_submitting or not self._pending or not self._is_available:
             return
         launches = [each for each in self._pending if each.id in self._launches]
@@ -252,7 +254,7 @@ class ClusterExecutor:
         self._submitter.submit(self._submit, requests)
 
     def _submit(self, requests: Sequence[LaunchRequest]) -> None:
-        """Runs on the thread of the engine."""
+        """Submit launches, on the thread of the engine."""
         problem: str | None = None
         try:
             self._engine.submit(requests)
@@ -270,7 +272,7 @@ class ClusterExecutor:
         self._submit_pending()
 
     def _halt(self, launch: _Launch) -> None:
-        """Stop the code of a launch, or see to it that it never starts."""
+        """Stop the code of a launch, or withdraw a launch that has not started."""
         if launch.id not in self._launches:
             return
         now = monotonic_seconds()
@@ -289,8 +291,8 @@ class ClusterExecutor:
             launch.session.send({"kind": "stop", "id": launch.id, "reason": reason.name, "actor": by})
 
     def _end(self, launch: _Launch, outcome: Outcome | None) -> None:
-        """Report the result of a launch whose code has ended, or never starts."""
-        if self._launches.pop(launch.id, None) is None:  # it was lost, and its process reports an end
+        """Deliver the outcome of a launch that has ended or will not start."""
+        if self._launches.pop(launch.id, None) is None:  # recorded as lost before its process reported the end
             return
         for call in launch.calls:
             call.cancel()
@@ -302,7 +304,7 @@ class ClusterExecutor:
         self._context.deliver([(attempt, outcome)])
 
     def _try(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Call the engine for something that may fail: leases and permissions do not depend on it."""
+        """Call the engine and ignore errors: leases and permissions do not depend on the call."""
         try:
             function(*arguments)
         except Exception as error:  # noqa: BLE001 — see above
@@ -319,7 +321,7 @@ class ClusterExecutor:
             self._refuse(launch, problem, RETURN_DELAY)
 
     def _refuse(self, launch: _Launch, problem: str, delay: timedelta) -> None:
-        """Let a task wait whose code cannot start; no attempt is counted, and its progress says why."""
+        """Defer a task whose code cannot start. No attempt is counted, and the progress of the task has the reason."""
         attempt = launch.attempt
         message = f"not started by executor {self._engine.name}: {problem}"
         attempt.context.set_progress_json(json.dumps({"done": 0, "message": message[:500]}, ensure_ascii=False))
@@ -334,7 +336,7 @@ class ClusterExecutor:
     def on_connected(self, session: Session, attempts: Iterable[str]) -> None:
         for id in attempts:
             launch = self._launches.get(id)
-            if launch is not None and launch.session is session:  # it connects again
+            if launch is not None and launch.session is session:  # the process was connected before
                 launch.disconnected_at = None
                 self._permit(launch, session)
                 self._send_stop(launch)
@@ -374,10 +376,10 @@ class ClusterExecutor:
                 context.current_step = message["step"]
                 self._end(launch, self._make_outcome(launch.attempt, message["outcome"]))
             case _:
-                pass  # of a later version
+                pass  # a kind of message of a later version
 
     def _on_start(self, session: Session, launch: _Launch | None, message: Message) -> None:
-        """Permit a process to start a launch: once, and only if it runs the same program."""
+        """Permit a process to start a launch, if no process has started it and the process runs the same program."""
         # guard: executors.one_start
         if launch is None or launch.session is not None:
             session.send({"kind": "permit", "id": message["id"], "is_permitted": False})
@@ -416,7 +418,7 @@ class ClusterExecutor:
         return {launch.id: self._renew_lease(launch) for launch in launches}
 
     def _renew_lease(self, launch: _Launch) -> tuple[float, float]:
-        """Return after how many seconds the code must be stopped, and its process end."""
+        """Renew the lease of the process; return the seconds until it must have stopped the code and until it exits."""
         attempt, now = launch.attempt, monotonic_seconds()
         lease = attempt.lease_expires_at - attempt.renewed_at
         left = attempt.lease_expires_at - now
@@ -503,7 +505,7 @@ class ClusterExecutor:
             self._submitter.submit(self._try, self._ask_engine, launch)
 
     def _ask_engine(self, launch: _Launch) -> None:
-        """Runs on the thread of the engine."""
+        """End a disconnected launch if the engine knows that it has ended. Called on the thread of the engine."""
         if launch.id not in self._launches or launch.disconnected_at is None or launch.session is None:
             return
         if self._engine.has_ended(launch.id, launch.session.place):
@@ -530,14 +532,14 @@ class ClusterExecutor:
         if now < due_at or launch.session is None:
             return
         launch.forced_at = now
-        log.warning("code killed that did not stop", executor=self._engine.name, **launch.attempt.task.log_fields)
+        log.warning("unstoppable code killed", executor=self._engine.name, **launch.attempt.task.log_fields)
         self._submitter.submit(self._try, self._force_stop, launch, launch.session.place)
 
     def _force_stop(self, launch: _Launch, place: dict[str, Any]) -> None:
-        """Runs on the thread of the engine."""
+        """Kill the process of a launch, on the thread of the engine."""
         if launch.id in self._launches and not self._engine.force_stop(launch.id, place):
             log.warning(
-                "code cannot be killed because its process runs other code", executor=self._engine.name,
+                "unstoppable code not killed", reason="its process runs other attempts", executor=self._engine.name,
                 remedy="give each process of the cluster one slot", **launch.attempt.task.log_fields,
             )  # fmt: skip
 
@@ -568,7 +570,7 @@ class ClusterExecutor:
 
     def _on_engine_answered(self, slots: int) -> None:
         if not self._is_available or slots != self._slots:
-            log.info("cluster available" if slots else "cluster has no slots", executor=self._engine.name, slots=slots)
+            log.info("cluster connected" if slots else "cluster found empty", executor=self._engine.name, slots=slots)
         self._is_available = True
         self._set_slots(slots)
         self._submit_pending()
@@ -576,7 +578,7 @@ class ClusterExecutor:
     def _on_engine_unavailable(self, problem: str, delay: float) -> None:
         if self._is_available or delay == MAX_BACKOFF_SECONDS:
             log.error(
-                "cluster unavailable", executor=self._engine.name, host=self._engine.host, reason=problem,
+                "cluster not reached", executor=self._engine.name, host=self._engine.host, reason=problem,
                 retry_seconds=delay,
             )  # fmt: skip
         was_available, self._is_available = self._is_available, False

@@ -1,4 +1,4 @@
-"""Fingerprints of jobs: two processes compare them to detect that they run different versions of the program."""
+"""Fingerprints of jobs, by which two processes detect that they run different versions of a program."""
 
 from __future__ import annotations
 

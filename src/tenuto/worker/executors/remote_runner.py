@@ -1,10 +1,12 @@
 """The part of an executor that runs in a process of the cluster: it runs the code of one attempt for a worker.
 
 The engine calls `run_attempt`. It connects to the worker, asks for the permission to start, runs the job with the same
-runner as a worker does, and reports the outcome over the connection. The process holds a lease on every attempt, which
-ends before that of the worker in the database. It is renewed by the worker's answer to a ping, counted from when the
-ping was sent. Without renewal the code is stopped, and if it has not stopped shortly before the worker's own lease
-ends, the process exits: a timer of the interpreter does that, also while code blocks all threads.
+runner as a worker does, and reports the outcome over the connection.
+
+The process holds a lease on every attempt, which ends before the worker's lease in the database. Each reply of the
+worker to a ping renews it, counted from the instant at which the ping was sent. Without renewal the process stops the
+code. If the code has not stopped shortly before the worker's lease ends, a timer of the interpreter ends the process,
+even while the code blocks all threads.
 """
 
 from __future__ import annotations
@@ -52,9 +54,9 @@ from tenuto.worker.executors.job_fingerprint import job_fingerprint
 CONNECT_SECONDS = 5.0
 PING_SECONDS = 1.0
 CHECK_SECONDS = 0.2
-"""How often leases are checked."""
+"""Interval between checks of the leases."""
 PROGRESS_SECONDS = 0.1
-"""Progress is sent at most so often, and at the end."""
+"""Minimum interval between messages with the progress of an attempt; its end sends the last one."""
 RECONNECT_DELAY_SECONDS = 0.2
 MAX_THREADS = 1000
 
@@ -62,9 +64,9 @@ log = Log("tenuto.remote")
 
 
 def run_attempt(payload: str, place: Mapping[str, Any]) -> str:
-    """Run one attempt; return how that went, for the log of the engine. Results go to the worker.
+    """Run one attempt and return a summary for the log of the engine. The outcome goes to the worker.
 
-    ``place`` is what the engine calls the process.
+    ``place`` are the names that the engine has for this process.
     """
     return _RemoteProcess.of_this_process().run(LaunchRequest.from_json(payload), place)
 
@@ -85,7 +87,7 @@ class _RemoteProcess:
 
     @classmethod
     def of_this_process(cls) -> _RemoteProcess:
-        """Return the state of this process, new after a fork: threads and connections stay in the parent."""
+        """Return the state of this process. A forked process gets a new one: threads and connections stay behind."""
         with cls._lock:
             if cls._current is None or cls._current.pid != os.getpid():
                 cls._current = cls()
@@ -167,13 +169,13 @@ class _RemoteAttempt:
         self.id = request.id
         self.link = link
         self.stop_at = self.exit_at = monotonic_seconds() + CONNECT_SECONDS
-        """When its code is stopped, and when the process exits, unless the lease is renewed."""
+        """Instants at which the code is stopped and the process exits, unless the lease is renewed."""
         self.ping_seconds = PING_SECONDS
         self.context = _RemoteContext(request.task, self)
         self.attempt = Attempt(request.task, self.context, self.stop_at, monotonic_seconds())
         self.is_permitted = False
         self.end_number = 0
-        """Number of the message with its outcome."""
+        """Number of the message that carries its outcome."""
         self.done = threading.Event()
 
     def extend_lease(self, sent_at: float, seconds: Sequence[float]) -> None:
@@ -189,7 +191,7 @@ class _RemoteAttempt:
 
 
 class _RemoteLog(AttemptLog):
-    """Sends every line to the worker, which stores the log."""
+    """A log that sends every line to the worker, which stores it."""
 
     __slots__ = ("_remote",)
 
@@ -202,7 +204,7 @@ class _RemoteLog(AttemptLog):
 
 
 class _RemoteContext(Context):
-    """Sends progress and calls to the worker."""
+    """A context that sends progress and calls to the worker."""
 
     __slots__ = ("_remote", "_sent_at", "_sent_state")
 
@@ -218,7 +220,7 @@ class _RemoteContext(Context):
             self.send_progress()
 
     def send_progress(self) -> None:
-        """Send the progress unless it is known to the worker."""
+        """Send the progress if it has changed since it was sent."""
         state = self.progress_json
         if state is not self._sent_state:
             self._sent_at, self._sent_state = monotonic_seconds(), state
@@ -263,7 +265,7 @@ class _RemoteCheckpoints(StepCheckpoints):
 
 
 class WorkerLink:
-    """The connection to one worker. Numbered messages are sent again after a lost connection."""
+    """The connection to one worker. After a lost connection it sends unconfirmed messages again."""
 
     def __init__(self, request: LaunchRequest, place: Mapping[str, Any], exit_timer: _ExitTimer) -> None:
         self._addresses, self._port, self._token = request.addresses, request.port, request.token
@@ -282,16 +284,16 @@ class WorkerLink:
         self._permits: dict[str, queue.SimpleQueue[Message | None]] = {}
         self._calls: dict[int, Future[Any]] = {}
         self._pings: deque[float] = deque()
-        """When the pings were sent that are not answered yet."""
+        """Instants of the pings that the worker has not answered yet."""
         self._connected = threading.Event()
         self._closed = threading.Event()
         self._is_refused = False
-        """Whether no process listened at the last attempt to connect: the worker has ended."""
+        """Whether the last connection was refused, because the worker has ended."""
         self._lines: IO[bytes] = io.BytesIO()
         self._opened_at = 0.0
-        """When the connection was opened: permissions that arrive over it were given later."""
+        """Instant at which the connection was opened, before every permission that arrives over it."""
         self._give_up_at = 0.0
-        """Until then a lost connection is opened again."""
+        """Instant until which a lost connection is opened again."""
 
     # --- for attempts -----------------------------------------------------------------------------------------------
 
@@ -353,7 +355,7 @@ class WorkerLink:
             self._append(message)
 
     def _append(self, message: Message) -> int:
-        """Number a message, keep it until it is confirmed, and send it if there is a connection."""
+        """Number a message, keep it until the worker confirms it, and send it if the connection is open."""
         self._number += 1
         line = encode_line({**message, "number": self._number})
         self._unconfirmed.append((self._number, line))
@@ -364,7 +366,7 @@ class WorkerLink:
         if self._socket is not None:
             try:
                 self._socket.sendall(line)
-            except OSError:  # the reading thread notices it, too, and connects again
+            except OSError:  # the reading thread connects again
                 self._drop_socket()
 
     def _drop_socket(self) -> None:
@@ -376,7 +378,7 @@ class WorkerLink:
     # --- connection -------------------------------------------------------------------------------------------------
 
     def _keep_connected(self) -> None:
-        """Read messages; connect again while attempts run and the worker may still exist."""
+        """Read messages. After a lost connection, connect again while attempts run and their leases last."""
         while True:
             opened = self._open()
             if opened is not None:
@@ -399,7 +401,7 @@ class WorkerLink:
         return not self._is_refused and monotonic_seconds() < self._give_up_at
 
     def _open(self) -> socket.socket | None:
-        """Connect to the first address that answers; None if there is none, or if the worker does not know us."""
+        """Connect to the first address at which the worker accepts this process; None if there is none."""
         self._is_refused = True
         for address in self._addresses:
             try:
@@ -428,7 +430,7 @@ class WorkerLink:
                         self._write(line)
                 self._connected.set()
                 return opened
-            except ConnectionRefusedError:  # no process listens any more: the worker has ended
+            except ConnectionRefusedError:  # the worker has ended
                 continue
             except (OSError, ValueError):
                 self._is_refused = False
@@ -452,7 +454,7 @@ class WorkerLink:
                 case "reply":
                     self._on_reply(message)
                 case _:
-                    pass  # of a later version
+                    pass  # a kind of message of a later version
 
     def _on_pong(self, message: Message) -> None:
         with self._lock:
@@ -463,7 +465,7 @@ class WorkerLink:
         for attempt in attempts:
             if attempt.id in leases:
                 attempt.extend_lease(sent_at, leases[attempt.id])
-            elif attempt.is_permitted:  # the worker gave it up
+            elif attempt.is_permitted:  # the worker does not hold the attempt any more
                 attempt.attempt.stop(StopReason.LEASE_LOST)
         self._set_exit_timer()
 
@@ -492,9 +494,9 @@ class WorkerLink:
     # --- leases -----------------------------------------------------------------------------------------------------
 
     def _keep_leases(self) -> None:
-        """Ping the worker, also while a launch waits for its permission; drop the connection if it does not answer.
+        """Ping the worker, drop a connection on which it does not answer, and stop code whose lease has ended.
 
-        Stop the code of attempts whose lease is not renewed.
+        The pings begin before the permission to start, so that a lost connection is detected while a launch waits.
         """
         pinged_at = 0.0
         while not self._closed.wait(CHECK_SECONDS):
@@ -504,7 +506,7 @@ class WorkerLink:
                 due_at = pinged_at + min((each.ping_seconds for each in attempts), default=PING_SECONDS)
                 is_due = now >= due_at and bool(attempts or self._unconfirmed)
                 if self._socket is not None and self._pings and now > self._pings[0] + CONNECT_SECONDS:
-                    self._drop_socket()  # the reading thread connects again, and sends again what is not confirmed
+                    self._drop_socket()  # the reading thread connects again and sends unconfirmed messages again
                 if is_due:
                     pinged_at = now
                     if self._socket is not None:
@@ -524,7 +526,7 @@ class WorkerLink:
             self._exit_timer.set(self, ends)
 
     def _close(self) -> None:
-        """End the connection: the worker has gone, or nothing is left to do for it."""
+        """Close the connection for good: the worker has ended, or no attempt is left."""
         self.is_closed = True
         self._closed.set()
         self._connected.set()
@@ -541,7 +543,7 @@ class WorkerLink:
 
 
 class _ExitTimer:
-    """Ends this process when the first lease ends, without the help of any thread of Python."""
+    """Ends this process when its first lease ends, by a timer that needs no Python thread."""
 
     def __init__(self) -> None:
         self._ends: dict[WorkerLink, float] = {}
@@ -565,9 +567,10 @@ class _ExitTimer:
 
 
 def _detect_loss(connection: socket.socket) -> None:
-    """Let the operating system end a connection whose other side is silent, also one that is idle or being written to.
+    """Make the operating system close a connection within seconds after the other side has become silent.
 
-    By default that takes 15 minutes, or does not happen at all. Options that a system does not have are left out.
+    By default a write fails after 15 minutes and an idle connection stays open. Options that the system does not have
+    are left out.
     """
     connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     seconds = int(CONNECT_SECONDS)

@@ -63,7 +63,7 @@ class ResourceList:
             start = count
 
     def _keep(self, start: int, ids: list[str]) -> None:
-        """Replace what is known from a position on."""
+        """Replace the known resources from a position on."""
         for each in self._order[start - 1 :]:
             self._known.discard(each)
         del self._order[start - 1 :]

@@ -87,7 +87,7 @@ class _PageWrites:
 
 @dataclass(frozen=True, slots=True)
 class _WrittenPage:
-    """What is left of a page when it is committed."""
+    """The result of a page that is kept after its commit. The rest of the page is freed."""
 
     seen: Sequence[int]
     """The objects that exist in the source."""
@@ -95,7 +95,7 @@ class _WrittenPage:
     """(type, attribute) → objects that lost their value."""
     recognised: Sequence[int]
     unchanged: Sequence[int]
-    """With the recognised ones."""
+    """Ids of the unchanged objects, including the recognised ones."""
 
 
 class ImportRun:

@@ -1,8 +1,8 @@
 """Recognition of unchanged objects by their fingerprints, without their anchors.
 
-A source mostly writes its objects in the order in which they were imported first. The fingerprints of the next stored
-objects are therefore compared with those of a page: what is found has not changed, and only the others are looked up
-by their anchors. A source in another order costs one lookup of fingerprints for a few pages, and is then read without.
+Most sources yield their objects in the order of the first import. The fingerprints of a page are therefore compared
+with those of the next stored objects: an object whose fingerprint is among them has not changed, and only the others
+are looked up by their anchors. If the source uses another order, recognition is switched off after a few pages.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tenuto_identity.runs.imports.seen_objects import SeenObjects
 from tenuto_identity.store import objects
 
 LOOK_AHEAD_FACTOR = 1.2
-"""So many times as many stored objects are compared with a page: some may have been deleted in the source."""
+"""Stored objects per object of a page that are compared: more than one, because the source may have deleted some."""
 MAX_PAGES_IN_ANOTHER_ORDER = 2
 
 
@@ -87,8 +87,8 @@ class Recognition:
         return page
 
     def learn(self, reader: PageReader, read: ReadPage, recognised: Sequence[int], same: Collection[int]) -> None:
-        """Choose how the next pages are read; called when a page is written. ``same`` are its unchanged objects, with
-        those that were recognised."""
+        """Decide after a page whether the next pages are recognised. ``same`` are its unchanged objects, including the
+        recognised ones."""
         count = sum(len(batch.fingerprints) for batch in read.batches) or len(read.objects)
         is_mostly_same = 2 * len(same) > count
         if read.batches and 2 * len(recognised) < count:

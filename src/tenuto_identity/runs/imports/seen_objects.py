@@ -52,8 +52,8 @@ class SeenObjects:
         return [id for id in self._uncertain(ids, _ALL) if id not in self]
 
     def _uncertain(self, ids: Sequence[int], byte: int) -> Sequence[int]:
-        """Return the ids that must be looked up, if the others are known not to be asked for: all bytes between the
-        first and the last one have this value."""
+        """Return the ids that must be looked up one by one: only those of the first and last bytes if all bytes
+        between them have this value, otherwise all."""
         if len(ids) < 16:
             return ids
         first, last = (ids[0] >> 3) + 1, ids[-1] >> 3
