@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 import tomllib
+from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise, product
 from pathlib import Path
@@ -16,9 +17,12 @@ from tests.docs.pages import ROOT, blocks
 
 PACKAGE = ROOT / "src" / "tenuto"
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
+PACKAGE_DETAILS = ROOT / "docs" / "contributing" / "packages.md"
+MIN_PACKAGE_MODULES = 5
 CONTRIBUTOR_PAGES = [
     ARCHITECTURE,
     ROOT / "docs" / "contributing" / "database.md",
+    PACKAGE_DETAILS,
     ROOT / "docs" / "contributing" / "requirements.md",
     ROOT / "CONTRIBUTING.md",
 ]
@@ -79,6 +83,16 @@ def test_layer_list_on_architecture_page_equals_import_linter_layers() -> None:
     drawing = next(block.text for block in blocks(ARCHITECTURE) if block.text.startswith("cli "))
     drawn = [split_layer(re.split(r" {2,}", line)[0]) for line in drawing.splitlines()]
     assert drawn == import_layers()
+
+
+def test_small_packages_are_those_with_a_reason() -> None:
+    """`__init__` and `__main__` do not count, and neither does a package that consists of subjects."""
+    counts = Counter(path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("[!_]*.py"))
+    table = PACKAGE_DETAILS.read_text(encoding="utf-8").partition("## Small packages")[2].partition("\n## ")[0]
+    named = {
+        name for line in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`([\w/]+)`", line)
+    }
+    assert named == {package for package, count in counts.items() if count < MIN_PACKAGE_MODULES}
 
 
 def test_arrows_of_package_diagram_are_imports() -> None:
