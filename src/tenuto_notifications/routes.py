@@ -13,7 +13,7 @@ from tenuto.api.api_route import ApiRoute
 from tenuto.api.bodies.request_bodies import Body
 from tenuto.api.csv_lists import listed_as
 from tenuto.api.list_filters import FILTER_PROBLEMS
-from tenuto.api.list_pages import After, Items, Limit, Page, decode_cursor, make_page
+from tenuto.api.list_pages import After, Items, Limit, Page, decode_key, make_page
 from tenuto.api.openapi import describe, describe_page
 from tenuto.api.parameters import Id, Name
 from tenuto.api.security.authentication import ApiCall, requires
@@ -142,8 +142,7 @@ def _operations(call: ApiCall) -> NotificationOperations:
 @listed_as(RULES)
 async def list_rules(call: Viewer, limit: Limit = 100, after: After = None) -> Page[RuleView]:
     """List notification rules by name."""
-    cursor = decode_cursor(after, str)
-    found = await _operations(call).rules(after=cursor[0] if cursor else "", limit=limit)
+    found = await _operations(call).rules(after=decode_key(after, str) or "", limit=limit)
     return make_page(found, limit, lambda each: (each.name,))
 
 
@@ -290,8 +289,7 @@ async def list_deliveries(
     after: After = None,
 ) -> Page[Delivery]:
     """List messages with what became of them, newest first."""
-    cursor = decode_cursor(after, UUID)
-    found = await _operations(call).deliveries(rule=rule, state=state, below=cursor[0] if cursor else None, limit=limit)
+    found = await _operations(call).deliveries(rule=rule, state=state, below=decode_key(after, UUID), limit=limit)
     return make_page(found, limit, lambda each: (each.id,))
 
 

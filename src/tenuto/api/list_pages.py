@@ -6,7 +6,7 @@ import base64
 import json
 from collections.abc import Callable, Sequence
 from datetime import datetime
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar, overload
 
 from fastapi import Query
 from pydantic import BaseModel, Field
@@ -14,6 +14,8 @@ from pydantic import BaseModel, Field
 from tenuto.errors import Invalid, quoted
 from tenuto.model.filters import Filter
 
+A = TypeVar("A")
+B = TypeVar("B")
 T = TypeVar("T")
 
 MAX_PAGE_SIZE = 500
@@ -56,15 +58,31 @@ def encode_cursor(*parts: Any) -> str:
     return base64.urlsafe_b64encode(json.dumps(parts, default=str).encode()).rstrip(b"=").decode()
 
 
-def decode_cursor(after: str | None, *parsers: Callable[[Any], Any]) -> list[Any] | None:
-    """Decode a cursor, with one parser for each part."""
+def decode_key(after: str | None, parser: Callable[[Any], A]) -> A | None:
+    """Decode a cursor whose sort key has one part; None for the first page."""
+    parts = decode_cursor(after, parser)
+    return None if parts is None else parts[0]
+
+
+@overload
+def decode_cursor(
+    after: str | None, first: Callable[[Any], A], second: Callable[[Any], B], /
+) -> tuple[A, B] | None: ...
+
+
+@overload
+def decode_cursor(after: str | None, *parsers: Callable[[Any], Any]) -> tuple[Any, ...] | None: ...
+
+
+def decode_cursor(after: str | None, *parsers: Callable[[Any], Any]) -> tuple[Any, ...] | None:
+    """Decode a cursor, with one parser for each part of the sort key; None for the first page."""
     if after is None:
         return None
     try:
         parts = json.loads(base64.b64decode(after + "=" * (-len(after) % 4), altchars=b"-_", validate=True))
         if not isinstance(parts, list) or len(parts) != len(parsers):
             raise ValueError
-        return [parse(part) for parse, part in zip(parsers, parts, strict=True)]
+        return tuple(parse(part) for parse, part in zip(parsers, parts, strict=True))
     except (ValueError, TypeError, RecursionError, AttributeError, OverflowError):
         raise Invalid(
             f"after {quoted(after, 60)} is not a cursor of this list",

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.bodies.request_bodies import Body
 from tenuto.api.csv_lists import listed_as
-from tenuto.api.list_pages import After, Limit, Page, decode_cursor, make_page
+from tenuto.api.list_pages import After, Limit, Page, decode_key, make_page
 from tenuto.api.openapi import describe, describe_page
 from tenuto.api.parameters import Id
 from tenuto.api.security.authentication import ApiCall, require_role, requires
@@ -101,8 +101,7 @@ async def start_preview(
 @listed_as(PREVIEWS)
 async def list_previews(call: Reader, limit: Limit = 50, after: After = None) -> Page[PreviewRecord]:
     """List previews, the newest first. They are kept for a day."""
-    cursor = decode_cursor(after, UUID)
-    found = await operations(call).previews(before=cursor[0] if cursor else None, limit=limit, reveals=reveals(call))
+    found = await operations(call).previews(before=decode_key(after, UUID), limit=limit, reveals=reveals(call))
     return make_page(found, limit, lambda each: (each.id,))
 
 

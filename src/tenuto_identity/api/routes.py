@@ -16,7 +16,7 @@ from tenuto.api.bodies.definition_bodies import IfMatch, parse_etag
 from tenuto.api.bodies.request_bodies import Body, ReasonBody
 from tenuto.api.bodies.responses import Changed, RetriedCount, StartedTask
 from tenuto.api.csv_lists import listed_as
-from tenuto.api.list_pages import After, Limit, Page, decode_cursor, make_page
+from tenuto.api.list_pages import After, Limit, Page, decode_cursor, decode_key, make_page
 from tenuto.api.openapi import describe, describe_page
 from tenuto.api.parameters import Id, Name, TextFilter
 from tenuto.api.security.authentication import ApiCall, requires
@@ -214,8 +214,7 @@ class RetryBody(Body):
 @listed_as(SYSTEMS)
 async def list_systems(call: Reader, limit: Limit = 100, after: After = None) -> Page[SystemRecord]:
     """List connected systems by name."""
-    cursor = decode_cursor(after, str)
-    found = await operations(call).systems(after=cursor[0] if cursor else "", limit=limit)
+    found = await operations(call).systems(after=decode_key(after, str) or "", limit=limit)
     return make_page(found, limit, lambda each: (each.name,))
 
 
@@ -417,8 +416,7 @@ async def list_templates(call: Reader, limit: Limit = 100, after: After = None) 
 async def _list_definitions(
     call: ApiCall, kind: DefinitionKind, limit: int, after: str | None
 ) -> Page[DefinitionRecord]:
-    cursor = decode_cursor(after, str)
-    found = await operations(call).definitions(kind, after=cursor[0] if cursor else "", limit=limit)
+    found = await operations(call).definitions(kind, after=decode_key(after, str) or "", limit=limit)
     return make_page(found, limit, lambda each: (each.name,))
 
 
@@ -432,8 +430,7 @@ async def list_runs(
     after: After = None,
 ) -> Page[RunRecord]:
     """List runs, the newest first."""
-    cursor = decode_cursor(after, UUID)
-    before = cursor[0] if cursor else None
+    before = decode_key(after, UUID)
     found = await operations(call).runs(system=system, state=state, before=before, limit=limit)
     return make_page(found, limit, lambda each: (each.id,))
 

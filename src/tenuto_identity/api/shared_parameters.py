@@ -7,7 +7,7 @@ from typing import Annotated, Any
 from fastapi import Path, Query
 
 from tenuto.api.bodies.request_bodies import ReasonBody
-from tenuto.api.list_pages import decode_cursor
+from tenuto.api.list_pages import decode_key
 from tenuto.api.security.authentication import ApiCall, requires
 from tenuto.model.access.actors import Role
 from tenuto_identity.operations.identity import IdentityOperations
@@ -40,8 +40,7 @@ def cursor_id(value: Any) -> int:
 
 
 def after_id(after: str | None) -> int:
-    cursor = decode_cursor(after, cursor_id)
-    return cursor[0] if cursor else 0
+    return decode_key(after, cursor_id) or 0
 
 
 def reason(call: ApiCall, body: ReasonBody | None) -> str | None:

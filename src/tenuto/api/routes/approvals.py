@@ -123,9 +123,8 @@ async def list_approvals(
     after: After = None,
 ) -> Page[ApprovalRecord]:
     """List approvals, newest first."""
-    cursor = decode_cursor(after, cursor_instant, UUID)
     found = await call.app.approvals.list(
-        state=state, execution_id=execution_id, below=(cursor[0], cursor[1]) if cursor else None, limit=limit
+        state=state, execution_id=execution_id, below=decode_cursor(after, cursor_instant, UUID), limit=limit
     )
     return make_page(found, limit, lambda each: (each.requested_at, each.id))
 

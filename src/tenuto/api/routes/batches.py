@@ -25,7 +25,7 @@ from tenuto.api.list_filters import (
     describe_filtered_page,
     parse_query,
 )
-from tenuto.api.list_pages import After, Limit, Page, decode_cursor, make_page
+from tenuto.api.list_pages import After, Limit, Page, decode_key, make_page
 from tenuto.api.openapi import describe, describe_page
 from tenuto.api.parameters import ExternalId, Id, TextFilter
 from tenuto.api.problems import Refused
@@ -75,9 +75,8 @@ async def list_batches(
     after: After = None,
 ) -> Page[BatchRecord]:
     """List batches, newest first."""
-    cursor = decode_cursor(after, UUID)
     filter = (await parse_query(call, BATCH_KEYS, q, window)).where(manifest=manifest)
-    found = await call.app.batches.list(filter, below=cursor[0] if cursor else None, limit=limit)
+    found = await call.app.batches.list(filter, below=decode_key(after, UUID), limit=limit)
     return make_page(found, limit, lambda each: (each.id,), filter)
 
 
@@ -99,8 +98,7 @@ async def batch_items(
     call: Viewer, id: Id, state: ActivityState | None = None, limit: Limit = 100, after: After = None
 ) -> Page[BatchItemRecord]:
     """List the items of a batch with their outcomes, in the order of submission."""
-    cursor = decode_cursor(after, UUID)
-    found = await call.app.batches.list_items(id, above=cursor[0] if cursor else None, state=state, limit=limit)
+    found = await call.app.batches.list_items(id, above=decode_key(after, UUID), state=state, limit=limit)
     return make_page(found, limit, lambda each: (each.task_id,))
 
 

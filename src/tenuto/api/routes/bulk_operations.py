@@ -14,7 +14,7 @@ from tenuto.api.api_route import ApiRoute
 from tenuto.api.bodies.request_bodies import Body
 from tenuto.api.csv_lists import listed_as
 from tenuto.api.list_filters import FILTER_PROBLEMS
-from tenuto.api.list_pages import After, Limit, Page, decode_cursor, make_page
+from tenuto.api.list_pages import After, Limit, Page, decode_key, make_page
 from tenuto.api.openapi import describe, describe_page
 from tenuto.api.parameters import Id
 from tenuto.api.security.authentication import ApiCall, requires
@@ -155,10 +155,7 @@ async def list_operations(
     after: After = None,
 ) -> Page[BulkOperationRecord]:
     """List bulk operations, newest first."""
-    cursor = decode_cursor(after, UUID)
-    found = await call.app.bulk_operations.list(
-        below=cursor[0] if cursor else None, state=state, kind=kind, limit=limit
-    )
+    found = await call.app.bulk_operations.list(below=decode_key(after, UUID), state=state, kind=kind, limit=limit)
     return make_page(found, limit, lambda each: (each.id,))
 
 
@@ -188,8 +185,7 @@ async def operation_items(
     call: Viewer, id: Id, outcome: ItemOutcome | None = None, limit: Limit = 100, after: After = None
 ) -> Page[BulkItemRecord]:
     """List the items of a bulk operation that failed or were skipped, with the reason. The others are counted only."""
-    cursor = decode_cursor(after, UUID)
-    found = await call.app.bulk_operations.items(id, outcome=outcome, above=cursor[0] if cursor else None, limit=limit)
+    found = await call.app.bulk_operations.items(id, outcome=outcome, above=decode_key(after, UUID), limit=limit)
     return make_page(found, limit, lambda each: (each.item_id,))
 
 

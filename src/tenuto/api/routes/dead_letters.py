@@ -27,7 +27,7 @@ from tenuto.api.list_filters import (
     describe_filtered_page,
     parse_query,
 )
-from tenuto.api.list_pages import After, Items, Limit, Page, decode_cursor, make_page
+from tenuto.api.list_pages import After, Items, Limit, Page, decode_key, make_page
 from tenuto.api.openapi import describe
 from tenuto.api.parameters import Id, TextFilter
 from tenuto.api.security.authentication import ApiCall, requires
@@ -137,11 +137,10 @@ async def list_dead_letters(
     after: After = None,
 ) -> Page[DeadLetterRecord]:
     """List dead letters, newest first. By default only those that await intervention."""
-    cursor = decode_cursor(after, UUID)
     filter = await parse_query(call, DEAD_LETTER_KEYS, q, window)
     found = await call.app.dead_letters.list(
         filter,
-        below=cursor[0] if cursor else None,
+        below=decode_key(after, UUID),
         state=None if state == "any" else state,
         manifest=manifest,
         fingerprint=fingerprint,

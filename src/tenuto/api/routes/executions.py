@@ -20,7 +20,7 @@ from tenuto.api.list_filters import (
     describe_filtered_page,
     parse_query,
 )
-from tenuto.api.list_pages import After, Items, Limit, Page, decode_cursor, make_page
+from tenuto.api.list_pages import After, Items, Limit, Page, decode_key, make_page
 from tenuto.api.long_polling import Wait, waiting_requests
 from tenuto.api.openapi import describe
 from tenuto.api.parameters import Id, TextFilter
@@ -109,11 +109,10 @@ async def list_executions(
     after: After = None,
 ) -> Page[ExecutionRecord]:
     """List executions, newest first."""
-    cursor = decode_cursor(after, UUID)
     filter = await parse_query(call, EXECUTION_KEYS, q, window)
     found = await call.app.executions.list(
         filter,
-        below=cursor[0] if cursor else None,
+        below=decode_key(after, UUID),
         state=state,
         schedule=schedule,
         limit=limit,

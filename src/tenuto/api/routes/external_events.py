@@ -81,9 +81,8 @@ async def list_sent_events(
     after: After = None,
 ) -> Page[EventRecord]:
     """List events that were sent, newest first."""
-    cursor = decode_cursor(after, cursor_instant, UUID)
     found = await call.app.events.list(
-        name=name, key=key, delivered=delivered, below=(cursor[0], cursor[1]) if cursor else None, limit=limit
+        name=name, key=key, delivered=delivered, below=decode_cursor(after, cursor_instant, UUID), limit=limit
     )
     return make_page(found, limit, lambda each: (each.sent_at, each.id))
 
@@ -94,9 +93,8 @@ async def list_event_waits(
     call: Viewer, name: NameEquals = None, key: KeyEquals = None, limit: Limit = 50, after: After = None
 ) -> Page[OpenWaitRecord]:
     """List the tasks that wait for events, the first deadline first."""
-    cursor = decode_cursor(after, cursor_instant, UUID)
     found = await call.app.events.waits(
-        name=name, key=key, above=(cursor[0], cursor[1]) if cursor else None, limit=limit
+        name=name, key=key, above=decode_cursor(after, cursor_instant, UUID), limit=limit
     )
     return make_page(found, limit, lambda each: (each.expires_at, each.task_id))
 

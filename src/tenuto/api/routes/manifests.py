@@ -27,7 +27,7 @@ from tenuto.api.bodies.definition_models import DescribedBy, ManifestReplacement
 from tenuto.api.bodies.request_bodies import Body
 from tenuto.api.bodies.responses import Changed, StartedTask
 from tenuto.api.csv_lists import listed_as
-from tenuto.api.list_pages import After, Limit, Page, cursor_instant, cursor_int, decode_cursor, make_page
+from tenuto.api.list_pages import After, Limit, Page, cursor_instant, cursor_int, decode_cursor, decode_key, make_page
 from tenuto.api.openapi import describe, describe_page
 from tenuto.api.parameters import ExternalId, Name, NameFilter, TextFilter, quote_path_part
 from tenuto.api.security.authentication import ApiCall, requires
@@ -102,9 +102,8 @@ async def list_manifests(
     after: After = None,
 ) -> Page[ManifestRecord]:
     """List manifests by external id, each with the number of its open tasks."""
-    cursor = decode_cursor(after, str)
     found = await call.app.manifests.list(
-        after=cursor[0] if cursor else None, enabled=enabled, group=group, search=search, limit=limit
+        after=decode_key(after, str), enabled=enabled, group=group, search=search, limit=limit
     )
     return make_page(found, limit, lambda each: (each.external_id,))
 
@@ -402,9 +401,8 @@ async def manifest_versions(
     call: Viewer, external_id: ExternalId, limit: Limit = 50, after: After = None
 ) -> Page[Version]:
     """List the versions of a manifest, newest first: actor, time, reason, definition before and after."""
-    cursor = decode_cursor(after, cursor_instant, cursor_int)
     found = await call.app.manifests.versions(
-        external_id, before=(cursor[0], cursor[1]) if cursor else None, limit=limit
+        external_id, before=decode_cursor(after, cursor_instant, cursor_int), limit=limit
     )
     return make_page(found, limit, lambda each: (each.at.isoformat(), each.version))
 
@@ -434,8 +432,7 @@ class GroupBody(Body):
 @listed_as(GROUPS)
 async def list_manifest_groups(call: Viewer, limit: Limit = 100, after: After = None) -> Page[ManifestGroupRecord]:
     """List manifest groups by name with the number of active runs. The group `*` contains all manifests."""
-    cursor = decode_cursor(after, str)
-    found = await call.app.manifests.groups(after=cursor[0] if cursor else None, limit=limit)
+    found = await call.app.manifests.groups(after=decode_key(after, str), limit=limit)
     return make_page(found, limit, lambda each: (each.name,))
 
 
@@ -479,8 +476,7 @@ async def list_polls(
     after: After = None,
 ) -> Page[PollRecord]:
     """List the polls of the manifest manager, newest first. With `busy`, only polls that did something."""
-    cursor = decode_cursor(after, UUID)
-    found = await call.app.manifests.polls(below=cursor[0] if cursor else None, only_busy=busy, limit=limit)
+    found = await call.app.manifests.polls(below=decode_key(after, UUID), only_busy=busy, limit=limit)
     return make_page(found, limit, lambda each: (each.id,))
 
 

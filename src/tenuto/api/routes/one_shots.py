@@ -17,7 +17,7 @@ from pydantic_core import to_json
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.bodies.request_bodies import Body
 from tenuto.api.list_filters import FILTER_PROBLEMS, CappedCount, FilterText, describe_count, parse_query
-from tenuto.api.list_pages import After, cursor_instant, decode_cursor, encode_cursor
+from tenuto.api.list_pages import After, cursor_instant, decode_cursor, decode_key, encode_cursor
 from tenuto.api.openapi import describe, merge_responses
 from tenuto.api.security.authentication import ApiCall, requires
 from tenuto.errors import NotFound
@@ -257,11 +257,9 @@ async def list_one_shots(
     }  # fmt: skip
     shots, filter = call.app.one_shots, await parse_query(call, ONE_SHOT_KEYS, q)
     if ended:
-        cursor = decode_cursor(after, UUID)
-        found: Sequence[OneShotSummary] = await shots.list_ended(filter, **filters, below=cursor[0] if cursor else None)
+        found: Sequence[OneShotSummary] = await shots.list_ended(filter, **filters, below=decode_key(after, UUID))
     else:
-        cursor = decode_cursor(after, cursor_instant, UUID)
-        found = await shots.list(filter, **filters, after=(cursor[0], cursor[1]) if cursor else None)
+        found = await shots.list(filter, **filters, after=decode_cursor(after, cursor_instant, UUID))
     headers = {}
     if len(found) == limit:
         last = found[-1]

@@ -11,7 +11,7 @@ from pydantic import BaseModel, Field
 
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.csv_lists import listed_as
-from tenuto.api.list_pages import After, Items, Limit, Page, decode_cursor, make_page
+from tenuto.api.list_pages import After, Items, Limit, Page, decode_key, make_page
 from tenuto.api.openapi import describe, describe_page
 from tenuto.api.parameters import TextFilter
 from tenuto.api.security.authentication import ApiCall, requires
@@ -206,8 +206,7 @@ async def object_history(
 ) -> Page[HistoryEntry]:
     """List the changes of one object, newest first: who, when, what and why. Addresses and values are in the audit log
     only, which is for administrators."""
-    cursor = decode_cursor(after, UUID)
-    found = await call.app.audit.history(target, below=cursor[0] if cursor else None, limit=limit)
+    found = await call.app.audit.history(target, below=decode_key(after, UUID), limit=limit)
     return make_page(found, limit, lambda each: (each.id,))
 
 

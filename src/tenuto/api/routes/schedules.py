@@ -45,7 +45,7 @@ from tenuto.api.bodies.request_bodies import Body
 from tenuto.api.bodies.responses import Changed
 from tenuto.api.csv_lists import listed_as
 from tenuto.api.list_filters import FilterText, describe_filtered_page, parse_query
-from tenuto.api.list_pages import After, Limit, Page, cursor_instant, cursor_int, decode_cursor, make_page
+from tenuto.api.list_pages import After, Limit, Page, cursor_instant, cursor_int, decode_cursor, decode_key, make_page
 from tenuto.api.openapi import describe, describe_page
 from tenuto.api.parameters import Name, NameFilter, TextFilter, quote_path_part
 from tenuto.api.problems import Refused
@@ -188,10 +188,7 @@ async def list_schedules(
     call: Viewer, enabled: bool | None = None, search: NameFilter = None, limit: Limit = 100, after: After = None
 ) -> Page[ListedSchedule]:
     """List schedules by name, each with its last run."""
-    cursor = decode_cursor(after, str)
-    found = await call.app.schedules.list(
-        after=cursor[0] if cursor else None, enabled=enabled, search=search, limit=limit
-    )
+    found = await call.app.schedules.list(after=decode_key(after, str), enabled=enabled, search=search, limit=limit)
     return make_page([_list_item(each) for each in found], limit, lambda each: (each.name,))
 
 
@@ -552,8 +549,9 @@ async def preview_schedule(
 )
 async def schedule_versions(call: Viewer, name: Name, limit: Limit = 50, after: After = None) -> Page[Version]:
     """List the versions of a schedule, newest first: actor, time, reason, definition before and after."""
-    cursor = decode_cursor(after, cursor_instant, cursor_int)
-    found = await call.app.schedules.versions(name, before=(cursor[0], cursor[1]) if cursor else None, limit=limit)
+    found = await call.app.schedules.versions(
+        name, before=decode_cursor(after, cursor_instant, cursor_int), limit=limit
+    )
     return make_page(found, limit, lambda each: (each.at.isoformat(), each.version))
 
 

@@ -24,7 +24,7 @@ from tenuto.api.list_filters import (
     describe_filtered_page,
     parse_query,
 )
-from tenuto.api.list_pages import After, Items, Limit, Page, decode_cursor, make_page
+from tenuto.api.list_pages import After, Items, Limit, Page, decode_key, make_page
 from tenuto.api.long_polling import Wait, waiting_requests
 from tenuto.api.openapi import describe, describe_page
 from tenuto.api.parameters import Id, TextFilter
@@ -127,10 +127,9 @@ async def list_tasks(
     after: After = None,
 ) -> Page[TaskRecord]:
     """List open tasks, newest first. Finished tasks are found as activities."""
-    cursor = decode_cursor(after, UUID)
     filter = await parse_query(call, TASK_KEYS, q, window)
     filter = filter.where(state=state, name=name, queue=queue, tag=tag, worker=worker)
-    found = await call.app.tasks(filter, below=cursor[0] if cursor else None, limit=limit)
+    found = await call.app.tasks(filter, below=decode_key(after, UUID), limit=limit)
     return make_page(found, limit, lambda each: (each.id,), filter)
 
 
@@ -416,10 +415,9 @@ async def list_activities(
     after: After = None,
 ) -> Page[ActivityRecord]:
     """List finished attempts, newest first."""
-    cursor = decode_cursor(after, UUID)
     filter = await parse_query(call, ACTIVITY_KEYS, q, window)
     filter = filter.where(state=state, name=name, queue=queue, tag=tag, worker=worker, final=final)
-    found = await call.app.activities(filter, below=cursor[0] if cursor else None, limit=limit)
+    found = await call.app.activities(filter, below=decode_key(after, UUID), limit=limit)
     return make_page(found, limit, lambda each: (each.id,), filter)
 
 
@@ -499,6 +497,5 @@ async def activity_children(
     call: ActivityViewer, id: Id, limit: Limit = 50, after: After = None
 ) -> Page[ActivityRecord]:
     """List the attempts of tasks that this attempt enqueued, oldest first."""
-    cursor = decode_cursor(after, UUID)
-    found = await call.app.children(id, above=cursor[0] if cursor else None, limit=limit)
+    found = await call.app.children(id, above=decode_key(after, UUID), limit=limit)
     return make_page(found, limit, lambda each: (each.id,))

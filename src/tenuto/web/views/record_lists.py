@@ -163,8 +163,7 @@ async def show_one_shots(request: Request, call: Reader, q: FilterText = "", aft
             following = encode_cursor(ended[-1].activity_id) if len(ended) == PAGE_SIZE else None
             found = ended
         elif where is not None:
-            cursor = decode_cursor(after, cursor_instant, UUID)
-            found = await app.one_shots.list(where, after=(cursor[0], cursor[1]) if cursor else None, limit=PAGE_SIZE)
+            found = await app.one_shots.list(where, after=decode_cursor(after, cursor_instant, UUID), limit=PAGE_SIZE)
             following = encode_cursor(found[-1].run_at, found[-1].id) if len(found) == PAGE_SIZE else None
         if where is not None:
             bar, total = await count_matches(where, bar, partial(_count_one_shots, app))

@@ -13,7 +13,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.bodies.request_bodies import Body
 from tenuto.api.csv_lists import listed_as
-from tenuto.api.list_pages import After, Limit, Page, decode_cursor, make_page
+from tenuto.api.list_pages import After, Limit, Page, decode_key, make_page
 from tenuto.api.openapi import describe, describe_page
 from tenuto.api.parameters import Id, Name
 from tenuto.api.problems import Refused
@@ -192,8 +192,7 @@ async def list_invitations(
     call: Annotated[ApiCall, requires(Role.ADMIN, "invitation.read")], limit: Limit = 100, after: After = None
 ) -> Page[Invitation]:
     """List invitations, newest first, without their links."""
-    cursor = decode_cursor(after, UUID)
-    found = await call.app.invitations.list(below=cursor[0] if cursor else None, limit=limit)
+    found = await call.app.invitations.list(below=decode_key(after, UUID), limit=limit)
     return make_page([_to_invitation(each) for each in found], limit, lambda each: (each.id,))
 
 

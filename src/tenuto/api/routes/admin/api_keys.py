@@ -103,8 +103,7 @@ class Session(BaseModel):
 @listed_as(API_KEYS)
 async def list_keys(call: Admin, limit: Limit = 100, after: After = None) -> Page[ApiKeyRecord]:
     """List API keys by name, active keys first, without their texts."""
-    cursor = decode_cursor(after, _parse_bool, str, UUID)
-    found = await call.app.api_keys.list(after=(cursor[0], cursor[1], cursor[2]) if cursor else None, limit=limit)
+    found = await call.app.api_keys.list(after=decode_cursor(after, _parse_bool, str, UUID), limit=limit)
     return make_page(found, limit, lambda each: (each.revoked_at is not None, each.name, each.id))
 
 

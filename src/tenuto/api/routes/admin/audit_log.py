@@ -21,7 +21,7 @@ from tenuto.api.list_filters import (
     describe_filtered_page,
     parse_query,
 )
-from tenuto.api.list_pages import After, Limit, Page, decode_cursor, encode_cursor, make_page
+from tenuto.api.list_pages import After, Limit, Page, decode_cursor, decode_key, encode_cursor, make_page
 from tenuto.api.openapi import describe
 from tenuto.api.parameters import Id, TextFilter
 from tenuto.api.security.authentication import ApiCall, is_still_authorized, requires
@@ -86,11 +86,10 @@ async def list_audit(
     after: After = None,
 ) -> Page[AuditEntryRecord]:
     """List audit entries, newest first."""
-    cursor = decode_cursor(after, UUID)
     filter = await parse_query(call, AUDIT_KEYS, q, window)
     found = await call.app.audit.list(
         filter,
-        below=cursor[0] if cursor else None,
+        below=decode_key(after, UUID),
         actor=actor,
         action=action,
         target=target,

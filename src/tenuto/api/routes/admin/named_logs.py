@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.csv_lists import listed_as
 from tenuto.api.list_filters import FilterText, Window, describe_filtered_page, parse_query
-from tenuto.api.list_pages import After, Limit, Page, decode_cursor, make_page
+from tenuto.api.list_pages import After, Limit, Page, decode_key, make_page
 from tenuto.api.openapi import describe_page
 from tenuto.api.parameters import Name, TextFilter
 from tenuto.api.security.authentication import ApiCall, requires
@@ -35,8 +35,7 @@ async def list_logs(
     call: Viewer, search: TextFilter = None, limit: Limit = 100, after: After = None
 ) -> Page[NamedLogRecord]:
     """List logs by name, each with its newest entry."""
-    cursor = decode_cursor(after, str)
-    found = await call.app.logs.names(search=search or "", after=cursor[0] if cursor else "", limit=limit)
+    found = await call.app.logs.names(search=search or "", after=decode_key(after, str) or "", limit=limit)
     return make_page(found, limit, lambda each: (each.log,))
 
 
@@ -56,8 +55,7 @@ async def read_log(
     after: After = None,
 ) -> Page[LogEntryRecord]:
     """List the entries of a log. An unknown log is empty."""
-    cursor = decode_cursor(after, int)
-    bound = cursor[0] if cursor else None
+    bound = decode_key(after, int)
     oldest = order == "oldest"
     filter = await parse_query(call, LOG_ENTRY_KEYS, q, window)
     found = await call.app.logs.read(

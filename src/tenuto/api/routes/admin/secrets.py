@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.bodies.request_bodies import Body
 from tenuto.api.csv_lists import listed_as
-from tenuto.api.list_pages import After, Limit, Page, decode_cursor, make_page
+from tenuto.api.list_pages import After, Limit, Page, decode_key, make_page
 from tenuto.api.openapi import describe, describe_page
 from tenuto.api.parameters import Name
 from tenuto.api.security.authentication import ApiCall, requires
@@ -44,8 +44,7 @@ async def list_secrets(
     call: Annotated[ApiCall, requires(Role.ADMIN, "secret.read")], limit: Limit = 100, after: After = None
 ) -> Page[SecretRecord]:
     """List secrets by name, without their values."""
-    cursor = decode_cursor(after, str)
-    found = await call.app.secrets.list(after=cursor[0] if cursor else "", limit=limit)
+    found = await call.app.secrets.list(after=decode_key(after, str) or "", limit=limit)
     return make_page(found, limit, lambda each: (each.name,))
 
 

@@ -8,7 +8,7 @@ from uuid import UUID
 
 from fastapi import APIRouter, Request, Response
 
-from tenuto.api.list_pages import After, decode_cursor, encode_cursor
+from tenuto.api.list_pages import After, decode_key, encode_cursor
 from tenuto.api.parameters import Id
 from tenuto.app import Tenuto
 from tenuto.model.work.bulk_operations import BulkKind
@@ -88,8 +88,7 @@ async def show_operations(request: Request, call: Reader, after: After = None) -
     view = PageView(request, call)
 
     async def load(app: Tenuto) -> OperationList:
-        cursor = decode_cursor(after, UUID)
-        found = await app.bulk_operations.list(below=cursor[0] if cursor else None, limit=PAGE_SIZE)
+        found = await app.bulk_operations.list(below=decode_key(after, UUID), limit=PAGE_SIZE)
         following = encode_cursor(found[-1].id) if len(found) == PAGE_SIZE else None
         return OperationList([describe_operation(each) for each in found], following, after is None)
 
