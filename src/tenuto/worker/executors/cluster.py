@@ -56,7 +56,7 @@ class EngineUnavailable(Exception):
 class Engine(Protocol):
     """An engine that runs functions in processes of a cluster.
 
-    Methods may block, because the executor calls them on threads of its own. Each raises `EngineUnavailable` if the
+    Methods may block, because the executor calls them on separate threads. Each raises `EngineUnavailable` if the
     cluster does not answer.
     """
 
