@@ -19,8 +19,6 @@ from tenuto_identity.model.containers import is_selected
 from tenuto_identity.runs.definition_snapshot import load_configuration
 from tenuto_identity.store import monitoring, previews, session
 
-MAX_DETAILS = 20
-
 
 def doctor_checks() -> list[DoctorCheck]:
     """Return the checks of ``tenuto doctor``."""
@@ -35,30 +33,28 @@ def doctor_checks() -> list[DoctorCheck]:
 async def check_consistency(examination: Examination) -> Finding:
     """Look for rows that contradict each other, beyond what the database itself excludes."""
     found = await monitoring.find_inconsistencies(await examination.services.open_database())
-    if not found:
-        return Finding("identity_consistency", "connector space and metaverse are consistent", Severity.OK)
-    return Finding(
+    return Finding.from_details(
         "identity_consistency",
-        "connector space and metaverse contradict each other",
-        Severity.PROBLEM,
-        found[:MAX_DETAILS],
-        "Synchronisation may miss or repeat changes.",
-        "run a full import and a full sync of the systems named; report it if it comes back",
+        found,
+        passed="connector space and metaverse are consistent",
+        failed="connector space and metaverse contradict each other",
+        severity=Severity.PROBLEM,
+        meaning="Synchronisation may miss or repeat changes.",
+        remedy="run a full import and a full sync of the systems named; report it if it comes back",
     )
 
 
 async def check_holds(examination: Examination) -> Finding:
     """Name the systems that guards hold."""
     held = await monitoring.list_held(await examination.services.open_database())
-    if not held:
-        return Finding("identity_holds", "no connected system is on hold", Severity.OK)
-    return Finding(
+    return Finding.from_details(
         "identity_holds",
-        "connected systems are on hold",
-        Severity.WARNING,
         [f"{each.name}: {each.message}" for each in held],
-        "Their syncs and exports do not run until a user approves.",
-        "examine what is held, then approve it with `tenuto identity approve`",
+        passed="no connected system is on hold",
+        failed="connected systems are on hold",
+        severity=Severity.WARNING,
+        meaning="Their syncs and exports do not run until a user approves.",
+        remedy="examine what is held, then approve it with `tenuto identity approve`",
     )
 
 
@@ -77,15 +73,14 @@ async def check_selection(examination: Examination) -> Finding:
             found.append(f"{system.name}: {each.object_count:,} objects of the type {type_name}")
         elif not is_selected(each.container, system.definition.containers):
             found.append(f"{system.name}: {each.object_count:,} objects of the type {type_name} in {each.container}")
-    if not found:
-        return Finding("identity_selection", "all objects are of selected types and containers", Severity.OK)
-    return Finding(
+    return Finding.from_details(
         "identity_selection",
-        "objects are out of reach, because their type or container is no longer selected",
-        Severity.WARNING,
-        found[:MAX_DETAILS],
-        "They are neither read nor written, and do not count as deleted.",
-        "select the type or container again, or clear the system with `tenuto identity clear`",
+        found,
+        passed="all objects are of selected types and containers",
+        failed="objects are out of reach, because their type or container is no longer selected",
+        severity=Severity.WARNING,
+        meaning="They are neither read nor written, and do not count as deleted.",
+        remedy="select the type or container again, or clear the system with `tenuto identity clear`",
     )
 
 
@@ -93,15 +88,14 @@ async def check_previews(examination: Examination) -> Finding:
     """Name scratch copies that no running preview uses."""
     database = await examination.services.open_database()
     found = await session.read_with(database, previews.list_abandoned)
-    if not found:
-        return Finding("identity_previews", "no scratch copy of a preview is left", Severity.OK)
-    return Finding(
+    return Finding.from_details(
         "identity_previews",
-        "scratch copies of previews are left",
-        Severity.WARNING,
         found,
-        "They take space in the database.",
-        "housekeeping drops them within a minute while a worker or scheduler runs; its login must own them",
+        passed="no scratch copy of a preview is left",
+        failed="scratch copies of previews are left",
+        severity=Severity.WARNING,
+        meaning="They take space in the database.",
+        remedy="housekeeping drops them within a minute while a worker or scheduler runs; its login must own them",
     )
 
 

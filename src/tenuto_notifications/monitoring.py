@@ -22,7 +22,6 @@ from tenuto_notifications.settings import NotificationSettings
 from tenuto_notifications.store import messages, rules
 
 _DAY = timedelta(days=1)
-_MAX_DETAILS = 20
 _FAILED = ("failed", "completed_with_error", "cancelled")
 
 
@@ -52,15 +51,14 @@ async def check_rules(examination: Examination) -> Finding:
         if channel.get("kind") == "email" and (section.smtp_host is None or section.smtp_from is None):
             found.append(f"{each.name}: no mail server is configured (smtp_host, smtp_from)")
         found += [f"{each.name}: there is no secret {name}" for name in sorted(_secrets(channel) & missing)]
-    if not found:
-        return Finding("notification_rules", "the enabled notification rules can send messages", Severity.OK)
-    return Finding(
+    return Finding.from_details(
         "notification_rules",
-        "notification rules cannot send messages",
-        Severity.WARNING,
-        found[:_MAX_DETAILS],
-        "Their messages fail or are never created.",
-        "correct them, and try them with `tenuto notification test NAME --wait`",
+        found,
+        passed="the enabled notification rules can send messages",
+        failed="notification rules cannot send messages",
+        severity=Severity.WARNING,
+        meaning="Their messages fail or are never created.",
+        remedy="correct them, and try them with `tenuto notification test NAME --wait`",
     )
 
 
@@ -84,15 +82,15 @@ async def check_deliveries(examination: Examination) -> Finding:
     counted, dropped = await database.transaction(count)
     failed = [f"{rule}: {number:,} failed" for rule, state, number in counted if state in _FAILED]
     failed += [f"{rule}: no message about {number:,} events: {reason}" for rule, number, reason in dropped]
-    if not failed:
-        return Finding("notification_deliveries", "no notification of the last day has failed", Severity.OK)
-    return Finding(
+    return Finding.from_details(
         "notification_deliveries",
-        "notifications of the last day could not be delivered",
-        Severity.WARNING,
-        failed[:_MAX_DETAILS],
-        "Their receivers do not know what happened.",
-        "see `tenuto notification deliveries --state failed`, and retry the dead letters of notifications.deliver",
+        failed,
+        passed="no notification of the last day has failed",
+        failed="notifications of the last day could not be delivered",
+        severity=Severity.WARNING,
+        meaning="Their receivers do not know what happened.",
+        remedy="see `tenuto notification deliveries --state failed`, and retry the dead letters of"
+        " notifications.deliver",
     )
 
 

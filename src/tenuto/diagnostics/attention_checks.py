@@ -6,9 +6,8 @@ from functools import partial
 
 from tenuto.diagnostics.attention import ATTENTION_KINDS, Attention, AttentionKind, find_attention
 from tenuto.diagnostics.reasons import format_instant
-from tenuto.diagnostics.statement_checks import list_details
 from tenuto.extension import DoctorCheck, Examination
-from tenuto.model.findings import Finding, Severity
+from tenuto.model.findings import Finding
 from tenuto.postgres.database import Database, LockTimeout, StatementTimeout
 from tenuto.store.reports.overview import load_attention_facts
 
@@ -29,20 +28,16 @@ class _AttentionChecks:
             self._found = await _load_attention(examination.database)
             self._database = examination.database
         if self._found is None:
-            return Finding(
-                kind.code,
-                f"unknown whether {kind.passed}",
-                Severity.WARNING,
-                ["the query timed out"],
-                "The database is very busy, or its statistics are out of date.",
-                "try again later; if it persists, run ANALYZE on the schema tenuto",
-            )
+            return Finding.timed_out(kind.code, kind.passed)
         found = [each for each in self._found if each.code is kind.code]
-        if not found:
-            return Finding(kind.code, kind.passed, Severity.OK)
-        remedy = kind.remedy or found[0].command
-        return Finding(
-            kind.code, kind.failed, kind.severity, list_details(list(map(_describe, found))), kind.meaning, remedy
+        return Finding.from_details(
+            kind.code,
+            list(map(_describe, found)),
+            passed=kind.passed,
+            failed=kind.failed,
+            severity=kind.severity,
+            meaning=kind.meaning,
+            remedy=kind.remedy or (found[0].command if found else None),
         )
 
 

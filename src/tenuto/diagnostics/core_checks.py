@@ -19,12 +19,12 @@ from tenuto.audit.keys import load_audit_keys
 from tenuto.clock import Clock, SystemClock
 from tenuto.diagnostics import deep_checks
 from tenuto.diagnostics.attention_checks import attention_checks
-from tenuto.diagnostics.statement_checks import CHECKS, MAX_DETAILS, Check, list_details
+from tenuto.diagnostics.statement_checks import CHECKS, Check
 from tenuto.errors import SchemaMismatch, UserError
 from tenuto.extension import DoctorCheck, Examination
 from tenuto.ids import smallest_id_at
 from tenuto.model.definitions.policies import MAX_WORKER_LOSSES
-from tenuto.model.findings import Finding, Severity
+from tenuto.model.findings import MAX_DETAILS, Finding, Severity, list_details
 from tenuto.postgres import migrator
 from tenuto.postgres.database import Database, StatementTimeout
 from tenuto.settings import Settings
@@ -170,18 +170,16 @@ async def _run_check(database: Database, check: Check, values: dict[str, Any], s
         rows = await store.run_check_query(database, check.name, *parameters, MAX_DETAILS + 1)
         rows = rows and [row for row in rows if row[check.recheck] in before]
     if rows is None:
-        return Finding(
-            check.name,
-            f"unknown whether {check.passed}",
-            Severity.WARNING,
-            ["the query timed out"],
-            "The database is very busy, or its statistics are out of date.",
-            "try again later; if it persists, run ANALYZE on the schema tenuto",
-        )
-    if not rows:
-        return Finding(check.name, check.passed, Severity.OK)
-    details = list_details([check.row.format(**row) for row in rows])
-    return Finding(check.name, check.failed, check.severity, details, check.meaning, check.remedy)
+        return Finding.timed_out(check.name, check.passed)
+    return Finding.from_details(
+        check.name,
+        [check.row.format(**row) for row in rows],
+        passed=check.passed,
+        failed=check.failed,
+        severity=check.severity,
+        meaning=check.meaning,
+        remedy=check.remedy,
+    )
 
 
 async def _check_audit_chain(database: Database, settings: Settings, limits: Limits) -> Finding:
@@ -317,13 +315,12 @@ async def _check_schema(database: Database) -> Finding:
 
 async def _check_partitions(database: Database, now: datetime) -> Finding:
     missing = await partitions.find_missing_partitions(database, now, months_ahead=1)
-    if not missing:
-        return Finding("partitions", "partitions exist for this month and the next", Severity.OK)
-    return Finding(
+    return Finding.from_details(
         "partitions",
-        "partitions are missing",
-        Severity.WARNING,
         [f"{name} is missing" for name in missing],
-        "Records go into the default partition, where retention deletes them row by row.",
-        "check that a worker or a scheduler runs: each of them creates partitions in advance",
+        passed="partitions exist for this month and the next",
+        failed="partitions are missing",
+        severity=Severity.WARNING,
+        meaning="Records go into the default partition, where retention deletes them row by row.",
+        remedy="check that a worker or a scheduler runs: each of them creates partitions in advance",
     )

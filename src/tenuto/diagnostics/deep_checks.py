@@ -12,13 +12,13 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
 from tenuto import secret_encryption
-from tenuto.diagnostics.statement_checks import MAX_DETAILS, REPORT, list_details
+from tenuto.diagnostics.statement_checks import REPORT
 from tenuto.errors import TenutoError
 from tenuto.jobs.redaction import MIN_LENGTH, Redactor
 from tenuto.model.database_history import HistoryVerdict, judge_history
 from tenuto.model.definitions.manifests import manifest_from_fields
 from tenuto.model.definitions.schedules import OverlapPolicy, misfire_from_json, plan_from_json
-from tenuto.model.findings import Finding, Severity
+from tenuto.model.findings import MAX_DETAILS, Finding, Severity, list_details
 from tenuto.model.triggers import Trigger, trigger_from_json
 from tenuto.postgres.database import Database
 from tenuto.scheduling.firing import parse_queued_request
@@ -33,7 +33,6 @@ from tenuto.store.reports.doctor import EnabledManifest, EnabledSchedule, Queued
 _LOSS_REPORT_DAYS = 30
 _CLOCK_TOLERANCE_SECONDS = 1.0
 _MAX_SCHEDULES, _MAX_OCCURRENCES, _MAX_SECRETS = 500, 50, 200
-_RETRY = "try again later; if it persists, run ANALYZE on the schema tenuto"
 
 
 async def check_history(database: Database, settings: Settings) -> Finding:
@@ -84,7 +83,7 @@ async def check_ledger(database: Database) -> Finding:
     found = await store.load_ledgers(database, _MAX_SCHEDULES, _MAX_OCCURRENCES)
     passed = "every due instant is in the ledger"
     if found is None:
-        return _timed_out("occurrence_missing", passed)
+        return Finding.timed_out("occurrence_missing", passed)
     gaps = [gap for ledger in found for gap in _find_gaps(ledger)]
     if not gaps:
         return Finding("occurrence_missing", passed, Severity.OK, [f"{len(found)} schedules checked"] if found else [])
@@ -119,7 +118,7 @@ async def check_next_runs(database: Database) -> Finding:
         await store.load_queued_requests(database, _MAX_SCHEDULES),
     )
     if found is None or queued is None:
-        return _timed_out(name, passed)
+        return Finding.timed_out(name, passed)
     now = database.clock.now()
     unreadable, lost = await asyncio.to_thread(_find_unplanned, found, now)
     unreadable += await asyncio.to_thread(_find_unreadable_requests, queued)
@@ -190,7 +189,7 @@ async def check_exposed_secrets(database: Database, settings: Settings, max_rows
     complete = await store.scan_texts(database, max_rows, search.scan)
     if not search.found:
         if not complete:
-            return _timed_out(name, passed)
+            return Finding.timed_out(name, passed)
         return Finding(name, passed, Severity.OK, [f"{len(values)} searched in {search.text_count} texts"])
     return Finding(
         name,
@@ -233,8 +232,3 @@ class _SecretSearch:
                 single.add(value)
                 if single.redact_text(text) != text:
                     self.found.append(f"the value of {name!r} appears in {place}")
-
-
-def _timed_out(name: str, passed: str) -> Finding:
-    unknown = f"unknown whether {passed}"
-    return Finding(name, unknown, Severity.WARNING, ["the query timed out"], "The database is very busy.", _RETRY)

@@ -5,10 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 
 from tenuto.diagnostics.reasons import format_instant
-from tenuto.diagnostics.statement_checks import MAX_DETAILS, list_details
 from tenuto.extension import DoctorCheck, Examination
 from tenuto.model.events.event_names import describe_event
-from tenuto.model.findings import Finding, Severity
+from tenuto.model.findings import MAX_DETAILS, Finding, Severity
 from tenuto.store.events import events
 
 UNRECEIVED_AFTER = timedelta(hours=1)
@@ -29,16 +28,14 @@ async def find_events_not_received(examination: Examination) -> Finding:
     name, database = "events_not_received", examination.database
     now = database.clock.now()
     found = await events.list_kept_events(database, now - UNRECEIVED_AFTER, now, MAX_DETAILS + 1)
-    if not found:
-        return Finding(name, "every event of more than an hour ago was received by a task", Severity.OK)
-    details = [f"{describe_event(each.name, each.key)} · {format_instant(each.sent_at)}" for each in found]
-    return Finding(
+    return Finding.from_details(
         name,
-        "events were received by no task",
-        Severity.NOTE,
-        list_details(details),
-        "They are kept until they expire. A task that waits for another name or key does not receive them.",
-        "compare names and keys: tenuto event list --kept, tenuto event waits",
+        [f"{describe_event(each.name, each.key)} · {format_instant(each.sent_at)}" for each in found],
+        passed="every event of more than an hour ago was received by a task",
+        failed="events were received by no task",
+        severity=Severity.NOTE,
+        meaning="They are kept until they expire. A task that waits for another name or key does not receive them.",
+        remedy="compare names and keys: tenuto event list --kept, tenuto event waits",
     )
 
 
@@ -46,17 +43,16 @@ async def find_overdue_waits(examination: Examination) -> Finding:
     """Name waits whose deadline has passed although their tasks have not continued."""
     name, database = "event_waits_overdue", examination.database
     found = await events.list_overdue_waits(database, database.clock.now() - OVERDUE_AFTER, MAX_DETAILS + 1)
-    if not found:
-        return Finding(name, "no task waits for an event past its deadline", Severity.OK)
     details = [
         f"task {each.task_id} ({each.state}): {describe_event(each.name, each.key)} · {format_instant(each.expires_at)}"
         for each in found
     ]
-    return Finding(
+    return Finding.from_details(
         name,
-        "tasks wait for events past their deadlines",
-        Severity.WARNING,
-        list_details(details),
-        "Their time has passed, and no worker has continued them.",
-        f"ask why: tenuto task why {found[0].task_id}",
+        details,
+        passed="no task waits for an event past its deadline",
+        failed="tasks wait for events past their deadlines",
+        severity=Severity.WARNING,
+        meaning="Their time has passed, and no worker has continued them.",
+        remedy=f"ask why: tenuto task why {found[0].task_id}" if found else None,
     )

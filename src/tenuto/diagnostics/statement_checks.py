@@ -13,9 +13,6 @@ from tenuto.model.findings import Severity
 
 REPORT = "this should be impossible: keep the rows, and report it with the output of `tenuto doctor -o json`"
 
-MAX_DETAILS = 20
-"""Offending rows that a finding lists."""
-
 
 @dataclass(frozen=True, slots=True)
 class Check:
@@ -50,8 +47,3 @@ def _load_checks() -> tuple[Check, ...]:
 
 CHECKS = _load_checks()
 """All checks, in the order of the report."""
-
-
-def list_details(details: list[str]) -> list[str]:
-    """Return the first details, and say if there are more."""
-    return details[:MAX_DETAILS] + (["… and more"] if len(details) > MAX_DETAILS else [])
