@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import faulthandler
 import random
 import signal
 import sys
@@ -27,6 +28,7 @@ def main() -> int:
     asked = parser.parse_args()
     seconds = 60.0 if asked.seconds is None and asked.tasks is None and asked.kills is None else asked.seconds
     seed = random.randrange(2**32) if asked.seed is None else asked.seed
+    faulthandler.enable()  # SIGABRT shows where a run hangs
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by default in a background shell
     try:
         return asyncio.run(run(RunSize(seconds, asked.tasks, asked.kills, seed), as_json=asked.json, keep=asked.keep))

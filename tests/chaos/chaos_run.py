@@ -93,6 +93,7 @@ class ChaosRun:
             self._load.is_over = True
             await load
         finally:
+            self._faults.is_over = self._load.is_over = True  # a request may end although it was cancelled
             for task in (load, faults):
                 task.cancel()
             await asyncio.gather(load, faults, return_exceptions=True)

@@ -11,7 +11,7 @@ from tests.races.scenarios.bulk_operations import BULK_OPERATIONS
 from tests.races.scenarios.events import EVENTS
 from tests.races.scenarios.executions import EXECUTIONS
 from tests.races.scenarios.manifests import MANIFESTS
-from tests.races.scenarios.observability import LIVE_LOGS, ROLLUPS
+from tests.races.scenarios.observability import DATABASE_HISTORY, LIVE_LOGS, ROLLUPS
 from tests.races.scenarios.scenario import Action
 from tests.races.scenarios.tasks import TASKS, WORKERS
 
@@ -21,6 +21,7 @@ SCENARIOS: dict[str, tuple[Action, ...]] = {
     "bulk_operations": BULK_OPERATIONS,
     "live_logs": LIVE_LOGS,
     "rollups": ROLLUPS,
+    "database_history": DATABASE_HISTORY,
     **dict.fromkeys(("schedules", "executions"), EXECUTIONS),
     **dict.fromkeys(("events", "approvals"), EVENTS),
     **dict.fromkeys(("manifests", "batches", "dead_letters", "step_checkpoints"), MANIFESTS),

@@ -1,10 +1,12 @@
-"""Actions on activity rollups and live logs."""
+"""Actions on activity rollups, live logs and marks of the history of the database."""
 
 from __future__ import annotations
 
 from tenuto.maintenance.activity_rollups import add_ended_activities
+from tenuto.model.database_history import SeenHistory
 from tenuto.model.work.rollups import BUCKET_RETENTION
 from tenuto.postgres.database import Database
+from tenuto.store import database_history
 from tenuto.store.work import live_logs, rollups
 from tests.races.scenarios.executions import finish_all
 from tests.races.scenarios.scenario import LATER, Action, Preparation, Scenario, run_sql
@@ -41,6 +43,22 @@ async def remove_abandoned(db: Database, scenario: Scenario) -> None:
     await live_logs.remove_abandoned(db)
 
 
+async def record_mark(db: Database, scenario: Scenario) -> None:
+    await database_history.record_mark(db, scenario.id("process"), "worker", "worker-1", 1)
+
+
+async def record_loss(db: Database, scenario: Scenario) -> None:
+    found = await database_history.load_history(scenario.db, scenario.id("process"))
+    seen = SeenHistory(found.system, found.timeline, found.number + 1, found.now)
+    await database_history.record_loss(db, "worker", "worker-1", seen, found)
+
+
+async def delete_old_history(db: Database, scenario: Scenario) -> None:
+    later = db.clock.now() + LATER
+    await database_history.delete_old_marks(db, later)
+    await database_history.delete_old_losses(db, later)
+
+
 EXPIRE_WATCHES = run_sql("UPDATE tenuto.log_watches SET watched_until = now() - interval '1 hour'")
 AGE_TEXTS = run_sql("UPDATE tenuto.live_logs SET written_at = now() - interval '1 hour' WHERE text = 'old'")
 
@@ -58,3 +76,4 @@ LIVE_LOGS: tuple[Action, ...] = (
     AGE_TEXTS,
     remove_abandoned,
 )
+DATABASE_HISTORY: tuple[Action, ...] = (record_mark, record_loss, delete_old_history)
