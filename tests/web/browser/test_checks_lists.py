@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from playwright.async_api import Page, expect
+from playwright.async_api import Page, Route, expect
 
 from tenuto import Tenuto
 from tenuto.model.access.actors import Role
@@ -181,7 +182,12 @@ async def test_c29_all_matching_tasks_are_cancelled_and_later_ones_left(site: Si
     bar = page.get_by_role("region", name="Selected tasks")
     await expect(bar).to_contain_text("2 selected")
     assert await find_violations(page) == []
+    asked: asyncio.Future[Route] = asyncio.get_running_loop().create_future()
+    await page.route("**/operations/preview", lambda route: asked.set_result(route))
     await bar.get_by_role("button", name="Select all 1,204 matching").click()
+    request = await asked
+    await expect(bar.get_by_role("button", name="Cancel…")).to_be_disabled()  # it would act on two rows
+    await request.continue_()
     await expect(bar).to_contain_text("1,204 selected")
     await bar.get_by_role("button", name="Cancel…").click()
     dialog = page.get_by_role("dialog")

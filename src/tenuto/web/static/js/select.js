@@ -113,6 +113,8 @@ class Selection extends HTMLElement {
     const kind = JSON.parse(this.querySelector("[data-body]")?.dataset.body ?? "{}").kind ?? this.dataset.kind;
     const q = list().dataset.q ?? "";
     button.setAttribute("aria-busy", "true");
+    const actions = [...this.asked.keys()].filter((each) => !each.disabled);
+    for (const each of actions) each.disabled = true; // until the answer is there, they would act on the rows of this page
     try {
       const { response, data } = await send("POST", this.dataset.preview, { body: { kind, q, zone: this.dataset.zone } });
       if (response.ok) this.frozen = { ...data, q };
@@ -121,6 +123,7 @@ class Selection extends HTMLElement {
       toast({ text: "The server cannot be reached.", isError: true });
     }
     button.removeAttribute("aria-busy");
+    for (const each of actions) each.disabled = false;
     this.update();
     this.querySelector(".actions button:not([disabled])")?.focus();
   }
