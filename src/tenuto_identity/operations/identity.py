@@ -533,6 +533,7 @@ class IdentityOperations(PreviewOperations, JoinOperations):
             operation.entry.after = {"approved_deletions": deletions}
             if not deletions:
                 await runs.clear_hold(connection, row.number)
+                await runs.drop_pending_clearings(connection, row.number)
                 return None
             await runs.hold_system(connection, row.number, {**row.held, "approved": True})
             return held_run

@@ -65,6 +65,10 @@ class RunCounts:
     types: Counter[str] = field(default_factory=Counter)
     exports: Counter[str] = field(default_factory=Counter)
     """Pending exports staged, by system."""
+    deleted_identities: Counter[str] = field(default_factory=Counter)
+    """Metaverse objects that a sync deleted, by type."""
+    postponed_count: int = 0
+    """Metaverse objects whose deletion a guard postponed."""
     item_count: int = 0
 
     def copy(self) -> RunCounts:
@@ -76,6 +80,8 @@ class RunCounts:
             self.errors.copy(),
             self.types.copy(),
             self.exports.copy(),
+            self.deleted_identities.copy(),
+            self.postponed_count,
             self.item_count,
         )
 
@@ -90,6 +96,8 @@ class RunCounts:
             "errors": dict(self.errors),
             "types": dict(self.types),
             "exports": dict(self.exports),
+            **({"deleted_identities": dict(self.deleted_identities)} if self.deleted_identities else {}),
+            **({"postponed": self.postponed_count} if self.postponed_count else {}),
         }
 
 

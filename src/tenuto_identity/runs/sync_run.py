@@ -42,10 +42,11 @@ from tenuto_identity.runs.sync_decisions import (
     is_evaluated,
 )
 from tenuto_identity.runs.unique_values import UniqueAttribute, choose_unique
-from tenuto_identity.store import evaluations, exports, items, metaverse, objects, sync_marks
+from tenuto_identity.store import evaluations, exports, items, metaverse, objects, runs, sync_marks
 from tenuto_identity.store.evaluations import Evaluation
 from tenuto_identity.store.metaverse import IdentityWrite, MatchKey, MetaverseReference
 from tenuto_identity.store.objects import JoinWrite, NewObject, ObjectRow, encode_json
+from tenuto_identity.store.runs import EarlierDeletions
 from tenuto_identity.store.sync_marks import MarkReason
 
 MAX_REFERENCE_ROUNDS = 20
@@ -80,7 +81,6 @@ class _PageResult:
     ids: Sequence[int] = ()
     """The objects that were processed."""
     unresolved_count: int = 0
-    postponed_count: int = 0
 
 
 class SyncRun:
@@ -94,9 +94,7 @@ class SyncRun:
         self._identity_totals: dict[str, int] | None = None
         """Metaverse objects by type; counted when the first one would be deleted."""
         self._needs_totals = False
-        self._deleted: dict[str, int] = {}
-        """Metaverse objects deleted in this run, by type."""
-        self._postponed = 0
+        self._earlier = EarlierDeletions()
         self._unresolved: dict[int, int] = {}
         self._since_stamp = 0
 
@@ -106,6 +104,7 @@ class SyncRun:
         for system in self._configuration.systems.values():
             await rebuild_object_keys(run, system)
         self._since_stamp = await run.read(sync_marks.draw_stamp)
+        self._earlier = await run.read(runs.load_earlier_deletions, run.record)
         if run.profile.kind is RunKind.FULL_SYNC:
             await self._sync_all()
         else:
@@ -116,9 +115,9 @@ class SyncRun:
     async def _finish(self, also: Callable[[Connection], Awaitable[None]] | None = None) -> OutcomeStatus:
         run = self._run
         run.at("sync_ending")
-        if self._postponed:
+        if postponed := self._earlier.postponed_count + run.counts.postponed_count:
             run.held.append(
-                f"{self._postponed} metaverse objects would be deleted beyond the limit of the guard"
+                f"{postponed} metaverse objects would be deleted beyond the limit of the guard"
                 f" {GuardKind.IDENTITY_DELETIONS.value}; their deletion is scheduled for one day later"
             )
         if unresolved := sum(self._unresolved.values()):
@@ -128,16 +127,23 @@ class SyncRun:
     async def _load_totals(self, connection: Connection) -> None:
         counts = await metaverse.count_identities(connection)
         names = self._configuration.metaverse_type_names
-        self._identity_totals = {names[number]: count for number, count in counts.items() if number in names}
+        self._identity_totals = {
+            names[number]: count + self._earlier.deleted_count(names[number])
+            for number, count in counts.items()
+            if number in names
+        }
 
     def _take_deletion(self, page_deleted: dict[str, int], type_name: str) -> bool:
-        """Take one deletion from what the guard allows in this run. The page is repeated if that is not known yet."""
+        """Take one deletion from what the guard allows in all attempts of this run. The page is repeated if that is
+        not known yet."""
         if self._identity_totals is None:
             self._needs_totals = True
             raise PageConflict
         limit = self._system.guards(self._run.profile).limit(GuardKind.IDENTITY_DELETIONS)
         allowed = allowed_count(self._identity_totals.get(type_name, 0), limit)
-        if self._deleted.get(type_name, 0) + page_deleted.get(type_name, 0) >= allowed:
+        # guard: identity.deletions_of_attempts
+        earlier = self._earlier.deleted_count(type_name)
+        if earlier + self._run.counts.deleted_identities[type_name] + page_deleted.get(type_name, 0) >= allowed:
             return False
         page_deleted[type_name] = page_deleted.get(type_name, 0) + 1
         return True
@@ -228,16 +234,13 @@ class SyncRun:
             if not rows:
                 return _PageResult(selected.last_id)
             decision = await self._decide_and_write(connection, page, rows, page_deleted)
+            page.counts.deleted_identities.update(page_deleted)
+            page.counts.postponed_count += sum(decision.postponed.values())
             self._run.at("sync_page_written")
-            return _PageResult(
-                selected.last_id, [row.id for row in rows], decision.unresolved_count, sum(decision.postponed.values())
-            )
+            return _PageResult(selected.last_id, [row.id for row in rows], decision.unresolved_count)
 
         result = await self._run.write_page(work, get_cursor=lambda found: found.last_id if cursor_after else None)
         if result.ids:
-            for type_name, count in page_deleted.items():
-                self._deleted[type_name] = self._deleted.get(type_name, 0) + count
-            self._postponed += result.postponed_count
             self._note_unresolved(result)
             self._run.at("sync_page_committed")
         return result.last_id

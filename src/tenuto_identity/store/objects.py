@@ -290,7 +290,7 @@ class ChangedObject:
     address_key: str | None
     container: str | None
     attributes: Document
-    fingerprint: bytes
+    fingerprint: bytes | None
 
 
 @value_class

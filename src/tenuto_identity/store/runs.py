@@ -190,6 +190,27 @@ async def analyze_grown_tables(connection: Connection) -> list[str]:
     return [row["name"] for row in rows]
 
 
+@dataclass(frozen=True, slots=True)
+class EarlierDeletions:
+    """Metaverse objects that other attempts of a sync have deleted, or postponed because of a guard."""
+
+    deleted: tuple[Mapping[str, int], ...] = ()
+    """By type, for each attempt."""
+    postponed_count: int = 0
+
+    def deleted_count(self, type_name: str) -> int:
+        """Return how many metaverse objects of a type were deleted."""
+        return sum(each.get(type_name, 0) for each in self.deleted)
+
+
+async def load_earlier_deletions(connection: Connection, run: NewRun) -> EarlierDeletions:
+    """Return what the earlier attempts of a run have deleted."""
+    rows = await connection.fetch(SQL.load_earlier_deletions, run.system_number, run.task_id, run.id, run.profile)
+    return EarlierDeletions(
+        tuple(FromJson.decode(row["deleted"]) for row in rows), sum(row["postponed"] for row in rows)
+    )
+
+
 # --- watermarks, holds, pending deletions ---------------------------------------------------------------------------
 
 
@@ -215,9 +236,35 @@ async def hold_system(connection: Connection, system_number: int, held: Mapping[
     await connection.execute(SQL.hold_system, system_number, encode_json(held))
 
 
+async def hold_system_if_free(connection: Connection, system_number: int, held: Mapping[str, Any]) -> None:
+    """Hold a system unless an import holds it already."""
+    await connection.execute(SQL.hold_system_if_free, system_number, encode_json(held))
+
+
 async def clear_hold(connection: Connection, system_number: int) -> bool:
     """Release a system; return whether it was held."""
     return await connection.fetchval(SQL.clear_hold, system_number) is not None
+
+
+async def clear_import_hold(connection: Connection, system_number: int) -> None:
+    """Release a system from what an import held."""
+    await connection.execute(SQL.clear_import_hold, system_number)
+
+
+async def release_hold(connection: Connection, system_number: int, run_id: UUID) -> bool:
+    """Release a system if this run holds it; return whether it does."""
+    # guard: identity.approved_hold
+    return await connection.fetchval(SQL.release_hold, system_number, str(run_id)) is not None
+
+
+async def adopt_held_deletions(connection: Connection, system_number: int, run_id: UUID) -> None:
+    """Copy what the held run of a system found deleted, and no user has approved, to another run."""
+    await connection.execute(SQL.adopt_held_deletions, system_number, run_id)
+
+
+async def drop_adopted_deletions(connection: Connection, system_number: int, run_id: UUID) -> None:
+    """Forget the set of the held run, which another run has adopted."""
+    await connection.execute(SQL.drop_adopted_deletions, system_number, run_id)
 
 
 async def insert_pending_deletions(connection: Connection, run_id: UUID, object_ids: Sequence[int]) -> None:
@@ -256,6 +303,53 @@ async def delete_pending_deletions_of_seen(
 async def drop_pending_deletions_of_system(connection: Connection, system_number: int, except_run: UUID) -> None:
     """Forget what earlier runs of a system found deleted."""
     await connection.execute(SQL.drop_pending_deletions_of_system, system_number, except_run)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingClearing:
+    """How many objects of a type lost the value of an attribute."""
+
+    type_number: int
+    attribute: str
+    object_count: int
+
+
+_CLEARINGS = PositionalMapper(PendingClearing, SQL.count_pending_clearings)
+
+
+async def has_pending_clearings(connection: Connection, system_number: int) -> bool:
+    """Return whether earlier imports of a system left cleared values that nothing has let pass."""
+    return bool(await connection.fetchval(SQL.has_pending_clearings, system_number))
+
+
+async def insert_pending_clearings(
+    connection: Connection, system_number: int, cleared: Sequence[tuple[int, str, int]]
+) -> None:
+    """Record values that were cleared, as (object, attribute, type number)."""
+    if cleared:
+        await connection.execute(SQL.insert_pending_clearings, system_number, *map(list, zip(*cleared, strict=True)))
+
+
+async def delete_returned_clearings(connection: Connection, returned: Sequence[tuple[int, str]]) -> None:
+    """Forget values that are back, as (object, attribute)."""
+    if returned:
+        await connection.execute(SQL.delete_returned_clearings, *map(list, zip(*returned, strict=True)))
+
+
+async def delete_clearings_of_objects(connection: Connection, object_ids: Sequence[int]) -> None:
+    """Forget the cleared values of objects whose values were restored."""
+    if object_ids:
+        await connection.execute(SQL.delete_clearings_of_objects, object_ids)
+
+
+async def count_pending_clearings(connection: Connection, system_number: int) -> list[PendingClearing]:
+    """Count cleared values by type and attribute."""
+    return _CLEARINGS.all(await connection.fetch(SQL.count_pending_clearings, system_number))
+
+
+async def drop_pending_clearings(connection: Connection, system_number: int) -> None:
+    """Let the cleared values of a system pass."""
+    await connection.execute(SQL.drop_pending_clearings, system_number)
 
 
 # --- lists ----------------------------------------------------------------------------------------------------------

@@ -62,8 +62,70 @@ SET value = excluded.value, taken_at = excluded.taken_at, run_id = excluded.run_
 -- name: hold_system
 UPDATE systems SET held = $2::jsonb WHERE number = $1;
 
+-- name: hold_system_if_free
+-- What an import holds is not replaced.
+UPDATE systems SET held = $2::jsonb
+WHERE number = $1 AND (held IS NULL OR coalesce((held ->> 'deletes_only')::boolean, false));
+
 -- name: clear_hold
 UPDATE systems SET held = NULL WHERE number = $1 AND held IS NOT NULL RETURNING number;
+
+-- name: clear_import_hold
+-- Deletes that an export holds stay held, whatever an import finds.
+UPDATE systems SET held = NULL
+WHERE number = $1 AND held IS NOT NULL AND NOT coalesce((held ->> 'deletes_only')::boolean, false)
+RETURNING number;
+
+-- name: release_hold
+-- A hold of another run was not approved.
+UPDATE systems SET held = NULL WHERE number = $1 AND held ->> 'run' = $2::text RETURNING number;
+
+-- name: adopt_held_deletions
+-- What the held run found deleted is compared with the guards again, together with what a delta finds. An approved set
+-- belongs to the task that applies the approval.
+INSERT INTO pending_deletions (run_id, object_id)
+SELECT $2, d.object_id
+FROM systems AS s
+JOIN pending_deletions AS d ON d.run_id = (s.held ->> 'run')::uuid
+JOIN connector_objects AS o ON o.id = d.object_id AND o.state = 'normal'
+WHERE s.number = $1 AND NOT coalesce((s.held ->> 'approved')::boolean, false)
+ON CONFLICT DO NOTHING;
+
+-- name: drop_adopted_deletions
+DELETE FROM pending_deletions AS d
+USING systems AS s
+WHERE s.number = $1 AND d.run_id = (s.held ->> 'run')::uuid AND d.run_id <> $2
+  AND NOT coalesce((s.held ->> 'approved')::boolean, false);
+
+-- name: has_pending_clearings
+SELECT EXISTS (SELECT FROM pending_clearings WHERE system_number = $1);
+
+-- name: insert_pending_clearings
+INSERT INTO pending_clearings (object_id, attribute, system_number, type_number)
+SELECT u.object_id, u.attribute, $1, u.type_number
+FROM unnest($2::bigint[], $3::text[], $4::smallint[]) AS u (object_id, attribute, type_number)
+ON CONFLICT DO NOTHING;
+
+-- name: delete_returned_clearings
+DELETE FROM pending_clearings AS c
+USING unnest($1::bigint[], $2::text[]) AS u (object_id, attribute)
+WHERE c.object_id = u.object_id AND c.attribute = u.attribute;
+
+-- name: delete_clearings_of_objects
+DELETE FROM pending_clearings AS c
+USING unnest($1::bigint[]) AS u (object_id)
+WHERE c.object_id = u.object_id;
+
+-- name: count_pending_clearings
+SELECT c.type_number, c.attribute, count(*) AS object_count
+FROM pending_clearings AS c
+JOIN connector_objects AS o ON o.id = c.object_id AND o.state = 'normal'
+WHERE c.system_number = $1
+GROUP BY c.type_number, c.attribute
+ORDER BY c.type_number, c.attribute;
+
+-- name: drop_pending_clearings
+DELETE FROM pending_clearings WHERE system_number = $1;
 
 -- name: replace_pending_deletions
 INSERT INTO pending_deletions (run_id, object_id)
@@ -110,6 +172,12 @@ WHERE d.object_id = u.id AND r.id = d.run_id AND r.system_number = $1;
 DELETE FROM pending_deletions AS d
 USING runs AS r
 WHERE r.id = d.run_id AND r.system_number = $1 AND d.run_id <> $2;
+
+-- name: load_earlier_deletions
+-- Counts of the attempts of a task that did not complete.
+SELECT coalesce(r.counts -> 'deleted_identities', '{}') AS deleted, coalesce((r.counts ->> 'postponed')::integer, 0) AS postponed
+FROM runs AS r
+WHERE r.system_number = $1 AND r.task_id = $2 AND r.id <> $3 AND r.profile = $4 AND r.state IN ('lost', 'failed');
 
 -- name: list_runs
 SELECT r.id, r.task_id, s.name AS system, r.profile, r.kind, r.state, r.problem, r.page, r.counts, r.rules_version,

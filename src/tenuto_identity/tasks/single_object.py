@@ -40,6 +40,8 @@ EXPORT_ONE = RunProfile("Export One", RunKind.EXPORT)
 class SingleImport(ImportRun):
     """Imports the objects with these anchors."""
 
+    _counts_cleared = False
+
     def __init__(self, run: Run, connector: Connector, decoding: Decoding, anchors: Sequence[str]) -> None:
         super().__init__(run, connector, decoding)
         self._anchors = tuple(anchors)
@@ -56,7 +58,7 @@ class SingleImport(ImportRun):
         definition = self._system.definition
         scope = ReadScope(tuple(definition.types.values()), definition.containers, anchors=self._anchors)
         await self._confirmation.begin()
-        self._has_provisioning = await run.read(objects.has_provisioning, self._system.number)
+        await self._load_state()
         await self._read_pages(scope, None)
         stored = await run.read(_find_objects, self._system, self._anchors)
         missing = [id for id in stored if id not in self._seen]
@@ -78,7 +80,7 @@ class SingleImport(ImportRun):
         return await run.finish()
 
     async def _detect_deletions_of_one(self) -> list[Any]:
-        found = await self._deletions.detect(ReadComplete(types=()), is_delta=True, cleared=self._cleared)
+        found = await self._deletions.detect(ReadComplete(types=()), is_delta=True)
         return [guard for guard in found if guard.kind is GuardKind.DELETIONS]
 
 

@@ -89,7 +89,8 @@ async def apply_approval(run: Run, held_run: UUID) -> OutcomeStatus:
     await obsolete_pending(run, held_run)
 
     async def release(connection: Connection) -> None:
-        await runs.clear_hold(connection, run.system.number)
+        if await runs.release_hold(connection, run.system.number, held_run):
+            await runs.drop_pending_clearings(connection, run.system.number)
 
     return await run.finish(release)
 
@@ -143,6 +144,7 @@ async def clear_system(run: Run) -> OutcomeStatus:
 
     async def forget(connection: Connection) -> None:
         await objects.delete_watermarks(connection, run.system.number)
+        await _forget_findings(connection, run)
         await runs.clear_hold(connection, run.system.number)
 
     return await run.finish(forget)
@@ -186,6 +188,7 @@ async def delete_system(run: Run, change: DefinitionChange) -> OutcomeStatus:
                     await definitions.delete_definition(connection, row, version, change)
             await objects.delete_watermarks(connection, run.system.number)
             await definitions.delete_recalls_of_system(connection, run.system.number)
+            await _forget_findings(connection, run)
 
         return await run.finish(remove)
     except BaseException:
@@ -194,6 +197,12 @@ async def delete_system(run: Run, change: DefinitionChange) -> OutcomeStatus:
                 asyncio.ensure_future(run.read(definitions.set_system_state, run.system.name, "active"))
             )
         raise
+
+
+async def _forget_findings(connection: Connection, run: Run) -> None:
+    """Drop what imports have found and nothing has let pass."""
+    await runs.drop_pending_deletions_of_system(connection, run.system.number, run.id)
+    await runs.drop_pending_clearings(connection, run.system.number)
 
 
 async def _set_state(connection: Connection, page: Page, run: Run, state: str) -> None:

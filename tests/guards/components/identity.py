@@ -56,6 +56,30 @@ GUARDS: tuple[Guard, ...] = (
         "identity/scenarios/test_delta_scenarios.py"
         "::test_delta_import_counts_the_objects_only_if_its_deletions_can_trip_the_guard",
     ),
+    guard(
+        "identity.cleared_values_are_recorded",
+        "Values that an import clears are recorded with its page: the guard counts them whatever becomes of the run.",
+        Remove(),
+        "identity/runs/test_safety.py::test_repeated_import_of_a_cleared_column_does_not_release_the_hold",
+    ),
+    guard(
+        "identity.held_deletions_are_adopted",
+        "What a delta found deleted and a guard holds is compared again together with what the next delta finds.",
+        Remove(),
+        "identity/runs/test_safety.py::test_held_deletions_of_a_delta_are_not_forgotten_by_the_next_one",
+    ),
+    guard(
+        "identity.approved_hold",
+        "An approval releases only the hold that was approved.",
+        Replace("SQL.release_hold, system_number, str(run_id)", "SQL.clear_hold, system_number"),
+        "identity/runs/test_safety.py::test_approval_does_not_release_the_hold_of_a_later_run",
+    ),
+    guard(
+        "identity.deletions_of_attempts",
+        "Immediate deletions of identities are limited over all attempts of a sync together.",
+        Value("0"),
+        "identity/runs/test_killed_guards.py::test_deletions_of_a_killed_sync_count_for_the_next_attempt",
+    ),
     # --- recognition of unchanged objects
     guard(
         "identity.recognised_once",

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+from threading import Event
+
 import pytest
 
 from tenuto import Actor
 from tenuto.errors import Conflict
+from tenuto_identity.runs.run_lifecycle import Run
 from tests.identity.site import Site
 from tests.support.errors import raises_code
 
@@ -117,6 +121,125 @@ async def test_cleared_column_holds_the_system(site: Site) -> None:
     assert (await site.run("HR", "Full Sync")).state == "failed"
     assert await site.app.extensions.identity.approve("HR", reason="titles are gone") is None
     assert (await site.run("HR", "Full Sync")).state == "completed"
+
+
+async def test_repeated_import_of_a_cleared_column_does_not_release_the_hold(site: Site) -> None:
+    await imported(site, 40)
+    site.write_hr(*(row.replace("Fellow", "") for row in people(40)))
+    assert (await site.run("HR", "Full Import")).state == "completed_with_error"
+    again = await site.run("HR", "Full Import")
+    assert (again.state, again.items) == ("completed_with_error", [])
+    assert "cleared person.title: 40 of 40" in (await hold_of(site) or "")
+    assert (await site.run("HR", "Full Sync")).state == "failed"
+    site.write_hr(*people(36), *(row.replace("Fellow", "") for row in people(40, first=36)))
+    assert (await site.run("HR", "Full Import")).state == "completed"
+    assert (await hold_of(site), await site.count("pending_clearings")) == (None, 0)
+
+
+async def test_cleared_values_of_an_incomplete_import_hold_the_system(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await site.apply(site.definitions(page_size=20))
+    site.write_hr(*people(40))
+    await site.run("HR", "Full Import")
+    cleared = [row.replace("Fellow", "") for row in people(40)]
+    site.write_hr(*cleared[:39], cleared[39][:10])  # the transfer was cut off within the last row
+    site.hr.write_text(site.hr.read_text().rstrip("\n"))
+    assert (await site.run("HR", "Full Import")).state == "failed"
+    assert "cleared person.title: 20 of 40" in (await hold_of(site) or "")
+    assert (await site.run("HR", "Full Sync")).state == "failed"
+    site.write_hr(*cleared)
+    assert (await site.run("HR", "Full Import")).state == "completed_with_error"
+    assert "cleared person.title: 40 of 40" in (await hold_of(site) or "")
+    await site.app.extensions.identity.approve("HR", reason="titles are gone")
+    assert (await hold_of(site), await site.count("pending_clearings")) == (None, 0)
+    assert (await site.run("HR", "Full Sync")).state == "completed"
+
+
+async def hold_by_delta(site: Site, gone: range) -> None:
+    """Import 60 entries of AD, and hold it because a delta reports that some were deleted."""
+    await site.apply(site.definitions())
+    site.ad.put_many("user", [(f"u{n}", {"cn": f"U{n}", "mail": f"u{n}@example.org"}) for n in range(60)])
+    await site.run("AD", "Full Import")
+    for n in gone:
+        site.ad.delete("user", f"u{n}")
+    assert (await site.run("AD", "Delta Import")).state == "completed_with_error"
+
+
+async def test_held_deletions_of_a_delta_are_not_forgotten_by_the_next_one(site: Site) -> None:
+    await hold_by_delta(site, range(20))
+    for n in range(20, 40):
+        site.ad.delete("user", f"u{n}")
+    assert (await site.run("AD", "Delta Import")).state == "completed_with_error"
+    held = await site.app.extensions.identity.hold("AD")
+    assert "40 of 60" in held.message
+    site.ad.put("user", "u0", {"cn": "U0"})
+    assert (await site.run("AD", "Delta Import")).state == "completed_with_error"
+    assert "39 of 60" in (await site.app.extensions.identity.hold("AD")).message
+    task = await site.app.extensions.identity.approve("AD", reason="two branches were closed")
+    await site.app.wait(task, timeout=30)
+    assert await site.count("connector_objects") == 21
+
+
+async def test_delta_in_which_the_held_objects_are_back_releases_the_hold(site: Site) -> None:
+    await hold_by_delta(site, range(20))
+    for n in range(15):
+        site.ad.put("user", f"u{n}", {"cn": f"U{n}", "mail": f"u{n}@example.org"})
+    run = await site.run("AD", "Delta Import")
+    assert (run.state, run.changes.count("Deleted")) == ("completed", 5)
+    assert await site.count("systems", "held IS NOT NULL") == 0
+    assert await site.count("pending_deletions") == 0
+
+
+async def test_approval_does_not_release_the_hold_of_a_later_run(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    await hold_by_delta(site, range(20))
+    has_read, may_continue = Event(), Event()
+
+    def stop(point: str) -> None:
+        if point == "import_read":
+            has_read.set()
+            may_continue.wait(30)
+
+    monkeypatch.setattr(Run, "observe", staticmethod(stop))
+    for n in range(20, 40):
+        site.ad.delete("user", f"u{n}")
+    execution = await site.fire("AD", "Delta Import")
+    assert await asyncio.to_thread(has_read.wait, 30)
+    task = await site.app.extensions.identity.approve("AD", reason="the branch was closed")
+    may_continue.set()
+    assert (await site.finish(execution)).state == "completed_with_error"
+    await site.app.wait(task, timeout=30)
+    assert await site.count("connector_objects") == 40
+    assert "20 of 60" in (await site.app.extensions.identity.hold("AD")).message
+
+
+async def test_import_keeps_what_an_export_holds(site: Site) -> None:
+    text = site.definitions().replace(
+        "    run_profiles:", "    guards: {deletions: 100%, identity_deletions: 100%}\n    run_profiles:", 1
+    )
+    await site.apply(text)
+    site.write_hr(*people(60))
+    await site.nightly()
+    site.write_hr(*people(40))
+    night = await site.nightly()
+    assert night["AD Export"].state == "completed_with_error"
+    assert night["AD Full Import"].state == "completed"
+    held = await site.app.extensions.identity.hold("AD")
+    assert "20 of 60" in held.message
+    assert await site.app.extensions.identity.approve("AD", reason="sold") is None
+    assert len((await site.run("AD", "Export")).changes) == 20
+
+
+async def test_emptied_container_is_held_although_all_deletions_are_allowed(site: Site) -> None:
+    text = site.definitions().replace("    run_profiles:", "    guards: {deletions: 100%}\n    run_profiles:")
+    await site.apply(text)
+    for place in ("Navy", "Army"):
+        people_of = [(f"{place}{n}", {"cn": f"{place}{n}"}) for n in range(12)]
+        site.ad.put_many("user", people_of, container=f"ou={place},dc=ad,dc=test")
+    await site.run("AD", "Full Import")
+    site.ad.delete("user", *(f"Navy{n}" for n in range(12)))
+    assert (await site.run("AD", "Full Import")).state == "completed_with_error"
+    assert "emptied user in ou=Navy,dc=ad,dc=test" in (await site.app.extensions.identity.hold("AD")).message
 
 
 async def test_export_guard_holds_deletes_and_sends_everything_else(site: Site) -> None:

@@ -157,6 +157,8 @@ async def test_a20_bad_value_keeps_the_old_value_of_its_attribute(site: Site) ->
     assert "2020-02-01" in found
     assert "Murray" in found
     assert run.state == "completed_with_warning"
+    again = await site.run("HR", "Full Import")
+    assert (again.errors, again.changes, again.state) == (["bad_value"], [], "completed_with_warning")
 
 
 async def test_a24_hostile_values_are_data(site: Site) -> None:

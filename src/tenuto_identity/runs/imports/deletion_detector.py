@@ -36,12 +36,10 @@ class DeletionDetector:
         self,
         complete: ReadComplete,
         is_delta: bool,
-        cleared: Mapping[tuple[str, str], int],
         look_up: Callable[[Sequence[str]], Awaitable[None]] | None = None,
     ) -> tuple[TrippedGuard, ...]:
-        """Find the objects that were deleted in the source, and evaluate the guards. ``cleared`` counts objects that
-        lost a value in this run, by (type, attribute). ``look_up`` reads objects by their anchors: a missing object
-        that it finds was moved between two searches of the read."""
+        """Find the objects that were deleted in the source, and evaluate the guards. ``look_up`` reads objects by
+        their anchors: a missing object that it finds was moved between two searches of the read."""
         run = self._run
         # A delta counts the objects only if its deletions can trip a guard: its cost follows the changes.
         counts = [] if is_delta else await run.read(objects.count_objects, self._system.number)
@@ -68,21 +66,30 @@ class DeletionDetector:
             deleted[self._system.type_names[row.type_number], row.container] -= row.object_count
         if is_delta and self._can_trip(deleted):
             counts = await run.read(objects.count_objects, self._system.number)
-        measures += self._deletion_measures(deleted, counts, is_delta)
-        measures += await self._clearing_measures(cleared)
+        measures += self._deletion_measures(deleted, counts)
+        measures += await self._clearing_measures()
         return evaluate_guards(measures, self._system.guards(run.profile))
 
+    async def adopt_held(self) -> None:
+        """Take over what an earlier import found deleted and a guard holds: a delta does not report it again."""
+        await self._run.write_page(_adopt_held, self._system.number, self._run.id)
+
+    async def measure_cleared(self) -> tuple[TrippedGuard, ...]:
+        """Evaluate the guard of cleared values alone."""
+        return evaluate_guards(await self._clearing_measures(), self._system.guards(self._run.profile))
+
     def _can_trip(self, deleted: Mapping[tuple[str, str | None], int]) -> bool:
-        """Return whether so many objects of a type were deleted that the guard of deletions may trip."""
+        """Return whether so many objects of a type were deleted that a guard may trip."""
         gone: Counter[str] = Counter()
         for (name, _), count in deleted.items():
             gone[name] += max(count, 0)
-        limit = self._system.guards(self._run.profile).limit(GuardKind.DELETIONS)
+        limits = self._system.guards(self._run.profile)
+        at_least = min(limits.limit(kind).at_least for kind in (GuardKind.DELETIONS, GuardKind.EMPTIED))
         # guard: identity.delta_deletions_are_measured
-        return any(count >= max(limit.at_least, 1) for count in gone.values())
+        return any(count >= max(at_least, 1) for count in gone.values())
 
     def _deletion_measures(
-        self, deleted: Mapping[tuple[str, str | None], int], counts: Sequence[objects.ObjectCount], is_delta: bool
+        self, deleted: Mapping[tuple[str, str | None], int], counts: Sequence[objects.ObjectCount]
     ) -> list[GuardMeasurement]:
         totals: Counter[str] = Counter()
         by_container: Counter[tuple[str, str]] = Counter()
@@ -96,31 +103,31 @@ class DeletionDetector:
             gone[name] += max(count, 0)
             gone_in[name, container or ""] += max(count, 0)
         measures = [GuardMeasurement(GuardKind.DELETIONS, name, gone[name], totals[name]) for name in sorted(gone)]
-        if not is_delta:
-            measures += [
-                GuardMeasurement(GuardKind.EMPTIED, name, gone[name], totals[name])
-                for name in sorted(gone)
-                if gone[name]
-            ]
+        measures += [
+            GuardMeasurement(GuardKind.EMPTIED, name, gone[name], totals[name]) for name in sorted(gone) if gone[name]
+        ]
         if len({container for _, container in by_container}) > 1:
             measures += [
-                GuardMeasurement(GuardKind.DELETIONS, f"{name} in {container}", count, by_container[name, container])
+                GuardMeasurement(kind, f"{name} in {container}", count, by_container[name, container])
                 for (name, container), count in sorted(gone_in.items())
+                for kind in (GuardKind.DELETIONS, GuardKind.EMPTIED)
+                if count
             ]
         return measures
 
-    async def _clearing_measures(self, cleared: Mapping[tuple[str, str], int]) -> list[GuardMeasurement]:
-        """Measure attributes that lost their value. The total is counted only where the guard can trip."""
+    async def _clearing_measures(self) -> list[GuardMeasurement]:
+        """Measure attributes that lost their value, in this import or in earlier ones that nothing has let pass. The
+        total is counted only where the guard can trip."""
         limit = self._system.guards(self._run.profile).limit(GuardKind.CLEARING)
         measures: list[GuardMeasurement] = []
-        for (type_name, attribute), count in sorted(cleared.items()):
-            if count < max(limit.at_least, 1):
+        for each in await self._run.read(runs.count_pending_clearings, self._system.number):
+            name, count = self._system.type_names.get(each.type_number), each.object_count
+            if name is None or count < max(limit.at_least, 1):
                 continue
-            number = self._system.type_numbers[type_name]
             left = await self._run.read(
-                objects.count_with_value, self._system.number, number, attribute, whole_tables=True
+                objects.count_with_value, self._system.number, each.type_number, each.attribute, whole_tables=True
             )
-            measures.append(GuardMeasurement(GuardKind.CLEARING, f"{type_name}.{attribute}", count, count + left))
+            measures.append(GuardMeasurement(GuardKind.CLEARING, f"{name}.{each.attribute}", count, count + left))
         return measures
 
     async def _find_missing(self, complete: ReadComplete) -> None:
@@ -184,6 +191,10 @@ class DeletionDetector:
 
 async def _insert_pending(connection: Connection, page: Page, run_id: UUID, ids: Sequence[int]) -> None:
     await runs.insert_pending_deletions(connection, run_id, ids)
+
+
+async def _adopt_held(connection: Connection, page: Page, system_number: int, run_id: UUID) -> None:
+    await runs.adopt_held_deletions(connection, system_number, run_id)
 
 
 async def _delete_pending(connection: Connection, page: Page, run_id: UUID, ids: Sequence[int]) -> None:

@@ -7,7 +7,6 @@ imports. Deletions are detected only after a complete read, and obsoleted only i
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -17,6 +16,7 @@ from tenuto.model.work.tasks import OutcomeStatus
 from tenuto.postgres.database import Connection
 from tenuto_identity.connectors.contract import (
     Connector,
+    ConnectorError,
     ReadComplete,
     ReadScope,
     Watermark,
@@ -25,7 +25,7 @@ from tenuto_identity.connectors.contract import (
 from tenuto_identity.model.decoding import DecodedObject, Decoding, address_key, decode_key, decode_object
 from tenuto_identity.model.definitions.system_definitions import OnBadValue, OnLostWatermark, RunKind
 from tenuto_identity.model.objects import ObjectState
-from tenuto_identity.model.sync.guards import Consequence, GuardKind
+from tenuto_identity.model.sync.guards import Consequence, GuardKind, TrippedGuard
 from tenuto_identity.model.values import Document, fold_key, normalize_anchor
 from tenuto_identity.runs.connector_opener import call_connector
 from tenuto_identity.runs.import_reader import (
@@ -68,6 +68,8 @@ class _PageWrites:
 
     new: list[NewObject] = field(default_factory=list)
     changed: list[ChangedObject] = field(default_factory=list)
+    same: list[int] = field(default_factory=list)
+    """Objects that are written in another way in the source, or have bad values, with the values that are stored."""
     fingerprints: dict[int, bytes] = field(default_factory=dict)
     removed_references: list[ReferenceRow] = field(default_factory=list)
     added_references: list[ReferenceRow] = field(default_factory=list)
@@ -79,8 +81,10 @@ class _PageWrites:
     """New objects without an error, see `Page.add_new_objects`."""
     types: dict[int, str] = field(default_factory=dict)
     """Object types of new and changed objects."""
-    cleared: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """(type, attribute) → objects that lost their value."""
+    cleared: list[tuple[int, str, int]] = field(default_factory=list)
+    """Values that were lost: object, attribute, type number."""
+    returned: list[tuple[int, str]] = field(default_factory=list)
+    """Attributes that have a value again: object, attribute."""
     seen: list[int] = field(default_factory=list)
     """Objects that exist in the source."""
 
@@ -91,8 +95,6 @@ class _WrittenPage:
 
     seen: Sequence[int]
     """The objects that exist in the source."""
-    cleared: Counter[tuple[str, str]]
-    """(type, attribute) → objects that lost their value."""
     recognised: Sequence[int]
     unchanged: Sequence[int]
     """Ids of the unchanged objects, including the recognised ones."""
@@ -100,6 +102,9 @@ class _WrittenPage:
 
 class ImportRun:
     """The processor of full and delta imports."""
+
+    _counts_cleared = True
+    """Values that are lost count for the guard of cleared values."""
 
     def __init__(self, run: Run, connector: Connector, decoding: Decoding | None = None) -> None:
         self._run = run
@@ -111,8 +116,8 @@ class ImportRun:
         self._seen = SeenObjects()
         self._deletions = DeletionDetector(run, self._seen)
         self._confirmation = ExportConfirmation(run)
-        self._cleared: Counter[tuple[str, str]] = Counter()
-        """(type, attribute) → objects that lost their value in this run."""
+        self._has_clearings = False
+        """Cleared values are recorded, by this run or by earlier ones."""
         self._renamed: set[int] = set()
         """Objects whose address changed in this run."""
         self._display_names = {name: display_names(each) for name, each in definition.types.items()}
@@ -129,14 +134,22 @@ class ImportRun:
             partition=profile.partition or "",
         )
         await self._confirmation.begin()
-        self._has_provisioning = await run.read(objects.has_provisioning, self._system.number)
+        await self._load_state()
         taken_at = run.now()
         watermark = await call_connector(self._connector.watermark, scope)
-        complete, is_delta = await self._read_all(scope)
+        try:
+            complete, is_delta = await self._read_all(scope)
+        except (ConnectorError, RunFailed, asyncio.CancelledError):
+            if not run.ctx.lease_lost:
+                await self._hold_cleared()
+            raise
         run.at("import_read")
+        if is_delta:
+            # guard: identity.held_deletions_are_adopted
+            await self._deletions.adopt_held()
         can_look_up = self._has_unique_anchors and self._connector.capabilities.read_one
         guards = await self._deletions.detect(
-            complete, is_delta, self._cleared, partial(self._read_anchors, scope) if can_look_up else None
+            complete, is_delta, partial(self._read_anchors, scope) if can_look_up else None
         )
         is_held = any(guard.consequence is Consequence.HOLD for guard in guards)
         run.held = [guard.message for guard in guards]
@@ -152,14 +165,28 @@ class ImportRun:
                     connection, self._system.number, scope.partition, watermark, taken_at, run.id
                 )
             await definitions.store_decode_key(connection, self._system.number, self._decode_key)
+            if is_delta:
+                await runs.drop_adopted_deletions(connection, self._system.number, run.id)
+            else:
+                await runs.drop_pending_deletions_of_system(connection, self._system.number, run.id)
             if is_held:
                 await runs.hold_system(connection, self._system.number, describe_hold(run, guards))
-            elif not is_delta:
-                await runs.clear_hold(connection, self._system.number)
-            if is_held or not is_delta:
-                await runs.drop_pending_deletions_of_system(connection, self._system.number, run.id)
+            else:
+                await runs.clear_import_hold(connection, self._system.number)
+                await runs.drop_pending_clearings(connection, self._system.number)
 
         return await run.finish(end)
+
+    async def _load_state(self) -> None:
+        number = self._system.number
+        self._has_provisioning = await self._run.read(objects.has_provisioning, number)
+        self._has_clearings = await self._run.read(runs.has_pending_clearings, number)
+
+    async def _hold_cleared(self) -> None:
+        """Hold the system if an incomplete import has cleared too many values: a sync would withdraw them."""
+        guards = await self._deletions.measure_cleared()
+        if guards:
+            await self._run.write_page(_hold, self._run, guards, although_cancelled=True)
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
@@ -240,7 +267,6 @@ class ImportRun:
                 written = await self._run.write_page(self._write_page, read, recognition)
                 # Only now: a page that is repeated must not find its own objects.
                 self._seen.add_all(written.seen)
-                self._cleared += written.cleared
                 recognition.learn(reader, read, written.recognised, written.unchanged)
                 self._run.at("import_page_committed")
                 if read.complete is not None:
@@ -253,7 +279,7 @@ class ImportRun:
     async def _write_page(
         self, connection: Connection, page: Page, read: ReadPage, recognition: Recognition
     ) -> _WrittenPage:
-        """Write a page; return the objects that exist in the source, and how many lost a value, by attribute."""
+        """Write a page; return the objects that exist in the source."""
         recognised = await recognition.recognise(connection, read)
         classified = await self._classify(connection, recognised.page.objects)
         known = set(recognised.unchanged)
@@ -269,7 +295,7 @@ class ImportRun:
         await self._write(connection, writes)
         page.counts.processed += len(unchanged) + len(decoded)
         await self._confirmation.reconcile(
-            connection, writes.items, [*unchanged, *(each.id for each in writes.changed)]
+            connection, writes.items, [*unchanged, *writes.same, *(each.id for each in writes.changed)]
         )
         await self._undo_duplicates(connection, page, [id for id, _ in duplicates])
         refused = [*recognised.page.refused, *(each for _, each in duplicates)]
@@ -281,7 +307,7 @@ class ImportRun:
         for object_id, fields in writes.items.items():
             page.add_item(object_id=object_id, **fields)
         self._run.at("import_page_written")
-        return _WrittenPage(writes.seen, writes.cleared, recognised.unchanged, unchanged)
+        return _WrittenPage(writes.seen, recognised.unchanged, unchanged)
 
     async def _classify(self, connection: Connection, read: Sequence[ReadObject]) -> dict[int, ClassifiedObject]:
         """Return the stored objects by position; objects that wait for their first import are found by address."""
@@ -392,7 +418,7 @@ class ImportRun:
                 read.container,
                 ObjectState.NORMAL,
                 attributes,
-                read.fingerprint,
+                _fingerprint_of(each),
                 encoded_attributes=encoded,
             )
         )
@@ -428,13 +454,18 @@ class ImportRun:
         if stored.address != read.address:
             diff["address"] = [_listed(stored.address), _listed(read.address)]
             self._renamed.add(id)
-        writes.cleared.update((read.type, name) for name, (before, after) in diff.items() if before and not after)
+        writes.cleared += [(id, name, read.type_number) for name, (before, after) in diff.items() if not after]
+        writes.returned += [(id, name) for name, (before, _) in diff.items() if not before]
         is_same = not diff and stored.state is ObjectState.NORMAL and stored.container == read.container
         if is_same:
-            writes.fingerprints[id] = read.fingerprint
+            writes.same.append(id)
+            if not each.values.errors:
+                writes.fingerprints[id] = read.fingerprint
             return
         writes.changed.append(
-            ChangedObject(id, read.anchor, read.address, read.address_key, read.container, attributes, read.fingerprint)
+            ChangedObject(
+                id, read.anchor, read.address, read.address_key, read.container, attributes, _fingerprint_of(each)
+            )
         )
         writes.marked.append(id)
         change = "Added" if stored.state is ObjectState.PROVISIONING else "Updated"
@@ -518,6 +549,7 @@ class ImportRun:
         await objects.insert_references(connection, number, added)
         await sync_marks.insert_marks(connection, number, [each.id for each in writes.new], MarkReason.IMPORTED)
         await sync_marks.set_marks(connection, [(id, number) for id in writes.marked], MarkReason.IMPORTED)
+        await self._note_cleared(connection, writes)
         written: list[NewObject | ChangedObject] = [*writes.new, *writes.changed]
         targets = [
             (key, each.id)
@@ -532,6 +564,15 @@ class ImportRun:
         )
         if self._uses_keys:
             await self._write_keys(connection, writes)
+
+    async def _note_cleared(self, connection: Connection, writes: _PageWrites) -> None:
+        """Record lost values with the page, so that they are counted although this run may not end."""
+        if self._has_clearings:
+            await runs.delete_returned_clearings(connection, writes.returned)
+        if writes.cleared and self._counts_cleared:
+            # guard: identity.cleared_values_are_recorded
+            await runs.insert_pending_clearings(connection, self._system.number, writes.cleared)
+            self._has_clearings = True
 
     async def _write_keys(self, connection: Connection, writes: _PageWrites) -> None:
         """Store the keys by which out rules find these objects."""
@@ -590,6 +631,7 @@ class ImportRun:
                     attributes[name] = before
             restored[each.object_id] = {name: values for name, values in attributes.items() if values}
         await objects.restore_attributes(connection, restored)
+        await runs.delete_clearings_of_objects(connection, list(restored))
         await sync_marks.delete_marks_of_objects(connection, added)
         await objects.delete_objects(connection, added)
         numbers = [each.number for each in written if each.change is not None]
@@ -620,6 +662,15 @@ class ImportRun:
             row.id for row in rows if row.state is not ObjectState.OBSOLETE and self._deletions.is_read(row.container)
         ]
         await runs.insert_pending_deletions(connection, self._run.id, ids)
+
+
+async def _hold(connection: Connection, page: Page, run: Run, guards: Sequence[TrippedGuard]) -> None:
+    await runs.hold_system_if_free(connection, run.system.number, describe_hold(run, guards))
+
+
+def _fingerprint_of(each: _Decoded) -> bytes | None:
+    """An object with a bad value has none: it is decoded, and its error reported, by every import."""
+    return None if each.values.errors else each.read.fingerprint
 
 
 def _describe_bad_values(read: ReadObject, values: DecodedObject) -> dict[str, Any]:
