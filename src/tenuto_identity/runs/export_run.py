@@ -112,7 +112,7 @@ class ExportRun:
         self._deferring_items = await run.read(items.load_deferring, run.record.task_id, run.id)
         holds_deletes = await self._check_deletes()
         for phase in _PHASES:
-            await self._send_phase(phase, approved_only=phase == Phase.DELETE and holds_deletes)
+            await self._send_phase(phase, holds_deletes=holds_deletes)
         run.at("export_ending")
         if deferred := sum(self._deferred.values()):
             run.warn(f"{deferred} references are deferred, because their targets do not exist in {self._system.name}")
@@ -129,15 +129,11 @@ class ExportRun:
         await exports.release_uncertain_exports(connection, self._system.number, self._run.id)
 
     async def _check_deletes(self) -> bool:
-        """Evaluate the guard on deletes; return whether it holds those that are not approved."""
+        """Evaluate the guard on deletes and updates that disable; return whether it holds those not approved."""
         now = self._run.now()
         counts = await self._run.read(exports.count_exports, self._system.number, now)
         waiting = (ExportState.PENDING, ExportState.UNCONFIRMED)
-        deletes = sum(
-            each.export_count - each.approved_count
-            for each in counts
-            if each.kind is ExportKind.DELETE and each.state in waiting
-        )
+        deletes = sum(each.unapproved_count for each in counts if each.state in waiting)
         if not deletes:
             return False
         stored = await self._run.read(objects.count_objects, self._system.number)
@@ -158,11 +154,11 @@ class ExportRun:
 
     # --- batches ----------------------------------------------------------------------------------------------------
 
-    async def _send_phase(self, phase: int, *, approved_only: bool) -> None:
+    async def _send_phase(self, phase: int, *, holds_deletes: bool) -> None:
         after = _BEFORE_ALL
         while self._left is None or self._left > 0:
             size = self._batch_size if self._left is None else min(self._batch_size, self._left)
-            batch = await self._run.write_page(self._claim, phase, after, size, approved_only)
+            batch = await self._run.write_page(self._claim, phase, after, size, holds_deletes)
             if batch is None:
                 return
             after = batch.last
@@ -185,7 +181,7 @@ class ExportRun:
         phase: int,
         after: tuple[int, int],
         size: int,
-        approved_only: bool,
+        holds_deletes: bool,
     ) -> _Batch | None:
         configuration = self._run.configuration
         claimed = await exports.claim_exports(
@@ -197,7 +193,7 @@ class ExportRun:
             size,
             self._run.id,
             configuration.system_names,
-            approved_only=approved_only,
+            holds_deletes=holds_deletes,
             only=self._only,
         )
         if not claimed:

@@ -58,7 +58,8 @@ class ExportCount:
     state: ExportState
     export_count: int
     due_count: int
-    approved_count: int
+    unapproved_count: int
+    """Deletes, and updates that disable, which a guard may hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +142,7 @@ async def write_exports(
         [each.uncertain for each in ordered],
         [each.deferred_reference_count for each in ordered],
         [each.error for each in ordered],
+        [each.disables for each in ordered],
         now,
     )
 
@@ -192,19 +194,21 @@ async def claim_exports(
     run_id: UUID,
     systems: Mapping[int, str],
     *,
-    approved_only: bool = False,
+    holds_deletes: bool = False,
     only: Sequence[int] | None = None,
 ) -> list[ClaimedExport]:
-    """Claim the next exports of a phase after (depth, object), in the order of sending; ``only`` those of objects."""
+    """Claim the next exports of a phase after (depth, object), in the order of sending; ``only`` those of objects.
+
+    With ``holds_deletes``, deletes and updates that disable are claimed only if they are approved."""
     rows = await connection.fetch(
-        SQL.claim_exports, system_number, phase, *after, now, limit, run_id, approved_only, only
+        SQL.claim_exports, system_number, phase, *after, now, limit, run_id, holds_deletes, only
     )
     claimed = [ClaimedExport(_to_export(row, systems), row["phase"], row["depth"]) for row in rows]
     return sorted(claimed, key=lambda each: (each.phase, each.depth, each.pending.object_id))
 
 
 async def approve_deletes(connection: Connection, system_number: int) -> int:
-    """Approve the deletes that wait now; return their number."""
+    """Approve the deletes, and updates that disable, which wait now; return their number."""
     return len(await connection.fetch(SQL.approve_deletes, system_number))
 
 
@@ -247,6 +251,7 @@ def _to_export(row: Row, systems: Mapping[int, str]) -> PendingExport:
         uncertain=row["uncertain"],
         deferred_reference_count=row["deferred_reference_count"],
         error=row["error"],
+        disables=row["disables"],
     )
 
 

@@ -108,12 +108,13 @@ ORDER BY d.object_id
 LIMIT $3;
 
 -- name: list_held_deletes
--- A sample of the deletes that a guard keeps from being sent.
+-- A sample of the deletes, and updates that disable, which a guard keeps from being sent.
 SELECT o.id, t.name AS type, o.anchor, o.address, m.display
 FROM pending_exports AS p
 JOIN connector_objects AS o ON o.id = p.object_id
 JOIN object_types AS t ON t.system_number = o.system_number AND t.number = o.type_number
 LEFT JOIN metaverse_objects AS m ON m.id = o.metaverse_id
-WHERE p.system_number = $1 AND p.kind = 'delete' AND NOT p.approved AND p.object_id > $2
+WHERE p.system_number = $1 AND (p.kind = 'delete' OR p.disables) AND NOT p.approved
+  AND p.state IN ('pending', 'unconfirmed', 'failed') AND p.object_id > $2
 ORDER BY p.object_id
 LIMIT $3;

@@ -69,6 +69,12 @@ GUARDS: tuple[Guard, ...] = (
         "identity/runs/test_safety.py::test_held_deletions_of_a_delta_are_not_forgotten_by_the_next_one",
     ),
     guard(
+        "identity.disabling_is_counted",
+        "The guard of deletes counts and holds updates that disable.",
+        Value("after"),
+        f"{SYNC}/test_outbound.py::test_disable_sends_a_last_update_and_then_disconnects",
+    ),
+    guard(
         "identity.approved_hold",
         "An approval releases only the hold that was approved.",
         Replace("SQL.release_hold, system_number, str(run_id)", "SQL.clear_hold, system_number"),

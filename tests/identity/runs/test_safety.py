@@ -213,6 +213,26 @@ async def test_approval_does_not_release_the_hold_of_a_later_run(site: Site, mon
     assert "20 of 60" in (await site.app.extensions.identity.hold("AD")).message
 
 
+async def test_export_guard_holds_updates_that_disable(site: Site) -> None:
+    text = site.definitions(scope='scope: department != "Temp"')
+    disabling = "on_out_of_scope: {disable: {title: {value: '\"left\"'}}}"
+    await site.apply(text.replace("on_out_of_scope: delete", disabling, 1))
+    rows = people(40)
+    site.write_hr(*rows)
+    await site.nightly()
+    site.write_hr(
+        *(row.replace("Research", "Temp") for row in rows[:15]), rows[15].replace("Fellow", "Dean"), *rows[16:]
+    )
+    night = await site.nightly()
+    assert night["AD Export"].changes == ["Exported"]
+    held = await site.app.extensions.identity.hold("AD")
+    assert ("15 of 40" in held.message, len(held.objects)) == (True, 15)
+    assert await site.app.extensions.identity.approve("AD", reason="they left") is None
+    assert len((await site.run("AD", "Export")).changes) == 15
+    titles = [each["attributes"]["title"] for each in site.ad.objects("user").values()]
+    assert titles.count(["left"]) == 15
+
+
 async def test_import_keeps_what_an_export_holds(site: Site) -> None:
     text = site.definitions().replace(
         "    run_profiles:", "    guards: {deletions: 100%, identity_deletions: 100%}\n    run_profiles:", 1

@@ -616,6 +616,7 @@ class _Stage:
         return replace(
             pending,
             changes=changes,
+            disables=False,
             state=state_of_changes(changes),
             attempts=0 if is_new_change else pending.attempts,
             next_attempt_at=None if is_new_change else pending.next_attempt_at,
@@ -675,7 +676,11 @@ class _Stage:
         if pending is not None and pending.kind is ExportKind.DELETE:
             pending = None
         computed = compute_changes(desired, expected_values(target, pending, object_type), object_type)
-        after = self._restage(target, withdraw(pending) if pending else None, computed, desired, creating=False)
+        if pending is not None and pending.state is not ExportState.EXECUTING:
+            pending = withdraw(pending)
+        after = self._restage(target, pending, computed, desired, creating=False)
+        if after is not None and computed:
+            after = replace(after, disables=True)  # guard: identity.disabling_is_counted
         if after is not None and not is_deleted:
             same = after == self._target.pending
             action = StageAction.NOTHING if same else StageAction.UPDATE

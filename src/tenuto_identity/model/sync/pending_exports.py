@@ -103,6 +103,8 @@ class PendingExport:
     """A run ended without recording whether the request took effect."""
     deferred_reference_count: int = 0
     error: str | None = None
+    disables: bool = False
+    """It disables an object whose metaverse object is out of scope or deleted."""
 
 
 # --- stored form ----------------------------------------------------------------------------------------------------

@@ -379,6 +379,20 @@ def test_disable_sends_a_last_update_and_then_disconnects() -> None:
     deleted = stage(ADA, ENTRY, None, found, is_deleted=True)
     assert deleted.action is StageAction.DISCONNECT
     assert deleted.pending is not None
+    assert (first.pending is not None and first.pending.disables, deleted.pending.disables) == (True, True)
+    back = stage(ADA, ENTRY, first.pending, rule(), before=ADA)
+    assert back.pending is None or not back.pending.disables
+
+
+def test_disable_of_an_object_whose_export_is_executing_is_queued() -> None:
+    disable = (AttributeMapping("title", value=compile_expression('"left"', KINDS)),)
+    found = rule(scope=OUT, on_out_of_scope=OutOfScope.DISABLE, disable_mappings=disable)
+    sent = Change("mail", ChangeOp.SET, ("ada@example.org",))
+    executing = PendingExport(7, "AD", 1, ExportKind.UPDATE, (sent,), state=ExportState.EXECUTING)
+    staged = stage(ADA, ENTRY, executing, found, before=ADA).pending
+    assert staged is not None
+    assert (staged.state, staged.changes, staged.disables) == (ExportState.EXECUTING, (sent,), True)
+    assert [change.attribute for change in staged.queued_changes] == ["title"]
 
 
 def test_object_that_was_never_sent_is_removed_without_an_export() -> None:
