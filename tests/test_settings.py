@@ -240,6 +240,14 @@ def test_unknown_setting_in_file_is_an_error(tmp_path: Path) -> None:
     assert refusal.value.field == "retention_day"
 
 
+def test_read_replica_of_the_embedded_server_is_an_error() -> None:
+    with raises_code("settings.value.invalid", Invalid) as refusal:
+        load_settings(database_readonly="postgresql://u:hush@replica/x")
+    assert refusal.value.field == "database_readonly"
+    assert "the embedded server has no standby" in refusal.value.message
+    assert "hush" not in str(refusal.value)
+
+
 def test_settings_are_immutable() -> None:
     with pytest.raises(Exception, match="frozen"):
         load_settings().retention_days = 1
@@ -266,7 +274,7 @@ def test_settings_are_immutable() -> None:
     ],
 )
 def test_settings_do_not_show_database_passwords(url: str) -> None:
-    settings = load_settings(database=url, connections={"hr": {"url": url}}, master_key="hush")
+    settings = load_settings(database=url, database_readonly=url, connections={"hr": {"url": url}}, master_key="hush")
     for shown in (repr(settings), str(settings), str(settings.redacted()), redact_password(url)):
         assert "hu" not in shown
         assert "sh" not in shown.replace("one_shots", ""), shown

@@ -209,6 +209,17 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
                 setattr(bound, name, group.for_caller(caller))
         return bound
 
+    def reading_from(self, replica: Database) -> Tenuto:
+        """Return this app, whose queries read from a read replica; changes still go to the primary.
+
+        `open` returns the primary, too.
+        """
+        bound = super().reading_from(replica)
+        for name, group in vars(self).items():
+            if isinstance(group, OperationGroup | ExtensionOperations):
+                setattr(bound, name, group.reading_from(replica))
+        return bound
+
     def _current_actor(self) -> Actor:
         context = current_context.get()
         return self._actor if context is None else context.initiator

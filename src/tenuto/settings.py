@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 from urllib.parse import unquote_plus
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, ValidationInfo, field_validator
 from pydantic.fields import FieldInfo
 from pydantic_settings import (
     BaseSettings,
@@ -158,6 +158,10 @@ class Settings(BaseSettings):
 
     database: str | None = Field(None, repr=False)
     """PostgreSQL URL; by default an embedded server in the home directory."""
+    database_readonly: str | None = Field(None, repr=False)
+    """PostgreSQL URL of a standby from which the web service reads lists, reports and pages."""
+    database_readonly_max_staleness_seconds: float = Field(10.0, ge=0.1, le=3600)
+    """Age of the state of that standby from which the web service reads from the primary instead."""
     home: Path = Field(default_factory=default_home)
     """Directory of the embedded database, the name locks and the health files."""
     behind_pooler: bool = False
@@ -266,6 +270,13 @@ class Settings(BaseSettings):
     def _split_at_commas(cls, value: Any) -> Any:
         return tuple(part.strip() for part in value.split(",") if part.strip()) if isinstance(value, str) else value
 
+    @field_validator("database_readonly", mode="after")
+    @classmethod
+    def _check_primary_is_named(cls, value: str | None, info: ValidationInfo) -> str | None:
+        if value is not None and info.data.get("database") is None:
+            raise ValueError("it needs the setting database: the embedded server has no standby")
+        return value
+
     @field_validator("http_allowed_hosts", mode="after")
     @classmethod
     def _check_hosts_and_networks(cls, value: tuple[str, ...]) -> tuple[str, ...]:
@@ -314,8 +325,9 @@ class Settings(BaseSettings):
     def redacted(self) -> dict[str, Any]:
         """Return all settings as plain data without passwords and keys."""
         shown = self.model_dump(mode="json")
-        if self.database is not None:
-            shown["database"] = redact_password(self.database)
+        for name in ("database", "database_readonly"):
+            if shown[name] is not None:
+                shown[name] = redact_password(shown[name])
         for connection in shown["connections"].values():
             if isinstance(connection["url"], str):
                 connection["url"] = redact_password(connection["url"])

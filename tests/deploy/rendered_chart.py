@@ -34,6 +34,7 @@ EVERYTHING: Document = {
     },
     "migration": {"database": {"secretName": "owner-login"}},
     "web": {
+        "readonlyDatabase": {"secretName": "replica-login"},
         "hosts": ["tenuto.example.org"],
         "proxies": ["10.0.0.0/8"],
         "settings": {"web_path": "/ops", "metrics_public": True},

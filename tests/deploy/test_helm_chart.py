@@ -165,6 +165,9 @@ def test_chart_takes_the_database_and_the_master_key_from_secrets(
         (database,) = [each for each in container(pod)["env"] if each["name"] == "TENUTO_DATABASE"]
         secret = "owner-login" if name == "migration" else "tenuto-database"
         assert database["valueFrom"] == {"secretKeyRef": {"name": secret, "key": "url"}}
+        replica = [each["valueFrom"] for each in container(pod)["env"] if each["name"] == "TENUTO_DATABASE_READONLY"]
+        expected = {"secretKeyRef": {"name": "replica-login", "key": "url"}}
+        assert replica == ([expected] if name == "web" else []), "only the web service reads from a replica"
         (volume,) = [each["secret"] for each in pod["spec"]["volumes"] if each["name"] == "master-key"]
         assert (volume["secretName"], volume["defaultMode"]) == ("tenuto-master-key", 0o440)
         assert volume["items"] == [{"key": "master.key", "path": "master.key"}]

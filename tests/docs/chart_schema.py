@@ -11,7 +11,7 @@ from tenuto.settings import Settings, WorkerSettings
 
 Schema = dict[str, Any]
 
-SECRET_SETTINGS = frozenset({"database", "master_key", "connections"})
+SECRET_SETTINGS = frozenset({"database", "database_readonly", "master_key", "connections"})
 """Settings that may contain passwords or keys; the chart takes them from secrets only."""
 CHART_SETTINGS = frozenset(
     {
@@ -143,6 +143,7 @@ def _chart_properties() -> dict[str, Schema]:
             {
                 "enabled": FLAG,
                 "replicas": COUNT,
+                "readonlyDatabase": optional_secret,
                 "hosts": TEXTS,
                 "proxies": TEXTS,
                 "terminationGracePeriodSeconds": POSITIVE,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tenuto.postgres.servers.server_addresses import describe_address, parse_database_url
+from tenuto.postgres.servers.server_addresses import describe_address, parse_database_url, prefer_target
 from tenuto.settings import redact_password
 
 
@@ -49,6 +49,15 @@ def test_url_that_is_not_valid_is_refused_with_the_reason(url: str, reason: str)
 def test_parameters_of_the_client_are_not_sent_to_the_server() -> None:
     address = parse_database_url("postgresql://u@a,b/db?connect_timeout=3&target_session_attrs=any&sslmode=require")
     assert address.url == "postgresql://u@a,b/db?sslmode=require"
+
+
+def test_role_is_added_to_a_url_that_names_none() -> None:
+    assert (
+        prefer_target("postgresql://u:%40@a,b/db", "standby")
+        == "postgresql://u:%40@a,b/db?target_session_attrs=standby"
+    )
+    chosen = "postgresql://u@a/db?target_session_attrs=prefer-standby&sslmode=require"
+    assert prefer_target(chosen, "standby") == chosen
 
 
 def test_url_of_the_environment_may_name_several_servers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,9 +15,14 @@ from starlette.requests import ClientDisconnect
 
 from tenuto.api.bodies.strict_json import StrictRequest, check_json_body
 from tenuto.api.csv_lists import list_view
+from tenuto.api.list_pages import Items, Page
 from tenuto.api.openapi import general_problems, merge_responses
-from tenuto.api.security.authentication import ApiCall, RequiredRole, store_response
-from tenuto.errors import Conflict, Invalid, quoted
+from tenuto.api.replica_reads import STALENESS_HEADER, replica_reads
+from tenuto.api.security.authentication import SAFE_METHODS, ApiCall, RequiredRole, store_response
+from tenuto.errors import Conflict, Invalid, NotFound, quoted
+from tenuto.model.access.actors import Role
+from tenuto.postgres.servers.read_replica import ReplicaState
+from tenuto.store.filter_sql import CappedCount
 
 _QUERY_RESULT = "the operation was done before with the same Idempotency-Key: query its result"
 
@@ -68,8 +73,22 @@ class ApiRoute(APIRoute):
         """Role that the route requires; None if it is open."""
         return next((each.call for each in self.dependant.dependencies if isinstance(each.call, RequiredRole)), None)
 
+    @property
+    def may_read_replica(self) -> bool:
+        """Whether the queries of the route may read from the read replica: lists, counts and reports.
+
+        What administrators read (keys, sessions, secrets, the audit log) comes from the primary, and single objects do,
+        because a program decides by them what it does next.
+        """
+        role, model = self.required_role, self.response_model
+        if "GET" not in (self.methods or ()) or role is None or role.role >= Role.ADMIN:
+            return False
+        is_list = inspect.isclass(model) and issubclass(model, (Page, Items, CappedCount))
+        return is_list or "reports" in self.tags
+
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle, required_role = super().get_route_handler(), self.required_role
+        may_read_replica = self.may_read_replica
 
         async def handle_strictly(request: Request) -> Response:
             strict = StrictRequest(request.scope, request.receive)
@@ -87,7 +106,7 @@ class ApiRoute(APIRoute):
                     self._refuse_unknown_parameters(strict)
                 if self.body_field is not None:
                     await check_json_body(strict)
-                response = await handle(strict)
+                response = await _answer(handle, strict, call, may_read_replica=may_read_replica)
                 if call is not None and required_role is not None and required_role.stores_response:
                     await store_response(strict.app.state.tenuto, call, response)
                 return response
@@ -115,3 +134,34 @@ class ApiRoute(APIRoute):
                     field=name[:60],
                     remedy=f"did you mean {near[0]}? {remedy}" if near else remedy,
                 )
+
+
+Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+async def _answer(handle: Handler, request: Request, call: ApiCall | None, *, may_read_replica: bool) -> Response:
+    """Handle an authorized request. A query may read from the read replica, and a change is remembered for those."""
+    reads = replica_reads(request.app)
+    if reads is None or call is None:
+        return await handle(request)
+    if request.method in SAFE_METHODS:
+        replica = await reads.choose(request, call) if may_read_replica else None
+        return await handle(request) if replica is None else await _read_replica(handle, request, call, replica)
+    try:
+        response = await handle(request)
+    finally:
+        reads.record_change(call)
+    await reads.add_cookie(request, call, response)
+    return response
+
+
+async def _read_replica(handle: Handler, request: Request, call: ApiCall, replica: ReplicaState) -> Response:
+    on_primary, call.app, call.replica = call.app, call.app.reading_from(replica.database), replica
+    staleness = replica.staleness_seconds
+    try:
+        response = await handle(request)
+    except NotFound:  # it may be newer than the state of the replica
+        call.app, call.replica = on_primary, None
+        return await handle(request)
+    response.headers[STALENESS_HEADER] = f"{staleness:.3f}"
+    return response

@@ -19,6 +19,7 @@ from tenuto.api.api_route import ApiRoute
 from tenuto.api.extension_routes import include_extension_routers
 from tenuto.api.openapi import describe, openapi_document
 from tenuto.api.problems import install_error_handlers
+from tenuto.api.replica_reads import create_replica_reads
 from tenuto.api.routes import (
     batches,
     dead_letters,
@@ -96,6 +97,7 @@ def create_api(tenuto: Tenuto) -> FastAPI:
     api.state.event_streams = Counter()
     api.state.described_models = (event_stream.ServerSentEvent,)
     api.state.rate_limiter = RateLimiter(tenuto.settings.api_rate_limit)
+    api.state.replica_reads = create_replica_reads(tenuto)
     install_error_handlers(api)
     api.add_exception_handler(ReplayedResponse, _replay_response)
     add_own_routes(api, ROUTERS)

@@ -9,6 +9,8 @@ from tenuto.errors import NotFound
 from tenuto.extension import CallerOperations, Extension, ExtensionServices
 from tenuto.extension.registry import ExtensionRegistry
 from tenuto.model.access.operation_context import OperationCaller
+from tenuto.operations.operation import OperationGroup
+from tenuto.postgres.database import Database
 
 
 class UnknownExtension(NotFound, AttributeError):
@@ -23,11 +25,18 @@ class ExtensionOperations:
         self._create_services = create_services
         self._operations: dict[str, CallerOperations] = {}
         self._caller: OperationCaller | None = None
+        self._replica: Database | None = None
 
     def for_caller(self, caller: OperationCaller) -> ExtensionOperations:
         """Return the operations of the same extensions for another caller."""
         bound = ExtensionOperations(self._registry, self._create_services)
-        bound._operations, bound._caller = self._operations, caller
+        bound._operations, bound._caller, bound._replica = self._operations, caller, self._replica
+        return bound
+
+    def reading_from(self, replica: Database) -> ExtensionOperations:
+        """Return the operations of the same extensions, whose queries read from a read replica."""
+        bound = ExtensionOperations(self._registry, self._create_services)
+        bound._operations, bound._caller, bound._replica = self._operations, self._caller, replica
         return bound
 
     def __getattr__(self, name: str) -> Any:
@@ -36,7 +45,11 @@ class ExtensionOperations:
         if name not in self._operations:
             self._operations[name] = self._create(name)
         operations = self._operations[name]
-        return operations if self._caller is None else operations.for_caller(self._caller)
+        if self._caller is not None:
+            operations = operations.for_caller(self._caller)
+        if self._replica is not None and isinstance(operations, OperationGroup):
+            return operations.reading_from(self._replica)
+        return operations
 
     def __dir__(self) -> list[str]:
         return [extension.name for extension in self._registry.extensions]

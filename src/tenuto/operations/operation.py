@@ -42,6 +42,8 @@ class OperationGroup:
     def __init__(self, open: OpenDatabase, caller: OperationCaller) -> None:
         self._open_shared = open
         self._caller = caller
+        self._replica: Database | None = None
+        """The read replica from which the queries of a request read, see `reading_from`."""
 
     def for_caller(self: G, caller: OperationCaller) -> G:
         """Return the same operations for another caller; caches and declarations are shared."""
@@ -51,8 +53,21 @@ class OperationGroup:
         bound._caller = caller
         return bound
 
+    def reading_from(self: G, replica: Database) -> G:
+        """Return the same operations, whose queries read from a read replica; changes still go to the primary.
+
+        Only for what is shown: the state of a replica is old, so nothing may be decided by it.
+        """
+        bound = object.__new__(type(self))
+        for name, value in vars(self).items():
+            setattr(bound, name, value.reading_from(replica) if isinstance(value, OperationGroup) else value)
+        bound._replica = replica
+        return bound
+
     async def _open(self) -> Database:
-        """Return the database for queries; for an audited caller it refuses changes."""
+        """Return the database for queries; for an audited caller, and on a read replica, it refuses changes."""
+        if self._replica is not None:
+            return AuditedDatabase(self._replica)
         database = await self._open_shared()
         return AuditedDatabase(database) if self._caller.is_audited else database
 

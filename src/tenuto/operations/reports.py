@@ -156,13 +156,15 @@ class Reports(OperationGroup):
     def __init__(self, open: OpenDatabase, caller: OperationCaller) -> None:
         super().__init__(open, caller)
         self._overview = CachedQuery(open, _load_overview, OVERVIEW_INTERVAL_SECONDS, min_interval_factor=20)
+        self._replica_overviews: list[tuple[Database, CachedQuery[Overview]]] = []
+        """That of the read replica in use; at most one."""
 
     async def overview(self) -> Overview:
         """Return what is running and waiting, and what needs attention.
 
         It is computed at most once per second, for all callers of this process.
         """
-        latest = await self._overview.latest()
+        latest = await self._choose_overview().latest()
         if latest.value is not None:
             return latest.value
         if isinstance(latest.error, TenutoError):
@@ -170,6 +172,16 @@ class Reports(OperationGroup):
         raise Unavailable(
             "the database did not answer in time", code="database.statement_timeout", remedy="try again later"
         )
+
+    def _choose_overview(self) -> CachedQuery[Overview]:
+        if self._replica is None:
+            return self._overview
+        for replica, query in self._replica_overviews:
+            if replica is self._replica:
+                return query
+        query = CachedQuery(self._open, _load_overview, OVERVIEW_INTERVAL_SECONDS, min_interval_factor=20)
+        self._replica_overviews[:] = [(self._replica, query)]
+        return query
 
     async def queue_obstacles(self, names: Collection[str]) -> Mapping[str, QueueObstacles]:
         """Return by name what keeps the tasks of some queues from being claimed."""

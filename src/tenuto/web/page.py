@@ -10,6 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from math import ceil
 from typing import Annotated, Any, Protocol, TypeVar
 from urllib.parse import quote
 from uuid import UUID
@@ -21,6 +22,7 @@ from starlette.exceptions import HTTPException
 
 from tenuto.api.api_route import ApiRoute
 from tenuto.api.problems import Problem, Refused, describe_error
+from tenuto.api.replica_reads import MAX_AGE_HEADER, replica_reads
 from tenuto.api.routes.event_stream import format_instant
 from tenuto.api.security.authentication import ApiCall, RequiredRole
 from tenuto.app import Tenuto
@@ -36,7 +38,7 @@ from tenuto.web.components.kit import Kit
 from tenuto.web.components.links import Links
 from tenuto.web.components.times import Times
 from tenuto.web.navigation import Group
-from tenuto.web.rendering import HEADERS, MAX_AGE_HEADER, PARTS_HEADER, entity_tag, html_response, render_parts
+from tenuto.web.rendering import HEADERS, PARTS_HEADER, entity_tag, html_response, render_parts
 from tenuto.web.route_table import RouteTable
 from tenuto.web.view_cache import ViewCache
 from tenuto.web.viewer import Viewer, read_viewer
@@ -64,6 +66,14 @@ class LoadedPanels:
 
 NO_PANELS = LoadedPanels(None, ())
 _MAX_AGE_DIGITS = 9
+
+
+@dataclass(frozen=True, slots=True)
+class ReadSource:
+    """Where the data of a page comes from, if the installation has a read replica."""
+
+    text: str
+    details: str
 
 
 class PanelSource(Protocol):
@@ -118,6 +128,7 @@ class PageView:
         """Operations on behalf of the viewer."""
         self.dashboard: Dashboard = request.app.state.dashboard
         self.links = self.dashboard.links
+        self.replica = call.replica
         caller = call.caller
         self.viewer: Viewer = read_viewer(request, caller.actor.name, caller.role, is_initial_key=caller.is_initial_key)
         self._started = monotonic_seconds()
@@ -125,7 +136,23 @@ class PageView:
     async def shared(self, key: Hashable, load: Callable[[Tenuto], Awaitable[T]]) -> T:
         """Return a model that all roles may see, computed once per change for all live pages that show it."""
         app: Tenuto = self.request.app.state.tenuto
-        return await self.dashboard.cache.get(key, lambda: load(app), read_max_age(self.request))
+        staleness = 0.0
+        if self.replica is not None:
+            app, staleness = app.reading_from(self.replica.database), self.replica.staleness_seconds
+        return await self.dashboard.cache.get(
+            key, lambda: load(app), read_max_age(self.request), staleness_seconds=staleness
+        )
+
+    def _describe_source(self) -> ReadSource | None:
+        reads = replica_reads(self.request.app)
+        if reads is None:
+            return None
+        if self.replica is not None:
+            seconds = ceil(self.replica.staleness_seconds)
+            return ReadSource(f"replica, up to {seconds} s old", "This page was read from the read replica")
+        if reads.replica.problem is not None:
+            return ReadSource("replica not used", f"This page was read from the primary: {reads.replica.problem}")
+        return ReadSource("primary", "This page was read from the primary, which has the newest changes")
 
     async def render(
         self,
@@ -154,6 +181,7 @@ class PageView:
         now = (await self.app.open()).clock.now()
         counts = await self.shared("counts", dashboard.load_counts)
         times = Times(now, self.viewer.zone_name)
+        shows_changes_until = self._started if self.replica is None else min(self._started, self.replica.current_at)
         context: dict[str, Any] = {
             "x": model,
             "ui": Elements(self.links, times, self.viewer, dashboard.routes),
@@ -161,7 +189,8 @@ class PageView:
             "viewer": self.viewer,
             "now": now,
             # The event stream begins with the changes since then.
-            "loaded_at": format_instant(now - timedelta(seconds=monotonic_seconds() - self._started)),
+            "loaded_at": format_instant(now - timedelta(seconds=monotonic_seconds() - shows_changes_until)),
+            "source": self._describe_source(),
             "counts": counts,
             "navigation": dashboard.navigation,
             "settings": self.app.settings,
@@ -206,8 +235,18 @@ class PageView:
         return await self.render(template, model, title=title, current=current, status=status, modules=LIST_MODULES)
 
 
+_PRIMARY_PAGES = ("/new", "/edit", "/account", "/settings")
+"""Endings of pages that are read from the primary: forms that change the newest version, and the own sessions."""
+
+
 class PageRoute(ApiRoute):
     """Route of a page: redirects browsers without a session to the login, and shows errors as pages."""
+
+    @property
+    def may_read_replica(self) -> bool:
+        role = self.required_role
+        is_read = "GET" in (self.methods or ()) and role is not None and role.role < Role.ADMIN
+        return is_read and not self.path.endswith(_PRIMARY_PAGES)
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()

@@ -25,8 +25,6 @@ from tenuto.web.components.html_pattern import to_html
 TEMPLATES = Path(__file__).parent / "templates"
 LAYOUT = "layout.html"
 PARTS_HEADER = "Tenuto-Parts"
-MAX_AGE_HEADER = "Tenuto-Max-Age"
-"""Milliseconds since the live page learned of the last change: older models do not show it."""
 CONTENT_SECURITY_POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self';"
     " base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types tenuto"

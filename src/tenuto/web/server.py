@@ -20,6 +20,7 @@ from tenuto import processes
 from tenuto.api.application import add_middleware
 from tenuto.api.long_polling import waiting_requests
 from tenuto.api.problems import SuppressLoggedErrors
+from tenuto.api.replica_reads import replica_reads
 from tenuto.api.routes.event_stream import close_event_streams
 from tenuto.api.security.http_protocol import MAX_HEAD_BYTES, select_protocol
 from tenuto.api.security.proxy_login import ProxyMiddleware, check_proxy_login
@@ -28,12 +29,13 @@ from tenuto.errors import Conflict, Invalid
 from tenuto.logs import Log
 from tenuto.service.health_file import HealthFile
 from tenuto.service.polling_loop import (
+    PollingLoop,
     leave_loaded_code_out_of_garbage_collections,
     reduce_garbage_collection,
     retry_until_database_answers,
 )
 from tenuto.service.process_identity import ProcessIdentity
-from tenuto.service.service import ProcessRole, run_services
+from tenuto.service.service import ProcessRole, Service, run_services
 from tenuto.settings import Settings
 from tenuto.web.application import create_web_application
 from tenuto.web.rendering import compile_templates
@@ -62,6 +64,7 @@ async def web_server(
     check_proxy_login(settings)
     warn_about_unknown_proxies(settings, host)
     api = create_web_application(app, reload=reload)
+    reads = replica_reads(api)
     config = uvicorn.Config(
         ProxyMiddleware(SuppressLoggedErrors(add_middleware(app, api)), settings),
         log_config=None,
@@ -94,7 +97,10 @@ async def web_server(
                     raise Conflict("the web server did not start", code="web.start.failed")
                 await asyncio.sleep(0.005)
             await compiling
-            async with run_services(app.extension_registry.background_services(ProcessRole.WEB)):
+            services: list[Service] = [*app.extension_registry.background_services(ProcessRole.WEB)]
+            if reads is not None:
+                services.append(PollingLoop("tenuto-replica", reads.replica.run_cycle, log))
+            async with run_services(services):
                 yield f"{scheme}://{url_host}:{listener.getsockname()[1]}{settings.web_path}"
         finally:
             server.should_exit = True
@@ -102,6 +108,8 @@ async def web_server(
             await close_event_streams(api)
             await running
             await compiling
+            if reads is not None:
+                await reads.replica.close()
 
 
 class _Server(uvicorn.Server):

@@ -24,14 +24,22 @@ class ViewCache:
         self._valid_seconds = valid_seconds
         self._entries: dict[Hashable, tuple[float, asyncio.Future[Any]]] = {}
 
-    async def get(self, key: Hashable, compute: Callable[[], Awaitable[T]], max_age_seconds: float | None = None) -> T:
+    async def get(
+        self,
+        key: Hashable,
+        compute: Callable[[], Awaitable[T]],
+        max_age_seconds: float | None = None,
+        *,
+        staleness_seconds: float = 0.0,
+    ) -> T:
         """Return the model, at most as old as the cache or the caller allows. Its age counts from the beginning of the
-        computation: a change after that may be missing."""
+        computation: a change after that may be missing. ``staleness_seconds`` is the age of what it is computed from.
+        """
         now = monotonic_seconds()
         limit = self._valid_seconds if max_age_seconds is None else min(max_age_seconds, self._valid_seconds)
         entry = self._entries.get(key)
         if entry is None or now - entry[0] >= limit:
-            entry = now, asyncio.ensure_future(compute())
+            entry = now - staleness_seconds, asyncio.ensure_future(compute())
             self._entries.pop(key, None)
             self._entries[key] = entry
             if len(self._entries) > MAX_ENTRIES:

@@ -29,4 +29,28 @@ GUARDS = (
         Remove(),
         "service/test_history_watch.py::test_process_that_finds_an_older_mark_exits",
     ),
+    guard(
+        "replica.has_what_the_reader_needs",
+        "A reader gets the read replica only if it has everything that is older than the reader allows.",
+        Replace("self._current_at >= needed_at", "True"),
+        "failover/test_read_replica.py::test_replica_is_used_only_while_its_state_is_recent_enough",
+    ),
+    guard(
+        "replica.own_changes",
+        "A caller who has changed something does not read an older state from the read replica.",
+        Remove(),
+        "failover/test_read_replica.py::test_lists_and_pages_come_from_the_replica_but_callers_see_their_own_changes",
+    ),
+    guard(
+        "replica.measured_server_only",
+        "A standby is not read before its own state has been measured.",
+        Remove(),
+        "failover/test_read_replica.py::test_other_standby_of_an_address_is_not_read_before_it_is_measured",
+    ),
+    guard(
+        "replica.same_history",
+        "A server that is not a standby of the primary, on the same timeline, is not read.",
+        Remove(),
+        "failover/test_read_replica.py::test_replica_with_another_history_is_not_used",
+    ),
 )

@@ -8,13 +8,23 @@
   {{- end }}
 {{- end }}
 
-{{/* Environment of a process. Takes root, database (a secret), variables (of the chart) and settings (of the values). */}}
+{{/* Environment of a process. Takes root, database and readonlyDatabase (secrets; the latter optional), variables (of the
+chart) and settings (of the values). */}}
 {{- define "tenuto.environment" -}}
 - name: TENUTO_DATABASE
   valueFrom:
     secretKeyRef:
       name: {{ .database.secretName }}
       key: {{ .database.secretKey }}
+{{- with .readonlyDatabase }}
+{{- if .secretName }}
+- name: TENUTO_DATABASE_READONLY
+  valueFrom:
+    secretKeyRef:
+      name: {{ .secretName }}
+      key: {{ .secretKey }}
+{{- end }}
+{{- end }}
 {{- $variables := dict "TENUTO_APP" .root.Values.app "TENUTO_HOME" "/var/lib/tenuto" "TENUTO_LOG_FORMAT" "json" }}
 {{- if .root.Values.masterKey.secretName }}
 {{- $_ := set $variables "TENUTO_MASTER_KEY_FILE" "/run/secrets/tenuto/master.key" }}

@@ -22,6 +22,7 @@ from tenuto.errors import quoted
 from tenuto.ids import new_id
 from tenuto.model.access.actors import Actor, Caller, Role
 from tenuto.model.access.operation_context import IdempotencyKey
+from tenuto.postgres.servers.read_replica import ReplicaState
 from tenuto.store.access import idempotency_keys
 
 SESSION_COOKIE = "tenuto_session"
@@ -48,6 +49,8 @@ class ApiCall:
     idempotency_key: IdempotencyKey | None = None
     reason: str | None = None
     """Reason given by the caller (``X-Reason``)."""
+    replica: ReplicaState | None = None
+    """The read replica from which the queries of this request read; None for the primary."""
 
 
 class RequiredRole:

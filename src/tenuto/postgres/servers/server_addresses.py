@@ -74,6 +74,16 @@ def parse_database_url(url: str) -> DatabaseAddress:
     )
 
 
+def prefer_target(url: str, target: str) -> str:
+    """Return a URL with this role of the server, unless it names one; raise `ValueError` if it is not valid."""
+    parse_database_url(url)
+    parts = urlsplit(url)
+    query = parse_qsl(parts.query, keep_blank_values=True)
+    if any(name == _TARGET for name, _ in query):
+        return url
+    return urlunsplit(parts._replace(query=urlencode([*query, (_TARGET, target)])))
+
+
 def _split_hosts(text: str, ports: str | None) -> tuple[list[str], list[int]]:
     """Split a list of hosts, each with or without a port; ``ports`` are those of the parameter ``port``."""
     hosts: list[str] = []
