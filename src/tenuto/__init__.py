@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tenuto.jobs.context import Context, EventTimeout, PermanentFailure, RetryLater, injected
     from tenuto.jobs.enqueued_task import Enqueued
     from tenuto.jobs.registry import Job
+    from tenuto.jobs.workflows.failures import StepFailed
     from tenuto.model.access.actors import Actor, Role
     from tenuto.model.access.secrets import SecretRef
     from tenuto.model.definitions.manifests import Manifest
@@ -41,6 +42,7 @@ _MODULES = {
     "ScheduleDefinition": "tenuto.model.definitions.schedules",
     "SecretRef": "tenuto.model.access.secrets",
     "Step": "tenuto.model.definitions.steps",
+    "StepFailed": "tenuto.jobs.workflows.failures",
     "Tenuto": "tenuto.app",
     "TenutoError": "tenuto.errors",
     "Trigger": "tenuto.model.triggers",
@@ -69,6 +71,7 @@ __all__ = [
     "ScheduleDefinition",
     "SecretRef",
     "Step",
+    "StepFailed",
     "Tenuto",
     "TenutoError",
     "Trigger",

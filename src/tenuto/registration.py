@@ -10,6 +10,7 @@ from tenuto.errors import Invalid
 from tenuto.jobs.chains import Chain
 from tenuto.jobs.context import Context
 from tenuto.jobs.registry import Job, JobEnqueuer, JobRegistry, JobWithContext, TaskOptions, job_class
+from tenuto.jobs.workflows.definition import workflow_function
 from tenuto.model import validation
 from tenuto.model.access.actors import Actor
 from tenuto.model.definitions.manifests import Manifest
@@ -27,7 +28,7 @@ R = TypeVar("R")
 
 
 class ChainOptions(TypedDict, total=False):
-    """Options of a chain; see `Registration.job`."""
+    """Options of a chain or a workflow; see `Registration.job`."""
 
     queue: str
     priority: int
@@ -199,6 +200,38 @@ class Registration:
             raise Invalid(f"a chain has no option {min(unknown)!r}", code="chain.option.unknown", field="chain")
         job: Job[..., Any] = self.job(name=name, **options)(Chain(name, steps).as_function())
         return job
+
+    @overload
+    def workflow(self, function: Callable[Concatenate[Context, P], R], /) -> JobWithContext[P, R]: ...
+
+    @overload
+    def workflow(self, function: Callable[P, R], /) -> Job[P, R]: ...
+
+    @overload
+    def workflow(
+        self, function: None = None, /, *, name: str | None = None, **options: Unpack[ChainOptions]
+    ) -> JobDecorator: ...
+
+    def workflow(
+        self, function: Callable[..., Any] | None = None, /, *, name: str | None = None, **options: Any
+    ) -> Job[..., Any] | JobDecorator:
+        """Register an ``async def`` function as a workflow: a job that calls durable steps with ``ctx.step``.
+
+        The function may branch and loop as it likes, as long as it makes the same calls when it is called again with
+        the same results. The options are those of `job` except ``isolated``. Functions of one name with different
+        ``version`` are registered beside each other: new runs use the highest version, and a run that has begun
+        continues with its own.
+        """
+        if unknown := options.keys() - ChainOptions.__optional_keys__:
+            raise Invalid(
+                f"a workflow has no option {min(unknown)!r}", code="workflow.option.unknown", field="workflow"
+            )
+
+        def register(function: Callable[..., Any], /) -> Job[..., Any]:
+            job: Job[..., Any] = self.job(name=name, **options)(workflow_function(function))
+            return job
+
+        return cast(JobDecorator, register) if function is None else register(function)
 
     def manifest(
         self,

@@ -40,6 +40,8 @@ MODULES_WITH_BROAD_EXCEPT = {
     "jobs/output_capture.py",
     "jobs/redaction.py",
     "jobs/runner.py",
+    "jobs/workflows/failures.py",
+    "jobs/workflows/run.py",
     "postgres/write_coalescer.py",
     "service/polling_loop.py",
     "service/quarantine.py",

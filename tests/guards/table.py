@@ -15,6 +15,7 @@ from tests.guards.components import (
     steps,
     tasks,
     workers,
+    workflows,
 )
 from tests.guards.guard import Guard
 
@@ -31,4 +32,5 @@ GUARDS: tuple[Guard, ...] = (
     *events.GUARDS,
     *failover.GUARDS,
     *notifications.GUARDS,
+    *workflows.GUARDS,
 )

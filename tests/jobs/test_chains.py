@@ -17,7 +17,8 @@ import pytest
 
 from tenuto import Context, PermanentFailure, Tenuto, stop
 from tenuto.errors import Invalid
-from tenuto.jobs.chains import Chain, is_assignable
+from tenuto.jobs.chains import Chain
+from tenuto.jobs.workflows.value_types import is_assignable
 from tests.jobs.conftest import RunnerHarness
 from tests.support import isolated_jobs
 from tests.support.errors import raises_code

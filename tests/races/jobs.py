@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-from tenuto import Context, Tenuto, stop
+from tenuto import Context, StepFailed, Tenuto, stop
 from tenuto.jobs.registry import Job
 from tenuto.model.definitions.policies import RetryPolicy
 from tests.races.effect_ledger import Ledger
@@ -209,3 +209,41 @@ def wait_for_signal(flag: str, ctx: Context) -> int:
 
 
 signalled_chain = app.chain("held_chain", pass_signal_path, wait_for_signal, retry=_retry_immediately)
+
+
+# --- workflows ------------------------------------------------------------------------------------------------------
+
+
+async def workflow_step(ctx: Context, name: str) -> str:
+    with _step(ctx, name):
+        return name
+
+
+def workflow_plain_step(ctx: Context, name: str) -> str:
+    with _step(ctx, name):
+        return name
+
+
+async def workflow_refused(ctx: Context) -> None:
+    with _step(ctx, "refused"):
+        raise ValueError("refused")
+
+
+async def _sleeping_branch(ctx: Context) -> str:
+    before = await ctx.step(workflow_step, "before-sleep")
+    await ctx.sleep(0.05)
+    return before + await ctx.step(workflow_plain_step, "after-sleep")
+
+
+@app.workflow(retry=_retry_immediately)
+async def ordered(ctx: Context, number: int) -> str:
+    """Every kind of durable call."""
+    done = [await ctx.step(workflow_step, f"loop-{each}") for each in range(2)]
+    try:
+        await ctx.step(workflow_refused)
+    except StepFailed as failed:
+        done.append(failed.text)
+    if ctx.patched("new"):
+        done.append(await ctx.step(workflow_plain_step, "patched"))
+    done += await ctx.gather(ctx.step(workflow_step, "alone"), _sleeping_branch(ctx))
+    return ",".join(done)

@@ -52,7 +52,7 @@ def park(task: Task) -> Action:
 
     async def give_up(database: Database) -> None:
         now = database.clock.now()
-        deferral = Deferral(resume_at=now + timedelta(hours=1), wait=WaitKey("", 1))
+        deferral = Deferral(resume_at=now + timedelta(hours=1), waits=(WaitKey("", 1),))
         await finish(database, [Settlement(task, Outcome(OutcomeStatus.COMPLETED, started_at=now, deferral=deferral))])
 
     return give_up

@@ -30,6 +30,7 @@ class ReasonCode(StrEnum):
     EXPIRES = "expires"
     NO_WORKER = "no_worker"
     UNKNOWN_JOB = "unknown_job"
+    UNKNOWN_VERSION = "unknown_version"
     NO_CAPACITY = "no_capacity"
     SLOTS_BUSY = "slots_busy"
     OTHERS_FIRST = "others_first"

@@ -154,6 +154,11 @@ class TaskDiagnostician:
         able = [worker for worker in alive if worker.knows_job]
         if not able:
             return [_unknown_job(task, alive)]
+        version = None if task.kind != "job" else await store.load_version_of_run(self._database, task.id)
+        if version is not None:
+            able = [worker for worker in able if version in (worker.job_versions or "").split(", ")]
+            if not able:
+                return [_unknown_version(task, version, alive)]
         return [] if any(worker.slots for worker in able) else [_no_capacity(task.queue, able)]
 
     async def _find_wait(self, task: DiagnosedTask) -> Reason | None:
@@ -562,6 +567,22 @@ def _unknown_job(task: DiagnosedTask, alive: Sequence[QueueWorker]) -> Reason:
         text,
         tuple(worker.id for worker in alive[:MAX_NAMED_IDS]),
         fields=facts(queue=task.queue, kind=task.kind, job=task.name, worker_count=len(alive)),
+        command=f"tenuto worker --app MODULE:OBJECT --queues {task.queue}",
+    )
+
+
+def _unknown_version(task: DiagnosedTask, version: str, alive: Sequence[QueueWorker]) -> Reason:
+    known = ", ".join(sorted({worker.job_versions or "none" for worker in alive}))
+    text = (
+        f"it has begun with version {version} of workflow {task.name}, which no live worker of queue {task.queue} has"
+    )
+    text += f" (they have: {known}); it waits, and no attempt is counted; start a worker with a program that registers"
+    text += " the function of that version beside the new one"
+    return Reason(
+        ReasonCode.UNKNOWN_VERSION,
+        text,
+        tuple(worker.id for worker in alive[:MAX_NAMED_IDS]),
+        fields=facts(queue=task.queue, job=task.name, version=version, worker_count=len(alive)),
         command=f"tenuto worker --app MODULE:OBJECT --queues {task.queue}",
     )
 

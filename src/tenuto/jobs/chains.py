@@ -11,37 +11,31 @@ it and fails.
 
 from __future__ import annotations
 
-import asyncio
 import inspect
-import types
 import typing
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, NewType, Union, get_args, get_origin
+from typing import Any, get_args, get_origin
 
-import pydantic
-from pydantic import TypeAdapter
-from pydantic_core import PydanticSerializationError, from_json, to_json
-
-from tenuto.errors import EngineError, Invalid, quoted
-from tenuto.jobs.context import Context, PermanentFailure
-from tenuto.jobs.registry import Job, refuse_lost_numbers
+from tenuto.errors import EngineError, Invalid
+from tenuto.jobs.context import Context
+from tenuto.jobs.workflows.step_results import (
+    ChainEnd,
+    RedactedResult,
+    StepResults,
+    call_function,
+    redacted_result_error,
+    save_result,
+    unwrap_function,
+)
+from tenuto.jobs.workflows.value_types import is_assignable, type_name, unwrap_type
 from tenuto.model import validation
 
 _MAX_STEPS = 100
-_MAX_MESSAGE_CHARACTERS = 8192
 _CONTEXT_PARAMETER = "tenuto_context"
 CHAIN_STEPS = "tenuto_chain_steps"
 """Attribute of the function of a chain: the functions of its steps."""
-_any_type: TypeAdapter[Any] = TypeAdapter(Any)
-
-
-@dataclass(frozen=True, slots=True)
-class ChainEnd:
-    """Result of a step that ends the chain."""
-
-    value: Any
 
 
 def stop(value: Any = None) -> Any:
@@ -49,20 +43,11 @@ def stop(value: Any = None) -> Any:
     return ChainEnd(value)
 
 
-@dataclass(frozen=True, slots=True)
-class RedactedResult:
-    """A step result of which a resumed chain has only the redacted form."""
-
-    step: str
-    redacted: Any
-
-
 class ChainStep:
     """One function of a chain with its parameter and return types."""
 
     def __init__(self, function: Callable[..., Any], position: int, label: str) -> None:
         self.function = function
-        self.is_async = inspect.iscoroutinefunction(function)
         self.label = label
         self.key = f"{position} {label}"
         """Key of its checkpoint: a step that is renamed or moved is another one."""
@@ -90,15 +75,7 @@ class ChainStep:
             self.parameters[name] = hints[name]
             if parameter.default is not parameter.empty:
                 self.defaults[name] = parameter.default
-        try:
-            self.output: TypeAdapter[Any] = TypeAdapter(self.return_type)
-        except pydantic.errors.PydanticSchemaGenerationError as error:
-            raise Invalid(
-                f"step {label} returns {type_name(self.return_type)}, which cannot be stored as JSON",
-                code="chain.step.return.not_json",
-                field="return",
-                remedy="return plain types, dataclasses or pydantic models",
-            ) from error
+        self.results = StepResults(label, self.return_type)
 
     def wire(self, groups: Sequence[Sequence[Candidate]]) -> None:
         """Choose the source of each parameter."""
@@ -122,7 +99,7 @@ class ChainStep:
         """
         for group in reversed(groups):
             fitting = [each for each in group if is_assignable(each.type, wanted)]
-            fitting = [each for each in fitting if _unwrap_type(each.type) == _unwrap_type(wanted)] or fitting
+            fitting = [each for each in fitting if unwrap_type(each.type) == unwrap_type(wanted)] or fitting
             best = [each for each in fitting if each.source.part in (None, parameter)] or fitting
             if len(best) > 1:
                 origins = " and ".join(dict.fromkeys(each.origin for each in best))
@@ -137,55 +114,6 @@ class ChainStep:
                 return best[0].source
         return None
 
-    def dump_result(self, result: Any, ctx: Context | None, message_counts: tuple[int, int]) -> str:
-        """Return the checkpoint of a result, with the warnings and errors that the step reported."""
-        messages: dict[str, Any] = {}
-        if ctx is not None:
-            messages = {"warnings": ctx.warnings[message_counts[0] :], "errors": ctx.errors[message_counts[1] :]}
-        suffix = "".join(f', "{name}": {_dump_messages(texts)}' for name, texts in messages.items() if texts)
-        try:
-            if isinstance(result, ChainEnd):
-                dumped = _any_type.dump_json(result.value)
-                refuse_lost_numbers(_any_type, result.value, dumped)
-                text = f'{{"stop": {dumped.decode()}{suffix}}}'
-            else:
-                checked = self.output.validate_python(result)
-                dumped = self.output.dump_json(checked, by_alias=True, round_trip=True, warnings="error")
-                refuse_lost_numbers(self.output, checked, dumped)
-                # guard: chains.readable_result
-                self.output.validate_json(dumped)  # a checkpoint that cannot be read back must not be stored
-                text = f'{{"value": {dumped.decode()}{suffix}}}'
-            return validation.check_json_text(text, field="output", limit=validation.MAX_OUTPUT_BYTES)
-        except pydantic.ValidationError as error:
-            problem = f"does not fit {type_name(self.return_type)}: {error.errors(include_url=False)[0]['msg']}"
-        except (PydanticSerializationError, RecursionError) as error:
-            problem = f"cannot be stored as JSON: {error}"
-        except Invalid as error:
-            problem = f"cannot be stored: {error}"
-        # The step has done its work. A retry would do it again and return the same value.
-        raise PermanentFailure(
-            f"the result of step {self.label} ({type(result).__name__}) {problem}", code="chain.step.result.invalid"
-        )
-
-    def load_result(self, text: str, ctx: Context | None, *, resumed: bool) -> Any:
-        """Read a result from its checkpoint, also right after it ran: a resumed chain sees the same values."""
-        stored = from_json(text)
-        if resumed and ctx is not None:
-            ctx.warnings += stored.get("warnings", [])
-            ctx.errors += stored.get("errors", [])
-        if "stop" in stored:
-            return ChainEnd(stored["stop"])
-        if "hidden" in stored:
-            return RedactedResult(self.label, stored["value"])
-        try:
-            return self.output.validate_json(to_json(stored["value"]))
-        except (KeyError, pydantic.ValidationError) as error:
-            raise EngineError(
-                f"the stored result of step {self.label} does not fit its return type {type_name(self.return_type)}",
-                code="chain.step.checkpoint.mismatch",
-                remedy="the code has changed since: cancel the task and enqueue it again",
-            ) from error
-
 
 class Chain:
     """Steps in order, with the sources of their parameters."""
@@ -198,7 +126,7 @@ class Chain:
                 field="chain",
             )
         self.name = name
-        unwrapped = [_unwrap_function(function) for function in functions]
+        unwrapped = [unwrap_function(function) for function in functions]
         name_counts = Counter(function.__name__ for function in unwrapped)
         self.steps = [
             ChainStep(function, position, _label(function, position, name_counts[function.__name__]))
@@ -256,7 +184,7 @@ class _ChainRun:
                 ctx.current_step = step.label
                 ctx.progress(done, total, step.label)
             stored = checkpoints.get(step.key)
-            value = await self._run_step(step) if stored is None else step.load_result(stored, ctx, resumed=True)
+            value = await self._run_step(step) if stored is None else step.results.load(stored, ctx, resumed=True)
             if isinstance(value, ChainEnd):
                 self._report_end(done + 1, f"stopped by {step.label}")
                 return value.value
@@ -275,29 +203,22 @@ class _ChainRun:
                     f"step {step.label} takes a Context, which only a worker provides",
                     code="chain.step.context_missing",
                 )
-            text = step.dump_result(await _call(step, arguments, None), None, (0, 0))
-            return step.load_result(text, None, resumed=False)
+            text = step.results.dump(await call_function(step.function, arguments, None))
+            return step.results.load(text, None, resumed=False)
         # guard: chains.no_step_after_stop
         ctx.raise_if_cancelled()  # the previous step may have ended normally in spite of a stop request
         if step.context_parameter is not None:
             arguments[step.context_parameter] = ctx
         ctx.current_step_key = step.key
-        message_counts = len(ctx.warnings), len(ctx.errors)
-        text = step.dump_result(await _call(step, arguments, ctx), ctx, message_counts)
-        redacted = _redact_result(text, ctx)
-        stored = await ctx.steps.save(step.key, redacted)
-        if redacted is not text and from_json(stored) == from_json(redacted):
-            stored = text
-        return step.load_result(stored, ctx, resumed=False)
+        warning_count, error_count = len(ctx.warnings), len(ctx.errors)
+        result = await call_function(step.function, arguments, ctx)
+        text = step.results.dump(result, ctx.warnings[warning_count:], ctx.errors[error_count:])
+        return step.results.load(await save_result(ctx, step.key, text), ctx, resumed=False)
 
     def _resolve(self, source: Source) -> Any:
         value = self._values[source.position]
         if isinstance(value, RedactedResult):
-            raise PermanentFailure(
-                f"the result of step {value.step} contained a secret, which is not stored; the chain cannot continue",
-                code="chain.step.result.redacted",
-                remedy="read the secret in the step that needs it, return no secrets, and enqueue the task again",
-            )
+            raise redacted_result_error(value.step)
         return value if source.part is None else value[source.part]
 
     def _report_end(self, done: int, message: str) -> None:
@@ -306,64 +227,10 @@ class _ChainRun:
             self._ctx.progress(done, len(self._steps), message)
 
 
-async def _call(step: ChainStep, arguments: dict[str, Any], ctx: Context | None) -> Any:
-    if step.is_async:
-        return await step.function(**arguments)
-    if ctx is None or ctx.run_in_thread is None:
-        return await asyncio.to_thread(step.function, **arguments)
-    return await ctx.run_in_thread(step.function, arguments)
-
-
-def _unwrap_function(step: Any) -> Callable[..., Any]:
-    """Return the function of a step; of a job only the function is used, because the policy of the chain applies."""
-    if isinstance(step, Job):
-        if step.isolated:
-            raise Invalid(
-                f"job {step.name} is isolated and cannot be a step of a chain",
-                code="chain.step.isolated",
-                field="chain",
-                remedy="remove the isolation of the job, or enqueue it separately",
-            )
-        step = step.function
-    if not (inspect.isfunction(step) or inspect.ismethod(step)):
-        raise Invalid(
-            f"chain step {quoted(step)} is not a function",
-            code="chain.step.not_a_function",
-            field="chain",
-            remedy="write a def or async def for it",
-        )
-    if inspect.isgeneratorfunction(step) or inspect.isasyncgenfunction(step):
-        raise Invalid(
-            f"chain step {step.__name__} is a generator function",
-            code="chain.step.generator",
-            field="chain",
-            remedy="return a list",
-        )
-    return step
-
-
 def _label(function: Callable[..., Any], position: int, name_count: int) -> str:
     """Return the name of a step; with its position, if the chain has the function more than once."""
     label = validation.check_label(function.__name__, field="step")
     return label if name_count == 1 else f"{label} ({position})"
-
-
-def _redact_result(text: str, ctx: Context) -> str:
-    """Redact a checkpoint. The mark ``hidden`` says that its value is not complete."""
-    if ctx.redact_json(text) is text:
-        return text
-    stored = from_json(text)
-    # Part by part: the names of the parts are ours, and "value" itself may be a secret.
-    redacted = {name: from_json(ctx.redact_json(to_json(part).decode())) for name, part in stored.items()}
-    if redacted == stored:
-        return text
-    if redacted.get("value") != stored.get("value"):
-        redacted["hidden"] = True
-    return to_json(redacted).decode()
-
-
-def _dump_messages(messages: Sequence[str]) -> str:
-    return to_json([validation.truncate_text(each, _MAX_MESSAGE_CHARACTERS) for each in messages]).decode()
 
 
 def _type_hints(function: Callable[..., Any], label: str) -> dict[str, Any]:
@@ -403,66 +270,13 @@ class Candidate:
 
 def _result_candidates(kind: Any, label: str, position: int) -> list[Candidate]:
     """Return the candidates of a step result: the result itself and the members of a tuple. None offers nothing."""
-    if _unwrap_type(kind) is type(None):
+    if unwrap_type(kind) is type(None):
         return []
     candidates = [Candidate(kind, label, Source(position))]
-    members = get_args(_unwrap_type(kind)) if get_origin(_unwrap_type(kind)) is tuple else ()
+    members = get_args(unwrap_type(kind)) if get_origin(unwrap_type(kind)) is tuple else ()
     if members and members[-1] is not Ellipsis:
         candidates += [Candidate(member, label, Source(position, number)) for number, member in enumerate(members)]
     return candidates
-
-
-def is_assignable(kind: Any, wanted: Any) -> bool:
-    """Whether every value of a type may be passed where the other type is wanted."""
-    kind, wanted = _unwrap_type(kind), _unwrap_type(wanted)
-    if wanted is Any or wanted is object or kind == wanted:
-        return True
-    if _is_union(kind):
-        return all(is_assignable(each, wanted) for each in get_args(kind))
-    if _is_union(wanted):
-        return any(is_assignable(kind, each) for each in get_args(wanted))
-    if isinstance(kind, NewType):
-        return is_assignable(kind.__supertype__, wanted)
-    return _is_subclass(kind, wanted)
-
-
-def _is_subclass(kind: Any, wanted: Any) -> bool:
-    kind_class, wanted_class = get_origin(kind) or kind, get_origin(wanted) or wanted
-    if kind_class is bool and wanted_class is int:  # a subclass in Python, but a flag is not meant to be a number
-        return False
-    try:
-        related = issubclass(kind_class, wanted_class)
-    except TypeError:  # one of the two is no class
-        return False
-    return related and get_args(wanted) in ((), get_args(kind))
-
-
-def _unwrap_type(kind: Any) -> Any:
-    """Return a type without `Annotated` and type aliases."""
-    while True:
-        if get_origin(kind) is Annotated:
-            kind = get_args(kind)[0]
-        elif type(kind).__name__ == "TypeAliasType":
-            kind = kind.__value__
-        else:
-            return kind
-
-
-def _is_union(kind: Any) -> bool:
-    return get_origin(kind) in (Union, types.UnionType)
-
-
-def type_name(kind: Any) -> str:
-    """Return a type as it is written in code."""
-    kind = _unwrap_type(kind)
-    if kind is type(None):
-        return "None"
-    if _is_union(kind):
-        return " | ".join(type_name(each) for each in get_args(kind))
-    if get_args(kind) and get_origin(kind) is not None:
-        members = ("..." if each is Ellipsis else type_name(each) for each in get_args(kind))
-        return f"{type_name(get_origin(kind))}[{', '.join(members)}]"
-    return getattr(kind, "__name__", str(kind))
 
 
 def _describe_candidates(groups: Sequence[Sequence[Candidate]]) -> str:

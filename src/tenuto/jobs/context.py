@@ -13,12 +13,13 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Protocol, TypeVar, cast, overload
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeVar, cast, overload
 from uuid import UUID
 
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import to_json
 
+from tenuto.clock import Clock
 from tenuto.errors import EngineError, Invalid, TenutoError
 from tenuto.jobs.attempt_log import AttemptLog, to_text
 from tenuto.jobs.redaction import MIN_LENGTH, Redactor, redact_in_process
@@ -29,7 +30,13 @@ from tenuto.model.events.event_names import check_event_key, check_event_name, d
 from tenuto.model.work.logical_time import occurrence_of_policy
 from tenuto.model.work.tasks import Deferral, Task, WaitKey, parse_duration_seconds
 
+if TYPE_CHECKING:
+    from tenuto.jobs.workflows.callers import GatherCaller, StepCaller
+    from tenuto.jobs.workflows.run import WorkflowRun
+
 T = TypeVar("T")
+SLEEP, WAIT = "ctx.sleep", "ctx.wait_for_event"
+"""Names of the calls that give up the slot, where a workflow makes them."""
 
 current_context: ContextVar[Context | None] = ContextVar("tenuto_context", default=None)
 """The context of the attempt whose code is running, if any."""
@@ -154,8 +161,8 @@ class Context:
 
     __slots__ = (
         "_connect", "_log", "_open_checkpoints", "_progress", "_redactor", "_sleep_counts", "_steps", "_stop_event",
-        "_stop_requested", "_wait_counts", "current_step", "current_step_key", "errors", "lease_lost",
-        "run_in_thread", "task", "warnings",
+        "_stop_requested", "_wait_counts", "clock", "current_step", "current_step_key", "errors", "lease_lost",
+        "run_in_thread", "task", "warnings", "workflow",
     )  # fmt: skip
 
     def __init__(
@@ -169,6 +176,10 @@ class Context:
         """The running step of a chain: its name, and the key of its checkpoint."""
         self.run_in_thread: RunInThread | None = None
         """Set by the runner for attempts on the event loop."""
+        self.clock: Clock | None = None
+        """Set by the runner for attempts on the event loop."""
+        self.workflow: WorkflowRun | None = None
+        """The run of a workflow that this attempt is."""
         self._open_checkpoints = open_checkpoints
         self._steps: StepCheckpoints | None = None
         self._sleep_counts: dict[str, int] | None = None
@@ -297,12 +308,18 @@ class Context:
 
     def warn(self, message: str) -> None:
         """Record a warning: the attempt ends as completed with warning."""
-        self.warnings.append(self.redact_text(to_text(message)))
+        text = self.redact_text(to_text(message))
+        self.warnings.append(text)
+        if self.workflow is not None:
+            self.workflow.record_warning(text)
         self.log.warning(message)
 
     def error(self, message: str) -> None:
         """Record an error: the attempt ends as completed with error, which fails its step."""
-        self.errors.append(self.redact_text(to_text(message)))
+        text = self.redact_text(to_text(message))
+        self.errors.append(text)
+        if self.workflow is not None:
+            self.workflow.record_error(text)
         self.log.error(message)
 
     @property
@@ -362,11 +379,12 @@ class Context:
     async def _sleep(self, duration: timedelta) -> None:
         if self._sleep_counts is None:
             self._sleep_counts = {}
-        number = self._sleep_counts.get(self.current_step_key, 0) + 1
-        sleep = await self.steps.sleep(self.current_step_key, number, duration, self.log_text)
-        self._sleep_counts[self.current_step_key] = number
+        step = self.current_step_key if self.workflow is None else await self.workflow.begin_wait(SLEEP)
+        number = self._sleep_counts.get(step, 0) + 1
+        sleep = await self.steps.sleep(step, number, duration, self.log_text)
+        self._sleep_counts[step] = number
         if not sleep.has_ended:
-            raise TaskDeferred(Deferral(resume_at=sleep.ends_at))
+            self._defer(Deferral(resume_at=sleep.ends_at))
         if sleep.log is not None:
             self.log.prepend(sleep.log)
 
@@ -404,7 +422,7 @@ class Context:
     async def _wait_for_event(self, name: str, key: str, timeout: timedelta, payload_type: TypeAdapter[Any]) -> Any:
         if self._wait_counts is None:
             self._wait_counts = {}
-        step = self.current_step_key
+        step = self.current_step_key if self.workflow is None else await self.workflow.begin_wait(WAIT)
         number = self._wait_counts[step] = self._wait_counts.get(step, 0) + 1
         wait = await self.steps.wait_for_event(step, number, name, key, timeout, self.log_text)
         if (wait.name, wait.key) != (name, key):
@@ -417,7 +435,7 @@ class Context:
             )
         if not wait.has_ended:
             self._report_waiting(describe_event(name, key))
-            raise TaskDeferred(Deferral(resume_at=wait.ends_at, wait=WaitKey(step, number)))
+            self._defer(Deferral(resume_at=wait.ends_at, waits=(WaitKey(step, number),)))
         if wait.log is not None:
             self.log.prepend(wait.log)
         if self._progress is None:  # else the record of the attempt would say that it still waits
@@ -436,10 +454,65 @@ class Context:
                 remedy="send the event with a payload of the type that the job expects to a new task",
             ) from error
 
+    def _defer(self, deferral: Deferral) -> NoReturn:
+        if self.workflow is not None:
+            self.workflow.defer(deferral)
+        raise TaskDeferred(deferral)
+
     def _report_waiting(self, what: str) -> None:
         """Say in the progress what the attempt waits for, and keep its numbers."""
         state = {"done": 0} if self._progress is None else json.loads(self._progress)
         self.progress(state["done"], state.get("total"), f"waits for {what}")
+
+    # --- workflows ----------------------------------------------------------------------------------------------------
+
+    @property
+    def _workflow_run(self) -> WorkflowRun:
+        if self.workflow is None:
+            raise EngineError(
+                "only a workflow has durable steps",
+                code="workflow.required",
+                remedy="register the function with @app.workflow instead of @app.job",
+            )
+        return self.workflow
+
+    @property
+    def step(self) -> StepCaller:
+        """Run a function as a durable step of a workflow: ``await ctx.step(charge, order)``.
+
+        Its result is stored when it ends. When the workflow is called again, the stored result is returned, and the
+        function is not called. ``ctx.step.using(name=…, retry=…)`` sets options. A failure is raised as `StepFailed`.
+        """
+        return self._workflow_run.step
+
+    @property
+    def gather(self) -> GatherCaller:
+        """Run steps and branches of a workflow in parallel: ``a, b = await ctx.gather(ctx.step(f), branch(ctx))``.
+
+        The results are returned in order when all have ended. A branch is a call of an ``async def`` function that
+        itself makes durable calls. If branches have failed, the failure of the first of them is raised, or returned
+        with ``return_exceptions=True``.
+        """
+        return self._workflow_run.gather
+
+    def patched(self, name: str) -> bool:
+        """Return whether this run of a workflow takes changed code: False if it was past this place before the change.
+
+        The answer is stored, and is the same whenever the run passes the place again.
+        """
+        return self._workflow_run.patched(name)
+
+    async def now(self) -> datetime:
+        """Return the time, the same one whenever the workflow is called again."""
+        return await self._workflow_run.now()
+
+    async def random(self) -> float:
+        """Return a random number from 0 to 1, the same one whenever the workflow is called again."""
+        return await self._workflow_run.random()
+
+    async def uuid(self) -> UUID:
+        """Return a random UUID, the same one whenever the workflow is called again."""
+        return await self._workflow_run.uuid()
 
     @asynccontextmanager
     async def connection(self) -> AsyncIterator[Any]:

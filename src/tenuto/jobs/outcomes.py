@@ -12,6 +12,7 @@ from tenuto.errors import Invalid, UnknownJob
 from tenuto.jobs.attempts import Attempt, StopReason
 from tenuto.jobs.context import MAX_DELAY, PermanentFailure, RetryLater, Stopped, TaskDeferred, TimedOut
 from tenuto.jobs.registry import Job
+from tenuto.jobs.workflows.failures import StepFailed
 from tenuto.model.definitions.step_expressions import explain_rejected_value
 from tenuto.model.validation import truncate_text
 from tenuto.model.work.tasks import Deferral, Outcome, OutcomeReason, OutcomeStatus, cancelled_outcome, error_json
@@ -99,7 +100,8 @@ def _from_error(attempt: Attempt, error: BaseException, ended_at: datetime) -> O
             deferral=error.deferral,
         )
     if isinstance(error, UnknownJob) and attempt.started_at is None:  # guard: attempts.unknown_job_is_not_an_attempt
-        return Outcome(OutcomeStatus.COMPLETED, deferral=Deferral(ended_at + UNKNOWN_JOB_DELAY))
+        delayed = Deferral(ended_at + UNKNOWN_JOB_DELAY)
+        return Outcome(OutcomeStatus.COMPLETED, progress=attempt.context.progress_json, deferral=delayed)
     reason = OutcomeReason.TIMED_OUT if isinstance(error, TimedOut) else OutcomeReason.ERROR
     delay = retry_delay(error)
     return failed(
@@ -107,7 +109,7 @@ def _from_error(attempt: Attempt, error: BaseException, ended_at: datetime) -> O
         ended_at,
         reason,
         error_to_json(error, _step_name(attempt), attempt.context.redact_text),
-        may_retry=not isinstance(error, PermanentFailure),
+        may_retry=not (isinstance(error, PermanentFailure) or (isinstance(error, StepFailed) and error.is_permanent)),
         retry_at=None if delay is None else ended_at + delay,
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import json
+import re
 import typing
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, MutableMapping
 from dataclasses import dataclass, field, replace
@@ -42,6 +43,9 @@ from tenuto.model.work.tasks import (
 P = ParamSpec("P")
 R_co = TypeVar("R_co", covariant=True)
 T = TypeVar("T")
+
+WORKFLOW = "tenuto_workflow"
+"""Attribute of the function of a workflow."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +176,8 @@ class Job(Generic[P, R_co]):
         self._output = _output_type(function)
         self.enqueuer: JobEnqueuer | None = None
         """The app that registered the job."""
+        self.versions: dict[str | None, Job[..., Any]] | None = None
+        """Of a workflow: its registered versions, this one included."""
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         return self.function(*args, **kwargs)
@@ -262,6 +268,12 @@ class Job(Generic[P, R_co]):
         return self._input.validate_partial(values)
 
     @property
+    def shown_version(self) -> str | None:
+        """The version as it is shown with a worker: of a workflow, all its versions, the current one first."""
+        others = [each for each in self.versions or () if each is not None and each != self.version]
+        return self.version if not others else ", ".join(filter(None, [self.version, *others]))
+
+    @property
     def parameters(self) -> dict[str, Any]:
         """The parameters and their annotations."""
         return self._input.annotations
@@ -331,6 +343,17 @@ def job_class(function: Callable[..., Any]) -> type[Job[..., Any]]:
     first = next(iter(inspect.signature(function).parameters), None)
     is_context = first is not None and typing.get_type_hints(function).get(first) is Context
     return JobWithContext if is_context else Job
+
+
+def context_parameter_of(function: Callable[..., Any]) -> str | None:
+    """Return the name of the parameter that is annotated `Context`, if any."""
+    hints = typing.get_type_hints(function)
+    return next((name for name in inspect.signature(function).parameters if hints.get(name) is Context), None)
+
+
+def _version_order(version: str | None) -> tuple[list[int], str]:
+    """Return the sort key of a version: its numbers, then its text. A workflow without a version is the oldest."""
+    return ([int(part) for part in re.findall(r"\d+", version)], version) if version is not None else ([], "")
 
 
 def require_job(job: object) -> None:
@@ -610,7 +633,7 @@ class JobRegistry:
         """Return what this process can run, the same object until another job or step kind is registered."""
         size = (len(self.jobs_by_name), len(self.handlers_by_kind))
         if self._known is None or self._known[0] != size:
-            jobs = {name: job.version for name, job in sorted(self.jobs_by_name.items())}
+            jobs = {name: job.shown_version for name, job in sorted(self.jobs_by_name.items())}
             kinds = {name: kind.version if (kind := self.kinds.get(name)) else None for name in self.handlers_by_kind}
             self._known = (size, KnownHandlers(jobs, kinds))
         return self._known[1]
@@ -649,6 +672,9 @@ class JobRegistry:
         return validation.check_name(kind, field="kind", limit=64)
 
     def add_job(self, job: Job[..., Any]) -> None:
+        if getattr(job.function, WORKFLOW, False):
+            self._add_version(job)
+            return
         if job.name in self.jobs_by_name:
             raise Invalid(
                 f"a job named {job.name!r} is already registered",
@@ -657,6 +683,23 @@ class JobRegistry:
                 remedy="give one of them another name",
             )
         self.jobs_by_name[job.name] = job
+
+    def _add_version(self, job: Job[..., Any]) -> None:
+        """Register a version of a workflow. The one with the highest version is the current one."""
+        current = self.jobs_by_name.get(job.name)
+        versions = [] if current is None else list((current.versions or {}).values())
+        if current is not None and (not versions or any(each.version == job.version for each in versions)):
+            raise Invalid(
+                f"a job named {job.name!r} is already registered with the same version",
+                code="job.name.duplicate",
+                field="name",
+                remedy="give one of them another name, or workflows different versions",
+            )
+        versions = sorted([*versions, job], key=lambda each: _version_order(each.version), reverse=True)
+        for each in versions:
+            each.versions = {other.version: other for other in versions}
+        self.jobs_by_name[job.name] = versions[0]
+        self._known = None
 
     def get_job(self, name: str) -> Job[..., Any]:
         job = self.jobs_by_name.get(name)

@@ -25,6 +25,7 @@ from tenuto.jobs.attempts import Attempt, StopReason
 from tenuto.jobs.context import Stopped, current_context
 from tenuto.jobs.process_pool import ProcessPool
 from tenuto.jobs.registry import Job, JobRegistry
+from tenuto.jobs.workflows.definition import choose_version
 from tenuto.logs import Log
 from tenuto.model.work.tasks import Outcome
 
@@ -110,6 +111,8 @@ class Runner:
     async def _run_async(self, attempt: Attempt, job: Job[..., Any]) -> None:
         outcome: Outcome | None
         try:
+            if job.versions is not None:
+                job = await choose_version(job, attempt.context)
             arguments = self._prepare(attempt, job)
             code = job.function(**arguments)
             value = await (self._run_in_span(attempt, code) if self._is_traced else code)
@@ -206,7 +209,7 @@ class Runner:
         attempt.mark_started(self._clock.now())
         if job.is_async:  # every asyncio task has its own copy of the context variables
             current_context.set(context)
-            context.run_in_thread = self._run_step_in_thread
+            context.run_in_thread, context.clock = self._run_step_in_thread, self._clock
         if attempt.stop_reason is not None:
             raise Stopped
         try:

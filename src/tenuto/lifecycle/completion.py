@@ -96,16 +96,14 @@ async def finish_in_transaction(
 async def _release_ended_waits(connection: Connection, deferred: Sequence[Settlement]) -> None:
     """Queue the tasks whose event arrived while they gave up their slots, instead of parking them."""
     waiting = [
-        (s.task.id, s.outcome.deferral)
-        for s in deferred
-        if s.outcome.deferral is not None and s.outcome.deferral.wait is not None
+        (s.task.id, s.outcome.deferral) for s in deferred if s.outcome.deferral is not None and s.outcome.deferral.waits
     ]
     if not waiting:
         return
     still_open = await events.lock_open_waits(connection, waiting)
     for settlement in deferred:
         deferral = settlement.outcome.deferral
-        if deferral is not None and deferral.wait is not None and settlement.task.id not in still_open:
+        if deferral is not None and still_open[settlement.task.id] < len(deferral.waits):
             settlement.outcome.deferral = replace(deferral, resume_at=None)
 
 

@@ -97,7 +97,7 @@ async def _check_approval(database: Database, ctx: Context, arguments: ApprovalA
         ctx.progress(
             approval.approval_count, approval.required_count, f"waits for approval: {approval.message.splitlines()[0]}"
         )
-        raise TaskDeferred(Deferral(resume_at=approval.expires_at, wait=APPROVAL_WAIT))
+        raise TaskDeferred(Deferral(resume_at=approval.expires_at, waits=(APPROVAL_WAIT,)))
     decisions = await approvals.list_decisions(database, [approval.id])
     for each in decisions:
         verb = "approved" if each.decision == "approve" else "rejected"

@@ -24,6 +24,8 @@ from tenuto.store.work import step_checkpoints
 
 T = TypeVar("T")
 
+_SLEEP = "sleep in "
+
 log = Log("tenuto.chains")
 
 
@@ -40,7 +42,10 @@ class DatabaseStepCheckpoints:
         self._is_log_taken = False
 
     async def load(self) -> dict[str, str]:
-        return await self._retry(lambda: step_checkpoints.load_checkpoints(self._database, self._task.id))
+        stored = await self._retry(lambda: step_checkpoints.load_checkpoints(self._database, self._task.id))
+        sleeps = {name.removeprefix(_SLEEP): text for name, text in stored.items() if name.startswith(_SLEEP)}
+        self._sleeps = {step: from_json(text) for step, text in sleeps.items()}
+        return stored
 
     async def save(self, name: str, output: str) -> str:
         return await self._retry(lambda: step_checkpoints.record_checkpoint(self._database, self._task, name, output))
@@ -67,7 +72,7 @@ class DatabaseStepCheckpoints:
         # An earlier sleep of the attempt is over before the next one begins. A sleep is also over if the task was
         # claimed again after it: the claim decided that, and the clock of this process may be slightly behind.
         has_ended = stored["number"] > number or until <= max(now, self._task.run_at)
-        continues_attempt = requested is not None and stored != requested and stored["attempt"] == self._task.attempt
+        continues_attempt = stored != requested and stored["attempt"] == self._task.attempt
         return StepSleep(number, until, has_ended, await self._take_deferred_log() if continues_attempt else None)
 
     async def wait_for_event(

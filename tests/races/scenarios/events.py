@@ -55,7 +55,7 @@ async def _register_wait(db: Database, task: Task, key: str) -> None:
 
 async def _give_up_slot(db: Database, task: Task) -> None:
     now = db.clock.now()
-    deferral = Deferral(resume_at=now + timedelta(hours=1), wait=WaitKey("", 1))
+    deferral = Deferral(resume_at=now + timedelta(hours=1), waits=(WaitKey("", 1),))
     await finish(db, [Settlement(task, Outcome(OutcomeStatus.COMPLETED, started_at=now, deferral=deferral))])
 
 

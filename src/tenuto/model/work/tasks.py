@@ -372,8 +372,8 @@ class Deferral:
 
     resume_at: datetime | None = None
     execution_id: UUID | None = None
-    wait: WaitKey | None = None
-    """The wait for an event that may end before ``resume_at``."""
+    waits: tuple[WaitKey, ...] = ()
+    """The waits that may end before ``resume_at``; the first that ends resumes the task."""
 
 
 @dataclass(slots=True)

@@ -9,6 +9,7 @@ A worker locks a wait before the task gives up its slot: see `lock_open_waits`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -210,15 +211,15 @@ async def load_deferred_log(database: Database, task: Task) -> str | None:
     return found
 
 
-async def lock_open_waits(connection: Connection, deferrals: Sequence[tuple[UUID, Deferral]]) -> set[UUID]:
-    """Return the tasks whose wait is still open, and lock the waits against senders until the transaction ends.
+async def lock_open_waits(connection: Connection, deferrals: Sequence[tuple[UUID, Deferral]]) -> Counter[UUID]:
+    """Return how many waits of each task are still open, and lock these against senders until the transaction ends.
 
     Senders lock waits before tasks, like the caller. Without the lock, a sender could end a wait between the decision
     to give up the slot and its commit, and would leave the task parked until its deadline.
     """
-    keys = [(task, each.wait.step, each.wait.number) for task, each in deferrals if each.wait is not None]
+    keys = [(task, wait.step, wait.number) for task, each in deferrals for wait in each.waits]
     rows = await connection.fetch(SQL.lock_open_waits, *to_columns(keys))
-    return {row["task_id"] for row in rows}
+    return Counter(row["task_id"] for row in rows)
 
 
 async def copy_received_waits(connection: Connection, tasks: Sequence[tuple[UUID, UUID]]) -> None:

@@ -124,7 +124,7 @@ SELECT task_id, step, number, name, key, registered_at, expires_at, outcome, end
 FROM tenuto.event_waits
 WHERE task_id = $1
 ORDER BY registered_at, step, number
-LIMIT 1000;
+LIMIT 10000;
 
 -- name: load_deferred_log
 -- Return the log of the attempt before it last gave up its slot. Each stored log contains the ones before it, so the
@@ -152,7 +152,7 @@ JOIN unnest($1::uuid[], $2::text[], $3::integer[]) AS given (task_id, step, numb
   ON wait.task_id = given.task_id AND wait.step = given.step AND wait.number = given.number
 WHERE wait.task_id = ANY ($1::uuid[])
   AND wait.outcome IS NULL
-ORDER BY wait.task_id
+ORDER BY wait.task_id, wait.step, wait.number
 -- guard: events.lock_before_defer
 FOR UPDATE OF wait;
 

@@ -154,6 +154,8 @@ class QueueWorker:
     state: WorkerState
     knows_job: bool
     """Whether it knows the job or step kind of the task."""
+    job_versions: str | None
+    """Its versions of the job, separated by commas."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -358,6 +360,12 @@ async def list_workers_of_queue(database: Database, queue: str, kind: str, name:
     """Return the workers of a queue, including draining and dead ones, and whether they know a job or step kind."""
     rows = await database.fetch_all(SQL.list_workers_of_queue, queue, MAX_LISTED_WORKERS, kind, name)
     return _QUEUE_WORKERS.all(rows)
+
+
+async def load_version_of_run(database: Database, task_id: UUID) -> str | None:
+    """Return the version of the workflow that a task has begun with, if it has one."""
+    found: str | None = await database.fetch_value(SQL.load_version_of_run, task_id)
+    return found
 
 
 async def load_schedule(database: Database, name: str) -> DiagnosedSchedule | None:

@@ -149,9 +149,10 @@ SELECT (
 
 -- name: list_workers_of_queue
 -- Return the workers of a queue that have not ended, with the number of their occupied slots (standby tasks occupy
--- none) and whether they know the job or step kind ($3, $4).
+-- none), whether they know the job or step kind ($3, $4), and their versions of the job.
 SELECT workers.id, workers.name, workers.slots, tenuto.process_state(workers) AS state,
        tenuto.knows_handler(workers, $3, $4) AS knows_job,
+       CASE WHEN $3 = 'job' THEN workers.jobs ->> $4 END AS job_versions,
        clock_timestamp() - workers.seen_at AS silent_seconds, coalesce(held.running, 0) AS running_count
 FROM tenuto.workers
 LEFT JOIN (
@@ -163,6 +164,12 @@ LEFT JOIN (
 WHERE workers.ended_at IS NULL AND workers.service = 'worker' AND $1 = ANY (workers.queues)
 ORDER BY workers.name, workers.id
 LIMIT $2;
+
+-- name: load_version_of_run
+-- Return the version of the workflow that a task has begun with.
+SELECT output ->> 'value' AS version
+FROM tenuto.chain_steps
+WHERE task_id = $1 AND name = 'version';
 
 -- name: list_queue_capacities
 -- For every queue that has a live worker, a limit or a pause, return the slots of the live workers, and the limit.

@@ -35,32 +35,46 @@ SET output = CASE
 RETURNING output;
 
 -- name: load_checkpoints
--- Return the stored step results of a task.
+-- Return the stored step results of a task, its sleeps and, with their events, its waits. A workflow has at most 10,000.
 SELECT name, output
 FROM tenuto.chain_steps
 WHERE task_id = $1
-  AND name NOT LIKE 'sleep in %'
+UNION ALL
+SELECT 'wait in ' || step, to_jsonb(name)
+FROM tenuto.event_waits
+WHERE task_id = $1
 ORDER BY name
-LIMIT 1000;
+LIMIT 25000;
 
 -- name: list_steps_and_sleeps
 -- Return the finished steps of a task and the last sleep of each, for display.
 SELECT name, fence, ended_at,
        CASE WHEN name LIKE 'sleep in %' THEN (output ->> 'until')::timestamptz END AS sleep_ends_at,
-       CASE WHEN name LIKE 'sleep in %' THEN NULL ELSE coalesce(output -> 'value', output -> 'stop') END AS output,
+       CASE WHEN name LIKE 'sleep in %' THEN NULL ELSE coalesce(output -> 'value', output -> 'stop', output -> 'failure') END AS output,
        name NOT LIKE 'sleep in %' AND output ? 'stop' AS stopped
 FROM tenuto.chain_steps
 WHERE task_id = $1
+  AND name NOT LIKE 'failure of attempt %'
 ORDER BY ended_at, name
 LIMIT 1000;
 
 -- name: copy_checkpoints
--- Copy the step results of the old tasks $1 to the new tasks $2. Past sleeps stay over.
+-- Copy the step results of the old tasks $1 to the new tasks $2. Past sleeps stay over. Of a workflow that has handled the
+-- failure of a step, only what was stored before is copied: the new task runs the step again.
 INSERT INTO tenuto.chain_steps (task_id, name, output, fence, ended_at)
 SELECT pair.new, steps.name, steps.output, 0, steps.ended_at
 FROM unnest($1::uuid[], $2::uuid[]) AS pair (old, new)
 JOIN tenuto.chain_steps AS steps ON steps.task_id = pair.old
 WHERE steps.task_id = ANY ($1::uuid[])
+  AND steps.name NOT LIKE 'failure of attempt %'
+  AND NOT EXISTS (
+      SELECT
+      FROM tenuto.chain_steps AS failed
+      WHERE failed.task_id = pair.old
+        AND failed.name NOT LIKE 'failure of attempt %'
+        AND failed.output ? 'failure'
+        AND failed.ended_at <= steps.ended_at -- guard: workflows.retry_before_failure
+  )
 ON CONFLICT (task_id, name) DO NOTHING
 RETURNING task_id;
 

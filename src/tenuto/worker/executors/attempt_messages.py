@@ -79,8 +79,8 @@ def encode_outcome(outcome: Outcome | None, *, is_stopped: bool) -> Message:
     if outcome.deferral is not None:
         if outcome.deferral.resume_at is not None:
             message["resume_at"] = outcome.deferral.resume_at.isoformat()
-        if outcome.deferral.wait is not None:
-            message["wait"] = [outcome.deferral.wait.step, outcome.deferral.wait.number]
+        if outcome.deferral.waits:
+            message["waits"] = [[each.step, each.number] for each in outcome.deferral.waits]
         message["is_deferred"] = True
     return message
 
@@ -95,9 +95,9 @@ def decode_outcome(message: Mapping[str, Any]) -> tuple[Outcome, float | None]:
         may_retry=message["may_retry"],
     )
     if message.get("is_deferred"):
-        resume_at, wait = message.get("resume_at"), message.get("wait")
+        resume_at, waits = message.get("resume_at"), message.get("waits", [])
         outcome.deferral = Deferral(
             None if resume_at is None else _instant.validate_python(resume_at),
-            wait=None if wait is None else WaitKey(*wait),
+            waits=tuple(WaitKey(*each) for each in waits),
         )
     return outcome, message.get("retry_after")

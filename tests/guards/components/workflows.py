@@ -1,0 +1,62 @@
+"""Guards of workflows."""
+
+from __future__ import annotations
+
+from tests.guards.guard import Condition, Value, guard
+
+GUARDS = (
+    guard(
+        "workflows.changed_code",
+        "A call whose position holds the result of another call is refused.",
+        Condition("False"),
+        "worker/test_workflow_versions.py::test_changed_code_without_a_patch_is_found",
+    ),
+    guard(
+        "workflows.unused_results",
+        "A workflow that ends without a stored call is refused: its code has changed.",
+        Condition("False"),
+        "worker/test_workflow_versions.py::test_changed_code_without_a_patch_is_found",
+    ),
+    guard(
+        "workflows.patch_of_passed_place",
+        "A run that has passed a place keeps the code that it passed it with.",
+        Value("True"),
+        "worker/test_workflow_versions.py::test_patched_code_is_used_by_runs_that_have_not_passed_its_place",
+    ),
+    guard(
+        "workflows.version_of_run",
+        "A run continues with the version that it has begun with.",
+        Value("job"),
+        "worker/test_workflow_versions.py::test_run_continues_with_the_version_that_it_has_begun_with",
+    ),
+    guard(
+        "workflows.calls_of_other_tasks",
+        "A durable call outside of the branches of a workflow, which has no fixed position, is refused.",
+        Condition("False"),
+        "worker/test_workflows.py::test_durable_call_outside_of_a_branch_is_refused",
+    ),
+    guard(
+        "workflows.no_call_after_deferral",
+        "A workflow that has given up its slot makes no further durable call.",
+        Condition("False"),
+        "worker/test_workflows.py::test_workflow_that_gave_up_its_slot_makes_no_call_in_its_clean_up",
+    ),
+    guard(
+        "workflows.handled_failure_is_stored",
+        "A failure that the workflow has handled is stored before its next call.",
+        Condition("False"),
+        "worker/test_workflows.py::test_failed_step_is_raised_again_in_later_attempts_once_the_workflow_has_handled_it",
+    ),
+    guard(
+        "workflows.kept_failure_of_attempt",
+        "A failure that waited for other branches does not count in the next attempt.",
+        Condition("True"),
+        "worker/test_workflows.py::test_branches_sleep_and_wait_without_a_slot",
+    ),
+    guard(
+        "workflows.retry_before_failure",
+        "An operator's retry of a workflow does not repeat a stored failure.",
+        Condition("false"),
+        "worker/test_workflows.py::test_failed_step_is_raised_again_in_later_attempts_once_the_workflow_has_handled_it",
+    ),
+)
