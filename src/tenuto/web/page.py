@@ -180,26 +180,8 @@ class PageView:
         dashboard, request = self.dashboard, self.request
         now = (await self.app.open()).clock.now()
         counts = await self.shared("counts", dashboard.load_counts)
-        times = Times(now, self.viewer.zone_name)
-        shows_changes_until = self._started if self.replica is None else min(self._started, self.replica.current_at)
-        context: dict[str, Any] = {
-            "x": model,
-            "ui": Elements(self.links, times, self.viewer, dashboard.routes),
-            "links": self.links,
-            "viewer": self.viewer,
-            "now": now,
-            # The event stream begins with the changes since then.
-            "loaded_at": format_instant(now - timedelta(seconds=monotonic_seconds() - shows_changes_until)),
-            "source": self._describe_source(),
-            "counts": counts,
-            "navigation": dashboard.navigation,
-            "settings": self.app.settings,
-            "version": dashboard.assets.version,
-            "code_version": dashboard.assets.code_version,
-            "page": {"title": title, "current": current, "modules": modules, "icon": icon, "topics": topics},
-            "path": request.url.path + (f"?{request.url.query}" if request.url.query else ""),
-        }
-        context["kit"] = Kit(dashboard.environment, context)
+        page = {"title": title, "current": current, "modules": modules, "icon": icon, "topics": topics}
+        context = self._template_context(model, page, counts, now)
         loaded = dashboard.environment.get_template(template)
         asked = request.headers.get(PARTS_HEADER)
         names = [name.strip() for name in (asked or "")[:500].split(",")]
@@ -211,19 +193,46 @@ class PageView:
         if asked is not None:
             render = partial(render_parts, dashboard.environment, loaded, names, context)
         body = (render() if render_text is None else await render_text(render)).encode()
-        headers = {
-            "Tenuto-Now": str(int(now.timestamp() * 1000)),
-            "Tenuto-Version": dashboard.assets.version,
-            "Server-Timing": f"page;dur={(monotonic_seconds() - self._started) * 1000:.1f}",
-        }
-        if context["code_version"] is not None:
-            headers["Tenuto-Code"] = context["code_version"]
+        headers = self._response_headers(now, context["code_version"])
         if asked is None:
             return html_response(body, status, headers)
         tag = entity_tag(body)
         if request.headers.get("if-none-match") == tag:
             return Response(status_code=304, headers={**HEADERS, **headers, "ETag": tag})
         return html_response(body, status, headers, tag)
+
+    def _template_context(self, model: Any, page: Mapping[str, Any], counts: Any, now: datetime) -> dict[str, Any]:
+        dashboard, url = self.dashboard, self.request.url
+        shows_changes_until = self._started if self.replica is None else min(self._started, self.replica.current_at)
+        context: dict[str, Any] = {
+            "x": model,
+            "ui": Elements(self.links, Times(now, self.viewer.zone_name), self.viewer, dashboard.routes),
+            "links": self.links,
+            "viewer": self.viewer,
+            "now": now,
+            # The event stream begins with the changes since then.
+            "loaded_at": format_instant(now - timedelta(seconds=monotonic_seconds() - shows_changes_until)),
+            "source": self._describe_source(),
+            "counts": counts,
+            "navigation": dashboard.navigation,
+            "settings": self.app.settings,
+            "version": dashboard.assets.version,
+            "code_version": dashboard.assets.code_version,
+            "page": page,
+            "path": url.path + (f"?{url.query}" if url.query else ""),
+        }
+        context["kit"] = Kit(dashboard.environment, context)
+        return context
+
+    def _response_headers(self, now: datetime, code_version: str | None) -> dict[str, str]:
+        headers = {
+            "Tenuto-Now": str(int(now.timestamp() * 1000)),
+            "Tenuto-Version": self.dashboard.assets.version,
+            "Server-Timing": f"page;dur={(monotonic_seconds() - self._started) * 1000:.1f}",
+        }
+        if code_version is not None:
+            headers["Tenuto-Code"] = code_version
+        return headers
 
     async def _load_panels(self, place: str, subject: Any, context: Mapping[str, Any]) -> LoadedPanels:
         panels = self.dashboard.panels

@@ -95,10 +95,10 @@ class OneShots(OperationGroup):
         """Create a one-shot of type ``log.append``, ``http.call`` or the name of a registered job.
 
         A one-shot with a past ``exec_at`` runs at once. The payload is checked against the parameters of the handler.
-        Without ``max_attempts`` and ``retry``, a job is retried as it declares, and the other types have one attempt. A
-        caller that chooses the URL of a call could send any secret there, so
-        ``may_use_secrets`` decides whether the payload may refer to secrets. A repeated call with the same ``id``
-        has no effect; ``is_repeat`` says that the call is a repetition, so an existing one-shot is searched first.
+        Without ``max_attempts`` and ``retry``, a job is retried as it declares, and the other types have one attempt.
+        ``may_use_secrets`` decides whether the payload may refer to secrets, because a caller that chooses the URL of a
+        call could send any secret there. A repeated call with the same ``id`` has no effect; ``is_repeat`` says that
+        the call is a repetition, so that an existing one-shot is searched first.
         """
         kind, handler = self.find_handler(prompt_type)
         if kind != JOB and not may_use_secrets and may_refer_to_secret(payload):  # guard: access.secret_in_one_shot
@@ -121,12 +121,11 @@ class OneShots(OperationGroup):
         )
         policy = one_shots.one_shot_policy_json(handler.policy, retry, parse_duration_seconds(timeout, field="timeout"))
         task = new_task(handler, _check_payload(handler, payload), now, operation.actor, id)
+        task.kind, task.name, task.policy, task.origin = kind, prompt_type, policy, one_shots.ONE_SHOT_ORIGIN
+        task.tags = [*handler.options.tags, *validation.check_tags(tags)] or None
         if expires_in is not None:
             task.expires_at = task.due_at + (parse_expires_in(expires_in) or timedelta())
-        task.kind, task.name, task.origin = kind, prompt_type, one_shots.ONE_SHOT_ORIGIN
         task.reschedule(run_at)
-        task.policy = policy
-        task.tags = [*handler.options.tags, *validation.check_tags(tags)] or None
         check_new_task(task)
         # One query of open and ended tasks: the one-shot may end between a separate query and the insert.
         # guard: one_shots.existing_is_read
