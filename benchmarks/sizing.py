@@ -44,7 +44,7 @@ PLANNING = Costs(wal_bytes=3_000, record_bytes=1_800, database_ms=0.5, worker_ms
 
 @dataclass(frozen=True)
 class Load:
-    """What is to be run."""
+    """The load for which sizes are computed."""
 
     tasks_per_day: int
     job_seconds: float = 0.2

@@ -25,7 +25,7 @@ _MODULES: dict[Extra, tuple[str, ...]] = {
     "ray": ("ray",),
 }
 _CPYTHON_MODULES = ("httptools",)
-"""Modules that other implementations of Python do not install, by a marker in ``pyproject.toml``, and do not need."""
+"""Modules that are installed and needed on CPython only, by a marker in ``pyproject.toml``."""
 
 
 def is_installed(extra: Extra) -> bool:

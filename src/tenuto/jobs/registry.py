@@ -66,7 +66,7 @@ class TaskOptions:
     rate_key: str | None = None
     expires_at: datetime | None = None
     expires_in: timedelta | None = None
-    """A task that has not started so long after it was due ends as expired."""
+    """Time after the due instant at which a task that has not started ends as expired."""
 
     def __post_init__(self) -> None:
         rate = parse_rate_limit(self.rate_limit)

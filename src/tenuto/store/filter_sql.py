@@ -75,7 +75,7 @@ class CappedCount:
 
     count: int
     is_exact: bool
-    """Whether there are no more than ``count``."""
+    """Whether ``count`` is the exact number; otherwise there are more."""
 
 
 async def count_rows(database: Database, table: FilterTable, statement: str, filter: Filter) -> CappedCount:

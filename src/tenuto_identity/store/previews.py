@@ -248,15 +248,17 @@ async def end_preview(connection: Connection, id: UUID, state: str, problem: str
 
 
 async def keep_items(connection: Connection, id: UUID, step: int, run_id: UUID, after_number: int) -> int:
-    """Keep the items of a run in the scratch copy, which the connection uses, as results of the preview; return the
-    last number given."""
+    """Copy the items of a run from the scratch copy to the results of the preview; return the number of the last one.
+
+    The connection uses the scratch copy.
+    """
     return int(await connection.fetchval(SQL.keep_items, id, step, run_id, after_number))
 
 
 async def write_requests(
     connection: Connection, id: UUID, step: int, system: str, after_number: int, requests: Sequence[Mapping[str, Any]]
 ) -> int:
-    """Keep the requests of an export; return the last number given."""
+    """Store the requests of an export; return the number of the last one."""
     await connection.copy_records_to_table(
         "preview_requests",
         schema_name=LIVE_SCHEMA,

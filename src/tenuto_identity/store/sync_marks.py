@@ -116,8 +116,11 @@ async def count_objects_of_type(connection: Connection, system_number: int, type
 async def mark_referring(
     connection: Connection, joined_ids: Sequence[int], page_ids: Sequence[int], before_id: int | None
 ) -> None:
-    """Mark the objects that refer to newly joined ones, except those of the page. With an id, only those
-    before it, and those that a full sync may skip."""
+    """Mark the objects that refer to newly joined ones, except those of the page.
+
+    A full sync gives ``before_id``, the first id that it has yet to process. From there on, only objects are marked
+    that it may skip.
+    """
     if joined_ids:
         await connection.execute(SQL.mark_referring, joined_ids, page_ids, before_id)
 

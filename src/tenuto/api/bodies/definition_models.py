@@ -356,7 +356,7 @@ class ManifestDeclaration(InlineTrigger, PolicyOptions):
         default=None, description="Whether open dead letters stop runs of its trigger. (default: block)"
     )
     expires_in: Duration | None = Field(
-        default=None, description="A run that has not started so long after it was created ends as expired."
+        default=None, description="Time after its creation at which a run that has not started ends as expired."
     )
 
 

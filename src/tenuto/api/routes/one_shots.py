@@ -103,7 +103,10 @@ class NewOneShot(Body):
         None, gt=0, le=MAX_TIMEOUT_SECONDS, description="Timeout of an attempt; default: that of the prompt type."
     )
     expires_in_seconds: float | None = Field(
-        None, gt=0, le=316_224_000, description="If it has not started so long after `exec_at`, it ends as expired."
+        None,
+        gt=0,
+        le=316_224_000,
+        description="Time after `exec_at` at which it expires if it has not started.",
     )
 
 

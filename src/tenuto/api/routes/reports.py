@@ -144,8 +144,8 @@ async def get_series(
     queue: TextFilter = None,
     name: TextFilter = None,
 ) -> SeriesReport:
-    """Get how many attempts ended when, with outcomes, waits and durations. The series is divided into at most 120
-    points; schedulers add ended attempts every 10 seconds."""
+    """Get the number of ended attempts over time, with outcomes, waits and durations. The series is divided into at
+    most 120 points; schedulers add ended attempts every 10 seconds."""
     return await call.app.reports.series(window, by=by, queue=queue, name=name)
 
 

@@ -57,7 +57,7 @@ async def create_one_shot(
     ] = None,
     timeout: Annotated[str | None, option("DURATION", "Maximum duration of an attempt.")] = None,
     expires_in: Annotated[
-        str | None, option("DURATION", "End it as expired if it has not started so long after.")
+        str | None, option("DURATION", "Time after TIME at which it ends as expired if it has not started.")
     ] = None,
 ) -> int:
     """Create a one-shot. Prints its id.

@@ -70,7 +70,7 @@ class Manifest:
     max_active: int | None = None
     on_dead_letter: OnDeadLetter = OnDeadLetter.BLOCK
     expires_seconds: float | None = None
-    """A run that has not started so long after it was due ends as expired."""
+    """Time after the due instant at which a run that has not started ends as expired."""
 
     def __post_init__(self) -> None:
         validation.check_name(self.external_id, field="external_id")

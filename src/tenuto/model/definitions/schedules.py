@@ -331,7 +331,7 @@ class ScheduleDefinition:
         return self.name
 
     def describe_trigger(self) -> str:
-        """Describe when it runs."""
+        """Return the trigger in plain English."""
         return self.trigger.describe()
 
     @property

@@ -104,7 +104,7 @@ class Session(Protocol):
         ...
 
     def savepoint(self) -> AbstractContextManager[None]:
-        """Begin a part of a transaction that is undone alone if it fails."""
+        """Begin a savepoint: if the block fails, only its statements are rolled back."""
         ...
 
     def stream(self, statement: str, parameters: Sequence[Any], page_size: int) -> Iterator[list[Row]]:

@@ -29,7 +29,7 @@ class RecognisedPage:
     unchanged: list[int] = field(default_factory=list)
     """Ids of the recognised objects."""
     page: ReadPage = field(default_factory=ReadPage)
-    """The others."""
+    """The page with its other objects."""
 
 
 class Recognition:
