@@ -14,6 +14,10 @@ _processes = multiprocessing.get_context("forkserver")
 _processes.set_forkserver_preload(["tests.worker.executors.conformance_jobs", "tenuto.worker.executors.remote_runner"])
 
 
+NOT_STARTED = 3
+"""Exit code of a process that was not permitted to start its launch."""
+
+
 class ProcessEngine:
     """Delivers a launch as often as a test asks: engines may do that, too."""
 
@@ -60,4 +64,5 @@ class ProcessEngine:
 
 
 def _run(payload: str) -> None:
-    remote_runner.run_attempt(payload, {})
+    if remote_runner.run_attempt(payload, {}).startswith("not started"):
+        raise SystemExit(NOT_STARTED)

@@ -23,7 +23,7 @@ from tests.support.waiting import eventually_blocking
 from tests.worker.executors import conformance_jobs
 from tests.worker.executors.cluster_tests import APP, is_alive, pid_of, ticks_of
 from tests.worker.executors.conformance import ANA, Conformance, ExecutorHarness, wait_until_written
-from tests.worker.executors.process_engine import ProcessEngine
+from tests.worker.executors.process_engine import NOT_STARTED, ProcessEngine
 from tests.worker.executors.relay import Relay
 
 
@@ -99,7 +99,8 @@ def test_launch_that_the_engine_delivers_twice_starts_once(
     attempt = harness.start(conformance_jobs.tick, file)
     wait_until_written(file)
     (launched,) = engine.processes.values()
-    eventually_blocking(lambda: sum(process.is_alive() for process in launched) == 1, timeout=60)
+    eventually_blocking(lambda: any(process.exitcode is not None for process in launched), timeout=60)
+    assert sorted(process.exitcode or 0 for process in launched) == [0, NOT_STARTED]
     attempt.stop(StopReason.CANCELLED, ANA)
     harness.wait_for_outcome(attempt)
     assert len({line.split()[0] for line in ticks_of(file)}) == 1, "no second copy has started"
