@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
+from uuid import uuid4
 
 import asyncpg
 import pytest
@@ -25,6 +26,7 @@ from tenuto.postgres.database import (
     translate_driver_error,
 )
 from tenuto.postgres.servers.server_addresses import describe_address
+from tenuto.store.work.tasks import SQL as TASKS
 from tests.conftest import database_url
 from tests.races.proxy import Proxy
 from tests.support.errors import raises_code
@@ -200,6 +202,21 @@ async def test_connection_has_application_name_and_timeouts(db: Database) -> Non
         "plan_cache_mode": "force_generic_plan",
     }
     assert await db.fetch_value("SELECT current_setting('idle_in_transaction_session_timeout')") == "30s"
+
+
+async def test_longest_statement_is_planned_once_per_connection(db: Database) -> None:
+    """The default limits of the driver are a length of 15 kB and a life of five minutes."""
+    assert len(TASKS.claim_limited_tasks) > 15_000, "choose another statement"
+    values: tuple[Any, ...] = (uuid4(), timedelta(seconds=30), ["default"], 1, [], [], [], None, None, [], [], 1)
+    async with db.connection() as connection:
+        for _ in range(2):
+            await connection.fetch(TASKS.claim_limited_tasks, *values)
+        prepared = await connection.fetch(
+            "SELECT generic_plans FROM pg_prepared_statements WHERE statement = $1", TASKS.claim_limited_tasks
+        )
+        assert [row["generic_plans"] for row in prepared] == [2]
+        driver_connection: Any = connection
+        assert driver_connection._con._stmt_cache.get_max_lifetime() == 0
 
 
 async def test_connection_behind_pooler_keeps_no_session_state(url: str) -> None:

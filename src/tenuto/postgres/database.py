@@ -150,6 +150,10 @@ class Database:
                     max_inactive_connection_lifetime=300,
                     connection_class=_UnresetConnection,
                     statement_cache_size=0 if behind_pooler else 200,
+                    # By default, the driver has statements of more than 15 kB, such as claim_limited_tasks, planned at
+                    # every use, and all others again every five minutes.
+                    max_cacheable_statement_size=0,
+                    max_cached_statement_lifetime=0,
                     server_settings=None if behind_pooler else settings,
                 )
                 break
