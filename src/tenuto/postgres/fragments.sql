@@ -99,7 +99,8 @@ item_key, origin
 
 -- fragment: record_attempts
 -- Insert the activities of the attempts in `ended`, which consists of {ended_attempt} and `final`. The only INSERT into the
--- table.
-INSERT INTO tenuto.activities (final, {activity_columns})
-SELECT final, {activity_columns}
+-- table. The number of the transaction is read once; as the default of the column it would be made for every row, a
+-- twelfth of the CPU time of finish_tasks.
+INSERT INTO tenuto.activities (transaction_id, final, {activity_columns})
+SELECT (SELECT pg_current_xact_id()::text::bigint), final, {activity_columns}
 FROM ended
