@@ -16,7 +16,9 @@ from typing import Any
 import pytest
 
 from tenuto import Tenuto
+from tenuto.clock import monotonic_seconds
 from tenuto.errors import SchemaBehind, SchemaMismatch
+from tenuto.jobs.attempts import StopReason
 from tenuto.postgres.database import Database
 from tenuto.processes import run_scheduler
 from tenuto.service import health_file
@@ -56,7 +58,8 @@ async def test_draining_worker_finishes_running_tasks_and_claims_none(app: Tenut
     assert await app.workers() == []
 
 
-async def test_worker_that_is_cancelled_while_it_drains_restores_the_output_streams(
+@pytest.mark.slow
+async def test_worker_that_is_cancelled_while_it_drains_renews_no_lease_and_leaves_no_thread(
     app: Tenuto, worker: WorkerFactory
 ) -> None:
     streams, started, go_on = (sys.stdout, sys.stderr), threading.Event(), threading.Event()
@@ -69,7 +72,7 @@ async def test_worker_that_is_cancelled_while_it_drains_restores_the_output_stre
     workers: list[Worker] = []
 
     async def work() -> None:
-        async with worker(slots=1, grace_seconds=30) as one:
+        async with worker(slots=1, grace_seconds=30, lease_seconds=12) as one:
             workers.append(one)
             await asyncio.get_running_loop().create_future()
 
@@ -87,11 +90,16 @@ async def test_worker_that_is_cancelled_while_it_drains_restores_the_output_stre
         with pytest.raises(asyncio.CancelledError):
             await caller
         assert (sys.stdout, sys.stderr) == streams
+        (gone,) = workers
+        (attempt,) = gone._slots.held.values()
+        overdue_seconds = gone._watchdog._renew_seconds * 1.5
+        await eventually(lambda: monotonic_seconds() > attempt.renewed_at + overdue_seconds, what="no lease is renewed")
+        assert gone._watchdog._thread.is_alive(), "it still enforces the lease"
+        assert attempt.stop_reason is StopReason.HANDED_BACK
     finally:
         go_on.set()
-        for each in workers:  # the threads of a worker that was cancelled in its shutdown go on: its code may run
-            each._watchdog.stop()
-            each._executor.close()
+    threads = [gone._watchdog._thread, gone._executor._runner._loop_thread]  # type: ignore[attr-defined]
+    await eventually(lambda: not any(thread.is_alive() for thread in threads))
 
 
 @pytest.mark.slow

@@ -39,6 +39,11 @@ class Listener:
         if not self._database.behind_pooler:
             self._task = asyncio.create_task(self._stay_connected(), name="tenuto-listener")
 
+    def cancel(self) -> None:
+        """Stop without waiting for the end of the connection."""
+        if self._task is not None:
+            self._task.cancel()
+
     async def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()

@@ -94,6 +94,11 @@ class Completer:
         if self._task is not None:
             await self._task
 
+    def cancel(self) -> None:
+        """Write nothing more; the recovery sweep records what is left."""
+        if self._task is not None:
+            self._task.cancel()
+
     def put(self, results: Iterable[CompletedAttempt]) -> None:
         """Add outcomes; called on the completer's event loop."""
         self._waiting.extend(results)

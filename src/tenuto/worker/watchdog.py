@@ -103,6 +103,8 @@ class Watchdog:
         self._heartbeat_seconds = heartbeat_interval_seconds(lease)
         self._thread = threading.Thread(target=self._run_thread, name="tenuto-watchdog", daemon=True)
         self._stopping = False
+        self._on_abandoned_code_ended: Callable[[], object] | None = None
+        """Set once the worker is gone, while its code may still run."""
         self._cancellation_check_requested = False
         self._idle = False
         self._declared_dead = False
@@ -123,6 +125,15 @@ class Watchdog:
         self._stopping = True
         self._wake_up()
         self._thread.join(timeout=10)
+
+    def abandon(self, on_code_ended: Callable[[], object]) -> None:
+        """Renew no lease and send no heartbeat any more: the worker is gone without waiting for its code.
+
+        The leases expire, and other workers take over the tasks. Until the code has ended, the watchdog stops it before
+        that. Then it calls ``on_code_ended`` on its thread, and ends.
+        """
+        self._on_abandoned_code_ended = on_code_ended
+        self._wake_up()
 
     def check_cancellations(self) -> None:
         """Check soon: cancellation of a task of this worker was requested."""
@@ -155,6 +166,8 @@ class Watchdog:
     def _run_thread(self) -> None:
         try:
             asyncio.run(self._watch())
+            if self._on_abandoned_code_ended is not None:
+                self._on_abandoned_code_ended()
         except BaseException:
             if self._stopping:
                 raise
@@ -165,7 +178,7 @@ class Watchdog:
     async def _watch(self) -> None:
         self._loop, self._wake = asyncio.get_running_loop(), asyncio.Event()
         try:
-            while not self._stopping:
+            while not self._stopping and not self._is_abandoned_code_ended():
                 self._enforce_leases_and_timeouts()
                 if self._held:
                     with contextlib.suppress(RuntimeError):  # the event loop of the jobs is closing
@@ -198,6 +211,13 @@ class Watchdog:
             reply_timeout_seconds=max(self._renew_seconds, 1.0),  # guard: watchdog.renewal_timeout
         )
 
+    def _is_abandoned_code_ended(self) -> bool:
+        """Return whether the worker is gone, and nothing that it started runs. All attempts were asked to stop before,
+        so that none of the others starts."""
+        if self._on_abandoned_code_ended is None:
+            return False
+        return all(attempt.has_ended or attempt.started_at is None for attempt in list(self._held.values()))
+
     def _enforce_leases_and_timeouts(self) -> None:
         now = monotonic_seconds()
         safety = self._lease.total_seconds() * SAFETY_FRACTION
@@ -216,6 +236,8 @@ class Watchdog:
                 attempt.stop(attempt.stop_reason)  # still running
 
     async def _renew(self) -> None:
+        if self._on_abandoned_code_ended is not None:  # guard: watchdog.abandoned_leases_expire
+            return
         try:
             if self._database is None:
                 self._database = await self._connect()

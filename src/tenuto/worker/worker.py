@@ -247,17 +247,31 @@ class Worker:
 
     async def _shut_down(self) -> None:
         process_metrics.record_worker_stopped()
-        with contextlib.suppress(StoreError):
-            await workers.mark_draining(self._database, self.identity.id)
-        await self._return_unstarted()
-        await self._drain()
-        await self._completer.stop()
+        try:
+            with contextlib.suppress(StoreError):
+                await workers.mark_draining(self._database, self.identity.id)
+            await self._return_unstarted()
+            await self._drain()
+            await self._completer.stop()
+            await self._listener.stop()
+        except BaseException:  # cancelled: the caller does not wait for the code that runs
+            self._abandon()
+            raise
         self._watchdog.stop()
-        await self._listener.stop()
         self._executor.close()
         with contextlib.suppress(StoreError):
             await workers.deregister_process(self._database, self.identity.id)
         log.info("worker stopped", finished=self.finished_count)
+
+    def _abandon(self) -> None:
+        """Stop the code and write nothing more. The registration stays: it would otherwise release the tasks at once,
+        while their code may still run. The leases expire instead, and the watchdog goes on until the code has ended."""
+        log.warning("worker abandoned before its code has ended", running=self._slots.running_count)
+        self.stopping = True
+        self._stop_held_attempts()
+        self._completer.cancel()
+        self._listener.cancel()
+        self._watchdog.abandon(self._executor.close)
 
     async def _drain(self) -> None:
         """Let running code end for the grace period, then stop it; wait until it has really stopped."""

@@ -146,6 +146,12 @@ GUARDS = (
         "races/test_stalled_workers.py::test_worker_whose_code_cannot_be_stopped_in_time_exits",
     ),
     guard(
+        "watchdog.abandoned_leases_expire",
+        "The watchdog of a worker that was cancelled in its drain renews no lease.",
+        Condition("False"),
+        "worker/test_shutdown.py::test_worker_that_is_cancelled_while_it_drains_renews_no_lease_and_leaves_no_thread",
+    ),
+    guard(
         "watchdog.renewal_timeout",
         "A renewal without an answer is sent over another connection in time.",
         Replace("reply_timeout_seconds=max(self._renew_seconds, 1.0),", ""),
