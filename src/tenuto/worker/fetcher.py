@@ -71,7 +71,7 @@ class PrefetchEstimator:
         if elapsed_seconds > _ESTIMATE_WINDOW_SECONDS:
             self._ended_per_second = self._ended_count / elapsed_seconds
             self._window_started_at, self._ended_count = monotonic_seconds(), 0
-        return min(max_count, int(self._ended_per_second * self._claim_seconds * 4))
+        return min(max_count, int(self._ended_per_second * self._claim_seconds * 4))  # guard: worker.bounded_prefetch
 
     def sequential_task_count(self, seconds: float, max_count: int) -> float:
         """Return how many tasks end one after the other in this time."""

@@ -344,7 +344,7 @@ class Worker:
         return min(free_count, self.settings.claim_batch)
 
     def _may_hold_more(self) -> bool:
-        return len(self._slots.held) < self._max_held_count
+        return len(self._slots.held) < self._max_held_count  # guard: worker.bounded_backlog
 
     async def _seconds_until_next_claim(self, claim: Claim | None) -> float:
         """Return how long to wait without a wake-up."""

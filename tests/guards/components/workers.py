@@ -308,6 +308,22 @@ GUARDS = (
         Condition("self._waiting"),
         "worker/test_live_logs.py::test_worker_leaves_out_lines_beyond_the_limit_and_a_reader_sees_the_gap",
     ),
+    # --- bounds of what a worker holds
+    guard(
+        "worker.bounded_prefetch",
+        "A worker prefetches a bounded number of tasks.",
+        Replace(
+            "min(max_count, int(self._ended_per_second * self._claim_seconds * 4))",
+            "int(self._ended_per_second * self._claim_seconds * 4)",
+        ),
+        "worker/test_prefetch_bounds.py::test_worker_prefetches_at_most_three_claims",
+    ),
+    guard(
+        "worker.bounded_backlog",
+        "A worker whose outcomes are not written claims a bounded number of tasks.",
+        Value("True"),
+        "worker/test_prefetch_bounds.py::test_worker_claims_nothing_more_while_too_many_outcomes_are_not_written",
+    ),
     # --- drained workers
     guard(
         "worker.drained_claims_nothing",
