@@ -20,7 +20,7 @@ PACKAGE = Path(tenuto.__file__).parent
 FRAGMENTS = PACKAGE / "postgres" / "fragments.sql"
 SOURCES = sorted(
     file
-    for package in (PACKAGE, PACKAGE.with_name("tenuto_identity"))
+    for package in sorted(PACKAGE.parent.glob("tenuto*/"))
     for file in package.rglob("*")
     if file.suffix in (".sql", ".py") and file.parent.name != "migrations"
 )
