@@ -31,7 +31,7 @@ def test_scaling_page_names_existing_tests(file: str, name: str) -> None:
 
 
 def test_every_report_on_the_scaling_page_has_a_test() -> None:
-    reports = TEXT.partition("## What other schedulers' users report")[2]
+    reports = TEXT.partition("## Reports of users of other schedulers")[2]
     rows = [line for line in reports.splitlines() if line.startswith("| ") and not line.startswith("| report |")]
     assert len(rows) >= 15
     assert not [row for row in rows if "`tests/" not in row]
