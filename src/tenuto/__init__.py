@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from tenuto.jobs.context import Context, EventTimeout, PermanentFailure, RetryLater, injected
     from tenuto.jobs.enqueued_task import Enqueued
     from tenuto.jobs.registry import Job
-    from tenuto.jobs.workflows.failures import StepFailed
+    from tenuto.jobs.workflows.failures import ChildFailed, StepFailed
     from tenuto.model.access.actors import Actor, Role
     from tenuto.model.access.secrets import SecretRef
     from tenuto.model.definitions.manifests import Manifest
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 _MODULES = {
     "Actor": "tenuto.model.access.actors",
     "Batch": "tenuto.operations.work.batches",
+    "ChildFailed": "tenuto.jobs.workflows.failures",
     "Context": "tenuto.jobs.context",
     "Enqueued": "tenuto.jobs.enqueued_task",
     "Job": "tenuto.jobs.registry",
@@ -57,6 +58,7 @@ _MODULES = {
 __all__ = [
     "Actor",
     "Batch",
+    "ChildFailed",
     "Context",
     "Enqueued",
     "EventTimeout",

@@ -11,7 +11,7 @@ from tenuto import Tenuto
 from tenuto.postgres.database import Connection, Database
 from tenuto.settings import Settings
 from tenuto.store.events import events
-from tenuto.store.work import executions, step_checkpoints, tasks, workers
+from tenuto.store.work import executions, step_checkpoints, task_creation, tasks, workers
 from tenuto.worker import watchdog
 
 T = TypeVar("T")
@@ -19,7 +19,7 @@ EXIT_CODE = 9
 
 _STATEMENT_NAMES = {
     text: name
-    for sql in (tasks.SQL, executions.SQL, workers.SQL, step_checkpoints.SQL, events.SQL)
+    for sql in (tasks.SQL, executions.SQL, workers.SQL, step_checkpoints.SQL, events.SQL, task_creation.SQL)
     for name, text in sql
 }
 

@@ -235,6 +235,12 @@ async def _sleeping_branch(ctx: Context) -> str:
     return before + await ctx.step(workflow_plain_step, "after-sleep")
 
 
+@app.job(retry=_retry_immediately)
+async def workflow_child(ctx: Context, name: str) -> str:
+    with _step(ctx, "child"):
+        return name
+
+
 @app.workflow(retry=_retry_immediately)
 async def ordered(ctx: Context, number: int) -> str:
     """Every kind of durable call."""
@@ -246,4 +252,5 @@ async def ordered(ctx: Context, number: int) -> str:
     if ctx.patched("new"):
         done.append(await ctx.step(workflow_plain_step, "patched"))
     done += await ctx.gather(ctx.step(workflow_step, "alone"), _sleeping_branch(ctx))
+    done.append(await ctx.run(workflow_child.using(queue=ctx.task.queue), "child"))
     return ",".join(done)

@@ -22,10 +22,11 @@ from tests.races.processes import Workers
 from tests.races.test_crash_points import expire_leases_soon, wait_for_crash_or_stop
 
 pytestmark = pytest.mark.slow
-STATEMENTS = {"load_checkpoints": 2, "record_checkpoint": 8, "record_sleep": 1, "defer_tasks": 1,
-              "commit of defer_tasks": 1, "finish_tasks": 1}  # fmt: skip
+STATEMENTS = {"load_checkpoints": 3, "record_checkpoint": 8, "record_sleep": 1, "insert_wait": 1, "enqueue_tasks": 1,
+              "commit of enqueue_tasks": 1, "lock_open_waits": 2, "defer_tasks": 2, "commit of defer_tasks": 2,
+              "end_child_waits": 1, "wake_tasks": 1, "commit of wake_tasks": 1, "finish_tasks": 2}  # fmt: skip
 """How often an uninterrupted run sends each statement."""
-RESULT = "loop-0,loop-1,refused,patched,alone,before-sleepafter-sleep"
+RESULT = "loop-0,loop-1,refused,patched,alone,before-sleepafter-sleep,child"
 GROUPS = {"loop-0", "loop-1", "refused", "patched", "alone", "before-sleep", "after-sleep"}
 DOOMED: dict[str, Any] = {"lease_seconds": 30.0, "poll_seconds": 10.0, "slots": 1}
 BATCH_SIZE = 10
@@ -58,7 +59,7 @@ async def test_worker_that_crashes_at_any_point_of_a_workflow_repeats_no_stored_
         await observer.until_all_ended(within=40)
         await workers.stop(healthy)
 
-    await assert_invariants_hold(url, len(tasks))
+    await assert_invariants_hold(url, 2 * len(tasks))
     assert await observer.count("activities", f"final AND status = 'completed' AND output = '\"{RESULT}\"'") == len(
         tasks
     )
@@ -68,8 +69,14 @@ async def test_worker_that_crashes_at_any_point_of_a_workflow_repeats_no_stored_
             "SELECT task_id, output ->> 'value', fence FROM tenuto.chain_steps WHERE output ? 'value'"
         )
     }
+    waits = await observer.rows("SELECT task_id, key::uuid FROM tenuto.event_waits")
+    children = dict(waits)
+    assert len(waits) == len(children) == len(tasks)
+    assert await observer.count("activities", "final AND name = 'workflow_child'") == len(tasks), "one child each"
     for task, point in tasks.items():
         runs = Counter(effect.group for effect in ledger.effects_of(task))
+        child = children[task]
+        assert 1 <= len(ledger.effects_of(child)) <= 2, f"{point}: the child ran again although it had ended"
         assert runs.keys() == GROUPS, point
         repeated = runs.total() - len(GROUPS)
         assert repeated <= 2, f"{point}: {runs}"  # the steps of both branches may have been interrupted

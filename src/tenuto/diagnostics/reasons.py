@@ -17,6 +17,7 @@ class ReasonCode(StrEnum):
     WAITS_FOR_STEPS = "waits_for_steps"
     WAITS_FOR_EXECUTION = "waits_for_execution"
     WAITS_FOR_EVENT = "waits_for_event"
+    WAITS_FOR_CHILD = "waits_for_child"
     WAITS_FOR_APPROVAL = "waits_for_approval"
     EXECUTION_PAUSED = "execution_paused"
     QUEUE_PAUSED = "queue_paused"

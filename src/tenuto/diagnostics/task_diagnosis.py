@@ -27,7 +27,7 @@ from tenuto.diagnostics.reasons import (
 from tenuto.errors import NotFound
 from tenuto.model.definitions.policies import policy_from_json
 from tenuto.model.definitions.schedules import plan_from_json
-from tenuto.model.events.event_names import APPROVAL_EVENT, describe_event
+from tenuto.model.events.event_names import APPROVAL_EVENT, CHILD_EVENT, describe_event
 from tenuto.model.work.rate_limits import parse_rate_limit
 from tenuto.model.work.tasks import ActivityState
 from tenuto.model.work.worker_states import WorkerState
@@ -163,7 +163,11 @@ class TaskDiagnostician:
 
     async def _find_wait(self, task: DiagnosedTask) -> Reason | None:
         """Return what a task that gave up its slot waits for. Its due time is the deadline of the wait."""
-        for wait in await events.list_waits_of_task(self._database, task.id):
+        waits = await events.list_waits_of_task(self._database, task.id)
+        children = [wait for wait in waits if wait.outcome is None and wait.name.startswith(CHILD_EVENT)]
+        if children:
+            return _waits_for_children(children)
+        for wait in waits:
             if wait.outcome is None and wait.expires_at == task.run_at:
                 return _waits_for_approval(task, wait) if wait.name == APPROVAL_EVENT else _waits_for_event(wait)
         return None
@@ -568,6 +572,19 @@ def _unknown_job(task: DiagnosedTask, alive: Sequence[QueueWorker]) -> Reason:
         tuple(worker.id for worker in alive[:MAX_NAMED_IDS]),
         fields=facts(queue=task.queue, kind=task.kind, job=task.name, worker_count=len(alive)),
         command=f"tenuto worker --app MODULE:OBJECT --queues {task.queue}",
+    )
+
+
+def _waits_for_children(waits: Sequence[WaitRecord]) -> Reason:
+    named = ", ".join(f"{each.key} ({each.name.removeprefix(CHILD_EVENT)})" for each in waits[:3])
+    more = f" and {len(waits) - 3:,} more" if len(waits) > 3 else ""
+    noun = "its child task" if len(waits) == 1 else "its child tasks"
+    return Reason(
+        ReasonCode.WAITS_FOR_CHILD,
+        f"it waits for {noun} {named}{more}",
+        tuple(UUID(each.key) for each in waits[:MAX_NAMED_IDS]),
+        fields=facts(child_count=len(waits)),
+        command=f"tenuto task why {waits[0].key}",
     )
 
 

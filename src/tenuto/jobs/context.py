@@ -28,10 +28,10 @@ from tenuto.model import validation
 from tenuto.model.access.actors import Actor, ActorType
 from tenuto.model.events.event_names import check_event_key, check_event_name, describe_event, parse_wait_seconds
 from tenuto.model.work.logical_time import occurrence_of_policy
-from tenuto.model.work.tasks import Deferral, Task, WaitKey, parse_duration_seconds
+from tenuto.model.work.tasks import Deferral, NewTask, Task, WaitKey, parse_duration_seconds
 
 if TYPE_CHECKING:
-    from tenuto.jobs.workflows.callers import GatherCaller, StepCaller
+    from tenuto.jobs.workflows.callers import ChildCaller, GatherCaller, StepCaller
     from tenuto.jobs.workflows.run import WorkflowRun
 
 T = TypeVar("T")
@@ -145,6 +145,10 @@ class StepCheckpoints(Protocol):
         self, step: str, number: int, name: str, key: str, timeout: timedelta, log: str | None
     ) -> StepWait:
         """Begin the n-th wait of a step, unless it has begun before, and return how it stands."""
+        ...
+
+    async def run_child(self, step: str, child: NewTask, log: str | None) -> StepWait:
+        """Start a child task and wait for its end, unless the step has started one before."""
         ...
 
 
@@ -494,6 +498,15 @@ class Context:
         with ``return_exceptions=True``.
         """
         return self._workflow_run.gather
+
+    @property
+    def run(self) -> ChildCaller:
+        """Run a job as a child task of a workflow, and return its result: ``await ctx.run(resize, photo)``.
+
+        The child is enqueued once. The workflow waits for its end without a slot. If the child fails for good or is
+        cancelled, `ChildFailed` is raised. Cancelling the workflow cancels the child.
+        """
+        return self._workflow_run.run
 
     def patched(self, name: str) -> bool:
         """Return whether this run of a workflow takes changed code: False if it was past this place before the change.

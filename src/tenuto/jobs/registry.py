@@ -16,21 +16,25 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from difflib import get_close_matches
 from typing import Any, Generic, ParamSpec, Protocol, Self, TypedDict, TypeVar, Unpack, overload
+from uuid import UUID
 
 import pydantic
 from pydantic import BaseModel, ConfigDict, TypeAdapter
 from pydantic_core import PydanticSerializationError
 
 from tenuto.errors import Invalid, UnknownJob
-from tenuto.jobs.context import MAX_DELAY, Context
+from tenuto.ids import new_id
+from tenuto.jobs.context import MAX_DELAY, Context, current_context
 from tenuto.jobs.enqueued_task import Enqueued
 from tenuto.jobs.step_kind import StepKind
 from tenuto.model import validation
+from tenuto.model.access.actors import Actor
 from tenuto.model.definitions.policies import TaskPolicy
 from tenuto.model.definitions.steps import not_a_job_error
 from tenuto.model.work.known_handlers import KnownHandlers
 from tenuto.model.work.rate_limits import parse_rate_limit
 from tenuto.model.work.tasks import (
+    NewTask,
     check_expires_in,
     check_expiry,
     check_rate_key,
@@ -242,6 +246,36 @@ class Job(Generic[P, R_co]):
         other.__dict__.update(self.__dict__)
         other.options = replace(self.options, **values)
         return other
+
+    def new_task(self, input: str, now: datetime, actor: Actor, id: UUID | None = None) -> NewTask:
+        """Build a task with the options of the job; link it to the running task that enqueues it."""
+        options = self.options
+        run_at = options.run_at if options.delay is None else now + options.delay
+        task = NewTask(
+            id or new_id(),
+            self.name,
+            input,
+            now,
+            actor,
+            run_at,
+            "job",
+            options.queue,
+            options.priority,
+            self.policy_json,
+            options.unique_key,
+            options.limit_key,
+            options.limit,
+            tags=list(options.tags) or None,
+            correlation_id=options.correlation_id,
+            rate_key=options.rate_key,
+            rate_limit=parse_rate_limit(options.rate_limit),
+        )
+        task.expires_at = options.expires_at if options.expires_in is None else task.due_at + options.expires_in
+        context = current_context.get()
+        if context is not None:
+            task.parent_id = context.activity_id
+            task.correlation_id = task.correlation_id or context.task.correlation_id or str(context.task.id)
+        return task
 
     def dump_input(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str:
         """Validate arguments against the signature and return them as JSON."""

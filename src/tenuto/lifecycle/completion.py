@@ -12,7 +12,15 @@ from dataclasses import replace
 from uuid import UUID
 
 from tenuto.lifecycle.advancement import advance_executions
-from tenuto.model.work.tasks import OutcomeStatus, Settlement, cancel_instead_of_retry
+from tenuto.model.work.tasks import (
+    AWAITED_BY,
+    Outcome,
+    OutcomeStatus,
+    Settlement,
+    WaitKey,
+    awaiting_wait,
+    cancel_instead_of_retry,
+)
 from tenuto.postgres.database import Connection, Database
 from tenuto.store.definitions import manifests
 from tenuto.store.events import events
@@ -47,8 +55,11 @@ async def finish(
         affected = sorted(affected_executions(settlements))
         if all(_ends_without_retry(settlement) for settlement in settlements):
             failed, snapshots = await _load_failed_tasks(connection, settlements)
+            awaited = _awaited_ends(settlements)
+            await _lock_waits(connection, (), awaited)
             finished = await task_outcomes.end_tasks(connection, settlements, executions_to_lock=affected)
             await _write_task_dead_letters(connection, failed, snapshots, finished)
+            await _end_awaited_waits(connection, awaited, finished)
             await _advance(connection, settlements, finished, next_claim)
             return finished
         await executions.lock_executions(connection, affected)  # guard: executions.locked_before_finish
@@ -70,7 +81,8 @@ async def finish_in_transaction(
     ended = [s for s in settlements if s.retry is None and s.outcome.deferral is None]
     retried = [s for s in settlements if s.retry is not None]
     deferred = [s for s in settlements if s.outcome.deferral is not None]
-    await _release_ended_waits(connection, deferred)
+    await _lock_waits(connection, deferred, _awaited_ends(settlements))
+    cancelled: list[Settlement] = []
     failed, snapshots = await _load_failed_tasks(connection, ended)
     finished = await task_outcomes.end_tasks(connection, ended)
     await _write_task_dead_letters(connection, failed, snapshots, finished)
@@ -80,12 +92,14 @@ async def finish_in_transaction(
             finished |= await task_outcomes.retry_tasks(connection, retried)
         if deferred:
             finished |= await task_outcomes.defer_tasks(connection, deferred)
-        finished |= await _cancel_where_requested(connection, [s for s in continued if s.task.id not in finished])
+        cancelled = await _cancel_where_requested(connection, [s for s in continued if s.task.id not in finished])
+        finished |= {s.task.id for s in cancelled}
         if affected := affected_executions([s for s in continued if s.task.execution_id is not None]):
             await executions.hold_steps_of_paused(connection, affected)  # guard: executions.retry_waits_while_paused
         if paused_batches:
             # guard: batches.retry_waits_while_paused
             await batches.hold_items_of_paused(connection, [s.task.id for s in continued], paused_batches)
+    await _end_awaited_waits(connection, _awaited_ends([*ended, *cancelled]), finished)
     await _record_manifest_outcomes(
         connection, [s for s in ended if s.task.manifest_id is not None and s.task.id in finished]
     )
@@ -93,18 +107,47 @@ async def finish_in_transaction(
     return finished
 
 
-async def _release_ended_waits(connection: Connection, deferred: Sequence[Settlement]) -> None:
-    """Queue the tasks whose event arrived while they gave up their slots, instead of parking them."""
-    waiting = [
-        (s.task.id, s.outcome.deferral) for s in deferred if s.outcome.deferral is not None and s.outcome.deferral.waits
-    ]
-    if not waiting:
+def _awaited_ends(ended: Sequence[Settlement]) -> list[tuple[Settlement, UUID, WaitKey]]:
+    """Return the child tasks of workflows among ended tasks, each with the workflow and its wait."""
+    found = [(settlement, awaiting_wait(settlement.task.policy_json)) for settlement in ended]
+    return [(settlement, *waiting) for settlement, waiting in found if waiting is not None]
+
+
+async def _lock_waits(
+    connection: Connection, deferred: Sequence[Settlement], awaited: Sequence[tuple[Settlement, UUID, WaitKey]]
+) -> None:
+    """Lock the waits of deferred tasks, and those that end with child tasks, before any task.
+
+    Let tasks continue at once whose wait has ended while they were giving up their slots.
+    """
+    waiting = [(s, s.outcome.deferral) for s in deferred if s.outcome.deferral is not None and s.outcome.deferral.waits]
+    keys = {(s.task.id, wait) for s, deferral in waiting for wait in deferral.waits}
+    keys.update((task_id, wait) for _, task_id, wait in awaited)
+    if not keys:
         return
-    still_open = await events.lock_open_waits(connection, waiting)
-    for settlement in deferred:
-        deferral = settlement.outcome.deferral
-        if deferral is not None and still_open[settlement.task.id] < len(deferral.waits):
+    still_open = await events.lock_open_waits(connection, keys)
+    for settlement, deferral in waiting:
+        if any((settlement.task.id, wait) not in still_open for wait in deferral.waits):
             settlement.outcome.deferral = replace(deferral, resume_at=None)
+
+
+async def _end_awaited_waits(
+    connection: Connection, awaited: Sequence[tuple[Settlement, UUID, WaitKey]], finished: set[UUID]
+) -> None:
+    """Give workflows the results of their child tasks, in the transaction that ends these."""
+    ended = [
+        (task_id, wait.step, str(settlement.task.id), _end_of_child(settlement.outcome))
+        for settlement, task_id, wait in awaited
+        if settlement.task.id in finished
+    ]
+    if ended:
+        instants = [s.outcome.ended_at for s, _, _ in awaited if s.outcome.ended_at is not None]
+        await events.end_child_waits(connection, ended, max(instants))
+
+
+def _end_of_child(outcome: Outcome) -> str:
+    output, error = outcome.output or "null", outcome.error or "null"
+    return f'{{"status": "{outcome.status}", "output": {output}, "error": {error}}}'
 
 
 def affected_executions(settlements: Sequence[Settlement]) -> set[UUID]:
@@ -123,6 +166,8 @@ def _only_ends(settlement: Settlement) -> bool:
     """Return whether nothing but the task is written: no next attempt, no execution, no manifest, no dead letter."""
     task, outcome = settlement.task, settlement.outcome
     if settlement.retry is not None or outcome.deferral is not None or task.execution_id is not None:
+        return False
+    if AWAITED_BY in task.policy_json:  # guard: workflows.child_end_is_reported
         return False
     if outcome.status is OutcomeStatus.FAILED and _becomes_dead_letter(settlement):
         return False
@@ -218,13 +263,14 @@ async def _advance(
         await advance_executions(connection, affected_executions(steps), max(instants, default=None), next_claim)
 
 
-async def _cancel_where_requested(connection: Connection, settlements: Sequence[Settlement]) -> set[UUID]:
-    """End tasks that were not retried or deferred because their cancellation was requested.
+async def _cancel_where_requested(connection: Connection, settlements: Sequence[Settlement]) -> list[Settlement]:
+    """End tasks that were not retried or deferred because their cancellation was requested, and return their ends.
 
     The other tasks are no longer held by their worker.
     """
     if not settlements:
-        return set()
+        return []
     actors = await task_outcomes.cancellation_requests(connection, settlements)
     ended = [cancel_instead_of_retry(s, actors[s.task.id]) for s in settlements if s.task.id in actors]
-    return await task_outcomes.end_tasks(connection, ended)
+    finished = await task_outcomes.end_tasks(connection, ended)
+    return [s for s in ended if s.task.id in finished]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from typing import Literal
 from uuid import UUID
@@ -12,6 +13,7 @@ from tenuto.lifecycle.execution_control import cancel_executions_in_transaction
 from tenuto.model.access.actors import Actor
 from tenuto.model.work.tasks import Settlement, cancelled_outcome
 from tenuto.postgres.database import Database
+from tenuto.store.events import events
 from tenuto.store.work import activities, executions
 from tenuto.store.work import tasks as store
 
@@ -19,7 +21,7 @@ _MAX_TRIES = 20
 
 
 async def cancel_task(database: Database, task_id: UUID, by: Actor) -> Literal["cancelled", "stopping"]:
-    """Cancel a task and the executions that it has started.
+    """Cancel a task, its child tasks and the executions that it has started.
 
     Start over when a worker claims or finishes the task between the query and the write.
     """
@@ -49,6 +51,10 @@ async def cancel_task(database: Database, task_id: UUID, by: Actor) -> Literal["
 
 
 async def _cancel_children(database: Database, task_id: UUID, now: datetime, by: Actor) -> None:
+    """Cancel the child tasks of a workflow and the executions that a step has started."""
+    for child in await events.list_open_children(database, task_id):  # guard: workflows.cancelled_with_children
+        with suppress(Conflict, NotFound):  # it has just ended
+            await cancel_task(database, child, by)
     if ids := await executions.list_open_children(database, task_id):
         reason = "the step that started it was cancelled"
         await database.transaction(

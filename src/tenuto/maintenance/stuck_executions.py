@@ -7,19 +7,23 @@ schedules that were edited during their runs so that two runs wait for each othe
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from datetime import datetime
 from functools import partial
 from uuid import UUID
 
+from tenuto.errors import Conflict, NotFound
 from tenuto.lifecycle import completion
 from tenuto.lifecycle.advancement import advance_executions
 from tenuto.lifecycle.execution_control import cancel_executions_in_transaction
 from tenuto.lifecycle.step_dependencies import advance_dependent_execution
+from tenuto.lifecycle.task_cancellation import cancel_task
 from tenuto.logs import Log
 from tenuto.model.access.actors import Actor
 from tenuto.model.work.tasks import Outcome, OutcomeReason, OutcomeStatus, Settlement, error_json
 from tenuto.postgres.database import Connection, Database
 from tenuto.service.quarantine import isolate_errors, log_error
+from tenuto.store.events import events
 from tenuto.store.work import executions, workers
 
 REPAIR_STUCK_EXECUTION = "execution_stuck"
@@ -43,7 +47,20 @@ async def repair_stuck_executions(database: Database, now: datetime) -> int:
         count += await _break_wait_cycles(database, now)
     with isolate_errors(log_error(log, "search for abandoned executions failed")):
         count += await _cancel_abandoned(database, now)
+    with isolate_errors(log_error(log, "search for abandoned child tasks failed")):
+        count += await _cancel_abandoned_children(database)
     return count
+
+
+async def _cancel_abandoned_children(database: Database) -> int:
+    """Cancel child tasks of workflows that have ended without them: failed for good, or cancelled with many others."""
+    children = await events.list_abandoned_children(database, _BATCH_SIZE)
+    for child in children:
+        with suppress(Conflict, NotFound):  # it has just ended
+            await cancel_task(database, child, _SCHEDULER)
+    if children:
+        log.info("child tasks of ended workflows cancelled", tasks=len(children))
+    return len(children)
 
 
 async def _advance_stuck(database: Database, now: datetime) -> int:

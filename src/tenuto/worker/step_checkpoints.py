@@ -15,10 +15,10 @@ from pydantic_core import from_json, to_json
 from tenuto.jobs.context import StepSleep, StepWait
 from tenuto.logs import Log
 from tenuto.model.events.event_names import EventWait, WaitOutcome
-from tenuto.model.work.tasks import Task, parse_instant
+from tenuto.model.work.tasks import NewTask, Task, parse_instant
 from tenuto.postgres.database import Database
 from tenuto.service.polling_loop import retry_while_unavailable
-from tenuto.store.events import events
+from tenuto.store.events import child_tasks, events
 from tenuto.store.events.events import WaitRecord
 from tenuto.store.work import step_checkpoints
 
@@ -78,23 +78,41 @@ class DatabaseStepCheckpoints:
     async def wait_for_event(
         self, step: str, number: int, name: str, key: str, timeout: timedelta, log: str | None
     ) -> StepWait:
-        if self._waits is None:
-            stored = await self._retry(lambda: events.list_waits_of_task(self._database, self._task.id))
-            self._waits = {(wait.step, wait.number): wait for wait in stored}
-        found = self._waits.get((step, number))
+        waits = await self._load_waits()
+        found = waits.get((step, number))
         is_known = found is not None
         if found is None or found.outcome is None:
             # The task that resumes after its deadline may be slightly ahead of the clock of this process: see sleep.
             now = max(self._database.clock.now(), self._task.run_at) if is_known else self._database.clock.now()
             wait = EventWait(step, number, name, key, now + timeout)
             found = await self._retry(lambda: events.register_wait(self._database, self._task, wait, now, log))
-            self._waits[(step, number)] = found
+            waits[(step, number)] = found
         has_timed_out = found.outcome is WaitOutcome.TIMED_OUT
         deferred_log = await self._take_deferred_log() if is_known and found.outcome is not None else None
         return StepWait(
             number, found.name, found.key, found.expires_at, found.outcome is not None, has_timed_out, found.payload,
             deferred_log,
         )  # fmt: skip
+
+    async def run_child(self, step: str, child: NewTask, log: str | None) -> StepWait:
+        waits = await self._load_waits()
+        found = waits.get((step, 1))
+        is_known = found is not None
+        if found is None:
+            child.let_wait(self._task.id, step)
+            found = await self._retry(lambda: child_tasks.start_child(self._database, self._task, step, child, log))
+            waits[(step, 1)] = found
+        deferred_log = await self._take_deferred_log() if is_known and found.outcome is not None else None
+        return StepWait(
+            1, found.name, found.key, found.expires_at, found.outcome is not None, payload=found.payload,
+            log=deferred_log,
+        )  # fmt: skip
+
+    async def _load_waits(self) -> dict[tuple[str, int], WaitRecord]:
+        if self._waits is None:
+            stored = await self._retry(lambda: events.list_waits_of_task(self._database, self._task.id))
+            self._waits = {(wait.step, wait.number): wait for wait in stored}
+        return self._waits
 
     async def _take_deferred_log(self) -> str | None:
         """Return the log of this attempt before it gave up its slot, once."""

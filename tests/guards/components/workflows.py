@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from tests.guards.guard import Condition, Value, guard
 
+_CHILDREN = "worker/test_child_tasks.py"
+
 GUARDS = (
     guard(
         "workflows.changed_code",
@@ -58,5 +60,48 @@ GUARDS = (
         "An operator's retry of a workflow does not repeat a stored failure.",
         Condition("false"),
         "worker/test_workflows.py::test_failed_step_is_raised_again_in_later_attempts_once_the_workflow_has_handled_it",
+    ),
+    # --- child tasks
+    guard(
+        "workflows.child_end_is_reported",
+        "The end of a child task is reported to its workflow.",
+        Condition("False"),
+        f"{_CHILDREN}::test_workflow_waits_for_its_children_without_a_slot",
+    ),
+    guard(
+        "workflows.one_child",
+        "A workflow whose child has started starts no second one.",
+        Condition("True"),
+        "store/events/test_child_tasks.py::test_child_is_started_once",
+    ),
+    guard(
+        "workflows.cancelled_starts_no_child",
+        "A workflow that is being cancelled starts no child.",
+        Condition("(NOT $11::boolean OR true)"),
+        "store/events/test_child_tasks.py::test_cancelled_workflow_starts_no_child",
+    ),
+    guard(
+        "workflows.end_of_this_child",
+        "The end of another task than the child does not end the wait.",
+        Condition("given.child IS NOT NULL"),
+        "store/events/test_child_tasks.py::test_end_of_another_task_does_not_end_the_wait",
+    ),
+    guard(
+        "workflows.cancelled_with_children",
+        "Cancelling a workflow cancels its children.",
+        Value("[]"),
+        f"{_CHILDREN}::test_cancelling_a_workflow_cancels_its_children",
+    ),
+    guard(
+        "workflows.children_of_open_workflows",
+        "Children of open workflows are not cancelled.",
+        Condition("true"),
+        f"{_CHILDREN}::test_children_of_a_workflow_that_ended_without_them_are_cancelled",
+    ),
+    guard(
+        "workflows.retry_starts_failed_child_again",
+        "An operator's retry of a workflow starts its failed children again.",
+        Condition("true"),
+        f"{_CHILDREN}::test_failure_of_a_child_is_raised_with_its_error",
     ),
 )

@@ -13,20 +13,20 @@ from tenuto.model.work.tasks import Deferral, Outcome, OutcomeStatus, Settlement
 from tenuto.operations.events.approvals import Approvals
 from tenuto.operations.work import dead_letters
 from tenuto.postgres.database import Connection, Database
-from tenuto.store.events import approvals, events
+from tenuto.store.events import approvals, child_tasks, events
 from tenuto.store.events.approvals import NewApproval
 from tenuto.store.events.events import NewEvent
 from tenuto.store.work import task_creation
 from tests.races.execution_actions import fail_permanently, run_to_end
 from tests.races.scenarios.scenario import LATER, Action, Preparation, Scenario, in_transaction
 from tests.races.scenarios.tasks import claim_tasks
-from tests.races.task_actions import ACTOR
+from tests.races.task_actions import ACTOR, claim, complete
 
 APPROVERS = ["ana", "ben"]
 
 
 async def enqueue(db: Database, scenario: Scenario) -> None:
-    names = ("finds an event", "waits for an event", "waits for approvals")
+    names = ("finds an event", "waits for an event", "waits for approvals", "runs a child")
     await task_creation.enqueue_tasks(db, [scenario.task(name) for name in names])
 
 
@@ -57,6 +57,24 @@ async def _give_up_slot(db: Database, task: Task) -> None:
     now = db.clock.now()
     deferral = Deferral(resume_at=now + timedelta(hours=1), waits=(WaitKey("", 1),))
     await finish(db, [Settlement(task, Outcome(OutcomeStatus.COMPLETED, started_at=now, deferral=deferral))])
+
+
+async def run_child(db: Database, scenario: Scenario) -> None:
+    """Start a child task, once however often the action is interrupted, and wait for it."""
+    child, now = scenario.task("child"), db.clock.now()
+    child.let_wait(scenario.held[3].id, "1")
+    await child_tasks.start_child(db, scenario.held[3], "1", child, None)
+    deferral = Deferral(resume_at=now + timedelta(hours=1), waits=(WaitKey("1", 1),))
+    outcome = Outcome(OutcomeStatus.COMPLETED, started_at=now, deferral=deferral)
+    await finish(db, [Settlement(scenario.held[3], outcome)])
+
+
+async def claim_child(db: Database, scenario: Scenario) -> None:
+    scenario.held += await claim(db, scenario.worker, 1)
+
+
+async def end_child(db: Database, scenario: Scenario) -> None:
+    await finish(db, [complete(db, scenario.held[4])])
 
 
 async def request_approval(db: Database, scenario: Scenario) -> None:
@@ -115,5 +133,6 @@ async def delete_old_rows(db: Database, scenario: Scenario) -> None:
 EVENTS: tuple[Action, ...] = (
     Preparation(enqueue), Preparation(claim_tasks), send_event("kept"), find_kept_event, wait_for_event,
     send_event("awaited"), request_approval, create_link, approve_by_link, create_link, in_transaction(end_links),
-    approve, fail_after_event, retry_dead_letter, Preparation(finish_all), delete_old_rows,
+    approve, run_child, Preparation(claim_child), end_child, fail_after_event, retry_dead_letter,
+    Preparation(finish_all), delete_old_rows,
 )  # fmt: skip

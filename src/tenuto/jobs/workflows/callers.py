@@ -1,11 +1,12 @@
-"""``ctx.step`` and ``ctx.gather``: the durable calls of a workflow, with the types of what they call."""
+"""``ctx.step``, ``ctx.gather`` and ``ctx.run``: the durable calls of a workflow, with the types of what they call."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, TypeVar, overload
 
 from tenuto.jobs.context import Context
+from tenuto.jobs.registry import Job
 from tenuto.model.definitions.policies import RetryPolicy
 
 if TYPE_CHECKING:
@@ -84,3 +85,22 @@ class GatherCaller:
     async def __call__(self, *calls: Awaitable[Any], return_exceptions: bool = False) -> tuple[Any, ...]:
         """Run the branches until all have ended, and return their results."""
         return await self._run.run_branches(calls, return_exceptions=return_exceptions)
+
+
+class ChildCaller:
+    """Runs jobs as child tasks of a run."""
+
+    __slots__ = ("_run",)
+
+    def __init__(self, run: WorkflowRun) -> None:
+        self._run = run
+
+    @overload
+    async def __call__(self, job: Job[P, Coroutine[Any, Any, T]], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    @overload
+    async def __call__(self, job: Job[P, T], /, *args: P.args, **kwargs: P.kwargs) -> T: ...
+
+    async def __call__(self, job: Any, /, *args: Any, **kwargs: Any) -> Any:
+        """Run the job as a child, or return the result of the child."""
+        return await self._run.run_child(job, args, kwargs)

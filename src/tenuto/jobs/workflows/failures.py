@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
+from uuid import UUID
 
 from pydantic_core import from_json, to_json
 
@@ -41,6 +43,26 @@ class StepFailed(TenutoError):
         """Return the failure as a checkpoint."""
         fields = {"type": self.error_type, "message": self.text, "is_permanent": self.is_permanent}
         return to_json({"failure": fields}).decode()
+
+
+class ChildFailed(PermanentFailure):
+    """Raised by `Context.run` where the child task failed for good or was cancelled, in every attempt."""
+
+    def __init__(self, job: str, task_id: str, status: str, error: Mapping[str, Any] | None) -> None:
+        details = error or {}
+        self.job = job
+        self.task_id = UUID(task_id)
+        self.status = status
+        """How the child ended, such as ``failed`` or ``cancelled``."""
+        self.error_type: str | None = details.get("type")
+        self.text: str = details.get("message", "")
+        how = status.replace("_", " ")
+        super().__init__(
+            f"child task {task_id} ({job}) ended as {how}: {self.text}"
+            if self.text
+            else f"child task {task_id} ({job}) ended as {how}",
+            code="workflow.child.failed",
+        )
 
 
 def load_failure(step: str, text: str) -> StepFailed | None:

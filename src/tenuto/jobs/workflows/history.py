@@ -13,9 +13,9 @@ from collections.abc import Mapping
 from pydantic_core import from_json
 
 from tenuto.jobs.context import SLEEP, WAIT
+from tenuto.model.events.event_names import CHILD_EVENT
 
-GATHER, CHILD = "ctx.gather", "ctx.run"
-_WAITS = {"sleep": SLEEP, "wait": WAIT, "child": CHILD}
+GATHER = "ctx.gather"
 _STEP = re.compile(r"(\d+(?:\.\d+\.\d+)*) (.+)", re.DOTALL)
 _PATH = re.compile(r"\d+(?:\.\d+\.\d+)*")
 _KEPT_FAILURE = re.compile(r"failure of attempt (\d+) at (.+)", re.DOTALL)
@@ -52,8 +52,8 @@ class History:
                 self.version = from_json(text)["value"]
             else:
                 kind, _, path = row.partition(" in ")
-                if kind in _WAITS and _PATH.fullmatch(path):
-                    self._add(path, _WAITS[kind])
+                if kind in ("sleep", "wait") and _PATH.fullmatch(path):
+                    self._add(path, SLEEP if kind == "sleep" else _name_wait(text))
         for key, text in kept.items():
             if key not in self.results and (step := _STEP.fullmatch(key)) is not None:
                 self.results[key] = text
@@ -91,3 +91,14 @@ class History:
     def is_empty(self) -> bool:
         """Whether no call is stored."""
         return not self._names
+
+
+def describe_child(job: str) -> str:
+    """Return the name of the call that runs a job as a child."""
+    return f"ctx.run({job})"
+
+
+def _name_wait(text: str) -> str:
+    """Return the name of the call that began a wait, from the name of its event."""
+    event: str = from_json(text)
+    return describe_child(event.removeprefix(CHILD_EVENT)) if event.startswith(CHILD_EVENT) else WAIT

@@ -25,11 +25,12 @@ from uuid import UUID, uuid4
 from pydantic_core import to_json
 
 from tenuto.clock import SystemClock
-from tenuto.errors import EngineError, Invalid
+from tenuto.errors import EngineError, Invalid, quoted
 from tenuto.jobs.context import Context, PermanentFailure, RetryLater, TaskDeferred
-from tenuto.jobs.workflows.callers import GatherCaller, StepCaller
-from tenuto.jobs.workflows.failures import StepFailed, load_failure
-from tenuto.jobs.workflows.history import GATHER, History
+from tenuto.jobs.registry import require_job
+from tenuto.jobs.workflows.callers import ChildCaller, GatherCaller, StepCaller
+from tenuto.jobs.workflows.failures import ChildFailed, StepFailed, load_failure
+from tenuto.jobs.workflows.history import GATHER, History, describe_child
 from tenuto.jobs.workflows.step_results import (
     RedactedResult,
     StepResults,
@@ -40,7 +41,8 @@ from tenuto.jobs.workflows.step_results import (
 )
 from tenuto.model import validation
 from tenuto.model.definitions.policies import RetryPolicy
-from tenuto.model.work.tasks import Deferral
+from tenuto.model.events.event_names import MAX_WAIT
+from tenuto.model.work.tasks import Deferral, OutcomeStatus, WaitKey
 
 T = TypeVar("T")
 
@@ -87,6 +89,7 @@ class WorkflowRun:
         self._ctx = ctx
         self.step = StepCaller(self)
         self.gather = GatherCaller(self)
+        self.run = ChildCaller(self)
         self._version = version
         self._history: History | None = None
         self._unsaved: dict[str, str] = {}
@@ -313,6 +316,35 @@ class WorkflowRun:
         if branch is not None:
             branch.deferred = deferred
         raise deferred
+
+    # --- child tasks ------------------------------------------------------------------------------------------------
+
+    async def run_child(self, job: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Start a child task and give up the slot until it has ended, or return its result."""
+        require_job(job)
+        if job.options.unique_key is not None:
+            raise Invalid(
+                f"a child task cannot have the unique key {quoted(job.options.unique_key)}",
+                code="workflow.child.unique_key",
+                field="unique_key",
+                remedy="leave it out: a workflow starts each child once",
+            )
+        self._enter()  # a step cannot start a child: it may run several times
+        path = await self.begin_wait(describe_child(job.name))
+        now = (self._ctx.clock or SystemClock()).now()
+        child = job.new_task(job.dump_input(args, kwargs), now, self._ctx.initiator)
+        try:
+            wait = await self._ctx.steps.run_child(path, child, self._ctx.log_text)
+        except Exception as error:  # noqa: BLE001 — also where the workflow catches it, no later call may succeed
+            self._break(error)
+        if not wait.has_ended:
+            self._report(f"waits for task {wait.key} ({job.name})")
+            self.defer(Deferral(resume_at=max(wait.ends_at, now + MAX_WAIT), waits=(WaitKey(path, 1),)))
+        if wait.log is not None:
+            self._ctx.log.prepend(wait.log)
+        if wait.payload["status"] in (OutcomeStatus.COMPLETED, OutcomeStatus.COMPLETED_WITH_WARNING):
+            return job.load_output(wait.payload["output"])
+        raise ChildFailed(job.name, wait.key, wait.payload["status"], wait.payload["error"])
 
     # --- changes of the code ----------------------------------------------------------------------------------------
 

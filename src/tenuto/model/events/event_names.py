@@ -15,6 +15,8 @@ RESERVED_PREFIX = "tenuto."
 """Names of events that only Tenuto itself delivers."""
 APPROVAL_EVENT = "tenuto.approval"
 """The wait of an approval step; its key is the id of the approval."""
+CHILD_EVENT = "tenuto.child "
+"""The wait of a workflow for a child task: followed by the name of the job. Its key is the id of the child."""
 MAX_WAIT = timedelta(days=366)
 """The longest wait, and the wait without a timeout."""
 MAX_KEEP = timedelta(days=366)

@@ -162,6 +162,10 @@ class NewTask:
             self.expires_at += max(run_at, self.created_at) - self.due_at
         self.run_at = run_at
 
+    def let_wait(self, parent: UUID, step: str) -> None:
+        """Let the wait of a workflow at this step end with the task."""
+        self.policy = json.dumps({**json.loads(self.policy), AWAITED_BY: f"{parent} {step}"})
+
     def join_trace(self, traceparent: str | None) -> None:
         """Store the trace of the caller, if there is one."""
         if traceparent is not None:
@@ -364,6 +368,18 @@ class WaitKey:
 
     step: str
     number: int
+
+
+AWAITED_BY = "awaited_by"
+"""Key in the policy of a task that a workflow has started: the workflow waits for its end."""
+
+
+def awaiting_wait(policy: str) -> tuple[UUID, WaitKey] | None:
+    """Return the task and the wait that end with the task of this policy, if any."""
+    if AWAITED_BY not in policy:  # measured: of hardly any task, and this is asked for every one
+        return None
+    task_id, _, step = json.loads(policy)[AWAITED_BY].partition(" ")
+    return UUID(task_id), WaitKey(step, 1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,6 @@ from uuid import UUID
 from tenuto.diagnostics.reasons import Diagnosis
 from tenuto.diagnostics.task_diagnosis import diagnose_task
 from tenuto.errors import Conflict, Invalid, NotFound, quoted
-from tenuto.ids import new_id
-from tenuto.jobs.context import current_context
 from tenuto.jobs.enqueued_task import Enqueued
 from tenuto.jobs.registry import Job, require_job
 from tenuto.lifecycle import task_cancellation
@@ -22,7 +20,6 @@ from tenuto.model.access.actors import Actor
 from tenuto.model.access.operation_context import OperationCaller
 from tenuto.model.filter_keys import ACTIVITY_KEYS, TASK_KEYS
 from tenuto.model.filters import Filter
-from tenuto.model.work.rate_limits import parse_rate_limit
 from tenuto.model.work.tasks import NewTask, parse_duration_seconds
 from tenuto.operations.argument_checks import build_filter, check_id, check_instant, check_limit, require_single_match
 from tenuto.operations.operation import OpenDatabase, OperationGroup
@@ -374,33 +371,7 @@ class TaskOperations(OperationGroup):
 
 def new_task(job: Job[..., Any], input: str, now: datetime, actor: Actor, id: UUID | None = None) -> NewTask:
     """Build a task of a job with the options of the job; link it to the running task that enqueues it."""
-    options = job.options
-    run_at = options.run_at if options.delay is None else now + options.delay
-    task = NewTask(
-        id or new_id(),
-        job.name,
-        input,
-        now,
-        actor,
-        run_at,
-        "job",
-        options.queue,
-        options.priority,
-        job.policy_json,
-        options.unique_key,
-        options.limit_key,
-        options.limit,
-        tags=list(options.tags) or None,
-        correlation_id=options.correlation_id,
-        rate_key=options.rate_key,
-        rate_limit=parse_rate_limit(options.rate_limit),
-    )
-    task.expires_at = options.expires_at if options.expires_in is None else task.due_at + options.expires_in
-    context = current_context.get()
-    if context is not None:
-        task.parent_id = context.activity_id
-        task.correlation_id = task.correlation_id or context.task.correlation_id or str(context.task.id)
-    return task
+    return job.new_task(input, now, actor, id)
 
 
 async def _enqueue_async(

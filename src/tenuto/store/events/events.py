@@ -9,8 +9,7 @@ A worker locks a wait before the task gives up its slot: see `lock_open_waits`.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
@@ -19,7 +18,7 @@ from uuid import UUID
 from tenuto.errors import StaleLease
 from tenuto.model.access.actors import Actor
 from tenuto.model.events.event_names import EventWait, WaitOutcome
-from tenuto.model.work.tasks import Deferral, Task
+from tenuto.model.work.tasks import Task, WaitKey
 from tenuto.postgres.bulk_copy import to_columns
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
@@ -182,12 +181,18 @@ async def register_wait(
 
 
 async def insert_wait(
-    connection: Connection, task: Task, wait: EventWait, now: datetime, log: str | None = None
+    connection: Connection,
+    task: Task,
+    wait: EventWait,
+    now: datetime,
+    log: str | None = None,
+    *,
+    unless_cancelled: bool = False,
 ) -> WaitRecord:
     """Store a wait, unless it is stored, and return the stored one; raise StaleLease if the task is no longer held."""
     row = await connection.fetchrow(
         SQL.insert_wait, task.id, task.fence, task.worker_id, wait.step, wait.number, wait.name, wait.key, now,
-        wait.expires_at, log,
+        wait.expires_at, log, unless_cancelled,
     )  # fmt: skip
     if row is None:
         raise StaleLease(f"the worker no longer holds task {task.id}", code="task.lease.lost")
@@ -198,6 +203,23 @@ async def end_waits_of_task(connection: Connection, task_id: UUID, name: str, no
     """End the waits of a task for an event of Tenuto itself, and queue the task."""
     await connection.fetch(SQL.end_waits_of_task, task_id, name, now)
     await wake_tasks(connection, {task_id}, now)
+
+
+async def end_child_waits(connection: Connection, ended: Sequence[tuple[UUID, str, str, str]], now: datetime) -> None:
+    """End the waits of workflows for child tasks, given as (workflow, step, child, how it ended), and queue these."""
+    rows = await connection.fetch(SQL.end_child_waits, *to_columns(ended), now)
+    if rows:
+        await wake_tasks(connection, {row["task_id"] for row in rows}, now)
+
+
+async def list_open_children(database: Database, task_id: UUID) -> list[UUID]:
+    """Return the open child tasks that a workflow waits for."""
+    return [row["id"] for row in await database.fetch_all(SQL.list_open_children, task_id)]
+
+
+async def list_abandoned_children(database: Database, limit: int) -> list[UUID]:
+    """Return open child tasks whose workflow has ended."""
+    return [row["id"] for row in await database.fetch_all(SQL.list_abandoned_children, limit)]
 
 
 async def list_waits_of_task(database: Database, task_id: UUID) -> list[WaitRecord]:
@@ -211,15 +233,15 @@ async def load_deferred_log(database: Database, task: Task) -> str | None:
     return found
 
 
-async def lock_open_waits(connection: Connection, deferrals: Sequence[tuple[UUID, Deferral]]) -> Counter[UUID]:
-    """Return how many waits of each task are still open, and lock these against senders until the transaction ends.
+async def lock_open_waits(connection: Connection, waits: Iterable[tuple[UUID, WaitKey]]) -> set[tuple[UUID, WaitKey]]:
+    """Return which of the waits are still open, and lock these against senders until the transaction ends.
 
     Senders lock waits before tasks, like the caller. Without the lock, a sender could end a wait between the decision
     to give up the slot and its commit, and would leave the task parked until its deadline.
     """
-    keys = [(task, wait.step, wait.number) for task, each in deferrals for wait in each.waits]
+    keys = [(task, wait.step, wait.number) for task, wait in waits]
     rows = await connection.fetch(SQL.lock_open_waits, *to_columns(keys))
-    return Counter(row["task_id"] for row in rows)
+    return {(row["task_id"], WaitKey(row["step"], row["number"])) for row in rows}
 
 
 async def copy_received_waits(connection: Connection, tasks: Sequence[tuple[UUID, UUID]]) -> None:

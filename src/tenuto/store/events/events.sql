@@ -73,7 +73,7 @@ FROM woken;
 
 -- name: insert_wait
 -- Begin the n-th wait of a step. Only the worker that holds the task may do so, and a stored wait stays. The lock keeps
--- other workers from claiming the task before this is committed.
+-- other workers from claiming the task before this is committed. With $11 a task that is being cancelled begins none.
 INSERT INTO tenuto.event_waits (task_id, step, number, name, key, registered_at, expires_at, attempt, log)
 SELECT tasks.id, $4, $5, $6, $7, $8, $9, tasks.attempt, $10
 FROM tenuto.tasks
@@ -82,6 +82,7 @@ WHERE tasks.id = $1
   AND tasks.worker_id = $3 -- guard: events.wait_worker
   AND tasks.state = 'running'
   AND tasks.lease_until > clock_timestamp() -- guard: events.wait_lease
+  AND (NOT $11::boolean OR tasks.cancel_at IS NULL) -- guard: workflows.cancelled_starts_no_child
 FOR SHARE -- guard: events.wait_row_lock
 ON CONFLICT (task_id, step, number) DO UPDATE
 SET name = event_waits.name
@@ -118,6 +119,42 @@ SET outcome = 'received', ended_at = $3
 WHERE task_id = $1 AND name = $2 AND outcome IS NULL
 RETURNING task_id;
 
+-- name: end_child_waits
+-- End the open waits of workflows (task $1, step $2) for child tasks ($3) that have ended, with how they ended ($4).
+UPDATE tenuto.event_waits AS wait
+SET outcome = 'received', ended_at = $5, payload = given.payload
+FROM unnest($1::uuid[], $2::text[], $3::text[], $4::jsonb[]) AS given (task_id, step, child, payload)
+WHERE wait.task_id = ANY ($1::uuid[])
+  AND wait.task_id = given.task_id
+  AND wait.step = given.step
+  AND wait.key = given.child -- guard: workflows.end_of_this_child
+  AND wait.outcome IS NULL
+RETURNING wait.task_id;
+
+-- name: list_open_children
+-- Return the open child tasks that a workflow waits for.
+SELECT wait.key::uuid AS id
+FROM tenuto.event_waits AS wait
+WHERE wait.task_id = $1
+  AND wait.name LIKE 'tenuto.child %'
+  AND wait.outcome IS NULL
+ORDER BY wait.step
+LIMIT 10000;
+
+-- name: list_abandoned_children
+-- Return open child tasks whose workflow has ended.
+SELECT child.id
+FROM tenuto.event_waits AS wait
+JOIN tenuto.tasks AS child ON child.id = wait.key::uuid
+WHERE wait.name >= 'tenuto.child '
+  AND wait.name < 'tenuto.child!'
+  AND wait.outcome IS NULL
+  AND child.cancel_at IS NULL
+  -- guard: workflows.children_of_open_workflows
+  AND NOT EXISTS (SELECT FROM tenuto.tasks WHERE tasks.id = wait.task_id OFFSET 0)
+ORDER BY child.id
+LIMIT $1;
+
 -- name: list_waits_of_task
 -- Return the waits of a task, in the order in which they began.
 SELECT task_id, step, number, name, key, registered_at, expires_at, outcome, ended_at, event_id, payload
@@ -146,7 +183,7 @@ LIMIT 1;
 -- name: lock_open_waits
 -- Return which of these waits (task $1, step $2, number $3) are open, and let no sender end them until the transaction
 -- ends: their tasks are about to give up their slots.
-SELECT wait.task_id
+SELECT wait.task_id, wait.step, wait.number
 FROM tenuto.event_waits AS wait
 JOIN unnest($1::uuid[], $2::text[], $3::integer[]) AS given (task_id, step, number)
   ON wait.task_id = given.task_id AND wait.step = given.step AND wait.number = given.number
@@ -168,6 +205,8 @@ JOIN tenuto.event_waits AS wait ON wait.task_id = pair.old
 WHERE wait.task_id = ANY ($1::uuid[])
   AND wait.outcome = 'received'
   AND wait.name <> 'tenuto.approval'
+  -- guard: workflows.retry_starts_failed_child_again
+  AND NOT (wait.name LIKE 'tenuto.child %' AND wait.payload ->> 'status' NOT IN ('completed', 'completed_with_warning'))
 ON CONFLICT (task_id, step, number) DO NOTHING
 RETURNING task_id;
 
@@ -189,6 +228,7 @@ SELECT wait.task_id, wait.step, wait.number, wait.name, wait.key, wait.registere
 FROM tenuto.event_waits AS wait
 JOIN tenuto.tasks AS task ON task.id = wait.task_id
 WHERE wait.outcome IS NULL
+  AND wait.name NOT LIKE 'tenuto.child %'
   AND ($1::text IS NULL OR wait.name = $1)
   AND ($2::text IS NULL OR wait.key = $2)
   AND ($3::timestamptz IS NULL OR (wait.expires_at, wait.task_id) > ($3, $4::uuid))
@@ -241,7 +281,9 @@ SELECT (SELECT count(*)
         FROM (
             SELECT
             FROM tenuto.event_waits
-            WHERE outcome IS NULL AND EXISTS (SELECT FROM tenuto.tasks WHERE tasks.id = task_id)
+            WHERE outcome IS NULL
+              AND name NOT LIKE 'tenuto.child %'
+              AND EXISTS (SELECT FROM tenuto.tasks WHERE tasks.id = task_id)
             LIMIT $1
         ) AS waits) AS wait_count,
        (SELECT count(*)

@@ -39,7 +39,7 @@ from tenuto.jobs.registry import JobRegistry
 from tenuto.jobs.runner import AttemptResult, Runner
 from tenuto.logs import Log
 from tenuto.model.access.actors import Actor, ActorType
-from tenuto.model.work.tasks import Task, parse_instant
+from tenuto.model.work.tasks import NewTask, Task, parse_instant
 from tenuto.version import __version__
 from tenuto.worker.executors.attempt_messages import (
     MAX_LINE_BYTES,
@@ -259,6 +259,14 @@ class _RemoteCheckpoints(StepCheckpoints):
         )
         instant = parse_instant(ends_at, field="until")
         return StepWait(number, event, found_key, instant, has_ended, has_timed_out, payload)
+
+    async def run_child(self, step: str, child: NewTask, log: str | None) -> StepWait:
+        raise EngineError(
+            f"a workflow in a process of the cluster cannot run {child.name} as a child",
+            code="workflow.child.remote",
+            remedy="let a worker with the built-in executor serve the queue of the workflow; the child may run in the"
+            " cluster",
+        )
 
     async def _call(self, name: str, *arguments: Any) -> Any:
         return await asyncio.wrap_future(self._remote.call(name, *arguments))
