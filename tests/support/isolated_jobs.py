@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from tenuto import Context, PermanentFailure, RetryLater, Tenuto
+from tenuto import Context, PermanentFailure, RetryLater, Tenuto, tracing
 from tenuto.errors import Invalid
 
 app = Tenuto("postgresql://nobody@nowhere.invalid/none", home="/tmp/tenuto-never-made")
@@ -24,6 +24,11 @@ app = Tenuto("postgresql://nobody@nowhere.invalid/none", home="/tmp/tenuto-never
 @app.job(isolated=True)
 def double(n: int) -> int:
     return 2 * n
+
+
+@app.job(isolated=True)
+def report_trace() -> str | None:
+    return tracing.current_traceparent()
 
 
 def resize(width: int) -> int:

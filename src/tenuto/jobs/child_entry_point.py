@@ -20,6 +20,7 @@ from multiprocessing.connection import Connection
 from types import ModuleType
 from typing import Any
 
+from tenuto import tracing
 from tenuto.errors import Invalid
 from tenuto.jobs.attempt_log import AttemptLog
 from tenuto.jobs.context import Context, PermanentFailure, current_context
@@ -40,6 +41,8 @@ class RunRequest:
     qualname: str
     job: str
     task: Task
+    traceparent: str | None = None
+    """The span of the attempt in the worker."""
 
 
 @dataclass(slots=True)
@@ -108,7 +111,9 @@ def run_child(connection: Connection, worker_pid: int) -> None:
             request = connection.recv()
         except (EOFError, OSError):
             return
-        pipe.send(_run_request(request, pipe))
+        with tracing.remote_parent(request.traceparent):
+            response = _run_request(request, pipe)
+        pipe.send(response)
 
 
 def _exit_with_worker(worker_pid: int) -> None:

@@ -17,6 +17,7 @@ import threading
 from functools import partial
 from typing import Any
 
+from tenuto import tracing
 from tenuto.clock import Clock, monotonic_seconds
 from tenuto.errors import Conflict
 from tenuto.jobs import outcomes
@@ -163,7 +164,9 @@ class ProcessPool:
     def _exchange(self, child: ChildProcess, attempt: Attempt, job: Job[..., Any]) -> RunResponse | None:
         """Send the request and read messages until the response; None if the child died."""
         function = job.function
-        request = RunRequest(function.__module__, function.__qualname__, job.name, attempt.task)
+        request = RunRequest(
+            function.__module__, function.__qualname__, job.name, attempt.task, tracing.current_traceparent()
+        )
         try:
             child.pipe.send(request)
             while child.wait_for_message():

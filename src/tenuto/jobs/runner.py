@@ -200,8 +200,10 @@ class Runner:
     def _span(self, attempt: Attempt) -> AbstractContextManager[None]:
         if not self._is_traced:
             return _NO_SPAN
-        task = attempt.task
-        return tracing.attempt_span(task.name, task.policy_json, task.log_fields)
+        task, fields = attempt.task, {**attempt.task.log_fields, "queue": attempt.task.queue}
+        return tracing.attempt_span(
+            task.name, task.policy_json, fields, attempt.context.redact_text, partial(_name_stop_reason, attempt)
+        )
 
     def _prepare(self, attempt: Attempt, job: Job[..., Any]) -> dict[str, Any]:
         """Mark the start of the attempt and return the arguments of its job."""
@@ -223,6 +225,10 @@ class Runner:
     def _deliver_end(self, attempt: Attempt, outcome: Outcome | None) -> None:
         attempt.mark_ended()
         self._deliver([(attempt, outcome)])
+
+
+def _name_stop_reason(attempt: Attempt) -> str | None:
+    return None if attempt.stop_reason is None else attempt.stop_reason.name.lower()
 
 
 class _InputRejected(Exception):

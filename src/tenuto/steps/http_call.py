@@ -29,6 +29,7 @@ from tenuto.model.definitions.steps import HTTP_CALL
 from tenuto.model.work.tasks import parse_duration_seconds
 from tenuto.steps.address_policy import AllowList, parse_address
 from tenuto.steps.http_response import MAX_STORED_BODY_BYTES, ExpectedStatus, HttpResponse, is_expected, read_response
+from tenuto.tracing import current_traceparent
 from tenuto.version import __version__
 
 if TYPE_CHECKING:
@@ -327,6 +328,7 @@ def _assemble(
             "Idempotency-Key": ctx.idempotency_key,
             "Tenuto-Attempt": str(ctx.attempt),
             "Tenuto-Fence": str(ctx.fence),
+            **({"Traceparent": trace} if (trace := current_traceparent()) is not None else {}),
         },
     )
     pairs = tuple((name.encode("ascii"), value) for name, value in headers.items())

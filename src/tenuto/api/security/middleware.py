@@ -18,6 +18,7 @@ from tenuto.api.problems import Problem, Refused, problem_response
 from tenuto.clock import monotonic_seconds
 from tenuto.errors import quoted
 from tenuto.ids import new_id
+from tenuto.tracing import remote_parent
 
 MAX_BODY_BYTES = 1024 * 1024
 BODY_TIMEOUT_SECONDS = 60.0
@@ -83,7 +84,8 @@ class RequestMiddleware:
         if problem is not None:
             await problem_response(Request(scope), problem)(scope, receive, send_with_headers)
             return
-        await self._inner(scope, _bound_body(receive) if bounded else receive, send_with_headers)
+        with remote_parent(headers.get("traceparent")):
+            await self._inner(scope, _bound_body(receive) if bounded else receive, send_with_headers)
 
     def _strip_prefix(self, scope: Scope, problem: Problem | None) -> tuple[Scope, Problem | None]:
         path = scope["path"]
