@@ -25,6 +25,7 @@ from tenuto.maintenance.activity_rollups import ActivityRollups
 from tenuto.maintenance.housekeeping import RETENTION, Housekeeping
 from tenuto.maintenance.recovery import recover_lost_tasks
 from tenuto.observability.probe_server import ProbeServer
+from tenuto.observability.process_metrics import process_metrics
 from tenuto.observability.status import InstallationStatus
 from tenuto.postgres.database import Database
 from tenuto.postgres.servers.server_addresses import describe_address
@@ -194,6 +195,7 @@ async def background_worker(
     declarations: Declarations | None = None,
 ) -> AsyncIterator[Worker]:
     """Run a worker within the caller's event loop for the duration of the block."""
+    process_metrics.set_max_names(settings.metrics_max_names)
     database = await connect()
     try:
         identity = ProcessIdentity.acquire("worker", settings.home, worker_settings.name)
@@ -223,6 +225,7 @@ async def background_scheduler(
     declarations: Declarations | None = None,
 ) -> AsyncIterator[None]:
     """Run a scheduler within the caller's event loop for the duration of the block."""
+    process_metrics.set_max_names(settings.metrics_max_names)
     errors: list[TenutoError] = []
     database = await connect()
     try:
@@ -460,6 +463,7 @@ async def _service_process(
 ) -> AsyncIterator[ServiceProcess]:
     """Handle signals and wait for the database, then run the block."""
     process = ServiceProcess(settings, identities, grace_seconds)
+    process_metrics.set_max_names(settings.metrics_max_names)
     try:
         with process.signals:
             status = InstallationStatus(process.require_database, lambda: settings, extensions)

@@ -246,6 +246,8 @@ class Settings(BaseSettings):
     """Port on which each service process serves ``/metrics``, ``/healthz`` and ``/readyz``; 0 for any free one."""
     metrics_host: str = "127.0.0.1"
     """Address for that port; other than loopback only with ``metrics_public``."""
+    metrics_max_names: int = Field(50, ge=0, le=1000)
+    """Number of jobs, of queues, of schedules and of manifests that have labels of their own in ``/metrics``."""
     ready_max_delay_seconds: float = Field(60.0, ge=1, le=86_400)
     """Maximum delay of a due schedule before ``/readyz`` reports not ready."""
     log_format: Literal["console", "json"] = "console"

@@ -20,6 +20,7 @@ from tenuto.extension import Extension, ExtensionServices, ProcessRole, Service
 from tenuto.logs import Log
 from tenuto.model.access.actors import Role
 from tenuto.observability.external_event_metrics import EVENT_METRICS
+from tenuto.observability.name_metrics import NAME_METRICS
 from tenuto.observability.process_metrics import process_metrics
 from tenuto.observability.prometheus import DATABASE_METRICS, PROCESS_METRICS
 from tenuto.observability.status import ReadinessCheck
@@ -98,6 +99,8 @@ async def test_metrics_follow_tasks_from_enqueue_to_failure(url: str, tmp_path: 
         assert waiting[("tenuto_queue_waiting", "slow")] == 1
         assert waiting[("tenuto_queue_oldest_seconds", "default")] > 0
         assert waiting[("tenuto_tasks", "queued")] == 4
+        assert waiting[("tenuto_job_tasks", "quick", "default", "queued")] == 3
+        assert waiting[("tenuto_job_tasks", "quick", "slow", "queued")] == 1
         assert waiting[("tenuto_tasks", "scheduled")] == 1
         assert ("tenuto_services", "worker", "alive") not in waiting
 
@@ -108,6 +111,7 @@ async def test_metrics_follow_tasks_from_enqueue_to_failure(url: str, tmp_path: 
             assert running[("tenuto_leases", "live", "slow")] == 1
             assert running[("tenuto_services", "worker", "alive")] == 1
             assert running[("tenuto_slots",)] == 5
+            assert running[("tenuto_job_tasks", "long", "slow", "running")] == 1
             hold.set()
             await eventually(lambda: _sample_if(read, lambda now: now[("tenuto_tasks", "running")] == 0))
         after = await read()  # after the worker: it counts shortly after its commits
@@ -117,12 +121,13 @@ async def test_metrics_follow_tasks_from_enqueue_to_failure(url: str, tmp_path: 
 
         assert growth("tenuto_claimed_tasks_total") == 7
         assert 0 < growth("tenuto_claims_total") <= 7
-        assert growth("tenuto_attempts_ended_total", "", "completed") == 5
-        assert growth("tenuto_attempts_ended_total", "error", "failed") == 2
-        assert growth("tenuto_attempt_seconds_count") == 7
-        assert growth("tenuto_attempt_seconds_bucket", "+Inf") == 7
-        assert growth("tenuto_start_delay_seconds_count") == 7
-        assert growth("tenuto_attempt_seconds_sum") > 0
+        assert growth("tenuto_attempts_ended_total", "quick", "default", "", "completed") == 3
+        assert growth("tenuto_attempts_ended_total", "quick", "slow", "", "completed") == 1
+        assert growth("tenuto_attempts_ended_total", "hopeless", "default", "error", "failed") == 2
+        assert growth("tenuto_attempt_seconds_count", "quick", "default") == 3
+        assert growth("tenuto_attempt_seconds_bucket", "+Inf", "hopeless", "default") == 2
+        assert growth("tenuto_start_delay_seconds_count", "long", "slow") == 1
+        assert growth("tenuto_attempt_seconds_sum", "long", "slow") > 0
         assert growth("tenuto_outcomes_stale_total") == 0
         assert after[("tenuto_recent_attempts", "", "completed")] == 5
         assert after[("tenuto_recent_attempts", "error", "failed")] == 2
@@ -171,7 +176,12 @@ async def test_metrics_include_schedules_dead_letters_repairs_and_held_tasks(
     async with app.scheduler():
         await eventually(lambda: _sample_if(_metrics_reader(app), lambda now: now[("tenuto_due", "schedule")] == 0))
     fired = parse_samples(await app.status.metrics())  # after the scheduler: it counts shortly after its commits
-    assert fired[("tenuto_schedules_fired_total",)] > before[("tenuto_schedules_fired_total",)]
+    schedule = ("tenuto_schedules_fired_total", "hourly")
+    assert fired[schedule] > before.get(schedule, 0)
+    assert before[("tenuto_schedule_executions_in_progress", "hourly")] == 1
+    assert fired[("tenuto_schedule_last_run_failed", "hourly")] == 1
+    assert fired[("tenuto_schedule_recent_executions", "hourly", "failed")] == 1
+    assert ("tenuto_schedule_last_success_age_seconds", "hourly") not in fired
     batch = await app.bulk_enqueue("on-demand", [{}, {}])
     await app.batches.pause(batch.id)
     held = parse_samples(await app.status.metrics())
@@ -213,7 +223,8 @@ async def test_concurrent_scrapes_share_one_metrics_query(
 async def test_metrics_are_exactly_those_of_the_tables(uncached_metrics: None, open_metrics_app: Tenuto) -> None:
     async with open_metrics_app:
         families = {family.name for family in text_string_to_metric_families(await open_metrics_app.status.metrics())}
-    known = {metric.name.removesuffix("_total") for metric in PROCESS_METRICS + DATABASE_METRICS + EVENT_METRICS}
+    tables = PROCESS_METRICS + DATABASE_METRICS + NAME_METRICS + EVENT_METRICS
+    known = {metric.name.removesuffix("_total") for metric in tables}
     assert families == known
 
 

@@ -258,7 +258,7 @@ def test_compose_commands_work_together_outside_a_container(shell: Shell, empty_
     assert 'tenuto_services{service="worker",state="alive"} 1.0' in httpx2.get(f"{address}/metrics").text
     assert httpx2.get(f"{endpoint}/readyz").json()["ready"]
     metrics = httpx2.get(f"{endpoint}/metrics").text  # reported by the worker about itself
-    assert 'tenuto_attempts_ended_total{reason="",status="completed"} 1.0' in metrics
+    assert 'tenuto_attempts_ended_total{name="greet",queue="default",reason="",status="completed"} 1.0' in metrics
     assert "tenuto_claimed_tasks_total 1.0" in metrics
     assert [service.stop() for service in started] == [0, 0, 0]
     assert [shell("health", name).code for name in STALE_AFTER] == [1, 1, 1]

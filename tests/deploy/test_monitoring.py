@@ -12,6 +12,8 @@ import pytest
 import yaml
 from prometheus_client import Metric as MetricFamily
 
+from tenuto.observability.external_event_metrics import EVENT_METRICS
+from tenuto.observability.name_metrics import NAME_METRICS
 from tenuto.observability.prometheus import DATABASE_METRICS, PROCESS_METRICS
 from tests.deploy.promql_selectors import MetricUse, metric_uses
 from tests.deploy.rendered_chart import DEPLOY
@@ -19,7 +21,8 @@ from tests.deploy.test_deployment import parse_command
 
 TARGET_LABELS = frozenset({"namespace", "job", "instance", "pod"})
 """Labels that Prometheus adds."""
-DECLARED = {metric.name: metric for metric in (*PROCESS_METRICS, *DATABASE_METRICS)}
+INSTALLATION_METRICS = (*DATABASE_METRICS, *NAME_METRICS, *EVENT_METRICS)
+DECLARED = {metric.name: metric for metric in (*PROCESS_METRICS, *INSTALLATION_METRICS)}
 RULES: list[dict[str, Any]] = [
     rule
     for group in yaml.safe_load((DEPLOY / "monitoring" / "alerts.yaml").read_text(encoding="utf-8"))["groups"]
@@ -85,7 +88,7 @@ def test_alert_rules_are_complete_and_name_existing_commands() -> None:
 
 def test_alert_rules_of_installation_metrics_take_one_value_of_many_processes() -> None:
     """Every process reports these metrics: without an aggregation, an alert fires once for each of them."""
-    installation = {metric.name for metric in DATABASE_METRICS}
+    installation = {metric.name for metric in INSTALLATION_METRICS}
     for query in rule_queries():
         for use in metric_uses(query):
             if use.name in installation:

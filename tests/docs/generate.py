@@ -24,6 +24,7 @@ from tenuto.cli.command_tree import build_full_tree
 from tenuto.cli.parameters import table_parameters
 from tenuto.extension import Metric
 from tenuto.observability.external_event_metrics import EVENT_METRICS
+from tenuto.observability.name_metrics import NAME_METRICS
 from tenuto.observability.process_metrics import BUCKET_BOUNDS_SECONDS
 from tenuto.observability.prometheus import DATABASE_METRICS, PROCESS_METRICS
 from tenuto.observability.status import METRICS_INTERVAL_SECONDS
@@ -286,14 +287,16 @@ def metrics_page() -> str:
             "",
             f"The buckets of the histograms end at {', '.join(f'{bound:g}' for bound in BUCKET_BOUNDS_SECONDS)} s.",
             "Every attempt is counted. Of attempts that end in one large batch only a sample is measured; each",
-            "measurement is weighted accordingly.",
+            "measurement is weighted accordingly. The label `name` is the job, or the kind of a step that is no job.",
+            "It is not called `job`, because that is a label of Prometheus.",
             "",
             "## Metrics of the installation",
             "",
             "Read from the database, so every process reports the same values. A process reads them at most every",
-            f"{METRICS_INTERVAL_SECONDS:g} s, and spends at most 1 % of its time on it.",
+            f"{METRICS_INTERVAL_SECONDS:g} s, and spends at most 1 % of its time on each group: those of the whole,",
+            "those by name, and those of extensions.",
             "",
-            *metrics_table([*DATABASE_METRICS, *EVENT_METRICS]),
+            *metrics_table([*DATABASE_METRICS, *NAME_METRICS, *EVENT_METRICS]),
             "",
         ]
     )

@@ -10,7 +10,7 @@ from tenuto.errors import Unavailable
 from tenuto.ids import new_id
 from tenuto.model.work.tasks import Deferral, Outcome, OutcomeReason, OutcomeStatus, Settlement, Task
 from tenuto.observability.cached_query import QueryResult
-from tenuto.observability.process_metrics import BUCKET_BOUNDS_SECONDS, ProcessMetrics
+from tenuto.observability.process_metrics import BUCKET_BOUNDS_SECONDS, AttemptSeries, ProcessMetrics
 from tenuto.observability.prometheus import render_metrics
 
 DUE = datetime(2026, 11, 16, 8, tzinfo=UTC)
@@ -22,9 +22,12 @@ def make_settlement(
     *,
     delay_seconds: float = 0.0,
     run_seconds: float | None = 1.0,
+    kind: str = "job",
+    name: str = "bake",
+    queue: str = "default",
 ) -> Settlement:
     id = new_id()
-    task = Task(id, id, 1, id, "job", "bake", "{}", "{}", 1, 0, 0, "default", 0, DUE, "system", None, "x", None, None)
+    task = Task(id, id, 1, id, kind, name, "{}", "{}", 1, 0, 0, queue, 0, DUE, "system", None, "x", None, None)
     started_at = DUE + timedelta(seconds=delay_seconds)
     if run_seconds is None:  # it never started
         return Settlement(task, Outcome(status, reason, None, started_at))
@@ -50,32 +53,34 @@ def test_process_metrics_count_every_outcome_once_and_stale_ones_separately() ->
     )  # equal numbers: ids are not compared
 
     assert notable == [*batch[2:], deferred]
-    assert counters.ended_counts == {
+    series = counters.attempts["bake", "default"]
+    assert series.ended_counts == {
         ("completed", ""): 3,
         ("completed_with_warning", ""): 1,
         ("failed", "timed_out"): 1,
         ("cancelled", "requested"): 1,
     }
     assert (counters.batch_count, counters.stale_count) == (2, 1)
-    assert sum(counters.durations.counts) == 5
-    assert counters.durations.counts[BUCKET_BOUNDS_SECONDS.index(0.001)] == 1, "a bound belongs to its bucket"
-    assert counters.durations.counts[BUCKET_BOUNDS_SECONDS.index(0.005)] == 1
-    assert counters.durations.counts[BUCKET_BOUNDS_SECONDS.index(300.0)] == 1
-    assert counters.durations.counts[-1] == 1
-    assert counters.start_delays.counts[0] == 3
-    assert counters.durations.sum == timedelta(seconds=0.003 + 61 + 9999 + 1)
+    assert sum(series.durations.counts) == 5
+    assert series.durations.counts[BUCKET_BOUNDS_SECONDS.index(0.001)] == 1, "a bound belongs to its bucket"
+    assert series.durations.counts[BUCKET_BOUNDS_SECONDS.index(0.005)] == 1
+    assert series.durations.counts[BUCKET_BOUNDS_SECONDS.index(300.0)] == 1
+    assert series.durations.counts[-1] == 1
+    assert series.start_delays.counts[0] == 3
+    assert series.durations.sum == timedelta(seconds=0.003 + 61 + 9999 + 1)
 
 
 def test_process_metrics_count_all_attempts_of_a_sampled_batch() -> None:
     counters = ProcessMetrics()
+    series = counters.attempts["bake", "default"] = AttemptSeries()
     for size in (99, 100, 101, 377, 500):
-        before = sum(counters.durations.counts)
+        before = sum(series.durations.counts)
         batch = [make_settlement(OutcomeStatus.COMPLETED, run_seconds=0.3 if n % 2 else 2.0) for n in range(size)]
         counters.record_outcomes(batch, [new_id()] * size)
-        assert sum(counters.durations.counts) - before == size
-        assert sum(counters.start_delays.counts) == sum(counters.durations.counts)
-    assert counters.ended_counts == {("completed", ""): 99 + 100 + 101 + 377 + 500}
-    assert counters.durations.sum > timedelta(seconds=0.3) * 1177
+        assert sum(series.durations.counts) - before == size
+        assert sum(series.start_delays.counts) == sum(series.durations.counts)
+    assert series.ended_counts == {("completed", ""): 99 + 100 + 101 + 377 + 500}
+    assert series.durations.sum > timedelta(seconds=0.3) * 1177
 
 
 def test_prometheus_buckets_are_cumulative() -> None:
@@ -88,30 +93,51 @@ def test_prometheus_buckets_are_cumulative() -> None:
     lines = render_metrics(
         counters, QueryResult(None, Unavailable("gone", code="test.error"), 0.0, 0.0), {}
     ).splitlines()
-    assert 'tenuto_attempt_seconds_bucket{le="0.001"} 1.0' in lines
-    assert 'tenuto_attempt_seconds_bucket{le="0.5"} 2.0' in lines
-    assert 'tenuto_attempt_seconds_bucket{le="7200"} 2.0' in lines
-    assert 'tenuto_attempt_seconds_bucket{le="+Inf"} 3.0' in lines
-    assert "tenuto_attempt_seconds_count 3.0" in lines
-    assert "tenuto_attempt_seconds_sum 20000.3005" in lines
+    assert 'tenuto_attempt_seconds_bucket{le="0.001",name="bake",queue="default"} 1.0' in lines
+    assert 'tenuto_attempt_seconds_bucket{le="0.5",name="bake",queue="default"} 2.0' in lines
+    assert 'tenuto_attempt_seconds_bucket{le="7200",name="bake",queue="default"} 2.0' in lines
+    assert 'tenuto_attempt_seconds_bucket{le="+Inf",name="bake",queue="default"} 3.0' in lines
+    assert 'tenuto_attempt_seconds_count{name="bake",queue="default"} 3.0' in lines
+    assert 'tenuto_attempt_seconds_sum{name="bake",queue="default"} 20000.3005' in lines
     assert "tenuto_claims_total 1.0" in lines
     assert "tenuto_database_up 0.0" in lines
 
 
 def test_rendered_metrics_escape_labels_and_are_read_back_by_prometheus() -> None:
     counters = ProcessMetrics()
-    labels = ('a "quoted"\nstatus', r"back\slash\n")
-    counters.ended_counts[labels] = 3
-    counters.durations.add([timedelta(seconds=0.3), timedelta(seconds=9999)], 2)
+    names = ('a "quoted"\nname', r"back\slash\n")
+    series = counters.attempts[names] = AttemptSeries()
+    series.ended_counts["failed", "error"] = 3
+    series.durations.add([timedelta(seconds=0.3), timedelta(seconds=9999)], 2)
     text = render_metrics(counters, QueryResult(None, Unavailable("no", code="test.error"), 0.0, 0.0), {})
     families = {family.name: family for family in text_string_to_metric_families(text)}
     (ended,) = families["tenuto_attempts_ended"].samples
-    assert (ended.labels, ended.value) == ({"status": labels[0], "reason": labels[1]}, 3)
+    assert (ended.labels, ended.value) == (
+        {"name": names[0], "queue": names[1], "status": "failed", "reason": "error"},
+        3,
+    )
     durations = families["tenuto_attempt_seconds"]
     assert (durations.type, len(durations.samples)) == ("histogram", len(BUCKET_BOUNDS_SECONDS) + 3)
     by_bound = {sample.labels.get("le"): sample.value for sample in durations.samples if "_bucket" in sample.name}
     assert (by_bound["0.25"], by_bound["0.5"], by_bound["7200"], by_bound["+Inf"]) == (0, 2, 2, 4)
-    assert {sample.name: sample.value for sample in durations.samples if not sample.labels} == {
+    assert {sample.name: sample.value for sample in durations.samples if "le" not in sample.labels} == {
         "tenuto_attempt_seconds_count": 4,
         "tenuto_attempt_seconds_sum": 2 * 9999.3,
     }
+
+
+def test_process_metrics_count_names_beyond_the_limit_together() -> None:
+    counters = ProcessMetrics(max_names=2)
+    names = [("job", "a", "q"), ("http.call", "step of a schedule", "q"), ("job", "b", "q"), ("job", "c", "p")]
+    batch = [make_settlement(OutcomeStatus.COMPLETED, kind=kind, name=name, queue=queue) for kind, name, queue in names]
+    batch += [make_settlement(OutcomeStatus.COMPLETED, name=f"of tenant {n}", queue=f"{n}") for n in range(7)]
+    counters.record_outcomes(batch, {each.task.id for each in batch})
+    counters.record_outcomes(batch[:1], {batch[0].task.id})
+    counts = {labels: series.ended_counts["completed", ""] for labels, series in counters.attempts.items()}
+    assert counts == {("a", "q"): 2, ("http.call", "q"): 1, ("other", "q"): 1, ("other", "p"): 1, ("other", "other"): 7}
+    assert sum(sum(series.durations.counts) for series in counters.attempts.values()) == 12
+    assert (counters.names.folded_count, counters.queues.folded_count) == (9, 7)
+    counters.record_fired(["x", "y", "z", "x", "z"])
+    assert counters.fired_counts == {"x": 2, "y": 1, "other": 2}
+    text = render_metrics(counters, QueryResult(None, Unavailable("no", code="test.error"), 0.0, 0.0), {})
+    assert 'tenuto_metrics_folded{label="name"} 9.0' in text

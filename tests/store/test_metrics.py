@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
 from tenuto.postgres.database import Database
-from tenuto.store.reports import metrics
+from tenuto.store.reports import metrics, name_metrics
 from tests.store.test_query_plans import FILL, nodes
 
 # For each statement the tables that it must not scan, with the indexes of which it must use one.
@@ -51,23 +52,43 @@ FROM (
 """
 
 
-async def plan(connection: Any, name: str) -> list[dict[str, Any]]:
-    text = await connection.fetchval(f"EXPLAIN (FORMAT JSON) {getattr(metrics.SQL, name)}", *VALUES.get(name, ()))
+BY_NAME: dict[str, dict[str, set[str]]] = {
+    "count_tasks_by_job": {"tasks": {"tasks_to_take"}},
+    "list_schedule_figures": {"executions": {"executions_of_schedule"}},
+    "count_open_executions": {"executions": {"executions_active", "executions_one_active"}},
+    "count_recent_executions": {"executions": {"executions_ended"}},
+}
+BY_NAME_WITHOUT_TABLES = {"list_manifest_figures", "count_enabled_definitions"}
+BY_NAME_VALUES: dict[str, tuple[Any, ...]] = {
+    "count_tasks_by_job": (name_metrics.QUEUED_SAMPLE, name_metrics.MAX_QUEUES),
+    "list_schedule_figures": (50,),
+    "count_recent_executions": (name_metrics.RECENT_EXECUTIONS_WINDOW, name_metrics.MAX_RECENT_EXECUTIONS),
+}
+
+
+async def plan(connection: Any, statement: str, values: Sequence[Any]) -> list[dict[str, Any]]:
+    text = await connection.fetchval(f"EXPLAIN (FORMAT JSON) {statement}", *values)
     return list(nodes(json.loads(text)))
 
 
 @pytest.mark.parametrize("state", ["empty", "full"])
 async def test_metrics_queries_use_indexes(state: str, db: Database) -> None:
     assert {name for name, _ in metrics.SQL} == WAYS.keys() | WITHOUT_TABLES
+    assert {name for name, _ in name_metrics.SQL} == BY_NAME.keys() | BY_NAME_WITHOUT_TABLES
+    statements = [(name, getattr(metrics.SQL, name), VALUES.get(name, ()), tables) for name, tables in WAYS.items()]
+    statements += [
+        (name, getattr(name_metrics.SQL, name), BY_NAME_VALUES.get(name, ()), tables)
+        for name, tables in BY_NAME.items()
+    ]
     astray = []
     async with db.connection() as connection:
         if state == "full":
             await connection.execute(FILL)
         await connection.execute("ANALYZE")
         async with connection.transaction():
-            await connection.execute(metrics._SET_SHORT_TIMEOUTS)
-            for name, tables in WAYS.items():
-                scans = await plan(connection, name)
+            await connection.execute(metrics.SET_SHORT_TIMEOUTS)
+            for name, statement, values, tables in statements:
+                scans = await plan(connection, statement, values)
                 used = {str(node["Index Name"]) for node in scans if "Index Name" in node}
                 walked = {node.get("Relation Name") for node in scans if "Seq Scan" in node["Node Type"]}
                 astray += [(name, table, used) for table, ways in tables.items() if not ways & used or table in walked]
@@ -79,7 +100,7 @@ async def test_recent_attempts_are_found_without_reading_old_partitions(db: Data
         await connection.execute(PAST)
         await connection.execute("VACUUM ANALYZE tenuto.activities")
         async with connection.transaction():
-            await connection.execute(metrics._SET_SHORT_TIMEOUTS)
+            await connection.execute(metrics.SET_SHORT_TIMEOUTS)
             text = await connection.fetchval(
                 f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {metrics.SQL.summarise_recent_attempts}",
                 metrics.RECENT_WINDOW,

@@ -12,13 +12,14 @@ from itertools import accumulate
 from tenuto.clock import monotonic_seconds
 from tenuto.extension import LabelledValue, Metric
 from tenuto.observability.cached_query import QueryResult
-from tenuto.observability.process_metrics import BUCKET_BOUNDS_SECONDS, Histogram, ProcessMetrics
+from tenuto.observability.process_metrics import BUCKET_BOUNDS_SECONDS, OTHER, Histogram, ProcessMetrics
 from tenuto.store.reports.metrics import RECENT_WINDOW, UNKNOWN_JOB_SAMPLE, DatabaseMetrics
 from tenuto.version import __version__
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
+_DURATION, _START_DELAY = "tenuto_attempt_seconds", "tenuto_start_delay_seconds"
 _RECENTLY = f"in the last {RECENT_WINDOW.total_seconds():.0f} s"
 
 PROCESS_METRICS = (
@@ -28,11 +29,29 @@ PROCESS_METRICS = (
     Metric(
         "tenuto_outcome_batches_total", "counter", "Batches of outcomes written by this process; each is one commit."
     ),
-    Metric("tenuto_attempts_ended_total", "counter", "Attempts that ended in this process.", ("status", "reason")),
+    Metric(
+        "tenuto_attempts_ended_total",
+        "counter",
+        "Attempts that ended in this process, by job or kind of step.",
+        ("name", "queue", "status", "reason"),
+    ),
     Metric("tenuto_outcomes_stale_total", "counter", "Outcomes rejected because the lease was lost."),
-    Metric("tenuto_attempt_seconds", "histogram", "Duration of attempts in this process."),
-    Metric("tenuto_start_delay_seconds", "histogram", "Delay between due time and start of attempts in this process."),
-    Metric("tenuto_schedules_fired_total", "counter", "Schedules fired by the scheduler of this process."),
+    Metric(_DURATION, "histogram", "Duration of attempts in this process.", ("name", "queue")),
+    Metric(
+        _START_DELAY,
+        "histogram",
+        "Delay between due time and start of attempts in this process.",
+        ("name", "queue"),
+    ),
+    Metric(
+        "tenuto_schedules_fired_total", "counter", "Schedules fired by the scheduler of this process.", ("schedule",)
+    ),
+    Metric(
+        "tenuto_metrics_folded",
+        "gauge",
+        f"Names that this process counts as `{OTHER}`, because more than `metrics_max_names` came before.",
+        ("label",),
+    ),
 )
 DATABASE_METRICS = (
     Metric("tenuto_database_up", "gauge", "1 if the database answered; with 0, the following metrics are missing."),
@@ -88,9 +107,10 @@ def render_metrics(
     counters: ProcessMetrics, result: QueryResult[DatabaseMetrics], further: Mapping[Metric, Sequence[LabelledValue]]
 ) -> str:
     """Render all metrics in the Prometheus text format; ``further`` are those of extensions."""
+    attempts = sorted(counters.attempts.copy().items())
     histograms = {
-        "tenuto_attempt_seconds": counters.durations,
-        "tenuto_start_delay_seconds": counters.start_delays,
+        _DURATION: [(labels, series.durations) for labels, series in attempts],
+        _START_DELAY: [(labels, series.start_delays) for labels, series in attempts],
     }
     values: dict[str, Sequence[LabelledValue]] = {metric.name: found for metric, found in further.items()}
     values.update(_process_values(counters))
@@ -101,19 +121,21 @@ def render_metrics(
             continue
         lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
         if metric.kind == "histogram":
-            lines += _histogram_samples(metric.name, histograms[metric.name])
+            for labels, histogram in histograms[metric.name]:
+                lines += _histogram_samples(metric, labels, histogram)
         else:
             lines += [_sample(metric.name, metric.labels, *each) for each in values[metric.name]]
     return "".join(f"{line}\n" for line in lines)
 
 
-def _histogram_samples(name: str, histogram: Histogram) -> Iterator[str]:
+def _histogram_samples(metric: Metric, labels: tuple[str, ...], histogram: Histogram) -> Iterator[str]:
+    name, names = metric.name, metric.labels
     bounds = [*(f"{bound:g}" for bound in BUCKET_BOUNDS_SECONDS), "+Inf"]
     cumulative = list(accumulate(histogram.counts))
     for bound, count in zip(bounds, cumulative, strict=True):
-        yield _sample(f"{name}_bucket", ("le",), (bound,), count)
-    yield _sample(f"{name}_count", (), (), cumulative[-1])
-    yield _sample(f"{name}_sum", (), (), histogram.sum.total_seconds())
+        yield _sample(f"{name}_bucket", (*names, "le"), (*labels, bound), count)
+    yield _sample(f"{name}_count", names, labels, cumulative[-1])
+    yield _sample(f"{name}_sum", names, labels, histogram.sum.total_seconds())
 
 
 def _sample(name: str, label_names: tuple[str, ...], labels: tuple[str, ...], value: float) -> str:
@@ -132,10 +154,25 @@ def _process_values(counters: ProcessMetrics) -> Iterator[tuple[str, list[Labell
     yield "tenuto_outcome_batches_total", [((), counters.batch_count)]
     yield (
         "tenuto_attempts_ended_total",
-        [(labels, number) for labels, number in sorted(counters.ended_counts.copy().items())],
+        [
+            ((*labels, *outcome), count)
+            for labels, series in sorted(counters.attempts.copy().items())
+            for outcome, count in sorted(series.ended_counts.copy().items())
+        ],
     )
     yield "tenuto_outcomes_stale_total", [((), counters.stale_count)]
-    yield "tenuto_schedules_fired_total", [((), counters.fired_count)]
+    yield (
+        "tenuto_schedules_fired_total",
+        [((schedule,), count) for schedule, count in sorted(counters.fired_counts.copy().items())],
+    )
+    yield (
+        "tenuto_metrics_folded",
+        [
+            (("name",), counters.names.folded_count),
+            (("queue",), counters.queues.folded_count),
+            (("schedule",), counters.schedules.folded_count),
+        ],
+    )
 
 
 def _database_values(result: QueryResult[DatabaseMetrics]) -> Iterator[tuple[str, list[LabelledValue]]]:

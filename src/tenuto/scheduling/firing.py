@@ -8,7 +8,7 @@ concurrently. Each due instant is decided once, because the key of the ledger is
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
@@ -70,14 +70,20 @@ class FiringBatch:
     entries: list[LedgerEntry] = field(default_factory=list)
     executions: list[NewExecution] = field(default_factory=list)
     run_times: list[RunTimes] = field(default_factory=list)
+    fired_names: list[str] = field(default_factory=list)
 
 
 async def fire_due_schedules(
-    database: Database, now: datetime, scheduler: str, quarantine: Quarantine | None = None
+    database: Database,
+    now: datetime,
+    scheduler: str,
+    quarantine: Quarantine | None = None,
+    report: Callable[[Sequence[str]], None] = lambda _names: None,
 ) -> int:
     """Fire every due schedule; return their number.
 
-    A schedule that cannot be fired goes into quarantine. It stays due for a scheduler that can fire it.
+    A schedule that cannot be fired goes into quarantine. It stays due for a scheduler that can fire it. ``report``
+    receives the names of the fired schedules, after each commit.
     """
     unfireable = new_quarantine() if quarantine is None else quarantine
 
@@ -85,7 +91,11 @@ async def fire_due_schedules(
         return await _fire_batch(connection, FiringBatch(now, scheduler, unfireable), limit, locked)
 
     batches = process_in_batches(database, fire, unfireable, "fire")
-    return sum([len(batch.run_times) async for batch in batches])
+    count = 0
+    async for batch in batches:
+        count += len(batch.run_times)
+        report(batch.fired_names)
+    return count
 
 
 async def _fire_batch(connection: Connection, batch: FiringBatch, limit: int, locked: LockedRows) -> FiringBatch:
@@ -172,6 +182,7 @@ async def _decide_occurrences(
                 run_id or blockers.active_execution_id, blockers.has_queued_run or decision is Decision.QUEUED
             )
     batch.run_times.append((schedule.id, last_run_at, due.next_run_at))
+    batch.fired_names.append(schedule.name)
 
 
 async def _cancel_previous_run(

@@ -72,10 +72,10 @@ class Scheduler:
         return seconds_until_due(database, next_due_at, now, self._poll_seconds)
 
     async def _fire(self, now: datetime) -> None:
-        fired_count = await firing.fire_due_schedules(self._database, now, self._name, self._quarantine)
+        report = process_metrics.record_fired
+        fired_count = await firing.fire_due_schedules(self._database, now, self._name, self._quarantine, report)
         if fired_count:
             self.fired_count += fired_count
-            process_metrics.record_fired(fired_count)
             log.debug("schedules fired", schedules=fired_count)
 
     def _is_maintenance_due(self) -> bool:

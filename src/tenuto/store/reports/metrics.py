@@ -13,7 +13,7 @@ from tenuto.store.statement_groups import Rows, StatementGroup
 
 SQL = load_statements(__file__)
 
-_SET_SHORT_TIMEOUTS = (
+SET_SHORT_TIMEOUTS = (
     "SET LOCAL statement_timeout = '5s'; SET LOCAL lock_timeout = '1s';"
     " SET LOCAL jit = off; SET LOCAL enable_seqscan = off"
 )
@@ -150,7 +150,7 @@ async def load_metrics(database: Database) -> DatabaseMetrics:
 
 
 async def _load_metrics(connection: Connection) -> DatabaseMetrics:
-    await connection.execute(_SET_SHORT_TIMEOUTS)
+    await connection.execute(SET_SHORT_TIMEOUTS)
     return DatabaseMetrics(
         queued=_QUEUED.all(await connection.fetch(SQL.count_queued_by_queue)),
         running=_RUNNING.all(await connection.fetch(SQL.count_running_by_queue)),
@@ -196,7 +196,7 @@ async def load_liveness_signs(database: Database) -> LivenessSigns:
     """Return the liveness signs, without retries and with short timeouts."""
 
     async def load(connection: Connection) -> LivenessSigns:
-        await connection.execute(_SET_SHORT_TIMEOUTS)
+        await connection.execute(SET_SHORT_TIMEOUTS)
         return LivenessSigns(
             _OVERDUE_SCHEDULES.optional(await connection.fetchrow(SQL.find_most_overdue_schedule)),
             _SERVICES.all(await connection.fetch(SQL.list_services)),
