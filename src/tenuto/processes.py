@@ -41,6 +41,7 @@ from tenuto.service.signals import ShutdownSignals
 from tenuto.settings import Settings, WorkerSettings, load_worker_settings
 from tenuto.store.work import workers
 from tenuto.store.work.workers import Declarations
+from tenuto.worker.attempt_log import AttemptLogWriter
 from tenuto.worker.executors import ExecutorFactory
 from tenuto.worker.executors.native import NativeExecutor
 from tenuto.worker.watchdog import DEFAULT_TIMING, WorkerTiming
@@ -177,7 +178,7 @@ async def run_all(
             stop_with_error=process.stop_with_error,
             is_stopped=lambda: worker.stopping,
         )
-        services += extensions.background_services(ProcessRole.WORKER)
+        services += [AttemptLogWriter(settings), *extensions.background_services(ProcessRole.WORKER)]
         async with run_services(services, lambda: worker.stopping), extra_service():
             ready(worker)
             await worker.run()
@@ -282,6 +283,7 @@ def worker_services(
         return settings.sweep_seconds * random.uniform(0.7, 1.3)
 
     return [
+        AttemptLogWriter(settings),
         *maintenance_services(database, settings, extensions, *identities),
         PollingLoop("tenuto-queued-runs", start_queued_runs, log, delay_seconds=min(1.0, settings.sweep_seconds)),
         *extensions.background_services(ProcessRole.WORKER),

@@ -254,6 +254,10 @@ class Settings(BaseSettings):
     """Log format of services on stderr: text, or one JSON object per line."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """Minimum log level."""
+    attempt_log: Literal["none", "failed", "all"] = "none"
+    """Which ended attempts a worker writes as JSON lines, each with its error and its own log, for log collectors."""
+    attempt_log_file: Path | None = None
+    """File to which these lines are appended; it may be rotated. By default they go to stdout."""
     disabled_extensions: Annotated[tuple[str, ...], NoDecode] = ()
     """Installed extensions that are not loaded."""
 

@@ -29,6 +29,7 @@ from tenuto.observability.process_metrics import process_metrics
 from tenuto.postgres.database import Database, StatementTimeout
 from tenuto.store.definitions import manifests
 from tenuto.store.work.executions import NextGroupClaim
+from tenuto.worker.attempt_log import report_attempts
 from tenuto.worker.limit_handoff import final_successors
 
 MAX_BATCH_COUNT = 500
@@ -55,6 +56,7 @@ class Completer:
         next_group_claim: Callable[[], NextGroupClaim | None] = lambda: None,
         start_claimed: Callable[[Sequence[Task], float], Awaitable[None]] | None = None,
         *,
+        worker: str = "",
         give_up_seconds: float = GIVE_UP_SECONDS,
     ) -> None:
         """``next_group_claim`` returns what the worker can claim when a step group ends in the same transaction;
@@ -63,6 +65,7 @@ class Completer:
         self._clock = clock
         self._next_group_claim = next_group_claim
         self._start_claimed = start_claimed
+        self._worker = worker
         self._give_up_seconds = give_up_seconds
         self._give_up_at = 0.0
         self._waiting: deque[CompletedAttempt] = deque()
@@ -168,6 +171,7 @@ class Completer:
         _log_outcomes(
             [s for s in settlements if s.task.id in written] if log.is_debug_enabled else notable, self._clock.now()
         )
+        report_attempts(settlements, written, self._worker)
         if len(written) < len(settlements):
             for settlement in settlements:
                 task = settlement.task

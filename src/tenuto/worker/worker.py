@@ -103,7 +103,9 @@ class Worker:
         )
         self._handoff = LimitHandoff()
         self._reclaimed = ReclaimedTasks(self._slots.held)
-        self._completer = Completer(database, self._clock, self._next_group_claim, self._start_claimed)
+        self._completer = Completer(
+            database, self._clock, self._next_group_claim, self._start_claimed, worker=identity.name
+        )
         loop = asyncio.get_running_loop()
         self._registered_slots = settings.slots
         set_capacity = partial(self._call_soon, loop, self._set_capacity)
