@@ -29,7 +29,9 @@ CONTRIBUTOR_PAGES = [
 
 MODULES_WITH_BROAD_EXCEPT = {
     "api/problems.py",
+    "cli/attempt_printer.py",
     "cli/command_tree.py",
+    "cli/inline_run.py",
     "diagnostics/doctor.py",
     "extension/registry.py",
     "extension/schemas.py",
@@ -46,6 +48,7 @@ MODULES_WITH_BROAD_EXCEPT = {
     "service/polling_loop.py",
     "service/quarantine.py",
     "steps/built_in_kinds.py",
+    "tracing.py",
     "worker/completer.py",
     "worker/executors/cluster.py",
     "worker/watchdog.py",

@@ -83,6 +83,7 @@ class Session:
     app_use: AppUse = "database"
     is_app_from_environment: bool = False
     command_path: str = "tenuto"
+    needs_database: bool = True
 
     @property
     def as_json(self) -> bool:
@@ -100,14 +101,18 @@ class Session:
         See `AppUse` for the commands that import the app.
         """
         app = self._load_app()
+        self._configure(app)
+        return app
+
+    def _configure(self, app: Tenuto) -> None:
         if not self.is_service and "connect_seconds" not in app.settings.model_fields_set:
             app.settings = app.settings.model_copy(update={"connect_seconds": _INTERACTIVE_CONNECT_SECONDS})
-        if app.settings.database is None and not (app.settings.home / "postgres").exists():
+        creates_database = app.settings.database is None and not (app.settings.home / "postgres").exists()
+        if creates_database and self.needs_database:
             remedy = "set TENUTO_DATABASE to use another server"
             self.print_message(f"creating an embedded PostgreSQL in {app.settings.home}; {remedy}")
         level = app.settings.log_level if self.is_service else "warning"
         logs.configure(app.settings.log_format, "warning" if self.quiet and level in ("debug", "info") else level)
-        return app
 
     def _load_app(self) -> Tenuto:
         needed = self.app_use == "needed"
@@ -150,6 +155,12 @@ class Session:
             remedy = "register functions with @app.job, and import their modules where the app is defined"
             raise Invalid(f"app {self.app_name} has no jobs", code="cli.app.no_jobs", field="--app", remedy=remedy)
         return self.app
+
+    @property
+    def app_without_database(self) -> Tenuto:
+        """The app named with --app, for a command that only runs or lists its code."""
+        self.needs_database = False
+        return self.app_with_jobs
 
     @contextmanager
     def as_user(self, reason: str | None = None) -> Iterator[Tenuto]:

@@ -25,6 +25,7 @@ from tenuto.version import __version__
 _COMMANDS: dict[str, dict[str, tuple[str, str]]] = {
     "Services": {
         "up": ("admin.services:run_all_services", "Run scheduler, worker and web service in one process"),
+        "dev": ("admin.development:run_for_development", "Run all services, print results, and restart on changes"),
         "worker": ("admin.services:workers", "Run a worker process"),
         "scheduler": ("admin.services:run_scheduler", "Run a scheduler process"),
         "web": ("admin.services:run_web", "Run the web service"),

@@ -189,6 +189,17 @@ class Job(Generic[P, R_co]):
     def __repr__(self) -> str:
         return f"<job {self.name}>"
 
+    def call(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
+        """Run the job here and now, as a worker would: validated input, a context, a validated result.
+
+        It needs no worker and no database. It is one attempt without retries and time limit, and leaves no record; an
+        error is raised. ``ctx.sleep`` ends at once. Await the call of an ``async def`` job.
+        """
+        from tenuto.jobs.direct_call import call_job  # it needs this module
+
+        result: R_co = call_job(self, args, kwargs)
+        return result
+
     @overload
     async def enqueue(self: Job[P, Coroutine[Any, Any, T]], *args: P.args, **kwargs: P.kwargs) -> Enqueued[T]: ...
 

@@ -21,7 +21,7 @@ from tenuto.app import Tenuto
 from tenuto.cli.admin.health import report_health
 from tenuto.cli.command import Session, command, group, login_name
 from tenuto.cli.lists import list_command, print_page
-from tenuto.cli.output import print_json
+from tenuto.cli.output import print_json, print_message
 from tenuto.cli.parameters import Declaration, argument, choice, flag, option
 from tenuto.clock import SystemClock
 from tenuto.demo.application import QUEUES as DEMO_QUEUES
@@ -79,6 +79,7 @@ async def run_all_services(
     reload: Reload = False,
     demo: Annotated[bool, flag("Example schedules with a week of history, in a separate folder.", "--demo")] = False,
     no_browser: Annotated[bool, flag("With --demo: print the link, do not open it.", "--no-browser")] = False,
+    results: Annotated[bool, flag("Print the result or the traceback of each ended attempt.", "--results")] = False,
     **options: Any,
 ) -> None:
     """Run scheduler, worker and web service in one process.
@@ -90,7 +91,7 @@ async def run_all_services(
     """
     if demo:
         _select_demo(session)
-    app = session.app
+    app = _load_app_showing_traceback(session) if results else session.app
     if demo:
         options = {**options, "queues": options.get("queues") or ",".join(DEMO_QUEUES)}
         app.settings = app.settings.model_copy(update={"database": session.database})
@@ -117,6 +118,8 @@ async def run_all_services(
             *_describe_unserved_jobs(worker.unserved_jobs(), settings.queues),
             "stop with Ctrl-C",
         )
+        if results and session.quiet:  # a restart of `tenuto dev`
+            print_message("running again")
 
     def web_service() -> AbstractAsyncContextManager[object]:
         if not has_web:
@@ -124,6 +127,20 @@ async def run_all_services(
         return _serve_web(session, host, port, reload=reload, demo=demo, browser=demo and not no_browser)
 
     await app.run(on_ready=print_summary, alongside=web_service, app_name=session.app_name, prune=prune, **options)
+
+
+def _load_app_showing_traceback(session: Session) -> Tenuto:
+    """Return the app, print attempts from now on, and print the traceback of an app that cannot be imported."""
+    from tenuto.cli import attempt_printer  # needs rich, which the other services do without
+
+    try:
+        app = session.app
+    except Invalid as error:
+        if error.__cause__ is not None:
+            attempt_printer.print_exception(error.__cause__)
+        raise
+    attempt_printer.print_attempts()
+    return app
 
 
 @asynccontextmanager
@@ -171,7 +188,7 @@ def _select_demo(session: Session) -> None:
 
 async def _print_login_link(session: Session, address: str, *, always: bool = False) -> str | None:
     """On a terminal, print and return a link that logs in to the dashboard once; elsewhere it would stay in a log."""
-    if not (always or sys.stderr.isatty()):
+    if session.quiet or not (always or sys.stderr.isatty()):
         return None
     path = session.app.settings.home / INITIAL_KEY_FILE
     caller = await session.app.api_keys.authenticate(path.read_text("ascii").strip()) if path.exists() else None

@@ -10,6 +10,7 @@ from uuid import UUID
 from tenuto.app import Tenuto
 from tenuto.cli import exit_codes
 from tenuto.cli.command import Session, command, group
+from tenuto.cli.inline_run import run_inline
 from tenuto.cli.lists import print_page
 from tenuto.cli.option_parsing import read_text_option, require_wait
 from tenuto.cli.output import print_json, print_text
@@ -29,7 +30,7 @@ jobs = group("job", "List the jobs of an app.", "list --app tasks:app", "list --
 @command(jobs, "list", "--app tasks:app", "--app tasks:app -o json", shared=("app", "output", "quiet"), is_list=True)
 async def list_jobs(session: Session) -> None:
     """List the jobs of an app with their input; as JSON, with the schema of the input."""
-    found = [job.describe() for _, job in sorted(session.app_with_jobs.jobs.jobs_by_name.items())]
+    found = [job.describe() for _, job in sorted(session.app_without_database.jobs.jobs_by_name.items())]
     await print_page(session, JOBS, found, now=SystemClock().now())
 
 
@@ -38,6 +39,7 @@ async def list_jobs(session: Session) -> None:
     "run",
     "resize --app tasks:app --input '{\"width\": 80}' --wait",
     "resize --app tasks:app --input @picture.json",
+    "resize --app tasks:app --input '{\"width\": 80}' --inline",
     app_use="needed",
 )
 async def run_job(
@@ -49,14 +51,29 @@ async def run_job(
     expires_in: Annotated[
         str | None, option("DURATION", "End the task as expired if it has not started by then.")
     ] = None,
+    inline: Annotated[
+        bool, flag("Run the code here and now, without worker, database and record.", "--inline")
+    ] = False,
 ) -> int:
     """Run a job: put a task into the job's queue.
 
-    Prints the id of the task; with --wait, its result. A worker must serve the queue.
+    Prints the id of the task; with --wait, its result. A worker must serve the queue. With --inline, the command itself
+    runs the code once and prints its log, its result, or the traceback; no task is created.
     """
     require_wait(timeout, wait=wait)
     text = read_text_option(input, "--input")
     _reject_duplicate_names(text)
+    if inline:
+        if wait or expires_in is not None:
+            raise Invalid(
+                "--inline creates no task, so --wait and --expires-in have no meaning",
+                code="cli.run.inline_conflict",
+                field="--inline",
+                remedy="leave them out",
+            )
+        with suggest_job_list(session):
+            registered = session.app_without_database.jobs.get_job(job)
+            return await run_inline(session, registered, text)
     with session.as_user() as app, suggest_job_list(session):
         registered = session.app_with_jobs.jobs.get_job(job)
         if expires_in is not None:
