@@ -293,7 +293,7 @@ async def test_http_request_with_traceparent_stores_it_without_tracer_provider(a
 async def test_isolated_job_continues_the_trace_of_its_attempt(
     app: Tenuto, worker: WorkerFactory, recorder: SpanRecorder
 ) -> None:
-    """The child process has no tracer provider of its own here; what it enqueues joins the trace."""
+    """The child process has no tracer provider here; what it enqueues joins the trace."""
     with in_trace(0xABC):
         task = await app.enqueue(isolated_jobs.report_trace)
     async with worker():
