@@ -94,7 +94,7 @@ def attempt_span(
     ) as span:
         try:
             yield
-        except Exception as error:
+        except Exception as error:  # the code of the job may raise anything
             _record_error(api, span, error, redact)
             raise
         finally:

@@ -36,7 +36,7 @@ async def run_inline(session: Session, job: Job[..., Any], text: str) -> int:
         try:
             value = call_with_input(job, text, contexts.append)
             output = to_jsonable_python(await value if inspect.isawaitable(value) else value)
-        except (Exception, Stopped, TaskDeferred) as problem:
+        except (Exception, Stopped, TaskDeferred) as problem:  # every error of the code is the result
             if not contexts:  # the input is invalid: an error of the caller
                 raise
             error = json.loads(error_to_json(problem, job.name, contexts[0].redact_text))
