@@ -75,6 +75,18 @@ async def add(numbers: list[int], ctx: Context) -> int:
 total = app.chain("total", fetch, add)
 
 
+@app.workflow
+async def order(ctx: Context, number: int) -> int:
+    first, second = await ctx.gather(ctx.step(fetch, number), ctx.step(fetch, number + 1))
+    await ctx.sleep("1d")
+    return sum(first) + sum(second)
+
+
+@app.workflow
+async def with_child(ctx: Context) -> int:
+    return await ctx.run(double, 2)
+
+
 def test_call_of_a_plain_job_returns_its_result() -> None:
     assert_type(double.call(4), int)
     assert double.call(4) == 8
@@ -91,6 +103,7 @@ async def test_call_of_an_async_job_passes_input_and_result_through_json() -> No
     with pytest.raises(PermanentFailure):
         await fails.call()
     assert await total.call(number=41) == 42
+    assert await order.call(3) == 7
 
 
 def test_call_of_an_async_job_runs_in_a_loop_of_its_own() -> None:
@@ -102,5 +115,7 @@ async def test_call_rejects_what_only_a_worker_can_do() -> None:
         await needs_database.call()
     with raises_code("job.call.no_events", EngineError):
         await waits.call()
+    with raises_code("job.call.no_children", EngineError):
+        await with_child.call()
     with raises_code("job.call.result_not_storable", Invalid):
         returns_a_lock.call()

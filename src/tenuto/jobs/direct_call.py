@@ -22,7 +22,7 @@ from tenuto.jobs.context import Context, StepSleep, StepWait, current_context
 from tenuto.jobs.outcomes import reject_unfinished_result
 from tenuto.jobs.registry import Job
 from tenuto.model.access.actors import ActorType
-from tenuto.model.work.tasks import Task
+from tenuto.model.work.tasks import NewTask, Task
 
 _CALLER = "direct call"
 
@@ -115,5 +115,12 @@ class _MemoryCheckpoints:
         raise EngineError(
             f"a job that is called directly cannot wait for the event {name!r}",
             code="job.call.no_events",
+            remedy="run it as a task; tests can use tenuto.testing",
+        )
+
+    async def run_child(self, step: str, child: NewTask, log: str | None) -> StepWait:
+        raise EngineError(
+            f"a workflow that is called directly cannot start the child task {child.name!r}",
+            code="job.call.no_children",
             remedy="run it as a task; tests can use tenuto.testing",
         )
