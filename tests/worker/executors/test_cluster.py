@@ -151,10 +151,11 @@ def test_frozen_process_is_lost_when_its_lease_has_ended(harness: _Harness, tmp_
     attempt = harness.start_with_lease(4.0, file)
     os.kill(pid_of(file), signal.SIGSTOP)
     try:
-        harness.assert_lost(attempt)
+        eventually_blocking(lambda: attempt.has_ended, timeout=30)
         assert monotonic_seconds() > attempt.lease_expires_at - 1
     finally:
         os.kill(pid_of(file), signal.SIGCONT)
+        harness.assert_lost(attempt)
 
 
 def test_attempt_continues_after_a_lost_connection_and_its_log_is_complete(harness: _Harness, tmp_path: Path) -> None:
