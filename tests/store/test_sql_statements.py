@@ -58,7 +58,7 @@ def test_definition_tables_have_the_shared_statements(file: str) -> None:
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
 def test_sql_statements_are_described(file: Path) -> None:
     lines = file.read_text(encoding="utf-8").splitlines()
-    names = [number for number, line in enumerate(lines) if line.startswith("-- name: ")]
+    names = [number for number, line in enumerate(lines) if line.startswith(("-- name: ", "-- fragment: "))]
     assert [lines[number] for number in names if not re.match(r"-- [A-Z]", lines[number + 1])] == []
 
 
@@ -83,6 +83,14 @@ def test_sql_statements_are_loaded_without_comments(file: Path) -> None:
 def test_missing_sql_statement_raises_attribute_error() -> None:
     with pytest.raises(AttributeError, match="nonsense"):
         _ = load_statements(str(STORE / "work" / "tasks.py")).nonsense
+
+
+def test_fragment_of_a_file_replaces_its_name_in_the_statements(tmp_path: Path) -> None:
+    file = tmp_path / "parts.sql"
+    fragment = "-- fragment: columns\n-- Columns.\na,\nb\n\n"
+    file.write_text(f"{fragment}-- name: load\n-- Load.\nSELECT {{columns}}\nFROM t WHERE {{unexpired}};\n")
+    (statement,) = dict(SqlStatements(file)).values()
+    assert statement.startswith("SELECT a,\nb\nFROM t WHERE (free.expires_at IS NULL")
 
 
 def test_duplicate_sql_statement_name_is_rejected(tmp_path: Path) -> None:

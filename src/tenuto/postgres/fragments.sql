@@ -57,6 +57,7 @@ pg_try_advisory_xact_lock(hashtext('tenuto enqueue notification'))
 (max_running IS NOT NULL OR paused_at IS NOT NULL OR rate_limit IS NOT NULL)
 
 -- fragment: group_is_capped
+-- Whether a group has a limit that its claims must respect.
 (max_active IS NOT NULL OR rate_limit IS NOT NULL)
 
 -- fragment: unexpired
@@ -72,9 +73,11 @@ pg_try_advisory_xact_lock(hashtext('tenuto enqueue notification'))
 {claimed_task_before_input}, '{}'::jsonb AS input, {claimed_task_after_input}
 
 -- fragment: claimed_task_before_input
+-- The columns of a claimed task before its input.
 id, activity_id, fence, worker_id, kind, name
 
 -- fragment: claimed_task_after_input
+-- The columns of a claimed task after its input.
 policy AS policy_json, attempt, failures, losses, queue, -rank AS priority, run_at, initiator_type, initiator_id,
 initiator_name, correlation_id, tags, execution_id, manifest_id, batch_id
 
@@ -92,6 +95,7 @@ task.correlation_id, task.parent_id, task.execution_id, task.group_index, task.s
 task.batch_id, task.item_key, task.origin
 
 -- fragment: activity_columns
+-- The columns of an activity, in the order of `record_attempts`.
 id, task_id, attempt, status, reason, kind, name, queue, priority, created_at, run_at, claimed_at, started_at, ended_at,
 fence, worker_id, failures, losses, input, output, error, log, progress, unique_key, limit_key, tags, initiator_type,
 initiator_id, initiator_name, correlation_id, parent_id, execution_id, group_index, step_index, manifest_id, batch_id,

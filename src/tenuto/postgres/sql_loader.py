@@ -1,21 +1,21 @@
 """Named SQL statements, read once from the ``.sql`` file next to the module that uses them.
 
 A file is a list of blocks: ``-- name: claim_tasks``, a comment that describes the statement, and the statement.
-Comments are not sent to the database. Parts that several statements share are in ``fragments.sql``: ``{claimed_task}``
-is replaced by the fragment of that name when the file is loaded. Nothing is assembled later.
+Comments are not sent to the database. A block ``-- fragment: claimed_task`` is a part that several statements share:
+``{claimed_task}`` is replaced by it when the file is loaded. Fragments for several files are in ``fragments.sql``.
+Nothing is assembled later.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-_NAME = re.compile(r"^-- name: (\w+)\n", re.MULTILINE)
 _COMMENT = re.compile(r"^\s*--.*\n|[ \t]+-- [^'\n]*$", re.MULTILINE)
-_SHARED_BLOCK = re.compile(r"^-- (fragment|columns): (\w+)\n", re.MULTILINE)
+_BLOCK = re.compile(r"^-- (name|fragment|columns): (\w+)\n", re.MULTILINE)
 _PLACEHOLDER = re.compile(r"\{([a-z_]+)(?:\.([a-z]+)(?: (\d+))?)?\}")
 _FRAGMENTS_FILE = Path(__file__).with_name("fragments.sql")
 
@@ -62,11 +62,11 @@ class SqlStatements:
     """The statements of one file, as attributes."""
 
     def __init__(self, file: Path) -> None:
-        parts = _NAME.split(file.read_text(encoding="utf-8"))
-        names, bodies = parts[1::2], parts[2::2]
-        self._by_name = {name: _expand(_without_comments(body)) for name, body in zip(names, bodies, strict=True)}
-        if len(self._by_name) != len(names):
-            raise ValueError(f"{file} contains two statements with the same name")
+        blocks = list(_read_blocks(file))
+        fragments = {**_shared_parts(), **{name: body for kind, name, body in blocks if kind == "fragment"}}
+        self._by_name = {name: _expand(body, fragments) for kind, name, body in blocks if kind == "name"}
+        if len({name for _, name, _ in blocks}) != len(blocks):
+            raise ValueError(f"{file} contains two blocks with the same name")
 
     def __getattr__(self, name: str) -> str:
         try:
@@ -94,24 +94,28 @@ def _without_comments(text: str) -> str:
     return _COMMENT.sub("", text).strip().removesuffix(";")
 
 
-def _expand(text: str) -> str:
+def _read_blocks(file: Path) -> Iterator[tuple[str, str, str]]:
+    """Yield kind, name and text of the blocks of a file."""
+    parts = _BLOCK.split(file.read_text(encoding="utf-8"))
+    for kind, name, body in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
+        yield kind, name, _without_comments(body)
+
+
+def _expand(text: str, fragments: Mapping[str, str | ColumnList]) -> str:
     def replacement(match: re.Match[str]) -> str:
         name, form, first_parameter = match.groups()
-        part = _shared_parts().get(name)
+        part = fragments.get(name)
         if part is None or isinstance(part, str) is not (form is None):
-            raise ValueError(f"fragments.sql has nothing for {match[0]}")
-        return _expand(part) if isinstance(part, str) else part.expand(form, int(first_parameter or 1))
+            raise ValueError(f"there is no fragment for {match[0]}")
+        return _expand(part, fragments) if isinstance(part, str) else part.expand(form, int(first_parameter or 1))
 
     return _PLACEHOLDER.sub(replacement, text)
 
 
 @cache
 def _shared_parts() -> dict[str, str | ColumnList]:
-    parts = _SHARED_BLOCK.split(_FRAGMENTS_FILE.read_text(encoding="utf-8"))
-    return {
-        name: _without_comments(body) if kind == "fragment" else _parse_columns(_without_comments(body))
-        for kind, name, body in zip(parts[1::3], parts[2::3], parts[3::3], strict=True)
-    }
+    blocks = _read_blocks(_FRAGMENTS_FILE)
+    return {name: body if kind == "fragment" else _parse_columns(body) for kind, name, body in blocks}
 
 
 def _parse_columns(text: str) -> ColumnList:

@@ -1,3 +1,21 @@
+-- fragment: select_messages
+-- A message with what became of it: the state of its task, or the outcome of the last attempt.
+SELECT message.id, message.rule_name, message.event, message.event_count, message.is_test, message.channel,
+       message.content, message.created_at, outcome.state, outcome.ended_at, outcome.attempt, outcome.error
+FROM tenuto_notifications.messages AS message
+LEFT JOIN LATERAL (
+    SELECT state, NULL::timestamptz AS ended_at, attempt, NULL AS error FROM tenuto.tasks WHERE tasks.id = message.id
+    UNION ALL
+    SELECT status, ended_at, attempt, error ->> 'message'
+    FROM tenuto.activities
+    WHERE activities.id = message.id AND final
+    UNION ALL
+    SELECT status, ended_at, attempt, error ->> 'message'
+    FROM tenuto.activities
+    WHERE activities.task_id = message.id AND attempt > 1 AND final
+    LIMIT 1
+) AS outcome ON true
+
 -- name: insert_events
 -- Insert the events of rules; those that a rule has already are left out.
 INSERT INTO tenuto_notifications.events (
@@ -119,40 +137,12 @@ WHERE id = $1;
 
 -- name: load_message
 -- Return one message with what became of it.
-SELECT message.id, message.rule_name, message.event, message.event_count, message.is_test, message.channel,
-       message.content, message.created_at, outcome.state, outcome.ended_at, outcome.attempt, outcome.error
-FROM tenuto_notifications.messages AS message
-LEFT JOIN LATERAL (
-    SELECT state, NULL::timestamptz AS ended_at, attempt, NULL AS error FROM tenuto.tasks WHERE tasks.id = message.id
-    UNION ALL
-    SELECT status, ended_at, attempt, error ->> 'message'
-    FROM tenuto.activities
-    WHERE activities.id = message.id AND final
-    UNION ALL
-    SELECT status, ended_at, attempt, error ->> 'message'
-    FROM tenuto.activities
-    WHERE activities.task_id = message.id AND attempt > 1 AND final
-    LIMIT 1
-) AS outcome ON true
+{select_messages}
 WHERE message.id = $1;
 
 -- name: list_messages
 -- Return messages, newest first, below a cursor, with what became of each.
-SELECT message.id, message.rule_name, message.event, message.event_count, message.is_test, message.channel,
-       message.content, message.created_at, outcome.state, outcome.ended_at, outcome.attempt, outcome.error
-FROM tenuto_notifications.messages AS message
-LEFT JOIN LATERAL (
-    SELECT state, NULL::timestamptz AS ended_at, attempt, NULL AS error FROM tenuto.tasks WHERE tasks.id = message.id
-    UNION ALL
-    SELECT status, ended_at, attempt, error ->> 'message'
-    FROM tenuto.activities
-    WHERE activities.id = message.id AND final
-    UNION ALL
-    SELECT status, ended_at, attempt, error ->> 'message'
-    FROM tenuto.activities
-    WHERE activities.task_id = message.id AND attempt > 1 AND final
-    LIMIT 1
-) AS outcome ON true
+{select_messages}
 WHERE message.id < coalesce($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
   AND ($2::text IS NULL OR message.rule_name = $2)
   AND ($3::text[] IS NULL OR outcome.state = ANY ($3))

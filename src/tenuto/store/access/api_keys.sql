@@ -1,3 +1,8 @@
+-- fragment: api_key
+-- An API key without the digest of its secret.
+id, name, prefix, role, kind, created_at, created_by, expires_at, last_used_at, revoked_at, revoked_by,
+coalesce(expires_at <= clock_timestamp(), false) AS expired
+
 -- name: insert_key
 -- Insert an API key. Nothing changes if its name is in use, its prefix exists, or the key was inserted before and the
 -- reply was lost.
@@ -7,8 +12,7 @@ ON CONFLICT DO NOTHING;
 
 -- name: load_key
 -- Return one key without the digest of its secret.
-SELECT id, name, prefix, role, kind, created_at, created_by, expires_at, last_used_at, revoked_at, revoked_by,
-       coalesce(expires_at <= clock_timestamp(), false) AS expired
+SELECT {api_key}
 FROM tenuto.api_keys
 WHERE id = $1;
 
@@ -28,8 +32,7 @@ SELECT pg_advisory_xact_lock(hashtext('tenuto first key'));
 
 -- name: list_keys
 -- Return keys without digests, unrevoked ones first, by name, after a cursor.
-SELECT id, name, prefix, role, kind, created_at, created_by, expires_at, last_used_at, revoked_at, revoked_by,
-       coalesce(expires_at <= clock_timestamp(), false) AS expired
+SELECT {api_key}
 FROM tenuto.api_keys
 WHERE $2::boolean IS NULL OR (revoked_at IS NOT NULL, name, id) > ($2, $3::text, $4::uuid)
 ORDER BY revoked_at IS NOT NULL, name, id
@@ -37,8 +40,7 @@ LIMIT $1;
 
 -- name: find_keys
 -- Return the keys that match a name (unrevoked keys) or a prefix (all keys).
-SELECT id, name, prefix, role, kind, created_at, created_by, expires_at, last_used_at, revoked_at, revoked_by,
-       coalesce(expires_at <= clock_timestamp(), false) AS expired
+SELECT {api_key}
 FROM tenuto.api_keys
 WHERE (name = $1 AND revoked_at IS NULL) OR prefix = $2
 ORDER BY id

@@ -1,3 +1,9 @@
+-- fragment: audit_entry
+-- An audit entry with its position in the chain and its seal.
+audit.id, audit.at, audit.actor_type, audit.actor_id, audit.actor_name, audit.source, audit.request_id,
+audit.action, audit.target, audit.reason, audit.before, audit.after, link.position, link.sealed_at,
+encode(link.seal, 'hex') AS seal
+
 -- name: try_sealer_lock
 -- Try to become the only sealer until the transaction ends. A separate statement, because entries must be read after
 -- it.
@@ -88,9 +94,7 @@ FROM pg_control_system();
 
 -- name: list_entries
 -- Return audit entries that meet a filter, newest first, with their positions in the chain and seals.
-SELECT audit.id, audit.at, audit.actor_type, audit.actor_id, audit.actor_name, audit.source, audit.request_id,
-       audit.action, audit.target, audit.reason, audit.before, audit.after, link.position, link.sealed_at,
-       encode(link.seal, 'hex') AS seal
+SELECT {audit_entry}
 FROM tenuto.audit
 LEFT JOIN tenuto.audit_chain AS link ON link.audit_id = audit.id
 WHERE audit.id < coalesce($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
@@ -115,9 +119,7 @@ FROM (SELECT FROM tenuto.audit WHERE (/* filter */ true) LIMIT $1) AS found;
 
 -- name: load_entry
 -- Return one audit entry with its position and seal.
-SELECT audit.id, audit.at, audit.actor_type, audit.actor_id, audit.actor_name, audit.source, audit.request_id,
-       audit.action, audit.target, audit.reason, audit.before, audit.after, link.position, link.sealed_at,
-       encode(link.seal, 'hex') AS seal
+SELECT {audit_entry}
 FROM tenuto.audit
 LEFT JOIN tenuto.audit_chain AS link ON link.audit_id = audit.id
 WHERE audit.id = $1;

@@ -1,3 +1,8 @@
+-- fragment: invitation
+-- An invitation without the digest of its link.
+id, name, role, created_at, created_by, expires_at, accepted_at, revoked_at, revoked_by,
+expires_at <= clock_timestamp() AS expired
+
 -- name: revoke_expired_invitations
 -- Revoke the expired invitation of a name, so that a new one can be made.
 UPDATE tenuto.invitations
@@ -19,15 +24,13 @@ ON CONFLICT DO NOTHING;
 
 -- name: load_invitation
 -- Return one invitation without the digest of its link.
-SELECT id, name, role, created_at, created_by, expires_at, accepted_at, revoked_at, revoked_by,
-       expires_at <= clock_timestamp() AS expired
+SELECT {invitation}
 FROM tenuto.invitations
 WHERE id = $1;
 
 -- name: find_invitations
 -- Return the open invitation of a name, and the invitation with an id.
-SELECT id, name, role, created_at, created_by, expires_at, accepted_at, revoked_at, revoked_by,
-       expires_at <= clock_timestamp() AS expired
+SELECT {invitation}
 FROM tenuto.invitations
 WHERE (name = $1 AND accepted_at IS NULL AND revoked_at IS NULL) OR id = $2::uuid
 ORDER BY id
@@ -35,8 +38,7 @@ LIMIT 2;
 
 -- name: list_invitations
 -- Return invitations without digests, newest first, below a cursor.
-SELECT id, name, role, created_at, created_by, expires_at, accepted_at, revoked_at, revoked_by,
-       expires_at <= clock_timestamp() AS expired
+SELECT {invitation}
 FROM tenuto.invitations
 WHERE $1::uuid IS NULL OR id < $1
 ORDER BY id DESC

@@ -1,14 +1,17 @@
+-- fragment: manifest
+-- A manifest with its whole definition.
+id, definition, enabled, version, origin, declared, created_at, updated_at,
+last_successful_run AS last_successful_run_at, last_run_at, next_run_at
+
 -- name: load_definition
 -- Return a manifest by external id.
-SELECT id, definition, enabled, version, origin, declared, created_at, updated_at,
-       last_successful_run AS last_successful_run_at, last_run_at, next_run_at
+SELECT {manifest}
 FROM tenuto.manifests
 WHERE external_id = $1;
 
 -- name: lock_definition
 -- Return and lock a manifest by external id.
-SELECT id, definition, enabled, version, origin, declared, created_at, updated_at,
-       last_successful_run AS last_successful_run_at, last_run_at, next_run_at
+SELECT {manifest}
 FROM tenuto.manifests
 WHERE external_id = $1
 FOR UPDATE;
@@ -44,8 +47,7 @@ LIMIT 10000;
 
 -- name: load_definitions
 -- Return the manifests with these external ids.
-SELECT id, definition, enabled, version, origin, declared, created_at, updated_at,
-       last_successful_run AS last_successful_run_at, last_run_at, next_run_at
+SELECT {manifest}
 FROM tenuto.manifests
 WHERE external_id = ANY ($1::text[])
 ORDER BY id
@@ -53,8 +55,7 @@ LIMIT cardinality($1::text[]);
 
 -- name: lock_definitions
 -- Return and lock the manifests with these external ids, in a fixed order, so that two transactions cannot deadlock.
-SELECT id, definition, enabled, version, origin, declared, created_at, updated_at,
-       last_successful_run AS last_successful_run_at, last_run_at, next_run_at
+SELECT {manifest}
 FROM tenuto.manifests
 WHERE external_id = ANY ($1::text[])
 ORDER BY id
@@ -63,8 +64,7 @@ FOR UPDATE;
 
 -- name: list_others_from_files
 -- Return manifests declared by a file, except those with these external ids.
-SELECT id, definition, enabled, version, origin, declared, created_at, updated_at,
-       last_successful_run AS last_successful_run_at, last_run_at, next_run_at
+SELECT {manifest}
 FROM tenuto.manifests
 WHERE origin = 'file' AND external_id <> ALL ($1::text[])
 ORDER BY external_id

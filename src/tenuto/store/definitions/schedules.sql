@@ -1,14 +1,17 @@
+-- fragment: schedule
+-- A schedule with its whole definition.
+id, name, description, trigger, plan, overlap, misfire, enabled, version, origin, declared, created_at,
+updated_at, last_run_at, next_run_at
+
 -- name: load_definition
 -- Return a schedule by name.
-SELECT id, name, description, trigger, plan, overlap, misfire, enabled, version, origin, declared, created_at,
-       updated_at, last_run_at, next_run_at
+SELECT {schedule}
 FROM tenuto.schedules
 WHERE name = $1;
 
 -- name: load_definitions
 -- Return the schedules with these names.
-SELECT id, name, description, trigger, plan, overlap, misfire, enabled, version, origin, declared, created_at,
-       updated_at, last_run_at, next_run_at
+SELECT {schedule}
 FROM tenuto.schedules
 WHERE name = ANY ($1::text[])
 ORDER BY name
@@ -16,8 +19,7 @@ LIMIT cardinality($1::text[]);
 
 -- name: lock_definitions
 -- Return and lock the schedules with these names, in a fixed order, so that two transactions cannot deadlock.
-SELECT id, name, description, trigger, plan, overlap, misfire, enabled, version, origin, declared, created_at,
-       updated_at, last_run_at, next_run_at
+SELECT {schedule}
 FROM tenuto.schedules
 WHERE name = ANY ($1::text[])
 ORDER BY name
@@ -26,8 +28,7 @@ FOR UPDATE;
 
 -- name: list_others_from_files
 -- Return schedules declared by a file, except those with these names.
-SELECT id, name, description, trigger, plan, overlap, misfire, enabled, version, origin, declared, created_at,
-       updated_at, last_run_at, next_run_at
+SELECT {schedule}
 FROM tenuto.schedules
 WHERE origin = 'file' AND name <> ALL ($1::text[])
 ORDER BY name
@@ -35,8 +36,7 @@ LIMIT $2;
 
 -- name: lock_definition
 -- Return and lock a schedule by name: firing, running and changing it are serialised.
-SELECT id, name, description, trigger, plan, overlap, misfire, enabled, version, origin, declared, created_at,
-       updated_at, last_run_at, next_run_at
+SELECT {schedule}
 FROM tenuto.schedules
 WHERE name = $1
 -- guard: schedules.manual_runs_take_turns
@@ -44,8 +44,7 @@ FOR UPDATE;
 
 -- name: lock_schedule_by_id
 -- The same by id.
-SELECT id, name, description, trigger, plan, overlap, misfire, enabled, version, origin, declared, created_at,
-       updated_at, last_run_at, next_run_at
+SELECT {schedule}
 FROM tenuto.schedules
 WHERE id = $1
 -- guard: schedules.queued_runs_take_turns

@@ -1,3 +1,26 @@
+-- fragment: attempt
+-- An attempt with its texts.
+id, task_id, attempt, status AS state, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
+started_at, ended_at, fence, worker_id, failures AS failure_count, losses AS loss_count, input, output, error, log,
+progress, unique_key, limit_key, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id,
+execution_id, group_index, step_index, manifest_id, batch_id, item_key, origin,
+(SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
+
+-- fragment: listed_attempt
+-- An attempt as lists show it.
+id, task_id, attempt, status AS state, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
+started_at, ended_at, worker_id, failures AS failure_count, losses AS loss_count, error, tags, initiator_type,
+initiator_id, initiator_name, correlation_id,
+(SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
+
+-- fragment: listed_task
+-- An open task as lists show it.
+id, activity_id, state, queue, -rank AS priority, run_at, kind, name, attempt,
+failures AS failure_count, losses AS loss_count, created_at,
+claimed_at, lease_until, worker_id, progress, unique_key, limit_key, tags, cancel_at, cancel_name,
+initiator_type, initiator_id, initiator_name, correlation_id,
+(SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
+
 -- name: list_partitions
 -- Return the names of the partitions.
 SELECT child.relname AS name
@@ -43,11 +66,7 @@ RETURNING id;
 
 -- name: load_activity
 -- Return one activity: planned, running or ended.
-SELECT id, task_id, attempt, status AS state, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
-       started_at, ended_at, fence, worker_id, failures AS failure_count, losses AS loss_count, input, output, error, log,
-       progress, unique_key, limit_key, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id,
-       execution_id, group_index, step_index, manifest_id, batch_id, item_key, origin,
-       (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
+SELECT {attempt}
 FROM tenuto.all_activities
 WHERE id = $1;
 
@@ -59,19 +78,11 @@ WHERE id = $1;
 
 -- name: list_attempts
 -- Return all attempts at a task, oldest first.
-SELECT id, task_id, attempt, status AS state, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
-       started_at, ended_at, fence, worker_id, failures AS failure_count, losses AS loss_count, input, output, error, log,
-       progress, unique_key, limit_key, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id,
-       execution_id, group_index, step_index, manifest_id, batch_id, item_key, origin,
-       (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
+SELECT {attempt}
 FROM tenuto.all_activities
 WHERE id = $1
 UNION ALL
-SELECT id, task_id, attempt, status AS state, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
-       started_at, ended_at, fence, worker_id, failures AS failure_count, losses AS loss_count, input, output, error, log,
-       progress, unique_key, limit_key, tags, initiator_type, initiator_id, initiator_name, correlation_id, parent_id,
-       execution_id, group_index, step_index, manifest_id, batch_id, item_key, origin,
-       (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
+SELECT {attempt}
 FROM tenuto.all_activities
 WHERE task_id = $1 AND attempt > 1
 ORDER BY attempt;
@@ -93,10 +104,7 @@ LIMIT 1;
 
 -- name: list_activities
 -- Return ended activities that meet a filter, newest first, below a cursor.
-SELECT id, task_id, attempt, status AS state, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
-       started_at, ended_at, worker_id, failures AS failure_count, losses AS loss_count, error, tags, initiator_type,
-       initiator_id, initiator_name, correlation_id,
-       (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
+SELECT {listed_attempt}
 FROM tenuto.activities
 WHERE id < coalesce($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
   AND (/* filter */ true)
@@ -110,10 +118,7 @@ FROM (SELECT FROM tenuto.activities WHERE (/* filter */ true) LIMIT $1) AS found
 
 -- name: list_children
 -- Return tasks and activities that an activity enqueued while it ran, oldest first, after a cursor.
-SELECT id, task_id, attempt, status AS state, reason, final, kind, name, queue, priority, created_at, run_at, claimed_at,
-       started_at, ended_at, worker_id, failures AS failure_count, losses AS loss_count, error, tags, initiator_type,
-       initiator_id, initiator_name, correlation_id,
-       (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
+SELECT {listed_attempt}
 FROM tenuto.all_activities
 WHERE parent_id = $1
   AND ($2::uuid IS NULL OR id > $2)
@@ -145,11 +150,7 @@ LIMIT $3;
 -- name: list_tasks
 -- Return open tasks that meet a filter, newest first, below a cursor. The index by name does not contain running tasks,
 -- so both parts of the table are read.
-SELECT id, activity_id, state, queue, -rank AS priority, run_at, kind, name, attempt,
-       failures AS failure_count, losses AS loss_count, created_at,
-       claimed_at, lease_until, worker_id, progress, unique_key, limit_key, tags, cancel_at, cancel_name,
-       initiator_type, initiator_id, initiator_name, correlation_id,
-       (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
+SELECT {listed_task}
 FROM (
     (SELECT *
      FROM tenuto.tasks
@@ -173,11 +174,7 @@ LIMIT $2;
 -- name: list_running_tasks
 -- Return running tasks that meet a filter, newest first, below a cursor. They are few and usually older than the queued
 -- ones: OFFSET 0 keeps the planner from looking for them among all tasks, newest first.
-SELECT id, activity_id, state, queue, -rank AS priority, run_at, kind, name, attempt,
-       failures AS failure_count, losses AS loss_count, created_at,
-       claimed_at, lease_until, worker_id, progress, unique_key, limit_key, tags, cancel_at, cancel_name,
-       initiator_type, initiator_id, initiator_name, correlation_id,
-       (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
+SELECT {listed_task}
 FROM (SELECT * FROM tenuto.tasks WHERE state = 'running' AND (/* filter */ true) OFFSET 0) AS running
 WHERE id < coalesce($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
 ORDER BY id DESC
@@ -186,11 +183,7 @@ LIMIT $2;
 -- name: list_queued_tasks
 -- Return queued tasks that meet a filter, by queue and in the order of claim_tasks, after a cursor. The index of claims
 -- provides the order of tasks without a limit key; the others are sorted.
-SELECT id, activity_id, state, queue, -rank AS priority, run_at, kind, name, attempt,
-       failures AS failure_count, losses AS loss_count, created_at,
-       claimed_at, lease_until, worker_id, progress, unique_key, limit_key, tags, cancel_at, cancel_name,
-       initiator_type, initiator_id, initiator_name, correlation_id,
-       (SELECT workers.name FROM tenuto.workers WHERE workers.id = worker_id) AS worker
+SELECT {listed_task}
 FROM (
     (SELECT *
      FROM tenuto.tasks

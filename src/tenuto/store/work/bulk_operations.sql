@@ -1,3 +1,9 @@
+-- fragment: operation
+-- A bulk operation with its counters.
+id, kind, filter, description, until, reason, state, total AS item_count, succeeded AS succeeded_count,
+failed AS failed_count, skipped AS skipped_count, arrived AS arrived_count, created_at, processed_at, ended_at,
+aborted_by, actor_type, actor_id, actor_name, schedule_id, max_running, paused_at, paused_by
+
 -- name: create_operation
 -- Insert a bulk operation; its items follow in the same transaction. Nothing is inserted if it exists.
 INSERT INTO tenuto.bulk_operations (
@@ -129,9 +135,7 @@ FROM (
 -- name: lock_next_operation
 -- Return and lock the running operation that has waited longest for a chunk and that no scheduler processes now. A
 -- backfill has something to do if one of its executions has ended, or if one more may start.
-SELECT id, kind, filter, description, until, reason, state, total AS item_count, succeeded AS succeeded_count,
-       failed AS failed_count, skipped AS skipped_count, arrived AS arrived_count, created_at, processed_at, ended_at,
-       aborted_by, actor_type, actor_id, actor_name, schedule_id, max_running, paused_at, paused_by
+SELECT {operation}
 FROM tenuto.bulk_operations AS operation
 WHERE state = 'running'
   AND paused_at IS NULL -- guard: bulk_operations.paused
@@ -271,17 +275,13 @@ SELECT id FROM aborted;
 
 -- name: load_operation
 -- Return one bulk operation.
-SELECT id, kind, filter, description, until, reason, state, total AS item_count, succeeded AS succeeded_count,
-       failed AS failed_count, skipped AS skipped_count, arrived AS arrived_count, created_at, processed_at, ended_at,
-       aborted_by, actor_type, actor_id, actor_name, schedule_id, max_running, paused_at, paused_by
+SELECT {operation}
 FROM tenuto.bulk_operations
 WHERE id = $1;
 
 -- name: list_operations
 -- Return bulk operations, newest first, below a cursor.
-SELECT id, kind, filter, description, until, reason, state, total AS item_count, succeeded AS succeeded_count,
-       failed AS failed_count, skipped AS skipped_count, arrived AS arrived_count, created_at, processed_at, ended_at,
-       aborted_by, actor_type, actor_id, actor_name, schedule_id, max_running, paused_at, paused_by
+SELECT {operation}
 FROM tenuto.bulk_operations
 WHERE id < coalesce($1::uuid, 'ffffffff-ffff-ffff-ffff-ffffffffffff')
   AND ($2::text IS NULL OR state = $2)
