@@ -11,7 +11,7 @@ import random
 import re
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Hashable, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from functools import partial
 from typing import Any, TypeAlias, TypeVar, cast
 
@@ -54,6 +54,7 @@ _ROLLED_BACK_STATES = frozenset({"40001", "40P01", "55P03", "25006"})
 """Transient, and certainly without a commit."""
 _CONFIRM_COMMITS = "SELECT pg_logical_emit_message(true, 'tenuto', '')"
 """Writes a record whose commit waits for the synchronous standbys, and thereby for all commits before it."""
+_PARAMETER = re.compile(r"\$(\d+)")
 _QUERY_CANCELED = "57014"
 _INSUFFICIENT_PRIVILEGE = "42501"
 ROLES_PAGE = "docs/how-to/database-roles.md"
@@ -222,6 +223,30 @@ class Database:
             return
         async with self._pool.borrow() as connection:
             yield connection
+
+    async def plan_statements(self, statements: Sequence[str], connection_count: int) -> None:
+        """Have several connections plan statements before they are needed.
+
+        Each statement is executed with NULL for every parameter, with which it must not change anything, in a
+        transaction that is rolled back. Without effect behind a transaction pooler, where no plan is kept.
+        """
+        if self.behind_pooler:
+            return
+        try:
+            async with AsyncExitStack() as borrowed:
+                for connection in [
+                    await borrowed.enter_async_context(self.connection()) for _ in range(connection_count)
+                ]:
+                    transaction = connection.transaction()
+                    await transaction.start()
+                    try:
+                        for statement in statements:
+                            count = max((int(number) for number in _PARAMETER.findall(statement)), default=0)
+                            await connection.fetch(statement, *[None] * count)
+                    finally:
+                        await transaction.rollback()
+        except DRIVER_ERRORS as error:
+            raise translate_driver_error(error) from error
 
     def is_on_other_loop(self) -> bool:
         """Return whether the caller runs on another event loop (as jobs do); a pool serves only its own loop."""

@@ -56,6 +56,11 @@ MAX_PREFETCHED_BATCHES = 3
 """How many full claims a worker may hold ahead of its slots where tasks end within milliseconds: one would be used up
 before the next claim is committed (benchmark drain)."""
 
+_PLANNED_CONNECTION_COUNT = 3
+"""How many connections a hardly busy worker uses at a time: for a claim, for outcomes, and for the rest."""
+_PLANNING_DELAY_SECONDS = 1.0
+"""A worker that finds queued tasks at its start needs its time for these."""
+
 log = Log("tenuto.worker")
 
 
@@ -122,6 +127,7 @@ class Worker:
             timing=timing,
         )  # fmt: skip
         self._listener = Listener(database, self._on_notification)
+        self._planning: asyncio.Task[None] | None = None
 
     # --- the life of a task -------------------------------------------------------------------------------------------
 
@@ -242,13 +248,25 @@ class Worker:
         self._executor.start()
         self._watchdog.start()
         self._listener.start()
+        self._planning = asyncio.create_task(self._plan_statements(), name="tenuto-planning")
         self._ready.set()
         log.info("worker started", name=self.identity.name, queues=self._queues, slots=self.settings.slots)
         if unserved := self.unserved_jobs():
             log.info("jobs of other queues not served by this worker", jobs=unserved)
 
+    async def _plan_statements(self) -> None:
+        """Have the connections plan the statements of the hot path before a task waits for it.
+
+        The first of them also reads the catalog: together 15 ms of the server's CPU time on each connection.
+        """
+        await asyncio.sleep(_PLANNING_DELAY_SECONDS)
+        with contextlib.suppress(StoreError):  # the statements are then planned at their first use
+            await self._database.plan_statements(store.HOT_STATEMENTS, _PLANNED_CONNECTION_COUNT)
+
     async def _shut_down(self) -> None:
         process_metrics.record_worker_stopped()
+        if self._planning is not None:
+            self._planning.cancel()
         try:
             with contextlib.suppress(StoreError):
                 await workers.mark_draining(self._database, self.identity.id)

@@ -42,6 +42,8 @@ _LIMITED_TASKS = PositionalMapper(
     defaults=CLAIM_DEFAULTS,
 )
 _STANDBY_TASKS = PositionalMapper(Task, SQL.claim_standby_tasks, trailing=("limit_slot",), defaults=CLAIM_DEFAULTS)
+HOT_STATEMENTS = (SQL.claim_tasks, SQL.promote_due_tasks, SQL.finish_tasks, executions.SQL.finish_group)
+"""The statements that start and end most tasks. With NULL for every parameter they change nothing."""
 QueuePosition: TypeAlias = tuple[int, datetime, UUID]
 QUEUE_START: QueuePosition = (-32768, datetime(1, 1, 1, tzinfo=UTC), UUID(int=0))
 _LOWEST_RANK = -32769
