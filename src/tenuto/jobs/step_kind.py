@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -38,8 +38,9 @@ class StepCheck:
     """Connection for queries; the check must not change anything."""
     arguments: Any
     """The typed arguments of the step."""
-    declared: Mapping[str, Collection[str]] = field(default_factory=dict)
-    """Keys that the same definition files declare, by list: they may not exist in the database yet."""
+    declared: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """What the same definition files declare and may not exist in the database yet, by list and key: the parsed entries
+    of lists, and manifests."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ and a complete policy, so that the scheduler needs neither the code nor the opti
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -188,8 +188,8 @@ def _merge_defaults(options: TaskOptions, policy: TaskPolicy, derived: StepDefau
 
 _APP_REMEDY = "name the app that registers it: --app module:object"
 
-Declared = Mapping[str, Collection[str]]
-"""Keys that definition files declare, by list."""
+Declared = Mapping[str, Mapping[str, Any]]
+"""What definition files declare, by list and key."""
 
 
 async def check_steps(
@@ -197,7 +197,7 @@ async def check_steps(
 ) -> None:
     """Check the arguments of resolved steps against the database, as far as their kinds demand it.
 
-    ``declared`` are keys of the same definition files, which may not exist yet.
+    ``declared`` is what the same definition files declare, which may not exist yet.
     """
     if any(_find_check(step, jobs) is not None for _, _, step in plan.enumerate_steps()):
         database = await open_database()

@@ -16,7 +16,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from tenuto_identity.model.decoding import Decoding
 from tenuto_identity.model.schema import ContainerSelection, ObjectType, Schema
@@ -260,6 +260,14 @@ def _wait(seconds: float) -> bool:
     return False
 
 
+class SecretName(BaseModel):
+    """A secret of Tenuto: ``{secret: NAME}``."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    secret: str
+
+
 @dataclass(frozen=True, slots=True)
 class ConnectorContext:
     """What the worker gives to a connector."""
@@ -280,6 +288,8 @@ class ConnectorContext:
     wait: Callable[[float], bool] = _wait
     """Waits for so many seconds, for example for a busy system. Returns True at once when the run is cancelled: the
     connector then ends the call, and leaves out what it has not sent. Connectors wait in no other way."""
+    containers: tuple[ContainerSelection, ...] = ()
+    """Selected and excluded containers; empty: all."""
 
 
 class Connector(Protocol):

@@ -13,7 +13,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from tenuto.errors import Invalid, quoted
-from tenuto_identity.connectors.contract import Connector, ConnectorContext, ConnectorKind
+from tenuto_identity.connectors.contract import Connector, ConnectorContext, ConnectorKind, SecretName
 from tenuto_identity.connectors.csv_file import CSV
 from tenuto_identity.connectors.ldap.connector import LDAP
 from tenuto_identity.connectors.memory import MEMORY
@@ -65,12 +65,19 @@ def parse_settings(kind: ConnectorKind, settings: Any) -> BaseModel:
     except ValidationError as problem:
         first = problem.errors()[0]
         name = ".".join(str(part) for part in first["loc"])
-        known = list(kind.settings.model_fields)
+        message = f"the setting {name or 'settings'} of the connector {kind.name} is not valid: {first['msg']}"
+        remedy = None
+        if first["type"] == "extra_forbidden":
+            message = f"the connector {kind.name} has no setting {name}"
+            remedy = suggestion(name, list(kind.settings.model_fields))
+        elif first.get("ctx", {}).get("class_name") == SecretName.__name__:
+            message = f"the setting {name} of the connector {kind.name} takes the name of a secret, not its value"
+            remedy = "write {secret: NAME}, and store the value with `tenuto secret set NAME`"
         raise Invalid(
-            f"the setting {name or 'settings'} of the connector {kind.name} is not valid: {first['msg']}",
+            message,
             code="identity.connector.setting_invalid",
             field=f"settings.{name}" if name else "settings",
-            remedy=suggestion(name, known) if first["type"] == "extra_forbidden" else None,
+            remedy=remedy,
         ) from None
 
 

@@ -32,6 +32,7 @@ async def open_connector(
     definition = system.definition
     context = ConnectorContext(
         types=tuple(definition.types.values()),
+        containers=definition.containers,
         allowed_folders=allowed_folders(services),
         allowed_hosts=services.get_settings().http_allowed_hosts,
         secrets=await _reveal_secrets(services, ctx, definition.settings),

@@ -7,8 +7,9 @@ commit was not acknowledged is recognised by its number and not written twice.
 from __future__ import annotations
 
 import asyncio
+import shlex
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -571,11 +572,16 @@ def _check_state(locked: runs.LockedSystem, profile: RunProfile, allowed_states:
             remedy="enable it" if locked.state == "disabled" else "wait until it is deleted",
         )
     if locked.held is not None and not locked.held.get("deletes_only") and profile.kind in _NOT_WHILE_HELD:
-        raise RunFailed(
-            f"the system {locked.name!r} is on hold since run {locked.held.get('run')}: {locked.held.get('message')}",
-            code="identity.system.held",
-            remedy=f"examine it, then approve with `tenuto identity approve {locked.name!r} --reason …`",
-        )
+        raise held_system(locked.name, locked.held)
+
+
+def held_system(name: str, held: Mapping[str, Any]) -> RunFailed:
+    """Return the error of a run of a system that a guard holds."""
+    return RunFailed(
+        f"the system {name!r} is on hold since run {held.get('run')}: {held.get('message')}",
+        code="identity.system.held",
+        remedy=f"examine it with `tenuto identity show {shlex.quote(name)}`, then correct the source or approve it",
+    )
 
 
 def _can_resume(lost: runs.OpenRun, configuration: Configuration, profile: RunProfile) -> bool:

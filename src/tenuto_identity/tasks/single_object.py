@@ -27,7 +27,7 @@ from tenuto_identity.runs.export_run import ExportRun
 from tenuto_identity.runs.imports.deletion_detector import obsolete_pending
 from tenuto_identity.runs.imports.import_run import ImportRun
 from tenuto_identity.runs.object_keys import rebuild_object_keys
-from tenuto_identity.runs.run_lifecycle import Run, RunFailed, RunOutcome
+from tenuto_identity.runs.run_lifecycle import Run, RunFailed, RunOutcome, held_system
 from tenuto_identity.runs.sync_run import SyncRun, load_all
 from tenuto_identity.settings import IdentitySettings
 from tenuto_identity.store import exports, objects, runs, session, sync_marks
@@ -121,6 +121,9 @@ class _SingleObject:
         configuration = await self._read(load_configuration)
         if self._system not in configuration.systems:
             raise NotFound(f"there is no connected system {self._system!r}", code="identity.system.not_found")
+        held = configuration.systems[self._system].row.held
+        if held is not None and not held.get("deletes_only"):  # its sync would be refused, after the import
+            raise held_system(self._system, held)
         await self._import(self._system, [self._anchor])
         ids = await self._read(_find_objects, configuration.systems[self._system], [self._anchor])
         concerned = set(await self._read(_joined_objects, ids))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from typing import Any
 from uuid import UUID
 
@@ -259,8 +259,10 @@ def _derive_of(services: ExtensionServices) -> Callable[[Any], StepDefaults]:
 
 async def check_profile(step: StepCheck, system: str, profile: str) -> None:
     """Refuse a system or a run profile that neither exists nor is declared in the same files."""
-    if system in step.declared.get("systems", ()):
-        return  # the files declare it; the run names a profile that is missing
+    declared = step.declared.get("systems", {})
+    if system in declared:
+        _check_profile_name(system, profile, declared[system].parsed.run_profiles)
+        return
     async with session.schema_of_identity(step.connection) as connection:
         stored = await definitions.load_definitions(connection)
     rows = {row.name: row for row in stored.of_kind(definitions.DefinitionKind.SYSTEM)}
@@ -271,7 +273,10 @@ async def check_profile(step: StepCheck, system: str, profile: str) -> None:
             field="arguments.system",
             remedy=suggestion(system, rows) or "list them with `tenuto identity systems`",
         )
-    profiles = [each["name"] for each in rows[system].definition.get("run_profiles", ())]
+    _check_profile_name(system, profile, [each["name"] for each in rows[system].definition.get("run_profiles", ())])
+
+
+def _check_profile_name(system: str, profile: str, profiles: Collection[str]) -> None:
     if profile not in profiles:
         raise Invalid(
             f"the system {system!r} has no run profile {profile!r}",

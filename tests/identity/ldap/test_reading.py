@@ -50,8 +50,11 @@ Open = Callable[..., Connector]
 def open_connector(slapd: Slapd, ad: Administrator) -> Iterator[Open]:
     opened: list[Connector] = []
 
-    def opener(types: Sequence[ObjectType] = (PERSON,), **settings: Any) -> Connector:
-        context = ConnectorContext(tuple(types), secrets={"bind": PASSWORD, "reader": READER_PASSWORD, "empty": ""})
+    def opener(
+        types: Sequence[ObjectType] = (PERSON,), containers: Sequence[ContainerSelection] = (), **settings: Any
+    ) -> Connector:
+        secrets = {"bind": PASSWORD, "reader": READER_PASSWORD, "empty": ""}
+        context = ConnectorContext(tuple(types), secrets=secrets, containers=tuple(containers))
         opened.append(registry.open_connector("ldap", slapd.settings("ad", **settings), context))
         return opened[-1]
 
@@ -87,6 +90,35 @@ def test_tls_is_verified_by_default_with_ldaps_and_starttls(slapd: Slapd, open_c
     open_connector(tls="none").check()
 
 
+def test_server_without_starttls_is_named(open_connector: Open) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+
+        def refuse() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = server.accept()
+                    with connection:
+                        number = connection.recv(1000)[4:5]
+                        # An extended response with protocolError: the server does not know the operation.
+                        connection.sendall(b"\x30\x0c\x02\x01" + number + b"\x78\x07\x0a\x01\x02\x04\x00\x04\x00")
+
+        thread = threading.Thread(target=refuse, daemon=True)
+        thread.start()
+        url = f"ldap://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(ConnectorError, match="refuses StartTLS") as refused:
+            open_connector(url=url).check()
+        assert (refused.value.code, "ldaps://" in str(refused.value.remedy)) == ("tls", True)
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join(10)
+
+
+def test_check_names_a_selected_container_that_does_not_exist(open_connector: Open) -> None:
+    containers = (ContainerSelection("ou=people,dc=ad,dc=test"), ContainerSelection("ou=peeple,dc=ad,dc=test"))
+    with pytest.raises(ConnectorError, match="ou=peeple") as missing:
+        open_connector(containers=containers).check()
+    assert missing.value.code == "missing_container"
+
+
 def test_wrong_and_empty_passwords_are_refused_without_their_value(slapd: Slapd, open_connector: Open) -> None:
     with pytest.raises(ConnectorError, match="refuses the account") as refused:
         open_connector(bind_dn="cn=reader,dc=ad,dc=test").check()
@@ -107,7 +139,7 @@ def test_wrong_and_empty_passwords_are_refused_without_their_value(slapd: Slapd,
         ({"url": "ldap://host:x"}, "url", "not a number"),
         ({"url": "ldap://me:secret@host"}, "url", "bind_dn"),
         ({"bind_dn": "cn=a"}, "", "belong together"),
-        ({"password": "plain"}, "password", "valid"),
+        ({"password": "plain"}, "password", "takes the name of a secret"),
         ({"base": "people"}, "base", "TYPE=VALUE"),
         ({"types": {"person": {"filter": "uid=a"}}}, "types.person.filter", "parentheses"),
         ({"types": {"person": {"filter": "(a=b)(c=d)"}}}, "types.person.filter", "parentheses"),

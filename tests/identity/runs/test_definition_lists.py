@@ -80,6 +80,19 @@ async def test_step_with_an_unknown_profile_is_refused(site: Site) -> None:
         await site.apply(SCHEDULE.replace("profile: Full Sync", "profile: Full Snc"))
 
 
+async def test_step_with_a_profile_that_its_file_does_not_declare_is_refused(site: Site) -> None:
+    with raises_code("identity.profile.not_found", Invalid):
+        await site.apply(site.definitions() + SCHEDULE.replace("profile: Full Sync", "profile: Full Snc"))
+    assert await site.count("systems") == 0
+
+
+async def test_container_that_is_no_dn_is_refused(site: Site) -> None:
+    text = site.definitions().replace("connector: memory", "connector: memory\n    containers: [people]", 1)
+    with pytest.raises(Invalid, match="not a DN") as refused:
+        await site.apply(text)
+    assert "containers[0]" in str(refused.value.field)
+
+
 async def test_change_has_a_version_and_raises_the_version_of_the_rules(site: Site) -> None:
     await site.apply(site.definitions())
     database = await site.database()

@@ -74,7 +74,7 @@ async def test_refused_export_of_one_object_is_reported(site: Site) -> None:
     assert len(site.ldap.objects("account")) == 1
 
 
-@pytest.mark.parametrize("anchor", ["1001", " 1001 "])
+@pytest.mark.parametrize("anchor", ["1001", " 1001 ", "2000"])
 async def test_held_system_refuses_the_sync_of_one_object(site: Site, anchor: str) -> None:
     await site.apply(site.definitions())
     many = [f"{n},First{n},Last{n},p{n}@example.org,Research,Fellow,,2020-01-01," for n in range(2000, 2030)]
@@ -85,3 +85,4 @@ async def test_held_system_refuses_the_sync_of_one_object(site: Site, anchor: st
     done = await sync_one(site, anchor)
     assert done.state == "failed"
     assert "on hold" in str(done.error)
+    assert await site.count("connector_objects", "state = 'obsolete'") == 0, "nothing was imported"

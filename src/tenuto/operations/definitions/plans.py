@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,8 +64,8 @@ class PlannedList:
     extension: str
     definition_list: DefinitionList[Any]
     plan: ListPlan
-    keys: Sequence[str]
-    """The declared keys."""
+    declared: Mapping[str, Any]
+    """The parsed entries by key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,8 @@ class Plans(OperationGroup):
         """
         database = await self._open()
         lists = await self._plan_lists(database, declarations.further, prune=prune)
-        declared: dict[str, Collection[str]] = {each.definition_list.name: each.keys for each in lists}
-        declared["manifests"] = {each.external_id for each in declarations.manifests}
+        declared: dict[str, Mapping[str, Any]] = {each.definition_list.name: each.declared for each in lists}
+        declared["manifests"] = {each.external_id: each for each in declarations.manifests}
         schedules = await self._schedules.plan(declarations.schedules, prune=prune)
         for change in schedules.changes:
             with definition_plan.locating_errors(change.entry):
@@ -165,7 +165,9 @@ class Plans(OperationGroup):
             return await definition_list.plan(connection, [value for _, value in own.values()], prune)
 
         found = await read_transactions.read(database, plan)
-        return PlannedList(contribution.extension.name, definition_list, found, list(own))
+        return PlannedList(
+            contribution.extension.name, definition_list, found, {key: value for key, (_, value) in own.items()}
+        )
 
     async def apply(self, planned: ApplyPlan, *, reason: str | None = None) -> None:
         """Make all planned changes in one transaction; an error if a definition has changed since the plan."""

@@ -51,12 +51,13 @@ class LdapConnector:
         )
 
     def check(self) -> None:
-        for base in self._directory.bases:
+        selected = (each.address for each in self._context.containers if each.included)
+        for base in (*self._directory.bases, *selected):
             if self._directory.read_entry(base, ("1.1",)) is None:
                 raise ConnectorError(
                     "missing_container",
                     f"there is no entry {base!r}, or the account may not read it",
-                    remedy="check the setting base and the permissions of the account",
+                    remedy="check the setting base, the selected containers and the permissions of the account",
                 )
         discovery.check_selection(self._schema, self._context.types, self._directory)
         methods.check(self._directory, self._context.types)

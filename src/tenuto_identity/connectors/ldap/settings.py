@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from tenuto_identity.connectors.contract import SecretName
 from tenuto_identity.connectors.ldap import filters
 from tenuto_identity.model import dn
 
@@ -48,14 +49,6 @@ class DeltaMethod(StrEnum):
     MODIFY_TIMESTAMP = "modify_timestamp"
     """Entries changed since a time; deletions are not found."""
     NONE = "none"
-
-
-class SecretName(BaseModel):
-    """A secret of Tenuto: ``{secret: NAME}``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    secret: str
 
 
 class TypeSettings(BaseModel):

@@ -17,8 +17,8 @@ from urllib.parse import quote
 from tenuto.errors import Forbidden, Invalid
 from tenuto.extension import open_http_transport
 from tenuto.extras import require_extra
-from tenuto_identity.connectors.contract import ConnectorContext, ConnectorError
-from tenuto_identity.connectors.scim.settings import ScimSettings, SecretName
+from tenuto_identity.connectors.contract import ConnectorContext, ConnectorError, SecretName
+from tenuto_identity.connectors.scim.settings import ScimSettings
 
 if TYPE_CHECKING:
     import httpx2

@@ -7,6 +7,7 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
+from tenuto_identity.connectors.contract import SecretName
 from tenuto_identity.connectors.scim.dialects import DIALECTS, Dialect, DialectName
 
 
@@ -18,14 +19,6 @@ class DeltaMethod(StrEnum):
     LAST_MODIFIED = "last_modified"
     """Resources changed since a time (``meta.lastModified``); deletions are not found."""
     NONE = "none"
-
-
-class SecretName(BaseModel):
-    """A secret of Tenuto: ``{secret: NAME}``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    secret: str
 
 
 class TypeSettings(BaseModel):

@@ -8,6 +8,8 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, field_validator, model_validator
 
+from tenuto_identity.connectors.contract import SecretName
+
 POSTGRESQL_SCHEMES = ("postgresql", "postgres")
 SQLITE_SCHEME = "sqlite"
 TLS_MODES = ("disable", "require", "verify-ca", "verify-full")
@@ -26,14 +28,6 @@ def _check_table(value: TableName | None) -> TableName | None:
     if value is not None and (len(value) not in (1, 2) or not all(part.strip() for part in value)):
         raise ValueError("write TABLE, SCHEMA.TABLE or [SCHEMA, TABLE]")
     return value
-
-
-class SecretName(BaseModel):
-    """A secret of Tenuto: ``{secret: NAME}``."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
-
-    secret: str
 
 
 class ChangeTable(BaseModel):

@@ -7,12 +7,13 @@ fault. They do not look at the database; `rule_definitions` checks what definiti
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any
 
 from tenuto.errors import Invalid, quoted
+from tenuto_identity.model import dn
 from tenuto_identity.model.definitions.definition_reader import Reader, child, error, suggestion
 from tenuto_identity.model.schema import (
     ANCHOR_TYPES,
@@ -159,7 +160,8 @@ def parse_system(value: object) -> SystemDefinition:
         settings=dict(settings),
         types=types,
         containers=tuple(
-            _parse_container(each, child("containers", index)) for index, each in enumerate(reader.items("containers"))
+            _parse_container(each, child("containers", index), types.values())
+            for index, each in enumerate(reader.items("containers"))
         ),
         guards=parse_guards(reader.raw("guards"), "guards"),
         run_profiles=_parse_profiles(reader),
@@ -333,12 +335,20 @@ def _check_references(attributes: Mapping[str, Attribute], types: Mapping[str, o
             )
 
 
-def _parse_container(value: object, path: str) -> ContainerSelection:
+def _parse_container(value: object, path: str, types: Iterable[ObjectType]) -> ContainerSelection:
     if isinstance(value, str):
         value = {"address": value}
     reader = Reader(value, "a container", path, known=_CONTAINER_FIELDS)
+    address = reader.text("address")
+    if any(each.address_is_dn for each in types):
+        try:
+            dn.parse(address)
+        except dn.InvalidDn as problem:
+            raise error(
+                str(problem), path, "write the DN of the container, such as ou=people,dc=example,dc=org"
+            ) from None
     return ContainerSelection(
-        reader.text("address"),
+        address,
         reader.flag("include", True),
         reader.choice("scope", ContainerScope, ContainerScope.SUBTREE),
     )

@@ -8,7 +8,7 @@ from contextlib import suppress
 from typing import Any
 
 import ldap3
-from ldap3.core.exceptions import LDAPException
+from ldap3.core.exceptions import LDAPException, LDAPStartTLSError
 from ldap3.operation.search import search_operation
 from ldap3.utils.asn1 import encode
 
@@ -223,15 +223,8 @@ def _bind(settings: LdapSettings, connection: Any) -> LdapClient:
     # ldap3 sets this limit too, which would hold after the account is bound.
     connection.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, bytes(16))
     client = Ldap3Client(connection)
-    if not settings.is_ldaps and settings.tls is TlsMode.STARTTLS and not connection.start_tls(read_server_info=False):
-        client.close()
-        if _is_certificate_error(connection.last_error):
-            raise OSError(connection.last_error)
-        raise ConnectorError(
-            "tls",
-            f"{settings.host}:{settings.port} refuses StartTLS: {connection.last_error or connection.result}",
-            remedy="use ldaps://, or set up TLS on the server",
-        )
+    if not settings.is_ldaps and settings.tls is TlsMode.STARTTLS:
+        _start_tls(settings, connection, client)
     if not connection.bind(read_server_info=False):
         result = connection.result or {}
         client.close()
@@ -244,6 +237,24 @@ def _bind(settings: LdapSettings, connection: Any) -> LdapClient:
         )
     connection.socket.settimeout(settings.timeout_seconds)
     return client
+
+
+def _start_tls(settings: LdapSettings, connection: Any, client: Ldap3Client) -> None:
+    problem: object
+    try:
+        if connection.start_tls(read_server_info=False):
+            return
+        problem = connection.last_error or connection.result
+    except LDAPStartTLSError as error:  # the server does not support it
+        problem = error
+    client.close()
+    if _is_certificate_error(problem):
+        raise OSError(problem)
+    raise ConnectorError(
+        "tls",
+        f"{settings.host}:{settings.port} refuses StartTLS: {problem}",
+        remedy="use ldaps://, or set up TLS on the server; tls: none only for a server on the same machine",
+    ) from None
 
 
 def _is_certificate_error(error: object) -> bool:

@@ -235,7 +235,7 @@ def _start_tls(connection: Any, settings: LdapSettings, where: str) -> None:
         raise ConnectorError(
             "tls",
             f"{where} refuses StartTLS: {_describe(error)[1]}",
-            remedy="use ldaps://, or set up TLS on the server",
+            remedy="use ldaps://, or set up TLS on the server; tls: none only for a server on the same machine",
         ) from None
 
 
