@@ -37,6 +37,7 @@ from benchmarks.report import report, table
 from benchmarks.scale import SCALE, scale
 from benchmarks.schedules import CLOCKS, schedules
 from benchmarks.server import server
+from benchmarks.workflows import WORKFLOWS, workflows
 
 # Each with the scripts of its contenders.
 BENCHMARKS: dict[str, tuple[Any, dict[str, str]]] = {
@@ -46,6 +47,7 @@ BENCHMARKS: dict[str, tuple[Any, dict[str, str]]] = {
     "growth": (growth.growth, QUEUES),
     "history": (history, HISTORY),
     "executions": (executions, RUNNERS),
+    "workflows": (workflows, WORKFLOWS),
     "schedules": (schedules, CLOCKS),
     "bulk": (bulk, BULK),
     "manager": (managers, MANAGERS),

@@ -11,8 +11,8 @@ import asyncio
 import contextlib
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks import databases
@@ -41,6 +41,21 @@ ON_REDIS = ("celery", "celery-threads", "celery-solo", "celery-durable", "celery
 COUNTS = {"tenuto": (5_000, 500), "dbos": (300, 40)} | dict.fromkeys(ON_REDIS[:-1], (500, 60))
 
 
+@dataclass(frozen=True)
+class Work:
+    """What is submitted and measured."""
+
+    noun: str
+    steps: int
+    """Functions that each of it starts."""
+    description: str
+    counts: Mapping[str, tuple[int, int]]
+    """Counts of the drain: full, and quick."""
+
+
+EXECUTIONS = Work("execution", STEPS, f"executions of {STEPS} steps in 4 groups", COUNTS)
+
+
 async def executions(contenders: Sequence[Contender], size: Size) -> list[Case]:
     """Measure throughput, then single executions on an idle system."""
     with contextlib.ExitStack() as stack:
@@ -57,21 +72,22 @@ async def executions(contenders: Sequence[Contender], size: Size) -> list[Case]:
         return [*await measure_throughput(contenders, size), *await measure_single(contenders, size)]
 
 
-async def measure_throughput(contenders: Sequence[Contender], size: Size) -> list[Case]:
+async def measure_throughput(contenders: Sequence[Contender], size: Size, work: Work = EXECUTIONS) -> list[Case]:
     """Submit all before a worker starts, then process them with one."""
-    drained, submitted = Case("executions, one worker", "executions/s"), Case("submitted one by one", "executions/s")
+    unit = f"{work.noun}s/s"
+    drained, submitted = Case(f"{work.noun}s, one worker", unit), Case("submitted one by one", unit)
 
     async def run(contender: Contender) -> None:
-        count = size.of(*COUNTS[contender.name])
+        count = size.of(*work.counts[contender.name])
         async with _prepared_store(contender) as url:
             limit = START_TIMEOUT_SECONDS + count / 5
             answer = await contender.run_command("submit", "--url", url, "--count", str(count), limit=limit)
             submitted.add(contender.name, count / float(answer["seconds"]))
             await _has_settled(contender, url)
-            drained.add(contender.name, await _drain(contender, url, count))
+            drained.add(contender.name, await _drain(contender, url, count, work))
 
-    counted = [contender for contender in contenders if contender.name in COUNTS]
-    await alternate(counted, size.runs, run, f"executions of {STEPS} steps in 4 groups")
+    counted = [contender for contender in contenders if contender.name in work.counts]
+    await alternate(counted, size.runs, run, work.description)
     return [drained, submitted]
 
 
@@ -82,14 +98,14 @@ async def measure_drain(contender: Contender, count: int) -> float:
             "submit", "--url", url, "--count", str(count), limit=START_TIMEOUT_SECONDS + count / 5
         )
         await _has_settled(contender, url)
-        return await _drain(contender, url, count)
+        return await _drain(contender, url, count, EXECUTIONS)
 
 
-async def measure_single(contenders: Sequence[Contender], size: Size) -> list[Case]:
+async def measure_single(contenders: Sequence[Contender], size: Size, work: Work = EXECUTIONS) -> list[Case]:
     """Time one at a time on an idle system: from just before the submission until the submitter knows its end."""
     samples = size.of(200, 20)
-    middle, tail = Case("single execution p50", "ms"), Case("single execution p99", "ms")
-    spread = Case("single execution p99 ÷ p50", "×")
+    single = f"single {work.noun}"
+    middle, tail, spread = Case(f"{single} p50", "ms"), Case(f"{single} p99", "ms"), Case(f"{single} p99 ÷ p50", "×")
     next_middle, next_tail = Case("group to group p50", "ms"), Case("group to group p99", "ms")
 
     async def run(contender: Contender) -> None:
@@ -107,15 +123,15 @@ async def measure_single(contenders: Sequence[Contender], size: Size) -> list[Ca
                 next_middle.add(contender.name, percentile(answer["milliseconds"], 0.50))
                 next_tail.add(contender.name, percentile(answer["milliseconds"], 0.99))
 
-    await alternate(contenders, size.runs, run, f"{samples} single executions")
+    await alternate(contenders, size.runs, run, f"{samples} {single}s")
     return [middle, tail, spread, next_middle, next_tail]
 
 
-async def _drain(contender: Contender, url: str, count: int) -> float:
-    """Return executions per second between the first and the last start of a step; all must have ended completely."""
+async def _drain(contender: Contender, url: str, count: int, work: Work) -> float:
+    """Return how many per second ended, from the first to the last start of a step; all must have ended completely."""
     async with _running_worker(contender, url) as (process, starts):
         limit = time.monotonic() + START_TIMEOUT_SECONDS + count / 2
-        while starts.tally().starts < count * STEPS:
+        while starts.tally().starts < count * work.steps:
             if time.monotonic() > limit or not process.is_running():
                 raise ContenderFailed(f"{contender.name} did not finish: {starts.tally().starts} steps started")
             await asyncio.sleep(0.05)
@@ -124,11 +140,11 @@ async def _drain(contender: Contender, url: str, count: int) -> float:
             "ended": count,
         }:
             if time.monotonic() > limit or not process.is_running():
-                raise ContenderFailed(f"{contender.name} should have ended {count} executions, has {found}")
+                raise ContenderFailed(f"{contender.name} should have ended {count} {work.noun}s, has {found}")
         await _stop(process)
         tally = starts.tally()
-    if tally.starts != count * STEPS:
-        raise ContenderFailed(f"{contender.name} ran {tally.starts} steps for {count} executions")
+    if tally.starts != count * work.steps:
+        raise ContenderFailed(f"{contender.name} ran {tally.starts} steps for {count} {work.noun}s")
     return count * 1e9 / (tally.last_ns - tally.first_ns)
 
 

@@ -76,6 +76,7 @@ _NAMES = [
     "growth",
     "history",
     "executions",
+    "workflows",
     "schedules",
     "bulk",
     "manager",

@@ -20,6 +20,9 @@ from benchmarks.contenders import contender_protocol
 from benchmarks.contenders.start_counters import Starts
 
 STEPS = 6
+SEQUENTIAL_STEPS, PARALLEL_STEPS = 10, 5
+WORKFLOW_STEPS = SEQUENTIAL_STEPS + PARALLEL_STEPS + 1
+"""Of `workflows`: steps in a loop, parallel steps, and the step of a child workflow."""
 TIMEOUT_SECONDS = 20.0
 
 OnStep = Callable[[], None]
