@@ -41,7 +41,7 @@ from tenuto.service.signals import ShutdownSignals
 from tenuto.settings import Settings, WorkerSettings, load_worker_settings
 from tenuto.store.work import workers
 from tenuto.store.work.workers import Declarations
-from tenuto.worker.attempt_log import AttemptLogWriter
+from tenuto.worker.attempt_log_writer import AttemptLogWriter
 from tenuto.worker.executors import ExecutorFactory
 from tenuto.worker.executors.native import NativeExecutor
 from tenuto.worker.watchdog import DEFAULT_TIMING, WorkerTiming

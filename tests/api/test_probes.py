@@ -20,7 +20,7 @@ from tenuto.extension import Extension, ExtensionServices, ProcessRole, Service
 from tenuto.logs import Log
 from tenuto.model.access.actors import Role
 from tenuto.observability.external_event_metrics import EVENT_METRICS
-from tenuto.observability.name_metrics import NAME_METRICS
+from tenuto.observability.metrics_by_name import METRICS_BY_NAME
 from tenuto.observability.process_metrics import process_metrics
 from tenuto.observability.prometheus import DATABASE_METRICS, PROCESS_METRICS
 from tenuto.observability.status import ReadinessCheck
@@ -223,7 +223,7 @@ async def test_concurrent_scrapes_share_one_metrics_query(
 async def test_metrics_are_exactly_those_of_the_tables(uncached_metrics: None, open_metrics_app: Tenuto) -> None:
     async with open_metrics_app:
         families = {family.name for family in text_string_to_metric_families(await open_metrics_app.status.metrics())}
-    tables = PROCESS_METRICS + DATABASE_METRICS + NAME_METRICS + EVENT_METRICS
+    tables = PROCESS_METRICS + DATABASE_METRICS + METRICS_BY_NAME + EVENT_METRICS
     known = {metric.name.removesuffix("_total") for metric in tables}
     assert families == known
 

@@ -13,7 +13,7 @@ import yaml
 from prometheus_client import Metric as MetricFamily
 
 from tenuto.observability.external_event_metrics import EVENT_METRICS
-from tenuto.observability.name_metrics import NAME_METRICS
+from tenuto.observability.metrics_by_name import METRICS_BY_NAME
 from tenuto.observability.prometheus import DATABASE_METRICS, PROCESS_METRICS
 from tests.deploy.promql_selectors import MetricUse, metric_uses
 from tests.deploy.rendered_chart import DEPLOY
@@ -21,7 +21,7 @@ from tests.deploy.test_deployment import parse_command
 
 TARGET_LABELS = frozenset({"namespace", "job", "instance", "pod"})
 """Labels that Prometheus adds."""
-INSTALLATION_METRICS = (*DATABASE_METRICS, *NAME_METRICS, *EVENT_METRICS)
+INSTALLATION_METRICS = (*DATABASE_METRICS, *METRICS_BY_NAME, *EVENT_METRICS)
 DECLARED = {metric.name: metric for metric in (*PROCESS_METRICS, *INSTALLATION_METRICS)}
 RULES: list[dict[str, Any]] = [
     rule

@@ -24,7 +24,7 @@ from tenuto.cli.command_tree import build_full_tree
 from tenuto.cli.parameters import table_parameters
 from tenuto.extension import Metric
 from tenuto.observability.external_event_metrics import EVENT_METRICS
-from tenuto.observability.name_metrics import NAME_METRICS
+from tenuto.observability.metrics_by_name import METRICS_BY_NAME
 from tenuto.observability.process_metrics import BUCKET_BOUNDS_SECONDS
 from tenuto.observability.prometheus import DATABASE_METRICS, PROCESS_METRICS
 from tenuto.observability.status import METRICS_INTERVAL_SECONDS
@@ -296,7 +296,7 @@ def metrics_page() -> str:
             f"{METRICS_INTERVAL_SECONDS:g} s, and spends at most 1 % of its time on each group: those of the whole,",
             "those by name, and those of extensions.",
             "",
-            *metrics_table([*DATABASE_METRICS, *NAME_METRICS, *EVENT_METRICS]),
+            *metrics_table([*DATABASE_METRICS, *METRICS_BY_NAME, *EVENT_METRICS]),
             "",
         ]
     )

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tenuto.postgres.database import Database
-from tenuto.store.reports import metrics, name_metrics
+from tenuto.store.reports import metrics, metrics_by_name
 from tests.store.test_query_plans import FILL, nodes
 
 # For each statement the tables that it must not scan, with the indexes of which it must use one.
@@ -60,9 +60,9 @@ BY_NAME: dict[str, dict[str, set[str]]] = {
 }
 BY_NAME_WITHOUT_TABLES = {"list_manifest_figures", "count_enabled_definitions"}
 BY_NAME_VALUES: dict[str, tuple[Any, ...]] = {
-    "count_tasks_by_job": (name_metrics.QUEUED_SAMPLE, name_metrics.MAX_QUEUES),
+    "count_tasks_by_job": (metrics_by_name.QUEUED_SAMPLE, metrics_by_name.MAX_QUEUES),
     "list_schedule_figures": (50,),
-    "count_recent_executions": (name_metrics.RECENT_EXECUTIONS_WINDOW, name_metrics.MAX_RECENT_EXECUTIONS),
+    "count_recent_executions": (metrics_by_name.RECENT_EXECUTIONS_WINDOW, metrics_by_name.MAX_RECENT_EXECUTIONS),
 }
 
 
@@ -74,10 +74,10 @@ async def plan(connection: Any, statement: str, values: Sequence[Any]) -> list[d
 @pytest.mark.parametrize("state", ["empty", "full"])
 async def test_metrics_queries_use_indexes(state: str, db: Database) -> None:
     assert {name for name, _ in metrics.SQL} == WAYS.keys() | WITHOUT_TABLES
-    assert {name for name, _ in name_metrics.SQL} == BY_NAME.keys() | BY_NAME_WITHOUT_TABLES
+    assert {name for name, _ in metrics_by_name.SQL} == BY_NAME.keys() | BY_NAME_WITHOUT_TABLES
     statements = [(name, getattr(metrics.SQL, name), VALUES.get(name, ()), tables) for name, tables in WAYS.items()]
     statements += [
-        (name, getattr(name_metrics.SQL, name), BY_NAME_VALUES.get(name, ()), tables)
+        (name, getattr(metrics_by_name.SQL, name), BY_NAME_VALUES.get(name, ()), tables)
         for name, tables in BY_NAME.items()
     ]
     astray = []

@@ -21,7 +21,7 @@ from rich.text import Text
 from tenuto.model.work.tasks import Outcome, Settlement
 from tenuto.presentation.state_symbols import state_colour, state_symbol
 from tenuto.presentation.text_formats import compact_json, error_summary, format_duration, one_line, safe_text
-from tenuto.worker import attempt_log
+from tenuto.worker import attempt_log_writer
 
 _FRAME = re.compile(r'^  File "(?P<file>.+)", line (?P<line>\d+)(, in (?P<function>.+))?$')
 _PACKAGE = Path(__file__).parents[1]
@@ -41,7 +41,7 @@ class AttemptPrinter(logging.Handler):
         self._console = console or Console(file=sys.stderr, soft_wrap=False, highlight=False)
 
     def emit(self, record: logging.LogRecord) -> None:
-        settlement = getattr(record, attempt_log.SETTLEMENT_ATTRIBUTE, None)
+        settlement = getattr(record, attempt_log_writer.SETTLEMENT_ATTRIBUTE, None)
         if settlement is not None:
             try:
                 self._console.print(render_attempt(settlement, self._console.width))
@@ -51,8 +51,8 @@ class AttemptPrinter(logging.Handler):
 
 def print_attempts() -> None:
     """Print the attempts that end in this process from now on, and leave out the log lines that say the same."""
-    attempt_log.logger.addHandler(AttemptPrinter())
-    attempt_log.logger.setLevel(logging.INFO)
+    attempt_log_writer.logger.addHandler(AttemptPrinter())
+    attempt_log_writer.logger.setLevel(logging.INFO)
     logging.getLogger("tenuto.completer").addFilter(_is_not_a_failed_attempt)
 
 

@@ -17,7 +17,7 @@ from tenuto.extension.contribution_checks import check_metric_values
 from tenuto.extension.registry import ExtensionRegistry
 from tenuto.observability import prometheus
 from tenuto.observability.cached_query import CachedQuery, QueryResult
-from tenuto.observability.name_metrics import name_metrics
+from tenuto.observability.metrics_by_name import metrics_by_name
 from tenuto.observability.process_metrics import ProcessMetrics, process_metrics
 from tenuto.postgres import migrator, read_transactions
 from tenuto.postgres.database import Database
@@ -25,7 +25,7 @@ from tenuto.service.service import find_unready_services
 from tenuto.settings import Settings
 from tenuto.store.reports import metrics
 from tenuto.store.reports.metrics import LivenessSigns
-from tenuto.store.reports.name_metrics import load_figures_by_name
+from tenuto.store.reports.metrics_by_name import load_figures_by_name
 
 METRICS_INTERVAL_SECONDS = 5.0
 READINESS_INTERVAL_SECONDS = 1.0
@@ -73,19 +73,19 @@ class InstallationStatus:
         self._extensions = extensions
         self._extension_metrics = CachedQuery(open, self._load_extension_metrics, METRICS_INTERVAL_SECONDS)
         self._metrics = CachedQuery(open, metrics.load_metrics, METRICS_INTERVAL_SECONDS)
-        self._name_metrics = CachedQuery(open, self._load_name_metrics, METRICS_INTERVAL_SECONDS)
+        self._metrics_by_name = CachedQuery(open, self._load_metrics_by_name, METRICS_INTERVAL_SECONDS)
         self._liveness = CachedQuery(open, _load_liveness, READINESS_INTERVAL_SECONDS)
 
     async def metrics(self) -> str:
         """Return all metrics in the Prometheus text format."""
-        further = dict((await self._name_metrics.latest()).value or {})
+        further = dict((await self._metrics_by_name.latest()).value or {})
         if self._extensions is not None:
             further |= (await self._extension_metrics.latest()).value or {}
         return prometheus.render_metrics(process_metrics, await self._metrics.latest(), further)
 
-    async def _load_name_metrics(self, database: Database) -> Mapping[Metric, Sequence[LabelledValue]]:
+    async def _load_metrics_by_name(self, database: Database) -> Mapping[Metric, Sequence[LabelledValue]]:
         max_names = self._settings().metrics_max_names
-        return name_metrics(await load_figures_by_name(database, max_names), max_names)
+        return metrics_by_name(await load_figures_by_name(database, max_names), max_names)
 
     async def _load_extension_metrics(self, database: Database) -> dict[Metric, Sequence[LabelledValue]]:
         found: dict[Metric, Sequence[LabelledValue]] = {}

@@ -29,7 +29,7 @@ from tenuto.observability.process_metrics import process_metrics
 from tenuto.postgres.database import Database, StatementTimeout
 from tenuto.store.definitions import manifests
 from tenuto.store.work.executions import NextGroupClaim
-from tenuto.worker.attempt_log import report_attempts
+from tenuto.worker.attempt_log_writer import report_attempts
 from tenuto.worker.limit_handoff import final_successors
 
 MAX_BATCH_COUNT = 500

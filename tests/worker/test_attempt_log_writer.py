@@ -15,7 +15,7 @@ import pytest
 from tenuto import Context, PermanentFailure, RetryPolicy, Tenuto
 from tenuto.jobs.redaction import redact_in_process
 from tenuto.settings import load_settings
-from tenuto.worker import attempt_log
+from tenuto.worker import attempt_log_writer
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
@@ -73,7 +73,7 @@ async def test_attempt_log_has_a_line_for_every_ended_attempt(app_writing_to: Op
     assert (second["level"], second["status"], second["reason"]) == ("warning", "failed", "error")
     assert second["error"]["message"] == "attempt 2: ***, ***"
     assert "Traceback" in second["error"]["stack"]
-    assert not attempt_log.logger.isEnabledFor(logging.ERROR), "the log is silent after the last worker"
+    assert not attempt_log_writer.logger.isEnabledFor(logging.ERROR), "the log is silent after the last worker"
 
 
 async def test_attempt_log_of_failures_continues_in_a_new_file_after_rotation(
@@ -114,20 +114,20 @@ async def test_handler_of_the_program_receives_attempts_without_a_setting(app: T
 
     collector = Collector()
     register_jobs(app)
-    attempt_log.logger.addHandler(collector)
-    attempt_log.logger.setLevel(logging.INFO)
+    attempt_log_writer.logger.addHandler(collector)
+    attempt_log_writer.logger.setLevel(logging.INFO)
     try:
         async with worker():
             await app.wait(await app.enqueue(app.jobs.get_job("talks")), timeout=20)
     finally:
-        attempt_log.logger.removeHandler(collector)
-        attempt_log.logger.setLevel(logging.CRITICAL + 1)
+        attempt_log_writer.logger.removeHandler(collector)
+        attempt_log_writer.logger.setLevel(logging.CRITICAL + 1)
     assert [json.loads(line)["job"] for line in lines] == ["talks"]
 
 
 def test_slow_file_drops_lines_and_counts_them() -> None:
     waiting: queue.Queue[logging.LogRecord] = queue.Queue(1)
-    handler = attempt_log._BoundedQueueHandler(waiting)
+    handler = attempt_log_writer._BoundedQueueHandler(waiting)
     for _ in range(3):
         handler.handle(logging.LogRecord("tenuto.attempts", logging.INFO, "", 0, "line", None, None))
     assert (waiting.qsize(), handler.dropped_count) == (1, 2)

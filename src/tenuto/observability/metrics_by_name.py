@@ -12,7 +12,7 @@ from itertools import islice
 
 from tenuto.extension import LabelledValue, Metric
 from tenuto.observability.process_metrics import OTHER
-from tenuto.store.reports.name_metrics import (
+from tenuto.store.reports.metrics_by_name import (
     MAX_RECENT_EXECUTIONS,
     QUEUED_SAMPLE,
     RECENT_EXECUTIONS_WINDOW,
@@ -62,10 +62,10 @@ _LEFT_OUT = Metric(
     "Enabled schedules and manifests without figures of their own, because more than `metrics_max_names` exist.",
     ("kind",),
 )
-NAME_METRICS = (_TASKS, _SUCCESS_AGE, _LAST_FAILED, _LAST_SECONDS, _OPEN, _ENDED, _MANIFEST_AGE, _LEFT_OUT)
+METRICS_BY_NAME = (_TASKS, _SUCCESS_AGE, _LAST_FAILED, _LAST_SECONDS, _OPEN, _ENDED, _MANIFEST_AGE, _LEFT_OUT)
 
 
-def name_metrics(found: FiguresByName, max_names: int) -> Mapping[Metric, Sequence[LabelledValue]]:
+def metrics_by_name(found: FiguresByName, max_names: int) -> Mapping[Metric, Sequence[LabelledValue]]:
     """Return the values of all metrics by name."""
     schedules = [each.name for each in found.schedules]
     busiest = set(islice(dict.fromkeys((each.name, each.queue) for each in found.tasks), max_names))
