@@ -23,6 +23,7 @@ from tenuto.web.navigation import load_counts, visible_groups
 from tenuto.web.page import Dashboard, PageRoute, error_page, wants_html
 from tenuto.web.rendering import create_environment
 from tenuto.web.route_table import RouteTable
+from tenuto.web.shared_renderings import SharedRenderings
 from tenuto.web.view_cache import ViewCache
 from tenuto.web.views import (
     access,
@@ -102,6 +103,7 @@ def create_web_application(tenuto: Tenuto, *, reload: bool = False) -> FastAPI:
         links=Links(tenuto.settings.web_path),
         cache=ViewCache(),
         simulations=ViewCache(SIMULATION_VALID_SECONDS),
+        renderings=SharedRenderings(),
         routes=RouteTable(api),
         navigation=merge_groups(visible_groups(paths), pages.groups),
         load_counts=load_counts,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Hashable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from math import ceil
@@ -17,7 +17,7 @@ from uuid import UUID
 
 from fastapi import Depends, Request, Response
 from fastapi.exceptions import RequestValidationError
-from jinja2 import Environment
+from jinja2 import Environment, Template
 from starlette.exceptions import HTTPException
 
 from tenuto.api.api_route import ApiRoute
@@ -38,8 +38,9 @@ from tenuto.web.components.kit import Kit
 from tenuto.web.components.links import Links
 from tenuto.web.components.times import Times
 from tenuto.web.navigation import Group
-from tenuto.web.rendering import HEADERS, PARTS_HEADER, entity_tag, html_response, render_parts
+from tenuto.web.rendering import HEADERS, PARTS_HEADER, html_response, list_parts, render_part
 from tenuto.web.route_table import RouteTable
+from tenuto.web.shared_renderings import PartsAnswer, Renderings, SharedRenderings
 from tenuto.web.view_cache import ViewCache
 from tenuto.web.viewer import Viewer, read_viewer
 
@@ -100,6 +101,7 @@ class Dashboard:
     cache: ViewCache
     simulations: ViewCache
     """Simulated runs, which are expensive and change only with the definitions of schedules."""
+    renderings: SharedRenderings
     routes: RouteTable
     navigation: tuple[Group, ...]
     load_counts: Callable[[Tenuto], Awaitable[Any]]
@@ -132,6 +134,7 @@ class PageView:
         caller = call.caller
         self.viewer: Viewer = read_viewer(request, caller.actor.name, caller.role, is_initial_key=caller.is_initial_key)
         self._started = monotonic_seconds()
+        self._shared_models: list[object] = []
 
     async def shared(self, key: Hashable, load: Callable[[Tenuto], Awaitable[T]]) -> T:
         """Return a model that all roles may see, computed once per change for all live pages that show it."""
@@ -139,9 +142,11 @@ class PageView:
         staleness = 0.0
         if self.replica is not None:
             app, staleness = app.reading_from(self.replica.database), self.replica.staleness_seconds
-        return await self.dashboard.cache.get(
+        model = await self.dashboard.cache.get(
             key, lambda: load(app), read_max_age(self.request), staleness_seconds=staleness
         )
+        self._shared_models.append(model)
+        return model
 
     def _describe_source(self) -> ReadSource | None:
         reads = replica_reads(self.request.app)
@@ -180,35 +185,52 @@ class PageView:
         dashboard, request = self.dashboard, self.request
         now = (await self.app.open()).clock.now()
         counts = await self.shared("counts", dashboard.load_counts)
-        page = {"title": title, "current": current, "modules": modules, "icon": icon, "topics": topics}
-        context = self._template_context(model, page, counts, now)
         loaded = dashboard.environment.get_template(template)
         asked = request.headers.get(PARTS_HEADER)
         names = [name.strip() for name in (asked or "")[:500].split(",")]
+        names = list_parts(dashboard.environment, loaded, names)
+        is_shared = asked is not None and any(model is each for each in self._shared_models)
+        viewer = replace(self.viewer, name="") if is_shared else self.viewer
+        page = {"title": title, "current": current, "modules": modules, "icon": icon, "topics": topics}
+        context = self._template_context(model, page, counts, now, viewer)
         shows_panels, shows_step = (asked is None or part in names for part in ("panels", "inspector"))
         context["panels"] = await self._load_panels(place if shows_panels else "", subject, context)
         step_place = f"step:{step_subject.kind}" if step_subject is not None and shows_step else ""
         context["step_panels"] = await self._load_panels(step_place, step_subject, context)
-        render = partial(loaded.render, context)
-        if asked is not None:
-            render = partial(render_parts, dashboard.environment, loaded, names, context)
-        body = (render() if render_text is None else await render_text(render)).encode()
-        headers = self._response_headers(now, context["code_version"])
         if asked is None:
-            return html_response(body, status, headers)
-        tag = entity_tag(body)
-        if request.headers.get("if-none-match") == tag:
-            return Response(status_code=304, headers={**HEADERS, **headers, "ETag": tag})
-        return html_response(body, status, headers, tag)
+            render = partial(loaded.render, context)
+            body = (render() if render_text is None else await render_text(render)).encode()
+            return html_response(body, status, self._response_headers(now, context["code_version"]))
+        render_one = partial(self._render_part, loaded, context)
+        if render_text is not None:
+            answer = PartsAnswer([await render_text(lambda: "\n".join(map(render_one, names)))])
+        else:
+            renderings = Renderings(())
+            if is_shared:
+                # guard: web.rendering_for_this_viewer
+                key = (template, context["path"], viewer, title, icon, context["code_version"])
+                renderings = dashboard.renderings.find(key, model, counts)
+            answer = renderings.answer(names, render_one, _unshared_parts(context))
+        return answer.to_response(
+            status,
+            HEADERS | self._response_headers(now, context["code_version"]),
+            request.headers.get("if-none-match"),
+            request.headers.get("accept-encoding", ""),
+        )
 
-    def _template_context(self, model: Any, page: Mapping[str, Any], counts: Any, now: datetime) -> dict[str, Any]:
+    def _render_part(self, template: Template, context: dict[str, Any], name: str) -> str:
+        return render_part(self.dashboard.environment, template, name, context)
+
+    def _template_context(
+        self, model: Any, page: Mapping[str, Any], counts: Any, now: datetime, viewer: Viewer
+    ) -> dict[str, Any]:
         dashboard, url = self.dashboard, self.request.url
         shows_changes_until = self._started if self.replica is None else min(self._started, self.replica.current_at)
         context: dict[str, Any] = {
             "x": model,
-            "ui": Elements(self.links, Times(now, self.viewer.zone_name), self.viewer, dashboard.routes),
+            "ui": Elements(self.links, Times(now, viewer.zone_name), viewer, dashboard.routes),
             "links": self.links,
-            "viewer": self.viewer,
+            "viewer": viewer,
             "now": now,
             # The event stream begins with the changes since then.
             "loaded_at": format_instant(now - timedelta(seconds=monotonic_seconds() - shows_changes_until)),
@@ -236,12 +258,22 @@ class PageView:
 
     async def _load_panels(self, place: str, subject: Any, context: Mapping[str, Any]) -> LoadedPanels:
         panels = self.dashboard.panels
-        return await panels.load(self, place, subject, context) if place and panels.has(place) else NO_PANELS
+        if not place or not panels.has(place):
+            return NO_PANELS
+        return await panels.load(self, place, subject, {**context, "viewer": self.viewer})
 
     async def render_list(self, template: str, model: FilteredList[Any], *, title: str, current: str) -> Response:
         """Return the page of a list; with the status 422 if its filter is wrong."""
         status = 200 if model.bar.error is None else 422
         return await self.render(template, model, title=title, current=current, status=status, modules=LIST_MODULES)
+
+
+def _unshared_parts(context: Mapping[str, Any]) -> set[str]:
+    """Return the parts that each viewer gets rendered for itself: what extensions show may depend on the person, and
+    the age of a replica is that of this request."""
+    own = {"panels": context["panels"], "inspector": context["step_panels"]}
+    unshared = {part for part, found in own.items() if found is not NO_PANELS}  # guard: web.unshared_panels
+    return unshared if context["source"] is None else {*unshared, "source"}
 
 
 _PRIMARY_PAGES = ("/new", "/edit", "/account", "/settings")

@@ -6,9 +6,7 @@ ways render the same bytes for it.
 
 from __future__ import annotations
 
-import hashlib
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from keyword import iskeyword
 from pathlib import Path
 from types import CodeType
@@ -35,10 +33,6 @@ HEADERS = {
     # With no-referrer, a browser would omit the Origin header of a form, which the CSRF check needs.
     "Referrer-Policy": "same-origin",
 }
-_PASSING_TIME = re.compile(
-    rb"(?P<keep><(?:time|span)[^>]* data-(?:age|since|until)[^>]*>)[^<]*|(?P<grow> data-grow)[^>]*"
-)
-"""What changes with time alone: texts that the browser updates, and attributes after ``data-grow``."""
 
 
 class _PageCodeGenerator(CodeGenerator):
@@ -46,10 +40,26 @@ class _PageCodeGenerator(CodeGenerator):
     them (benchmark `dashboard`).
 
     Methods of these objects are called directly: Jinja looks at each call whether the function takes the context of the
-    template, and copies the local variables for it. Values are escaped by `to_html`.
+    template, and copies the local variables for it. Values are escaped by `to_html`. A block or an included template
+    collects its pieces in a list and yields them as one text: as a generator, every piece of a row would pass through
+    the generators of all blocks around it.
     """
 
     OBJECTS = ("ui", "links")
+    _is_extending = False
+
+    def visit_Template(self, node: nodes.Template, frame: Frame | None = None) -> None:  # noqa: N802
+        self._is_extending = node.find(nodes.Extends) is not None
+        super().visit_Template(node, frame)
+
+    def blockvisit(self, body: Iterable[nodes.Node], frame: Frame) -> None:
+        is_whole_body = frame.block_frame or (frame.rootlevel and not self._is_extending)
+        if not is_whole_body or frame.buffer is not None:
+            super().blockvisit(body, frame)
+            return
+        self.buffer(frame)
+        super().blockvisit(body, frame)
+        self.writeline(f"yield concat({frame.buffer})")
 
     def visit_Call(self, node: nodes.Call, frame: Frame, forward_caller: bool = False) -> None:  # noqa: N802
         target = node.node
@@ -132,28 +142,22 @@ def compile_templates(environment: Environment) -> None:
         environment.get_template(path.relative_to(TEMPLATES).as_posix())
 
 
-def render_parts(environment: Environment, template: Template, names: Sequence[str], context: dict[str, Any]) -> str:
-    """Render only these blocks of a template; unknown names are left out."""
+def list_parts(environment: Environment, template: Template, names: Sequence[str]) -> list[str]:
+    """Return the names that are blocks of a template or of the layout."""
+    known = {*template.blocks, *environment.get_template(LAYOUT).blocks}
+    return [name for name in names if name in known]
+
+
+def render_part(environment: Environment, template: Template, name: str, context: dict[str, Any]) -> str:
+    """Render only this block of a template or of the layout."""
     rendering = template.new_context(context)
     if template.name != LAYOUT:
-        for name, block in environment.get_template(LAYOUT).blocks.items():
-            rendering.blocks.setdefault(name, []).append(block)
-    return "\n".join(
-        "".join(rendering.blocks[name][0](rendering)).strip() for name in names if name in rendering.blocks
-    )
+        for each, block in environment.get_template(LAYOUT).blocks.items():
+            rendering.blocks.setdefault(each, []).append(block)
+    return "".join(rendering.blocks[name][0](rendering)).strip()
 
 
-def entity_tag(body: bytes) -> str:
-    """Return the tag of a rendering, which does not change with time alone."""
-    stable = _PASSING_TIME.sub(lambda found: found["keep"] or found["grow"], body)
-    return f'"{hashlib.sha256(stable).hexdigest()[:32]}"'
-
-
-def html_response(
-    body: bytes, status: int = 200, headers: Mapping[str, str] | None = None, tag: str | None = None
-) -> Response:
+def html_response(body: bytes, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
     """Return a page with the headers of all pages."""
     all_headers = {**HEADERS, "Content-Type": "text/html; charset=utf-8", **(headers or {})}
-    if tag is not None:
-        all_headers["ETag"] = tag
     return Response(body, status, headers=all_headers)

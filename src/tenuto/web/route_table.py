@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
-from urllib.parse import quote
 from uuid import UUID
 
 from fastapi import FastAPI
@@ -18,6 +17,7 @@ from fastapi.routing import iter_route_contexts
 
 from tenuto.api.api_route import ApiRoute
 from tenuto.model.access.actors import Role
+from tenuto.web.components.links import quote_part
 
 _PARAMETER = re.compile(r"\{(\w+)(?::\w+)?\}")
 
@@ -44,7 +44,7 @@ class ApiOperation:
             return self.path
         # An id contains nothing that must be quoted.
         values = [parameters[name] for name in pieces[1::2]]
-        quoted = [str(value) if isinstance(value, UUID) else quote(str(value), safe="") for value in values]
+        quoted = [str(value) if isinstance(value, UUID) else quote_part(str(value)) for value in values]
         return "".join([text + value for text, value in zip(pieces[::2], [*quoted, ""], strict=True)])
 
 

@@ -25,6 +25,24 @@ GUARDS = (
         "web/test_login.py::test_change_by_a_session_needs_the_header_of_our_pages",
     ),
     guard(
+        "web.rendering_of_these_objects",
+        "A rendering is shared only by requests whose model is the one that it was made of.",
+        Condition("entry is None"),
+        "web/test_shared_renderings.py::test_parts_of_other_objects_are_rendered_again",
+    ),
+    guard(
+        "web.rendering_for_this_viewer",
+        "A rendering is shared only by viewers with the same role and preferences.",
+        Replace("path, viewer,", "path,"),
+        "web/test_shared_renderings.py::test_viewers_with_other_roles_and_zones_get_their_own_rendering",
+    ),
+    guard(
+        "web.unshared_panels",
+        "What an extension shows to one person is not shown to another.",
+        Value("set[str]()"),
+        "web/test_shared_renderings.py::test_panels_of_one_person_are_not_shown_to_another",
+    ),
+    guard(
         "web.action_role",
         "A button is enabled only for a role that may call its operation.",
         Condition("False"),

@@ -25,7 +25,7 @@ def to_html(value: Any) -> str:
         return value  # type: ignore[no-any-return]
     if kind is str:
         return escape(value) if _SPECIAL.search(value) else value
-    return str(value) if kind is int else escape(value)
+    return str(value) if kind is int or kind is float else escape(value)
 
 
 class HtmlPattern:

@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote, urlencode
 from uuid import UUID
 
 
 def _part(text: object) -> str:
-    return str(text) if isinstance(text, UUID) else quote(str(text), safe="")
+    return str(text) if isinstance(text, UUID) else quote_part(str(text))
 
 
 def _query(values: dict[str, Any]) -> str:
-    given = {name: value for name, value in values.items() if value not in (None, "")}
-    return f"?{urlencode(given)}" if given else ""
+    given = tuple((name, str(value)) for name, value in values.items() if value not in (None, ""))
+    return f"?{_encode(given)}" if given else ""
+
+
+# Live pages link to the same objects again and again: encoding was a tenth of rendering the list of schedules.
+@lru_cache(maxsize=10_000)
+def quote_part(text: str) -> str:
+    """Return a text as one part of a path."""
+    return quote(text, safe="")
+
+
+@lru_cache(maxsize=10_000)
+def _encode(given: tuple[tuple[str, str], ...]) -> str:
+    return urlencode(given)
 
 
 @dataclass(frozen=True, slots=True)
