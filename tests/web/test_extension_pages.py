@@ -167,7 +167,7 @@ async def test_panels_that_fail_are_cards_that_name_the_extension(service: ApiCl
     assert "RuntimeError: the wheel &lt;came&gt; off" in page
     assert "&#39;nothing&#39; is undefined" in page
     part = await get_page(service, "/", 200, **{"Tenuto-Parts": "panels"})
-    assert 'data-live="executions overview"' in part.text  # of the panel of approvals and of the sound panel
+    assert 'data-live="approvals.pending overview"' in part.text  # of the panel of approvals and of the sound panel
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from uuid import UUID
 import pytest
 from fastapi.routing import iter_route_contexts
 
-from tenuto import Step, Tenuto, every, manual
+from tenuto import Context, Step, Tenuto, every, manual
 from tenuto.api.api_route import ApiRoute
 from tenuto.ids import smallest_id_at
 from tenuto.model.access.actors import Actor, ActorType, Role
@@ -88,6 +88,13 @@ async def make_fixture(app: Tenuto) -> dict[str, Any]:
     await app.manifests.deploy()
     batch = await app.bulk_enqueue("letters", [{"why": HOSTILE}, {"why": "other"}])
     await app.logs.append("night", HOSTILE)
+
+    @app.job
+    async def await_payment(ctx: Context) -> None:
+        await ctx.wait_for_event(HOSTILE[:60], key=HOSTILE[:60], timeout="1d")
+
+    await app.enqueue(await_payment)
+    event = await app.events.send("invoice.paid", {HOSTILE: HOSTILE}, key=HOSTILE[:60])
     await run_until_idle(app)
     waiting = (await app.schedules.run(HOSTILE[:70])).execution_id
     await app.pause_queue("mail", HOSTILE)
@@ -115,6 +122,8 @@ async def make_fixture(app: Tenuto) -> dict[str, Any]:
         "/approvals": ["/approvals", "/approvals?state=pending", "/approvals?state=expired"],
         "/approvals/{id}": [str(approval.id)],
         "/approve": [link.path],
+        "/events": ["/events", "/events?name=invoice.paid&state=kept", "/events?key=nothing"],
+        "/events/{id}": [str(event.id)],
         "/executions/{id}": [
             str(failed),
             str(waiting),

@@ -13,6 +13,7 @@ from tenuto.extension import (
     AuditAction,
     CommandEntry,
     DoctorCheck,
+    EventTopics,
     Extension,
     ExtensionServices,
     MetricSource,
@@ -157,6 +158,19 @@ class EventsExtension(Extension):
         help = "Send events to the tasks that wait for them"
         return [CommandEntry("event", "Work", help, "tenuto.cli.work.events:events")]
 
+    def pages(self) -> Sequence[Page]:
+        views, topics = "tenuto.web.views.work.external_events", ("events.sent", "queues", "activities")
+        query = ("name", "key", "state", "after", "waits_after")
+        return [
+            Page("", "Events", f"{views}:load_events", "list.html", navigation="Operate", query=query, topics=topics),
+            Page("{id}", "Event", f"{views}:load_event", "show.html", parent="", topics=topics[:1]),
+        ]
+
+    def event_topics(self) -> Sequence[EventTopics]:
+        from tenuto.observability.event_topics import event_topics
+
+        return event_topics()
+
     def doctor_checks(self) -> Sequence[DoctorCheck]:
         from tenuto.diagnostics.event_checks import event_checks
 
@@ -202,16 +216,21 @@ class ApprovalsExtension(Extension):
         return [CommandEntry("approval", "Work", help, "tenuto.cli.work.approvals:approvals")]
 
     def pages(self) -> Sequence[Page]:
-        views = "tenuto.web.views.work.approvals"
+        views, topics, query = "tenuto.web.views.work.approvals", ("approvals.pending",), ("state", "after")
         return [
-            Page("", "Approvals", f"{views}:load_approvals", "list.html", navigation="Operate", query=("state",)),
-            Page("{id}", "Approval", f"{views}:load_approval", "show.html", parent=""),
+            Page("", "Approvals", f"{views}:load_approvals", "list.html", "Operate", query=query, topics=topics),
+            Page("{id}", "Approval", f"{views}:load_approval", "show.html", parent="", topics=topics),
         ]
 
+    def event_topics(self) -> Sequence[EventTopics]:
+        from tenuto.observability.event_topics import approval_topics
+
+        return approval_topics()
+
     def panels(self) -> Sequence[Panel]:
-        views, topics = "tenuto.web.views.work.approvals", ("executions",)
+        views, topics = "tenuto.web.views.work.approvals", ("approvals.pending",)
         return [
-            Panel("overview", "Approvals", f"{views}:load_pending_panel", "panel.html", topics=topics),
+            Panel("overview", "Waiting for approval", f"{views}:load_pending_panel", "panel.html", topics=topics),
             Panel("execution", "Approvals", f"{views}:load_execution_panel", "panel.html", topics=topics),
         ]
 

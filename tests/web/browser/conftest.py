@@ -216,6 +216,11 @@ def make_app(url: str, home: Path, extensions: Sequence[Extension] = ()) -> Tenu
     async def held(number: int) -> None:
         pass
 
+    @app.job
+    async def await_payment(ctx: Context, order: str) -> dict[str, int]:
+        paid: dict[str, int] = await ctx.wait_for_event("invoice.paid", key=order, timeout="1d")
+        return paid
+
     add_jobs_with_texts(app)
     app.schedule("Nightly sync", every("1h"), [Step.job(quick, name="Import"), Step.job(flaky, name="Sync")])
     app.schedule("Month end", every("1d"), [Step.job(quick), Step.job(broken, name="Close"), Step.job(talk)])

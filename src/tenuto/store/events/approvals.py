@@ -54,6 +54,25 @@ class ApprovalRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class ApprovalRequest:
+    """What the event feed says about a new approval."""
+
+    id: UUID
+    schedule_name: str | None
+    step: str
+    message: str
+    requested_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionCount:
+    """A pending approval and the number of decisions about it."""
+
+    id: UUID
+    decision_count: int
+
+
+@dataclass(frozen=True, slots=True)
 class DecisionRecord:
     """The decision of one person."""
 
@@ -104,6 +123,8 @@ class LinkRecord:
 
 
 _APPROVALS = RowMapper(ApprovalRecord, SQL.load_approval, SQL.list_approvals, SQL.list_pending_approvals)
+_REQUESTS = RowMapper(ApprovalRequest, SQL.list_requests_since)
+_DECISION_COUNTS = RowMapper(DecisionCount, SQL.count_decisions)
 _DECISIONS = RowMapper(DecisionRecord, SQL.list_decisions)
 _STEPS = RowMapper(RequestingStep, SQL.load_requesting_step)
 _LINKS = RowMapper(LinkRecord, SQL.load_link, SQL.use_link)
@@ -195,6 +216,16 @@ async def list_pending_approvals(database: Database, limit: int) -> list[Approva
 def query_pending_approvals(group: StatementGroup, limit: int) -> Rows[ApprovalRecord]:
     """Add the query of `list_pending_approvals` to a group."""
     return group.add(_APPROVALS, SQL.list_pending_approvals, limit)
+
+
+async def list_requests_since(database: Database, since: datetime, limit: int) -> list[ApprovalRequest]:
+    """Return the approvals that were requested after an instant."""
+    return _REQUESTS.all(await database.fetch_all(SQL.list_requests_since, since, limit))
+
+
+async def count_decisions(database: Database, limit: int) -> list[DecisionCount]:
+    """Return the approvals that wait for a decision, with the number of decisions about each."""
+    return _DECISION_COUNTS.all(await database.fetch_all(SQL.count_decisions, limit))
 
 
 async def find_approvals(database: Database, first: UUID, last: UUID) -> list[UUID]:

@@ -89,6 +89,23 @@ WHERE state = 'pending'
 ORDER BY expires_at, id
 LIMIT $1;
 
+-- name: list_requests_since
+-- Return the approvals that were requested after an instant, the first one first.
+SELECT id, schedule_name, step, message, requested_at
+FROM tenuto.approvals
+WHERE requested_at > $1
+ORDER BY requested_at, id
+LIMIT $2;
+
+-- name: count_decisions
+-- Return the approvals that wait for a decision, with the number of decisions about each.
+SELECT id, (SELECT count(*) FROM tenuto.approval_decisions WHERE approval_id = approvals.id) AS decision_count
+FROM tenuto.approvals
+WHERE state = 'pending'
+  AND EXISTS (SELECT FROM tenuto.tasks WHERE tasks.id = approvals.id)
+ORDER BY expires_at, id
+LIMIT $1;
+
 -- name: find_approvals
 -- Return ids in a range, for a prefix that a user entered.
 SELECT id

@@ -49,6 +49,16 @@ class EventRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class SentEvent:
+    """What the event feed says about an event."""
+
+    id: UUID
+    name: str
+    key: str
+    sent_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
 class WaitRecord:
     """The n-th wait of a step of a task, and what it received."""
 
@@ -96,6 +106,7 @@ class NewEvent:
 
 
 _EVENTS = RowMapper(EventRecord, SQL.load_event, SQL.list_events)
+_SENT = RowMapper(SentEvent, SQL.list_events_since)
 _WAITS = RowMapper(WaitRecord, SQL.insert_wait, SQL.end_wait, SQL.list_waits_of_task)
 _OPEN_WAITS = RowMapper(OpenWaitRecord, SQL.list_open_waits)
 
@@ -149,6 +160,11 @@ async def list_events(
     """Return events, newest first."""
     instant, id = below or (None, None)
     return _EVENTS.all(await database.fetch_all(SQL.list_events, name, key, delivered, instant, id, limit))
+
+
+async def list_events_since(database: Database, since: datetime, limit: int) -> list[SentEvent]:
+    """Return the events that were sent after an instant, the first one first."""
+    return _SENT.all(await database.fetch_all(SQL.list_events_since, since, limit))
 
 
 # --- waits ----------------------------------------------------------------------------------------------------------

@@ -221,6 +221,14 @@ WHERE ($1::text IS NULL OR name = $1)
 ORDER BY sent_at DESC, id DESC
 LIMIT $6;
 
+-- name: list_events_since
+-- Return the events that were sent after an instant, the first one first.
+SELECT id, name, key, sent_at
+FROM tenuto.sent_events
+WHERE sent_at > $1
+ORDER BY sent_at, id
+LIMIT $2;
+
 -- name: list_open_waits
 -- Return the tasks that wait for events, the first deadline first, above a cursor.
 SELECT wait.task_id, wait.step, wait.number, wait.name, wait.key, wait.registered_at, wait.expires_at,

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from fastapi import APIRouter, Request, Response
 
 from tenuto.app import Tenuto
+from tenuto.diagnostics.attention import Attention
 from tenuto.operations.overview import Overview
 from tenuto.store.reports.overview import OpenFailure, UnresolvedExecution
 from tenuto.web.components.charts import AttemptChart, draw_attempts
@@ -42,6 +44,11 @@ class OverviewPage:
         by_id: dict[str, OpenFailure | UnresolvedExecution] = {each.fingerprint: each for each in found.failures}
         by_id.update((str(each.id), each) for each in found.unresolved_executions)
         return by_id
+
+    @property
+    def attention(self) -> Sequence[Attention]:
+        """What needs attention, without approvals: they have a card of their own, in which a person decides."""
+        return [each for each in self.overview.attention if each.code != "approval_pending"]
 
     @property
     def is_new(self) -> bool:

@@ -7,12 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 from uuid import UUID
 
+from tenuto.api.list_pages import cursor_instant, decode_cursor, encode_cursor
 from tenuto.errors import Invalid, NotFound
 from tenuto.extension import PageRequest
 from tenuto.model.events.approvals import ApprovalState, DeadlineRule
 from tenuto.operations.events.approvals import Approvals, describe_approvers
 from tenuto.presentation.event_views import APPROVALS
 from tenuto.store.events.approvals import ApprovalRecord, DecisionRecord
+from tenuto.web.components.html_pattern import HtmlPattern
 from tenuto.web.components.kit import Action, FilterField, Table, path_of
 
 APPROVALS_OF_PAGE = 50
@@ -25,6 +27,7 @@ _VIEW = replace(
     ),
 )
 """The columns of the command line, with the question first: its text is the link to the approval."""
+_LINK = HtmlPattern('<a href="{}">{}</a>')
 _DEADLINE_EFFECTS = {
     DeadlineRule.FAIL: "the step fails",
     DeadlineRule.APPROVE: "the step completes with a warning",
@@ -53,14 +56,30 @@ class ApprovalPage:
     def facts(self, ui: Any, links: Any) -> list[tuple[str, Any]]:
         """Return names and values for the heading."""
         approval = self.approval
-        return [
-            ("Schedule", approval.schedule_name or "none"),
+        is_pending = approval.state is ApprovalState.PENDING
+        facts = [
+            (
+                "Schedule",
+                approval.schedule_name and _LINK.format(links.schedule(approval.schedule_name), approval.schedule_name),
+            ),
+            (
+                "Execution",
+                approval.execution_id
+                and _LINK.format(links.execution(approval.execution_id), ui.id(approval.execution_id)),
+            ),
             ("Approved", f"{approval.approval_count} of {approval.required_count}"),
             ("May decide", describe_approvers(approval)),
             ("Requested", ui.age(approval.requested_at)),
-            ("Deadline", ui.time(approval.expires_at)),
-            ("Without a decision", _DEADLINE_EFFECTS[approval.on_deadline]),
+            ("By", approval.requester_name),
         ]
+        if is_pending:
+            facts += [
+                ("Deadline", ui.soon(approval.expires_at)),
+                ("Without a decision", _DEADLINE_EFFECTS[approval.on_deadline]),
+            ]
+        elif approval.ended_at is not None:
+            facts.append(("Ended", ui.age(approval.ended_at)))
+        return [(name, value) for name, value in facts if value is not None]
 
 
 async def load_approvals(request: PageRequest) -> Table:
@@ -68,16 +87,21 @@ async def load_approvals(request: PageRequest) -> Table:
     state = request.query.get("state", "")
     if state and state not in list(ApprovalState):
         raise Invalid(f"{state!r} is not a state of approvals", code="approval.state.unknown", field="state")
-    found = await _operations(request).list(state=state or None, limit=APPROVALS_OF_PAGE)
+    after = request.query.get("after") or None
+    cursor = decode_cursor(after, cursor_instant, UUID)
+    below = (cursor[0], cursor[1]) if cursor else None
+    found = await _operations(request).list(state=state or None, below=below, limit=APPROVALS_OF_PAGE)
     return Table(
         "Approvals",
         _VIEW,
         found,
         "/approvals",
         link=_path,
+        next=encode_cursor(found[-1].requested_at, found[-1].id) if len(found) == APPROVALS_OF_PAGE else None,
+        is_first=after is None,
         filters=[FilterField("state", "State", state, tuple(ApprovalState))],
         actions=lambda approval: _actions(request, approval),
-        empty="No step has requested an approval yet.",
+        empty="No step has requested an approval yet. A step of the kind approval waits until persons approve.",
     )
 
 
