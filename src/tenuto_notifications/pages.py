@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -18,7 +18,15 @@ from tenuto_notifications.views import RULES, SILENCES
 
 PAGE_SIZE = 50
 _RECENT = 10
-_EXAMPLE_CHANNEL = {"kind": "webhook", "url": "https://example.org/hook"}
+_CHANNELS = [
+    {"value": "webhook", "label": "Webhook"},
+    {"value": "slack", "label": "Slack"},
+    {"value": "teams", "label": "Microsoft Teams"},
+    {"value": "email", "label": "E-mail"},
+    {"value": "job", "label": "Job of the app"},
+]
+_FILTER_HELP = "Such as schedule:~nightly or queue:mail,default."
+_WORDS, _TIMES = "Words of the message", "Grouping and quiet time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,27 +60,120 @@ def _text(name: str, label: str, value: str = "", **more: Any) -> dict[str, Any]
     return {"name": name, "label": label, "value": value, **more}
 
 
-def _rule_fields(rule: RuleView | None, events: Sequence[str]) -> list[dict[str, Any]]:
+def _rule_fields(rule: RuleView | None, events: Sequence[str], zone_name: str) -> list[dict[str, Any]]:
+    """Return the fields of the dialog. What a rule has beyond them is one field of JSON."""
     given = {} if rule is None else rule.definition
-
-    def as_json(name: str, default: Any = None) -> str:
-        value = given.get(name, default)
-        return "" if value is None else json.dumps(value, indent=2, ensure_ascii=False)
-
+    template, group, quiet = (given.get(name) or {} for name in ("template", "group", "quiet"))
     fields = [
         _text("event", "Event", str(given.get("event", "execution.failed")), options=list(events), required=True),
-        _text("filter", "Filter of the events (optional)", str(given.get("filter", ""))),
-        _text("after", "Of a condition: how long it must last, such as 15m (optional)", _duration(given.get("after"))),
-        _text("channel", "Channel", as_json("channel", _EXAMPLE_CHANNEL), type="json", required=True),
-        _text("template", "Template: subject and body (optional)", as_json("template"), type="json"),
-        _text("group", "Grouping: window and by (optional)", as_json("group"), type="json"),
-        _text("quiet", "Quiet time: start, end, zone, then (optional)", as_json("quiet"), type="json"),
+        _text("filter", "Only events that match (optional)", str(given.get("filter", "")), description=_FILTER_HELP),
+        *_channel_fields(given.get("channel") or {}),
+        _text(
+            "after",
+            "How long a condition must last (optional)",
+            _duration(given.get("after")),
+            section="Conditions: late, stuck, waiting",
+            description="Such as 15m or 2h.",
+        ),
+        _text("template.subject", "Subject (optional)", template.get("subject", ""), section=_WORDS),
+        _text("template.body", "Body (optional)", template.get("body", ""), type="textarea", section=_WORDS),
+        _text(
+            "group.window",
+            "Combine events of (optional)",
+            _duration(group.get("window")),
+            section=_TIMES,
+            description="Such as 5m. The first event is sent at once; 0s sends each alone.",
+        ),
+        _text(
+            "group.by",
+            "Combine only events with the same fields (optional)",
+            ", ".join(group.get("by", ())),
+            type="list",
+            section=_TIMES,
+        ),
     ]
+    if quiet.get("days"):
+        fields.append(_text("quiet", "Quiet time", _to_json(quiet), type="json", section=_TIMES))
+    else:
+        zone = quiet.get("zone", "UTC") if quiet else zone_name
+        fields += [
+            _text("quiet.start", "Quiet from (optional)", quiet.get("start", ""), section=_TIMES),
+            _text(
+                "quiet.end", "Quiet until (optional)", quiet.get("end", ""), section=_TIMES, description="Like 07:00."
+            ),
+            _text("quiet.zone", "Time zone of the quiet time", zone, section=_TIMES, when="quiet.start"),
+            _text(
+                "quiet.then",
+                "Messages of the quiet time",
+                quiet.get("then", "hold"),
+                options=[
+                    {"value": "hold", "label": "are sent when it ends, combined"},
+                    {"value": "drop", "label": "are never sent"},
+                ],
+                section=_TIMES,
+                when="quiet.start",
+            ),
+        ]
     return fields if rule is not None else [_text("name", "Name", required=True), *fields]
 
 
+def _channel_fields(channel: Mapping[str, Any]) -> list[dict[str, Any]]:
+    url, signing_key = channel.get("url", ""), channel.get("signing_key") or {}
+    is_simple = set(channel) <= {"kind", "url", "signing_key", "to", "job", "queue"} and (
+        channel.get("kind", "webhook") != "webhook" or isinstance(url, str)
+    )
+    if not is_simple or set(signing_key) - {"secret"} or (isinstance(url, dict) and set(url) - {"secret"}):
+        return [_text("channel", "Channel", _to_json(channel), type="json", required=True)]
+    secret = url.get("secret", "") if isinstance(url, dict) else ""
+    return [
+        _text("channel.kind", "Send by", channel.get("kind", "webhook"), options=_CHANNELS),
+        _text(
+            "channel.url",
+            "Address",
+            url if isinstance(url, str) else "",
+            when="channel.kind=webhook",
+            required=True,
+            description="Receives a POST request with a JSON document.",
+        ),
+        _text(
+            "channel.signing_key.secret",
+            "Secret with the key of the signature (optional)",
+            signing_key.get("secret", ""),
+            when="channel.kind=webhook",
+        ),
+        _text(
+            "channel.url.secret",
+            "Secret with the address of the webhook",
+            secret,
+            when="channel.kind=slack,teams",
+            required=True,
+            description="The address is a credential: store it on the page Secrets.",
+        ),
+        _text(
+            "channel.to",
+            "Recipients, separated by commas",
+            ", ".join(channel.get("to", ())),
+            type="list",
+            when="channel.kind=email",
+            required=True,
+        ),
+        _text("channel.job", "Job", channel.get("job", ""), when="channel.kind=job", required=True),
+        _text("channel.queue", "Queue (optional)", channel.get("queue", ""), when="channel.kind=job"),
+    ]
+
+
+def _to_json(value: Any) -> str:
+    return json.dumps(value, indent=2, ensure_ascii=False)
+
+
 def _duration(seconds: Any) -> str:
-    return "" if seconds is None else f"{seconds:g}s"
+    """Return a duration as a person would enter it."""
+    if seconds is None:
+        return ""
+    for size, unit in ((3600, "h"), (60, "m")):
+        if seconds and seconds % size == 0:
+            return f"{seconds / size:g}{unit}"
+    return f"{seconds:g}s"
 
 
 def _silence_action(rule: str | None) -> Action:
@@ -141,7 +242,7 @@ async def load_rules(request: PageRequest) -> RulesPage:
         "New rule…",
         title="New notification rule",
         text="It concerns events from now on.",
-        fields=_rule_fields(None, events),
+        fields=_rule_fields(None, events, request.zone_name),
         reason="optional",
         submit="Create",
         done="The rule was created.",
@@ -161,7 +262,7 @@ async def load_rule(request: PageRequest) -> RulePage:
         "Edit…",
         {"name": name},
         title=f"Edit the rule {name}",
-        fields=_rule_fields(rule, events),
+        fields=_rule_fields(rule, events, request.zone_name),
         body={key: rule.definition[key] for key in ("description", "enabled", "recovered") if key in rule.definition},
         reason="optional",
         submit="Save",

@@ -4,7 +4,17 @@ SELECT message.id, message.rule_name, message.event, message.event_count, messag
        message.content, message.created_at, outcome.state, outcome.ended_at, outcome.attempt, outcome.error
 FROM tenuto_notifications.messages AS message
 LEFT JOIN LATERAL (
-    SELECT state, NULL::timestamptz AS ended_at, attempt, NULL AS error FROM tenuto.tasks WHERE tasks.id = message.id
+    SELECT state, NULL::timestamptz AS ended_at, attempt, earlier.error ->> 'message' AS error
+    FROM tenuto.tasks
+    LEFT JOIN LATERAL (
+        SELECT error FROM tenuto.activities WHERE activities.id = tasks.id AND attempt = tasks.attempt - 1
+        UNION ALL
+        SELECT error
+        FROM tenuto.activities
+        WHERE activities.task_id = tasks.id AND attempt > 1 AND attempt = tasks.attempt - 1
+        LIMIT 1
+    ) AS earlier ON tasks.attempt > 1
+    WHERE tasks.id = message.id
     UNION ALL
     SELECT status, ended_at, attempt, error ->> 'message'
     FROM tenuto.activities

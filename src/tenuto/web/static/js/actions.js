@@ -109,7 +109,7 @@ function labelled(text, field, description = "") {
   return parts;
 }
 
-function createField({ name, label, type = "text", value = "", required = false, description = "", options = null }) {
+function createField({ name, label, type = "text", value = "", required = false, description = "", options = null, when = "" }) {
   const field = document.createElement(options ? "select" : type === "textarea" || type === "json" ? "textarea" : "input");
   field.name = name;
   field.required = required;
@@ -120,7 +120,29 @@ function createField({ name, label, type = "text", value = "", required = false,
   if (type === "password") field.autocomplete = "off";
   if (type === "checkbox") field.checked = Boolean(value);
   else field.value = value;
-  return labelled(label, field, description);
+  const parts = labelled(label, field, description);
+  if (when) for (const part of parts) part.dataset.when = when; // it exists with "FIELD=VALUE,VALUE", or "FIELD" not empty
+  return parts;
+}
+
+/** Show and enable the fields whose condition is met. */
+function applyConditions(form) {
+  for (const part of form.querySelectorAll("[data-when]")) {
+    const [name, values] = part.dataset.when.split("=");
+    const given = form.elements[name].value.trim();
+    part.hidden = values === undefined ? !given : !values.split(",").includes(given);
+    for (const field of part.querySelectorAll("[name]")) field.disabled = part.hidden;
+  }
+}
+
+/** Set a value of the request; a name with dots is a path. Parts of objects that are empty do not exist. */
+function put(values, name, value) {
+  const path = name.split(".");
+  const last = path.pop();
+  if (path.length && (value === null || value.length === 0)) return;
+  let target = values;
+  for (const each of path) target = target[each] ??= {};
+  target[last] = value;
 }
 
 function readField(field) {
@@ -148,6 +170,18 @@ function readInstant(field, text) {
   return count ? new Date(at).toISOString() : text;
 }
 
+/** Show a problem in the form, and mark the field that the server names. */
+function showAtField(form, problem) {
+  form.querySelector("[role=alert]").textContent = [problem.detail || problem.title, problem.remedy].filter(Boolean).map(sentence).join(" ");
+  for (const each of form.querySelectorAll("[aria-invalid]")) each.removeAttribute("aria-invalid");
+  const name = problem.errors?.[0]?.field;
+  const field = name && form.querySelector(`[name="${CSS.escape(name)}"]:enabled`);
+  if (!field) return;
+  field.closest("details")?.setAttribute("open", "");
+  field.setAttribute("aria-invalid", "true");
+  field.focus();
+}
+
 /** Open the dialog of a button; resolves when it is closed. */
 function openDialog(button) {
   const asked = JSON.parse(button.dataset.dialog);
@@ -162,7 +196,14 @@ function openDialog(button) {
   const error = document.createElement("p");
   error.className = "field-error";
   error.setAttribute("role", "alert");
-  const fields = asked.fields.flatMap(createField);
+  const fields = asked.fields.filter((each) => !each.section).flatMap(createField);
+  for (const section of new Set(asked.fields.map((each) => each.section).filter(Boolean))) {
+    const details = document.createElement("details");
+    const summary = document.createElement("summary");
+    summary.textContent = section;
+    details.append(summary, ...asked.fields.filter((each) => each.section === section).flatMap(createField));
+    fields.push(details);
+  }
   if (asked.reason) {
     const label = asked.reason === "required" ? "Reason" : "Reason (optional)";
     fields.push(...createField({ name: "reason", label, required: asked.reason === "required" }));
@@ -180,6 +221,8 @@ function openDialog(button) {
   actions.append(cancel, submit);
   form.append(title, ...(asked.text ? [effect] : []), ...fields, error, actions);
   dialog.replaceChildren(form);
+  applyConditions(form);
+  form.addEventListener("input", () => applyConditions(form));
   const key = crypto.randomUUID();
   const openedAt = serverNow();
 
@@ -188,13 +231,13 @@ function openDialog(button) {
     if (submit.getAttribute("aria-busy")) return;
     const values = {};
     try {
-      for (const field of form.querySelectorAll("[name]")) {
+      for (const field of form.querySelectorAll("[name]:enabled")) {
         if (field.name === "expected-number") {
           if (Number(field.value.replaceAll(/\D/g, "")) !== asked.expected) throw new Error(`Type the number ${asked.expected}.`);
           continue;
         }
         const value = readField(field);
-        if (value !== null || field.dataset.type !== "text") values[field.name] = value;
+        if (value !== null || field.dataset.type !== "text") put(values, field.name, value);
       }
     } catch (problem) {
       error.textContent = problem instanceof SyntaxError ? `This is not valid JSON: ${problem.message}` : problem.message;
@@ -203,7 +246,7 @@ function openDialog(button) {
     submit.setAttribute("aria-busy", "true");
     const problem = await run(button, values, key, openedAt);
     submit.removeAttribute("aria-busy");
-    if (problem) error.textContent = [problem.detail || problem.title, problem.remedy].filter(Boolean).map(sentence).join(" ");
+    if (problem) showAtField(form, problem);
     else dialog.close();
   });
   const menu = button.closest("[popover]");
