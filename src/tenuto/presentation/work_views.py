@@ -31,7 +31,7 @@ def progress_text(progress: Mapping[str, Any] | None) -> str | None:
     if progress is None:
         return None
     done, total, message = progress.get("done"), progress.get("total"), progress.get("message")
-    count = [] if done is None else [f"{done}/{total}" if total else f"{done}"]
+    count = [f"{done}/{total}"] if total else [f"{done}"] if done or (done is not None and not message) else []
     return one_line(" ".join([*count, *([str(message)] if message else [])]) or compact_json(progress))
 
 

@@ -20,7 +20,7 @@ _TICK_STEPS = (
     0.1, 0.2, 0.5, 1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400,
     172_800, 604_800, 2_592_000,
 )  # fmt: skip
-_MAX_TICKS, _MAX_TICK_CHARACTERS = 5, 28
+_MAX_TICKS, _MAX_TICK_CHARACTERS = 5, 36
 SMALL_PERCENT = 2.0
 """A bar below this width is also drawn with a fixed width, so that it can be seen."""
 
@@ -70,7 +70,8 @@ class Scale:
 def _ticks_fit(span: float, step: float) -> bool:
     """Return whether the labels of a scale have space beside each other in the narrowest column that shows it."""
     labels = [_tick_label(index * step) for index in range(1, int(min(span / step, _MAX_TICKS)) + 1)]
-    return span / step <= _MAX_TICKS and sum(map(len, labels)) <= _MAX_TICK_CHARACTERS
+    longest = max(map(len, labels), default=0) + 2  # a sign before it, and a gap
+    return span / step <= _MAX_TICKS and span / step * longest <= _MAX_TICK_CHARACTERS
 
 
 def _tick_label(seconds: float) -> str:

@@ -6,6 +6,7 @@ Templates call them as ``ui.NAME(…)``. Everything that is not a constant here 
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -194,6 +195,10 @@ class Elements:
     def quoted(self, text: str) -> str:
         """Return a value of a filter."""
         return quote_value(text)
+
+    def shell(self, name: str) -> str:
+        """Return a name as one word of a command line."""
+        return shlex.quote(name)
 
     def note_field(self, is_required: bool) -> list[dict[str, Any]]:
         """Return the field of a dialog for the note of a resolved dead letter."""

@@ -5,6 +5,7 @@ The functions of an extension's pages make the values of this module; the templa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
@@ -118,7 +119,7 @@ class Table(_PagedList):
     """Its value; None on the last page."""
     is_first: bool = True
     actions: Callable[[Any], Sequence[Action]] | None = None
-    """Buttons of a row."""
+    """Buttons of a row; if there are more than two, all but the first are in a menu."""
     empty: str = "Nothing here yet."
     hint: str = ""
     """Command that would put something here."""
@@ -126,6 +127,11 @@ class Table(_PagedList):
     @property
     def columns(self) -> Sequence[Column]:
         return self.view.columns
+
+    @property
+    def slug(self) -> str:
+        """Part of the ids of the menus of its rows, which differs from that of the other tables of a page."""
+        return re.sub(r"\W+", "-", self.title.lower())
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,12 +43,14 @@ class Times:
         return format_instant_title(instant, zone_name or self.zone_name)
 
     def instant(self, instant: datetime | None, *, seconds: bool = False) -> Markup:
-        """Return a wall clock time; with the date if it is not today."""
+        """Return a wall clock time; with the date and without seconds if it is not today."""
         if instant is None:
             return Markup("–")
         local, today = self.local(instant), self.local(self.now)
-        clock = f"{local.hour:02}:{local.minute:02}" + (f":{local.second:02}" if seconds or local.second else "")
-        text = clock if local.date() == today.date() else f"{_date(local, today)} {clock}"
+        is_today = local.date() == today.date()
+        has_seconds = seconds or (is_today and local.second)
+        clock = f"{local.hour:02}:{local.minute:02}" + (f":{local.second:02}" if has_seconds else "")
+        text = clock if is_today else f"{_date(local, today)} {clock}"
         return self._element(instant, text)
 
     def full(self, instant: datetime | None) -> Markup:

@@ -310,6 +310,9 @@ def _choose_step(timeline: ExecutionTimeline, record: ExecutionDetails, asked: i
         for step, state in listed:
             if state == wanted:
                 return step.number
+    suspended = (step for step, _ in listed if step.attempts and is_suspended(step.attempts[-1]))
+    if (waiting := next(suspended, None)) is not None:
+        return waiting.number
     return listed[0][0].number if listed else 0
 
 
@@ -398,7 +401,7 @@ def _group_row(
         title=f"{rows[0].step.name}{others}" if rows else f"{group.step_count:,} steps",
         note=f"{group.step_count:,} in parallel" if others else "",
         state=state,
-        label=_group_label(group, states, state, record),
+        label=_group_label(group, rows, states, state, record),
         wedges=draw_wedges(states[:500] or ["waiting"]),
         is_passed=group.index < record.current_group or (record.state == "completed"),
         is_folded=group.is_folded,
@@ -408,7 +411,9 @@ def _group_row(
     )
 
 
-def _group_label(group: TimelineGroup, states: Sequence[str], state: str, record: ExecutionDetails) -> str:
+def _group_label(
+    group: TimelineGroup, rows: Sequence[StepRow], states: Sequence[str], state: str, record: ExecutionDetails
+) -> str:
     done = sum(each in ("done", "done with warning", "done before") for each in states)
     match state:
         case "done" | "done with warning" | "failed" | "cancelled":
@@ -423,7 +428,7 @@ def _group_label(group: TimelineGroup, states: Sequence[str], state: str, record
         case "waiting" if group.index > record.current_group and record.ended_at is None:
             return f"Waiting for group {group.index}"
         case _:
-            return status_of(state).label
+            return rows[0].label if len(rows) == 1 and state == "waiting" else status_of(state).label
 
 
 def _step_row(
@@ -464,6 +469,8 @@ def _step_label(step: TimelineStep, state: str, last: AttemptBar | None) -> str:
         label = "Lost with its worker"
     if is_suspended(last) and step.kind == APPROVAL:
         label = "Waiting for approval"
+    elif is_suspended(last) and "waits for event" in getattr(read_progress(last.progress), "text", ""):
+        label = "Waiting for an event"
     if state == "running":
         progress = read_progress(last.progress)
         if progress is not None and progress.percent is not None:

@@ -20,7 +20,7 @@ from tenuto.web.page import PageRoute, PageView, Reader
 router = APIRouter(route_class=PageRoute, include_in_schema=False)
 
 _MAX_MARKERS = 12
-_CAUSES = {"trigger": "Trigger", "manual": "Manual run", "step": "Step", "retry": "Retry"}
+_CAUSES = {"trigger": "Trigger", "manual": "Manual run", "step": "Step", "retry": "Retry", "backfill": "Backfill"}
 QUICK = (
     QuickFilter("All", ""),
     QuickFilter("Running", "state:in_progress", "run"),
