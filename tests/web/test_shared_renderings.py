@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import httpx2
 import pytest
 
 from tenuto import Step, manual
@@ -72,34 +73,39 @@ def kept_models(service: ApiClient) -> None:
     service.api.state.dashboard.cache = ViewCache(VALID_SECONDS)
 
 
+async def get_parts(service: ApiClient, path: str, names: str, *, status: int = 200, **headers: str) -> httpx2.Response:
+    """Return parts of a page; underscores of the names of headers are dashes."""
+    given = {"Tenuto-Parts": names, **{name.replace("_", "-"): value for name, value in headers.items()}}
+    return await get_page(service, path, status, **given)
+
+
 async def test_viewers_with_other_roles_and_zones_get_their_own_rendering(service: ApiClient) -> None:
     await service.app.pause_queue("mail", "server down")
-    part = {"Tenuto-Parts": "list"}
-    texts = {}
+    texts: dict[Role, str] = {}
     for role in (Role.OPERATOR, Role.VIEWER, Role.OPERATOR):
         await log_in(service, role)
-        text = (await get_page(service, "/queues", **part)).text
+        text = (await get_parts(service, "/queues", "list")).text
         assert texts.setdefault(role, text) == text
     assert 'data-operation="queues_resume" data-method' in texts[Role.OPERATOR]
     assert 'title="Requires the role operator"' in texts[Role.VIEWER]
     service.client.cookies.set("tenuto_zone", "Asia/Kathmandu")
-    assert "(Asia/Kathmandu)" in (await get_page(service, "/queues", **part)).text
+    assert "(Asia/Kathmandu)" in (await get_parts(service, "/queues", "list")).text
 
 
 async def test_parts_are_compressed_and_answered_with_their_tag(service: ApiClient) -> None:
     for number in range(20):
         await service.app.pause_queue(f"queue-{number}", "server down")
     await log_in(service)
-    plain = await get_page(service, "/queues", **{"Tenuto-Parts": "list", "Accept-Encoding": "identity"})
-    packed = await get_page(service, "/queues", **{"Tenuto-Parts": "list", "Accept-Encoding": "gzip"})
+    plain = await get_parts(service, "/queues", "list", Accept_Encoding="identity")
+    packed = await get_parts(service, "/queues", "list", Accept_Encoding="gzip")
     assert "content-encoding" not in plain.headers
     assert packed.headers["content-encoding"] == "gzip"
     assert "accept-encoding" in packed.headers["vary"].lower()
     assert int(packed.headers["content-length"]) < len(plain.content) / 3
     assert packed.text == plain.text
     assert packed.headers["etag"] == plain.headers["etag"]
-    known = {"Tenuto-Parts": "list", "If-None-Match": packed.headers["etag"]}
-    assert (await get_page(service, "/queues", 304, **known)).content == b""
+    again = await get_parts(service, "/queues", "list", status=304, If_None_Match=packed.headers["etag"])
+    assert again.content == b""
 
 
 async def test_panels_of_one_person_are_not_shown_to_another(service: ApiClient) -> None:
@@ -109,7 +115,7 @@ async def test_panels_of_one_person_are_not_shown_to_another(service: ApiClient)
     await run_until_idle(app)
     keys = {name: (await app.api_keys.create(name, Role.VIEWER, is_person=True))[1] for name in ("ana", "ben")}
     for person, may_decide in (("ana", True), ("ben", False), ("ana", True)):
-        headers = {"Authorization": f"Bearer {keys[person]}", "Tenuto-Parts": "panels"}
-        button = re.search(r"<button[^>]*approvals_approve[^>]*>", (await get_page(service, "/", **headers)).text)
+        panels = await get_parts(service, "/", "panels", Authorization=f"Bearer {keys[person]}")
+        button = re.search(r"<button[^>]*approvals_approve[^>]*>", panels.text)
         assert button is not None
         assert ("disabled" not in button[0]) == may_decide, person
