@@ -1,4 +1,4 @@
-"""Parts of live pages are rendered once for all viewers that see the same, and for nobody else."""
+"""Parts of live pages are rendered once for all viewers that see the same, and not for other viewers."""
 
 from __future__ import annotations
 
