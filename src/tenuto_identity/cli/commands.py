@@ -44,6 +44,7 @@ from tenuto_identity.model.sync.explanation import (
     format_deleted,
     format_identity,
     format_object,
+    referenced_ids,
 )
 from tenuto_identity.store.runs import RunState
 
@@ -552,7 +553,8 @@ async def explain(
     found = await session.app.extensions.identity.explain(system, anchor)
     match found:
         case IdentityExplanation():
-            text = format_identity(found)
+            records = await session.app.extensions.identity.identities(ids=referenced_ids(found))
+            text = format_identity(found, {each.id: each.display for each in records})
         case DeletedExplanation():
             text = format_deleted(found)
         case _:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 from uuid import UUID, uuid4
@@ -65,6 +66,9 @@ async def test_commands_run_list_and_explain(site: Site, url: str, tmp_path: Pat
     assert (await tenuto(url, tmp_path, "pending", "--system", "AD")).count("create") == 4
     explained = await tenuto(url, tmp_path, "explain", "HR", "1002")
     assert 'first + " " + last' in explained
+    assert explained.splitlines()[0].endswith("Grace Hopper")
+    assert re.search(r"^manager = Ada Lovelace \(\d+\)$", explained, re.MULTILINE)
+    assert re.search(r"^  manager: desired Ada Lovelace \(\d+\), expected", explained, re.MULTILINE)
     assert json.loads(await tenuto(url, tmp_path, "explain", "HR", "1002", "-o", "json"))["type"] == "person"
 
 

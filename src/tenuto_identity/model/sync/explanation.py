@@ -6,10 +6,11 @@ attributes are replaced unless the caller may see them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import date, datetime
 from decimal import Decimal
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -78,6 +79,8 @@ class AttributeExplanation:
     contributions: tuple[ContributionExplanation, ...]
     reason: str | None = None
     """Why the value stays although no contribution won, or why there is none."""
+    is_reference: bool = False
+    """The values are ids of metaverse objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,8 @@ class TargetAttributeExplanation:
     imported: tuple[Any, ...]
     pending: tuple[Mapping[str, Any], ...] = ()
     """Changes with operation, values, state, attempts and the values that an import found instead."""
+    is_reference: bool = False
+    """The values are ids of metaverse objects."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,7 +197,10 @@ def explain_identity(
         type=metaverse.type,
         sources=tuple(_explain_source(each, rules, now, mask) for each in objects),
         attributes=tuple(
-            _explain_attribute(name, flow.values, flow.references, trace, mask) for name in metaverse_type.attributes
+            replace(
+                _explain_attribute(name, flow.values, flow.references, trace, mask), is_reference=attribute.is_reference
+            )
+            for name, attribute in metaverse_type.attributes.items()
         ),
         targets=tuple(_explain_target(metaverse, target, rules, now, mask) for target in targets),
         deletion_scheduled_at=metaverse.deletion_scheduled_at,
@@ -356,8 +364,9 @@ def _explain_target(
     desired = {facts["attribute"]: facts for facts in trace.find("desired")}
     names = dict.fromkeys([*desired, *(change.attribute for change in pending.changes)] if pending else desired)
     attributes: list[TargetAttributeExplanation] = []
-    if found is not None:
-        object_type = target.object_types[found.type]
+    object_type = target.object_types.get(found.type if found is not None else staged.object_type)
+    known = object_type.attributes if object_type is not None else {}
+    if found is not None and object_type is not None:
         imported, expected = imported_values(found), expected_values(found, pending, object_type)
         for name in names:
             facts = desired.get(name, {})
@@ -373,11 +382,19 @@ def _explain_target(
                         for change in (pending.changes if pending else ())
                         if change.attribute == name
                     ),
+                    name in known and known[name].is_reference,
                 )
             )
     else:
         attributes = [
-            TargetAttributeExplanation(name, facts.get("rule"), mask.values(name, facts["values"]), (), ())
+            TargetAttributeExplanation(
+                name,
+                facts.get("rule"),
+                mask.values(name, facts["values"]),
+                (),
+                (),
+                is_reference=name in known and known[name].is_reference,
+            )
             for name, facts in desired.items()
         ]
     return TargetExplanation(
@@ -516,9 +533,29 @@ def explain_deleted(
 # --- text -----------------------------------------------------------------------------------------------------------
 
 
-def format_identity(explanation: IdentityExplanation) -> str:
-    """Return an explanation as text for a terminal."""
-    lines = [f"{explanation.type} {explanation.id}"]
+def referenced_ids(explanation: IdentityExplanation) -> list[int]:
+    """Return the metaverse objects that an explanation names by id."""
+    found = {explanation.id}
+    for attribute in explanation.attributes:
+        if attribute.is_reference:
+            values = [attribute.values, *(each.values for each in attribute.contributions)]
+            found.update(value for each in values for value in each if isinstance(value, int))
+    for target in explanation.targets:
+        for each in target.attributes:
+            if each.is_reference:
+                found.update(value for value in (*each.desired, *each.expected, *each.imported) if type(value) is int)
+    return sorted(found)
+
+
+def format_identity(explanation: IdentityExplanation, names: Mapping[int, str | None] = MappingProxyType({})) -> str:
+    """Return an explanation as text for a terminal. ``names`` are those of metaverse objects, by id."""
+
+    def show(values: Iterable[Any], is_reference: bool) -> str:
+        if not is_reference:
+            return ", ".join(map(str, values))
+        return ", ".join(f"{names[each]} ({each})" if names.get(each) else str(each) for each in values)
+
+    lines = [f"{explanation.type} {explanation.id}{f' {name}' if (name := names.get(explanation.id)) else ''}"]
     if explanation.delete_after is not None:
         by = f", because {explanation.deletion_system} disconnected" if explanation.deletion_system else ""
         lines.append(f"  deletion scheduled for {explanation.delete_after.isoformat()}{by}")
@@ -528,12 +565,12 @@ def format_identity(explanation: IdentityExplanation) -> str:
         lines.append(f"joined {source.system} {source.anchor or '-'} ({source.join_kind or 'joined'}, {source.state})")
         lines.extend(_format_scopes(source.scopes))
     for attribute in explanation.attributes:
-        shown = ", ".join(map(str, attribute.values)) or "no value"
+        shown = show(attribute.values, attribute.is_reference) or "no value"
         lines.append(f"{attribute.name} = {shown}" + (f"  ({attribute.reason})" if attribute.reason else ""))
         for each in attribute.contributions:
             origin = each.expression or f"from {each.source}"
             given = ", ".join(f"{name}={value!r}" for name, value in each.inputs.items())
-            result = ", ".join(map(str, each.values)) or each.note or "no value"
+            result = show(each.values, attribute.is_reference) or each.note or "no value"
             lines.append(
                 f"  {'*' if each.wins else ' '} {each.priority} {each.system} {each.rule}: {origin}"
                 f"{f' [{given}]' if given else ''} -> {result}"
@@ -549,7 +586,7 @@ def format_identity(explanation: IdentityExplanation) -> str:
             )
         if target.deferred_reference_count:
             lines.append(f"  {target.deferred_reference_count} deferred references")
-        lines.extend(_format_target_attribute(each) for each in target.attributes)
+        lines.extend(_format_target_attribute(each, show) for each in target.attributes)
     return "\n".join(lines)
 
 
@@ -595,9 +632,9 @@ def _format_scopes(scopes: Iterable[ScopeExplanation]) -> Iterable[str]:
             yield f"    {term.term} -> {term.result} [{given}]"
 
 
-def _format_target_attribute(each: TargetAttributeExplanation) -> str:
+def _format_target_attribute(each: TargetAttributeExplanation, show: Callable[[Iterable[Any], bool], str]) -> str:
     def text(values: Sequence[Any]) -> str:
-        return ", ".join(map(str, values)) or "-"
+        return show(values, each.is_reference) or "-"
 
     pending = "; ".join(
         f"{change['op']} {text(change['values'])} ({change['state']}"
