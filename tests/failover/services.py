@@ -27,6 +27,8 @@ from tests.support.replication import free_port
 from tests.support.waiting import eventually
 
 SCHEDULE_SECONDS = 1
+PYTHON, HTTP = _PATHS = ("Python", "HTTP")
+"""How tasks are enqueued: by an app, and through the web service."""
 
 
 class Load:
@@ -41,7 +43,7 @@ class Load:
         self.web_port = free_port()
         self.web: WorkerProcess
         self.accepted: set[UUID] = set()
-        self.accepted_at = 0.0
+        self._accepted_at = dict.fromkeys(_PATHS, 0.0)
         self.refused_count = 0
         self._is_over = False
         self._tasks: list[asyncio.Task[None]] = []
@@ -63,16 +65,16 @@ class Load:
         self._is_over = True
         await asyncio.gather(*self._tasks)
 
-    def _accept(self, task: UUID) -> None:
+    def _accept(self, task: UUID, path: str) -> None:
         self.accepted.add(task)
-        self.accepted_at = time.monotonic()
+        self._accepted_at[path] = time.monotonic()
 
     async def _enqueue(self) -> None:
         number = 0
         while not self._is_over:
             number += 1
             try:
-                self._accept((await self.app.enqueue(jobs.touch, number, seconds=0.01)).id)
+                self._accept((await self.app.enqueue(jobs.touch, number, seconds=0.01)).id, PYTHON)
             except Unavailable:
                 self.refused_count += 1
             await asyncio.sleep(0.005)
@@ -95,7 +97,7 @@ class Load:
                     await asyncio.sleep(0.05)
                     continue
                 if answer.status_code == 202:
-                    self._accept(UUID(answer.json()["transaction_id"]))
+                    self._accept(UUID(answer.json()["transaction_id"]), HTTP)
                 else:
                     assert answer.status_code in (409, 500, 503), answer.text
                     self.refused_count += 1
@@ -116,10 +118,10 @@ class Load:
         await eventually(lambda: self.refused_count > refused, timeout=30, what="a caller is refused")
 
     async def seconds_until_resumed(self, since: float) -> float:
-        """Return how long after ``since`` an enqueue was accepted and a worker had started further tasks."""
+        """Return how long after ``since`` both paths had accepted an enqueue and workers had started further tasks."""
         begun = self.ledger.begun_count()
         await eventually(
-            lambda: self.accepted_at > since and self.ledger.begun_count() > begun + 5,
+            lambda: min(self._accepted_at.values()) > since and self.ledger.begun_count() > begun + 5,
             timeout=60,
             what="enqueues are accepted and tasks run",
         )
@@ -159,6 +161,7 @@ async def services_under_load(
 async def assert_nothing_lost_repeated_or_skipped(url: str, load: Load) -> dict[str, int]:
     """Wait until all tasks have ended and audit the tables; return figures for a report."""
     observer = await Observer.at(url)
+    await _until_due_instants_are_decided(observer)
     await load.app.schedules.disable("every second")
     await observer.until_all_ended(within=60)
     connection = await asyncpg.connect(url)
@@ -182,3 +185,14 @@ async def assert_nothing_lost_repeated_or_skipped(url: str, load: Load) -> dict[
     assert due == [due[0] + step * number for number in range(len(due))], "due instants are missing or doubled"
     assert overlaps(load.ledger.effects(), {}) == []
     return {"tasks": known, "accepted": len(load.accepted), "refused": load.refused_count, "due instants": len(due)}
+
+
+async def _until_due_instants_are_decided(observer: Observer) -> None:
+    """Wait until the scheduler has decided an instant after now: one that has stopped would leave no gap behind it."""
+    (now,) = (await observer.rows("SELECT clock_timestamp()"))[0]
+
+    async def is_decided() -> bool:
+        (newest,) = (await observer.rows("SELECT max(due_at) FROM tenuto.occurrences WHERE origin = 'trigger'"))[0]
+        return bool(newest > now)
+
+    await eventually(is_decided, timeout=60, what="the scheduler goes on")
