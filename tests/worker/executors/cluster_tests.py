@@ -264,6 +264,30 @@ class ClusterFaults:
         assert [record.output for record in records] == [0, 2, 4, 6, 8]
         assert all(record.attempt == 1 for record in records)
 
+    async def test_silent_head_of_the_cluster_delays_tasks_while_running_code_ends_normally(
+        self, app: Tenuto, tmp_path: Path
+    ) -> None:
+        """The process that runs an attempt is connected to the worker, not through the head."""
+        folder = tmp_path / "attempts"
+        folder.mkdir()
+        self._start_workers()
+        async with self.worker(app):
+            running = await app.enqueue(conformance_jobs.wait_for_others, folder, "running", 2)
+            await eventually(lambda: (folder / "running").exists(), timeout=60)
+            self._cluster.freeze_head()
+            try:
+                await eventually(lambda: self._is(app, slots=0), timeout=60, what="no slots")
+                (folder / "other").touch()
+                record = await app.wait(running, timeout=60)
+                assert (record.state, record.attempt) == ("completed", 1)
+                tasks = [await app.enqueue(conformance_jobs.double, n) for n in range(5)]
+                await eventually(lambda: self._why_no_capacity(app), timeout=30)
+            finally:
+                self._cluster.thaw_head()
+            records = [await app.wait(task, timeout=90) for task in tasks]
+        assert [record.output for record in records] == [0, 2, 4, 6, 8]
+        assert all(record.attempt == 1 for record in records)
+
     async def _why_no_capacity(self, app: Tenuto) -> str | None:
         late = await app.enqueue(conformance_jobs.double, 9)
         reasons = (await app.why(late.id)).reasons

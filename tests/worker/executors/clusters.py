@@ -64,6 +64,15 @@ class Processes:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
+    @staticmethod
+    def freeze(process: subprocess.Popen[bytes]) -> None:
+        """Let a process and those that it has started answer nothing, like a machine behind a network that is gone."""
+        os.killpg(process.pid, signal.SIGSTOP)
+
+    @staticmethod
+    def thaw(process: subprocess.Popen[bytes]) -> None:
+        os.killpg(process.pid, signal.SIGCONT)
+
     def stop(self) -> None:
         for process in reversed(self._running):
             self.kill(process)
@@ -82,6 +91,10 @@ class Cluster(Protocol):
         ...
 
     def kill_head(self) -> None: ...
+
+    def freeze_head(self) -> None: ...
+
+    def thaw_head(self) -> None: ...
 
     def start_worker(self, slots: int) -> None:
         """Start a worker with this number of slots, each in a separate process if the engine has processes."""
@@ -121,6 +134,12 @@ class DaskCluster:
 
     def kill_head(self) -> None:
         self._processes.kill(self._scheduler)
+
+    def freeze_head(self) -> None:
+        self._processes.freeze(self._scheduler)
+
+    def thaw_head(self) -> None:
+        self._processes.thaw(self._scheduler)
 
     def start_worker(self, slots: int) -> None:
         count, threads = slots // self._slots_per_process, self._slots_per_process
@@ -174,6 +193,12 @@ class CeleryCluster:
     def kill_head(self) -> None:
         self._processes.kill(self._broker)
 
+    def freeze_head(self) -> None:
+        self._processes.freeze(self._broker)
+
+    def thaw_head(self) -> None:
+        self._processes.thaw(self._broker)
+
     def start_worker(self, slots: int) -> None:
         name = f"worker-{len(self._workers)}@localhost"
         command = [sys.executable, "-m", "celery", "-A", self._module, "-b", self.address]
@@ -216,6 +241,12 @@ class RayCluster:
 
     def kill_head(self) -> None:
         self._processes.kill(self._head)
+
+    def freeze_head(self) -> None:
+        self._processes.freeze(self._head)
+
+    def thaw_head(self) -> None:
+        self._processes.thaw(self._head)
 
     def start_worker(self, slots: int) -> None:
         self._workers.append(self._start("node", "--address", self.address, "--num-cpus", str(slots)))

@@ -7,12 +7,19 @@ from collections.abc import Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+# Without this, Ray ends the process 60 s after the head node has failed. It must be set before Ray is loaded.
+os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "86400")
+
 import ray
-from ray.exceptions import RayError
+from ray._private.worker import global_worker
+from ray.exceptions import RayError, RpcError
 
 from tenuto.worker.executors import remote_runner
 from tenuto.worker.executors.attempt_messages import LaunchRequest
 from tenuto.worker.executors.cluster import EngineUnavailable
+
+ANSWER_SECONDS = 2
+"""How long the head node may take to answer. Queries of Ray itself wait for it without limit."""
 
 
 class RayEngine:
@@ -47,8 +54,16 @@ class RayEngine:
     def count_slots(self) -> int:
         if not ray.is_initialized():
             raise EngineUnavailable("there is no connection to the head node")
+        self._check_head()
         alive = [node for node in ray.nodes() if node["Alive"]]
         return sum(int(node["Resources"].get("CPU", 0)) for node in alive)
+
+    def _check_head(self) -> None:
+        try:
+            # There is no public function with a time limit.
+            global_worker.gcs_client.internal_kv_keys(b"tenuto", b"tenuto", ANSWER_SECONDS)
+        except (RpcError, RayError) as error:
+            raise EngineUnavailable(f"the head node does not answer: {error}") from error
 
     def submit(self, requests: Sequence[LaunchRequest]) -> None:
         if not ray.is_initialized() or self._run is None:
