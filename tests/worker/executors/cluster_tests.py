@@ -182,7 +182,8 @@ class ClusterFaults:
         """A relay through which the processes of the cluster reach the worker."""
         await eventually(lambda: self._has_slots(app), timeout=60, what="slots")  # it listens for the cluster then
         server = self._executor._server
-        relay = Relay(server.port)
+        (host,) = self._executor._addresses
+        relay = Relay(server.port, host)
         server.port = relay.port
         try:
             yield relay

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 
 class Relay:
-    """Forwards connections to a port of this machine."""
+    """Forwards connections to a port of this machine, on the same address."""
 
-    def __init__(self, port: int) -> None:
-        self._target = port
-        self._server = socket.create_server(("127.0.0.1", 0))
+    def __init__(self, port: int, host: str = "127.0.0.1") -> None:
+        self._target = host, port
+        self._server = socket.create_server((host, 0))
         self.port = int(self._server.getsockname()[1])
         self._connections: list[tuple[socket.socket, socket.socket]] = []
         self._silent: set[socket.socket] = set()
@@ -67,7 +67,7 @@ class Relay:
         with contextlib.suppress(OSError):
             while True:
                 process, _ = self._server.accept()
-                worker = socket.create_connection(("127.0.0.1", self._target))
+                worker = socket.create_connection(self._target)
                 self._connections.append((process, worker))
                 if self._is_cut:
                     self._silent.update((process, worker))
