@@ -104,16 +104,18 @@ async def test_hot_statement_uses_index_with_any_statistics(state: str, db: Data
 
 
 @pytest.mark.parametrize("name", ["finish_tasks", "retry_tasks"])
-@pytest.mark.parametrize("state", ["never analysed", "full"])
+@pytest.mark.parametrize("state", ["never analysed", "empty", "full"])
 async def test_finish_joins_outcomes_and_tasks_by_hash(state: str, name: str, db: Database) -> None:
-    """Not for a table that was analysed while empty: there the planner chooses another plan until the next ANALYZE."""
     async with db.connection() as connection:
         await fill(connection, state)
         plan = await plan_of(connection, name, getattr(TASKS, name))
+    conditions = [str(node.get("Hash Cond") or node.get("Join Filter")) for node in plan]
     pairing = [
-        node for node in plan if "task.fence = outcome.fence" in str(node.get("Hash Cond") or node.get("Join Filter"))
+        node["Node Type"]
+        for node, condition in zip(plan, conditions, strict=True)
+        if "task.fence = outcome.fence" in condition or "outcome.fence = task.fence" in condition
     ]
-    assert [node["Node Type"] for node in pairing] == ["Hash Join"]
+    assert pairing == ["Hash Join"]
 
 
 async def test_claim_reads_the_index_in_order_without_sort(db: Database) -> None:
@@ -176,6 +178,42 @@ async def test_cost_of_a_claim_of_known_jobs_is_independent_of_the_number_of_tas
                 await connection.execute("VACUUM ANALYZE tenuto.tasks")
                 pages.append(await touched(connection, TASKS.claim_tasks, values))
     assert max(pages) < pages[0] * 2, pages
+
+
+@pytest.mark.parametrize("is_analysed", [False, True])
+async def test_plans_made_while_the_table_was_empty_read_as_little_as_others(
+    is_analysed: bool, db: Database, register_worker: Register
+) -> None:
+    """A worker plans its statements when it starts, often with an empty queue, and keeps the plans."""
+    worker, pages = await register_worker(), []
+    async with db.connection() as connection:
+        if is_analysed:
+            await connection.execute("ANALYZE tenuto.tasks")
+        for is_empty in (True, False):
+            await connection.execute(f"PREPARE claiming AS {TASKS.claim_tasks}")
+            await connection.execute(f"PREPARE finishing AS {TASKS.finish_tasks}")
+            for name, count in (("claiming", 10), ("finishing", 13)):
+                await connection.execute(f"EXECUTE {name}({', '.join(['NULL'] * count)})")
+            if is_empty:
+                await connection.execute(MANY_TASKS.replace("$1::integer", "20000"))
+            claiming = (
+                f"claiming('{worker}', '30 s', '{{default}}', 500, '{{-2000}}', '{{-infinity}}',"
+                f" '{{00000000-0000-0000-0000-000000000000}}', '{{}}', {KNOWN})"
+            )
+            text = await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE {claiming}")
+            (claimed, *_) = nodes(json.loads(text))
+            held = await connection.fetch("SELECT id FROM tenuto.tasks WHERE state = 'running'")
+            assert len(held) == 500
+            ids = ",".join(str(row["id"]) for row in held)
+            ones = "{" + ",".join("1" * 500) + "}"
+            finishing = f"finishing('{worker}', '{{{ids}}}', '{ones}', NULL, '{ones}'{', NULL' * 8})"
+            text = await connection.fetchval(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) EXECUTE {finishing}")
+            (finished, *_) = nodes(json.loads(text))
+            assert await connection.fetchval("SELECT count(*) FROM tenuto.activities") == (500 if is_empty else 1000)
+            pages.append([top["Shared Hit Blocks"] + top["Shared Read Blocks"] for top in (claimed, finished)])
+            await connection.execute("DEALLOCATE claiming; DEALLOCATE finishing")
+            await connection.execute("VACUUM ANALYZE tenuto.tasks")
+    assert all(when_empty < later * 1.5 for when_empty, later in zip(*pages, strict=True)), pages
 
 
 MANY_KEYS = """
