@@ -11,6 +11,7 @@ import yaml
 from tenuto_identity.connectors.memory import MemorySystem
 from tenuto_identity.model.decoding import decode_object
 from tenuto_identity.model.sync.explanation import IdentityExplanation
+from tenuto_identity.runs import import_reader
 from tenuto_identity.runs.imports import import_run
 from tenuto_identity.store import objects
 from tests.identity.site import ADA, ALAN, EDSGER, GRACE, PEOPLE, Site
@@ -66,7 +67,10 @@ async def test_a21_unchanged_objects_are_not_decoded(site: Site, monkeypatch: py
     monkeypatch.setattr(objects, "load_fingerprints", count)
     again = await site.run("HR", "Full Import")
     assert (again.state, again.items) == ("completed", [])
-    assert [limit > 5_000 for limit in pages] == [False, True, True], "one lookup for the run and one for each page"
+    is_page = [limit > import_reader.PAGE_OBJECTS for limit in pages]
+    assert is_page == [False, *[True] * (10_000 // import_reader.PAGE_OBJECTS)], (
+        "one lookup for the run, one for a page"
+    )
 
 
 async def test_a21_objects_in_another_order_are_classified_once_and_not_decoded(
