@@ -11,14 +11,17 @@ from pathlib import Path
 import asyncpg
 import httpx2 as httpx
 import pytest
+from fastapi.routing import iter_route_contexts
 
 from tenuto import Tenuto
+from tenuto.api.api_route import ApiRoute
 from tenuto.api.replica_reads import MAX_AGE_HEADER, STALENESS_HEADER
 from tenuto.clock import monotonic_seconds
 from tenuto.model.access.actors import Role
 from tenuto.postgres.database import Database
 from tenuto.postgres.servers.read_replica import ReadReplica, ReplicaState, _find_problem
 from tenuto.settings import load_settings
+from tenuto.web.application import create_web_application
 from tenuto.web.server import web_server
 from tests.support.replication import Cluster, Server, until_streaming
 from tests.support.waiting import eventually
@@ -115,17 +118,21 @@ async def test_lists_and_pages_come_from_the_replica_but_callers_see_their_own_c
             await create(writer, "changed")
             assert await names(reader) == (["before"], True)
             assert await names(writer) == (["before", "changed"], False), "the own change"
-            assert await names(reader, **newest) == (["before", "changed"], False)
 
             shown = await reader.get("/manifests", headers=HTML)
             assert "/manifests/changed" not in _main(shown)
             assert "replica, up to" in shown.text
             assert float(shown.headers[STALENESS_HEADER]) > 0
+            assert await names(reader) == (["before"], True)
+            assert await names(reader, **newest) == (["before", "changed"], False)
+            assert await names(reader) == (["before", "changed"], False), "not older than what it has seen"
             own = await writer.get("/manifests", headers=HTML)
             assert "/manifests/changed" in _main(own)
             assert ">primary</span>" in own.text
 
-            single = await reader.get("/manifests/changed", headers=HTML)
+            other = await site.caller("other")
+            assert await names(other) == (["before"], True)
+            single = await other.get("/manifests/changed", headers=HTML)
             assert (single.status_code, STALENESS_HEADER in single.headers) == (200, False), "not on the replica yet"
             single = await reader.get(f"{LIST}/changed")
             assert (single.status_code, STALENESS_HEADER in single.headers) == (200, False)
@@ -144,6 +151,24 @@ def _main(page: httpx.Response) -> str:
 
 async def _is(client: httpx.AsyncClient, expected: tuple[list[str], bool], **headers: str) -> bool:
     return await names(client, **headers) == expected
+
+
+def test_only_lists_and_reports_for_all_roles_may_read_the_replica() -> None:
+    """What programs decide by, and who may do what, comes from the primary."""
+    api = create_web_application(Tenuto("postgresql://nowhere"))
+    routes = [each.route for each in iter_route_contexts(api.routes) if isinstance(each.route, ApiRoute)]
+    assert not [each.path for each in routes if each.may_read_replica and each.methods != {"GET"}]
+    reading = {each.path for each in routes if each.may_read_replica}
+    waiting = {each.path for each in routes if "wait" in each.query_parameters and each.path.startswith("/api/")}
+    assert len(waiting) >= 2
+    assert not reading & waiting
+    assert reading >= {"/api/v1/tasks", "/api/v1/activities/count", "/api/v1/overview", "/api/v1/queues", "/", "/tasks"}
+    assert not reading & {
+        "/api/v1/keys", "/api/v1/sessions", "/api/v1/secrets", "/api/v1/audit", "/api/v1/invitations", "/api/v1/events",
+        "/api/v1/approvals/{id}", "/keys", "/secrets", "/audit", "/account", "/settings", "/login", "/readyz",
+        "/metrics",
+    }  # fmt: skip
+    assert not [path for path in reading if path.endswith(("/edit", "/why", "/explain"))]
 
 
 async def test_browser_sees_its_own_change_at_another_web_service(cluster: Cluster, tmp_path: Path) -> None:

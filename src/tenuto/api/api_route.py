@@ -17,7 +17,7 @@ from tenuto.api.bodies.strict_json import StrictRequest, check_json_body
 from tenuto.api.csv_lists import list_view
 from tenuto.api.list_pages import Items, Page
 from tenuto.api.openapi import general_problems, merge_responses
-from tenuto.api.replica_reads import STALENESS_HEADER, replica_reads
+from tenuto.api.replica_reads import STALENESS_HEADER, ReplicaReads, replica_reads
 from tenuto.api.security.authentication import SAFE_METHODS, ApiCall, RequiredRole, store_response
 from tenuto.errors import Conflict, Invalid, NotFound, quoted
 from tenuto.model.access.actors import Role
@@ -146,22 +146,30 @@ async def _answer(handle: Handler, request: Request, call: ApiCall | None, *, ma
         return await handle(request)
     if request.method in SAFE_METHODS:
         replica = await reads.choose(request, call) if may_read_replica else None
-        return await handle(request) if replica is None else await _read_replica(handle, request, call, replica)
+        if replica is not None:
+            return await _read_replica(handle, request, call, replica, reads)
+        response = await handle(request)
+        reads.remember_newest(call)
+        return response
     try:
         response = await handle(request)
     finally:
-        reads.record_change(call)
+        reads.remember_newest(call)
     await reads.add_cookie(request, call, response)
     return response
 
 
-async def _read_replica(handle: Handler, request: Request, call: ApiCall, replica: ReplicaState) -> Response:
+async def _read_replica(
+    handle: Handler, request: Request, call: ApiCall, replica: ReplicaState, reads: ReplicaReads
+) -> Response:
     on_primary, call.app, call.replica = call.app, call.app.reading_from(replica.database), replica
     staleness = replica.staleness_seconds
     try:
         response = await handle(request)
     except NotFound:  # it may be newer than the state of the replica
         call.app, call.replica = on_primary, None
-        return await handle(request)
+        response = await handle(request)
+        reads.remember_newest(call)
+        return response
     response.headers[STALENESS_HEADER] = f"{staleness:.3f}"
     return response

@@ -1,7 +1,8 @@
 """Requests that read from the read replica: which may, and how recent its state must be for each.
 
-A caller always sees its own changes. This process remembers when each caller changed something; for a browser a cookie
-carries that to the other web services. Other callers see a state that is as old as the setting allows.
+A caller never goes back in time: it sees its own changes, and what it has read from the primary. This process remembers
+when each caller did; for a browser a cookie carries changes to the other web services. Other callers see a state that
+is as old as the setting allows.
 """
 
 from __future__ import annotations
@@ -39,8 +40,8 @@ class ReplicaReads:
             max_staleness_seconds=self._max_staleness_seconds,
             behind_pooler=settings.behind_pooler,
         )
-        self._changed_at: dict[str, float] = {}
-        """When callers have last changed something, on the monotonic timer, oldest first."""
+        self._newest_at: dict[str, float] = {}
+        """When callers have last used the primary, on the monotonic timer, oldest first."""
 
     async def choose(self, request: Request, call: ApiCall) -> ReplicaState | None:
         """Return the replica for a query of a caller, or None if it must read from the primary."""
@@ -48,30 +49,30 @@ class ReplicaReads:
         stated = _digits(request.headers.get(MAX_AGE_HEADER, ""))
         if stated is not None:
             limits.append(stated / 1000)
-        changed_at = self._changed_at.get(_name_caller(call))
-        if changed_at is not None:
-            limits.append(monotonic_seconds() - changed_at)  # guard: replica.own_changes
+        newest_at = self._newest_at.get(_name_caller(call))
+        if newest_at is not None:
+            limits.append(monotonic_seconds() - newest_at)  # guard: replica.own_changes
         stated = _digits(request.cookies.get(_CHANGED_COOKIE, ""))
         if stated is not None:
             now = (await self._tenuto.open()).clock.now()
             limits.append(now.timestamp() - stated / 1000 - _CLOCK_MARGIN_SECONDS)
         return await self.replica.choose(max(min(limits), 0.0))
 
-    def record_change(self, call: ApiCall) -> None:
-        """Remember that a caller may have changed something."""
+    def remember_newest(self, call: ApiCall) -> None:
+        """Remember that a caller has changed something, or has seen the state of the primary."""
         name = _name_caller(call)
-        self._changed_at.pop(name, None)
-        self._changed_at[name] = monotonic_seconds()
-        if len(self._changed_at) > _MAX_REMEMBERED:
-            self._forget_old_changes()
+        self._newest_at.pop(name, None)
+        self._newest_at[name] = monotonic_seconds()
+        if len(self._newest_at) > _MAX_REMEMBERED:
+            self._forget_oldest()
 
-    def _forget_old_changes(self) -> None:
+    def _forget_oldest(self) -> None:
         """Forget what every usable replica has; if that does not suffice, keep more callers than the limit."""
         oldest = monotonic_seconds() - self._max_staleness_seconds
-        for name, changed_at in list(self._changed_at.items()):
-            if changed_at >= oldest:
+        for name, newest_at in list(self._newest_at.items()):
+            if newest_at >= oldest:
                 break
-            del self._changed_at[name]
+            del self._newest_at[name]
 
     async def add_cookie(self, request: Request, call: ApiCall, response: Response) -> None:
         """Carry the instant of a change by a browser to the other web services."""

@@ -37,7 +37,7 @@ GUARDS = (
     ),
     guard(
         "replica.own_changes",
-        "A caller who has changed something does not read an older state from the read replica.",
+        "A caller who has changed something, or read the primary, does not read an older state from the read replica.",
         Remove(),
         "failover/test_read_replica.py::test_lists_and_pages_come_from_the_replica_but_callers_see_their_own_changes",
     ),
