@@ -96,3 +96,27 @@ async def test_connection_that_became_read_only_is_replaced(url: str) -> None:
     assert await db.fetch_value("SELECT count(*) FROM written") == 0
     await db.write_value("DROP TABLE written")
     await db.close()
+
+
+async def test_built_in_types_are_read_once_per_process(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver reads the types of arrays on every connection."""
+    monkeypatch.setattr(connector, "_built_in_types", {})
+    reads, found = [], []
+    for _ in range(2):
+        connection = await connector.connect(url)
+        for statement, value in (
+            ("SELECT $1::uuid[]", []),
+            ("SELECT $1::timestamptz[]", None),
+            ("SELECT $1::int[]", [3]),
+        ):
+            found.append(await connection.fetchval(statement, value))
+        await connection.execute("CREATE TYPE pg_temp.mood AS ENUM ('calm')")
+        found.append(await connection.fetchval("SELECT ARRAY[$1::pg_temp.mood]", "calm"))
+        reads.append(
+            await connection.fetchval(
+                "SELECT generic_plans + custom_plans FROM pg_prepared_statements WHERE statement ~ $1", "typeinfo_tree"
+            )
+        )
+        await connection.close()
+    assert found == [[], None, [3], ["calm"]] * 2
+    assert reads[1] < reads[0], "only own types are read again"

@@ -257,7 +257,7 @@ class Worker:
     async def _plan_statements(self) -> None:
         """Have the connections plan the statements of the hot path before a task waits for it.
 
-        The first of them also reads the catalog: together 15 ms of the server's CPU time on each connection.
+        The first of them also reads the catalog: together 11 ms of the server's CPU time on each connection.
         """
         await asyncio.sleep(_PLANNING_DELAY_SECONDS)
         with contextlib.suppress(StoreError):  # the statements are then planned at their first use
