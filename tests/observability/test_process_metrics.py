@@ -10,8 +10,18 @@ from tenuto.errors import Unavailable
 from tenuto.ids import new_id
 from tenuto.model.work.tasks import Deferral, Outcome, OutcomeReason, OutcomeStatus, Settlement, Task
 from tenuto.observability.cached_query import QueryResult
+from tenuto.observability.name_metrics import name_metrics
 from tenuto.observability.process_metrics import BUCKET_BOUNDS_SECONDS, AttemptSeries, ProcessMetrics
 from tenuto.observability.prometheus import render_metrics
+from tenuto.store.reports.name_metrics import (
+    EnabledDefinitions,
+    EndedScheduleExecutions,
+    FiguresByName,
+    JobTasks,
+    ManifestFigures,
+    OpenScheduleExecutions,
+    ScheduleFigures,
+)
 
 DUE = datetime(2026, 11, 16, 8, tzinfo=UTC)
 
@@ -141,3 +151,26 @@ def test_process_metrics_count_names_beyond_the_limit_together() -> None:
     assert counters.fired_counts == {"x": 2, "y": 1, "other": 2}
     text = render_metrics(counters, QueryResult(None, Unavailable("no", code="test.error"), 0.0, 0.0), {})
     assert 'tenuto_metrics_folded{label="name"} 9.0' in text
+
+
+def test_metrics_by_name_are_limited_and_keep_their_sums() -> None:
+    found = FiguresByName(
+        tasks=[JobTasks("a", "q", "queued", 9), JobTasks("a", "q", "running", 1)]
+        + [JobTasks(f"of tenant {number}", f"{number}", "queued", 1) for number in range(5)],
+        schedules=[ScheduleFigures("x", 60.0, "completed", 2.5), ScheduleFigures("new", None, None, None)],
+        open=[OpenScheduleExecutions("x", 2), OpenScheduleExecutions("disabled", 1), OpenScheduleExecutions("z", 4)],
+        ended=[EndedScheduleExecutions("z", "failed", 3)],
+        manifests=[ManifestFigures("m", None)],
+        enabled=EnabledDefinitions(schedule_count=7, manifest_count=1),
+    )
+    values = {metric.name: dict(each) for metric, each in name_metrics(found, max_names=2).items()}
+    assert values["tenuto_job_tasks"] == {
+        ("a", "q", "queued"): 9, ("a", "q", "running"): 1, ("of tenant 0", "0", "queued"): 1,
+        ("other", "other", "queued"): 4,
+    }  # fmt: skip
+    assert values["tenuto_schedule_last_success_age_seconds"] == {("x",): 60.0}
+    assert values["tenuto_schedule_last_run_failed"] == {("x",): 0.0}
+    assert values["tenuto_schedule_executions_in_progress"] == {("x",): 2, ("other",): 5}
+    assert values["tenuto_schedule_recent_executions"] == {("other", "failed"): 3}
+    assert values["tenuto_manifest_last_success_age_seconds"] == {}
+    assert values["tenuto_definitions_without_metrics"] == {("schedule",): 5, ("manifest",): 0}
