@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 from tests.cli.conftest import Shell
 
 
@@ -12,6 +14,10 @@ def test_task_log_prints_the_log_of_an_ended_task(shell: Shell) -> None:
     assert followed.code == 0, followed.err
     assert "this is attempt 3" in followed.out
     assert shell("task", "log", task_id, "--tail", "1").out.count("\n") == 1
+    lines = [json.loads(line) for line in shell("task", "log", task_id, "--follow", "-o", "json").out.splitlines()]
+    assert [(line["task_id"], line["attempt"], line["level"], line["text"]) for line in lines] == [
+        (task_id, 3, "print", "this is attempt 3")
+    ]
     page = shell("task", "log", task_id, "-o", "json").json
     assert page["is_complete"]
     assert "this is attempt 3" in page["text"]

@@ -18,7 +18,7 @@ from rich.padding import Padding
 from rich.syntax import Syntax
 from rich.text import Text
 
-from tenuto.model.work.tasks import Outcome, Settlement
+from tenuto.model.work.tasks import Outcome, OutcomeReason, Settlement
 from tenuto.presentation.state_symbols import state_colour, state_symbol
 from tenuto.presentation.text_formats import compact_json, error_summary, format_duration, one_line, safe_text
 from tenuto.worker import attempt_log_writer
@@ -71,7 +71,8 @@ def render_attempt(settlement: Settlement, width: int) -> RenderableType:
         delay = max(retry.run_at - outcome.ended_at, timedelta())
         line.append(f"  next attempt in {format_duration(delay)}" if delay >= _AT_ONCE else "  back in the queue")
     error = json.loads(outcome.error) if outcome.error else None
-    stack = (error or {}).get("stack")
+    # The input of a refused attempt does not fit; the stack would only show how Tenuto found out.
+    stack = None if error is None or outcome.reason is OutcomeReason.REFUSED else error.get("stack")
     if outcome.output is not None:
         line.append(f"  → {one_line(compact_json(json.loads(outcome.output)), 2000)}")
     elif error is not None and not stack:

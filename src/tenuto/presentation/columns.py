@@ -81,7 +81,8 @@ class Column:
         value = self.read(record)
         text = None if self.text is None else self.text(record, now)
         if self.format == "state" and value is not None:
-            return Cell(one_line(state_label(str(value), text)), state_colour(str(value)))
+            name = None if text is None else text[:1].lower() + text[1:]  # the dashboard writes it as a title
+            return Cell(one_line(state_label(str(value), name)), state_colour(str(value)))
         if self.format == "switch":
             state = "on" if value else "off"
             return Cell(state_label(state), state_colour(state))

@@ -55,7 +55,7 @@ def run_for_development(
     reload: Annotated[bool, flag("Restart when a file changes. (default: yes)", "--reload/--no-reload")] = True,
     **options: Any,
 ) -> int:
-    """Run all services, print results and tracebacks, and restart on changes.
+    """Run all services, print results, and restart on changes.
 
     Like `tenuto up --results`, in a process that is restarted when a Python file, a definition file, an SQL script or a
     settings file changes. A running task has the grace time (default: 2 s) to end at a restart; then it goes back to

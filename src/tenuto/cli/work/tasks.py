@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
 from typing import Annotated, Any
 from uuid import UUID
@@ -27,9 +28,11 @@ from tenuto.model.work.tasks import OutcomeStatus, TaskState
 from tenuto.operations.work.attempt_logs import AttemptLogText
 from tenuto.presentation.text_formats import error_summary, format_duration, format_local_time, safe_text
 from tenuto.presentation.work_views import ACTIVITIES, QUEUES, TASKS, progress_text, run_duration
+from tenuto.store.work.activities import ActivityRecord
 from tenuto.store.work.workers import QueueRecord
 
 _LOG_POLL_SECONDS = 0.5
+_LOG_LINE = re.compile(r"(?P<time>\d\d:\d\d:\d\d\.\d+) (?P<level>\w+) +(?P<text>.*)")
 _LOG_WAIT_SECONDS = 2.0
 Id = Annotated[str, argument("ID", "Id of the task, or its first characters.")]
 OptionalId = Annotated[str | None, argument("[ID]", "Id of the task, or its first characters.", default=None)]
@@ -98,7 +101,9 @@ async def show_task(session: Session, task_id: Id, log: Log = False) -> None:
     print_rich(*parts)
 
 
-@command(tasks, "log", "019a8b3c-1d2e", "019a8b3c-1d2e --follow", "019a8b3c-1d2e --tail 50")
+@command(
+    tasks, "log", "019a8b3c-1d2e", "019a8b3c-1d2e --follow", "019a8b3c-1d2e --tail 50", "019a8b3c-1d2e --follow -o json"
+)
 async def print_log(
     session: Session,
     task_id: Annotated[str, argument("ID", "Id of the task or of an attempt, or its first characters.")],
@@ -108,7 +113,8 @@ async def print_log(
     """Print the log of a task's last attempt, also while it runs.
 
     With the id of an attempt, print the log of that attempt. With --follow, new lines appear about a second after the
-    job has written them; if the task is retried, the log of the next attempt follows. Ctrl-C stops printing.
+    job has written them; if the task is retried, the log of the next attempt follows. Ctrl-C stops printing. As JSON,
+    --follow prints one object per line.
     """
     app = session.app
     found = await app.activity(await app.find(task_id))
@@ -120,18 +126,29 @@ async def print_log(
         return
     if not follow and not page.text and not page.is_complete:  # the worker has not sent the log yet
         page = await _wait_for_text(app, found.id, tail)
-    write(safe_text(page.text))
+    _write_log(session, found, page.text)
     while follow:
         while not page.is_complete:
             await asyncio.sleep(_LOG_POLL_SECONDS)
             page = await app.activity_log(found.id, from_offset=page.next_offset)
-            write(safe_text(page.text))
+            _write_log(session, found, page.text)
         if (await app.activity(found.id)).final:
             return
         found = (await app.attempts(found.task_id))[-1]
         session.print_message(f"attempt {found.attempt}")
         page = await app.activity_log(found.id)
-        write(safe_text(page.text))
+        _write_log(session, found, page.text)
+
+
+def _write_log(session: Session, attempt: ActivityRecord, text: str) -> None:
+    """Write a part of a log as text, or each of its lines as JSON."""
+    if not session.as_json:
+        write(safe_text(text))
+        return
+    for line in text.splitlines():
+        found = _LOG_LINE.match(line)
+        fields = {"text": line} if found is None else found.groupdict()
+        print_json({"task_id": attempt.task_id, "attempt": attempt.attempt, **fields}, indent=None)
 
 
 async def _wait_for_text(app: Tenuto, activity_id: UUID, tail: int | None) -> AttemptLogText:
