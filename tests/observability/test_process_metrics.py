@@ -10,10 +10,10 @@ from tenuto.errors import Unavailable
 from tenuto.ids import new_id
 from tenuto.model.work.tasks import Deferral, Outcome, OutcomeReason, OutcomeStatus, Settlement, Task
 from tenuto.observability.cached_query import QueryResult
-from tenuto.observability.name_metrics import name_metrics
+from tenuto.observability.metrics_by_name import metrics_by_name
 from tenuto.observability.process_metrics import BUCKET_BOUNDS_SECONDS, AttemptSeries, ProcessMetrics
 from tenuto.observability.prometheus import render_metrics
-from tenuto.store.reports.name_metrics import (
+from tenuto.store.reports.metrics_by_name import (
     EnabledDefinitions,
     EndedScheduleExecutions,
     FiguresByName,
@@ -163,7 +163,7 @@ def test_metrics_by_name_are_limited_and_keep_their_sums() -> None:
         manifests=[ManifestFigures("m", None)],
         enabled=EnabledDefinitions(schedule_count=7, manifest_count=1),
     )
-    values = {metric.name: dict(each) for metric, each in name_metrics(found, max_names=2).items()}
+    values = {metric.name: dict(each) for metric, each in metrics_by_name(found, max_names=2).items()}
     assert values["tenuto_job_tasks"] == {
         ("a", "q", "queued"): 9, ("a", "q", "running"): 1, ("of tenant 0", "0", "queued"): 1,
         ("other", "other", "queued"): 4,
