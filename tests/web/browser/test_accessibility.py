@@ -67,6 +67,9 @@ async def fill(site: Site) -> list[str]:
     [approval] = await eventually(app.approvals.pending)
     await app.acting_as(Actor.user("ana")).approvals.approve(approval.id, "tested")
     link = await app.approvals.create_link(approval.id, "ben")
+    await app.enqueue(app.jobs.jobs_by_name["await_payment"], order="order-17")
+    await eventually(app.events.waits)
+    event = await app.events.send("feed.ready", {"rows": 40_512}, key="prices")
     return [
         "/",
         "/timeline",
@@ -114,6 +117,8 @@ async def fill(site: Site) -> list[str]:
         "/approvals",
         "/approvals?state=expired",
         f"/approvals/{approval.id}",
+        "/events",
+        f"/events/{event.id}",
         link.path,
         "/approve",
         "/login",

@@ -79,11 +79,23 @@ async def fill(site: Site, text: str) -> list[str]:
     await attempt(acting.dead_letters.acknowledge(letter.id, note=text[:900]))
     await attempt(acting.bulk_operations.create("task.cancel", "name:none", reason=text[:900]))
     await attempt(app.logs.append("night", text[:60_000]))
+    await attempt(app.enqueue(app.jobs.jobs_by_name["await_payment"], order=text[:190]))
+    event = await attempt(acting.events.send("hostile", {"text": text[:60_000]}, key=short)) or await app.events.send(
+        "hostile", {"text": text[:60_000]}
+    )
     operations = await app.bulk_operations.list()
     record = await app.executions.get(failed)
     paths = ["/", "/timeline", "/executions", "/schedules", "/tasks", "/activities", "/dead-letters", "/batches"]
     paths += ["/manifests", "/one-shots", "/jobs", "/ledger", "/logs", "/logs/night", "/audit", "/workers", "/queues"]
-    paths += ["/queues/held", f"/dead-letters/{letter.id}", f"/batches/{batch.id}", "/manifests/hostile", "/operations"]
+    paths += [
+        "/events",
+        f"/events/{event.id}",
+        "/queues/held",
+        f"/dead-letters/{letter.id}",
+        f"/batches/{batch.id}",
+        "/manifests/hostile",
+        "/operations",
+    ]
     paths += [
         f"/executions/{failed}?step={step}&tab={tab}" for step in (1, 2) for tab in ("log", "input", "output", "error")
     ]

@@ -163,6 +163,12 @@ class Elements:
         """Return foreign text with its control characters made visible."""
         return escape_invisible(str(text))
 
+    def fact(self, value: object) -> object:
+        """Return a value of a list of facts: markup as it is, anything else as foreign text."""
+        if value is None:
+            return "–"
+        return value if isinstance(value, Markup) else escape_invisible(str(value))
+
     def marked(self, text: str) -> Markup:
         """Return own text whose names are between backticks, with these as code."""
         pieces = [escape(piece) for piece in text.split("`")]
