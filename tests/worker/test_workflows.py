@@ -115,8 +115,8 @@ async def test_failed_step_is_raised_again_in_later_attempts_once_the_workflow_h
         try:
             await ctx.step(charge, number)
         except StepFailed as failed:
-            text = await ctx.step(refund)
-            await ctx.step(notify, failed.text)
+            (text,) = await ctx.gather(ctx.step(refund))
+            await ctx.gather(ctx.step(notify, failed.text))
             if ends:
                 raise
             return f"{text}: {failed.error_type}: {failed.text}"

@@ -206,14 +206,14 @@ GUARDS = (
     guard(
         "chains.fence",
         "A chain step with an old fence is not recorded.",
-        Condition("$2::bigint IS NOT NULL"),
+        (Condition("given.fence IS NOT NULL"), Condition("$2::bigint IS NOT NULL")),
         "store/work/test_step_checkpoints.py::test_worker_without_the_task_records_no_checkpoint",
         places=2,
     ),
     guard(
         "chains.worker",
         "A worker that does not hold the task records no chain step.",
-        Condition("$3::uuid IS NOT NULL"),
+        (Condition("given.worker_id IS NOT NULL"), Condition("$3::uuid IS NOT NULL")),
         "store/work/test_step_checkpoints.py::test_worker_without_the_task_records_no_checkpoint",
         places=2,
     ),

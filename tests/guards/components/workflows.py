@@ -50,6 +50,12 @@ GUARDS = (
         "worker/test_workflows.py::test_failed_step_is_raised_again_in_later_attempts_once_the_workflow_has_handled_it",
     ),
     guard(
+        "workflows.failure_before_branches",
+        "A failure that the workflow has handled is stored before parallel branches begin.",
+        Condition("False"),
+        "worker/test_workflows.py::test_failed_step_is_raised_again_in_later_attempts_once_the_workflow_has_handled_it",
+    ),
+    guard(
         "workflows.kept_failure_of_attempt",
         "A failure that waited for other branches does not count in the next attempt.",
         Condition("True"),

@@ -255,6 +255,8 @@ class WorkflowRun:
         try:
             branch = self._enter()
             key, _ = self._next_key(branch, GATHER)
+            if branch.failures:  # guard: workflows.failure_before_branches
+                await self._store_decisions(branch)
         except BaseException:
             for call in calls:
                 if inspect.iscoroutine(call):
