@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import html
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -14,7 +16,7 @@ from uuid import UUID
 import pytest
 from fastapi.routing import iter_route_contexts
 
-from tenuto import Context, Step, Tenuto, every, manual
+from tenuto import Context, Step, StepFailed, Tenuto, every, manual
 from tenuto.api.api_route import ApiRoute
 from tenuto.ids import smallest_id_at
 from tenuto.model.access.actors import Actor, ActorType, Role
@@ -24,6 +26,7 @@ from tenuto.testing import run_until_idle
 from tenuto.web.application import create_web_application
 from tenuto.web.page import PageRoute
 from tests.api.conftest import ApiClient
+from tests.support.waiting import eventually
 from tests.web.conftest import get_page, log_in
 
 HOSTILE = '"><img src=x onerror=window.__x=1>{{7*7}}</script><script>window.__x=1</script>\u202etxt'
@@ -262,6 +265,38 @@ async def test_parts_equal_the_page(service: ApiClient) -> None:
             assert again.status_code == 304, (address, name)
             checked += 1
     assert checked > 10
+
+
+async def test_task_page_shows_the_stored_calls_of_a_workflow_as_a_tree(service: ApiClient) -> None:
+    app = service.app
+
+    async def pack(line: str) -> str:
+        if line == "<b>":
+            raise ValueError("no <b> left")
+        return line
+
+    @app.job(queue="elsewhere")
+    async def deliver() -> None: ...
+
+    @app.workflow
+    async def ship(ctx: Context) -> None:
+        for line in ("a", "<b>"):
+            with contextlib.suppress(StepFailed):
+                await ctx.step(pack, line)
+        await ctx.gather(ctx.step(pack, "c"), ctx.run(deliver))
+
+    task = await app.enqueue(ship)
+    async with app.worker():
+        await eventually(lambda: app.tasks(name="deliver"))
+        await eventually(lambda: app.tasks(name="ship", state="scheduled"))
+    (child,) = await app.tasks(name="deliver")
+    await log_in(service)
+    text = (await get_page(service, f"/tasks/{task.id}", 200, **{"Tenuto-Parts": "chain"})).text
+    shown = [html.unescape(each) for each in re.findall(r"<bdi>(.*?)</bdi>", text)]
+    assert shown == ["1 pack (1)", "2 pack (2)", "└ 3.1.1 pack", "└ 3.2.1 ctx.run(deliver)"]
+    assert f"/tasks/{child.id}" in text
+    assert "no &lt;b&gt; left" in text
+    assert (await app.activity(child.id)).parent_id == task.id
 
 
 def without_time(text: str) -> str:

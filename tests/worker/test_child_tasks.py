@@ -12,6 +12,7 @@ from pydantic import BaseModel
 
 from tenuto import ChildFailed, Context, Enqueued, RetryPolicy, Tenuto
 from tenuto.maintenance.stuck_executions import repair_stuck_executions
+from tenuto.presentation.work_views import show_steps
 from tests.support.service_fixtures import WorkerFactory
 from tests.support.waiting import eventually
 
@@ -63,9 +64,16 @@ async def test_workflow_waits_for_its_children_without_a_slot(
         waiting = await app.task(task.id)
         assert waiting.state == "scheduled"
         assert (await app.activity(child)).parent_id == task.id
+        (step,) = show_steps(await app.chain_steps(task))
+        assert (step.name, step.step.child_id, step.step.ended_at) == ("1 ctx.run(pack)", child, None)
         async with worker(slots=1, queues=("packing",)):
             record = await app.wait(task, timeout=20)
     assert (record.output, record.attempt) == (["a in box", "b in bag", "c in box"], 2)
+    shown = show_steps(await app.chain_steps(task))
+    assert [each.name for each in shown] == [
+        "1 ctx.run(pack)", "└ 2.1.1 ctx.run(pack)", "└ 2.2.1 ctx.run(pack)"
+    ]  # fmt: skip
+    assert [each.step.output["text"] for each in shown] == record.output
     assert calls == {"a": 1, "b": 2, "c": 1, "ship": calls["ship"]}
     assert calls["ship"] <= 5
     assert "called" in ((await app.attempts(task))[0].log or "")

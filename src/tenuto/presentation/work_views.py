@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from tenuto.model.work.step_positions import tree_of_steps
 from tenuto.presentation.columns import Column, ResourceView
 from tenuto.presentation.text_formats import (
     compact_json,
@@ -119,16 +121,41 @@ TASK_ATTEMPTS = (
 )
 
 
-def _chain_step_result(step: Any, now: datetime) -> str | None:
+@dataclass(frozen=True, slots=True)
+class ShownStep:
+    """A stored call of a chain or workflow in the tree of all."""
+
+    depth: int
+    title: str
+    step: Any
+
+    @property
+    def name(self) -> str:
+        """The title, marked by the branches that the call is in."""
+        return f"{'└' * self.depth} {self.title}" if self.depth else self.title
+
+
+def show_steps(steps: Sequence[Any]) -> list[ShownStep]:
+    """Return the stored calls of a task as a tree."""
+    tree = tree_of_steps([step.name for step in steps])
+    return [ShownStep(depth, title, step) for (depth, title), step in zip(tree, steps, strict=True)]
+
+
+def _chain_step_result(shown: ShownStep, now: datetime) -> str | None:
+    step = shown.step
     if step.sleep_ends_at is not None:
         return f"until {format_with_age(step.sleep_ends_at, now)}"
+    if step.ended_at is None:
+        return "waits" if step.child_id is None else f"waits for task {step.child_id}"
+    if step.failed:
+        return f"failed: {compact_json(step.output)}" if step.output is not None else "timed out"
     return f"stopped with {compact_json(step.output)}" if step.stopped else compact_json(step.output)
 
 
 CHAIN_STEPS = (
     Column("step", "name"),
-    Column("ended", "ended_at", "instant", drop=1),
-    Column("result", "output", text=_chain_step_result, flexible=True),
+    Column("ended", lambda shown: shown.step.ended_at, "instant", drop=1),
+    Column("result", lambda shown: shown.step.output, text=_chain_step_result, flexible=True),
 )
 
 # --- executions -----------------------------------------------------------------------------------------------------

@@ -129,3 +129,19 @@ async def test_task_deferred_to_a_past_instant_is_queued_under_its_limit(
         assert await db.fetch_value("SELECT state FROM tenuto.tasks") == "queued"
     finally:
         await listener.stop()
+
+
+async def test_checkpoints_that_are_recorded_together_have_their_own_results(
+    db: Database, register_worker: RegisterWorker
+) -> None:
+    await task_creation.enqueue_tasks(db, [make_new_task() for _ in range(3)])
+    first, second, third = await store.claim_tasks(db, await register_worker(), ["default"], 3, LEASE)
+    stale = replace(second, fence=second.fence - 1)
+    requests = [(task, name) for task in (third, stale, first) for name in ("1 load", "2 save")]
+    found = await asyncio.gather(
+        *(step_checkpoints.record_checkpoint(db, task, name, f'{{"value": "{name}"}}') for task, name in requests),
+        return_exceptions=True,
+    )
+    assert [str(each) for each in found[:2] + found[4:]] == ['{"value": "1 load"}', '{"value": "2 save"}'] * 2
+    assert [type(each) for each in found[2:4]] == [StaleLease, StaleLease]
+    assert await step_checkpoints.list_steps_and_sleeps(db, second.id) == []

@@ -385,6 +385,19 @@ class Conformance:
             assert record.state == "failed"
             assert "has no step checkpoints and cannot sleep" in record.error["message"]
 
+    async def test_workflow_continues_after_its_last_step_or_fails_without_checkpoints(self, app: Tenuto) -> None:
+        async with self.worker(app):
+            record = await app.wait(await app.enqueue(conformance_jobs.flow, 1), timeout=60)
+            parent = await app.wait(await app.enqueue(conformance_jobs.parent, 21), timeout=60)
+        if not self.has_checkpoints:
+            assert "has no step checkpoints and cannot sleep" in record.error["message"]
+            return
+        assert (record.state, record.output, record.attempt) == ("completed", 5, 2)
+        if self.runs_elsewhere:
+            assert "cannot run double as a child" in parent.error["message"]
+        else:
+            assert (parent.state, parent.output) == ("completed", 42)
+
     async def test_job_waits_for_an_event_or_fails_without_checkpoints(self, app: Tenuto) -> None:
         async with self.worker(app):
             task = await app.enqueue(conformance_jobs.wait_for_greeting)

@@ -155,3 +155,25 @@ chained = app.chain("chained", _first, _second, retry=_at_once)
 @app.job(max_attempts=1)
 async def wait_for_greeting(ctx: Context) -> str:
     return str(await ctx.wait_for_event("greeting", key="a"))
+
+
+def _triple(n: int) -> int:
+    return 3 * n
+
+
+async def _add(ctx: Context, first: int, second: int) -> int:
+    if ctx.attempt == 1:
+        raise ValueError("not yet")
+    return first + second
+
+
+@app.workflow(retry=_at_once)
+async def flow(ctx: Context, n: int) -> int:
+    first, second = await ctx.gather(ctx.step(_first, n), ctx.step(_triple, n))
+    await ctx.sleep("0.01s")
+    return await ctx.step(_add, first, second)
+
+
+@app.workflow(max_attempts=1)
+async def parent(ctx: Context, n: int) -> int:
+    return await ctx.run(double, n)

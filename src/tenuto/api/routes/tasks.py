@@ -322,7 +322,7 @@ async def task_attempts(call: Viewer, id: Id) -> Items[ActivityDetails]:
     responses=describe({"items": [{"name": "fetch"}]}, not_found="task.not_found"),
 )
 async def task_steps(call: Viewer, id: Id) -> Items[ChainStepRecord]:
-    """List the step checkpoints of a chain in order. The list is empty for other jobs."""
+    """List the stored steps, sleeps and waits of a chain or workflow by position. The list is empty for other jobs."""
     await call.app.attempts(id)
     return Items(items=list(await call.app.chain_steps(id)))
 

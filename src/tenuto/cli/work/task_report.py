@@ -21,7 +21,7 @@ from tenuto.presentation.text_formats import (
     one_line,
     safe_text,
 )
-from tenuto.presentation.work_views import CHAIN_STEPS, TASK_ATTEMPTS, progress_text
+from tenuto.presentation.work_views import CHAIN_STEPS, TASK_ATTEMPTS, progress_text, show_steps
 from tenuto.store.work.activities import ActivityDetails, TaskDetails
 from tenuto.store.work.step_checkpoints import ChainStepRecord
 
@@ -122,8 +122,8 @@ def attempt_table(attempts: Sequence[ActivityDetails], now: datetime) -> Rendera
 
 
 def chain_step_table(steps: Sequence[ChainStepRecord], now: datetime) -> list[RenderableType]:
-    """Return the results of a chain's steps; nothing for other tasks."""
-    return ["", render_table(CHAIN_STEPS, steps, now)] if steps else []
+    """Return the stored calls of a chain or workflow; nothing for other tasks."""
+    return ["", render_table(CHAIN_STEPS, show_steps(steps), now)] if steps else []
 
 
 def log_section(record: ActivityDetails, *, whole: bool) -> list[RenderableType]:

@@ -20,6 +20,7 @@ from tenuto.model.access.actors import Actor
 from tenuto.model.access.operation_context import OperationCaller
 from tenuto.model.filter_keys import ACTIVITY_KEYS, TASK_KEYS
 from tenuto.model.filters import Filter
+from tenuto.model.work.step_positions import position_of_step
 from tenuto.model.work.tasks import NewTask, parse_duration_seconds
 from tenuto.operations.argument_checks import build_filter, check_id, check_instant, check_limit, require_single_match
 from tenuto.operations.operation import OpenDatabase, OperationGroup
@@ -343,9 +344,10 @@ class TaskOperations(OperationGroup):
         return await activities.list_children(await self._open(), parent.id, above, check_limit(limit))
 
     async def chain_steps(self, task: Enqueued[Any] | UUID) -> Sequence[ChainStepRecord]:
-        """List the stored results and sleeps of a chain's steps, in order; empty for other tasks."""
+        """List the stored steps, sleeps and waits of a chain or workflow by position; empty for other tasks."""
         task_id = check_task_id(task)
-        return await step_checkpoints.list_steps_and_sleeps(await self._open(), task_id)
+        steps = await step_checkpoints.list_steps_and_sleeps(await self._open(), task_id)
+        return sorted(steps, key=lambda step: position_of_step(step.name))
 
     async def stats(self, *, since: datetime, name: str | None = None, limit: int = 100) -> Sequence[JobStatistics]:
         """Return, by name, the outcome counts, wait times and durations of attempts ended since an instant."""

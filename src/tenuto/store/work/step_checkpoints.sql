@@ -1,18 +1,25 @@
 -- name: record_checkpoint
--- Store the result of a chain step. Only the worker that holds the task may store it, and a stored result stays. The
--- lock keeps other workers from claiming the task before this is committed.
+-- Store the results of steps, each of the task $1, fence $2 and worker $3. Only the worker that holds a task may store its
+-- results, and a stored result stays. The locks, in one order, keep other workers from claiming the tasks before this is
+-- committed. Steps that end at the same time share the statement and its commit (benchmark workflows).
 INSERT INTO tenuto.chain_steps (task_id, name, output, fence, ended_at)
-SELECT tasks.id, $4, $5, tasks.fence, clock_timestamp()
-FROM tenuto.tasks
-WHERE tasks.id = $1
-  AND tasks.fence = $2 -- guard: chains.fence
-  AND tasks.worker_id = $3 -- guard: chains.worker
-  AND tasks.state = 'running'
-  AND tasks.lease_until > clock_timestamp() -- guard: chains.expired_lease
-FOR SHARE -- guard: chains.row_lock
+SELECT held.id, held.name, held.output, held.fence, clock_timestamp()
+FROM (
+    SELECT tasks.id, tasks.fence, given.name, given.output
+    FROM unnest($1::uuid[], $2::bigint[], $3::uuid[], $4::text[], $5::jsonb[])
+             AS given (id, fence, worker_id, name, output)
+    JOIN tenuto.tasks ON tasks.id = given.id
+    WHERE tasks.id = ANY ($1::uuid[])
+      AND tasks.fence = given.fence -- guard: chains.fence
+      AND tasks.worker_id = given.worker_id -- guard: chains.worker
+      AND tasks.state = 'running'
+      AND tasks.lease_until > clock_timestamp() -- guard: chains.expired_lease
+    ORDER BY tasks.id
+    FOR SHARE OF tasks -- guard: chains.row_lock
+) AS held
 ON CONFLICT (task_id, name) DO UPDATE
 SET output = chain_steps.output -- guard: chains.first_result
-RETURNING output;
+RETURNING task_id, name, output;
 
 -- name: record_sleep
 -- Store the $5-th sleep of a step, fenced like record_checkpoint. One row per step: a row for this sleep or a later
@@ -47,14 +54,30 @@ ORDER BY name
 LIMIT 25000;
 
 -- name: list_steps_and_sleeps
--- Return the finished steps of a task and the last sleep of each, for display.
-SELECT name, fence, ended_at,
+-- Return the finished steps of a task and the last sleep of each, and the waits of a workflow, for display.
+SELECT CASE WHEN name ~ '^sleep in [0-9.]+$' THEN substr(name, 10) || ' ctx.sleep' ELSE name END AS name,
+       fence, ended_at,
        CASE WHEN name LIKE 'sleep in %' THEN (output ->> 'until')::timestamptz END AS sleep_ends_at,
        CASE WHEN name LIKE 'sleep in %' THEN NULL ELSE coalesce(output -> 'value', output -> 'stop', output -> 'failure') END AS output,
-       name NOT LIKE 'sleep in %' AND output ? 'stop' AS stopped
+       name NOT LIKE 'sleep in %' AND output ? 'stop' AS stopped,
+       name NOT LIKE 'sleep in %' AND output ? 'failure' AS failed,
+       NULL::uuid AS child_id
 FROM tenuto.chain_steps
 WHERE task_id = $1
   AND name NOT LIKE 'failure of attempt %'
+UNION ALL
+SELECT CASE
+           WHEN name LIKE 'tenuto.child %' THEN format('%s ctx.run(%s)', step, substr(name, 14))
+           ELSE step || ' ctx.wait_for_event'
+       END,
+       NULL, ended_at, NULL,
+       CASE WHEN name LIKE 'tenuto.child %' THEN coalesce(nullif(payload -> 'output', 'null'), payload -> 'error') ELSE payload END,
+       false,
+       coalesce(outcome = 'timed_out', false)
+       OR (name LIKE 'tenuto.child %' AND payload ->> 'status' NOT IN ('completed', 'completed_with_warning')),
+       CASE WHEN name LIKE 'tenuto.child %' THEN key::uuid END
+FROM tenuto.event_waits
+WHERE task_id = $1 AND step ~ '^[0-9.]+$'
 ORDER BY ended_at, name
 LIMIT 1000;
 

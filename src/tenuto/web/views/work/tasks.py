@@ -19,10 +19,9 @@ from tenuto.model.definitions.steps import JOB
 from tenuto.model.filter_keys import ACTIVITY_KEYS, TASK_KEYS
 from tenuto.model.filters import DEFAULT_WINDOW, Filter
 from tenuto.presentation.statuses import status_of
-from tenuto.presentation.work_views import progress_text, run_duration
+from tenuto.presentation.work_views import ShownStep, progress_text, run_duration, show_steps
 from tenuto.store.reports.overview import QueueObstacles
 from tenuto.store.work.activities import ActivityDetails, ActivityRecord, TaskRecord
-from tenuto.store.work.step_checkpoints import ChainStepRecord
 from tenuto.web.components.attempt_text import MAX_LINES
 from tenuto.web.components.definition_forms import find_schema
 from tenuto.web.components.filters import (
@@ -226,7 +225,7 @@ class TaskPage:
     is_open: bool
     is_stopping: bool
     reasons: Sequence[Reason]
-    chain_steps: Sequence[ChainStepRecord]
+    chain_steps: Sequence[ShownStep]
     children: Sequence[ActivityRecord]
     texts_allowed: bool
     run_form: ArgumentsForm | None
@@ -306,7 +305,7 @@ async def load_task(
         is_open=is_open,
         is_stopping=any(each.code is ReasonCode.STOPPING for each in reasons),
         reasons=reasons,
-        chain_steps=await app.chain_steps(task_id),
+        chain_steps=show_steps(await app.chain_steps(task_id)),
         children=await app.children(selected.id, limit=20) if not is_open else (),
         texts_allowed=texts_allowed,
         run_form=None if is_open or not texts_allowed else _make_run_form(app, last),
