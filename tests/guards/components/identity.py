@@ -75,6 +75,12 @@ GUARDS: tuple[Guard, ...] = (
         f"{SYNC}/test_outbound.py::test_disable_sends_a_last_update_and_then_disconnects",
     ),
     guard(
+        "identity.held_limits",
+        "A delta does not let pass what a run with lower limits holds.",
+        Replace("self._held_limits()", "self._system.guards(run.profile)"),
+        "identity/runs/test_safety.py::test_delta_with_higher_limits_does_not_release_what_another_run_holds",
+    ),
+    guard(
         "identity.approved_hold",
         "An approval releases only the hold that was approved.",
         Replace("SQL.release_hold, system_number, str(run_id)", "SQL.clear_hold, system_number"),

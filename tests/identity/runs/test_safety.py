@@ -181,6 +181,20 @@ async def test_held_deletions_of_a_delta_are_not_forgotten_by_the_next_one(site:
     assert await site.count("connector_objects") == 21
 
 
+async def test_delta_with_higher_limits_does_not_release_what_another_run_holds(site: Site) -> None:
+    text = site.definitions().replace(
+        "kind: delta_import}", "kind: delta_import, guards: {deletions: 90%, clearing: 90%}}"
+    )
+    await site.apply(text)
+    site.ad.put_many("user", [(f"u{n}", {"cn": f"U{n}", "mail": f"u{n}@example.org"}) for n in range(60)])
+    await site.run("AD", "Full Import")
+    site.ad.delete("user", *(f"u{n}" for n in range(20)))
+    assert (await site.run("AD", "Full Import")).state == "completed_with_error"
+    delta = await site.run("AD", "Delta Import")
+    assert (delta.state, delta.changes) == ("completed_with_error", [])
+    assert "20 of 60" in (await site.app.extensions.identity.hold("AD")).message
+
+
 async def test_delta_in_which_the_held_objects_are_back_releases_the_hold(site: Site) -> None:
     await hold_by_delta(site, range(20))
     for n in range(15):

@@ -11,7 +11,15 @@ from tenuto.postgres.database import Connection
 from tenuto_identity.connectors.contract import ReadComplete
 from tenuto_identity.model.containers import is_selected
 from tenuto_identity.model.dn import normalize_or_fold
-from tenuto_identity.model.sync.guards import Consequence, GuardKind, GuardMeasurement, TrippedGuard, evaluate_guards
+from tenuto_identity.model.sync.guards import (
+    Consequence,
+    GuardKind,
+    GuardLimit,
+    GuardLimits,
+    GuardMeasurement,
+    TrippedGuard,
+    evaluate_guards,
+)
 from tenuto_identity.runs.imports.seen_objects import SeenObjects
 from tenuto_identity.runs.page_context import display_of
 from tenuto_identity.runs.run_lifecycle import Page, Run, RunFailed
@@ -68,7 +76,21 @@ class DeletionDetector:
             counts = await run.read(objects.count_objects, self._system.number)
         measures += self._deletion_measures(deleted, counts)
         measures += await self._clearing_measures()
-        return evaluate_guards(measures, self._system.guards(run.profile))
+        tripped = evaluate_guards(measures, self._system.guards(run.profile))
+        if is_delta and not tripped:  # it must not let pass what a stricter run holds
+            tripped = evaluate_guards(measures, self._held_limits())  # guard: identity.held_limits
+        return tripped
+
+    def _held_limits(self) -> GuardLimits:
+        """Return the limits of this run, with those by which an import holds the system."""
+        own, held = self._system.guards(self._run.profile), self._system.row.held
+        if held is None or held.get("deletes_only") or held.get("approved"):
+            return own
+        limits = {
+            GuardKind(each["kind"]): GuardLimit(each["limit_percent"], each["limit_count"])
+            for each in held.get("guards", ())
+        }
+        return GuardLimits(own.default, {**(own.by_kind or {}), **limits})
 
     async def adopt_held(self) -> None:
         """Take over what an earlier import found deleted and a guard holds: a delta does not report it again."""
@@ -83,8 +105,11 @@ class DeletionDetector:
         gone: Counter[str] = Counter()
         for (name, _), count in deleted.items():
             gone[name] += max(count, 0)
-        limits = self._system.guards(self._run.profile)
-        at_least = min(limits.limit(kind).at_least for kind in (GuardKind.DELETIONS, GuardKind.EMPTIED))
+        at_least = min(
+            limits.limit(kind).at_least
+            for limits in (self._system.guards(self._run.profile), self._held_limits())
+            for kind in (GuardKind.DELETIONS, GuardKind.EMPTIED)
+        )
         # guard: identity.delta_deletions_are_measured
         return any(count >= max(at_least, 1) for count in gone.values())
 
