@@ -149,7 +149,14 @@ def test_api_page_contains_every_operation_and_option() -> None:
     assert missing(operations | options, section(text, "Tenuto")) == set()
     assert missing(set(TaskOptions.__dataclass_fields__), section(text, "Job")) == set()
     internal = {"request_stop", "set_progress_json", "progress_json", "log_text", "has_log"}
-    internal |= {"current_step", "current_step_key", "run_in_thread", "steps"}  # used by the worker
+    internal |= {
+        "clock",
+        "current_step",
+        "current_step_key",
+        "run_in_thread",
+        "steps",
+        "workflow",
+    }  # used by the worker
     public = {name for name in vars(Context) if not name.startswith("_")} - internal - {"errors", "warnings"}
     assert missing(public, section(text, "Context")) == set()
     assert missing({field.name for field in dataclasses.fields(RetryPolicy)}, section(text, "RetryPolicy")) == set()
