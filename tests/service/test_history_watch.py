@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
-from tenuto.postgres.database import Database
+from tenuto.postgres.database import Connection, Database
 from tenuto.service.history_watch import IDLE_MARK_SECONDS, HistoryWatch, read_all_marks, read_mark
 from tenuto.service.process_identity import ProcessIdentity
 from tenuto.store import database_history
@@ -65,6 +66,27 @@ async def test_process_that_finds_its_newest_mark_goes_on(
     assert mark is not None
     assert mark.seen.number == 2
     assert read_all_marks(tmp_path) == [mark]
+
+
+class ConnectionWithMarkMeanwhile:
+    """A connection whose reply arrives after another mark of the process was acknowledged."""
+
+    def __init__(self, connection: Connection, db: Database, watch: HistoryWatch) -> None:
+        self._connection, self._db, self._watch = connection, db, watch
+
+    async def fetch(self, *query: Any) -> Any:
+        reply = await self._connection.fetch(*query)
+        await self._watch._record_mark(self._db)
+        return reply
+
+
+async def test_mark_acknowledged_while_a_connection_is_checked_is_not_a_loss(
+    db: Database, tmp_path: Path, identity: ProcessIdentity
+) -> None:
+    watch = await start(db, tmp_path, identity)
+    async with db.connection() as connection:
+        await watch._check_connection(cast("Connection", ConnectionWithMarkMeanwhile(connection, db, watch)))
+    assert [mark.seen.number for mark in read_all_marks(tmp_path)] == [3]
 
 
 async def test_restarted_process_records_the_loss_once_and_goes_on(

@@ -92,10 +92,12 @@ class HistoryWatch:
 
     async def _check_connection(self, connection: Connection) -> None:
         """Refuse a connection to a former primary; exit if the server has lost commits."""
-        self._accept(await store.find_history(connection, self._process))
+        seen = self._seen  # before the query: its snapshot may lack a mark that is acknowledged while it runs
+        found = await store.find_history(connection, self._process)
+        self._accept(seen, found)  # guard: failover.mark_before_query
 
-    def _accept(self, found: FoundHistory) -> None:
-        seen = self._seen
+    def _accept(self, seen: SeenHistory | None, found: FoundHistory) -> None:
+        """Compare what was found with what had been seen when the query was sent."""
         if seen is None:
             return
         verdict = judge_history(seen, found)
@@ -105,7 +107,7 @@ class HistoryWatch:
             _exit(seen, found)  # guard: failover.exit_after_loss
         if verdict is HistoryVerdict.PROMOTED:
             _log_promotion(seen, found)
-            self._seen = replace(seen, system=found.system, timeline=found.timeline)
+            self._seen = replace(self._seen or seen, system=found.system, timeline=found.timeline)
 
     async def _run_cycle(self) -> float:
         database, seen = self._database, self._seen
@@ -118,7 +120,8 @@ class HistoryWatch:
 
     async def _record_mark(self, database: Database) -> None:
         if database.behind_pooler:  # it may have changed the server of an open connection
-            self._accept(await store.load_history(database, self._process))
+            seen = self._seen
+            self._accept(seen, await store.load_history(database, self._process))
         seen = self._seen
         assert seen is not None
         number = seen.number + 1

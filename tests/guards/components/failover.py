@@ -30,6 +30,12 @@ GUARDS = (
         "service/test_history_watch.py::test_process_that_finds_an_older_mark_exits",
     ),
     guard(
+        "failover.mark_before_query",
+        "A mark that is acknowledged while a connection is checked does not look like a lost one.",
+        Replace("(seen,", "(self._seen,"),
+        "service/test_history_watch.py::test_mark_acknowledged_while_a_connection_is_checked_is_not_a_loss",
+    ),
+    guard(
         "replica.has_what_the_reader_needs",
         "A reader gets the read replica only if it has everything that is older than the reader allows.",
         Replace("self._current_at >= needed_at", "True"),
