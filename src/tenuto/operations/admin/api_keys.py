@@ -151,7 +151,7 @@ class ApiKeys(OperationGroup):
                         code="api_key.last_admin",
                         field="key",
                         remedy="create another admin key first, replace it with `tenuto key rotate`, or revoke it with"
-                        " `tenuto key revoke --last-admin`",
+                        " `tenuto key revoke KEY --last-admin`",
                     )
             await api_keys.revoke_key(connection, found.id, by)
 

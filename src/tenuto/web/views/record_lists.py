@@ -185,7 +185,7 @@ async def show_one_shots(request: Request, call: Reader, q: FilterText = "", aft
             ),
             total=count_text(total),
             empty="No one-shot is due. A one-shot runs a step or a job once, at an instant.",
-            hint="tenuto once create log.append --in 10m",
+            hint="""tenuto once add log.append --in 10m --payload '{"message": "Hello"}'""",
         )
 
     return await _show(view, await view.shared(("one-shots", q, after, zone), load))
