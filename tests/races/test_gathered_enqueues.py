@@ -26,6 +26,8 @@ from tests.support.waiting import eventually
 
 NOTIFY = NOTIFICATIONS.notify_services
 KEY = Actor.api_key("k-1", "billing")
+GATE = 4711
+"""Key of an advisory lock that only tests use."""
 
 
 @pytest.fixture
@@ -146,6 +148,52 @@ async def test_tasks_of_a_transaction_are_notified_beside_another_notifying_tran
         proxy.lose_request(SQL.enqueue_audited_tasks)
         await insert_audited_tasks(database, [(make_new_task(queue="audited"), entry)])
         await eventually(lambda: {"queued plain 0", "queued audited 0"} <= set(received))
+
+
+@contextlib.asynccontextmanager
+async def paused_by_refused_locks(db: Database, url: str) -> AsyncIterator[Database]:
+    """A database whose statements pause in the middle, when an advisory lock is refused, until the gate is open."""
+    await db.fetch_all("CREATE SCHEMA pausing")
+    await db.fetch_all(
+        f"""
+        CREATE FUNCTION pausing.pg_try_advisory_xact_lock(key integer) RETURNS boolean LANGUAGE plpgsql AS $$
+        BEGIN
+            IF pg_catalog.pg_try_advisory_xact_lock(key) THEN
+                RETURN true;
+            END IF;
+            PERFORM pg_catalog.pg_advisory_xact_lock_shared({GATE});
+            RETURN false;
+        END $$
+        """
+    )
+    try:
+        separator = "&" if "?" in url else "?"
+        paused = await Database.open(f"{url}{separator}search_path=pausing,pg_catalog")
+        yield paused
+        await paused.close()
+    finally:
+        await db.fetch_all("DROP SCHEMA pausing CASCADE")
+
+
+@pytest.mark.parametrize("is_audited", [False, True], ids=["by the program", "by an API key"])
+async def test_statement_decides_once_for_all_its_queues_whether_it_notifies(
+    db: Database, url: str, other: asyncpg.Connection, is_audited: bool
+) -> None:
+    """The other notifying transaction ends while the statement is asking for its lock, queue by queue."""
+    tasks = [make_new_task(queue=f"queue-{number}") for number in range(4)]
+    async with paused_by_refused_locks(db, url) as paused:
+        async with other.transaction():
+            await other.fetchval("SELECT pg_advisory_xact_lock($1)", GATE)
+            await hold_notifications(other)
+            if is_audited:
+                entries = [AuditEntry(OperationContext(KEY, "task.create", "here")) for _ in tasks]
+                requests = list(zip(tasks, entries, strict=True))
+                writing = asyncio.create_task(insert_audited_tasks(paused, requests))
+            else:
+                writing = asyncio.create_task(insert_tasks(paused, tasks))
+            await eventually(lambda: db.fetch_value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
+        assert await writing == [True] * 4
+    assert [task.queue for task in tasks if task.needs_notification] == [task.queue for task in tasks]
 
 
 @pytest.mark.parametrize("lose", ["lose_reply", "lose_request"])

@@ -105,6 +105,18 @@ GUARDS = (
         Replace("ELSE true", "ELSE {may_notify}"),
         "races/test_gathered_enqueues.py::test_tasks_of_a_transaction_are_notified_beside_another_notifying_transaction",
     ),
+    guard(
+        "enqueue.one_notifier_of_all_queues",
+        "A statement that creates tasks of several queues notifies all their workers, or its caller does.",
+        Condition("CASE WHEN $1 THEN {may_notify} ELSE true END"),
+        "races/test_gathered_enqueues.py::test_statement_decides_once_for_all_its_queues_whether_it_notifies",
+    ),
+    guard(
+        "one_shots.one_notifier_of_all_queues",
+        "A statement that creates audited tasks of several queues notifies all their workers, or its caller does.",
+        Condition("CASE WHEN $1 THEN {may_notify} ELSE true END"),
+        "races/test_gathered_enqueues.py::test_statement_decides_once_for_all_its_queues_whether_it_notifies",
+    ),
     # --- claim
     guard(
         "claim.skip_locked",

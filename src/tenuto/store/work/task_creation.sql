@@ -18,10 +18,19 @@ WITH created AS (
     WHERE (SELECT activities.id FROM tenuto.activities WHERE activities.id = new.id) IS NULL
     ON CONFLICT DO NOTHING -- guard: enqueue.existing_tasks
     RETURNING id, queue, rank, {arrival} AS event
+), events AS MATERIALIZED (
+    SELECT DISTINCT event, queue, rank
+    FROM created
+    WHERE event <> 'waiting'
+), notifier AS MATERIALIZED (
+    -- decided once: if the lock becomes free in between, some queues would be notified and others not
+    SELECT CASE WHEN $1 THEN {may_notify} ELSE true END AS notifies -- guard: enqueue.notification_of_transactions
+    FROM events
+    LIMIT 1
 ), notified AS (
     SELECT count(pg_notify('tenuto', concat_ws(' ', event, queue, rank))) AS notified_count
-    FROM (SELECT DISTINCT event, queue, rank FROM created WHERE event <> 'waiting') AS events
-    WHERE CASE WHEN $1 THEN {may_notify} ELSE true END -- guard: enqueue.notification_of_transactions
+    FROM events
+    WHERE (SELECT notifies FROM notifier) -- guard: enqueue.one_notifier_of_all_queues
 )
 SELECT id, (SELECT notified_count FROM notified) > 0 AS notified
 FROM created;
@@ -67,10 +76,18 @@ WITH asked AS MATERIALIZED (
       AND (SELECT past.id FROM tenuto.activities AS past WHERE past.id = new.id) IS NULL
     ON CONFLICT DO NOTHING
     RETURNING id, queue, rank, {arrival} AS event
+), events AS MATERIALIZED (
+    SELECT DISTINCT event, queue, rank
+    FROM made
+), notifier AS MATERIALIZED (
+    -- decided once, as in enqueue_tasks
+    SELECT CASE WHEN $1 THEN {may_notify} ELSE true END AS notifies -- guard: one_shots.notification_of_transactions
+    FROM events
+    LIMIT 1
 ), notified AS MATERIALIZED (
     SELECT count(pg_notify('tenuto', concat_ws(' ', event, queue, rank))) AS notified_count
-    FROM (SELECT DISTINCT event, queue, rank FROM made) AS events
-    WHERE CASE WHEN $1 THEN {may_notify} ELSE true END -- guard: one_shots.notification_of_transactions
+    FROM events
+    WHERE (SELECT notifies FROM notifier) -- guard: one_shots.one_notifier_of_all_queues
 ), entry AS (
     INSERT INTO tenuto.audit (
         id, at, actor_type, actor_id, actor_name, source, request_id, action, target, reason, before, after
