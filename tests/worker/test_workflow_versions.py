@@ -12,6 +12,7 @@ from uuid import UUID
 import pytest
 
 from tenuto import Context, RetryPolicy, Tenuto
+from tenuto.postgres.database import Database
 from tests.support.errors import raises_code
 from tests.support.waiting import eventually
 
@@ -40,13 +41,16 @@ def calls() -> Counter[str]:
 
 
 def add_workflow(
-    app: Tenuto, steps: str, calls: Counter[str], *, version: str | None = None, name: str = "ship"
-) -> Any:
+    app: Tenuto, steps: str, calls: Counter[str], *, version: str | None = None, name: str = "ship", failing: str = "",
+    max_attempts: int = 2,
+) -> Any:  # fmt: skip
     """Register a workflow: each character is a step of this name, `?` waits for an event, `(x)` is a patch with step x,
-    `[` and `]` enclose steps that run in parallel."""
+    `[` and `]` enclose steps that run in parallel. The steps in ``failing`` fail."""
 
     async def step(symbol: str) -> str:
         calls[symbol] += 1
+        if symbol in failing:
+            raise ConnectionError(f"{symbol} is not ready")
         return symbol
 
     async def run(ctx: Context, key: str) -> str:
@@ -69,7 +73,9 @@ def add_workflow(
         return done
 
     options: dict[str, Any] = {"version": version} if version else {}
-    return app.workflow(name=name, retry=RetryPolicy(max_attempts=2, base_seconds=0, jitter=0), **options)(run)
+    return app.workflow(name=name, retry=RetryPolicy(max_attempts=max_attempts, base_seconds=0, jitter=0), **options)(
+        run
+    )
 
 
 async def begin(app: Tenuto, job: Any, key: str = "one") -> UUID:
@@ -176,6 +182,72 @@ async def test_run_continues_with_the_version_that_it_has_begun_with(
         assert (await both.wait(task, timeout=40)).output == "ab"
         assert (await both.wait(later, timeout=40)).output == "xy"
     assert calls == {"a": 1, "b": 1, "x": 1, "y": 1}
+
+
+@pytest.mark.parametrize("steps", ["ab", "[ab]"])
+async def test_run_keeps_its_version_when_its_first_step_failed_before_a_deployment(
+    program: MakeProgram, calls: Counter[str], sql: Any, steps: str
+) -> None:
+    first, both, second = program(), program(), program()
+    task = await first.enqueue(add_workflow(first, steps, calls, version="1", failing="a"), "one")
+    async with first.worker(slots=1):
+        await eventually(lambda: calls["a"])
+        dead = await first.wait(task, timeout=20)
+    assert (dead.state, dead.attempt) == ("failed", 2)
+    add_workflow(second, "xy", calls, version="2")
+    retried = await second.tasks.retry(task.id)  # the history of the dead letter has the version and no call
+    async with second.worker(slots=1):
+        await eventually(partial(has_message, second, retried, "waits for a worker with version 1"))
+    await sql("UPDATE tenuto.tasks SET run_at = now()")  # it is looked at again after 15 seconds
+    add_workflow(both, "xy", calls, version="2")
+    add_workflow(both, steps, calls, version="1")
+    async with both.worker(slots=1):
+        record = await both.wait(retried, timeout=40)
+    assert (record.state, record.output, calls["x"]) == ("completed", "ab", 0)
+
+
+async def test_attempts_of_a_run_use_one_version_although_its_first_step_fails(
+    program: MakeProgram, calls: Counter[str]
+) -> None:
+    """The retry after the deployment of version 2 uses version 1, and so does each later attempt."""
+    first, both = program(), program()
+    job = add_workflow(first, "a?b", calls, version="1", failing="a", max_attempts=100)
+    task = await first.enqueue(job, "one")
+    async with first.worker(slots=1):
+        await eventually(lambda: calls["a"])
+    add_workflow(both, "x?y", calls, version="2")
+    add_workflow(both, "a?b", calls, version="1")
+    async with both.worker(slots=1):
+        await eventually(lambda: is_parked(both, task.id))
+    assert (await end(both, task.id)).output == "ab"
+    assert (calls["x"], calls["y"]) == (0, 0)
+
+
+@pytest.mark.parametrize("steps", ["[ab]", "[ba]"])
+async def test_parallel_branch_stores_nothing_before_the_version_is_stored(
+    program: MakeProgram, calls: Counter[str], database: Database, steps: str
+) -> None:
+    """A crash between the two would leave a history that no version can continue."""
+    app = program()
+    job = add_workflow(app, steps, calls, version="1")
+    waiting = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'"
+    async with AsyncExitStack() as stack:
+        connection = await stack.enter_async_context(database.connection())
+        task = await app.enqueue(job, "one")
+        transaction = connection.transaction()
+        await transaction.start()
+        # The first branch waits for the end of this transaction when it stores the version.
+        await connection.execute(
+            "INSERT INTO tenuto.chain_steps (task_id, name, output, fence, ended_at)"
+            " VALUES ($1, 'version', '{}', 0, now())",
+            task.id,
+        )
+        await stack.enter_async_context(app.worker(slots=1))
+        await eventually(lambda: database.fetch_value(waiting))
+        assert calls == {}, "no step has begun"
+        await transaction.rollback()
+        assert (await app.wait(task, timeout=20)).output in ("ab", "ba")
+    assert calls["a"] == calls["b"] == 1
 
 
 async def has_message(app: Tenuto, task: UUID, text: str) -> bool:

@@ -32,6 +32,18 @@ GUARDS = (
         "worker/test_workflow_versions.py::test_run_continues_with_the_version_that_it_has_begun_with",
     ),
     guard(
+        "workflows.version_before_first_call",
+        "A run whose first step failed or was interrupted continues with the version that it has begun with.",
+        Condition("history.is_empty"),
+        "worker/test_workflow_versions.py::test_run_keeps_its_version_when_its_first_step_failed_before_a_deployment",
+    ),
+    guard(
+        "workflows.decision_before_parallel_calls",
+        "No branch makes a durable call before the version and the patches of the run are stored.",
+        Condition("self._unsaved and not self._decision_lock.locked()"),
+        "worker/test_workflow_versions.py::test_parallel_branch_stores_nothing_before_the_version_is_stored",
+    ),
+    guard(
         "workflows.calls_of_other_tasks",
         "A durable call outside of the branches of a workflow, which has no fixed position, is refused.",
         Condition("False"),

@@ -45,14 +45,16 @@ def workflow_function(function: Callable[..., Any]) -> Callable[..., Awaitable[A
 
 
 async def choose_version(job: Job[..., Any], ctx: Context) -> Job[..., Any]:
-    """Return the version of a workflow that a run has begun with, or the current one for a run without a stored call.
+    """Return the version of a workflow that a run has begun with, or the current one for a run that has stored nothing.
 
     Raise `UnknownJob` if this process does not have the version: the task waits for a process that has it.
     """
     assert job.versions is not None
-    ctx.workflow = WorkflowRun(ctx, job.version)
+    ctx.workflow = WorkflowRun(ctx)
     history = await ctx.workflow.load_history()
-    if history.is_empty:
+    # The version is stored before the first step runs, so that it may be known although no call is stored.
+    if history.is_empty and history.version is None:  # guard: workflows.version_before_first_call
+        ctx.workflow.pin_version(job.version)
         return job
     found = job.versions.get(history.version)  # guard: workflows.version_of_run
     if found is None:

@@ -85,15 +85,15 @@ _scope: ContextVar[_StepScope | None] = ContextVar("tenuto_workflow_step", defau
 class WorkflowRun:
     """One attempt of a workflow."""
 
-    def __init__(self, ctx: Context, version: str | None = None) -> None:
+    def __init__(self, ctx: Context) -> None:
         self._ctx = ctx
         self.step = StepCaller(self)
         self.gather = GatherCaller(self)
         self.run = ChildCaller(self)
-        self._version = version
         self._history: History | None = None
         self._unsaved: dict[str, str] = {}
         """Decisions that are stored before the next durable call."""
+        self._decision_lock = asyncio.Lock()
         self._broken: Exception | None = None
         """The error after which no durable call is possible, although the workflow may have caught it."""
         self._running: list[str] = []
@@ -102,9 +102,12 @@ class WorkflowRun:
         """Return what earlier attempts have stored."""
         if self._history is None:
             self._history = History(await self._ctx.steps.load(), self._ctx.attempt)
-            if self._version is not None and self._history.is_empty:
-                self._unsaved["version"] = to_json({"value": self._version}).decode()
         return self._history
+
+    def pin_version(self, version: str | None) -> None:
+        """Let the run continue with this version until its end: it is stored before the first durable call."""
+        if version is not None:
+            self._unsaved["version"] = to_json({"value": version}).decode()
 
     async def execute(self, function: Callable[[], Awaitable[T]]) -> T:
         """Run the workflow to its end, or until it gives up its slot."""
@@ -412,9 +415,12 @@ class WorkflowRun:
 
     async def _store_decisions(self, branch: Branch) -> None:
         """Store what the next durable call depends on: decisions, and the failures that the workflow has handled."""
-        while self._unsaved:
-            row = next(iter(self._unsaved))
-            await self._save(row, self._unsaved.pop(row))
+        # A decision stays until it is stored, so that the calls of parallel branches wait for it too.
+        while self._unsaved:  # guard: workflows.decision_before_parallel_calls
+            async with self._decision_lock:
+                for row, text in list(self._unsaved.items()):
+                    await self._save(row, text)
+                    del self._unsaved[row]
         while branch.failures:  # guard: workflows.handled_failure_is_stored
             key, failure = branch.failures.pop(0)
             failure.is_permanent, failure.__cause__ = True, None
