@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import asyncpg
 import pytest
@@ -185,12 +186,12 @@ async def test_statement_decides_once_for_all_its_queues_whether_it_notifies(
         async with other.transaction():
             await other.fetchval("SELECT pg_advisory_xact_lock($1)", GATE)
             await hold_notifications(other)
-            if is_audited:
-                entries = [AuditEntry(OperationContext(KEY, "task.create", "here")) for _ in tasks]
-                requests = list(zip(tasks, entries, strict=True))
-                writing = asyncio.create_task(insert_audited_tasks(paused, requests))
-            else:
-                writing = asyncio.create_task(insert_tasks(paused, tasks))
+            entries = [AuditEntry(OperationContext(KEY, "task.create", "here")) for _ in tasks]
+            writing: asyncio.Task[Any] = asyncio.create_task(
+                insert_audited_tasks(paused, list(zip(tasks, entries, strict=True)))
+                if is_audited
+                else insert_tasks(paused, tasks)
+            )
             await eventually(lambda: db.fetch_value("SELECT count(*) > 0 FROM pg_locks WHERE NOT granted"))
         assert await writing == [True] * 4
     assert [task.queue for task in tasks if task.needs_notification] == [task.queue for task in tasks]
