@@ -105,11 +105,9 @@ async def test_claim_of_runs_that_another_session_locks_waits_for_the_next_poll(
     assert len(await store.claim_limited_tasks(db, worker_id, ["default"], 5, LEASE, cursor)) == 3
 
 
-@pytest.mark.parametrize("scope", ["queue", "key", "manifest", "group"])
-async def test_claims_under_caps_of_different_scopes_do_not_wait_for_each_other(
-    db: Database, worker_id: UUID, other: asyncpg.Connection, scope: str
-) -> None:
-    for name in ("one", "two"):
+async def cap_two(db: Database, scope: str, names: tuple[str, str]) -> None:
+    """Enqueue two tasks under a cap of one for each of two scopes, each in the queue of its name."""
+    for name in names:
         if scope == "queue":
             await db.fetch_all("INSERT INTO tenuto.queues (name, max_running) VALUES ($1, 1)", name)
             await enqueue(db, 2, queue=name)
@@ -119,9 +117,37 @@ async def test_claims_under_caps_of_different_scopes_do_not_wait_for_each_other(
             cap: dict[str, Any] = {"max_active": 1} if scope == "manifest" else {"group": name}
             await create_batch(db, await create_manifest(db, name, queue=name, **cap), 2)
             await cap_group(db, name, 1)
+
+
+@pytest.mark.parametrize("scope", ["queue", "key", "manifest", "group"])
+async def test_claims_under_caps_of_different_scopes_do_not_wait_for_each_other(
+    db: Database, worker_id: UUID, other: asyncpg.Connection, scope: str
+) -> None:
+    await cap_two(db, scope, ("one", "two"))
     async with other.transaction():
         assert len(await claim_in_open_transaction(other, worker_id, "one")) == 1
         assert len(await claim_at_once(db, worker_id, "two")) == 1
+
+
+@pytest.mark.parametrize("scope", ["queue", "group"])
+async def test_claims_under_caps_whose_former_buckets_were_equal_do_not_wait_for_each_other(
+    db: Database, worker_id: UUID, other: asyncpg.Connection, scope: str
+) -> None:
+    (names,) = await db.fetch_all(
+        """
+        SELECT min('name-' || n) AS first, max('name-' || n) AS second
+        FROM generate_series(1, 99) AS n
+        GROUP BY hashtext($1 || ' name-' || n) & 63
+        HAVING count(*) > 1
+        ORDER BY 1
+        LIMIT 1
+        """,
+        scope,
+    )
+    await cap_two(db, scope, (names["first"], names["second"]))
+    async with other.transaction():
+        assert len(await claim_in_open_transaction(other, worker_id, names["first"])) == 1
+        assert len(await claim_at_once(db, worker_id, names["second"])) == 1
 
 
 @pytest.mark.parametrize("scope", ["manifest", "group", "all"])

@@ -60,6 +60,16 @@ pg_try_advisory_xact_lock(hashtext('tenuto enqueue notification'))
 -- Whether a group has a limit that its claims must respect.
 (max_active IS NOT NULL OR rate_limit IS NOT NULL)
 
+-- fragment: limit_lock_kind
+-- The first key of the advisory lock of a limit `scope`: the hash of its kind, the first word.
+hashtext('tenuto limit of ' || split_part(scope, ' ', 1))
+
+-- fragment: limit_lock_number
+-- The second key. A queue and a group have a number of their own, so that claims under limits of different queues do not
+-- wait for each other (benchmark claims). Of limit keys, manifests and rate keys there may be many in one claim: they
+-- share 256 numbers, because the lock table of the server is bounded.
+CASE WHEN split_part(scope, ' ', 1) IN ('queue', 'group') THEN hashtext(scope) ELSE hashtext(scope) & 255 END
+
 -- fragment: unexpired
 -- A queued task `free` that may still start.
 (free.expires_at IS NULL OR free.expires_at > clock_timestamp())

@@ -122,10 +122,7 @@ GUARDS = (
     guard(
         "batches.cancel_waits_for_limited_claims",
         "No claim under limits is in progress when a batch is cancelled.",
-        Replace(
-            "pg_advisory_xact_lock(hashtext('tenuto limit of manifest'), hashtext('manifest ' || manifest_id) & 63)",
-            "1",
-        ),
+        Replace("pg_advisory_xact_lock({limit_lock_kind}, {limit_lock_number})", "1"),
         "races/test_limit_scopes.py::test_change_of_a_batch_waits_for_claims_without_cap",
     ),
     guard(

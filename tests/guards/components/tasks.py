@@ -178,8 +178,14 @@ GUARDS = (
     guard(
         "claim.uncapped_claims_are_waited_for",
         "A claim under a new cap waits for the claims that began without it.",
-        Replace("pg_advisory_xact_lock_shared(kind, bucket)", "NULL"),
+        Replace("pg_advisory_xact_lock_shared(kind, number)", "NULL"),
         f"{SCOPES}::test_claim_under_a_new_cap_waits_for_claims_that_began_without_it",
+    ),
+    guard(
+        "claim.queue_lock_of_its_own",
+        "Claims under limits of different queues, or of different groups, do not wait for each other.",
+        Replace("{limit_lock_number} AS number", "hashtext(scope) & 63 AS number"),
+        f"{SCOPES}::test_claims_under_caps_whose_former_buckets_were_equal_do_not_wait_for_each_other",
     ),
     *(
         guard(

@@ -116,9 +116,8 @@ LIMIT $4;
 -- as in a claim.
 SELECT set_config('idle_in_transaction_session_timeout', '2000', true),
        -- guard: batches.cancel_waits_for_limited_claims
-       pg_advisory_xact_lock(hashtext('tenuto limit of manifest'), hashtext('manifest ' || manifest_id) & 63)
-FROM tenuto.batches
-WHERE id = $1;
+       pg_advisory_xact_lock({limit_lock_kind}, {limit_lock_number})
+FROM (SELECT 'manifest ' || manifest_id AS scope FROM tenuto.batches WHERE id = $1) AS manifest;
 
 -- name: pause_batch
 -- Pause a batch: unclaimed items wait, running items continue. Workers with standby items are notified.

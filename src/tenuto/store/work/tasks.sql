@@ -118,7 +118,7 @@ RETURNING {claimed_task};
 -- scope with a cap is exclusive: counts stay true until the claim commits. The lock of a manifest, of a group and of all
 -- manifests without a cap is shared: such claims do not wait for each other, but a claim under a cap that was set
 -- meanwhile waits for them. The claim itself reads the caps again and takes nothing whose scope is not locked. Locks have
--- a bounded number (64 per kind of scope) and one order. A session that stalls in between (frozen process, silent
+-- one order and a bounded number (`limit_lock_number`). A session that stalls in between (frozen process, silent
 -- connection) is terminated, because claims under the same caps wait for it.
 WITH RECURSIVE wanted AS MATERIALIZED (
     SELECT wanted.queue, wanted.after, wanted.place, queues.paused_at IS NOT NULL AS is_paused,
@@ -187,15 +187,14 @@ WITH RECURSIVE wanted AS MATERIALIZED (
     SELECT count(
                CASE
                    -- guard: claim.limited_claims_take_turns
-                   WHEN is_capped THEN pg_advisory_xact_lock(kind, bucket)
+                   WHEN is_capped THEN pg_advisory_xact_lock(kind, number)
                    -- guard: claim.uncapped_claims_are_waited_for
-                   ELSE pg_advisory_xact_lock_shared(kind, bucket)
+                   ELSE pg_advisory_xact_lock_shared(kind, number)
                END
            ) AS locked_count
     FROM (
-        -- the same expressions as in lock_limits of batches
-        SELECT hashtext('tenuto limit of ' || split_part(scope, ' ', 1)) AS kind, hashtext(scope) & 63 AS bucket,
-               bool_or(is_capped) AS is_capped
+        -- guard: claim.queue_lock_of_its_own
+        SELECT {limit_lock_kind} AS kind, {limit_lock_number} AS number, bool_or(is_capped) AS is_capped
         FROM scopes
         GROUP BY 1, 2
         ORDER BY 1, 2 -- one order: otherwise claims might deadlock
