@@ -58,6 +58,7 @@ from tenuto.operations.work.queues import QueueOperations
 from tenuto.operations.work.tasks import TaskOperations, Tasks
 from tenuto.postgres import migrator
 from tenuto.postgres.database import Database
+from tenuto.postgres.servers.connector import ConnectionCheck
 from tenuto.registration import Registration
 from tenuto.scheduling import manifest_step, schedule_step
 from tenuto.service import health_file
@@ -486,13 +487,21 @@ class Tenuto(Registration, TaskOperations, QueueOperations):
         declared = Declarations(list(self.schedules.declared), list(self.manifests.declared))
         return declared if self.jobs.jobs_by_name or declared.schedules or declared.manifests else None
 
-    async def connect_for_services(self, *, prune: bool = False, connect_seconds: float | None = None) -> Database:
+    async def connect_for_services(
+        self,
+        *,
+        prune: bool = False,
+        connect_seconds: float | None = None,
+        check_connection: ConnectionCheck | None = None,
+    ) -> Database:
         """Open a database for a service in this process and deploy the declared schedules and manifests.
 
         Schedules and manifests from code that neither this app nor another running app declares any more are logged;
-        with ``prune`` they are deleted.
+        with ``prune`` they are deleted. ``check_connection`` checks every new connection of the app from now on.
         """
         self._connections.bind_to_running_loop()
+        if check_connection is not None:
+            self._connections.gate.check = check_connection
         database = await self.connect(for_worker=True, connect_seconds=connect_seconds)
         try:
             await self.manifests.deploy(database)  # before the schedules, whose steps may run them

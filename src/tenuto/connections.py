@@ -17,6 +17,7 @@ from tenuto.errors import StoreError
 from tenuto.jobs.process_pool import reject_start_during_child_import
 from tenuto.postgres import embedded_server, migrator
 from tenuto.postgres.database import Database, run_on_loop
+from tenuto.postgres.servers.connector import ConnectionGate
 from tenuto.settings import Settings
 from tenuto.store import partitions
 
@@ -29,6 +30,8 @@ class Connections:
 
     def __init__(self, settings: Callable[[], Settings]) -> None:
         self._settings = settings
+        self.gate = ConnectionGate()
+        """Checks the new connections of every database that is opened here."""
         self._database: Database | None = None
         self._open_lock = threading.Lock()
         self._server_handle: embedded_server.ServerHandle | None = None
@@ -89,6 +92,7 @@ class Connections:
             generic_plans=for_worker,
             behind_pooler=settings.behind_pooler,
             connect_timeout_seconds=settings.connect_seconds if connect_seconds is None else connect_seconds,
+            gate=self.gate,
         )
         if settings.database is None:
             database.restart_server = self._restart_embedded

@@ -14,6 +14,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from datetime import timedelta
 from functools import partial
 from math import inf
+from typing import Protocol
 
 from tenuto.audit.sealer import AuditSealer
 from tenuto.clock import monotonic_seconds
@@ -28,6 +29,7 @@ from tenuto.observability.probe_server import ProbeServer
 from tenuto.observability.process_metrics import process_metrics
 from tenuto.observability.status import InstallationStatus
 from tenuto.postgres.database import Database
+from tenuto.postgres.servers.connector import ConnectionCheck
 from tenuto.postgres.servers.server_addresses import describe_address
 from tenuto.scheduling import firing
 from tenuto.scheduling.manifest_manager import ManifestManager
@@ -58,8 +60,16 @@ log = Log("tenuto.service")
 Connect = Callable[[], Awaitable[Database]]
 
 
+class ConnectForServices(Protocol):
+    """Opens the database of the services of a process."""
+
+    def __call__(self, *, check_connection: ConnectionCheck | None = None) -> Awaitable[Database]:
+        """``check_connection`` checks every new connection of the process, from the first one on."""
+        ...
+
+
 async def run_worker(
-    connect: Connect,
+    connect: ConnectForServices,
     jobs: JobRegistry,
     settings: Settings,
     worker_settings: WorkerSettings,
@@ -89,7 +99,7 @@ async def run_worker(
 
 
 async def run_scheduler(
-    connect: Connect,
+    connect: ConnectForServices,
     settings: Settings,
     extensions: ExtensionRegistry,
     *,
@@ -118,7 +128,7 @@ async def run_scheduler(
 
 
 async def run_web(
-    connect: Connect,
+    connect: ConnectForServices,
     settings: Settings,
     extensions: ExtensionRegistry,
     identity: ProcessIdentity,
@@ -135,7 +145,7 @@ async def run_web(
 
 
 async def run_all(
-    connect: Connect,
+    connect: ConnectForServices,
     jobs: JobRegistry,
     settings: Settings,
     worker_settings: WorkerSettings,
@@ -186,7 +196,7 @@ async def run_all(
 
 @asynccontextmanager
 async def background_worker(
-    connect: Connect,
+    connect: ConnectForServices,
     jobs: JobRegistry,
     settings: Settings,
     worker_settings: WorkerSettings,
@@ -219,7 +229,7 @@ async def background_worker(
 
 @asynccontextmanager
 async def background_scheduler(
-    connect: Connect,
+    connect: ConnectForServices,
     settings: Settings,
     extensions: ExtensionRegistry,
     name: str | None,
@@ -413,9 +423,10 @@ async def wait_for_database(connect: Connect, settings: Settings, write_health_f
         await asyncio.sleep(_DATABASE_RETRY_SECONDS)
 
 
-async def _connect_and_watch(connect: Connect, history: HistoryWatch) -> Database:
+async def _connect_and_watch(connect: ConnectForServices, history: HistoryWatch) -> Database:
     """Connect, and refuse a server that lacks what an earlier process of this name has seen, unless it was promoted."""
-    database = await connect()
+    await history.recall()
+    database = await connect(check_connection=history.check_connection)
     try:
         await history.begin(database)
     except BaseException:
@@ -457,7 +468,7 @@ def _name_getter(identity: ProcessIdentity) -> Callable[[], str]:
 
 @asynccontextmanager
 async def _service_process(
-    connect: Connect,
+    connect: ConnectForServices,
     settings: Settings,
     extensions: ExtensionRegistry,
     *identities: ProcessIdentity,
@@ -482,6 +493,7 @@ async def _service_process(
                 finally:
                     database, process.database = process.database, None
                     if database is not None:
+                        database.gate.check = None  # the app may go on after its services
                         await database.close()
         if process.error is not None:
             raise process.error

@@ -6,20 +6,23 @@ import signal
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx2 as httpx
 import pytest
 
 from tenuto import Tenuto
 from tenuto.errors import Unavailable
+from tenuto.model.access.actors import Role
 from tenuto.model.findings import Severity
 from tenuto.postgres.database import Database
 from tenuto.service.history_watch import HistoryWatch, read_mark
 from tenuto.service.process_identity import ProcessIdentity
+from tests.failover.process_launcher import PORT
 from tests.failover.services import services_under_load
 from tests.races.effect_ledger import Ledger
 from tests.races.observer import Observer
-from tests.races.processes import ProcessPool
+from tests.races.processes import ProcessPool, Workers
 from tests.support.errors import raises_code
-from tests.support.replication import Cluster, Server
+from tests.support.replication import Cluster, Server, free_port
 from tests.support.waiting import eventually
 
 
@@ -97,6 +100,7 @@ async def test_former_primary_is_not_used_after_its_successor(
     assert standby is not None
     db = await Database.open(cluster.url(primary, standby))
     watch = HistoryWatch(tmp_path, identity)
+    await watch.recall()
     await watch.begin(db)
     await watch._run_cycle()
     primary.kill()
@@ -117,9 +121,55 @@ async def test_former_primary_is_not_used_after_its_successor(
     await db.close()
 
     db = await Database.open(primary.url)  # a process that is started now
+    watch = HistoryWatch(tmp_path, identity)
+    await watch.recall()
     with raises_code("database.server.former_primary"):
-        await HistoryWatch(tmp_path, identity).begin(db)
+        await watch.begin(db)
     async with Tenuto(primary.url, home=tmp_path) as app:
         findings = {finding.name: finding for finding in await app.doctor()}
     assert "this server is a former primary" in findings["commits_lost"].details[0]
     await db.close()
+
+
+async def test_restarted_services_use_the_promoted_server_while_the_former_primary_answers_first(
+    cluster: Cluster, process_pool: ProcessPool, ledger: Ledger, tmp_path: Path
+) -> None:
+    former, promoted = await cluster.start(synchronous=True)
+    assert promoted is not None
+    url = cluster.url(former, promoted)
+    workers = Workers(process_pool, url, tmp_path, ledger.path)
+    try:
+        first = await workers.start("one").wait_until_ready()
+        first_web = workers.start("web", do="web", environment={PORT: str(free_port())})
+        former.kill()
+        promoted.promote()
+        await promoted.until_answering(standby=False)
+        for name in ("worker-one", "web-web"):
+
+            def has_used_the_promoted_server(name: str = name) -> bool:
+                service, _, process = name.partition("-")
+                mark = read_mark(tmp_path, service, process)
+                return mark is not None and mark.seen.timeline == 2
+
+            await eventually(has_used_the_promoted_server, timeout=60, what=f"{name} has used the promoted server")
+        await workers.stop(first, first_web)
+        former.settings["synchronous_standby_names"] = ""
+        former.start()  # it accepts writes, and it is the first server of the address
+        await former.until_answering(standby=False)
+        await promoted.value("DELETE FROM tenuto.workers")
+        await former.value("DELETE FROM tenuto.workers")
+
+        await workers.start("one").wait_until_ready()
+        port = free_port()
+        web = workers.start("web", do="web", environment={PORT: str(port)})
+        await eventually(lambda: web.has_logged("web service started"), timeout=30, what="web service is ready")
+        assert await promoted.value("SELECT count(*) FROM tenuto.workers WHERE name = 'one'") == 1
+        async with Tenuto(promoted.url, home=tmp_path) as app:
+            _, key = await app.api_keys.create("failover", Role.OPERATOR)
+        async with httpx.AsyncClient(headers={"Authorization": f"Bearer {key}"}, timeout=30.0) as client:
+            answer = await client.get(f"http://127.0.0.1:{port}/api/v1/schedules")
+        assert answer.status_code == 200, "requests are served from the promoted server, which has the key"
+        assert await former.value("SELECT count(*) FROM tenuto.workers") == 0
+        assert await former.value("SELECT count(*) FROM tenuto.api_keys") == 0
+    finally:
+        await workers.kill_all()

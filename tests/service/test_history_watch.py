@@ -32,6 +32,7 @@ def identity(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proces
 
 async def start(db: Database, home: Path, identity: ProcessIdentity, marks: int = 2) -> HistoryWatch:
     watch = HistoryWatch(home, identity)
+    await watch.recall()
     await watch.begin(db)
     for _ in range(marks):
         await watch._record_mark(db)
@@ -85,7 +86,7 @@ async def test_mark_acknowledged_while_a_connection_is_checked_is_not_a_loss(
 ) -> None:
     watch = await start(db, tmp_path, identity)
     async with db.connection() as connection:
-        await watch._check_connection(cast("Connection", ConnectionWithMarkMeanwhile(connection, db, watch)))
+        await watch.check_connection(cast("Connection", ConnectionWithMarkMeanwhile(connection, db, watch)))
     assert [mark.seen.number for mark in read_all_marks(tmp_path)] == [3]
 
 

@@ -340,7 +340,7 @@ async def test_signal_before_the_database_is_reachable_aborts_the_start(
 async def test_service_waits_for_a_migration_and_rejects_a_changed_schema(tmp_path: Path) -> None:
     asked = []
 
-    async def connect() -> Database:
+    async def connect(**options: Any) -> Database:
         asked.append(1)
         assert len(asked) <= 2, "no further query"
         if len(asked) == 1:

@@ -57,26 +57,29 @@ class HistoryWatch:
         self._home = home
         self._identity = identity
         self._process = new_id()
+        self._remembered: RememberedMark | None = None
         self._seen: SeenHistory | None = None
         self._database: Database | None = None
         self._marked_at = -IDLE_MARK_SECONDS
         self._marked_write_count = 0
         self.loop = PollingLoop("tenuto-history", self._run_cycle, log)
 
+    async def recall(self) -> None:
+        """Read what an earlier process of this name remembers."""
+        self._remembered = await asyncio.to_thread(read_mark, self._home, self._identity.service, self._identity.name)
+        if self._remembered is not None:
+            self._process = self._remembered.process
+
     async def begin(self, database: Database) -> None:
-        """Compare the database with what an earlier process of this name remembers, and check new connections.
+        """Compare the database with what was recalled, and check its new connections from now on.
 
         Raise `Unavailable` if the server was replaced by a promoted one.
         """
-        remembered = await asyncio.to_thread(read_mark, self._home, self._identity.service, self._identity.name)
-        if remembered is not None:
-            self._process = remembered.process
         found = await store.load_history(database, self._process)
-        self._seen = SeenHistory(found.system, found.timeline, found.number, found.now)
+        remembered = self._remembered
         if remembered is not None and not is_other_database(remembered.seen, found):
             verdict = judge_history(remembered.seen, found)
             if verdict is HistoryVerdict.FORMER_PRIMARY:
-                self._seen = None
                 raise Unavailable(
                     _describe_former_primary(remembered.seen, found),
                     code="database.server.former_primary",
@@ -87,19 +90,29 @@ class HistoryWatch:
                 _log_loss(remembered.seen, found, consequence="work accepted since then is lost; see tenuto doctor")
             elif verdict is HistoryVerdict.PROMOTED:
                 _log_promotion(remembered.seen, found)
+        self._seen = SeenHistory(found.system, found.timeline, found.number, found.now)
         self._database = database
-        database.gate.check = self._check_connection
+        database.gate.check = self.check_connection
 
-    async def _check_connection(self, connection: Connection) -> None:
-        """Refuse a connection to a former primary; exit if the server has lost commits."""
+    async def check_connection(self, connection: Connection) -> None:
+        """Refuse a connection to a former primary; exit if the server has lost commits.
+
+        Before `begin`, only the timeline is compared. Without this, a restarted process would connect to a former
+        primary again and again, because the server that was used last is tried first.
+        """
         seen = self._seen  # before the query: its snapshot may lack a mark that is acknowledged while it runs
-        found = await store.find_history(connection, self._process)
-        self._accept(seen, found)  # guard: failover.mark_before_query
+        if seen is not None:
+            found = await store.find_history(connection, self._process)
+            self._accept(seen, found)  # guard: failover.mark_before_query
+        elif self._remembered is not None:
+            found = await store.find_timeline(connection)
+            is_other = is_other_database(self._remembered.seen, found)
+            if not is_other and judge_history(self._remembered.seen, found) is HistoryVerdict.FORMER_PRIMARY:
+                former = _describe_former_primary(self._remembered.seen, found)
+                raise UnsuitableServer(former)  # guard: failover.former_primary_at_start
 
-    def _accept(self, seen: SeenHistory | None, found: FoundHistory) -> None:
+    def _accept(self, seen: SeenHistory, found: FoundHistory) -> None:
         """Compare what was found with what had been seen when the query was sent."""
-        if seen is None:
-            return
         verdict = judge_history(seen, found)
         if verdict is HistoryVerdict.FORMER_PRIMARY:
             raise UnsuitableServer(_describe_former_primary(seen, found))  # guard: failover.former_primary
@@ -121,6 +134,7 @@ class HistoryWatch:
     async def _record_mark(self, database: Database) -> None:
         if database.behind_pooler:  # it may have changed the server of an open connection
             seen = self._seen
+            assert seen is not None
             self._accept(seen, await store.load_history(database, self._process))
         seen = self._seen
         assert seen is not None

@@ -33,8 +33,14 @@ class HistoryLoss:
     found_timeline: int
 
 
+_TIMELINE = RowMapper(FoundHistory, SQL.find_timeline)
 _FOUND = RowMapper(FoundHistory, SQL.find_history)
 _LOSSES = RowMapper(HistoryLoss, SQL.list_losses)
+
+
+async def find_timeline(connection: Connection) -> FoundHistory:
+    """Return the history of the database that a connection leads to, without a mark."""
+    return _TIMELINE.one(*await connection.fetch(SQL.find_timeline))
 
 
 async def find_history(connection: Connection, process: UUID) -> FoundHistory:

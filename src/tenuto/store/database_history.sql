@@ -1,3 +1,12 @@
+-- name: find_timeline
+-- Return the history of the database without marks, also of a database without the schema.
+SELECT system.system_identifier::text || '/' || base.oid AS system,
+       ('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8))::bit(32)::integer AS timeline,
+       0::bigint AS number,
+       clock_timestamp() AS now
+FROM pg_control_system() AS system, pg_database AS base
+WHERE base.datname = current_database();
+
 -- name: find_history
 -- Return the history of the database, with the mark of a process.
 SELECT system.system_identifier::text || '/' || base.oid AS system,

@@ -48,12 +48,15 @@ class ReadOnlyServer(UnsuitableServer):
     """The server of a URL does not have the wanted role."""
 
 
+ConnectionCheck = Callable[[asyncpg.Connection], Awaitable[None]]
+"""Raises `UnsuitableServer` if the server of a new connection must not be used."""
+
+
 class ConnectionGate:
     """Checks every new connection of a database; without a check, all are accepted."""
 
     def __init__(self) -> None:
-        self.check: Callable[[asyncpg.Connection], Awaitable[None]] | None = None
-        """Raises `UnsuitableServer` if the server must not be used."""
+        self.check: ConnectionCheck | None = None
 
 
 class ServerConnection(asyncpg.Connection):
