@@ -140,7 +140,7 @@ def test_redactor_forgets_the_oldest_value_beyond_its_limit(caplog: pytest.LogCa
         redactor.add(value)
     assert redactor.redact_text("first-of-all x1x1 second-one third-one") == "*** x1x1 *** ***"
     assert redactor.redact_stream("x1x")[1] == "", "its prefixes are forgotten too"
-    assert ["redacted value forgotten" in record.getMessage() for record in caplog.records] == [True]
+    assert ["redaction value evicted" in record.getMessage() for record in caplog.records] == [True]
 
 
 def test_redactor_keeps_a_form_shared_by_two_values() -> None:

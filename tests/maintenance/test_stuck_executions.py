@@ -189,7 +189,7 @@ async def test_repair_fails_one_step_of_a_wait_cycle(db: Database, worker_id: UU
     ended = await load_execution(db, runs[names[-1]])
     assert (ended.state, ended.error) == (
         "failed",
-        f"step {names[-1]!r} failed: execution {runs['a']} of 'a' waits for this one",
+        f"step {names[-1]!r} failed: execution {runs['a']} of 'a' waits for this execution",
     )
     assert await read_repairs(db) == {REPAIR_WAIT_CYCLE: 1}
     while await run_claimable_steps(db, worker_id):

@@ -413,7 +413,7 @@ async def test_schedule_step_detects_a_wait_cycle(app: Tenuto, worker: WorkerFac
         gate.go.release()
         ended = await app.executions.wait(old, timeout=10)
         assert ended.state == "failed"
-        assert "waits for this one" in known(ended.error)
+        assert "waits for this execution" in known(ended.error)
         assert (await app.executions.wait(new, timeout=10)).state == "completed"
 
 

@@ -46,7 +46,7 @@ async def test_loop_logs_every_other_failure(caplog: pytest.LogCaptureFixture, m
     monkeypatch.setattr(random, "uniform", lambda *_: 0.0)
     error = StoreError("refused", code="database.statement_rejected")
     await run_failing_cycles([error, error, None])
-    assert [record.getMessage().startswith("cycle failed") for record in caplog.records] == [True, True]
+    assert [record.getMessage().startswith("service cycle failed") for record in caplog.records] == [True, True]
 
 
 async def test_worker_leaves_loaded_code_out_of_garbage_collections(app: Tenuto) -> None:

@@ -77,8 +77,8 @@ class ApiRoute(APIRoute):
     def may_read_replica(self) -> bool:
         """Whether the queries of the route may read from the read replica: lists, counts and reports.
 
-        What administrators read (keys, sessions, secrets, the audit log) comes from the primary, and single objects do,
-        because a program decides by them what it does next.
+        Data of administrators (keys, sessions, secrets, the audit log) and single objects come from the primary: a
+        caller decides by a single object what to do next, so it must be current.
         """
         role, model = self.required_role, self.response_model
         if "GET" not in (self.methods or ()) or role is None or role.role >= Role.ADMIN:

@@ -240,7 +240,7 @@ def _complete_examples(responses: Iterable[dict[str, Any]], schemas: Mapping[str
 
 
 def complete_example(schema: Mapping[str, Any], given: Any, schemas: Mapping[str, Any]) -> Any:
-    """Return an example with a value for every required field that it leaves out."""
+    """Return the given example, with generated values for the required fields that it lacks."""
     schema = _resolve(schema, schemas, given)
     if isinstance(given, dict) and "properties" in schema:
         completed = {}

@@ -64,7 +64,7 @@ class Redactor:
     __slots__ = (
         "_buckets",
         "_change_lock",
-        "_forgotten_count",
+        "_evicted_count",
         "_forms",
         "_longest",
         "_max_values",
@@ -73,7 +73,7 @@ class Redactor:
     )
 
     def __init__(self, max_values: int | None = None) -> None:
-        """``max_values``: beyond it the least recently added value is forgotten, and a warning is logged."""
+        """``max_values``: beyond it the least recently added value is evicted, and a warning is logged."""
         self._max_values = max_values
         self._change_lock = threading.Lock()
         self._values: dict[str, None] = {}
@@ -85,7 +85,7 @@ class Redactor:
         self._prefixes: dict[str, int] = {}
         """Shorter prefixes of the forms, with the number of forms that have them."""
         self._longest = 0
-        self._forgotten_count = 0
+        self._evicted_count = 0
 
     def __bool__(self) -> bool:
         return bool(self._values)
@@ -101,11 +101,11 @@ class Redactor:
             for form in dict.fromkeys(_forms(value)):
                 self._add_form(form)
             self._values[value] = None
-            is_warning_due = self._forget_oldest()
+            is_warning_due = self._evict_oldest()
         if is_warning_due:
             _log.warning(
-                "redacted value forgotten",
-                forgotten_count=self._forgotten_count,
+                "redaction value evicted",
+                evicted_count=self._evicted_count,
                 max_values=self._max_values,
                 remedy="redact fewer different values in jobs, or restart this process regularly",
             )
@@ -120,7 +120,7 @@ class Redactor:
         for length in range(1, MIN_LENGTH):
             self._prefixes[form[:length]] = self._prefixes.get(form[:length], 0) + 1
 
-    def _forget_oldest(self) -> bool:
+    def _evict_oldest(self) -> bool:
         """Forget the oldest value if there are too many; return whether a warning is due."""
         if self._max_values is None or len(self._values) <= self._max_values:
             return False
@@ -128,8 +128,8 @@ class Redactor:
         del self._values[oldest]
         for form in dict.fromkeys(_forms(oldest)):
             self._remove_form(form)
-        self._forgotten_count += 1
-        return self._forgotten_count == 1 or self._forgotten_count % 1000 == 0
+        self._evicted_count += 1
+        return self._evicted_count == 1 or self._evicted_count % 1000 == 0
 
     def _remove_form(self, form: str) -> None:
         self._forms[form] -= 1

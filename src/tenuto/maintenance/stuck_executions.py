@@ -127,7 +127,7 @@ async def _break_wait_cycle(connection: Connection, now: datetime) -> bool:
 async def _fail_waiting_step(connection: Connection, step: executions.WaitCycleStep, now: datetime) -> None:
     unclaimed = await executions.lock_unclaimed_steps(connection, [step.execution_id])
     (task,) = [task for task in unclaimed if task.id == step.id]
-    message = f"execution {step.waits_for} of {step.schedule_name!r} waits for this one"
+    message = f"execution {step.waits_for} of {step.schedule_name!r} waits for this execution"
     error = error_json("tenuto.PermanentFailure", message, step=task.name)
     failure = Outcome(OutcomeStatus.FAILED, OutcomeReason.ERROR, ended_at=now, error=error, may_retry=False)
     await completion.finish_in_transaction(connection, [Settlement(task, failure)])

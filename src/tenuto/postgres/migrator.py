@@ -118,7 +118,7 @@ def _read_file(file: Path) -> str:
 
 
 def core_component() -> Component:
-    """Return the component of the core."""
+    """Return the migrations of Tenuto itself, as opposed to those of an extension."""
     return Component(_CORE_NAME, _MIGRATIONS_DIRECTORY)
 
 

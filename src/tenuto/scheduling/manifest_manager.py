@@ -215,7 +215,7 @@ async def _time_out_run(database: Database, task: Task, now: datetime, result: P
     if await finish(database, [settlement]):
         result.timed_out += 1
         result.dead_lettered += settlement.retry is None
-        log.warning("overrun run timed out", task_id=str(task.id))
+        log.warning("manifest run timed out", task_id=str(task.id))
 
 
 async def _write_missing_dead_letters(connection: Connection, now: datetime) -> int:

@@ -83,7 +83,9 @@ async def _start_child(connection: Connection, database: Database, ctx: Context)
         if parent_id is not None and await executions.waits_for(connection, active[0], parent_id):
             # The schedules were edited during their runs; the two runs would wait for each other.
             raise PermanentFailure(
-                f"execution {active[0]} of {schedule.name!r} waits for this one", code="execution.wait_cycle"
+                f"execution {active[0]} of {schedule.name!r} waits for this execution",
+                code="execution.wait_cycle",
+                remedy="remove one of the two schedule steps",
             )
         return active[0]
     now = database.clock.now()

@@ -108,9 +108,11 @@ async def run_cycles(
             failure_count += 1
             wait_seconds = min(0.2 * 2**failure_count, 10.0) * random.uniform(0.5, 1.0)
             if isinstance(error, StoreError):
-                log.warning("cycle failed", loop=name, error=str(error), next_try_seconds=round(wait_seconds, 1))
+                log.warning(
+                    "service cycle failed", loop=name, error=str(error), next_try_seconds=round(wait_seconds, 1)
+                )
             else:
-                log.exception("cycle failed", loop=name, next_try_seconds=round(wait_seconds, 1))
+                log.exception("service cycle failed", loop=name, next_try_seconds=round(wait_seconds, 1))
         await wait_for_event(wait_seconds, wake_up)
 
 

@@ -120,7 +120,7 @@ class Completer:
                 try:
                     await complete(results)
                 except Exception:  # one batch must not keep the next ones from being written
-                    log.exception("outcomes not written; their leases will expire", tasks=len(results))
+                    log.exception("outcomes not written", consequence="leases expire", tasks=len(results))
                     release(results, [])
         if self._succeeded_manifests:
             await self._write_manifest_successes()

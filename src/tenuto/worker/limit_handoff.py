@@ -90,7 +90,10 @@ class LimitHandoff:
                 self._last_claimed[attempt.task.limit_slot] = (-task.priority, task.run_at, task.id)
 
     def hand_slot_to_successor(self, attempt: Attempt) -> Attempt | None:
-        """Return the standby attempt that takes over the slot of an ended one; a stopped one may have lost its slot."""
+        """Return the standby attempt that takes over the limit slot of an ended attempt.
+
+        None if no attempt may: a stopped attempt may have lost its slot.
+        """
         slot = attempt.task.limit_slot or ""
         waiting = self._standby.get(slot)
         if not waiting or self._invalidated or attempt.stop_reason is not None or self._is_open_to_others():

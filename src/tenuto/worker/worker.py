@@ -203,7 +203,9 @@ class Worker:
         if self.stopping or is_draining is self._is_draining:
             return
         self._is_draining = is_draining
-        log.info("worker drained" if is_draining else "worker resumed", running=self._slots.running_count)
+        log.info(
+            "worker draining requested" if is_draining else "worker draining ended", running=self._slots.running_count
+        )
         if not is_draining:
             self._fetcher.rescan()
         self._wake.set()
@@ -286,7 +288,7 @@ class Worker:
     def _abandon(self) -> None:
         """Stop the code and write nothing more. The registration stays: it would otherwise release the tasks at once,
         while their code may still run. The leases expire instead, and the watchdog goes on until the code has ended."""
-        log.warning("worker abandoned before its code has ended", running=self._slots.running_count)
+        log.warning("worker shutdown aborted", running=self._slots.running_count)
         self.stopping = True
         self._stop_held_attempts()
         self._completer.cancel()

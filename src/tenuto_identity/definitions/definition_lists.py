@@ -220,7 +220,7 @@ async def apply_changes(
     changing = [change for change in changes if change.effect != "unchanged"]
     if all(_is_made(change, rows.get(change.key)) for change in changing):
         return  # by an earlier try whose acknowledgement was lost
-    version = await definitions.raise_rules_version(connection)
+    version = await definitions.increment_rules_version(connection)
     context = DefinitionChange(author.actor.name, author.now, author.reason, origin)
     for change in changing:
         row = rows.get(change.key)

@@ -236,7 +236,10 @@ def _decode_texts(object_type: ObjectType, texts: Sequence[str], decoding: Decod
 
 @lru_cache(maxsize=10_000)
 def _date_of(text: str) -> Value | None:
-    """Return a date in its stored form; None if the general code must decide. Measured: most dates occur again."""
+    """Return a date in its stored form; None if it is no date, so that the caller reports the error.
+
+    Cached, because the same dates occur in many rows (benchmark `identity`, import of new people).
+    """
     try:
         return canonical_value(text, DataType.DATE)
     except BadValue:

@@ -477,7 +477,7 @@ async def _try_to_end(run: Run, ending: Awaitable[None]) -> None:
     try:
         await asyncio.shield(asyncio.ensure_future(ending))
     except (StaleLease, *DRIVER_ERRORS, Unavailable) as error:
-        log.warning("run end not recorded", run_id=run.id, error=str(error))
+        log.warning("identity run end not recorded", run_id=run.id, error=str(error))
 
 
 def _conclude(run: Run, status: OutcomeStatus) -> dict[str, Any]:

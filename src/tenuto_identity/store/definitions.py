@@ -193,9 +193,9 @@ async def lock_definitions(connection: Connection) -> int:
     return int(await connection.fetchval(SQL.lock_definitions))
 
 
-async def raise_rules_version(connection: Connection) -> int:
-    """Return the next version of the rules. Running runs keep the one that they began with."""
-    return int(await connection.fetchval(SQL.raise_rules_version))
+async def increment_rules_version(connection: Connection) -> int:
+    """Increment the version of the rules and return it. Runs in progress keep their version."""
+    return int(await connection.fetchval(SQL.increment_rules_version))
 
 
 async def add_names(connection: Connection, attributes: Iterable[str]) -> None:

@@ -24,7 +24,7 @@ SELECT number, name FROM attributes ORDER BY number;
 -- Changes of definitions are made one at a time: a rule is checked against the systems and types as they are.
 SELECT rules_version FROM configuration FOR UPDATE;
 
--- name: raise_rules_version
+-- name: increment_rules_version
 UPDATE configuration SET rules_version = rules_version + 1 RETURNING rules_version;
 
 -- name: add_attributes

@@ -266,7 +266,7 @@ async def load_template_run(connection: Connection, task_id: UUID) -> int | None
 async def insert_template_run(
     connection: Connection, task_id: UUID, template: str, seed: str, object_count: int, now: datetime
 ) -> None:
-    """Record that a task has generated its objects; with its transaction."""
+    """Record, in the transaction of the task, that it has generated the objects of a template."""
     await connection.execute(SQL.insert_template_run, task_id, template, seed, object_count, now)
 
 

@@ -178,7 +178,7 @@ async def delete_system(run: Run, change: DefinitionChange) -> OutcomeStatus:
         async def remove(connection: Connection) -> None:
             await definitions.lock_definitions(connection)
             stored = await definitions.load_definitions(connection)
-            version = await definitions.raise_rules_version(connection)
+            version = await definitions.increment_rules_version(connection)
             for row in stored.of_kind(DefinitionKind.SYNC_RULE):
                 side = row.definition.get("in") or row.definition.get("out") or {}
                 if side.get("system") == run.system.name:

@@ -139,7 +139,7 @@ async def list_open_episodes(connection: Connection, rule_name: str) -> list[Epi
 
 
 async def open_episode(connection: Connection, new: Episode) -> bool:
-    """Open a condition; return False if it is open."""
+    """Insert an open episode of a condition; return False if the condition has one already."""
     values = (new.id, new.rule_name, new.subject, new.title, json.dumps(new.fields), new.path, new.opened_at)
     return await connection.fetchval(SQL.open_episode, *values) is not None
 

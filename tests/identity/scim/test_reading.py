@@ -461,7 +461,7 @@ def test_scim_answer_without_end_is_an_error(
         ({"url": "ftp://example.org"}, "not the address of a SCIM service"),
         ({"url": "https://user:secret@example.org"}, "has an account"),
         ({"url": "https://example.org:port"}, "port that is not a number"),
-        ({"user": "a"}, "belong together"),
+        ({"user": "a"}, "only one of user and password"),
         ({"user": "a", "password": {"secret": "x"}}, "exclude each other"),
         ({"token": None, "user": "a:b", "password": {"secret": "x"}}, "colon"),
         ({"dialect": "other"}, "dialect"),

@@ -146,10 +146,10 @@ async def convert_definition(
     definition is not checked and not saved."""
     if (body.text is None) == (body.definition is None):
         raise Invalid(
-            "text and definition exclude each other, and one of them is required",
+            "the request has neither or both of text and definition",
             code="definition.text.conflict",
             field="text",
-            remedy="send one of them",
+            remedy="send exactly one of them",
         )
     if body.definition is not None:
         return await asyncio.to_thread(_write, body.definition)

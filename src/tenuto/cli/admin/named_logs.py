@@ -48,7 +48,7 @@ async def show_log(
     log: LogName,
     where: Annotated[str | None, option("FILTER", f"Filter such as 'refused at:>1d'. Keys: {_KEYS}.")] = None,
     limit: Annotated[int, limit(50)] = 50,
-    oldest_first: Annotated[bool, flag("Oldest entry first.", "--oldest-first")] = False,
+    oldest_first: Annotated[bool, flag("Sort by time, oldest first.", "--oldest-first")] = False,
     below: Annotated[int | None, option("ENTRY", "Pagination cursor: only entries older than this one.", min=0)] = None,
     above: Annotated[
         int | None, option("ENTRY", "With --oldest-first: only entries newer than this one.", min=0)

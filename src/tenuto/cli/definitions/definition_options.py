@@ -53,8 +53,8 @@ SCHEDULE_OPTIONS: dict[str, Declaration] = {
     "between": option("FROM-TO", "With --every: time window, e.g. 22:00-06:00."),
     "days": option("DAYS", "With --every or --at: days of the week, e.g. mon-fri or sat,sun.", "--on"),
     "zone": option("ZONE", "Time zone of the trigger, e.g. Europe/London. (default: UTC)"),
-    "start": option("DATE", "First date, e.g. 2031-12-25."),
-    "end": option("DATE", "Last date."),
+    "start": option("DATE", "First date on which it runs, e.g. 2031-12-25."),
+    "end": option("DATE", "Last date on which it runs, e.g. 2032-01-31."),
     "excluded": option(
         "DATES", "Dates without runs, separated by commas; may be repeated.", "--exclude", type=list[str]
     ),

@@ -64,7 +64,9 @@ async def submit_batch(
     key: Annotated[
         str | None, option("FIELD", "Field with the item's key; items with an open key are skipped.")
     ] = None,
-    batch_key: Annotated[str | None, option("KEY", "Idempotency key: submitting again with it continues.")] = None,
+    batch_key: Annotated[
+        str | None, option("KEY", "Idempotency key. A repeated submission with the same key continues the first.")
+    ] = None,
     name: Annotated[str | None, option("TEXT", "Name of the batch.")] = None,
     atomic: Annotated[bool, flag("All rows or none, in one transaction; rows are held in memory.", "--atomic")] = False,
     watch: Watch = False,

@@ -295,7 +295,7 @@ async def retry_dead_letters(
     options=RESOLVE_OPTIONS,
 )
 async def acknowledge_dead_letters(session: Session, **options: Any) -> int:
-    """Acknowledge dead letters: resolve them without a retry. Their manifests may run again."""
+    """Resolve dead letters without a retry, so that their manifests may run again."""
     if options["all"] or options["where"]:
         return await _resolve_all(session, "acknowledged", options)
     acknowledged: list[dict[str, Any]] = []

@@ -29,7 +29,7 @@ jobs = group("job", "List the jobs of an app.", "list --app tasks:app", "list --
 
 @command(jobs, "list", "--app tasks:app", "--app tasks:app -o json", shared=("app", "output", "quiet"), is_list=True)
 async def list_jobs(session: Session) -> None:
-    """List the jobs of an app with their input; as JSON, with the schema of the input."""
+    """List the jobs of an app with their parameters. -o json adds the JSON schema of the input."""
     found = [job.describe() for _, job in sorted(session.app_without_database.jobs.jobs_by_name.items())]
     await print_page(session, JOBS, found, now=SystemClock().now())
 

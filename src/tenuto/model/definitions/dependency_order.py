@@ -30,7 +30,10 @@ R = TypeVar("R", bound=HasReferences)
 
 
 def check_no_cycle(new: HasReferences, references: Mapping[str, Collection[str]]) -> None:
-    """Raise `Invalid` if a definition would need itself through others; ``references`` are those of the others."""
+    """Raise `Invalid` if the new definition would depend on itself.
+
+    ``references`` holds the keys that each stored definition refers to.
+    """
     cycle = find_cycle(new.key, lambda key: sorted(new.references if key == new.key else references.get(key, ())))
     if cycle is not None:
         raise new.cycle_error(format_cycle(cycle))

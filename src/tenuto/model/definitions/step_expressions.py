@@ -450,7 +450,7 @@ class StepOutput:
         return _make_comparison(self, ">=", other)
 
     def find(self, results: Mapping[str, StepResult]) -> Any:
-        """Return the value; an absent one if the step has no output or the output no such part."""
+        """Return the value of the reference; `_ABSENT` if the step has no output, or its output lacks this part."""
         result = results.get(self.step)
         if result is None or not _has_output(result):
             return _ABSENT

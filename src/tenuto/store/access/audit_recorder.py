@@ -61,7 +61,7 @@ class AuditEntry:
         self.changes.append((target, before, after))
 
     def mark_unchanged(self) -> None:
-        """Leave no entry, because nothing had to be changed; locked rows are no change."""
+        """Write no audit entry: the operation changed nothing. Locking rows is not a change."""
         self.is_unchanged = True
 
 

@@ -218,7 +218,9 @@ def merge_ranges(entry: Entry, read_more: Callable[[str], Mapping[str, Sequence[
             following = next(((found, more[each]) for each in more if (found := _RANGE.match(each))), None)
             if following is None or not following[1] or following[0].group(1).lower() != base.lower():
                 raise ConnectorError(
-                    "incomplete", f"the server sent {len(collected)} values of {base} of {entry.dn!r} and then no more"
+                    "incomplete",
+                    f"attribute {base} of {entry.dn!r} is incomplete: "
+                    f"the server returned {len(collected)} values and then none",
                 )
             collected += following[1]
             last = following[0].group(3)

@@ -153,7 +153,9 @@ class LdapSettings(BaseModel):
     @model_validator(mode="after")
     def _check_account(self) -> LdapSettings:
         if (self.bind_dn is None) != (self.password is None):
-            raise ValueError("bind_dn and password belong together; leave out both for an anonymous connection")
+            raise ValueError(
+                "only one of bind_dn and password is set; set both, or neither for an anonymous connection"
+            )
         if self.bind_dn is not None and not self.bind_dn.strip():
             raise ValueError("bind_dn is empty; leave it out for an anonymous connection")
         return self

@@ -81,7 +81,7 @@ class ScimConnector:
 
     @property
     def _schema(self) -> ServiceSchema:
-        """What the service offers, read once in a run."""
+        """Resource types and schemas of the service, loaded once per run."""
         if self._loaded_schema is None:
             self._loaded_schema = load_schema(self._client)
         return self._loaded_schema

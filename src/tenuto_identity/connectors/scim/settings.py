@@ -91,7 +91,7 @@ class ScimSettings(BaseModel):
         if urlsplit(self.url).scheme == "http" and not self.allow_unencrypted:  # guard: identity.scim_unencrypted
             raise ValueError("url is not encrypted; write https://, or set allow_unencrypted: true")
         if (self.user is None) != (self.password is None):
-            raise ValueError("user and password belong together")
+            raise ValueError("only one of user and password is set; set both or neither")
         if self.user is not None and (not self.user.strip() or ":" in self.user):
             raise ValueError("user is blank or contains a colon, which basic authentication does not allow")
         if self.token is not None and self.user is not None:

@@ -120,11 +120,11 @@ class Session(Protocol):
         ...
 
     def cell(self, value: Any, attribute: Attribute) -> str | bytes | None:
-        """Return a value of a row as a cell."""
+        """Convert a database value to the text or bytes of a cell of an import row."""
         ...
 
     def parameter(self, value: Value, attribute: Attribute, column: Column) -> Any:
-        """Return a value of an attribute as a parameter."""
+        """Convert a value of an attribute to a parameter of a statement."""
         ...
 
     def marker(self, value: bool | int | str | None) -> Any:

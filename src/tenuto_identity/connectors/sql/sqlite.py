@@ -175,7 +175,7 @@ class SqliteSession:
         code = extended & 0xFF
         text = str(error)
         if code in _UNUSABLE:
-            return ConnectorError("unreachable", f"{self._path} cannot be used: {text}")
+            return ConnectorError("unreachable", f"cannot open or read the SQLite file {self._path}: {text}")
         if code in _LOST:
             return ConnectionLost(f"{self._path} cannot be accessed: {text}")
         if code in (sqlite3.SQLITE_INTERRUPT, sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):

@@ -248,7 +248,7 @@ class ObjectGenerator:
                 days = (generator.last - generator.first).days
                 return (generator.first + timedelta(days=source.randint(0, days))).isoformat()
             case _:
-                raise BadValue(f"{generator.kind.value} generates no value")
+                raise BadValue(f"generator {generator.kind.value} cannot generate a value for this property")
 
     def _fill(self, name: str, pattern: str, found: GeneratedObject, number: int) -> str:
         """Return the text of a pattern. With ``{n?}`` it is unique among the objects of the template."""

@@ -116,7 +116,9 @@ def sync_done(controls: Mapping[str, bytes]) -> SyncDone:
     """Return the end of a refresh."""
     value = controls.get(SYNC_DONE)
     if value is None:
-        raise ConnectorError("protocol", "the refresh has no end; the server does not follow RFC 4533")
+        raise ConnectorError(
+            "protocol", "the server ended the refresh without the control Sync Done, which RFC 4533 requires"
+        )
     cookie, has_deletes = None, False
     for each in _fields(value, 0):
         if each.tag == ber.OCTETS:
