@@ -193,12 +193,15 @@ async def test_every_surface_shows_what_needs_attention(
         document = await service.get_json("/api/v1/overview")
         await log_in(service)
         page = (await get_page(service, "/")).text
-    attention = re.search(r'data-part="attention".*?</section>', page, re.DOTALL)
-    assert attention is not None
-    visible = html.unescape(" ".join(re.sub(r"<[^>]*>", "", attention[0]).split()))
+    # Approvals have a card of their own, in which a person decides.
+    is_approval = code == AttentionCode.APPROVAL_PENDING
+    label = 'aria-label="Waiting for approval"' if is_approval else 'data-part="attention"'
+    card = re.search(f"<section[^>]*{label}.*?</section>", page, re.DOTALL)
+    assert card is not None, page
+    visible = html.unescape(" ".join(re.sub(r"<[^>]*>", "", card[0]).split()))
     texts = [each["text"] for each in document["attention"] if each["code"] == code]
     assert [marker in text for text in texts] == [True], document["attention"]
-    assert marker in visible, visible
+    assert ("Deploy?" if is_approval else marker) in visible, visible
     assert marker in " ".join(status.out.split()), status.out
     assert marker in " ".join(doctor.out.split()), doctor.out
     warned = next(each for each in document["attention"] if each["code"] == code)["severity"] == "warning"

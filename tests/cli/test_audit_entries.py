@@ -50,7 +50,7 @@ COMMANDS_TESTED_BY_OPERATION = {
 }
 """They need a failed task, an unfinished operation or a live worker: `tests/audit/test_operation_records.py` checks the
 entries of their operations."""
-SERVICE_COMMANDS = {"up", "worker", "scheduler", "web", "migrate", "restore"}
+SERVICE_COMMANDS = {"up", "dev", "worker", "scheduler", "web", "migrate", "restore"}
 """Services have no user, `migrate` runs before there is an audit log, `restore` is in `test_backups.py`."""
 PLAN = """
 schedules: [{name: weekly, every: 7d, steps: [{job: third_time}]}]

@@ -101,6 +101,8 @@ def test_server_without_starttls_is_named(open_connector: Open) -> None:
                         number = connection.recv(1000)[4:5]
                         # An extended response with protocolError: the server does not know the operation.
                         connection.sendall(b"\x30\x0c\x02\x01" + number + b"\x78\x07\x0a\x01\x02\x04\x00\x04\x00")
+                        while connection.recv(1000):  # the client ends the connection
+                            pass
 
         thread = threading.Thread(target=refuse, daemon=True)
         thread.start()
