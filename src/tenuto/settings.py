@@ -210,6 +210,8 @@ class Settings(BaseSettings):
     """Private key file of the certificate."""
     web_path: str = ""
     """Path below which the web service is served, such as ``/ops/tenuto``; the proxy must pass it on."""
+    base_url: str | None = None
+    """Address of the dashboard for links in messages, such as ``https://tenuto.example.org``, with ``web_path``."""
     web_name: str = "Tenuto"
     """Name of the installation in the dashboard."""
     web_environment: Literal["none", "test", "prod"] = "none"
@@ -314,6 +316,13 @@ class Settings(BaseSettings):
         if value and not re.fullmatch(r"(/[A-Za-z0-9._~-]+)+/?", value):
             raise ValueError(f"{value!r} is not a path such as /ops/tenuto")
         return value.rstrip("/")
+
+    @field_validator("base_url", mode="after")
+    @classmethod
+    def _check_base_url(cls, value: str | None) -> str | None:
+        if value is not None and not re.fullmatch(r"https?://[^\s/?#@]+(/[A-Za-z0-9._~-]+)*/?", value):
+            raise ValueError(f"{value!r} is not an address such as https://tenuto.example.org")
+        return value and value.rstrip("/")
 
     @field_validator("programs", "program_path", mode="after")
     @classmethod

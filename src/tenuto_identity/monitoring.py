@@ -137,6 +137,8 @@ async def load_runs_since(database: Database, since: datetime) -> Sequence[Logge
             (each.id, each.state),
             each.at,
             {"run": str(each.id), "system": each.system, "profile": each.profile, "state": each.state},
+            f"Run {each.profile} of {each.system} is {each.state}",
+            f"/identity/runs/{each.id}",
         )
         for each in await monitoring.list_runs_since(database, since)
     ]

@@ -28,7 +28,7 @@ notification = group(
 
 RuleName = Annotated[str, argument("RULE", "Name of the rule.")]
 Reason = Annotated[str | None, option("TEXT", "Reason, stored with the change.")]
-_CHANNELS = "--webhook, --slack, --teams, --email or --job"
+_CHANNELS = "--webhook, --slack, --teams, --email (with or without --approver-links) or --job"
 
 
 def _operations(app: Tenuto) -> NotificationOperations:
@@ -84,6 +84,9 @@ async def create_rule(
     slack: Annotated[str | None, option("SECRET", "Secret with the address of a webhook of Slack.")] = None,
     teams: Annotated[str | None, option("SECRET", "Secret with the address of a webhook of Teams.")] = None,
     email: Annotated[list[str] | None, option("ADDRESS", "Recipient of e-mails; may be repeated.")] = None,
+    approver_links: Annotated[
+        bool, flag("Mail each approver of a requested approval a link that decides once.", "--approver-links")
+    ] = False,
     job: Annotated[str | None, option("JOB", "Job that gets the message as its argument `notification`.")] = None,
     subject: Annotated[str | None, option("TEXT", "Subject, with fields such as {{schedule}}.")] = None,
     body: Annotated[str | None, option("TEXT", "Body, with fields such as {{error}}.")] = None,
@@ -105,7 +108,8 @@ async def create_rule(
         if rule is None or event is None:
             remedy = "write tenuto notification create RULE --event EVENT --webhook URL, or --file FILE"
             raise missing_option("tenuto notification create", "RULE and --event", remedy)
-        definition = {"name": rule, "event": event, "channel": _channel(webhook, signing_key, slack, teams, email, job)}
+        channel = _channel(webhook, signing_key, slack, teams, email, approver_links, job)
+        definition = {"name": rule, "event": event, "channel": channel}
         template = {name: value for name, value in (("subject", subject), ("body", body)) if value is not None}
         grouping: dict[str, Any] = {"window": window} if window is not None else {}
         if group_by:
@@ -126,6 +130,7 @@ def _channel(
     slack: str | None,
     teams: str | None,
     email: list[str] | None,
+    approver_links: bool,
     job: str | None,
 ) -> dict[str, Any]:
     channels: list[dict[str, Any]] = []
@@ -139,8 +144,9 @@ def _channel(
         for kind, secret in (("slack", slack), ("teams", teams))
         if secret is not None
     ]
-    if email:
-        channels.append({"kind": "email", "to": list(email)})
+    if email or approver_links:
+        links = {"approver_links": True} if approver_links else {}
+        channels.append({"kind": "email", "to": list(email or ()), **links})
     if job is not None:
         channels.append({"kind": "job", "job": job})
     if len(channels) != 1:

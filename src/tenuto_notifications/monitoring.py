@@ -50,6 +50,8 @@ async def check_rules(examination: Examination) -> Finding:
             found.append(f"{each.name}: no extension has the event {event}")
         if channel.get("kind") == "email" and (section.smtp_host is None or section.smtp_from is None):
             found.append(f"{each.name}: no mail server is configured (smtp_host, smtp_from)")
+        if channel.get("approver_links") and services.get_settings().base_url is None:
+            found.append(f"{each.name}: the address of the dashboard is not set (base_url)")
         found += [f"{each.name}: there is no secret {name}" for name in sorted(_secrets(channel) & missing)]
     return Finding.from_details(
         "notification_rules",

@@ -119,7 +119,7 @@ def _rule_fields(rule: RuleView | None, events: Sequence[str], zone_name: str) -
 
 def _channel_fields(channel: Mapping[str, Any]) -> list[dict[str, Any]]:
     url, signing_key = channel.get("url", ""), channel.get("signing_key") or {}
-    is_simple = set(channel) <= {"kind", "url", "signing_key", "to", "job", "queue"} and (
+    is_simple = set(channel) <= {"kind", "url", "signing_key", "to", "approver_links", "job", "queue"} and (
         channel.get("kind", "webhook") != "webhook" or isinstance(url, str)
     )
     if not is_simple or set(signing_key) - {"secret"} or (isinstance(url, dict) and set(url) - {"secret"}):
@@ -155,7 +155,17 @@ def _channel_fields(channel: Mapping[str, Any]) -> list[dict[str, Any]]:
             ", ".join(channel.get("to", ())),
             type="list",
             when="channel.kind=email",
-            required=True,
+        ),
+        _text(
+            "channel.approver_links",
+            "Links for approvers",
+            "true" if channel.get("approver_links") else "",
+            options=[
+                {"value": "", "label": "none"},
+                {"value": "true", "label": "each approver gets a mail with a link that decides once"},
+            ],
+            when="channel.kind=email",
+            description="Of the event approvals.requested.",
         ),
         _text("channel.job", "Job", channel.get("job", ""), when="channel.kind=job", required=True),
         _text("channel.queue", "Queue (optional)", channel.get("queue", ""), when="channel.kind=job"),

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, Field
+from pydantic import AfterValidator, BaseModel, Field
+
+from tenuto_notifications.model.rules import check_address
 
 
 class NotificationSettings(BaseModel):
@@ -17,8 +19,8 @@ class NotificationSettings(BaseModel):
     """Interval at which schedulers check conditions: late and stuck executions, and waiting queues."""
     doctor_seconds: float = Field(300.0, gt=0, le=86_400)
     """Interval at which schedulers run the checks of the doctor, while a rule for its warnings is enabled."""
-    base_url: str | None = None
-    """Address of the dashboard, such as ``https://tenuto.example.org``, for links in messages."""
+    addresses: dict[str, Annotated[str, AfterValidator(check_address)]] = {}
+    """E-mail addresses of approvers by name, for the links of ``approver_links``; a name may be an address itself."""
     smtp_host: str | None = None
     """Mail server."""
     smtp_port: int = Field(587, ge=1, le=65_535)

@@ -43,6 +43,10 @@ async def test_approval_routes_decide_with_the_role_of_the_caller(service: ApiCl
         assert_problem(await service.post(f"{path}/links", role=Role.EDITOR, json={"person": "viewer"}), 403)
         refused = await service.post(f"{path}/links", json={"person": "nobody"})
         assert_problem(refused, 422, "approval.link.not_an_approver")
+        for base_url, prefix in ((None, None), ("https://tenuto.example.org/ops", "https://tenuto.example.org/ops")):
+            service.app.settings = service.app.settings.model_copy(update={"base_url": base_url})
+            link = (await service.post(f"{path}/links", json={"person": "viewer"})).json()
+            assert link["url"] == (prefix and prefix + link["path"])
         second = await service.post(f"{path}/approve", role=Role.EDITOR)
         assert second.json()["state"] == "approved"
         assert_problem(await service.post(f"{path}/reject"), 409, "approval.not_pending")

@@ -197,6 +197,7 @@ async def make_every_change(app: Tenuto) -> set[str]:
     linked = await change(
         "approvals.create_link", "approval.link", acting.approvals.create_link(approvals[2], EVE.name)
     )
+    await change("approvals.create_links", "approval.link", acting.approvals.create_links(approvals[2]))
     by_link = acting.approvals.decide_by_link(linked.link, Decision.APPROVE)
     await change("approvals.decide_by_link", "approval.approve", by_link)
 

@@ -26,8 +26,12 @@ def test_approval_commands_approve_and_explain(shell: Shell) -> None:
     shell("schedule", "run", "release")
     (pending,) = eventually_blocking(lambda: shell("approval", "list", "--state", "pending", "-o", "json").json)
     id = pending["id"]
-    link = shell("approval", "link", id, "--for", "ana").out
-    assert link.startswith("/approve?link=tna_")
+    link = shell("approval", "link", id, "--for", "ana")
+    assert link.out.startswith("/approve?link=tna_")
+    assert "TENUTO_BASE_URL" in link.err
+    link = shell("approval", "link", id, "--for", "ana", TENUTO_BASE_URL="https://tenuto.example.org/ops/")
+    assert link.out.startswith("https://tenuto.example.org/ops/approve?link=tna_")
+    assert "TENUTO_BASE_URL" not in link.err
     assert "Go live?" in shell("approval", "show", id).out
     assert shell("approval", "approve", id, "--reason", "fine").code == 0
     shown = shell("approval", "show", id, "-o", "json").json

@@ -61,7 +61,7 @@ class MailServer:
 
     folder: Path
     replies: list[str] = field(default_factory=list)
-    """Replies to the next messages, such as ``451 later``."""
+    """Replies to the next messages, such as ``451 later``; an empty one accepts."""
     refused: set[str] = field(default_factory=set)
     """Recipients that are refused."""
     received: list[Message] = field(default_factory=list)
@@ -109,7 +109,7 @@ class MailServer:
     async def handle_DATA(self, server: SMTP, session: Session, envelope: Envelope) -> str:  # noqa: N802 — as above
         content = envelope.content
         assert isinstance(content, bytes)
-        if self.replies:
-            return self.replies.pop(0)
+        if self.replies and (reply := self.replies.pop(0)):
+            return reply
         self.received.append(email.message_from_bytes(content))
         return "250 accepted"

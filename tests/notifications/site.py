@@ -66,3 +66,16 @@ async def events_of(database: Database) -> list[tuple[str, str, str]]:
 
 async def run_concurrently(*collectors: Collector) -> None:
     await asyncio.gather(*(each.run_cycle() for each in collectors))
+
+
+async def assert_stored_nowhere(app: Tenuto, text: str) -> None:
+    """Search every table for a text."""
+    database = await app.open()
+    tables = await database.fetch_all(
+        "SELECT format('%I.%I', schemaname, tablename) AS name FROM pg_tables WHERE schemaname LIKE 'tenuto%'"
+    )
+    for table in tables:
+        found = await database.fetch_value(
+            f"SELECT count(*) FROM {table['name']} AS row WHERE strpos(row::text, $1) > 0", text
+        )
+        assert found == 0, table["name"]

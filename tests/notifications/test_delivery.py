@@ -12,7 +12,7 @@ import pytest
 
 from tenuto import Tenuto
 from tests.notifications.receivers import MailServer, WebhookReceiver
-from tests.notifications.site import add_broken_job, delivered, operations_of, webhook_rule
+from tests.notifications.site import add_broken_job, assert_stored_nowhere, delivered, operations_of, webhook_rule
 from tests.support.errors import raises_code
 from tests.support.http_site import make_response
 from tests.support.waiting import eventually
@@ -101,7 +101,7 @@ async def test_chat_webhook_gets_its_format_and_its_address_is_stored_nowhere(
         card = document["attachments"][0]["content"]
         assert card["type"] == "AdaptiveCard"
         assert "This is a test of the rule rule" in card["body"][0]["text"]
-    await _assert_stored_nowhere(app, "credential-of-the-channel")
+    await assert_stored_nowhere(app, "credential-of-the-channel")
 
 
 async def test_mail_is_sent_over_tls_with_a_login(
@@ -119,7 +119,7 @@ async def test_mail_is_sent_over_tls_with_a_login(
     assert mail["To"] == "ops@example.org, ana@example.org"
     assert mail["Message-ID"] == f"<{sent.id}@tenuto.invalid>"
     assert mail.get_payload().splitlines() == ["This is a test of the rule rule", "Rule rule"]  # type: ignore[union-attr]
-    await _assert_stored_nowhere(app, "correct-horse-battery")
+    await assert_stored_nowhere(app, "correct-horse-battery")
 
 
 async def test_refused_recipient_is_a_warning_and_all_refused_a_failure(
@@ -232,16 +232,3 @@ async def test_invalid_rule_is_refused_with_its_field(
         await webhook_rule(app, "https://example.org/hook", **change)
     assert error.value.field == field
     assert await operations_of(app).rules() == []
-
-
-async def _assert_stored_nowhere(app: Tenuto, text: str) -> None:
-    """Search every table for a text."""
-    database = await app.open()
-    tables = await database.fetch_all(
-        "SELECT format('%I.%I', schemaname, tablename) AS name FROM pg_tables WHERE schemaname LIKE 'tenuto%'"
-    )
-    for table in tables:
-        found = await database.fetch_value(
-            f"SELECT count(*) FROM {table['name']} AS row WHERE strpos(row::text, $1) > 0", text
-        )
-        assert found == 0, table["name"]

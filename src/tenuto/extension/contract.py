@@ -346,6 +346,10 @@ class LoggedChange:
     """Identifies the change together with its instant."""
     at: datetime
     data: Any
+    title: str | None = None
+    """What happened, in one sentence; for notifications."""
+    path: str | None = None
+    """Path of the page of the dashboard that shows it."""
 
 
 class ChangeLog:

@@ -38,7 +38,18 @@ async def _load_requests(database: Database, since: datetime) -> Sequence[Logged
         LoggedChange(
             each.id,
             each.requested_at,
-            {"id": str(each.id), "schedule": each.schedule_name or "", "step": each.step, "message": each.message},
+            {
+                "id": str(each.id),
+                "schedule": each.schedule_name or "",
+                "execution": str(each.execution_id or ""),
+                "step": each.step,
+                "message": each.message,
+                "approvers": each.approvers,
+                "role": each.role or "",
+                "deadline": each.expires_at.isoformat(),
+            },
+            f"{each.schedule_name or 'A task'} waits for approval: {each.step}",
+            f"/approvals/{each.id}",
         )
         for each in await approvals.list_requests_since(database, since, _MAX_CHANGES)
     ]

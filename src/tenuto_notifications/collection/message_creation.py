@@ -86,8 +86,7 @@ async def create_message(
     is_test: bool = False,
 ) -> None:
     """Create a message and the task that delivers it; both have the same id."""
-    section = services.section(NotificationSettings)
-    content = compose(str(id), rule, events, count, section.base_url, is_test=is_test)
+    content = compose(str(id), rule, events, count, services.get_settings().base_url, is_test=is_test)
     channel = rule.channel.model_dump(mode="json", exclude_none=True) | {"kind": rule.channel.kind}
     message = NewMessage(id, rule.name, rule.event, group_key, count, is_test, channel, content.document, now)
     await messages.insert_message(connection, message)

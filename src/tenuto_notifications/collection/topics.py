@@ -77,4 +77,5 @@ def _to_event(topic: str, change: LoggedChange) -> Event:
     digest = hashlib.sha256(identity.encode()).hexdigest()[:32]
     fields: Mapping[str, Any] = change.data if isinstance(change.data, Mapping) else {"value": change.data}
     words = ", ".join(f"{name}: {value}" for name, value in fields.items() if isinstance(value, str | int | float))
-    return Event(topic, f"topic:{topic}:{digest}", change.at, f"{topic}: {words}"[:300], fields)
+    title = change.title or f"{topic}: {words}"
+    return Event(topic, f"topic:{topic}:{digest}", change.at, title[:300], fields, change.path)

@@ -16,6 +16,8 @@ from tenuto.model.filters import FilterKey, FilterSchema, KeyType
 
 DELIVERY_KIND = "notifications.deliver"
 """Step kind of the tasks that deliver messages."""
+APPROVAL_EVENT = "approvals.requested"
+"""Topic of new approvals. Its events name the approval in the field ``id``."""
 OWN_CORRELATION_PREFIX = "notification:"
 """Correlation ids of tasks that deliver messages, and of tasks that these enqueue, begin with it."""
 

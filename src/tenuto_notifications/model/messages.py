@@ -139,7 +139,7 @@ def _fill(template: str, values: Mapping[str, str]) -> str:
 
 
 def _link(event: ListedEvent, base_url: str | None) -> str | None:
-    return f"{base_url.rstrip('/')}{event.path}" if base_url and event.path else None
+    return f"{base_url}{event.path}" if base_url and event.path else None
 
 
 def _text(value: Any) -> str:

@@ -18,7 +18,7 @@ from tenuto.model.filters import MAX_FILTER_LENGTH, Filter, parse_filter
 from tenuto.model.triggers.zones import load_zone
 from tenuto.model.validation import check_name
 from tenuto.model.work.tasks import MAX_QUEUE_NAME_CHARACTERS, parse_duration_seconds
-from tenuto_notifications.model.events import EventKind, find_kind
+from tenuto_notifications.model.events import APPROVAL_EVENT, EventKind, find_kind
 
 MAX_RECIPIENTS = 50
 MAX_TEMPLATE_CHARACTERS = 10_000
@@ -46,8 +46,14 @@ def _duration(value: Any) -> float | None:
         raise _Refused(error) from None
 
 
-def _check_address(text: str) -> str:
-    if not _ADDRESS.fullmatch(text):
+def is_address(text: str) -> bool:
+    """Return whether a text is an e-mail address."""
+    return _ADDRESS.fullmatch(text) is not None
+
+
+def check_address(text: str) -> str:
+    """Return an e-mail address; raise an error if the text is none."""
+    if not is_address(text):
         raise ValueError(f"{quoted(text, 80)} is not an e-mail address such as ana@example.org")
     return text
 
@@ -104,7 +110,15 @@ class Email(_Part):
     """An e-mail, sent over the mail server of the settings."""
 
     kind: Literal["email"]
-    to: Annotated[list[Annotated[str, AfterValidator(_check_address)]], Field(min_length=1, max_length=MAX_RECIPIENTS)]
+    to: Annotated[list[Annotated[str, AfterValidator(check_address)]], Field(max_length=MAX_RECIPIENTS)] = []
+    approver_links: bool = False
+    """Send each approver of a requested approval a separate mail with a link that decides once."""
+
+    @model_validator(mode="after")
+    def _check(self) -> Email:
+        if not self.to and not self.approver_links:
+            raise ValueError("no recipient is given")
+        return self
 
 
 class JobChannel(_Part):
@@ -233,6 +247,13 @@ def _check_rule(rule: Rule) -> None:
         )
     if isinstance(rule.channel, JobChannel):
         _check_job(rule.channel)
+    if isinstance(rule.channel, Email) and rule.channel.approver_links and rule.event != APPROVAL_EVENT:
+        raise Invalid(
+            f"the event {rule.event} has no approvers",
+            code="notifications.rule.approver_links_unused",
+            field="channel.approver_links",
+            remedy=f"remove approver_links, or wait for the event {APPROVAL_EVENT}",
+        )
     kind = rule.kind
     if rule.after is not None and kind.default_after is None:
         raise Invalid(
@@ -298,7 +319,7 @@ def describe_channel(fields: Mapping[str, Any]) -> str:
     """Describe the target of a channel without a credential."""
     match fields.get("kind", "webhook"):
         case "email":
-            return ", ".join(fields["to"])
+            return ", ".join([*fields.get("to", ()), *(["approvers"] if fields.get("approver_links") else [])])
         case "job":
             return str(fields["job"])
         case _:

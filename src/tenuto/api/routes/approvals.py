@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from datetime import datetime, timedelta
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -18,7 +19,7 @@ from tenuto.api.parameters import Id
 from tenuto.api.security.authentication import ApiCall, requires
 from tenuto.model.access.actors import Role
 from tenuto.model.events.approvals import ApprovalState, DeadlineRule, Decision
-from tenuto.operations.events.approvals import LINK_LIFETIME, ApprovalDetails, ApprovalLink
+from tenuto.operations.events.approvals import LINK_LIFETIME, ApprovalDetails
 from tenuto.presentation.event_views import APPROVALS
 from tenuto.store.events.approvals import ApprovalRecord
 
@@ -56,6 +57,7 @@ LINK = {
     "expires_at": "2031-05-06T02:00:00Z",
     "link": "tna_…",
     "path": "/approve?link=tna_…",
+    "url": "https://tenuto.example.org/approve?link=tna_…",
 }
 Viewer = Annotated[ApiCall, requires(Role.VIEWER, "approval.read")]
 _DECISION_PROBLEMS: dict[str, Any] = {
@@ -111,6 +113,17 @@ class NewLink(Body):
     lifetime_seconds: float = Field(
         default=LINK_LIFETIME.total_seconds(), ge=60, le=30 * 86_400, description="How long the link is valid."
     )
+
+
+class ApprovalLink(BaseModel):
+    """A link with which one person decides once. Its text is not stored."""
+
+    approval_id: UUID
+    person: str
+    expires_at: datetime
+    link: str
+    path: str = Field(description="Path of the page in the web service.")
+    url: str | None = Field(description="Address of the page; null if the setting `base_url` is not set.")
 
 
 @router.get("", operation_id="approvals_list", responses=describe_page(ITEM))
@@ -178,7 +191,9 @@ async def create_link(
 ) -> ApprovalLink:
     """Create a link with which a named approver decides once, without logging in. The page behind it asks for
     confirmation; opening it decides nothing."""
-    return await call.app.approvals.create_link(id, new.person, lifetime=timedelta(seconds=new.lifetime_seconds))
+    found = await call.app.approvals.create_link(id, new.person, lifetime=timedelta(seconds=new.lifetime_seconds))
+    base_url = call.app.settings.base_url
+    return ApprovalLink(**asdict(found), url=base_url and f"{base_url}{found.path}")
 
 
 def _to_body(found: ApprovalDetails) -> Approval:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import timedelta
 from typing import Annotated, Any, Literal
 from uuid import UUID
@@ -104,7 +105,7 @@ async def create_link(
     person: Annotated[str, option("NAME", "One of the approvers that the step names.", "--for")],
     expires: Annotated[str, option("DURATION", "How long the link is valid.")] = "2d",
 ) -> int:
-    """Create a link with which a person decides once. Prints its path in the web service.
+    """Create a link with which a person decides once. Prints its address, with the setting base_url, or its path.
 
     Opening the link decides nothing: its page asks for confirmation.
     """
@@ -115,5 +116,9 @@ async def create_link(
         found = await app.approvals.create_link(
             await app.approvals.find(id), person, lifetime=timedelta(seconds=seconds)
         )
-    message = f"valid once for {found.person}; append the path to the address of the web service"
-    return session.report(found, message, result=found.path)
+    base_url = session.app.settings.base_url
+    message = f"valid once for {found.person}"
+    if base_url is None:
+        message += "; append the path to the address of the web service, or set TENUTO_BASE_URL"
+    url = base_url and f"{base_url}{found.path}"
+    return session.report({**asdict(found), "url": url}, message, result=url or found.path)

@@ -6,6 +6,7 @@ import builtins
 import hashlib
 import re
 import secrets
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -137,7 +138,7 @@ class Approvals(OperationGroup):
                 field="lifetime_seconds",
                 remedy="give a duration between 1 minute and 30 days",
             )
-        text = f"tna_{secrets.token_urlsafe(32)}"
+        text = _new_link_text()
         operation = await self._begin("approval.link", target=str(id))
 
         async def create(connection: Connection) -> ApprovalLink:
@@ -155,7 +156,38 @@ class Approvals(OperationGroup):
                 connection, _digest(text), id, person, operation.now, operation.actor.name, expires_at
             ):
                 operation.entry.mark_unchanged()  # the reply to the first commit was lost
-            return ApprovalLink(id, person, expires_at, text, f"{LINK_PATH}?link={text}")
+            return _make_link(id, person, expires_at, text)
+
+        return await operation.database.transaction(create)
+
+    async def create_links(self, id: UUID) -> Sequence[ApprovalLink]:
+        """Create a link for each named approver who has not decided; none if the approval is not pending.
+
+        The links are valid until the deadline, at most 30 days. See `create_link`.
+        """
+        operation = await self._begin("approval.link", target=str(id))
+        texts = defaultdict[str, str](_new_link_text)  # kept here: a repeated transaction creates the same links
+
+        async def create(connection: Connection) -> Sequence[ApprovalLink]:
+            found = await approvals.lock_approval(connection, id)
+            if found is None or found.state is not ApprovalState.PENDING or found.expires_at <= operation.now:
+                operation.entry.mark_unchanged()
+                return []
+            decided = {each.person for each in await approvals.load_decisions(connection, id)}
+            expires_at = min(operation.now + MAX_LINK_LIFETIME, found.expires_at)
+            links = [
+                _make_link(id, person, expires_at, texts[person]) for person in found.approvers if person not in decided
+            ]
+            operation.entry.after = {"persons": [each.person for each in links], "expires_at": expires_at}
+            stored = [
+                await approvals.insert_link(
+                    connection, _digest(each.link), id, each.person, operation.now, operation.actor.name, expires_at
+                )
+                for each in links
+            ]
+            if not any(stored):
+                operation.entry.mark_unchanged()  # no person is named, or the reply to the first commit was lost
+            return links
 
         return await operation.database.transaction(create)
 
@@ -269,6 +301,14 @@ def _check_reason(reason: str | None) -> str | None:
     if reason is not None:
         validation.check_text(reason, field="reason", limit=MAX_REASON_LENGTH)
     return reason or None
+
+
+def _new_link_text() -> str:
+    return f"tna_{secrets.token_urlsafe(32)}"
+
+
+def _make_link(id: UUID, person: str, expires_at: datetime, text: str) -> ApprovalLink:
+    return ApprovalLink(id, person, expires_at, text, f"{LINK_PATH}?link={text}")
 
 
 def _digest(link: str) -> bytes:

@@ -58,10 +58,14 @@ class ApprovalRequest:
     """What the event feed says about a new approval."""
 
     id: UUID
+    execution_id: UUID | None
     schedule_name: str | None
     step: str
     message: str
+    role: str | None
+    approvers: list[str]
     requested_at: datetime
+    expires_at: datetime
 
 
 @dataclass(frozen=True, slots=True)

@@ -91,7 +91,7 @@ LIMIT $1;
 
 -- name: list_requests_since
 -- Return the approvals that were requested after an instant, the first one first.
-SELECT id, schedule_name, step, message, requested_at
+SELECT id, execution_id, schedule_name, step, message, role, approvers, requested_at, expires_at
 FROM tenuto.approvals
 WHERE requested_at > $1
 ORDER BY requested_at, id
