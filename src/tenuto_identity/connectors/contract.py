@@ -121,6 +121,17 @@ class DeletedObject:
 
 
 @dataclass(frozen=True, slots=True)
+class UnreadableObject:
+    """An object that was changed since the watermark, and that the account may not read any more.
+
+    The import ignores objects that it does not know. The others become items with the error ``unreadable`` and do not
+    count as deleted."""
+
+    type: str
+    anchor: str
+
+
+@dataclass(frozen=True, slots=True)
 class ReadWarning:
     """Something is wrong with one object or one value, or with the source as a whole."""
 
@@ -146,6 +157,9 @@ class ReadComplete:
     """Containers that were really read; None: the system has none, or all were read."""
     is_delta: bool = False
     object_count: int = 0
+    may_have_moved_containers: bool = False
+    """A container with everything in it may have been moved out of what is read, and the system does not report what
+    was in it. The import then reads the objects again whose container does not have them any more."""
 
 
 class ObjectBatch(Protocol):
@@ -176,7 +190,7 @@ class ImportedBatch:
     objects: ObjectBatch
 
 
-ReadEvent: TypeAlias = ImportedObject | DeletedObject | ReadWarning | ReadComplete
+ReadEvent: TypeAlias = ImportedObject | DeletedObject | UnreadableObject | ReadWarning | ReadComplete
 
 
 @value_class
@@ -339,6 +353,15 @@ class BatchConnector(Protocol):
 
     def read_batches(self, scope: ReadScope, size: int) -> Iterator[ReadEvent | ImportedBatch]:
         """Yield what `Connector.read` yields without a watermark, with batches of at most ``size`` objects."""
+        ...
+
+
+@runtime_checkable
+class ContainerConnector(Protocol):
+    """A connector that can look up containers. Optional; used after `ReadComplete.may_have_moved_containers`."""
+
+    def has_container(self, address: str) -> bool:
+        """Return whether there is a container at an address that the account may read."""
         ...
 
 

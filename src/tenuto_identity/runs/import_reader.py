@@ -24,6 +24,7 @@ from tenuto_identity.connectors.contract import (
     ReadEvent,
     ReadScope,
     ReadWarning,
+    UnreadableObject,
     Watermark,
 )
 from tenuto_identity.model.decoding import (
@@ -87,6 +88,8 @@ class ReadPage:
     refused: list[RefusedObject] = field(default_factory=list)
     deleted: list[tuple[int, str]] = field(default_factory=list)
     """Type number and anchor of objects that the system reports as deleted."""
+    unreadable: list[tuple[int, str]] = field(default_factory=list)
+    """Type number and anchor of objects that the account may not read any more."""
     warnings: list[str] = field(default_factory=list)
     complete: ReadComplete | None = None
     """Set in the last page."""
@@ -200,13 +203,15 @@ class PageReader:
                     byte_count += self._add_batch(page, event.objects)
                     object_count += len(event.objects.descriptions)
                 case DeletedObject():
-                    self._add_deleted(page, event)
+                    page.deleted += self._key(event)
+                case UnreadableObject():
+                    page.unreadable += self._key(event)
                 case ReadWarning():
                     self._add_warning(page, event)
                 case ReadComplete():
                     page.complete = event
                     break
-            if byte_count >= PAGE_BYTES or object_count + len(page.deleted) >= self._page_size:
+            if byte_count >= PAGE_BYTES or object_count + len(page.deleted) + len(page.unreadable) >= self._page_size:
                 break
         else:
             raise ConnectorError(
@@ -237,10 +242,12 @@ class PageReader:
             page.batches.append(batch)
         return sum(map(len, objects.descriptions))
 
-    def _add_deleted(self, page: ReadPage, event: DeletedObject) -> None:
+    def _key(self, event: DeletedObject | UnreadableObject) -> list[tuple[int, str]]:
+        """Return type number and anchor of an object; nothing if its type is not selected."""
         object_type = self._system.definition.types.get(event.type)
-        if object_type is not None:
-            page.deleted.append((self._system.type_numbers[event.type], canonical_anchor(event.anchor, object_type)))
+        if object_type is None:
+            return []
+        return [(self._system.type_numbers[event.type], canonical_anchor(event.anchor, object_type))]
 
     def _add_warning(self, page: ReadPage, event: ReadWarning) -> None:
         if not event.is_error:

@@ -16,6 +16,7 @@ from tenuto_identity.connectors.contract import (
     Cells,
     Connector,
     ConnectorError,
+    ContainerConnector,
     DeletedObject,
     ImportedObject,
     ReadComplete,
@@ -86,6 +87,9 @@ class PreviewConnector:
 
     def watermark(self, scope: ReadScope) -> Watermark | None:
         return self._connector.watermark(scope)
+
+    def has_container(self, address: str) -> bool:
+        return isinstance(self._connector, ContainerConnector) and self._connector.has_container(address)
 
     def close(self) -> None:
         """The real connector is closed by the code that opened it."""

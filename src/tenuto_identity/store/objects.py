@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, Any
+from uuid import UUID
 
 from pydantic_core import from_json, to_json
 
@@ -102,6 +103,15 @@ class ReferenceRow:
 
 
 @dataclass(frozen=True, slots=True)
+class PlacedObject:
+    """An object with its anchor and the container that it is in."""
+
+    id: int
+    anchor: str
+    container: str
+
+
+@dataclass(frozen=True, slots=True)
 class RemovedObject:
     """What history keeps of an object that was deleted in its system."""
 
@@ -129,6 +139,7 @@ class TargetAddress:
 _OBJECTS = PositionalMapper(ObjectRow, SQL.load_objects_page, SQL.load_objects, SQL.load_joined_objects, decodes=True)
 _CLASSIFIED = PositionalMapper(ClassifiedObject, SQL.classify_objects, SQL.find_provisioning, decodes=True)
 _PLACES = PositionalMapper(ObjectPlace, SQL.load_places)
+_PLACED = PositionalMapper(PlacedObject, SQL.sample_containers, SQL.list_objects_in)
 _COUNTS = PositionalMapper(ObjectCount, SQL.count_objects)
 _LOCKED = PositionalMapper(LockedObject, SQL.lock_objects)
 _REFERENCES = PositionalMapper(ReferenceRow, SQL.load_references)
@@ -204,6 +215,18 @@ async def list_ids(connection: Connection, system_number: int, after_id: int, li
 async def delete_watermarks(connection: Connection, system_number: int) -> None:
     """Forget up to where a system was read: the next delta import reads everything."""
     await connection.execute(SQL.delete_watermarks, system_number)
+
+
+async def sample_containers(connection: Connection, system_number: int, run_id: UUID) -> list[PlacedObject]:
+    """Return one object of each container of a system, except for those that the run found deleted."""
+    return _PLACED.all(await connection.fetch(SQL.sample_containers, system_number, run_id))
+
+
+async def list_objects_in(
+    connection: Connection, system_number: int, run_id: UUID, containers: Sequence[str], after_id: int, limit: int
+) -> list[PlacedObject]:
+    """Return the next normal objects of containers in order of id, except for those that the run found deleted."""
+    return _PLACED.all(await connection.fetch(SQL.list_objects_in, system_number, run_id, containers, after_id, limit))
 
 
 async def count_objects(connection: Connection, system_number: int) -> list[ObjectCount]:

@@ -82,6 +82,28 @@ WHERE system_number = $1 AND state = 'normal'
 GROUP BY type_number, container
 ORDER BY type_number, container;
 
+-- name: sample_containers
+-- One object of each container that a run does not delete anyway.
+SELECT o.id, o.anchor, o.container
+FROM (
+    SELECT min(id) AS id
+    FROM connector_objects AS c
+    WHERE system_number = $1 AND state = 'normal' AND anchor IS NOT NULL AND container IS NOT NULL
+        AND NOT EXISTS (SELECT FROM pending_deletions WHERE run_id = $2 AND object_id = c.id)
+    GROUP BY container
+) AS sample
+CROSS JOIN LATERAL (SELECT id, anchor, container FROM connector_objects WHERE id = sample.id LIMIT 1) AS o
+ORDER BY o.id;
+
+-- name: list_objects_in
+-- The next normal objects of containers in order of id, without those that a run deletes anyway.
+SELECT id, anchor, container
+FROM connector_objects AS c
+WHERE system_number = $1 AND id > $4 AND state = 'normal' AND anchor IS NOT NULL AND container = ANY ($3::text[])
+    AND NOT EXISTS (SELECT FROM pending_deletions WHERE run_id = $2 AND object_id = c.id)
+ORDER BY id
+LIMIT $5;
+
 -- name: load_objects_page
 -- The next objects of a system in order of id.
 SELECT id, system_number, type_number, anchor, address, container, state, attributes, metaverse_id, join_kind, pinned,

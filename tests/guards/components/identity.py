@@ -330,6 +330,33 @@ GUARDS: tuple[Guard, ...] = (
         "::test_accesslog_without_syncprov_on_the_log_is_refused_instead_of_finding_nothing",
     ),
     guard(
+        "identity.ldap_moved_container",
+        "A delta reports a container that was moved out of what is read: no source of changes names what is in it.",
+        Condition("False"),
+        f"{LDAP}/test_reading.py::test_delta_reports_a_container_that_is_moved_out_of_the_selection",
+    ),
+    guard(
+        "identity.ldap_lost_rights",
+        "An entry that the log does not report as deleted, and that the account may not read, is not deleted.",
+        Value("None"),
+        f"{LDAP}/test_unlisted_changes.py"
+        "::test_delta_import_reports_an_object_that_it_may_not_read_any_more_instead_of_deleting_it",
+    ),
+    guard(
+        "identity.moved_containers_are_emptied",
+        "The objects of a container that was moved out of what is read are deleted, with the guards of deletions.",
+        Remove(),
+        f"{LDAP}/test_unlisted_changes.py"
+        "::test_delta_import_deletes_what_is_in_a_container_that_was_moved_out_of_what_is_read",
+    ),
+    guard(
+        "identity.unmoved_container",
+        "Objects that are not found in a container that was not moved are not deleted by a delta.",
+        Condition("False"),
+        f"{LDAP}/test_unlisted_changes.py"
+        "::test_delta_import_keeps_the_objects_of_a_container_that_it_may_not_read_any_more",
+    ),
+    guard(
         "identity.ldap_partial_search",
         "A search that the server cuts off fails the import.",
         Condition("True"),

@@ -12,6 +12,7 @@ from tenuto_identity.connectors.contract import (
     ConnectorError,
     DeletedObject,
     ImportedObject,
+    ReadComplete,
     ReadScope,
     WatermarkLost,
     WriteChange,
@@ -35,7 +36,7 @@ from tenuto_identity.connectors.ldap.protocol.client import (
 )
 from tenuto_identity.connectors.ldap.schema_parser import DirectorySchema
 from tenuto_identity.connectors.ldap.settings import LdapSettings
-from tenuto_identity.model.schema import Attribute, ObjectType, Writable
+from tenuto_identity.model.schema import Attribute, ContainerSelection, ObjectType, Writable
 from tenuto_identity.model.sync.pending_exports import ChangeOp, ExportKind
 from tenuto_identity.model.values import DataType, Equality, EqualityKind
 
@@ -199,6 +200,33 @@ def test_usn_watermark_of_another_domain_controller_or_other_bases_is_lost(chang
     watermark = {**(methods.current_watermark(source.directory, source.scope) or {}), **change}
     with pytest.raises(WatermarkLost):
         list(methods.read_changes(source, watermark))
+
+
+@pytest.mark.parametrize("unit", [f"OU=team,OU=people,{BASE}", f"OU=team,{BASE}"], ids=["inside", "outside"])
+@pytest.mark.parametrize("method", ["usn", "dirsync"])
+def test_delta_reports_a_container_that_is_moved_out_of_what_is_read(method: str, unit: str) -> None:
+    classes = [b"top", b"organizationalUnit"]
+    moved = Entry(unit, {"objectGUID": [GUIDS[7].bytes_le], "objectClass": classes, "name": [b"team"]})
+    reply = ber.sequence(ber.integer(0), ber.integer(0), ber.octets(b"c1"))
+    with_cookie = Reply(0, entries=[moved], controls={controls.DIRSYNC: reply})
+    client = ScriptedClient(
+        [
+            (lambda request: any(each.oid == controls.DIRSYNC for each in request.controls), with_cookie),
+            (_shows_deleted, Reply(0, entries=[moved])),
+            (lambda request: getattr(request, "base", "") == unit, Reply(0, entries=[moved])),
+        ]
+    )
+    source = reader(client, delta=method)
+    source = DirectoryReader(
+        source.directory,
+        ReadScope((USER,), containers=(ContainerSelection(f"OU=people,{BASE}"),)),
+        source.schema,
+    )
+    watermark = methods.current_watermark(source.directory, source.scope)
+    assert watermark is not None
+    *_, complete = methods.read_changes(source, watermark)
+    assert isinstance(complete, ReadComplete)
+    assert complete.may_have_moved_containers is (unit == f"OU=team,{BASE}")
 
 
 def test_dirsync_reads_all_parts_and_the_current_state_by_guid() -> None:

@@ -81,6 +81,9 @@ class LdapConnector:
             self._writer = DirectoryWriter(self._directory, self._context.types, self._schema)
         return self._writer.write(requests)
 
+    def has_container(self, address: str) -> bool:
+        return self._directory.probe(address, ("1.1",)) is not None
+
     def close(self) -> None:
         self._directory.disconnect()
 

@@ -39,9 +39,8 @@ MAX_LOOKUPS = 10
 """How often a changed entry is looked up that is moved in the meantime."""
 MAX_REPEATED_READS = 3
 """How often the changes made during a read are read; later ones are left to the next import."""
-CONTAINERS = filters.any_of(
-    *(filters.equal("objectClass", each) for each in ("organizationalUnit", "container", "builtinDomain"))
-)
+CONTAINER_CLASSES = ("organizationalUnit", "container", "builtinDomain")
+CONTAINERS = filters.any_of(*(filters.equal("objectClass", each) for each in CONTAINER_CLASSES))
 """Entries of Active Directory that have others below them."""
 
 
@@ -131,12 +130,13 @@ class DirectoryReader:
         for address in [entry.dn for page in self.directory.search_pages(search) for entry in page]:
             yield from self.read_below(address)
 
-    def complete(self, count: int, *, is_delta: bool = False) -> ReadComplete:
+    def complete(self, count: int, *, is_delta: bool = False, may_have_moved_containers: bool = False) -> ReadComplete:
         return ReadComplete(
             types=tuple(each.name for each in self.scope.types),
             containers=self._containers(),
             is_delta=is_delta,
             object_count=count,
+            may_have_moved_containers=may_have_moved_containers,
         )
 
     def _containers(self) -> tuple[str, ...] | None:
@@ -316,10 +316,26 @@ class DirectoryReader:
     def find_by_uuid(self, identifiers: Sequence[str]) -> Iterator[tuple[Entry, str]]:
         """Yield the entries with these entryUUIDs, of any type, wherever they are below the bases."""
         names = {name for reader in self.readers for name in reader.attributes}
-        attributes = (*sorted(names), "objectClass", "entryUUID", "hasSubordinates")
+        return self._find_by_uuid(identifiers, self.directory.bases, (*sorted(names), "objectClass"))
+
+    def find_outside(self, identifiers: Sequence[str]) -> Iterator[tuple[Entry, str]]:
+        """Yield the entries with these entryUUIDs in the naming contexts that the account may read."""
+        known = {dn.normalize(each) for each in self.directory.bases}
+        contexts = self.directory.root_dse.all("namingContexts") if identifiers else ()
+        others = [each for each in contexts if each and dn.normalize(each) not in known]
+        readable = [
+            each
+            for each in others
+            if each not in self.directory.log_bases and self.directory.probe(each, ("1.1",)) is not None
+        ]
+        return self._find_by_uuid(identifiers, readable, ())
+
+    def _find_by_uuid(
+        self, identifiers: Sequence[str], bases: Sequence[str], selected: Sequence[str]
+    ) -> Iterator[tuple[Entry, str]]:
+        attributes = (*selected, "entryUUID", "hasSubordinates")
         for start in range(0, len(identifiers), ANCHORS_IN_ONE_SEARCH):
             left = dict.fromkeys(identifiers[start : start + ANCHORS_IN_ONE_SEARCH])
-            bases = self.directory.bases
             for base in (*bases, *reversed(bases[:-1])):  # an entry may be moved between two searches
                 if not left:
                     break
@@ -348,6 +364,10 @@ class DirectoryReader:
             # It was moved or deleted after it was found.
             current = next((found for found, _ in self.find_by_uuid([identifier])), None)
         raise ConnectorError("incomplete", f"the entry {entry.dn!r} is moved again and again; repeat the run")
+
+    def is_read(self, container: str) -> bool:
+        """Return whether the objects in a container are read."""
+        return self._is_below_a_base(container) and self.filter.includes(container)
 
     def _is_below_a_base(self, address: str) -> bool:
         return any(dn.is_below(address, base.address) for base in self.bases())

@@ -38,6 +38,7 @@ from tenuto_identity.runs.import_reader import (
 )
 from tenuto_identity.runs.imports.deletion_detector import DeletionDetector, describe_hold, obsolete_pending
 from tenuto_identity.runs.imports.export_confirmation import ExportConfirmation
+from tenuto_identity.runs.imports.moved_containers import MovedContainers
 from tenuto_identity.runs.imports.recognition import Recognition
 from tenuto_identity.runs.imports.seen_objects import SeenObjects
 from tenuto_identity.runs.object_keys import object_match_keys
@@ -196,6 +197,8 @@ class ImportRun:
         if since is not None:
             try:
                 complete = await self._read_pages(scope, since)
+                if complete.may_have_moved_containers:
+                    await self._read_moved_containers(scope)
                 await self._read_referring(scope)
                 return complete, True
             except WatermarkLost as error:
@@ -203,6 +206,28 @@ class ImportRun:
                     raise
                 self._run.warn(f"watermark_lost: {error.message}; a full import was made")
         return await self._read_pages(scope, None), False
+
+    async def _read_moved_containers(self, scope: ReadScope) -> None:
+        """Read the objects again whose container does not have them any more. Those that are not found were moved out
+        of what is read."""
+        if not self._connector.capabilities.read_one:
+            raise WatermarkLost("a container may have been moved out of what is read")
+        moved = MovedContainers(self._run, self._connector, self._seen)
+        for anchors in await moved.sample():
+            await self._read_anchors(scope, anchors)
+        containers = await moved.list_moved(self._deletions.is_read)
+        async for page in moved.list_unseen(containers):
+            await self._read_anchors(scope, [each.anchor for each in page])
+        for container in containers:
+            missing = [each.id async for page in moved.list_unseen([container]) for each in page]
+            if missing and await moved.exists(container):  # guard: identity.unmoved_container
+                self._run.warn(
+                    f"{len(missing)} objects in {container!r} were not reported as deleted and are not found; check the"
+                    " permissions of the account, and run a full import afterwards"
+                )
+            else:
+                # guard: identity.moved_containers_are_emptied
+                await self._deletions.keep_missing(missing)
 
     async def _read_referring(self, scope: ReadScope) -> None:
         """After a delta: read the objects again that refer to deleted or renamed ones.
@@ -301,6 +326,7 @@ class ImportRun:
         refused = [*recognised.page.refused, *(each for _, each in duplicates)]
         await self._note_refused(connection, page, writes, refused)
         await self._note_deleted(connection, read.deleted)
+        await self._note_unreadable(connection, page, writes, read.unreadable)
         if self._system.row.held is not None:
             await runs.delete_pending_deletions_of_seen(connection, self._system.number, writes.seen)
         page.add_new_objects("Added", writes.added)
@@ -662,6 +688,34 @@ class ImportRun:
             row.id for row in rows if row.state is not ObjectState.OBSOLETE and self._deletions.is_read(row.container)
         ]
         await runs.insert_pending_deletions(connection, self._run.id, ids)
+
+    async def _note_unreadable(
+        self, connection: Connection, page: Page, writes: _PageWrites, unreadable: Sequence[tuple[int, str]]
+    ) -> None:
+        """Record known objects that the account may not read any more. They do not count as deleted."""
+        if not unreadable:
+            return
+        rows = await objects.classify_objects(
+            connection,
+            self._system.number,
+            [number for number, _ in unreadable],
+            [anchor for _, anchor in unreadable],
+            [b""] * len(unreadable),
+        )
+        for row in rows:
+            if row.state is not ObjectState.NORMAL or not self._deletions.is_read(row.container):
+                continue
+            number, anchor = unreadable[row.position - 1]
+            writes.seen.append(row.id)
+            page.counts.processed += 1
+            page.add_item(
+                error="unreadable",
+                message="the object was changed, and the account may not read it any more; check its permissions, and"
+                " run a full import afterwards",
+                type=self._system.type_names[number],
+                anchor=anchor,
+                object_id=row.id,
+            )
 
 
 async def _hold(connection: Connection, page: Page, run: Run, guards: Sequence[TrippedGuard]) -> None:

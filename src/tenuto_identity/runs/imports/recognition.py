@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from tenuto.postgres.database import Connection
 from tenuto_identity.runs.definition_snapshot import System
@@ -80,7 +80,7 @@ class Recognition:
         return RecognisedPage([], await self._with_objects(read, None))
 
     async def _with_objects(self, read: ReadPage, positions: list[list[int]] | None) -> ReadPage:
-        page = ReadPage(list(read.objects), [], list(read.refused), read.deleted, read.warnings, read.complete)
+        page = replace(read, objects=list(read.objects), batches=[], refused=list(read.refused))
         if positions is None or any(positions):
             await asyncio.to_thread(self._maker.make_all, read.batches, page, positions)
             refuse_duplicates(page)

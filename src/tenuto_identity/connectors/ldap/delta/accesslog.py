@@ -15,17 +15,18 @@ from tenuto_identity.connectors.contract import (
     DeletedObject,
     ReadEvent,
     ReadScope,
+    UnreadableObject,
     Watermark,
     WatermarkLost,
 )
 from tenuto_identity.connectors.ldap import filters
 from tenuto_identity.connectors.ldap.directory import Directory, attribute_values
+from tenuto_identity.connectors.ldap.entries import container_of
 from tenuto_identity.connectors.ldap.full_import import DirectoryReader
 from tenuto_identity.connectors.ldap.protocol.client import Scope, Search
 from tenuto_identity.connectors.ldap.settings import DeltaMethod
-from tenuto_identity.model import dn
 
-_ROW = ("reqType", "reqDN", "reqEntryUUID", "entryCSN")
+_ROW = ("reqType", "reqDN", "reqEntryUUID", "entryCSN", "reqNewRDN", "reqNewSuperior")
 
 
 @dataclass(slots=True)
@@ -35,19 +36,22 @@ class Changes:
     changed: dict[str, None] = field(default_factory=dict)
     """entryUUIDs, in the order of their first change."""
     renamed: dict[str, str] = field(default_factory=dict)
-    """entryUUID → the first old DN."""
-    deleted: dict[str, str] = field(default_factory=dict)
-    """entryUUID → DN."""
+    """entryUUID → the last new DN; empty if it is not known whether the entry was renamed."""
+    deleted: dict[str, None] = field(default_factory=dict)
+    """entryUUIDs."""
+    has_moved_containers: bool = False
+    """`resolve` found that a container may have been moved out of what is read."""
 
-    def note(self, kind: str, identifier: str, address: str) -> None:
-        """Add a row: the kind of change, the entryUUID and the DN before the change."""
+    def note(self, kind: str, identifier: str, new_address: str = "") -> None:
+        """Add a row: the kind of change, the entryUUID and the new DN of a renamed entry."""
         if kind == "delete":
-            self.deleted[identifier] = address
+            self.deleted.setdefault(identifier)
             self.changed.pop(identifier, None)
+            self.renamed.pop(identifier, None)
             return
         self.changed.setdefault(identifier)
         if kind == "modrdn":
-            self.renamed.setdefault(identifier, address)
+            self.renamed[identifier] = new_address
 
 
 SYNCPROV_REMEDY = "add the overlay syncprov to the database of the log"
@@ -74,14 +78,19 @@ class AccesslogSource:
         known = since["logs"]
         if set(known) != set(_logs(directory)):
             raise WatermarkLost(f"the logs of changes are {', '.join(_logs(directory))} now")
-        changes = Changes()
-        for base, watermark in known.items():
-            _read_log(directory, base, watermark, changes)
+        changes = _read_logs(directory, known)
         count = 0
-        for event in resolve(reader, changes):
+        unreadable: list[str] = []
+        for event in resolve(reader, changes, unreadable):
             count += 1
             yield event
-        yield reader.complete(count, is_delta=True)
+        if unreadable:
+            # Some may have been deleted after the log was read; the next delta has their rows.
+            later = _read_logs(directory, known).deleted
+            for identifier in unreadable:
+                if identifier not in later:
+                    yield from (UnreadableObject(each.name, identifier) for each in reader.scope.types)
+        yield reader.complete(count, is_delta=True, may_have_moved_containers=changes.has_moved_containers)
 
 
 def check(directory: Directory) -> None:
@@ -122,6 +131,14 @@ def _check_log(base: str, watermark: Mapping[str, str], current: Mapping[str, st
         raise WatermarkLost(f"the log {base!r} was empty when the watermark was taken")
 
 
+def _read_logs(directory: Directory, watermarks: Mapping[str, Mapping[str, str]]) -> Changes:
+    """Return the changes of all logs after a watermark."""
+    changes = Changes()
+    for base, watermark in watermarks.items():
+        _read_log(directory, base, watermark, changes)
+    return changes
+
+
 def _read_log(directory: Directory, base: str, watermark: Mapping[str, str], changes: Changes) -> None:
     """Collect the rows after a watermark."""
     current, oldest = _newest(directory, base, "contextCSN"), _newest(directory, base, "minCSN")
@@ -137,29 +154,33 @@ def _read_log(directory: Directory, base: str, watermark: Mapping[str, str], cha
     )
     for page in directory.search_pages(Search(base, Scope.ONE_LEVEL, condition, _ROW)):
         for entry in page:
-            kind, address, identifier, csn = (
+            kind, address, identifier, csn, rdn, superior = (
                 next((each.decode("utf-8", "replace") for each in attribute_values(entry, name)), "") for name in _ROW
             )
             if csn > watermark.get(server_of(csn), ""):
                 if not identifier:
                     raise WatermarkLost(f"a row of the log {base!r} does not name its entry; OpenLDAP before 2.5?")
-                changes.note(kind, identifier, address)
+                changes.note(kind, identifier, f"{rdn},{superior or container_of(address)}")
     # Rows may have been purged while they were read.
     _check_log(base, watermark, current, _newest(directory, base, "minCSN"))
 
 
-def resolve(reader: DirectoryReader, changes: Changes) -> Iterator[ReadEvent]:
+def resolve(reader: DirectoryReader, changes: Changes, unreadable: list[str] | None = None) -> Iterator[ReadEvent]:
     """Yield the current state of changed entries, each once, and the deletions.
 
     An entry that is not in the scope counts as deleted: it was moved out of it, or does not satisfy the filter of its
-    type any more. The import ignores those that it does not know, and those of containers that it does not read."""
+    type any more. The import ignores those that it does not know, and those of containers that it does not read.
+
+    With ``unreadable``, the changes name every deletion. An entry that should be there and is not found cannot be read
+    any more; it is added to the list instead."""
     seen: set[str] = set()
     gone: dict[str, None] = {}
     # Deleted ones too: an entry that was moved to another base is deleted in the refresh of the first one.
     wanted = list(dict.fromkeys((*changes.changed, *changes.deleted)))
     for entry, identifier in reader.find_by_uuid(wanted):
         if identifier in changes.renamed and reader.has_children(entry):
-            _check_still_read(reader, changes.renamed[identifier], entry.dn)
+            if not reader.is_read(entry.dn):  # guard: identity.ldap_moved_container
+                changes.has_moved_containers = True
             for below in reader.read_below(entry.dn):
                 if below.anchor not in seen:
                     seen.add(below.anchor)
@@ -172,14 +193,25 @@ def resolve(reader: DirectoryReader, changes: Changes) -> Iterator[ReadEvent]:
             yield imported
         else:
             gone.setdefault(identifier)
-    gone.update(dict.fromkeys(each for each in wanted if each not in seen))
+    missing = [each for each in wanted if each not in seen]
+    gone.update(dict.fromkeys(_find_left(reader, changes, missing, unreadable)))
     for identifier in gone:
         for each in reader.scope.types:
             yield DeletedObject(each.name, identifier)
 
 
-def _check_still_read(reader: DirectoryReader, old: str, new: str) -> None:
-    """Raise `WatermarkLost` if a container was moved out of what is read: what was in it is not listed anywhere."""
-    bases = [base.address for base in reader.bases()]
-    if any(dn.is_below(old, base) for base in bases) and not any(dn.is_below(new, base) for base in bases):
-        raise WatermarkLost(f"the container {old!r} was moved out of what is read")
+def _find_left(
+    reader: DirectoryReader, changes: Changes, missing: Sequence[str], unreadable: list[str] | None
+) -> Iterator[str]:
+    """Yield the entries that were deleted or moved out of what is read, of those that were not found."""
+    moved = {identifier: reader.has_children(entry) for entry, identifier in reader.find_outside(missing)}
+    for identifier in missing:
+        if unreadable is not None and identifier in changes.changed and identifier not in moved:
+            new_address = changes.renamed.get(identifier)
+            if new_address is None or reader.is_read(container_of(new_address)):
+                unreadable.append(identifier)  # guard: identity.ldap_lost_rights
+                continue
+        # An entry that is found nowhere may have been moved to where the account may not read.
+        if identifier in changes.renamed and moved.get(identifier, True):
+            changes.has_moved_containers = True
+        yield identifier

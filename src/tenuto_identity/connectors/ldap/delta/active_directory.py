@@ -22,7 +22,12 @@ from tenuto_identity.connectors.contract import (
 )
 from tenuto_identity.connectors.ldap import filters
 from tenuto_identity.connectors.ldap.directory import Directory, attribute_values, check_complete
-from tenuto_identity.connectors.ldap.full_import import ANCHORS_IN_ONE_SEARCH, CONTAINERS, DirectoryReader
+from tenuto_identity.connectors.ldap.full_import import (
+    ANCHORS_IN_ONE_SEARCH,
+    CONTAINER_CLASSES,
+    CONTAINERS,
+    DirectoryReader,
+)
 from tenuto_identity.connectors.ldap.protocol import controls
 from tenuto_identity.connectors.ldap.protocol.client import Entry, Scope, Search
 from tenuto_identity.connectors.ldap.settings import DeltaMethod
@@ -73,15 +78,25 @@ class UsnSource:
             yield event
         deleted: list[str] = []
         unseen: list[str] = []
-        for identifier, is_deleted in _changed(reader.directory, condition):
-            if is_deleted:
+        has_moved_containers = False
+        for entry in _changed(reader.directory, condition):
+            identifier = object_guid(entry)
+            if b"TRUE" in attribute_values(entry, "isDeleted"):
                 deleted.append(identifier)
             elif identifier not in seen:
                 unseen.append(identifier)
+                has_moved_containers |= _is_unread_container(reader, entry)
         for gone in _read_unseen(reader, unseen, deleted):
             count += 1
             yield gone
-        yield reader.complete(count, is_delta=True)
+        yield reader.complete(count, is_delta=True, may_have_moved_containers=has_moved_containers)
+
+
+def _is_unread_container(reader: DirectoryReader, entry: Entry) -> bool:
+    """Return whether an entry has others below it that are not read. They may have been read before it was changed."""
+    classes = {each.lower() for each in attribute_values(entry, "objectClass")}
+    is_container = any(each.lower().encode() in classes for each in CONTAINER_CLASSES)
+    return is_container and not reader.is_read(entry.dn)
 
 
 def _invocation(directory: Directory, service: str) -> str:
@@ -124,15 +139,15 @@ def _read_unseen(reader: DirectoryReader, unseen: Sequence[str], deleted: Iterab
             yield DeletedObject(each.name, identifier)
 
 
-def _changed(directory: Directory, condition: str) -> Iterator[tuple[str, bool]]:
-    """Yield the objectGUIDs of all changed objects of the naming contexts, and whether they were deleted."""
+def _changed(directory: Directory, condition: str) -> Iterator[Entry]:
+    """Yield all changed objects of the naming contexts, with deleted ones: objectGUID, isDeleted, objectClass."""
     contexts = directory.root_dse.all("namingContexts")
     bases = [each for each in contexts if any(dn.is_below(base, each) for base in directory.bases)]
     for base in bases or directory.bases:
-        search = Search(base, Scope.SUBTREE, condition, ("objectGUID", "isDeleted"), (controls.show_deleted(),))
+        attributes = ("objectGUID", "isDeleted", "objectClass")
+        search = Search(base, Scope.SUBTREE, condition, attributes, (controls.show_deleted(),))
         for page in directory.search_pages(search):
-            for entry in page:
-                yield object_guid(entry), b"TRUE" in attribute_values(entry, "isDeleted")
+            yield from page
 
 
 class DirSyncSource:
@@ -164,7 +179,7 @@ class DirSyncSource:
         for gone in _read_unseen(reader, list(found.changed), found.deleted):
             count += 1
             yield gone
-        yield reader.complete(count, is_delta=True)
+        yield reader.complete(count, is_delta=True, may_have_moved_containers=found.has_moved_containers)
 
 
 @dataclass(slots=True)
@@ -175,6 +190,8 @@ class _DirSyncChanges:
     deleted: dict[str, None] = field(default_factory=dict)
     named: dict[str, None] = field(default_factory=dict)
     """DNs of entries that are new or were renamed."""
+    has_moved_containers: bool = False
+    """A container may have been moved out of what is read."""
 
     def note(self, entry: Entry) -> None:
         identifier = object_guid(entry)
@@ -195,8 +212,10 @@ def _with_children(reader: DirectoryReader, found: _DirSyncChanges) -> Iterator[
         seen.add(each.anchor)
         yield each
     for address in found.named:
-        if reader.directory.read_entry(address, ("1.1",)) is None:
+        entry = reader.directory.read_entry(address, ("objectClass",))
+        if entry is None:
             continue
+        found.has_moved_containers |= _is_unread_container(reader, entry)
         for below in reader.read_below(address):
             if below.anchor not in seen:
                 seen.add(below.anchor)

@@ -46,7 +46,7 @@ class SyncreplSource:
         for event in accesslog.resolve(reader, changes):
             count += 1
             yield event
-        yield reader.complete(count, is_delta=True)
+        yield reader.complete(count, is_delta=True, may_have_moved_containers=changes.has_moved_containers)
 
 
 def _refresh(directory: Directory, base: str, cookie: str, changes: Changes) -> None:
@@ -57,21 +57,23 @@ def _refresh(directory: Directory, base: str, cookie: str, changes: Changes) -> 
         raise WatermarkLost(f"the server does not know the watermark any more: {reply.describe()}")
     check_complete(reply, search)
     is_present_phase = False
+    deleted: dict[str, None] = {}
     for name, value in reply.intermediates:
         if name == controls.SYNC_INFO:
             info = controls.sync_info(value)
             is_present_phase |= info.is_present_phase
-            changes.deleted.update(dict.fromkeys(info.deleted, ""))
+            deleted.update(dict.fromkeys(info.deleted))
     for entry in reply.entries:
         state, identifier = controls.sync_state(entry.controls)
         if state is controls.SyncState.DELETE:
-            changes.deleted[identifier] = ""
+            deleted.setdefault(identifier)
         elif state is controls.SyncState.PRESENT:
             is_present_phase = True
         else:
             changes.changed.setdefault(identifier)
-            # A refresh does not say whether an entry was renamed; its children have other addresses if it was.
-            changes.renamed.setdefault(identifier, "")
+    changes.deleted.update(deleted)
+    # A refresh does not say whether an entry was renamed, or moved out of the base; its children were then, too.
+    changes.renamed.update(dict.fromkeys((*changes.changed, *changes.deleted), ""))
     if is_present_phase or not controls.sync_done(reply.controls).has_deletes:
         raise WatermarkLost(
             f"the server cannot list the deletions below {base!r} since the watermark; enlarge syncprov-sessionlog"

@@ -1,0 +1,125 @@
+"""What no source of changes lists: the content of containers that are moved, and read rights that are lost."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.identity.ldap.conftest import Administrator
+from tests.identity.ldap.slapd import PASSWORD, READER_PASSWORD, Slapd
+from tests.identity.ldap.test_moving_entries import system, units
+from tests.identity.ldap.test_nightly_run import _master_key
+from tests.identity.ldap.test_reading import READER
+from tests.identity.site import Site
+
+__all__ = ["_master_key"]  # a fixture
+
+
+@pytest.fixture(autouse=True)
+async def _secrets(site: Site, _master_key: None) -> None:
+    await site.app.secrets.set("bind", PASSWORD)
+    await site.app.secrets.set("reader", READER_PASSWORD)
+
+
+@pytest.mark.parametrize("selected_by", ["base", "containers"])
+@pytest.mark.parametrize("target", ["other", "secret"])
+@pytest.mark.parametrize("delta", ["accesslog", "syncrepl"])
+async def test_delta_import_deletes_what_is_in_a_container_that_was_moved_out_of_what_is_read(
+    site: Site, slapd: Slapd, ad: Administrator, delta: str, target: str, selected_by: str
+) -> None:
+    first, other = units(ad, "first", target)  # the account of the system may not read ou=secret
+    teams = [f"ou={name},{first}" for name in ("team", "staying", "renamed")]
+    for team in teams:
+        ad.add(team, "organizationalUnit")
+        for number in range(2):
+            ad.person(f"{team[3:5]}{number}", team)
+    is_base = selected_by == "base"
+    selected = {"base": [first]} if is_base else {"base": [ad.suffix]}
+    await site.apply(system(slapd, *([] if is_base else [first]), delta=delta, **READER, **selected))
+    assert (await site.run("AD", "Full Import")).changes == ["Added"] * 6
+    ad.rename(teams[0], "ou=team", other)
+    ad.rename(teams[2], "ou=new name")
+    done = await site.run("AD", "Delta Import")
+    assert done.state == "completed", done
+    assert {each["display"] for each in done.items if each["change"] == "Deleted"} == {"te0", "te1"}
+    assert {each["display"] for each in done.items if each["change"] == "Updated"} == {"re0", "re1"}
+    assert await site.count("connector_objects") == 4
+
+
+@pytest.mark.parametrize("delta", ["accesslog", "syncrepl"])
+async def test_delta_import_with_entries_that_leave_one_by_one_keeps_the_others_of_their_containers(
+    site: Site, slapd: Slapd, ad: Administrator, delta: str
+) -> None:
+    first, second = units(ad, "first", "second")
+    for name, container in (("a", first), ("b", first), ("c", second), ("leaves", first)):
+        ad.person(name, container)
+    await site.apply(system(slapd, delta=delta, base=[first, second], **READER))
+    await site.run("AD", "Full Import")
+    ad.rename(f"cn=leaves,{first}", "cn=leaves", ad.suffix)  # an entry without others below it
+    ad.rename(f"cn=b,{first}", "cn=b", second)  # the sample of no container
+    done = await site.run("AD", "Delta Import")
+    assert (done.state, done.changes) == ("completed", ["Deleted", "Updated"])
+    assert await site.count("connector_objects", "state = 'normal'") == 3
+
+
+@pytest.mark.parametrize("target", ["people", "guarded"])
+async def test_delta_import_reports_an_object_that_it_may_not_read_any_more_instead_of_deleting_it(
+    site: Site, slapd: Slapd, ad: Administrator, target: str
+) -> None:
+    (guarded,) = units(ad, "guarded")
+    readers = f"cn=readers,{ad.suffix}"
+    reader = f"cn=reader,{ad.suffix}"
+    ad.add(readers, "groupOfNames", member=reader)
+    for name, container in (("a", guarded), ("gone", guarded), ("stays", guarded), ("mover", ad.people)):
+        ad.person(name, container)
+    await site.apply(system(slapd, delta="accesslog", **READER))
+    assert (await site.run("AD", "Full Import")).changes == ["Added"] * 4
+    ad.modify(readers, member=[f"cn=clerk,{ad.suffix}"])  # the reader may not read the container any more
+    ad.modify(f"cn=a,{guarded}", sn=["changed"])
+    ad.delete(f"cn=gone,{guarded}")
+    if target == "guarded":
+        ad.rename(f"cn=mover,{ad.people}", "cn=mover", guarded)
+    done = await site.run("AD", "Delta Import")
+    lost = {each["display"] or each["anchor"] for each in done.items if each["error"] == "unreadable"}
+    assert len(lost) == (2 if target == "guarded" else 1)
+    assert done.state == "completed_with_warning"
+    assert {each["display"] for each in done.items if each["change"] == "Deleted"} == {"gone"}
+    assert await site.count("connector_objects", "state = 'normal'") == 3
+
+
+async def test_delta_import_keeps_the_objects_of_a_container_that_it_may_not_read_any_more(
+    site: Site, slapd: Slapd, ad: Administrator
+) -> None:
+    (guarded,) = units(ad, "guarded")
+    readers = f"cn=readers,{ad.suffix}"
+    ad.add(readers, "groupOfNames", member=f"cn=reader,{ad.suffix}")
+    for name, container in (("a", guarded), ("b", guarded), ("leaves", ad.people)):
+        ad.person(name, container)
+    await site.apply(system(slapd, delta="syncrepl", **READER))
+    assert (await site.run("AD", "Full Import")).changes == ["Added"] * 3
+    ad.modify(readers, member=[f"cn=clerk,{ad.suffix}"])
+    ad.delete(f"cn=leaves,{ad.people}")
+    done = await site.run("AD", "Delta Import")
+    assert (done.state, done.changes) == ("completed_with_warning", ["Deleted"])
+    database = await site.database()
+    problem = await database.fetch_value("SELECT problem FROM tenuto_identity.runs WHERE id = $1", done.id)
+    assert "2 objects in 'ou=guarded,dc=ad,dc=test' were not reported as deleted and are not found" in problem
+    assert await site.count("connector_objects", "state = 'normal'") == 2
+
+
+async def test_a29_full_import_that_may_read_no_entry_any_more_fails_and_deletes_nothing(
+    site: Site, slapd: Slapd, ad: Administrator
+) -> None:
+    (guarded,) = units(ad, "guarded")
+    readers = f"cn=readers,{ad.suffix}"
+    ad.add(readers, "groupOfNames", member=f"cn=reader,{ad.suffix}")
+    for name in "ab":
+        ad.person(name, guarded)
+    await site.apply(system(slapd, base=[guarded], **READER))
+    assert (await site.run("AD", "Full Import")).changes == ["Added"] * 2
+    ad.modify(readers, member=[f"cn=clerk,{ad.suffix}"])  # a search succeeds, and returns nothing
+    done = await site.run("AD", "Full Import")
+    assert done.state == "failed"
+    assert "nothing was read from 'AD', which had 2 objects" in (done.error or "")
+    assert (done.changes, await site.count("connector_objects", "state = 'normal'")) == ([], 2)
+    ad.modify(readers, member=[f"cn=reader,{ad.suffix}"])
+    assert (await site.run("AD", "Full Import")).state == "completed"
