@@ -369,6 +369,12 @@ GUARDS: tuple[Guard, ...] = (
         f"{LDAP}/test_writing.py::test_entry_that_was_renamed_by_an_administrator_is_found_by_its_anchor",
     ),
     guard(
+        "identity.ldap_anchor_read",
+        "Without assertions, the entry at the address is read before a change: another one may have it now.",
+        Condition("reply.code == Code.SUCCESS"),
+        f"{LDAP}/test_writing.py::test_export_changes_no_other_entry_that_has_the_address_of_a_deleted_one",
+    ),
+    guard(
         "identity.ldap_empty_password",
         "An empty password is refused, because a directory takes it as anonymous.",
         Condition("False"),

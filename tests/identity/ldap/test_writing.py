@@ -9,6 +9,8 @@ import pytest
 
 from tenuto_identity.connectors.contract import Connector, WriteChange, WriteOutcome, WriteRequest, WriteResult
 from tenuto_identity.connectors.ldap import filters
+from tenuto_identity.connectors.ldap.directory import RootDse
+from tenuto_identity.connectors.ldap.protocol.controls import ASSERTION
 from tenuto_identity.model import dn
 from tenuto_identity.model.schema import Attribute, ObjectType
 from tenuto_identity.model.sync.pending_exports import ChangeOp, ExportKind
@@ -90,6 +92,16 @@ def test_address_below_none_of_the_bases_is_refused_before_it_is_written(
     assert set(ad.entries()) == {f"cn=a,{ad.people}"}
 
 
+@pytest.fixture(params=["assertions", "no assertions"])
+def assertions(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With and without the assertion control, which servers other than OpenLDAP may not have."""
+    if request.param == "no assertions":
+        monkeypatch.setattr(
+            RootDse, "supports", lambda self, each: each != ASSERTION and each in self.all("supportedControl")
+        )
+
+
+@pytest.mark.usefixtures("assertions")
 def test_entry_that_was_renamed_by_an_administrator_is_found_by_its_anchor(
     open_connector: Open, ad: Administrator
 ) -> None:
@@ -107,6 +119,23 @@ def test_entry_that_was_renamed_by_an_administrator_is_found_by_its_anchor(
     write(connector, rename(second, f"cn=d,{ad.people}"))
     (gone,) = connector.write([update(first, title)])
     assert (gone.outcome, gone.error) == (WriteOutcome.REFUSED, "missing_object")
+
+
+@pytest.mark.usefixtures("assertions")
+def test_export_changes_no_other_entry_that_has_the_address_of_a_deleted_one(
+    open_connector: Open, ad: Administrator
+) -> None:
+    connector = open_connector()
+    address, target = f"cn=a,{ad.people}", f"cn=b,{ad.people}"
+    (made,) = write(connector, create(address, sn="ours"))
+    ad.delete(address)
+    foreign = ad.person("a", sn="foreign")
+    for request in (update(made, WriteChange("title", ChangeOp.SET, ("ours",))), rename(made, target)):
+        (refused,) = connector.write([request])
+        assert (refused.outcome, refused.error) == (WriteOutcome.REFUSED, "missing_object")
+    write(connector, WriteRequest(ExportKind.DELETE, "inetOrgPerson", made.anchor, address))  # it is deleted already
+    assert {name: values.get("title") for name, values in ad.entries().items()} == {address: None}
+    assert ad.uuid(address) == foreign
 
 
 def test_name_that_another_request_of_the_batch_releases_can_be_taken(open_connector: Open, ad: Administrator) -> None:

@@ -267,6 +267,7 @@ class _ObjectWriter:
         self._member = reader.member
         self._placeholder = self._settings.placeholder_member.encode()
         self._value_codes = _VALUE_CODES | _AD_VALUE_CODES if self._is_active_directory else _VALUE_CODES
+        self._has_assertions = directory.root_dse.supports(controls.ASSERTION)
         self._uses_post_read = directory.root_dse.supports(controls.POST_READ)
 
     # --- create -----------------------------------------------------------------------------------------------------
@@ -363,6 +364,10 @@ class _ObjectWriter:
         changes = [each for each in request.changes if each.op is not ChangeOp.RENAME and self._is_sent(each, address)]
         if not changes:
             return WriteResult(anchor=request.anchor, address=address)
+        confirmed = yield from self._confirm(address)
+        if confirmed is None:
+            return refused("missing_object", f"there is no entry {request.anchor or address!r}")
+        address = confirmed
         modifications = yield from self._modifications(changes, address)
         for _ in range(2):
             problem = yield from self._modify_in_parts(self._target(address), modifications, self._guards())
@@ -386,6 +391,13 @@ class _ObjectWriter:
         for _ in range(2):
             if target == address:
                 break
+            confirmed = yield from self._confirm(address)
+            if confirmed is None:
+                return refused("missing_object", f"there is no entry {self._request.anchor or address!r}")
+            if dn.normalize_or_fold(confirmed) == dn.normalize_or_fold(target) != dn.normalize_or_fold(address):
+                address = confirmed
+                break  # an earlier attempt renamed it
+            address = confirmed
             parent = dn.parent(target)
             is_moved = dn.normalize(parent) != dn.normalize(dn.parent(address))
             guards = (*self._guards(), *((controls.post_read(self._anchor.name),) if self._uses_post_read else ()))
@@ -505,6 +517,10 @@ class _ObjectWriter:
     def delete(self) -> Steps:
         address = self._request.address
         for _ in range(2):
+            confirmed = yield from self._confirm(address)
+            if confirmed is None:
+                break
+            address = confirmed
             reply = yield Delete(self._target(address), self._guards())
             _check_decided(reply)
             if reply.code == Code.SUCCESS:
@@ -532,9 +548,26 @@ class _ObjectWriter:
         """Return the control that makes sure that the entry at the address is the one with the anchor."""
         anchor = self._request.anchor
         # guard: identity.ldap_anchor_asserted
-        if not anchor or not self._directory.root_dse.supports(controls.ASSERTION):
+        if not anchor or not self._has_assertions:
             return ()
         return (controls.assertion(self._anchor.name, encode_value(anchor, self._anchor)),)
+
+    def _confirm(self, address: str) -> Generator[Request, Reply, str | None]:
+        """Return the address of the entry with the anchor of the request; None if there is none.
+
+        Where the change itself names or asserts the anchor, nothing is read."""
+        anchor = self._request.anchor
+        if not anchor or self._has_assertions or self._target(address) != address:
+            return address
+        condition = filters.equal(self._anchor.name, encode_value(anchor, self._anchor))
+        search = self._directory.limited(Search(address, Scope.BASE, condition, ("1.1",)))
+        reply = yield search
+        if reply.code != Code.NO_SUCH_OBJECT:
+            check_complete(reply, search)
+            if reply.entries:  # guard: identity.ldap_anchor_read
+                return address
+        entry = yield from self._locate()
+        return entry.dn if entry is not None else None
 
     def _locate(self) -> Generator[Request, Reply, Entry | None]:
         """Return the entry with the anchor of the request, wherever it is; None if there is none."""
