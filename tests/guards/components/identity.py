@@ -375,6 +375,12 @@ GUARDS: tuple[Guard, ...] = (
         f"{LDAP}/test_writing.py::test_export_changes_no_other_entry_that_has_the_address_of_a_deleted_one",
     ),
     guard(
+        "identity.ldap_hidden_deletions",
+        "A delta of Active Directory warns if the account may not read deleted objects.",
+        Remove(),
+        f"{LDAP}/test_active_directory.py::test_usn_delta_warns_without_the_right_to_read_deleted_objects",
+    ),
+    guard(
         "identity.ldap_empty_password",
         "An empty password is refused, because a directory takes it as anonymous.",
         Condition("False"),

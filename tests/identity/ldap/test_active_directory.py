@@ -14,6 +14,7 @@ from tenuto_identity.connectors.contract import (
     ImportedObject,
     ReadComplete,
     ReadScope,
+    ReadWarning,
     WatermarkLost,
     WriteChange,
     WriteRequest,
@@ -181,8 +182,34 @@ def test_usn_delta_finds_changes_deletions_and_objects_below_changed_containers(
     assert found == [str(GUIDS[1]), str(GUIDS[2]), str(GUIDS[5])]  # 5 was moved between two searches
     # 4 was moved out of the scope.
     assert [each.anchor for each in events if isinstance(each, DeletedObject)] == [str(GUIDS[3]), str(GUIDS[4])]
-    (changed,) = (each for each in client.requests if _shows_deleted(each))
+    (changed,) = (each for each in client.requests if _shows_deleted(each) and has("uSNChanged")(each))
     assert "(uSNChanged>=151)" in changed.filter  # type: ignore[union-attr]
+    assert not [each for each in events if isinstance(each, ReadWarning)]
+
+
+def _no_deleted_objects(answer: Reply) -> ScriptedClient:
+    """A domain controller whose answer for the container of deleted objects is this one."""
+    return ScriptedClient([(lambda request: getattr(request, "base", "") == f"CN=Deleted Objects,{BASE}", answer)])
+
+
+@pytest.mark.parametrize("answer", [Reply(Code.NO_SUCH_OBJECT), Reply(Code.INSUFFICIENT_ACCESS), Reply(0)])
+def test_usn_delta_warns_without_the_right_to_read_deleted_objects(answer: Reply) -> None:
+    source = reader(_no_deleted_objects(answer))
+    watermark = methods.current_watermark(source.directory, source.scope)
+    assert watermark is not None
+    events = list(methods.read_changes(source, watermark))
+    (warning,) = (each for each in events if isinstance(each, ReadWarning))
+    assert (warning.code, warning.is_error) == ("no_deletions", False)
+    assert f"CN=Deleted Objects,{BASE}" in warning.message
+    assert "List Contents" in warning.message
+
+    methods.check(source.directory, source.scope.types)  # `auto`: the delta warns
+    chosen = reader(_no_deleted_objects(answer), delta="usn")
+    with pytest.raises(ConnectorError, match="Deleted Objects") as refused:
+        methods.check(chosen.directory, chosen.scope.types)
+    assert refused.value.code == "delta"
+    readable = reader(_no_deleted_objects(Reply(0, entries=[Entry(f"CN=Deleted Objects,{BASE}", {})])), delta="usn")
+    methods.check(readable.directory, readable.scope.types)
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from tenuto_identity.connectors.contract import (
     ImportedObject,
     ReadEvent,
     ReadScope,
+    ReadWarning,
     Watermark,
     WatermarkLost,
 )
@@ -29,7 +30,7 @@ from tenuto_identity.connectors.ldap.full_import import (
     DirectoryReader,
 )
 from tenuto_identity.connectors.ldap.protocol import controls
-from tenuto_identity.connectors.ldap.protocol.client import Entry, Scope, Search
+from tenuto_identity.connectors.ldap.protocol.client import Code, Entry, Scope, Search
 from tenuto_identity.connectors.ldap.settings import DeltaMethod
 from tenuto_identity.model import dn
 
@@ -40,6 +41,32 @@ def object_guid(entry: Entry) -> str:
     if not found or len(found[0]) != 16:
         raise ConnectorError("protocol", f"the entry {entry.dn!r} has no objectGUID")
     return str(UUID(bytes_le=bytes(found[0])))
+
+
+DELETIONS_REMEDY = "grant it List Contents and Read Property there, or run full imports"
+
+
+def find_hidden_deletions(directory: Directory) -> list[str]:
+    """Return the containers of deleted objects that the account may not read. The server hides the objects silently."""
+    found = []
+    for context in _contexts(directory):
+        address = f"CN=Deleted Objects,{context}"
+        search = directory.limited(
+            Search(address, Scope.BASE, filters.EVERYTHING, ("1.1",), (controls.show_deleted(),))
+        )
+        reply = directory.request(search)
+        if reply.code not in (Code.NO_SUCH_OBJECT, Code.INSUFFICIENT_ACCESS):
+            check_complete(reply, search)
+        if not reply.entries:
+            found.append(address)
+    return found
+
+
+def _contexts(directory: Directory) -> Sequence[str]:
+    """Return the naming contexts of the bases."""
+    contexts = directory.root_dse.all("namingContexts")
+    found = [each for each in contexts if any(dn.is_below(base, each) for base in directory.bases)]
+    return found or directory.bases
 
 
 class UsnSource:
@@ -69,6 +96,11 @@ class UsnSource:
                 )
         if current["usn"] < since["usn"]:
             raise WatermarkLost(f"the server counts to {current['usn']}, and the watermark is {since['usn']}")
+        for hidden in find_hidden_deletions(reader.directory):
+            # guard: identity.ldap_hidden_deletions
+            yield ReadWarning(
+                "no_deletions", f"the account may not read {hidden!r}: deletions are not found; {DELETIONS_REMEDY}"
+            )
         condition = filters.at_least("uSNChanged", str(since["usn"] + 1))
         seen: set[str] = set()
         count = 0
@@ -141,9 +173,7 @@ def _read_unseen(reader: DirectoryReader, unseen: Sequence[str], deleted: Iterab
 
 def _changed(directory: Directory, condition: str) -> Iterator[Entry]:
     """Yield all changed objects of the naming contexts, with deleted ones: objectGUID, isDeleted, objectClass."""
-    contexts = directory.root_dse.all("namingContexts")
-    bases = [each for each in contexts if any(dn.is_below(base, each) for base in directory.bases)]
-    for base in bases or directory.bases:
+    for base in _contexts(directory):
         attributes = ("objectGUID", "isDeleted", "objectClass")
         search = Search(base, Scope.SUBTREE, condition, attributes, (controls.show_deleted(),))
         for page in directory.search_pages(search):

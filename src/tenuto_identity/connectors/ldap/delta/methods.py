@@ -109,6 +109,12 @@ def check(directory: Directory, types: Iterable[ObjectType]) -> None:
     is_for_ad = method in (DeltaMethod.USN, DeltaMethod.DIRSYNC)
     if is_for_ad and not directory.root_dse.is_active_directory:
         raise ConnectorError("delta", f"delta {method.value} needs Active Directory, and the server is none")
+    if method is DeltaMethod.USN and (hidden := active_directory.find_hidden_deletions(directory)):
+        raise ConnectorError(
+            "delta",
+            f"delta usn needs the deleted objects, and the account may not read {', '.join(hidden)}",
+            remedy=active_directory.DELETIONS_REMEDY,
+        )
     if method is DeltaMethod.SYNCREPL and not syncrepl.has_context_csn(directory):
         raise ConnectorError(
             "delta",
