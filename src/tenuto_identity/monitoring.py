@@ -17,7 +17,7 @@ from tenuto.extension import (
 from tenuto.postgres.database import Database
 from tenuto_identity.model.containers import is_selected
 from tenuto_identity.runs.definition_snapshot import load_configuration
-from tenuto_identity.store import monitoring, previews, session
+from tenuto_identity.store import monitoring, previews, runs, session
 
 
 def doctor_checks() -> list[DoctorCheck]:
@@ -27,6 +27,7 @@ def doctor_checks() -> list[DoctorCheck]:
         DoctorCheck("identity_holds", check_holds),
         DoctorCheck("identity_selection", check_selection),
         DoctorCheck("identity_previews", check_previews),
+        DoctorCheck("identity_runs", check_runs),
     ]
 
 
@@ -96,6 +97,21 @@ async def check_previews(examination: Examination) -> Finding:
         severity=Severity.WARNING,
         meaning="They take space in the database.",
         remedy="housekeeping drops them within a minute while a worker or scheduler runs; its login must own them",
+    )
+
+
+async def check_runs(examination: Examination) -> Finding:
+    """Name open runs whose task has ended."""
+    database = await examination.services.open_database()
+    found = await session.read_with(database, runs.find_abandoned_runs)
+    return Finding.from_details(
+        "identity_runs",
+        [f"{each.id}: {each.profile} of {each.system}, task {each.task_id}" for each in found],
+        passed="every open run has an open task",
+        failed="runs are open although their task has ended",
+        severity=Severity.WARNING,
+        meaning="No worker continues them. The next run, and housekeeping, end them as lost.",
+        remedy="keep a worker or scheduler running: housekeeping ends them within a minute",
     )
 
 

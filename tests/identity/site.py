@@ -7,6 +7,7 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 from uuid import UUID
@@ -188,6 +189,22 @@ class Site:
         for system, profile in NIGHT:
             done[f"{system} {profile}"] = await self.run(system, profile)
         return done
+
+    async def open_run(self, system_number: int, profile: str, kind: str) -> UUID:
+        """Insert an open run of a task that waits; return the task."""
+        later = datetime.now(UTC) + timedelta(days=365)
+        task = await self.app.one_shots.create(later, "log.append", {"message": "has an open run"})
+        database = await self.database()
+        await database.write_all(
+            "INSERT INTO tenuto_identity.runs (id, task_id, fence, system_number, profile, kind, rules_version,"
+            " started_at, initiator_type, initiator_name)"
+            " VALUES (gen_random_uuid(), $1, 1, $2, $3, $4, 1, now(), 'system', 'test')",
+            task.id,
+            system_number,
+            profile,
+            kind,
+        )
+        return task.id
 
     async def count(self, table: str, where: str = "true") -> int:
         database = await self.database()

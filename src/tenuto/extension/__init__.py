@@ -42,6 +42,7 @@ from tenuto.extension.contract import (
     SearchSource,
     StepSubject,
 )
+from tenuto.extension.open_tasks import find_open_tasks
 from tenuto.jobs.step_kind import StepCheck, StepDefaults, StepKind
 from tenuto.model.findings import Finding, Severity
 from tenuto.service.service import ProcessRole, Service
@@ -89,5 +90,6 @@ __all__ = [
     "StepDefaults",
     "StepKind",
     "StepSubject",
+    "find_open_tasks",
     "open_http_transport",
 ]

@@ -466,7 +466,8 @@ class IdentityOperations(PreviewOperations, JoinOperations):
         if system not in known:
             raise no_system(system, list(known))
         open_run = await session.read_with(database, definitions.find_open_run, known[system].number)
-        if open_run is not None:
+        abandoned = await session.read_with(database, runs.find_abandoned_runs)  # the run of the task ends them
+        if open_run is not None and open_run not in {each.id for each in abandoned}:
             raise Conflict(
                 f"the run {open_run} of the system {system!r} is open",
                 code="identity.system.run_open",

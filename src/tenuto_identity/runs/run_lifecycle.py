@@ -473,7 +473,7 @@ async def _process(run: Run, process: Callable[[RunProfile], Processor]) -> Outc
 
 
 async def _try_to_end(run: Run, ending: Awaitable[None]) -> None:
-    """End a run that did not complete; if that fails too, its next attempt or housekeeping ends it."""
+    """End a run that did not complete; if that fails too, the next attempt, the next run or housekeeping does."""
     try:
         await asyncio.shield(asyncio.ensure_future(ending))
     except (StaleLease, *DRIVER_ERRORS, Unavailable) as error:
@@ -528,6 +528,10 @@ async def _begin(
             system = configuration.systems[system_name]
             profile = system.profile(chosen) if isinstance(chosen, str) else chosen
             _check_state(locked, profile, allowed_states)
+            for abandoned in await runs.end_abandoned_runs(
+                connection, now
+            ):  # guard: identity.begin_after_abandoned_run
+                log.warning("abandoned run ended", run_id=abandoned.id, task_id=abandoned.task_id)
             open_run = await runs.find_open_run(connection, system.number, profile.kind, ctx.task_id)
             if open_run is not None and open_run.task_id == ctx.task_id and open_run.fence < ctx.fence:
                 await runs.end_lost_run(connection, open_run.id, now)

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 from uuid import UUID
 
 from tenuto.errors import StaleLease
+from tenuto.extension import find_open_tasks
 from tenuto.model.access.actors import Actor
 from tenuto.postgres.database import Connection, Database
 from tenuto.postgres.sql_loader import load_statements
@@ -60,6 +61,16 @@ class OpenRun:
 
 
 @dataclass(frozen=True, slots=True)
+class AbandonedRun:
+    """A run that has not ended although its task has."""
+
+    id: UUID
+    task_id: UUID
+    system: str
+    profile: str
+
+
+@dataclass(frozen=True, slots=True)
 class NewRun:
     """A run to be begun."""
 
@@ -99,6 +110,7 @@ class RunRecord:
 
 _SYSTEMS = RowMapper(LockedSystem, SQL.lock_system)
 _OPEN_RUNS = RowMapper(OpenRun, SQL.find_open_run)
+_OPEN = RowMapper(AbandonedRun, SQL.list_open_runs)
 _DELETIONS = PositionalMapper(ObjectCount, SQL.count_pending_deletions, SQL.count_expected_deletions)
 _RUNS = RowMapper(RunRecord, SQL.list_runs, SQL.load_run)
 
@@ -120,6 +132,30 @@ async def find_open_run(connection: Connection, system_number: int, kind: str, t
 async def end_lost_run(connection: Connection, run_id: UUID, now: datetime) -> None:
     """End the run of an earlier attempt."""
     await connection.execute(SQL.end_lost_run, run_id, now)
+
+
+async def end_runs_of_earlier_attempts(connection: Connection, task_id: UUID, fence: int, now: datetime) -> list[UUID]:
+    """End the runs that earlier attempts of a task left open."""
+    return [row["id"] for row in await connection.fetch(SQL.end_runs_of_earlier_attempts, task_id, fence, now)]
+
+
+async def find_abandoned_runs(connection: Connection) -> list[AbandonedRun]:
+    """Return the open runs whose task has ended: no later attempt takes them over."""
+    found = _OPEN.all(await connection.fetch(SQL.list_open_runs))
+    open_tasks = await find_open_tasks(connection, {each.task_id for each in found})
+    # guard: identity.run_of_open_task
+    return [each for each in found if each.task_id not in open_tasks]
+
+
+async def end_abandoned_runs(connection: Connection, now: datetime) -> list[AbandonedRun]:
+    """End the open runs whose task has ended, and return them: third loss of its worker, cancellation after a loss, or
+    an end that could not be recorded."""
+    found = await find_abandoned_runs(connection)
+    if not found:
+        return []
+    rows = await connection.fetch(SQL.end_abandoned_runs, [each.id for each in found], now)
+    ended = {row["id"] for row in rows}
+    return [each for each in found if each.id in ended]
 
 
 async def insert_run(connection: Connection, run: NewRun) -> None:

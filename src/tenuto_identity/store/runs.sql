@@ -23,6 +23,27 @@ FOR UPDATE OF r;
 -- name: end_lost_run
 UPDATE runs SET state = 'lost', ended_at = $2 WHERE id = $1 AND state = 'running';
 
+-- name: end_runs_of_earlier_attempts
+-- A task with several runs may have opened one that none of its later attempts repeats.
+UPDATE runs SET state = 'lost', ended_at = $3
+WHERE task_id = $1 AND fence < $2 AND state = 'running'
+RETURNING id;
+
+-- name: list_open_runs
+SELECT r.id, r.task_id, s.name AS system, r.profile
+FROM runs AS r
+JOIN systems AS s ON s.number = r.system_number
+WHERE r.state = 'running'
+ORDER BY r.id
+LIMIT 1000;
+
+-- name: end_abandoned_runs
+-- A locked run is ended later: another service ends it, or its worker continues within a page although its task has ended.
+UPDATE runs
+SET state = 'lost', problem = format('the task %s ended before the run did', task_id), ended_at = $2
+WHERE id IN (SELECT id FROM runs WHERE id = ANY ($1::uuid[]) AND state = 'running' ORDER BY id FOR UPDATE SKIP LOCKED)
+RETURNING id;
+
 -- name: insert_run
 INSERT INTO runs (id, task_id, fence, system_number, profile, kind, rules_version, cursor, counts, started_at,
                   initiator_type, initiator_id, initiator_name, previewed)

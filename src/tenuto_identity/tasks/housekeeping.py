@@ -11,7 +11,7 @@ from tenuto.model.access.actors import Actor, ActorType
 from tenuto.postgres.database import Connection, Database
 from tenuto.service.polling_loop import PollingLoop
 from tenuto_identity.settings import IdentitySettings
-from tenuto_identity.store import definitions, metaverse, previews, session, sync_marks
+from tenuto_identity.store import definitions, metaverse, previews, runs, session, sync_marks
 from tenuto_identity.store.metaverse import DueDeletion
 from tenuto_identity.store.sync_marks import MarkReason
 from tenuto_identity.tasks.task_creation import enqueue_step
@@ -34,6 +34,7 @@ async def run_housekeeping(services: ExtensionServices) -> None:
     """Run one cycle: mark what must be evaluated again, and enqueue the deletions that are due."""
     database = await services.open_database()
     now = database.clock.now()
+    await _end_abandoned_runs(database, now)  # guard: identity.housekeeping_ends_abandoned_runs
     if await previews.is_anything_expired(database, now):
         await _drop_previews(database, now)
     if await definitions.has_recalls(database):
@@ -58,6 +59,12 @@ async def run_housekeeping(services: ExtensionServices) -> None:
 
     due, systems = await database.transaction(mark)
     await _enqueue_deletions(services, database, due, systems)
+
+
+async def _end_abandoned_runs(database: Database, now: datetime) -> None:
+    """End open runs whose task has ended: they would keep all other runs of their systems waiting."""
+    for each in await session.read_with(database, runs.end_abandoned_runs, now):
+        log.warning("abandoned run ended", run_id=each.id, task_id=each.task_id, system=each.system)
 
 
 async def _enqueue_deletions(

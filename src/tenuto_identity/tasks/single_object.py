@@ -118,6 +118,11 @@ class _SingleObject:
         self.outcomes: list[RunOutcome] = []
 
     async def run(self, *, export: bool) -> None:
+        # A later attempt need not have the same runs: it does not take over those of a lost one.
+        # guard: identity.runs_of_lost_attempts
+        await self._read(
+            runs.end_runs_of_earlier_attempts, self._ctx.task_id, self._ctx.fence, self._database.clock.now()
+        )
         configuration = await self._read(load_configuration)
         if self._system not in configuration.systems:
             raise NotFound(f"there is no connected system {self._system!r}", code="identity.system.not_found")
@@ -211,10 +216,11 @@ async def _joined_objects(connection: Connection, ids: Sequence[int]) -> list[in
 async def _load_waiting(
     connection: Connection, ids: Sequence[int], configuration: Configuration
 ) -> dict[str, list[int]]:
-    """Return the objects among these whose exports can be sent, by system."""
+    """Return the objects among these whose exports can be sent or confirmed, by system."""
     found: dict[str, list[int]] = {}
     for id, pending in (await exports.load_exports(connection, ids, configuration.system_names)).items():
-        if pending.state in (ExportState.PENDING, ExportState.UNCONFIRMED):
+        # Those of a lost attempt are executing or exported.
+        if pending.state is not ExportState.FAILED:
             found.setdefault(pending.system, []).append(id)
     return found
 

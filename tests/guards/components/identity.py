@@ -119,6 +119,30 @@ GUARDS: tuple[Guard, ...] = (
         "identity/store/test_repository.py::test_page_of_an_attempt_with_a_smaller_fence_is_refused",
     ),
     guard(
+        "identity.run_of_open_task",
+        "Only open runs whose task has ended are ended by others.",
+        Replace("if each.task_id not in open_tasks", ""),
+        "identity/runs/test_run_lifecycle.py::test_second_run_of_a_system_waits_and_names_the_run_it_waits_for",
+    ),
+    guard(
+        "identity.begin_after_abandoned_run",
+        "A run does not wait for an open run whose task has ended.",
+        Value("()"),
+        "identity/runs/test_abandoned_runs.py::test_run_begins_although_an_open_run_has_no_task_any_more",
+    ),
+    guard(
+        "identity.housekeeping_ends_abandoned_runs",
+        "Housekeeping ends open runs whose task has ended.",
+        Remove(),
+        "identity/runs/test_abandoned_runs.py::test_housekeeping_ends_runs_of_ended_tasks_and_the_doctor_names_them",
+    ),
+    guard(
+        "identity.runs_of_lost_attempts",
+        "The synchronisation of one object ends the runs that its lost attempts left open.",
+        Remove(),
+        "identity/runs/test_abandoned_runs.py::test_sync_of_one_object_whose_worker_is_killed_is_repeated_to_its_end",
+    ),
+    guard(
         "identity.mark_stamp",
         "A mark that was set again since it was read is not deleted.",
         Condition("true"),

@@ -60,11 +60,7 @@ async def test_second_run_of_a_system_waits_and_names_the_run_it_waits_for(
     monkeypatch.setattr(run_lifecycle, "WAIT_SECONDS", 0.2)
     await site.apply(site.definitions())
     database = await site.database()
-    await database.write_all(
-        "INSERT INTO tenuto_identity.runs (id, task_id, fence, system_number, profile, kind, rules_version, started_at,"
-        " initiator_type, initiator_name) VALUES (gen_random_uuid(), gen_random_uuid(), 1, 3, 'Full Sync', 'full_sync',"
-        " 1, now(), 'system', 'test')"
-    )
+    await site.open_run(3, "Full Sync", "full_sync")
     execution = await site.fire("HR", "Full Sync")
 
     async def waiting() -> str | None:

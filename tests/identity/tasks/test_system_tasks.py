@@ -104,12 +104,7 @@ async def test_deletion_whose_worker_is_killed_half_way_is_repeated(url: str, tm
 
 async def test_system_with_an_open_run_is_not_deleted(site: Site) -> None:
     await site.apply(site.definitions())
-    database = await site.database()
-    await database.write_all(
-        "INSERT INTO tenuto_identity.runs (id, task_id, fence, system_number, profile, kind, rules_version, started_at,"
-        " initiator_type, initiator_name) VALUES (gen_random_uuid(), gen_random_uuid(), 1, 2, 'Export', 'export',"
-        " 1, now(), 'system', 'test')"
-    )
+    await site.open_run(2, "Export", "export")
     with raises_code("identity.system.run_open", Conflict):
         await site.app.extensions.identity.delete_system("AD")
 

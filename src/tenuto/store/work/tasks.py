@@ -5,7 +5,7 @@ The transition enqueue is in `task_creation`; finish is in `task_outcomes` and `
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, TypeAlias
@@ -314,6 +314,11 @@ async def renew_leases(
 async def find_held_tasks(database: Database, worker_id: UUID, held: Sequence[tuple[UUID, int]]) -> set[UUID]:
     """Return the ids of those tasks, given as (id, fence), that this worker holds."""
     return {row["id"] for row in await database.fetch_all(SQL.find_held_tasks, worker_id, *to_columns(held))}
+
+
+async def find_open_tasks(connection: Connection, task_ids: Collection[UUID]) -> set[UUID]:
+    """Return the ids of those tasks that have not ended."""
+    return {row["id"] for row in await connection.fetch(SQL.find_open_tasks, list(task_ids))}
 
 
 async def mark_overrun_tasks(database: Database, worker_id: UUID, held: Sequence[tuple[UUID, int]]) -> set[UUID]:

@@ -843,6 +843,9 @@ WHERE tasks.id = ANY ($2::uuid[])
   AND tasks.state = 'running'
   AND tasks.lease_until > clock_timestamp();
 
+-- name: find_open_tasks
+SELECT id FROM tenuto.tasks WHERE id = ANY ($1::uuid[]);
+
 -- name: mark_overrun_tasks
 -- Mark tasks that ran far over their time limit, and whose leases this worker no longer renews.
 UPDATE tenuto.tasks
