@@ -72,6 +72,7 @@ def main() -> int:
     parser.add_argument("name", choices=[*BENCHMARKS, "all", "page"])
     parser.add_argument("--json", action="store_true", help="print a JSON object instead of a table")
     parser.add_argument("--save", action="store_true", help="save the object in benchmarks/results, for the page")
+    parser.add_argument("--names", action="store_true", help="save the names of the cases, for the test of the goals")
     parser.add_argument("--quick", action="store_true", help="small counts, one run: to try, not to quote")
     parser.add_argument("--million", action="store_true", help="identity: also a million people (about an hour)")
     one = ", ".join(LONG_BENCHMARKS)
@@ -93,6 +94,8 @@ def main() -> int:
     except ContenderFailed as failure:
         print(f"benchmark failed: {failure}", file=sys.stderr)
         return 1
+    if asked.names:
+        progress(f"saved in {page.save_case_names(asked.name, result)}")
     if asked.save:
         progress(f"saved as {page.save(asked.name, result)}")
     print(json.dumps(result) if asked.json else text)

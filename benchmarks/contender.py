@@ -50,6 +50,18 @@ class Drain:
 
 
 @dataclass(frozen=True)
+class Idle:
+    """Cost of an idle process per minute."""
+
+    cpu_milliseconds: float
+    """CPU time of the process and its children."""
+    server_milliseconds: float
+    """CPU time of all processes of the server, with autovacuum and what the server does for itself."""
+    statements: float
+    """Transactions of its database."""
+
+
+@dataclass(frozen=True)
 class Contender:
     """One contender on one server. Every command except `versions` starts with its own empty database."""
 
@@ -183,26 +195,28 @@ class Contender:
             )
             return from_commit[1:], from_call[1:]
 
-    async def measure_idle(self, seconds: float) -> tuple[float, float]:
-        """Return CPU milliseconds and statements per minute of an idle worker (statements counted as transactions)."""
-        async with (
-            databases.without_autovacuum(self.server),
-            self.prepared_database() as url,
-            self.running_workers(url, 1) as (processes, _),
-        ):
-            cost = await self.measure_idle_process(processes[0], seconds)
+    async def measure_idle(self, seconds: float, counting_seconds: float) -> Idle:
+        """Return the cost of an idle worker."""
+        async with self.prepared_database() as url, self.running_workers(url, 1) as (processes, _):
+            cost = await self.measure_idle_process(processes[0], seconds, counting_seconds)
             await self._stop(processes[0])
             return cost
 
-    async def measure_idle_process(self, process: ContenderProcess, seconds: float) -> tuple[float, float]:
-        """Return the same figures for a process that was just started."""
+    async def measure_idle_process(self, process: ContenderProcess, seconds: float, counting_seconds: float) -> Idle:
+        """Return the cost of a process that was just started: CPU time with autovacuum, as in production, then
+        statements without it, because its transactions are counted too.
+        """
+        postmaster = await find_postmaster(self.server)
         await _wait_until_idle(process)
-        database = f"bench_{self.name}"
-        counted, used = await databases.transaction_count(self.server, database), cpu_seconds(process.pid)
+        before = cpu_seconds(process.pid), server_cpu_seconds(postmaster)
         await asyncio.sleep(seconds)
-        counted = await databases.transaction_count(self.server, database) - counted
-        used = cpu_seconds(process.pid) - used
-        return used * 1000 * 60 / seconds, counted * 60 / seconds
+        after = cpu_seconds(process.pid), server_cpu_seconds(postmaster)
+        own, server = ((now - then) * 60_000 / seconds for now, then in zip(after, before, strict=True))
+        async with databases.without_autovacuum(self.server):
+            counted = await databases.transaction_count(self.server, f"bench_{self.name}")
+            await asyncio.sleep(counting_seconds)
+            counted = await databases.transaction_count(self.server, f"bench_{self.name}") - counted
+        return Idle(own, server, counted * 60 / counting_seconds)
 
     @contextlib.asynccontextmanager
     async def running_workers(

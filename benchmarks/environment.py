@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ from benchmarks import databases
 from benchmarks.contender import Contender
 from benchmarks.contenders import contender_protocol
 from benchmarks.contenders.start_counters import make_payload
+from benchmarks.peers import ROOT
 from benchmarks.queue_benchmarks import Size
 
 
@@ -20,6 +22,7 @@ async def describe(url: str, contenders: Sequence[Contender], size: Size) -> dic
     settings = await databases.settings(url)
     return {
         "date": datetime.now(UTC).date().isoformat(),
+        "commit": _commit(),
         "load": [round(load, 2) for load in os.getloadavg()],
         "cores": len(os.sched_getaffinity(0)),
         "processor": _first("/proc/cpuinfo", "model name"),
@@ -35,6 +38,22 @@ async def describe(url: str, contenders: Sequence[Contender], size: Size) -> dic
         "bulk": contender_protocol.BULK_SIZE,
         "batch": contender_protocol.BATCH,
     }
+
+
+def _commit() -> str:
+    """Return the measured commit, with `-dirty` if the measured code or the benchmarks differ from it."""
+    commit = _git("describe", "--always", "--abbrev=10")
+    changed = _git("status", "--porcelain", "--", "src", "benchmarks", ":!benchmarks/results")
+    return f"{commit}{'-dirty' if changed else ''}" if commit else "unknown"
+
+
+def _git(*arguments: str) -> str:
+    """Return the output of git, or an empty text outside of a repository."""
+    try:
+        done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return ""
+    return done.stdout.strip()
 
 
 def _first(file: str, field: str) -> str:

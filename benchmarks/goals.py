@@ -56,6 +56,22 @@ GOALS = [
         "drain", "two workers, right after start$", "two workers, right after start ≥ 2.2 × PgQueuer", 2.2, "pgqueuer"
     ),
     Goal("drain", "two workers, right after start$", "… ≥ 0.65 × raw", 0.65, "raw"),
+    Goal(
+        "drain",
+        r"one worker, [\d,]+ jobs right after start$",
+        "one worker, 20,000 right after start ≥ 2.6 × PgQueuer",
+        2.6,
+        "pgqueuer",
+    ),
+    Goal("drain", r"one worker, [\d,]+ jobs right after start$", "… ≥ 0.7 × raw", 0.7, "raw"),
+    Goal(
+        "drain",
+        r"two workers, [\d,]+ jobs right after start$",
+        "two workers, 20,000 right after start ≥ 2.2 × PgQueuer",
+        2.2,
+        "pgqueuer",
+    ),
+    Goal("drain", r"two workers, [\d,]+ jobs right after start$", "… ≥ 0.65 × raw", 0.65, "raw"),
     Goal("enqueue", "bulk", "bulk ≥ 1.4 × PgQueuer", 1.4, "pgqueuer"),
     Goal("enqueue", "bulk", "bulk ≥ 0.6 × raw `COPY`", 0.6, "raw"),
     Goal("enqueue", "one by one", "one by one ≥ 1 × PgQueuer", 1.0, "pgqueuer"),
@@ -69,7 +85,8 @@ GOALS = [
     Goal("growth", r"(1M|20k) waiting", "very many waiting: within 1.3 × (÷ ≥ 0.77)", FLAT_RATIO, "1k waiting"),
     Goal("growth", r"1k waiting, \w+ finished", "a long past: within 1.3 × (÷ ≥ 0.77)", FLAT_RATIO, "1k waiting"),
     Goal("growth", r"1k waiting, old snapshot", "an old snapshot: within 4 × (÷ ≥ 0.25)", 0.25, "1k waiting"),
-    Goal("growth", "idle `tenuto up`, CPU", "idle `tenuto up` ≤ 0.5 % of a core (300 ms/min)", 300.0, at_most=True),
+    Goal("growth", "idle `tenuto up`, CPU$", "idle `tenuto up` ≤ 0.5 % of a core (300 ms/min)", 300.0, at_most=True),
+    Goal("growth", "idle `tenuto up`, CPU with the server", "… with the CPU time of the server", 300.0, at_most=True),
     Goal(
         "history",
         "a claim of 100, .* finished",
@@ -110,6 +127,17 @@ GOALS = [
         OWN_FIGURE,
     ),
     Goal("bulk", r"drain of .* 50 active at most", "capped at 50: ≤ 1.3 × uncapped (÷ ≥ 0.77)", FLAT_RATIO, OWN_FIGURE),
+    Goal("bulk", r"most active of 50", "capped at 50: never one more", 50.0, at_most=True),
+    Goal(
+        "bulk",
+        r"drain of .* in 8 groups",
+        "8 groups capped at 10, 4 workers: ≤ 2 × uncapped (÷ ≥ 0.5)",
+        0.5,
+        OWN_FIGURE,
+    ),
+    Goal(
+        "bulk", r"most active of 10 in a group", "8 groups capped at 10, 4 workers: never one more", 10.0, at_most=True
+    ),
     Goal("manager", "poll with 100 due among (100,000|5,000)", "100 due among 100,000 ≤ 50 ms", 50.0, at_most=True),
     Goal("api", r"POST /api/schedule$", "one-shots ≥ 1,000/s", 1000.0),
     Goal("api", "POST /api/v1/tasks", "tasks from 50 connections ≥ 2,500/s", 2500.0),

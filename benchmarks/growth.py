@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 
 from benchmarks import databases
-from benchmarks.contender import Contender
+from benchmarks.contender import Contender, Idle
 from benchmarks.measure import Case, alternate, percentile, progress
 from benchmarks.processes import start_process
 from benchmarks.queue_benchmarks import Size
@@ -120,31 +120,45 @@ async def time_claims(tenuto: Contender, url: str, times: int, *, fresh: bool = 
 
 
 async def measure_idle(contenders: Sequence[Contender], size: Size) -> list[Case]:
-    """Measure CPU and statements per minute of an idle worker, and of all of Tenuto in one process."""
-    seconds = size.seconds(20.0, 3.0)
-    cpu, statements = Case("idle worker, CPU", "ms/min"), Case("idle worker, statements", "per min")
-    all_cpu, all_statements = Case("idle `tenuto up`, CPU", "ms/min"), Case("idle `tenuto up`, statements", "per min")
+    """Measure CPU and statements per minute of an idle worker, and of all of Tenuto in one process. The CPU time of the
+    server includes its background processes.
+    """
+    seconds, counting_seconds = size.seconds(60.0, 3.0), size.seconds(20.0, 3.0)
+    worker_cases, up_cases = _idle_cases("idle worker"), _idle_cases("idle `tenuto up`")
 
     async def run(contender: Contender) -> None:
-        used, sent = await contender.measure_idle(seconds)
-        cpu.add(contender.name, used)
-        statements.add(contender.name, sent)
+        _add_idle(worker_cases, contender, await contender.measure_idle(seconds, counting_seconds))
         if contender.name == "tenuto":
-            used, sent = await _measure_idle_up(contender, seconds)
-            all_cpu.add(contender.name, used)
-            all_statements.add(contender.name, sent)
+            _add_idle(up_cases, contender, await _measure_idle_up(contender, seconds, counting_seconds))
 
     chosen = contenders[:1] if size.quick else contenders
     await alternate(chosen, size.runs, run, f"an idle worker for {seconds:.0f} s")
-    return [cpu, statements, all_cpu, all_statements]
+    return [*worker_cases, *up_cases]
 
 
-async def _measure_idle_up(tenuto: Contender, seconds: float) -> tuple[float, float]:
+def _idle_cases(what: str) -> list[Case]:
+    return [
+        Case(f"{what}, CPU", "ms/min"),
+        Case(f"{what}, CPU of the server", "ms/min"),
+        Case(f"{what}, CPU with the server", "ms/min"),
+        Case(f"{what}, statements", "per min"),
+    ]
+
+
+def _add_idle(cases: Sequence[Case], contender: Contender, cost: Idle) -> None:
+    both = cost.cpu_milliseconds + cost.server_milliseconds
+    for case, figure in zip(
+        cases, (cost.cpu_milliseconds, cost.server_milliseconds, both, cost.statements), strict=True
+    ):
+        case.add(contender.name, figure)
+
+
+async def _measure_idle_up(tenuto: Contender, seconds: float, counting_seconds: float) -> Idle:
     with tempfile.TemporaryDirectory(prefix="tenuto-bench-home-") as home:
-        async with databases.without_autovacuum(tenuto.server), tenuto.prepared_database() as url:
+        async with tenuto.prepared_database() as url:
             arguments = ["up", "--app", APP, "--database", url, "--home", home, "--quiet"]
             async with start_process(tenuto.python, "tenuto", arguments, tenuto.name) as process:
-                return await tenuto.measure_idle_process(process, seconds)
+                return await tenuto.measure_idle_process(process, seconds, counting_seconds)
 
 
 def _short(count: int) -> str:

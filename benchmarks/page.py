@@ -17,6 +17,7 @@ from benchmarks.losses import COMPLETION_TIMEOUT_SECONDS, TASK_SECONDS
 from benchmarks.peers import ROOT
 
 RESULTS = ROOT / "benchmarks" / "results"
+CASE_NAMES = ROOT / "benchmarks" / "case_names.json"
 TEMPLATE = ROOT / "benchmarks" / "performance.in"
 PAGE = ROOT / "docs" / "performance.md"
 SIZING = ROOT / "docs" / "how-to" / "sizing.md"
@@ -37,6 +38,17 @@ def save(name: str, result: Mapping[str, object]) -> Path:
     path = RESULTS / f"{name}.json"
     path.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     return path
+
+
+def load_case_names() -> dict[str, list[str]]:
+    """Return the names of the cases that the benchmarks produce, from trial runs: of cases without a saved figure."""
+    return json.loads(CASE_NAMES.read_text()) if CASE_NAMES.is_file() else {}
+
+
+def save_case_names(name: str, result: Mapping[str, Any]) -> Path:
+    names = load_case_names() | {name: [case["case"] for case in result["results"]]}
+    CASE_NAMES.write_text(json.dumps(dict(sorted(names.items())), indent=1, ensure_ascii=False) + "\n")
+    return CASE_NAMES
 
 
 def write_page() -> list[Path]:
@@ -106,6 +118,7 @@ def _measurement_line(result: Mapping[str, Any]) -> str:
     runs = environment["runs"]
     parts = [
         str(environment.get("date", "")),
+        f"commit `{environment['commit']}`" if "commit" in environment else "",
         f"{environment['cores']} cores",
         f"PostgreSQL {environment['postgresql']}",
         f"median of {runs} runs" if runs > 1 else "one run",

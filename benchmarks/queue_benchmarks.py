@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from benchmarks.contender import Contender
+from benchmarks import databases
+from benchmarks.contender import START_TIMEOUT_SECONDS, Contender
 from benchmarks.measure import Case, alternate, percentile
 
 
@@ -30,15 +31,17 @@ class Size:
 
 async def drain(contenders: Sequence[Contender], size: Size) -> list[Case]:
     """Process no-op jobs, each with its full record, with one and with two worker processes: on tables with fresh
-    statistics, and right after the jobs were enqueued into empty ones.
+    statistics, and right after the jobs were enqueued into empty ones, also fewer of them.
     """
-    count = size.of(50_000, 5_000)
+    many, few = size.of(50_000, 5_000), size.of(20_000, 2_000)
     cases = []
-    for workers, settled, name in (
-        (1, True, "one worker"),
-        (2, True, "two workers"),
-        (1, False, "one worker, right after start"),
-        (2, False, "two workers, right after start"),
+    for workers, settled, count, name in (
+        (1, True, many, "one worker"),
+        (2, True, many, "two workers"),
+        (1, False, many, "one worker, right after start"),
+        (2, False, many, "two workers, right after start"),
+        (1, False, few, f"one worker, {few:,} jobs right after start"),
+        (2, False, few, f"two workers, {few:,} jobs right after start"),
     ):
         case = Case(name, "jobs/s")
         worker, server = Case(f"{name}: CPU of the workers", "µs/job"), Case(f"{name}: CPU of the server", "µs/job")
@@ -50,6 +53,7 @@ async def drain(contenders: Sequence[Contender], size: Size) -> list[Case]:
             reported: tuple[Case, ...] = (case, worker, server, log),
             workers: int = workers,
             settled: bool = settled,
+            count: int = count,
         ) -> None:
             drained = await contender.measure_drain(count, workers, settled=settled)
             figures = (drained.rate, drained.worker_microseconds, drained.server_microseconds, drained.wal_bytes)
@@ -70,7 +74,29 @@ async def enqueue(contenders: Sequence[Contender], size: Size) -> list[Case]:
         single.add(contender.name, await contender.measure_single_enqueue(few))
 
     await alternate(contenders, size.runs, run, f"enqueue of {many:,} in bulk and {few:,} one by one")
-    return [bulk, single, *await _enqueue_concurrently(contenders, size)]
+    cases = [bulk, single]
+    for contender in contenders:
+        if contender.name == "tenuto":
+            cases += await _enqueue_in_sql(contender, size, many, few)
+    return [*cases, *await _enqueue_concurrently(contenders, size)]
+
+
+async def _enqueue_in_sql(tenuto: Contender, size: Size, many: int, few: int) -> list[Case]:
+    """Enqueue jobs with the SQL function, a thousand in a statement, and one by one."""
+    script = replace(tenuto, module="benchmarks.contenders.tenuto_sql")
+    bulk, single = (Case(f"SQL function `tenuto.enqueue`, {way}", "jobs/s") for way in ("in thousands", "one by one"))
+
+    async def run(_: Contender) -> None:
+        for case, verb, count in ((bulk, "bulk", many), (single, "single", few)):
+            async with tenuto.prepared_database() as url:
+                await databases.settle(url)
+                limit = START_TIMEOUT_SECONDS + count / 20
+                answer = await script.run_command(verb, "--url", url, "--count", str(count), limit=limit)
+                await tenuto.check(url, waiting=count, recorded=0)
+                case.add("tenuto", count / float(answer["seconds"]))
+
+    await alternate([tenuto], size.runs, run, f"enqueue of {many:,} and {few:,} with the SQL function")
+    return [bulk, single]
 
 
 async def _enqueue_concurrently(contenders: Sequence[Contender], size: Size) -> list[Case]:

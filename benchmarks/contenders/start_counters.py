@@ -12,6 +12,9 @@ import mmap
 import os
 import threading
 import time
+from array import array
+from collections import Counter
+from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
@@ -24,6 +27,26 @@ class Tally(NamedTuple):
     starts: int
     first_ns: int
     last_ns: int
+
+
+class Interval(NamedTuple):
+    """When a handler under the limit of a scope began and ended."""
+
+    scope: int
+    began_ns: int
+    ended_ns: int
+
+
+def count_most_active(intervals: Iterable[Interval]) -> int:
+    """Return how many handlers of one scope ran at the same time at most, over all scopes."""
+    changes = sorted(
+        change for each in intervals for change in ((each.scope, each.began_ns, 1), (each.scope, each.ended_ns, -1))
+    )
+    most, active = 0, Counter[int]()
+    for scope, _, change in changes:
+        active[scope] += change
+        most = max(most, active[scope])
+    return most
 
 
 class CounterFile:
@@ -52,6 +75,18 @@ class CounterFile:
         if not self._view[3 + sample]:
             self._view[3 + sample] = now
         self._view[0] += 1
+
+    def record_interval(self, place: int, scope: int, began_ns: int) -> None:
+        """Record that the handler with this place among the handlers of this file, which began then, ends now. The file
+        has three words per handler.
+        """
+        first = 3 + 3 * place
+        self._view[first : first + 3] = memoryview(array("Q", (scope, began_ns, time.monotonic_ns())))
+
+    def intervals(self) -> list[Interval]:
+        """Return the recorded intervals of all handlers."""
+        words = self._view[3:].tolist()
+        return [Interval(*words[at : at + 3]) for at in range(0, len(words), 3) if words[at + 1]]
 
     def tally(self) -> Tally:
         return Tally(self._view[0], self._view[1], self._view[2])

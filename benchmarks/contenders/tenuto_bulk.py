@@ -11,24 +11,26 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import resource
 import time
 from collections.abc import Iterator
-from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import asyncpg
 
 from benchmarks.contenders import contender_protocol
+from benchmarks.contenders.start_counters import CounterFile
 from tenuto import Job, Manifest, Tenuto, every
-from tenuto.postgres import migrator
 from tenuto.scheduling import manifest_manager
 
 MAX_ACTIVE = 50
-GROUPS = 8
+TABLES = ["users", *(f"group-{number}" for number in range(8))]
+"""Tables of the items: the name of a group, or `users` for items without a group."""
 MAX_ACTIVE_IN_GROUP = 10
 WARM_UP = 3
 
@@ -56,12 +58,33 @@ class TableSlice:
     number: int
 
 
-def build(url: str, home: str | None = None) -> tuple[Tenuto, dict[str, Manifest], Job[..., Any]]:
+class HandlerClock:
+    """Counts the handlers of a worker process, and records from when to when each was active."""
+
+    def __init__(self, counters: CounterFile | None) -> None:
+        self._counters = counters
+        self._count = 0
+
+    async def run(self, scope: int = 0) -> None:
+        """Let other handlers begin before this one ends, so that as many are active as the limits allow."""
+        counters = self._counters
+        assert counters is not None, "only a worker runs jobs"
+        began = time.monotonic_ns()
+        counters.count("")
+        await asyncio.sleep(0)
+        counters.record_interval(self._count, scope, began)
+        self._count += 1
+
+
+def build(
+    url: str, home: str | None = None, counters: CounterFile | None = None
+) -> tuple[Tenuto, dict[str, Manifest], Job[..., Any]]:
     app = Tenuto(database=url, home=home)
+    clock = HandlerClock(counters)
 
     @app.job
     async def replicate(slice: TableSlice) -> None:
-        """Do nothing."""
+        await clock.run(TABLES.index(slice.table))
 
     @app.job
     async def tick() -> None:
@@ -69,28 +92,25 @@ def build(url: str, home: str | None = None) -> tuple[Tenuto, dict[str, Manifest
 
     @app.job
     async def plain(number: int) -> None:
-        """Do nothing, without a manifest."""
+        await clock.run()
 
     made = {
         "free": app.manifest("free", replicate, on_demand=True),
         "capped": app.manifest("capped", replicate, on_demand=True, max_active=MAX_ACTIVE),
         "clock": app.manifest("clock", tick, trigger=every("1d", anchor=datetime.now(UTC) + timedelta(days=1))),
     }
-    for number in range(GROUPS):
-        name = f"group-{number}"
+    for name in TABLES[1:]:
         made[name] = app.manifest(name, replicate, on_demand=True, group=name)
     return app, made, plain
 
 
-def slices(count: int) -> Iterator[TableSlice]:
-    return (TableSlice("users", number) for number in range(count))
+def slices(count: int, table: str = "users") -> Iterator[TableSlice]:
+    return (TableSlice(table, number) for number in range(count))
 
 
 async def prepare(url: str) -> None:
     app, *_ = build(url)
-    database = await app.connect(check_schema=False)
-    await migrator.migrate(database)
-    await database.close()
+    await app.migrate()
     async with app:
         await app.manifests.deploy()
 
@@ -111,35 +131,42 @@ async def fill(url: str, count: int, which: str) -> None:
     contender_protocol.print_answer(rate=count / seconds, grown=grown)
 
 
-async def drain(url: str, count: int, which: str, workers: int) -> None:
-    """Process that many tasks; answer with the rate. ``which`` is a manifest, "plain" for jobs without a manifest, or
-    "groups" for items of manifests in eight groups with a cap each.
+async def load(url: str, count: int, which: str) -> None:
+    """Enqueue that many tasks. ``which`` is a manifest, "plain" for jobs without a manifest, or "groups" for items of
+    manifests in eight groups with a cap each.
     """
+    app, made, plain = build(url)
+    async with app:
+        if which == "plain":
+            await app.enqueue_many(plain, ({"number": number} for number in range(count)))
+        elif which == "groups":
+            for name in TABLES[1:]:
+                await app.manifests.change_group(name, max_active=MAX_ACTIVE_IN_GROUP)
+                await app.bulk_enqueue(made[name], slices(count // len(TABLES[1:]), name))
+        else:
+            await app.bulk_enqueue(made[which], slices(count))
+    contender_protocol.print_answer(loaded=count)
+
+
+async def work(url: str, counters: CounterFile) -> None:
+    """Run a worker process until the stop command."""
+    gate = contender_protocol.StandardStreamGate()
+    await gate.open()
     with TemporaryDirectory(prefix="tenuto-bench-home-") as home:
-        app, made, plain = build(url, home)
-        async with app, AsyncExitStack() as stack:
-            if which == "plain":
-                await app.enqueue_many(plain, ({"number": number} for number in range(count)))
-            elif which == "groups":
-                for number in range(GROUPS):
-                    name = f"group-{number}"
-                    await app.manifests.change_group(name, max_active=MAX_ACTIVE_IN_GROUP)
-                    await app.bulk_enqueue(made[name], slices(count // GROUPS))
-            else:
-                await app.bulk_enqueue(made[which], slices(count))
-            connection = await asyncpg.connect(url)
-            await connection.execute("VACUUM (ANALYZE) tenuto.tasks")
-            began = time.monotonic()
-            for number in range(workers):
-                await stack.enter_async_context(app.worker(name=f"bench-{number}"))
-            while await connection.fetchval("SELECT EXISTS (SELECT FROM tenuto.tasks)"):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
-            seconds = time.monotonic() - began
-            done = await connection.fetchval("SELECT count(*) FROM tenuto.activities WHERE status = 'completed'")
-            await connection.close()
-    if done != count:
-        raise SystemExit(f"{count} tasks were sent, {done} were done")
-    contender_protocol.print_answer(rate=count / seconds)
+        app, *_ = build(url, home, counters)
+        async with app:
+            await gate.ready()
+            async with app.worker(name=f"bench-{os.getpid()}"):
+                await gate.wait_for_stop()
+
+
+async def audit(url: str) -> None:
+    """Answer with the numbers of open and of completed tasks."""
+    connection = await asyncpg.connect(url)
+    waiting = await connection.fetchval("SELECT count(*) FROM tenuto.tasks")
+    recorded = await connection.fetchval("SELECT count(*) FROM tenuto.activities WHERE status = 'completed'")
+    await connection.close()
+    contender_protocol.print_answer(waiting=waiting, recorded=recorded)
 
 
 async def many(url: str, count: int) -> None:
@@ -176,12 +203,13 @@ def _megabytes() -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("verb", choices=["versions", "prepare", "fill", "drain", "many", "poll"])
+    parser.add_argument("verb", choices=["versions", "prepare", "fill", "load", "work", "audit", "many", "poll"])
     parser.add_argument("--url", default="")
     parser.add_argument("--count", type=int, default=0)
     parser.add_argument("--due", type=int, default=0)
     parser.add_argument("--which", default="free")
-    parser.add_argument("--workers", type=int, default=1)
+    parser.add_argument("--counters", type=Path)
+    parser.add_argument("--samples", type=int, default=0)
     asked = parser.parse_args()
     match asked.verb:
         case "versions":
@@ -190,8 +218,12 @@ def main() -> None:
             contender_protocol.run(prepare(asked.url))
         case "fill":
             contender_protocol.run(fill(asked.url, asked.count, asked.which))
-        case "drain":
-            contender_protocol.run(drain(asked.url, asked.count, asked.which, asked.workers))
+        case "load":
+            contender_protocol.run(load(asked.url, asked.count, asked.which))
+        case "work":
+            contender_protocol.run(work(asked.url, CounterFile(asked.counters, asked.samples)))
+        case "audit":
+            contender_protocol.run(audit(asked.url))
         case "many":
             contender_protocol.run(many(asked.url, asked.count))
         case _:

@@ -1,4 +1,5 @@
-"""Tenuto's claim alone, timed: `growth` compares it between a small database and large ones.
+"""Tenuto's claim alone, timed: `growth` compares it between a small database and large ones, `bulk` under limits of
+several queues.
 
 It uses the store directly, because the public API has no claim. Every claimed task is finished and replaced by a new
 one outside the timing, so the number of waiting tasks stays constant.
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import replace
 from datetime import timedelta
 
 from benchmarks.contenders import contender_protocol
@@ -22,6 +24,7 @@ from tenuto.store.work.tasks import ClaimCursor
 from tenuto.store.work.workers import ProcessRegistration, register_process
 
 WARM_UP = 3
+TASKS_UNDER_LIMIT = 10
 LEASE = timedelta(seconds=60)
 ACTOR = Actor.system("benchmark")
 
@@ -53,18 +56,74 @@ async def time_claims(url: str, times: int, *, fresh: bool) -> None:
     contender_protocol.print_answer(milliseconds=taken[WARM_UP:])
 
 
+async def count_claims(url: str, queues: list[str], seconds: float, *, limited: bool) -> None:
+    """Claim, finish and replace ten tasks at a time for that long, under the limits of the queues or without; answer
+    with the milliseconds of each claim and how long all of it took.
+    """
+    gate = contender_protocol.StandardStreamGate()
+    await gate.open()
+    database = await Database.open(url, max_connections=1, generic_plans=True)
+    worker = new_id()
+    me = ProcessRegistration(worker, str(worker), "benchmark", "", "", 0, "", queues, TASKS_UNDER_LIMIT)
+    await register_process(database, me, holds_name_lock=True, reserved_for=LEASE)
+    taken: list[float] = []
+
+    async def claim() -> None:
+        began = time.monotonic_ns()
+        if limited:
+            claimed = await tasks.claim_limited_tasks(database, worker, queues, TASKS_UNDER_LIMIT, LEASE)
+        else:
+            claimed = await tasks.claim_tasks(database, worker, queues, TASKS_UNDER_LIMIT, LEASE)
+        taken.append((time.monotonic_ns() - began) / 1e6)
+        now = database.clock.now()
+        done = Outcome(OutcomeStatus.COMPLETED, started_at=now, ended_at=now)
+        await finish(database, [Settlement(task, done) for task in claimed])
+        again = [replace(_new_task(number, database), queue=task.queue) for number, task in enumerate(claimed)]
+        await task_creation.enqueue_tasks(database, again)
+
+    for _ in range(WARM_UP):
+        await claim()
+    taken.clear()
+    await gate.ready()
+    began = time.monotonic_ns()
+    while time.monotonic_ns() - began < seconds * 1e9:
+        await claim()
+    contender_protocol.print_answer(milliseconds=taken, seconds=(time.monotonic_ns() - began) / 1e9)
+    await database.close()
+
+
+async def fill_queues(url: str, queues: list[str], count: int) -> None:
+    """Set a limit of each queue, which is never reached, and enqueue that many tasks into each."""
+    database = await Database.open(url, max_connections=1)
+    for queue in queues:
+        await database.fetch_all("INSERT INTO tenuto.queues (name, max_running) VALUES ($1, 1000)", queue)
+        made = [replace(_new_task(number, database), queue=queue) for number in range(count)]
+        await task_creation.enqueue_tasks(database, made)
+    await database.close()
+    contender_protocol.print_answer(filled=count * len(queues))
+
+
 def _new_task(number: int, database: Database) -> NewTask:
     return NewTask(new_id(), "noop", make_payload(number), database.clock.now(), ACTOR)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("verb", choices=["claims"])
+    parser.add_argument("verb", choices=["claims", "fill", "queues"])
     parser.add_argument("--url", required=True)
-    parser.add_argument("--times", type=int, required=True)
+    parser.add_argument("--times", type=int, default=0)
     parser.add_argument("--fresh", action="store_true")
+    parser.add_argument("--queues", nargs="+", default=[])
+    parser.add_argument("--seconds", type=float, default=1.0)
+    parser.add_argument("--limited", action="store_true")
     asked = parser.parse_args()
-    contender_protocol.run(time_claims(asked.url, asked.times, fresh=asked.fresh))
+    match asked.verb:
+        case "claims":
+            contender_protocol.run(time_claims(asked.url, asked.times, fresh=asked.fresh))
+        case "fill":
+            contender_protocol.run(fill_queues(asked.url, asked.queues, asked.times))
+        case _:
+            contender_protocol.run(count_claims(asked.url, asked.queues, asked.seconds, limited=asked.limited))
 
 
 if __name__ == "__main__":

@@ -12,7 +12,6 @@ import asyncpg
 
 from benchmarks.contenders import contender_protocol
 from tenuto import Job, Tenuto
-from tenuto.postgres import migrator
 
 Noop = Job[..., Any]
 
@@ -45,9 +44,7 @@ class TenutoContender:
 
     async def prepare(self, url: str) -> None:
         app, _ = build(url, _never)
-        database = await app.connect(check_schema=False)
-        await migrator.migrate(database)
-        await database.close()
+        await app.migrate()
 
     @asynccontextmanager
     async def sender(self, url: str) -> AsyncIterator[Sender]:

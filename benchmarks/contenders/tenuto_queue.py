@@ -11,7 +11,6 @@ import asyncpg
 from benchmarks.contenders import contender_protocol, peer_protocol
 from benchmarks.contenders.ledger import async_job
 from tenuto import Tenuto
-from tenuto.postgres import migrator
 
 app = Tenuto(database=os.environ.get(peer_protocol.URL) or None)
 
@@ -34,9 +33,7 @@ class TenutoQueue:
 
     async def prepare(self, url: str) -> None:
         mine = Tenuto(database=url)
-        database = await mine.connect(check_schema=False)
-        await migrator.migrate(database)
-        await database.close()
+        await mine.migrate()
 
     @asynccontextmanager
     async def sender(self, url: str) -> AsyncIterator[contender_protocol.Sender]:

@@ -14,7 +14,6 @@ import asyncpg
 from benchmarks.contenders import contender_protocol, runner_protocol
 from benchmarks.contenders.start_counters import Starts
 from tenuto import Step, Tenuto, manual
-from tenuto.postgres import migrator
 
 SCHEDULE = "one, one, two, two"
 
@@ -73,8 +72,8 @@ class TenutoRunner:
 
     async def prepare(self, url: str) -> None:
         app = build(url, _never)
-        database = await app.connect(check_schema=False)
-        await migrator.migrate(database)
+        await app.migrate()
+        database = await app.connect()
         await app.schedules.deploy(database)
         await database.close()
 

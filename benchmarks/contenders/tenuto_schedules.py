@@ -21,7 +21,6 @@ from benchmarks.contenders import contender_protocol, fire_times
 from tenuto import Step, Tenuto, every
 from tenuto.model.triggers import Trigger
 from tenuto.operations.definitions.schedules import schedule_definition
-from tenuto.postgres import migrator
 from tenuto.postgres.database import Database
 from tenuto.store.definitions import schedules
 
@@ -72,9 +71,7 @@ async def noop() -> None:
 
 
 async def prepare(url: str) -> None:
-    database = await build(url).connect(check_schema=False)
-    await migrator.migrate(database)
-    await database.close()
+    await build(url).migrate()
 
 
 async def run_service(url: str, *, worker: bool) -> None:

@@ -19,9 +19,7 @@ from benchmarks.contenders import contender_protocol
 from tenuto import Tenuto
 from tenuto.ids import new_ids
 from tenuto.model.access.actors import Role
-from tenuto.postgres import migrator
 from tenuto.postgres.database import Database
-from tenuto.store import partitions
 from tenuto.web.server import web_server
 
 packages = ("tenuto", "asyncpg", "fastapi", "uvicorn")
@@ -42,11 +40,7 @@ FROM (
 
 
 async def prepare(url: str) -> None:
-    app = Tenuto(url)
-    database = await app.connect(check_schema=False)
-    await migrator.migrate(database)
-    await partitions.ensure_partitions(database, database.clock.now())
-    await database.close()
+    await Tenuto(url).migrate()
 
 
 async def fill(url: str, count: int) -> None:

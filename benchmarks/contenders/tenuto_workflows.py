@@ -13,7 +13,6 @@ import asyncpg
 from benchmarks.contenders import contender_protocol, runner_protocol
 from benchmarks.contenders.start_counters import Starts
 from tenuto import Context, Enqueued, Tenuto
-from tenuto.postgres import migrator
 
 # A workflow is complete when it and its child have completed and all its steps are stored.
 ENDED = """
@@ -67,9 +66,7 @@ class TenutoRunner:
 
     async def prepare(self, url: str) -> None:
         app = build(url, _never)
-        database = await app.connect(check_schema=False)
-        await migrator.migrate(database)
-        await database.close()
+        await app.migrate()
 
     @asynccontextmanager
     async def submitter(self, url: str) -> AsyncIterator[Submitter]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from benchmarks import page, plots
+from benchmarks.contenders.start_counters import Interval, count_most_active
 from benchmarks.goals import GOALS, OWN_FIGURE, Goal
 from tests.docs.pages import ROOT
 from tests.docs.readme_figures import CASES, HEADING, find_errors
@@ -16,12 +17,18 @@ from tests.docs.readme_figures import CASES, HEADING, find_errors
 RESULTS = page.load_results()
 NOT_MEASURED_YET = {
     ("api", "POST /api/v1/tasks"),
+    ("bulk", r"drain of .* in 8 groups"),
     ("bulk", r"drain of .* manifest runs without"),
+    ("bulk", r"most active of 10 in a group"),
+    ("bulk", r"most active of 50"),
+    ("drain", r"one worker, [\d,]+ jobs right after start$"),
+    ("drain", r"two workers, [\d,]+ jobs right after start$"),
     ("drain", "one worker, right after start$"),
     ("drain", "two workers, right after start$"),
     ("enqueue", "50 callers$"),
     ("enqueue", "50 callers, p99"),
     ("executions", "single execution p99 ÷ p50"),
+    ("growth", "idle `tenuto up`, CPU with the server"),
     ("latency", "pick-up p99 ÷"),
     ("ldap", "LDAP read, nothing stored"),
     ("ldap", "memory grown by the LDAP import of 100,000"),
@@ -59,6 +66,13 @@ def test_performance_goals_name_measured_cases() -> None:
     measured = [goal for goal in GOALS if goal.benchmark in RESULTS]
     missing = {(goal.benchmark, goal.case) for goal in measured if goal.reached(RESULTS[goal.benchmark]) is None}
     assert missing == NOT_MEASURED_YET
+
+
+def test_benchmark_counts_the_most_active_handlers_of_one_scope() -> None:
+    intervals = [Interval(1, 0, 10), Interval(1, 10, 20), Interval(2, 5, 30), Interval(1, 15, 25), Interval(2, 6, 7)]
+    assert count_most_active(intervals) == 2
+    assert count_most_active([*intervals, Interval(1, 19, 19), Interval(1, 18, 40)]) == 3
+    assert count_most_active([]) == 0
 
 
 def test_performance_goal_reports_whether_it_is_met() -> None:

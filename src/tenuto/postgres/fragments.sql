@@ -66,7 +66,7 @@ hashtext('tenuto limit of ' || split_part(scope, ' ', 1))
 
 -- fragment: limit_lock_number
 -- The second key. A queue and a group have a number of their own, so that claims under limits of different queues do not
--- wait for each other (benchmark claims). Of limit keys, manifests and rate keys there may be many in one claim: they
+-- wait for each other (benchmark bulk, claims of ten). Of limit keys, manifests and rate keys there may be many in one claim: they
 -- share 256 numbers, because the lock table of the server is bounded.
 CASE WHEN split_part(scope, ' ', 1) IN ('queue', 'group') THEN hashtext(scope) ELSE hashtext(scope) & 255 END
 
