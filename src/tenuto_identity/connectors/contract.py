@@ -73,8 +73,9 @@ class Capabilities:
     """The system guarantees that anchors are unique. An object that occurs again in one read was changed meanwhile: its
     last state counts, and an object that a full read did not find is looked up by its anchor before it counts as
     deleted."""
-    concurrency: int = 1
-    """How many calls of `write` may run at the same time, each on its own instance."""
+    delta_returns_watermark: bool = False
+    """A delta ends with its new watermark (`ReadComplete.watermark`). `Connector.watermark` is called before full
+    reads only, because it costs as much as reading everything."""
     max_values: int = 1000
     """How many values of one attribute a request may contain."""
     write_batch: int = 100
@@ -157,6 +158,8 @@ class ReadComplete:
     """Containers that were really read; None: the system has none, or all were read."""
     is_delta: bool = False
     object_count: int = 0
+    watermark: Watermark | None = None
+    """The watermark after a delta, with the capability ``delta_returns_watermark``."""
     may_have_moved_containers: bool = False
     """A container with everything in it may have been moved out of what is read, and the system does not report what
     was in it. The import then reads the objects again whose container does not have them any more."""

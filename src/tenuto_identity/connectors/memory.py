@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 from uuid import NAMESPACE_OID, uuid5
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from tenuto_identity.connectors.contract import (
     Capabilities,
@@ -68,8 +68,6 @@ class MemorySettings(BaseModel):
     """The system keeps a log of changes."""
     confirms_immediately: bool = False
     """Success of a write is its confirmation."""
-    concurrency: int = Field(1, ge=1, le=100)
-    """Calls of a write at the same time."""
     references: ReferenceForm = ReferenceForm.ADDRESS
     """How references are written."""
     requires_parents: bool = False
@@ -228,7 +226,6 @@ class MemoryConnector:
             confirms_immediately=settings.confirms_immediately,
             containers=True,
             read_one=True,
-            concurrency=settings.concurrency,
             references=settings.references,
         )
 
@@ -509,5 +506,5 @@ MEMORY = ConnectorKind(
     name="memory",
     settings=MemorySettings,
     open=_open,
-    capabilities=Capabilities(full=True, delta=True, export=True, containers=True, read_one=True, concurrency=100),
+    capabilities=Capabilities(full=True, delta=True, export=True, containers=True, read_one=True),
 )

@@ -103,6 +103,11 @@ class Administrator:
         self.connection.search(address, "(objectClass=*)", ldap3.BASE, attributes=["entryUUID"])
         return str(self.connection.response[0]["raw_attributes"]["entryUUID"][0].decode())
 
+    def timestamp(self, address: str) -> str:
+        """Return when an entry was changed, to the second."""
+        self.connection.search(address, "(objectClass=*)", ldap3.BASE, attributes=["modifyTimestamp"])
+        return str(self.connection.response[0]["raw_attributes"]["modifyTimestamp"][0].decode())
+
     def entries(self, condition: str = "(objectClass=inetOrgPerson)") -> dict[str, dict[str, list[str]]]:
         """Return entries by DN."""
         found: dict[str, dict[str, list[str]]] = {}

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+
 import pytest
 
+from tenuto_identity.connectors.ldap import directory
+from tenuto_identity.connectors.ldap.protocol.client import Reply, Search
 from tests.identity.ldap.conftest import Administrator
 from tests.identity.ldap.slapd import PASSWORD, READER_PASSWORD, Slapd
 from tests.identity.ldap.test_moving_entries import system, units
@@ -123,3 +128,42 @@ async def test_a29_full_import_that_may_read_no_entry_any_more_fails_and_deletes
     assert (done.changes, await site.count("connector_objects", "state = 'normal'")) == ([], 2)
     ad.modify(readers, member=[f"cn=reader,{ad.suffix}"])
     assert (await site.run("AD", "Full Import")).state == "completed"
+
+
+async def test_delta_import_by_modify_timestamp_reads_only_what_was_changed(
+    site: Site, slapd: Slapd, ad: Administrator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in range(60):
+        ad.person(f"p{number}")
+    await asyncio.to_thread(_wait_for_next_second, ad)
+    await site.apply(system(slapd, delta="modify_timestamp"))
+    await site.run("AD", "Full Import")
+    read: list[str] = []
+    checked = directory.check_complete
+
+    def check_complete(reply: Reply, search: Search) -> None:
+        """Note the entries of each reply."""
+        read.extend(each.dn for each in reply.entries)
+        checked(reply, search)
+
+    monkeypatch.setattr(directory, "check_complete", check_complete)
+    ad.modify(f"cn=p0,{ad.people}", title=["changed"])
+    for _ in range(2):
+        read.clear()
+        done = await site.run("AD", "Delta Import")
+        assert done.state == "completed_with_warning"  # it finds no deletions
+        assert not [each for each in read if each.startswith("cn=p") and not each.startswith("cn=p0,")], len(read)
+        assert f"cn=p0,{ad.people}" in read  # the newest second is read again: it may not have been over
+    ad.modify(f"cn=p1,{ad.people}", sn=["changed"])
+    assert (await site.run("AD", "Delta Import")).changes == ["Updated"]
+
+
+def _wait_for_next_second(ad: Administrator) -> None:
+    """Write until the timestamps of the server have another second than those of earlier entries."""
+    container = f"ou=clock,{ad.suffix}"
+    ad.add(container, "organizationalUnit")
+    before = ad.timestamp(container)
+    deadline = time.monotonic() + 10
+    while ad.timestamp(container) == before:
+        assert time.monotonic() < deadline
+        ad.modify(container, description=["tick"])

@@ -64,9 +64,7 @@ async def test_a25_delta_import_finds_added_changed_renamed_and_deleted_entries_
 
 def test_a27_change_during_a_read_is_in_this_read_or_in_the_next(tmp_path: Any) -> None:
     person = ObjectType("user", "uuid", {"uuid": Attribute("uuid"), "title": Attribute("title")})
-    connector = MemoryConnector(
-        MemorySettings(path=str(tmp_path / "ad.json"), concurrency=1), ConnectorContext((person,))
-    )
+    connector = MemoryConnector(MemorySettings(path=str(tmp_path / "ad.json")), ConnectorContext((person,)))
     connector._system.put_many("user", [(str(n), {"title": "old"}) for n in range(3)])
     scope = ReadScope((person,))
     watermark = connector.watermark(scope)

@@ -45,7 +45,7 @@ class LdapConnector:
             containers=True,
             read_one=True,
             unique_anchors=all(each.anchor.lower() in UNIQUE_ANCHORS for each in self._context.types),
-            concurrency=1,
+            delta_returns_watermark=self._settings.delta in (DeltaMethod.DIRSYNC, DeltaMethod.MODIFY_TIMESTAMP),
             max_values=self._settings.max_values,
             write_batch=500,
         )
@@ -117,6 +117,6 @@ LDAP = ConnectorKind(
     name="ldap",
     settings=LdapSettings,
     open=_open,
-    capabilities=Capabilities(full=True, delta=True, export=True, containers=True, read_one=True, concurrency=32),
+    capabilities=Capabilities(full=True, delta=True, export=True, containers=True, read_one=True),
     addresses_are_dns=True,
 )

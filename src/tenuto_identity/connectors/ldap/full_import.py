@@ -16,6 +16,7 @@ from tenuto_identity.connectors.contract import (
     ReadComplete,
     ReadEvent,
     ReadScope,
+    Watermark,
     WatermarkLost,
 )
 from tenuto_identity.connectors.ldap import discovery, filters
@@ -130,13 +131,21 @@ class DirectoryReader:
         for address in [entry.dn for page in self.directory.search_pages(search) for entry in page]:
             yield from self.read_below(address)
 
-    def complete(self, count: int, *, is_delta: bool = False, may_have_moved_containers: bool = False) -> ReadComplete:
+    def complete(
+        self,
+        count: int,
+        *,
+        is_delta: bool = False,
+        may_have_moved_containers: bool = False,
+        watermark: Watermark | None = None,
+    ) -> ReadComplete:
         return ReadComplete(
             types=tuple(each.name for each in self.scope.types),
             containers=self._containers(),
             is_delta=is_delta,
             object_count=count,
             may_have_moved_containers=may_have_moved_containers,
+            watermark=watermark,
         )
 
     def _containers(self) -> tuple[str, ...] | None:

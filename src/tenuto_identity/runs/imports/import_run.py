@@ -137,9 +137,8 @@ class ImportRun:
         await self._confirmation.begin()
         await self._load_state()
         taken_at = run.now()
-        watermark = await call_connector(self._connector.watermark, scope)
         try:
-            complete, is_delta = await self._read_all(scope)
+            complete, is_delta, watermark = await self._read_all(scope)
         except (ConnectorError, RunFailed, asyncio.CancelledError):
             if not run.ctx.lease_lost:
                 await self._hold_cleared()
@@ -191,21 +190,24 @@ class ImportRun:
 
     # --- reading ----------------------------------------------------------------------------------------------------
 
-    async def _read_all(self, scope: ReadScope) -> tuple[ReadComplete, bool]:
-        """Read and write all pages; return what was read, and whether it was a delta."""
+    async def _read_all(self, scope: ReadScope) -> tuple[ReadComplete, bool, Watermark | None]:
+        """Read and write all pages; return what was read, whether it was a delta, and the watermark after it."""
         since = await self._find_watermark(scope.partition)
         if since is not None:
+            returns_watermark = self._connector.capabilities.delta_returns_watermark
+            watermark = None if returns_watermark else await call_connector(self._connector.watermark, scope)
             try:
                 complete = await self._read_pages(scope, since)
                 if complete.may_have_moved_containers:
                     await self._read_moved_containers(scope)
                 await self._read_referring(scope)
-                return complete, True
+                return complete, True, complete.watermark if returns_watermark else watermark
             except WatermarkLost as error:
                 if self._on_lost_watermark() is OnLostWatermark.FAIL:
                     raise
                 self._run.warn(f"watermark_lost: {error.message}; a full import was made")
-        return await self._read_pages(scope, None), False
+        watermark = await call_connector(self._connector.watermark, scope)
+        return await self._read_pages(scope, None), False, watermark
 
     async def _read_moved_containers(self, scope: ReadScope) -> None:
         """Read the objects again whose container does not have them any more. Those that are not found were moved out

@@ -7,7 +7,7 @@ changed container are read again: they have another address if it was renamed.
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from uuid import UUID
 
@@ -186,19 +186,25 @@ class DirSyncSource:
     def watermark(self, directory: Directory, scope: ReadScope) -> Watermark:
         cookies = {}
         for base in directory.bases:
-            cookie = b""
+            cookies[base] = b""
             for _, following in _dirsync(directory, base, b"", ()):
-                cookie = following  # the entries are not needed: only one part is in memory
-            cookies[base] = base64.b64encode(cookie).decode()
-        return {"method": DeltaMethod.DIRSYNC.value, "cookies": cookies}
+                cookies[base] = following  # the entries are not needed: only one part is in memory
+        return self._watermark(cookies)
+
+    @staticmethod
+    def _watermark(cookies: Mapping[str, bytes]) -> Watermark:
+        encoded = {base: base64.b64encode(cookie).decode() for base, cookie in cookies.items()}
+        return {"method": DeltaMethod.DIRSYNC.value, "cookies": encoded}
 
     def read(self, reader: DirectoryReader, since: Watermark) -> Iterator[ReadEvent]:
         directory = reader.directory
         reader.check_bases(since["cookies"])
         found = _DirSyncChanges()
         selected = tuple(dict.fromkeys(name for each in reader.scope.types for name in each.attributes))
-        for base, cookie in since["cookies"].items():
-            for entries, _ in _dirsync(directory, base, base64.b64decode(cookie), selected):
+        cookies = {base: base64.b64decode(cookie) for base, cookie in since["cookies"].items()}
+        for base, cookie in list(cookies.items()):
+            for entries, following in _dirsync(directory, base, cookie, selected):
+                cookies[base] = following
                 for entry in entries:
                     found.note(entry)
         count = 0
@@ -209,7 +215,12 @@ class DirSyncSource:
         for gone in _read_unseen(reader, list(found.changed), found.deleted):
             count += 1
             yield gone
-        yield reader.complete(count, is_delta=True, may_have_moved_containers=found.has_moved_containers)
+        yield reader.complete(
+            count,
+            is_delta=True,
+            may_have_moved_containers=found.has_moved_containers,
+            watermark=self._watermark(cookies),
+        )
 
 
 @dataclass(slots=True)

@@ -35,9 +35,11 @@ class ModifyTimestampSource:
     """Entries changed since a time. Deletions and moves out of the scope are left to the next full import."""
 
     def watermark(self, directory: Directory, scope: ReadScope) -> Watermark:
-        newest = ""
+        return self._newest(directory, "", filters.EVERYTHING)
+
+    def _newest(self, directory: Directory, newest: str, condition: str) -> Watermark:
         for base in directory.bases:
-            for page in directory.search_pages(Search(base, attributes=("modifyTimestamp",))):
+            for page in directory.search_pages(Search(base, filter=condition, attributes=("modifyTimestamp",))):
                 for entry in page:
                     for value in attribute_values(entry, "modifyTimestamp"):
                         newest = max(newest, value.decode("ascii", "replace"))
@@ -48,10 +50,12 @@ class ModifyTimestampSource:
         yield ReadWarning("no_deletions", "a delta by modify_timestamp does not find deletions; run a full import")
         count = 0
         condition = filters.at_least("modifyTimestamp", str(since["time"]))
+        # Before the objects are read, so that the next delta reads those again that are changed meanwhile.
+        following = self._newest(reader.directory, str(since["time"]), condition)
         for each in reader.read_matching(condition):
             count += 1
             yield each
-        yield reader.complete(count, is_delta=True)
+        yield reader.complete(count, is_delta=True, watermark=following)
 
 
 _SOURCES: Mapping[DeltaMethod, DeltaSource] = {
