@@ -25,7 +25,12 @@ from tenuto_identity.connectors.registry import connector_names, find_connector
 from tenuto_identity.model.definitions import rule_definitions, system_definitions
 from tenuto_identity.model.definitions.system_definitions import RunKind
 from tenuto_identity.model.definitions.templates import GeneratorKind
-from tenuto_identity.model.rules.expression_functions import FUNCTIONS, UniqueBases
+from tenuto_identity.model.rules.expression_functions import (
+    FUNCTIONS,
+)
+from tenuto_identity.model.rules.expression_values import (
+    UniqueBases,
+)
 from tenuto_identity.model.rules.expressions import RuleClock, Variables, compile_expression
 from tenuto_identity.model.schema import ContainerScope, DeletionTrigger, Writable
 from tenuto_identity.model.sync.guards import GuardKind

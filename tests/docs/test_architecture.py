@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import textwrap
 import tomllib
 from collections import Counter
 from collections.abc import Iterator
@@ -15,10 +16,14 @@ import pytest
 
 from tests.docs.pages import ROOT, blocks
 
-PACKAGE = ROOT / "src" / "tenuto"
+SOURCE = ROOT / "src"
+PACKAGE = SOURCE / "tenuto"
+EXTENSIONS = ("tenuto_identity", "tenuto_notifications")
 ARCHITECTURE = ROOT / "docs" / "architecture.md"
 PACKAGE_DETAILS = ROOT / "docs" / "contributing" / "packages.md"
 MIN_PACKAGE_MODULES = 5
+PRINTED_LINES, PRINTED_COLUMNS = 3 * 70, 105
+"""What three printed pages hold."""
 CONTRIBUTOR_PAGES = [
     ARCHITECTURE,
     ROOT / "docs" / "contributing" / "database.md",
@@ -90,9 +95,16 @@ def test_layer_list_on_architecture_page_equals_import_linter_layers() -> None:
     assert drawn == import_layers()
 
 
+def test_architecture_page_fits_on_three_printed_pages() -> None:
+    lines = ARCHITECTURE.read_text(encoding="utf-8").splitlines()
+    assert sum(max(1, len(textwrap.wrap(line, PRINTED_COLUMNS))) for line in lines) <= PRINTED_LINES
+
+
 def test_small_packages_are_those_with_a_reason() -> None:
     """`__init__` and `__main__` do not count, and neither does a package that consists of subjects."""
     counts = Counter(path.parent.relative_to(PACKAGE).as_posix() for path in PACKAGE.rglob("[!_]*.py"))
+    for extension in EXTENSIONS:
+        counts += Counter(path.parent.relative_to(SOURCE).as_posix() for path in (SOURCE / extension).rglob("[!_]*.py"))
     table = PACKAGE_DETAILS.read_text(encoding="utf-8").partition("## Small packages")[2].partition("\n## ")[0]
     named = {
         name for line in re.findall(r"^\| (`.*?) \|", table, re.MULTILINE) for name in re.findall(r"`([\w/]+)`", line)

@@ -19,17 +19,14 @@ from tenuto_identity.model.schema import MetaverseType
 from tenuto_identity.model.sync.engine import (
     DeleteAfter,
     DeleteNow,
-    Flow,
-    collect_contributions,
     confirm_at_sync,
     deletion_rule,
-    inbound_flow,
-    inbound_values,
     is_cancelled_by,
     out_of_scope_action,
     projection,
     rules_in_scope,
 )
+from tenuto_identity.model.sync.inbound_flow import Flow, collect_contributions, inbound_flow, inbound_values
 from tenuto_identity.model.sync.matcher import AlreadyJoined, Ambiguous, Candidate, Joined, find_match, metaverse_keys
 from tenuto_identity.model.sync.outbound import StageAction, StagedExport, Target, stage_exports
 from tenuto_identity.model.sync.pending_exports import PendingExport

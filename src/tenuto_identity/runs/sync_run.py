@@ -18,8 +18,8 @@ from tenuto.postgres.database import Connection
 from tenuto_identity.model.decoding import address_key, canonical_anchor
 from tenuto_identity.model.definitions.system_definitions import RunKind
 from tenuto_identity.model.objects import ConnectorObject, JoinKind, ObjectState
-from tenuto_identity.model.sync.engine import with_unique
 from tenuto_identity.model.sync.guards import GuardKind, allowed_count
+from tenuto_identity.model.sync.inbound_flow import with_unique
 from tenuto_identity.model.sync.matcher import metaverse_keys
 from tenuto_identity.model.sync.outbound import StageAction, StagedExport
 from tenuto_identity.model.sync.pending_exports import PendingExport, export_depth

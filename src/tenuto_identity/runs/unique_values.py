@@ -11,7 +11,9 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from tenuto.postgres.database import Connection
-from tenuto_identity.model.rules.expression_functions import UniqueBases
+from tenuto_identity.model.rules.expression_values import (
+    UniqueBases,
+)
 from tenuto_identity.model.values import fold_key
 from tenuto_identity.runs.import_reader import index_key
 from tenuto_identity.store import metaverse

@@ -5,7 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tenuto_identity.model.rules.expression_functions import UniqueBases
+from tenuto_identity.model.rules.expression_values import (
+    UniqueBases,
+)
 from tenuto_identity.model.values import fold_key
 from tenuto_identity.runs.unique_values import CANDIDATE_GROWTH_FACTOR, FIRST_CANDIDATES, UniqueAttribute, choose_free
 from tests.identity.site import ADA, Site

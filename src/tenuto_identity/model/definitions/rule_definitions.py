@@ -14,7 +14,9 @@ from tenuto.errors import Invalid, quoted
 from tenuto.model.triggers.zones import load_zone
 from tenuto_identity.model.definitions.definition_reader import Reader, child, error, suggestion
 from tenuto_identity.model.definitions.system_definitions import SystemDefinition, parse_name
-from tenuto_identity.model.rules.expression_functions import Kind
+from tenuto_identity.model.rules.expression_values import (
+    Kind,
+)
 from tenuto_identity.model.rules.expressions import Expression, compile_expression
 from tenuto_identity.model.rules.sync_rules import (
     DEFAULT_CLEAN,

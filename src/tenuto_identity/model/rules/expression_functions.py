@@ -3,191 +3,36 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from decimal import Decimal
-from enum import StrEnum
 from functools import lru_cache
-from itertools import chain
 from typing import Any, Final
 from zoneinfo import ZoneInfo
 
-from tenuto.model.triggers.zones import start_of_day
 from tenuto_identity.model import dn
-from tenuto_identity.model.value_class import value_class
+from tenuto_identity.model.rules.expression_values import (
+    MAX_RESULT_BYTES,
+    ClockDate,
+    ClockInstant,
+    EvaluationContext,
+    ExpressionFailed,
+    Kind,
+    UniqueBases,
+    bounded,
+    plain,
+)
 
-MAX_RESULT_BYTES: Final = 64 * 1024
 MAX_LIST_ITEMS: Final = 10_000
 MAX_DAYS: Final = 365 * 10_000
-UNIQUE_SUFFIXES: Final = 1000
-"""How many numbered candidates `unique` offers after those that the expression names."""
 FILETIME_EPOCH: Final = datetime(1601, 1, 1, tzinfo=UTC)
 FILETIME_NEVER: Final = frozenset({0, 2**63 - 1})
 _BLANKS = re.compile(r"\s+")
 _NOT_SLUG = re.compile(r"[^a-z0-9]+")
 
-
-class Kind(StrEnum):
-    """Type of a value in an expression, as far as it is known before evaluation."""
-
-    TEXT = "text"
-    NUMBER = "number"
-    BOOLEAN = "boolean"
-    INSTANT = "date"
-    BINARY = "binary value"
-    LIST = "list"
-    NONE = "none"
-    ANY = "value"
-
-
 _TEXT = Kind.TEXT
-
-
-class ExpressionFailed(Exception):
-    """An expression could not be evaluated for these inputs. The old value of the attribute stays."""
-
-    def __init__(self, message: str) -> None:
-        super().__init__(message)
-        self.expression = ""
-        self.inputs: dict[str, Any] = {}
-
-    def attach(self, expression: str, inputs: Mapping[str, Any]) -> None:
-        """Add the expression and its inputs."""
-        self.expression = expression
-        self.inputs = dict(inputs)
-
-
-class Variables(dict[str, Any]):
-    """Variables of an expression, decoded on first use. A name without a value is None."""
-
-    __slots__ = ("_load",)
-
-    def __init__(self, load: Callable[[str], Any], known: Mapping[str, Any] | None = None) -> None:
-        super().__init__(known or {})
-        self._load = load
-
-    def __missing__(self, name: str) -> Any:
-        value = self[name] = self._load(name)
-        return value
-
-
-@value_class
-class RuleClock:
-    """The instant of evaluation and the zone of the rule."""
-
-    now: datetime
-    zone: str = "UTC"
-
-    def today(self) -> date:
-        """Return the date in the zone of the rule."""
-        return self.now.astimezone(ZoneInfo(self.zone)).date()
-
-    def midnight(self, day: date) -> datetime:
-        """Return the instant at which a date begins in the zone of the rule."""
-        return start_of_day(ZoneInfo(self.zone), day).astimezone(UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class _ClockDate:
-    """The result of ``today()``, moved by whole days: a comparison knows when it will change."""
-
-    value: date
-    offset_days: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class _ClockInstant:
-    """The result of ``now()``, moved by whole days."""
-
-    value: datetime
-    offset_days: int = 0
-
-
-@dataclass(slots=True)
-class EvaluationContext:
-    """State of one evaluation: the clock, and when the result must be computed again."""
-
-    clock: RuleClock
-    reevaluate_at: datetime | None = None
-
-    def note_change(self, instant: datetime) -> None:
-        """Remember the earliest instant at which the result may change."""
-        if instant > self.clock.now and (self.reevaluate_at is None or instant < self.reevaluate_at):
-            self.reevaluate_at = instant
-
-    def note_midnight(self) -> None:
-        """The result depends on the clock in a way that cannot be computed: evaluate again at the next midnight."""
-        self.note_change(self.clock.midnight(self.clock.today() + timedelta(days=1)))
-
-
-@value_class
-class UniqueBases:
-    """Result of ``unique``: texts to try in order, then the first one with a number."""
-
-    bases: tuple[str, ...]
-
-    def candidates(self) -> list[str]:
-        """Return all candidates in order."""
-        return list(self.iterate())
-
-    def iterate(self) -> Iterator[str]:
-        """Yield the candidates in order, each once."""
-        known: set[str] = set()
-        for each in chain(self.bases, (f"{self.bases[0]}{number}" for number in range(2, UNIQUE_SUFFIXES + 2))):
-            if each not in known:
-                known.add(each)
-                yield each
-
-
-@value_class
-class Evaluation:
-    """Result of an expression."""
-
-    value: Any
-    """None: no value. A list for several values; `UniqueBases` for ``unique``."""
-    reevaluate_at: datetime | None = None
-
-    def as_list(self) -> list[Any]:
-        """Return the values as a list; an empty list if there is none."""
-        if self.value is None:
-            return []
-        return list(self.value) if isinstance(self.value, list) else [self.value]
-
-    @property
-    def is_true(self) -> bool:
-        """Return whether a condition holds. Only the boolean true counts."""
-        return self.value is True
-
-
-def finish(context: EvaluationContext, result: Any) -> Evaluation:
-    """Return the result of an expression in plain Python values."""
-    if isinstance(result, list):
-        items = [plain(context, item) for item in result]
-        result = [item for item in items if item is not None]
-        if sum(len(item) for item in result if isinstance(item, str)) > MAX_RESULT_BYTES:
-            raise ExpressionFailed(f"the result has more than {MAX_RESULT_BYTES:,} characters")
-        return Evaluation(result or None, context.reevaluate_at)
-    result = plain(context, result)
-    if isinstance(result, str):
-        bounded(result)
-    return Evaluation(result, context.reevaluate_at)
-
-
-def plain(context: EvaluationContext, value: Any) -> Any:
-    """Return a value without its link to the clock; the result is then evaluated again at midnight."""
-    if isinstance(value, _ClockDate | _ClockInstant):
-        context.note_midnight()
-        return value.value
-    return value
-
-
-def bounded(text: str) -> str:
-    """Return a text, or fail if it is too large."""
-    if len(text) > MAX_RESULT_BYTES or (len(text) * 4 > MAX_RESULT_BYTES and len(text.encode()) > MAX_RESULT_BYTES):
-        raise ExpressionFailed(f"a text has more than {MAX_RESULT_BYTES:,} bytes")
-    return text
 
 
 # --- operators ------------------------------------------------------------------------------------------------------
@@ -260,7 +105,7 @@ def _name_of(value: Any) -> str:
             return "a text"
         case list():
             return "a list"
-        case date() | _ClockDate() | _ClockInstant():
+        case date() | ClockDate() | ClockInstant():
             return "a date"
         case bytes():
             return "a binary value"
@@ -313,8 +158,8 @@ def _comparison(name: str) -> Callable[[EvaluationContext, Any, Any], bool]:
         """A comparison with a missing value is false."""
         if left is None or right is None:
             return False
-        is_left_clock = isinstance(left, _ClockDate | _ClockInstant)
-        is_right_clock = isinstance(right, _ClockDate | _ClockInstant)
+        is_left_clock = isinstance(left, ClockDate | ClockInstant)
+        is_right_clock = isinstance(right, ClockDate | ClockInstant)
         if is_left_clock or is_right_clock:
             if is_left_clock and is_right_clock:
                 return _compare_plain(context, plain(context, left), plain(context, right))
@@ -333,7 +178,7 @@ def _compare_with_clock(
     context: EvaluationContext, left: Any, right: Any, compare: Callable[[EvaluationContext, Any, Any], bool]
 ) -> bool:
     """Compare with ``today()`` or ``now()``, and note the instant at which the result changes."""
-    clock_is_left = isinstance(left, _ClockDate | _ClockInstant)
+    clock_is_left = isinstance(left, ClockDate | ClockInstant)
     clock, other = (left, right) if clock_is_left else (right, left)
 
     def result_at(value: Any) -> bool:
@@ -352,7 +197,7 @@ def _turning_points(context: EvaluationContext, clock: Any, other: Any) -> Itera
     offset = timedelta(days=clock.offset_days)
     # A date at the end of the calendar, such as 9999-12-31, has no day after it: that turning point never comes.
     with suppress(OverflowError):
-        if isinstance(clock, _ClockInstant) and isinstance(other, datetime):
+        if isinstance(clock, ClockInstant) and isinstance(other, datetime):
             tick = timedelta(microseconds=1)
             yield other - offset, other
             yield other - offset + tick, other + tick
@@ -362,7 +207,7 @@ def _turning_points(context: EvaluationContext, clock: Any, other: Any) -> Itera
         if not isinstance(other, date):
             return
         for step in (timedelta(), timedelta(days=1)):
-            if isinstance(clock, _ClockInstant):
+            if isinstance(clock, ClockInstant):
                 midnight = context.clock.midnight(other + step)
                 yield midnight - offset, midnight
             else:
@@ -465,7 +310,7 @@ def _function(
 _PYTHON_TYPES: Final[dict[Kind, tuple[type, ...]]] = {
     Kind.TEXT: (str,),
     Kind.NUMBER: (int, Decimal),
-    Kind.INSTANT: (date, _ClockDate, _ClockInstant),
+    Kind.INSTANT: (date, ClockDate, ClockInstant),
     Kind.LIST: (list,),
     Kind.BINARY: (bytes,),
     Kind.BOOLEAN: (bool,),
@@ -597,13 +442,13 @@ def _coalesce(_context: EvaluationContext, *values: Any) -> Any:
 
 
 @_function("today()", [], Kind.INSTANT)
-def _today(context: EvaluationContext) -> _ClockDate:
-    return _ClockDate(context.clock.today())
+def _today(context: EvaluationContext) -> ClockDate:
+    return ClockDate(context.clock.today())
 
 
 @_function("now()", [], Kind.INSTANT)
-def _now(context: EvaluationContext) -> _ClockInstant:
-    return _ClockInstant(context.clock.now)
+def _now(context: EvaluationContext) -> ClockInstant:
+    return ClockInstant(context.clock.now)
 
 
 @_function("date(text)", [Kind.ANY], Kind.INSTANT, most=2)
@@ -639,10 +484,10 @@ def _add_days(_context: EvaluationContext, value: Any, days: int | Decimal) -> A
     moved = timedelta(days=count)
     try:
         match value:
-            case _ClockDate():
-                return _ClockDate(value.value + moved, value.offset_days + count)
-            case _ClockInstant():
-                return _ClockInstant(value.value + moved, value.offset_days + count)
+            case ClockDate():
+                return ClockDate(value.value + moved, value.offset_days + count)
+            case ClockInstant():
+                return ClockInstant(value.value + moved, value.offset_days + count)
             case _:
                 return value + moved
     except OverflowError:

@@ -18,13 +18,16 @@ from tenuto.errors import Invalid
 from tenuto_identity.model.rules import expression_functions as functions
 from tenuto_identity.model.rules.expression_functions import (
     FUNCTIONS,
+    Signature,
+)
+from tenuto_identity.model.rules.expression_values import (
     Evaluation,
     EvaluationContext,
     ExpressionFailed,
     Kind,
     RuleClock,
-    Signature,
     Variables,
+    finish,
 )
 
 __all__ = ["Evaluation", "Expression", "ExpressionFailed", "RuleClock", "Variables", "compile_expression"]
@@ -88,7 +91,7 @@ class Expression:
             failure = ExpressionFailed(f"{type(problem).__name__}: {problem}")
             failure.attach(self.text, {name: variables[name] for name in sorted(self.names)})
             raise failure from problem
-        return functions.finish(context, result)
+        return finish(context, result)
 
     def terms(self) -> tuple[Expression, ...]:
         """Return the conditions that ``and``, ``or`` and ``not`` combine, for explanations; itself if it is one."""

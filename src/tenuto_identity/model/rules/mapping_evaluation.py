@@ -9,7 +9,9 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any
 
-from tenuto_identity.model.rules.expression_functions import UniqueBases
+from tenuto_identity.model.rules.expression_values import (
+    UniqueBases,
+)
 from tenuto_identity.model.rules.expressions import ExpressionFailed, RuleClock, Variables
 from tenuto_identity.model.rules.sync_rules import (
     DEFAULT_CLEAN,

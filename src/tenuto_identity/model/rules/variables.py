@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from tenuto_identity.model.objects import ConnectorObject, MetaverseObject
-from tenuto_identity.model.rules.expression_functions import Kind, Variables
+from tenuto_identity.model.rules.expression_values import (
+    Kind,
+    Variables,
+)
 from tenuto_identity.model.schema import ADDRESS, Attribute, MetaverseType, ObjectType
 from tenuto_identity.model.values import DataType, Document, python_value
 

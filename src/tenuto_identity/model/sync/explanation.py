@@ -19,13 +19,8 @@ from tenuto_identity.model.objects import ConnectorObject, MetaverseObject
 from tenuto_identity.model.rules.sync_rules import RuleSet
 from tenuto_identity.model.schema import ADDRESS
 from tenuto_identity.model.sync.decision_trace import Trace
-from tenuto_identity.model.sync.engine import (
-    collect_contributions,
-    imported_values,
-    inbound_flow,
-    projection,
-    rules_in_scope,
-)
+from tenuto_identity.model.sync.engine import imported_values, projection, rules_in_scope
+from tenuto_identity.model.sync.inbound_flow import collect_contributions, inbound_flow
 from tenuto_identity.model.sync.matcher import MatchAttempt, MatchIndex, find_match
 from tenuto_identity.model.sync.outbound import Target, expected_values, stage_exports
 from tenuto_identity.model.sync.pending_exports import Change

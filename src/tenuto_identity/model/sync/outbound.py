@@ -12,7 +12,9 @@ from datetime import datetime
 from enum import StrEnum
 
 from tenuto_identity.model.objects import ConnectorObject, JoinKind, MetaverseObject, ObjectState
-from tenuto_identity.model.rules.expression_functions import Variables
+from tenuto_identity.model.rules.expression_values import (
+    Variables,
+)
 from tenuto_identity.model.rules.mapping_evaluation import Note, NoteCode, copied_attribute, evaluate_mapping
 from tenuto_identity.model.rules.scope import is_in_scope
 from tenuto_identity.model.rules.sync_rules import AttributeMapping, OutOfScope, SyncRule, earlier

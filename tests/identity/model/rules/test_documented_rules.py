@@ -9,7 +9,9 @@ import yaml
 
 from tenuto_identity.connectors import registry
 from tenuto_identity.model.definitions.system_definitions import parse_system
-from tenuto_identity.model.rules.expression_functions import FUNCTIONS
+from tenuto_identity.model.rules.expression_functions import (
+    FUNCTIONS,
+)
 from tenuto_identity.model.sync.guards import GuardKind
 from tests.identity.model.definitions.test_system_definitions import bind
 

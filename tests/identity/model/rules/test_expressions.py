@@ -15,7 +15,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenuto.errors import Invalid
-from tenuto_identity.model.rules.expression_functions import FUNCTIONS, Kind, UniqueBases
+from tenuto_identity.model.rules.expression_functions import (
+    FUNCTIONS,
+)
+from tenuto_identity.model.rules.expression_values import (
+    Kind,
+    UniqueBases,
+)
 from tenuto_identity.model.rules.expressions import (
     Evaluation,
     Expression,

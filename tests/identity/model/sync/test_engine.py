@@ -35,23 +35,25 @@ from tenuto_identity.model.schema import (
 )
 from tenuto_identity.model.sync.decision_trace import Trace
 from tenuto_identity.model.sync.engine import (
-    Contribution,
     DeleteAfter,
     DeleteNow,
-    Flow,
     Keep,
     apply_pending,
     change_confirmed,
-    collect_contributions,
     confirm_at_sync,
     deletion_rule,
     imported_values,
-    inbound_flow,
     is_cancelled_by,
     out_of_scope_action,
     projection,
     reconcile,
     rules_in_scope,
+)
+from tenuto_identity.model.sync.inbound_flow import (
+    Contribution,
+    Flow,
+    collect_contributions,
+    inbound_flow,
     with_unique,
 )
 from tenuto_identity.model.sync.pending_exports import (
