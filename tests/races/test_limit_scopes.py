@@ -309,6 +309,15 @@ async def test_claim_without_cap_takes_no_run_of_an_unlocked_scope(db: Database,
     assert taken == 0
 
 
+async def test_claim_without_cap_takes_no_run_with_a_rate_limit(db: Database, worker_id: UUID) -> None:
+    """The first run of its manifest is older than the rate limit of the job, so that the rate key is not locked."""
+    await create_batch(db, await create_manifest(db), 5)
+    first = "(SELECT id FROM tenuto.tasks ORDER BY rank, run_at, id LIMIT 1)"
+    await db.fetch_all(f"UPDATE tenuto.tasks SET rate_key = 'k', rate_limit = '1/h' WHERE id <> {first}")
+    taken, _ = await claim_with_scopes(db, worker_id, uncapped=True)
+    assert taken == 1
+
+
 async def test_claim_locks_the_groups_of_runs_that_moved_between_groups(db: Database, worker_id: UUID) -> None:
     stored = await create_manifest(db, group="g")
     await create_batch(db, stored, 6)

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from tenuto import RetryLater, RetryPolicy, Tenuto
+from tenuto import RetryLater, RetryPolicy, Step, Tenuto, manual
 from tenuto.diagnostics.reasons import ReasonCode
 from tenuto.errors import Invalid
 from tests.support.errors import raises_code
@@ -29,6 +29,58 @@ async def test_job_with_a_rate_limit_starts_one_task_per_token(app: Tenuto, work
     instants = sorted(each.claimed_at for each in await app.activities(limit=50) if each.claimed_at is not None)
     gaps = [later - earlier for earlier, later in pairwise(instants)]
     assert min(gaps) >= timedelta(milliseconds=50)
+
+
+async def test_rate_limit_of_a_job_holds_for_its_tasks_steps_and_manifest_runs_together(
+    app: Tenuto, worker: WorkerFactory
+) -> None:
+    @app.job(rate_limit="20/s")
+    async def call(n: int = 0) -> None: ...
+
+    @app.job
+    async def prepare() -> None: ...
+
+    steps: list[Step | list[Step]] = [
+        Step.job(prepare),
+        [Step.job(call, n, name=f"call {n}") for n in range(4)],
+        Step.job(call, 5),
+    ]
+    app.schedule("Nightly", manual(), steps)
+    manifest = app.manifest("load", call, on_demand=True)
+    app.manifest("single", call)
+    async with worker(), worker():
+        started = await app.schedules.run("Nightly")
+        await app.bulk_enqueue(manifest, [{"n": n} for n in range(4)])
+        await app.manifests.run("single")
+        await app.enqueue_many(call, range(4))
+        assert started.execution_id is not None
+        execution = await app.executions.wait(started.execution_id, timeout=30)
+        assert execution.state == "completed"
+        await eventually(lambda: _all_ended(app), timeout=30)
+    attempts = await app.activities(name="call", limit=50)
+    assert len(attempts) == 14
+    instants = sorted(each.claimed_at for each in attempts if each.claimed_at is not None)
+    gaps = [later - earlier for earlier, later in pairwise(instants)]
+    assert min(gaps) >= timedelta(milliseconds=50)
+
+
+async def test_step_of_a_job_with_expiry_fails_its_execution(app: Tenuto, worker: WorkerFactory) -> None:
+    @app.job
+    async def extract() -> None: ...
+
+    @app.job(expires_in="0.3s", queue="slow")
+    async def alert() -> None: ...
+
+    app.schedule("Alerts", manual(), [Step.job(extract), Step.job(alert), Step.job(extract, name="after")])
+    async with worker(queues=("default",), poll_seconds=0.2):
+        started = await app.schedules.run("Alerts")
+        assert started.execution_id is not None
+        record = await app.executions.wait(started.execution_id, timeout=20)
+    assert record.state == "failed"
+    assert record.error is not None
+    assert "'alert' expired before it started" in record.error
+    attempts = {each.name: each for each in await app.activities(limit=10)}
+    assert (attempts["alert"].state, attempts["alert"].reason) == ("cancelled", "expired")
 
 
 async def test_why_names_the_rate_limit_and_the_next_token(app: Tenuto, worker: WorkerFactory) -> None:

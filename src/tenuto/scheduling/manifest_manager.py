@@ -24,6 +24,7 @@ from tenuto.maintenance.recovery import REPAIR_TIME_LIMIT_EXCEEDED
 from tenuto.model.access.actors import Actor
 from tenuto.model.definitions.manifests import Manifest, OnDeadLetter, ScheduleType, manifest_from_fields
 from tenuto.model.triggers import Trigger
+from tenuto.model.work.rate_limits import parse_rate_limit
 from tenuto.model.work.tasks import MAX_PRIORITY, NO_KEY_LIMIT, NewTask, Task, settle, timed_out_outcome
 from tenuto.postgres.database import Connection, Database
 from tenuto.scheduling.next_runs import RunTimes, compute_missing_next_runs, seconds_until_due
@@ -335,4 +336,6 @@ def new_run(
         batch_id=batch_id,
         item_key=item_key,
         expires_at=None if expires_in is None else now + expires_in,
+        rate_key=manifest.rate_key,
+        rate_limit=parse_rate_limit(manifest.rate_limit),
     )

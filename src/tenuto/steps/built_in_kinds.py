@@ -127,6 +127,8 @@ def _resolve_step(step: Step, jobs: JobRegistry) -> Step:
         if kind is not None and kind.derive is not None:
             _require_known_arguments(step, job)
             options, policy = _merge_defaults(options, policy, kind.derive(job.load_arguments(text)))
+        takes_rate = step.rate_key is None and options.rate_key is not None
+        expires_in = options.expires_in
         takes_limit = step.limit_key is None and options.limit_key is not None
         return replace(
             step,
@@ -137,6 +139,13 @@ def _resolve_step(step: Step, jobs: JobRegistry) -> Step:
             priority=options.priority if step.priority is None else step.priority,
             limit_key=options.limit_key if takes_limit else step.limit_key,
             limit_max=options.limit if takes_limit else step.limit_max,
+            rate_key=options.rate_key if takes_rate else step.rate_key,
+            rate_limit=options.rate_limit if takes_rate else step.rate_limit,
+            expires_seconds=(
+                expires_in.total_seconds()
+                if expires_in is not None and step.expires_seconds is None
+                else step.expires_seconds
+            ),
         )
 
 

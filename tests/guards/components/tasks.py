@@ -303,8 +303,44 @@ GUARDS = (
     guard(
         "expiry.running_task",
         "A task that runs does not expire.",
-        Replace("state <> 'running' AND", ""),
+        Condition("true"),
         "store/work/test_expiry.py::test_running_task_is_not_listed_as_expired",
+    ),
+    guard(
+        "expiry.waiting_step",
+        "A step does not expire while it waits for an earlier group or for the end of a pause.",
+        Condition("(true)"),
+        "lifecycle/test_step_expiry.py::test_step_expires_after_the_start_of_its_group",
+    ),
+    guard(
+        "expiry.start_of_group",
+        "The expiry of a step counts from the start of its group.",
+        Replace("expires_at = task.expires_at +", "expires_at = task.expires_at + 0 *"),
+        "lifecycle/test_step_expiry.py::test_step_expires_after_the_start_of_its_group",
+        places=2,
+    ),
+    guard(
+        "expiry.start_of_step",
+        "The expiry of a step with edges counts from its own start.",
+        Replace("expires_at = task.expires_at +", "expires_at = task.expires_at + 0 *"),
+        "lifecycle/test_step_expiry.py::test_step_with_edges_expires_after_its_own_start",
+    ),
+    guard(
+        "expiry.paused_step",
+        "A pause of the execution does not count for the expiry of its steps.",
+        (
+            Replace("expires_at - ($2::timestamptz - run_at)", "expires_at"),
+            Replace("expires_at + ($2::timestamptz - run_at)", "expires_at"),
+        ),
+        "lifecycle/test_step_expiry.py::test_step_does_not_expire_while_its_execution_is_paused",
+        "lifecycle/test_step_expiry.py::test_step_whose_group_starts_during_a_pause_expires_after_the_pause",
+        places=2,
+    ),
+    guard(
+        "rate_limits.uncapped_claim",
+        "The claim without caps takes no task with a rate limit.",
+        Replace("CASE WHEN free.rate_key IS NULL THEN true ELSE false END", "true"),
+        "races/test_limit_scopes.py::test_claim_without_cap_takes_no_run_with_a_rate_limit",
     ),
     guard(
         "expiry.claim",

@@ -17,7 +17,8 @@ from tenuto.errors import Invalid, quoted
 from tenuto.model import validation
 from tenuto.model.definitions.policies import TaskPolicy, policy_from_json
 from tenuto.model.triggers import ManualTrigger, Trigger, trigger_from_fields
-from tenuto.model.work.tasks import MAX_PRIORITY, parse_expires_in, priority_error
+from tenuto.model.work.rate_limits import parse_rate_limit
+from tenuto.model.work.tasks import MAX_PRIORITY, check_rate_key, parse_expires_in, priority_error
 
 MAX_ACTIVE = 100_000
 
@@ -71,6 +72,9 @@ class Manifest:
     on_dead_letter: OnDeadLetter = OnDeadLetter.BLOCK
     expires_seconds: float | None = None
     """Time after the due instant at which a run that has not started ends as expired."""
+    rate_key: str | None = None
+    """Of the job: its tasks and the runs share the rate limit."""
+    rate_limit: str | None = None
 
     def __post_init__(self) -> None:
         validation.check_name(self.external_id, field="external_id")
@@ -94,6 +98,7 @@ class Manifest:
         if self.max_active is not None and not _is_whole_number(self.max_active, 1, MAX_ACTIVE):
             raise max_active_error(self.max_active)
         parse_expires_in(self.expires_seconds)
+        check_rate_key(self.rate_key, parse_rate_limit(self.rate_limit))
         reasons_to_run = [not isinstance(self.trigger, ManualTrigger), self.on_demand, self.depends_on is not None]
         if sum(reasons_to_run) > 1:
             raise Invalid(
@@ -163,6 +168,8 @@ class Manifest:
             stored["on_dead_letter"] = str(self.on_dead_letter)
         if self.expires_seconds is not None:
             stored["expires_seconds"] = self.expires_seconds
+        if self.rate_key is not None:
+            stored |= {"rate_key": self.rate_key, "rate_limit": self.rate_limit}
         return stored
 
 

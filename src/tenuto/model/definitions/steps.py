@@ -29,7 +29,14 @@ from tenuto.model.definitions.step_expressions import (
     replace_outputs,
     to_condition,
 )
-from tenuto.model.work.tasks import MAX_PRIORITY, parse_duration_seconds, priority_error
+from tenuto.model.work.rate_limits import parse_rate_limit
+from tenuto.model.work.tasks import (
+    MAX_PRIORITY,
+    check_rate_key,
+    parse_duration_seconds,
+    parse_expires_in,
+    priority_error,
+)
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -137,6 +144,10 @@ class Step:
     priority: int | None = None
     limit_key: str | None = None
     limit_max: int | None = None
+    rate_key: str | None = None
+    rate_limit: str | None = None
+    expires_seconds: float | None = None
+    """Time after the start of its group after which it ends as expired if it has not started."""
     needs: tuple[str, ...] = ()
     """Names of earlier steps after which it may start, although others of their groups still run."""
     when: str | None = None
@@ -169,6 +180,10 @@ class Step:
             or not -MAX_PRIORITY <= self.priority <= MAX_PRIORITY
         ):
             raise priority_error(self.priority)
+        if self.rate_key is not None or self.rate_limit is not None:
+            check_rate_key(self.rate_key, parse_rate_limit(self.rate_limit))
+        if self.expires_seconds is not None:
+            parse_expires_in(self.expires_seconds)
         if self.needs != ():
             object.__setattr__(self, "needs", _to_step_names(self.needs))
         if self.when is not None:
@@ -393,7 +408,7 @@ class Step:
             stored["policy"] = json.loads(self.policy.to_json())
         if self.rules:
             stored["rules"] = {name: _to_plain_rule(value) for name, value in self.rules.items()}
-        for option in ("queue", "priority", "limit_key", "limit_max"):
+        for option in ("queue", "priority", "limit_key", "limit_max", "rate_key", "rate_limit", "expires_seconds"):
             if getattr(self, option) is not None:
                 stored[option] = getattr(self, option)
         if self.needs:

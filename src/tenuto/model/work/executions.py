@@ -97,6 +97,8 @@ def _execution_error(plan: Plan, fatal: Sequence[FailedStep]) -> str:
 
 def describe_step_failure(status: str, reason: str | None, message: str | None) -> str:
     """Return why a step counts as failed, as part of the error of its execution."""
+    if reason == "expired":
+        return "expired before it started"
     how = {"cancelled": "was cancelled", "completed_with_error": "completed with an error"}.get(status, "failed")
     if reason == "timed_out":
         how = "timed out"

@@ -327,6 +327,8 @@ def build_manifest(
         job.options.limit if max_active is None else max_active,
         parse_on_dead_letter(on_dead_letter),
         None if expires is None else expires.total_seconds(),
+        job.options.rate_key,
+        job.options.rate_limit,
     )
 
 

@@ -22,7 +22,7 @@ SELECT task.id, task.state, task.kind, task.name, task.queue, task.rank, task.ru
        all_groups.changed_by AS all_changed_by,
        batch.paused_at AS batch_paused_at, batch.paused_by AS batch_paused_by,
        batch.cancelled_at AS batch_cancelled_at, batch.cancelled_by AS batch_cancelled_by,
-       task.expires_at, task.parked_for, rate.scope AS rate_scope, rate.rate_limit, rate.next_at AS next_token_at
+       CASE WHEN task.state <> 'waiting' OR task.execution_id IS NULL THEN task.expires_at END AS expires_at, task.parked_for, rate.scope AS rate_scope, rate.rate_limit, rate.next_at AS next_token_at
 FROM tenuto.tasks AS task
 LEFT JOIN tenuto.workers ON workers.id = task.worker_id
 LEFT JOIN tenuto.executions AS execution ON execution.id = task.execution_id

@@ -23,6 +23,7 @@ from tenuto.model.filters import Filter
 from tenuto.model.work.executions import ExecutionState
 from tenuto.model.work.known_handlers import KnownHandlers, claim_parameters
 from tenuto.model.work.logical_time import Occurrence
+from tenuto.model.work.rate_limits import parse_rate_limit
 from tenuto.model.work.tasks import CLAIM_DEFAULTS, ActivityState, NewTask, OutcomeReason, Task
 from tenuto.postgres import read_transactions
 from tenuto.postgres.bulk_copy import to_columns
@@ -237,6 +238,12 @@ def _new_steps(execution: NewExecution) -> list[NewTask]:
             policy=_step_policy(step, occurrence),
             limit_key=step.limit_key,
             limit_max=step.limit_max,
+            rate_key=step.rate_key,
+            rate_limit=None if step.rate_limit is None else parse_rate_limit(step.rate_limit),
+            # The statements that start a later group move it by the time that the group waited.
+            expires_at=(
+                None if step.expires_seconds is None else execution.started_at + timedelta(seconds=step.expires_seconds)
+            ),
             correlation_id=str(execution.id),
             is_held=group != execution.first_group or execution.kept_results is not None,
             execution_id=execution.id,

@@ -89,6 +89,8 @@ WITH started AS (
     SET state = CASE WHEN task.fence > 0 AND task.run_at > coalesce($4::timestamptz, clock_timestamp())
                      THEN 'scheduled' ELSE 'queued' END,
         run_at = greatest(task.run_at, coalesce($4::timestamptz, clock_timestamp())),
+        -- guard: expiry.start_of_step
+        expires_at = task.expires_at + (greatest(task.run_at, coalesce($4::timestamptz, clock_timestamp())) - task.run_at),
         parked_for = NULL,
         input = coalesce(new.input, task.input)
     FROM unnest($2::integer[], $3::jsonb[]) AS new (step_index, input)
@@ -157,6 +159,8 @@ WITH moved AS (
             ELSE 'running'
         END,
         run_at = coalesce($4::timestamptz, clock_timestamp()),
+        -- guard: expiry.start_of_group
+        expires_at = task.expires_at + (coalesce($4::timestamptz, clock_timestamp()) - task.run_at),
         worker_id = CASE WHEN chosen.id IS NOT NULL THEN $5::uuid END,
         fence = task.fence + (chosen.id IS NOT NULL)::integer,
         claimed_at = CASE WHEN chosen.id IS NOT NULL THEN clock_timestamp() END,
@@ -291,6 +295,8 @@ WITH execution AS MATERIALIZED (
     UPDATE tenuto.tasks AS task
     SET state = CASE WHEN chosen.id IS NULL THEN 'queued' ELSE 'running' END,
         run_at = (SELECT max(outcome.ended_at) FROM outcome),
+        -- guard: expiry.start_of_group
+        expires_at = task.expires_at + ((SELECT max(outcome.ended_at) FROM outcome) - task.run_at),
         worker_id = CASE WHEN chosen.id IS NOT NULL THEN $1::uuid END,
         fence = task.fence + (chosen.id IS NOT NULL)::integer,
         claimed_at = CASE WHEN chosen.id IS NOT NULL THEN clock_timestamp() END,
@@ -358,9 +364,9 @@ SELECT (SELECT array_agg(DISTINCT execution_id) FROM released) AS parent_ids,
        (SELECT count(pg_notify('tenuto_ended', id::text)) FROM ended);
 
 -- name: hold_steps_of_paused
--- Set queued and scheduled steps of paused executions to waiting.
+-- Set queued and scheduled steps of paused executions to waiting; see pause_execution for their expiry.
 UPDATE tenuto.tasks
-SET state = 'waiting', parked_for = NULL
+SET state = 'waiting', parked_for = NULL, expires_at = expires_at - (clock_timestamp() - run_at)
 WHERE execution_id = ANY ($1::uuid[])
   AND state IN ('queued', 'scheduled')
   AND EXISTS (SELECT FROM tenuto.executions WHERE executions.id = execution_id AND paused_at IS NOT NULL OFFSET 0);
@@ -545,7 +551,9 @@ WHERE parent_task_id = $1 AND ended_at IS NULL
 ORDER BY id;
 
 -- name: pause_execution
--- Pause an execution: unclaimed steps wait until it is resumed, running steps continue.
+-- Pause an execution: unclaimed steps wait until it is resumed, running steps continue. A waiting step does not expire;
+-- whatever lets it continue adds the time since its run_at to expires_at, so that here the time before the pause is
+-- subtracted.
 WITH paused AS (
     UPDATE tenuto.executions
     SET paused_at = $2, paused_by = $3
@@ -553,7 +561,9 @@ WITH paused AS (
     RETURNING id
 ), held AS (
     UPDATE tenuto.tasks
-    SET state = 'waiting', parked_for = NULL -- when resumed, claims check the rate again
+    SET state = 'waiting',
+        parked_for = NULL, -- when resumed, claims check the rate again
+        expires_at = expires_at - ($2::timestamptz - run_at) -- guard: expiry.paused_step
     WHERE execution_id = ANY (ARRAY(SELECT id FROM paused))
       -- also steps that wait for another execution: conflicts with a transaction that releases them now
       AND (state IN ('queued', 'scheduled') OR waits_for IS NOT NULL)
@@ -580,7 +590,11 @@ WITH resumed AS (
             WHEN run_at > $2 THEN 'scheduled'
             ELSE 'queued'
         END,
-        parked_for = NULL
+        parked_for = NULL,
+        expires_at = CASE
+            WHEN resumed.step_dependencies IS NOT NULL AND fence = 0 THEN expires_at
+            ELSE expires_at + ($2::timestamptz - run_at) -- guard: expiry.paused_step
+        END
     FROM resumed
     WHERE tasks.execution_id = $1
       AND tasks.execution_id = resumed.id
@@ -702,7 +716,7 @@ FOR UPDATE SKIP LOCKED;
 -- skipped: `lifecycle.advancement` decides about it.
 WITH released AS (
     UPDATE tenuto.tasks AS task
-    SET state = 'queued', parked_for = NULL
+    SET state = 'queued', parked_for = NULL, expires_at = task.expires_at + (clock_timestamp() - task.run_at)
     FROM tenuto.executions AS execution
     WHERE task.execution_id = ANY ($1::uuid[])
       AND execution.id = task.execution_id

@@ -60,7 +60,7 @@ SELECT (SELECT count(*) FROM due) + (SELECT count(*) FROM released) AS promoted,
        least(
            (SELECT min(run_at) FROM tenuto.tasks WHERE state = 'scheduled' AND parked_for IS NULL AND run_at > $1),
            (SELECT min(release_at) FROM tenuto.rate_buckets WHERE release_at > $1),
-           (SELECT min(expires_at) FROM tenuto.tasks WHERE state <> 'running' AND expires_at > $1)
+           (SELECT min(expires_at) FROM tenuto.tasks WHERE state <> 'running' AND (state <> 'waiting' OR execution_id IS NULL) AND expires_at > $1)
        ) AS next_due,
        EXISTS (SELECT FROM due WHERE limited)
        OR EXISTS (SELECT FROM released)
@@ -69,7 +69,7 @@ SELECT (SELECT count(*) FROM due) + (SELECT count(*) FROM released) AS promoted,
            SELECT FROM tenuto.tasks
            WHERE state = 'queued' AND limit_key IS NOT NULL AND queue = ANY ($3::text[])
        ) AS limited,
-       EXISTS (SELECT FROM tenuto.tasks WHERE state <> 'running' AND expires_at <= $1) AS has_expired;
+       EXISTS (SELECT FROM tenuto.tasks WHERE state <> 'running' AND (state <> 'waiting' OR execution_id IS NULL) AND expires_at <= $1) AS has_expired;
 
 -- name: claim_tasks
 -- Claim up to $4 tasks of the queues $3 that have no limit, most urgent first, from the cursor position of each
@@ -300,6 +300,8 @@ WITH sources AS MATERIALIZED (
           -- guard: limits.unlocked_group_of_uncapped_claim
           AND CASE WHEN free.limit_group IS NULL THEN true ELSE free.limit_group = ANY ((SELECT groups FROM allowed)::text[]) END
           AND CASE WHEN free.last_chance THEN false ELSE true END
+          -- guard: rate_limits.uncapped_claim
+          AND CASE WHEN free.rate_key IS NULL THEN true ELSE false END
         ORDER BY free.rank, free.run_at, free.id
         LIMIT (SELECT share FROM shares)
         FOR UPDATE SKIP LOCKED
@@ -1154,10 +1156,13 @@ FOR UPDATE SKIP LOCKED;
 
 -- name: list_expired_tasks
 -- Return up to $2 tasks that have not started before they expired, for the worker that ends them. A running task is not
--- affected, and neither is a task with a pending cancellation.
+-- affected, and neither is a step of a group that has not started.
 SELECT {claimed_task}, claimed_at, cancel_name, cancel_type, cancel_id
 FROM tenuto.tasks
-WHERE state <> 'running' AND expires_at <= $1 -- guard: expiry.running_task
+-- the condition of the index tasks_to_expire
+WHERE state <> 'running' -- guard: expiry.running_task
+  AND (state <> 'waiting' OR execution_id IS NULL) -- guard: expiry.waiting_step
+  AND expires_at <= $1
 ORDER BY expires_at, id
 LIMIT $2;
 
