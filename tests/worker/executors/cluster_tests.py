@@ -289,6 +289,21 @@ class ClusterFaults:
         assert [record.output for record in records] == [0, 2, 4, 6, 8]
         assert all(record.attempt == 1 for record in records)
 
+    async def test_worker_ends_in_order_while_the_head_of_the_cluster_is_silent(
+        self, app: Tenuto, tmp_path: Path
+    ) -> None:
+        self._start_workers()
+        async with self.running_worker_process(app, tmp_path / "home") as process:
+            await eventually(lambda: self._has_slots(app), timeout=60, what="slots")
+            self._cluster.freeze_head()
+            try:
+                await eventually(lambda: self._is(app, slots=0), timeout=60, what="no slots")
+                process.send_signal(signal.SIGTERM)
+                await eventually(lambda: process.poll() is not None, timeout=40, what="end of the worker")
+            finally:
+                self._cluster.thaw_head()
+        assert process.returncode == 0
+
     async def _why_no_capacity(self, app: Tenuto) -> str | None:
         late = await app.enqueue(conformance_jobs.double, 9)
         reasons = (await app.why(late.id)).reasons

@@ -199,11 +199,13 @@ class CeleryCluster:
     def thaw_head(self) -> None:
         self._processes.thaw(self._broker)
 
-    def start_worker(self, slots: int) -> None:
+    def start_worker(self, slots: int, pool: str = "prefork") -> None:
         name = f"worker-{len(self._workers)}@localhost"
         command = [sys.executable, "-m", "celery", "-A", self._module, "-b", self.address]
         command += ["--result-backend", self.address, "worker", "-Q", "tenuto", "-c", str(slots), "-n", name]
-        self._workers.append(self._processes.start(f"celery-{len(self._workers)}", [*command, "-l", "info"]))
+        self._workers.append(
+            self._processes.start(f"celery-{len(self._workers)}", [*command, "-P", pool, "-l", "info"])
+        )
 
     @property
     def has_workers(self) -> bool:

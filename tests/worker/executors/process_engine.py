@@ -56,6 +56,9 @@ class ProcessEngine:
     def forget(self, id: str) -> None:
         """The processes are kept for the tests."""
 
+    def abandon(self) -> None:
+        """Nothing keeps the process of the worker from ending."""
+
     def disconnect(self) -> None:
         for processes in self.processes.values():
             for process in processes:

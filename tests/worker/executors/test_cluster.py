@@ -6,19 +6,22 @@ import json
 import os
 import signal
 import socket
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from tenuto.clock import monotonic_seconds
 from tenuto.jobs.attempts import Attempt, StopReason
 from tenuto.model.work.tasks import OutcomeReason, OutcomeStatus
-from tenuto.worker.executors import Executor, ExecutorContext
-from tenuto.worker.executors.attempt_messages import encode_line
+from tenuto.worker.executors import Executor, ExecutorContext, cluster
+from tenuto.worker.executors.attempt_messages import LaunchRequest, encode_line
 from tenuto.worker.executors.attempt_server import Session
-from tenuto.worker.executors.cluster import ClusterExecutor, ClusterTiming, _Launch
+from tenuto.worker.executors.cluster import ClusterExecutor, ClusterTiming, EngineUnavailable, _Launch
 from tenuto.worker.executors.remote_runner import CHECK_SECONDS
+from tests.support.errors import raises_code
 from tests.support.waiting import eventually_blocking
 from tests.worker.executors import conformance_jobs
 from tests.worker.executors.cluster_tests import APP, is_alive, pid_of, ticks_of
@@ -230,6 +233,135 @@ def test_launch_that_no_process_starts_returns_without_an_attempt() -> None:
     message = json.loads(outcome.progress)["message"]
     assert "it waited 1 s in the cluster" in message
     assert f"127.0.0.1:{harness.cluster._server.port}" in message
+    harness.close_and_expect_no_results()
+
+
+def test_session_of_a_process_that_died_while_it_ran_code_is_forgotten(harness: _Harness, tmp_path: Path) -> None:
+    file = tmp_path / "ticks"
+    attempt = harness.start(conformance_jobs.tick, file)
+    wait_until_written(file)
+    os.kill(pid_of(file), signal.SIGKILL)
+    harness.assert_lost(attempt)
+    assert harness.cluster._server._sessions == {}
+
+
+class _StubbornEngine(ProcessEngine):
+    """Cannot kill processes: it says so, or the cluster does not answer."""
+
+    is_answering = True
+
+    def force_stop(self, id: str, place: dict[str, Any]) -> bool:
+        if not self.is_answering:
+            raise EngineUnavailable("the broker is away")
+        return False
+
+
+@pytest.mark.parametrize(
+    ("is_answering", "reason"), [(True, "runs other attempts"), (False, "the broker is away")], ids=["no", "no answer"]
+)
+def test_code_that_cannot_be_killed_is_not_logged_as_killed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, is_answering: bool, reason: str
+) -> None:
+    engine = _StubbornEngine()
+    engine.is_answering = is_answering
+    harness = _Harness(engine, ClusterTiming(force_seconds=0.3))
+    file = tmp_path / "ticks"
+    attempt = harness.start(conformance_jobs.block, file)
+    wait_until_written(file)
+    attempt.stop(StopReason.CANCELLED, ANA)
+    eventually_blocking(lambda: "unstoppable code not killed" in caplog.text, timeout=30)
+    assert reason in caplog.text
+    assert "unstoppable code killed" not in caplog.text
+    os.kill(pid_of(file), signal.SIGKILL)
+    harness.wait_for_outcome(attempt)
+    harness.close_and_expect_no_results()
+
+
+class _LateEngine(ProcessEngine):
+    """The name of its host is unknown at first."""
+
+    host = "no-such-host.invalid"
+
+    def connect(self) -> None:
+        if self.is_known:
+            self.host = "127.0.0.1"
+
+    is_known = False
+
+
+def test_worker_waits_for_a_cluster_whose_host_is_not_known_yet(caplog: pytest.LogCaptureFixture) -> None:
+    engine = _LateEngine()
+    harness = _Harness(engine, ClusterTiming())
+    assert "no-such-host.invalid" in caplog.text
+    assert harness.cluster._addresses == []
+    engine.is_known = True
+    assert harness.run(conformance_jobs.double, 21).output == "42"
+    harness.close_and_expect_no_results()
+
+
+class _SilentEngine(ProcessEngine):
+    """A cluster that stops answering: calls do not return."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = threading.Event()
+        self.answers = threading.Event()
+        self.is_abandoned = False
+
+    def count_slots(self) -> int:
+        self.asked.set()
+        self.answers.wait()
+        return 0
+
+    def submit(self, requests: Sequence[LaunchRequest]) -> None:
+        self.answers.wait()
+
+    def abandon(self) -> None:
+        self.is_abandoned = True
+
+
+def test_worker_ends_while_the_cluster_is_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster, "CLOSE_SECONDS", 0.2)
+    engine = _SilentEngine()
+    harness = _Harness(engine, ClusterTiming())
+    assert engine.asked.wait(10)
+    closed = threading.Thread(target=harness.close_and_expect_no_results, daemon=True)
+    closed.start()
+    closed.join(20)
+    has_ended = not closed.is_alive()
+    engine.answers.set()
+    closed.join(20)
+    assert has_ended
+    assert engine.is_abandoned
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("worker.example.org", ("worker.example.org", 0)),
+        ("10.0.0.7:9322", ("10.0.0.7", 9322)),
+        ("[10.0.0.7]:9322", ("10.0.0.7", 9322)),
+        ("2001:db8::7", ("2001:db8::7", 0)),
+        ("[2001:db8::7]", ("2001:db8::7", 0)),
+        ("[2001:db8::7]:9322", ("2001:db8::7", 9322)),
+    ],
+)
+def test_callback_is_a_host_with_or_without_a_port(text: str, expected: tuple[str, int]) -> None:
+    assert cluster.parse_callback(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", ":9322", "host:port", "host:70000", "2001:db8::7]:9322", "a:b:c"])
+def test_callback_that_is_not_an_address_is_refused(text: str) -> None:
+    with raises_code("worker.executor.callback_invalid"):
+        cluster.parse_callback(text)
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1", pytest.param("::1", marks=pytest.mark.skipif(not _has_ipv6(), reason="no ::1"))]
+)
+def test_processes_reach_a_worker_at_its_callback(host: str) -> None:
+    harness = ExecutorHarness(lambda context: ClusterExecutor(context, ProcessEngine(), APP, callback=f"[{host}]:0"))
+    assert harness.run(conformance_jobs.double, 21).output == "42"
     harness.close_and_expect_no_results()
 
 

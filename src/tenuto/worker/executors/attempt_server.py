@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import hmac
 import secrets
+import socket
 from collections.abc import Iterable
 from typing import Any, Protocol
 
@@ -92,9 +93,13 @@ class AttemptServer:
         self._servers: list[asyncio.Server] = []
         self._connections: set[asyncio.StreamWriter] = set()
 
-    async def start(self, host: str, port: int) -> None:
-        """Listen on a further address. Earlier addresses stay open for the processes that know them."""
-        server = await asyncio.start_server(self._serve, host, port, limit=MAX_LINE_BYTES)
+    async def start(self, host: str | None, port: int) -> None:
+        """Listen on a further address, or on all. Earlier addresses stay open for the processes that know them."""
+        if host is None:
+            listener = _listen_on_all_addresses(port)
+            server = await asyncio.start_server(self._serve, sock=listener, limit=MAX_LINE_BYTES)
+        else:
+            server = await asyncio.start_server(self._serve, host, port, limit=MAX_LINE_BYTES)
         self._servers.append(server)
         self.port = server.sockets[0].getsockname()[1]
 
@@ -147,6 +152,14 @@ class AttemptServer:
 
     def forget(self, session: Session) -> None:
         self._sessions.pop(session.id, None)
+
+
+def _listen_on_all_addresses(port: int) -> socket.socket:
+    """Listen on one port of IPv4 and, if the machine has it, IPv6."""
+    if socket.has_dualstack_ipv6():
+        with contextlib.suppress(OSError):  # IPv6 may be disabled
+            return socket.create_server(("", port), family=socket.AF_INET6, dualstack_ipv6=True)
+    return socket.create_server(("", port))
 
 
 async def _read_message(reader: asyncio.StreamReader) -> Message | None:

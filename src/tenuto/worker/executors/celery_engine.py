@@ -17,6 +17,8 @@ from tenuto.worker.executors.cluster import EngineUnavailable
 
 TIMEOUT_SECONDS = 5
 INSPECT_SECONDS = 1.0
+"""How long the answers of all workers to an inquiry are collected."""
+_PREFORK = "celery.concurrency.prefork:TaskPool"
 
 T = TypeVar("T")
 
@@ -31,6 +33,8 @@ class CeleryEngine:
         self._queue = queue
         self.host = urlsplit(address).hostname or "127.0.0.1"
         self._app: celery.Celery | None = None
+        self._pools: dict[str, str] = {}
+        """Implementations of the pools of the Celery workers, by name of the worker."""
 
     def connect(self) -> None:
         self.disconnect()
@@ -61,7 +65,8 @@ class CeleryEngine:
         if not serving:
             return 0
         stats = self._call(app.control.inspect(serving, timeout=INSPECT_SECONDS).stats) or {}
-        return sum(int(each["pool"]["max-concurrency"]) for each in stats.values())
+        self._pools = {name: str(each["pool"].get("implementation", _PREFORK)) for name, each in stats.items()}
+        return sum(int(each["pool"].get("max-concurrency") or 0) for each in stats.values())
 
     def submit(self, requests: Sequence[LaunchRequest]) -> None:
         app = self._connected()
@@ -87,13 +92,18 @@ class CeleryEngine:
         return bool(self._call(lambda: app.AsyncResult(id).state) in states.READY_STATES)
 
     def force_stop(self, id: str, place: dict[str, Any]) -> bool:
-        """Have the Celery worker kill the process that runs the task: each process runs one."""
+        """Have the Celery worker kill the process that runs the task: each process of a prefork pool runs one."""
         app = self._connected()
+        if self._pools.get(str(place.get("worker")), _PREFORK) != _PREFORK:
+            return False
         self._call(lambda: app.control.revoke(id, terminate=True, signal="SIGKILL"))
         return True
 
     def forget(self, id: str) -> None:
         """Nothing is kept for a launch."""
+
+    def abandon(self) -> None:
+        """Nothing of Celery keeps the process from ending."""
 
     def disconnect(self) -> None:
         app, self._app = self._app, None

@@ -12,18 +12,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import queue
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from ipaddress import ip_address
+from ipaddress import IPv6Address, ip_address
 from typing import Any, Protocol
 
 from tenuto.clock import monotonic_seconds
-from tenuto.errors import EngineError, UnknownJob
+from tenuto.errors import EngineError, Invalid, UnknownJob
 from tenuto.ids import new_id
 from tenuto.jobs import outcomes
 from tenuto.jobs.attempts import Attempt
@@ -43,6 +44,8 @@ CHECK_SECONDS = 0.25
 CAPACITY_SECONDS = 1.0
 FORCE_AGAIN_SECONDS = 10.0
 MAX_BACKOFF_SECONDS = 10.0
+CLOSE_SECONDS = 5.0
+"""How long a worker that ends waits for calls of the engine, which may never return while the cluster is silent."""
 RETURN_DELAY = timedelta(seconds=5)
 """Delay of a task that the cluster could not start."""
 
@@ -96,6 +99,10 @@ class Engine(Protocol):
         """Close the connection and leave no thread behind."""
         ...
 
+    def abandon(self) -> None:
+        """Let the process end although calls of a silent cluster have not returned. It is the last call."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class ClusterTiming:
@@ -126,6 +133,31 @@ class _Launch:
     calls: set[asyncio.Task[None]] = field(default_factory=set)
 
 
+class _EngineCalls:
+    """Calls the engine on one daemon thread, which a call that never returns does not keep from ending."""
+
+    def __init__(self) -> None:
+        self._calls: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name="tenuto-engine", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def submit(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Call a function that raises nothing after the earlier ones."""
+        self._calls.put(partial(function, *arguments))
+
+    def close(self, seconds: float) -> bool:
+        """Return whether all calls have ended within a time."""
+        self._calls.put(None)
+        self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (call := self._calls.get()) is not None:
+            call()
+
+
 class ClusterExecutor:
     """Runs the jobs of a worker in a cluster."""
 
@@ -138,16 +170,17 @@ class ClusterExecutor:
         callback: str | None = None,
         timing: ClusterTiming = ClusterTiming(),  # noqa: B008 — frozen
     ) -> None:
-        """``callback`` is HOST or HOST:PORT at which the processes of the cluster reach this worker."""
+        """``callback`` is HOST or HOST:PORT at which the processes of the cluster reach this worker; an IPv6 address
+        with a port is in brackets."""
         self._context = context
         self._engine = engine
         self._app = app
-        self._callback = callback
+        self._callback = None if callback is None else parse_callback(callback)
         self._timing = timing
         self._native = NativeExecutor(context)
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._run, name="tenuto-cluster", daemon=True)
-        self._submitter = ThreadPoolExecutor(1, thread_name_prefix="tenuto-engine")
+        self._submitter = _EngineCalls()
         self._monitor = threading.Thread(target=self._watch_engine, name="tenuto-engine-monitor", daemon=True)
         self._closing = threading.Event()
         self._server = AttemptServer(self)
@@ -166,6 +199,7 @@ class ClusterExecutor:
         self._context.set_capacity(0)
         self._thread.start()
         asyncio.run_coroutine_threadsafe(self._listen(), self._loop).result()
+        self._submitter.start()
         self._monitor.start()
 
     def launch(self, attempts: Sequence[Attempt]) -> None:
@@ -180,9 +214,12 @@ class ClusterExecutor:
     def close(self) -> None:
         self._closing.set()
         self._native.close()
-        self._monitor.join()
-        self._submitter.submit(self._disconnect_engine)
-        self._submitter.shutdown()
+        self._monitor.join(CLOSE_SECONDS)
+        if not self._monitor.is_alive():
+            self._submitter.submit(self._disconnect_engine)
+        if not self._submitter.close(CLOSE_SECONDS) or self._monitor.is_alive():
+            log.warning("cluster not disconnected", executor=self._engine.name, reason="it does not answer")
+            self._try(self._engine.abandon)
         asyncio.run_coroutine_threadsafe(self._server.stop(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
@@ -198,23 +235,28 @@ class ClusterExecutor:
             self._loop.close()
 
     async def _listen(self) -> None:
-        host, _, port = (self._callback or "").partition(":")
-        if host:
+        if self._callback is not None:
+            host, port = self._callback
             self._addresses = [host]
-            await self._server.start("0.0.0.0", int(port or 0))
+            await self._server.start(None, port)
+            self._log_listening()
         else:
-            await self._listen_for_engine(self._engine.host, _own_address(self._engine.host))
-        log.info("executor listening", executor=self._engine.name, address=self._addresses[0], port=self._server.port)
+            try:
+                await self._listen_for_engine(self._engine.host, _own_address(self._engine.host))
+            except EngineError as error:  # its name may be known later: the monitor tries again with each connection
+                log.warning("executor not listening", executor=self._engine.name, reason=error.message)
         self._loop.call_later(CHECK_SECONDS, self._check_launches)
+
+    def _log_listening(self) -> None:
+        log.info("executor listening", executor=self._engine.name, address=self._addresses[0], port=self._server.port)
 
     async def _listen_for_engine(self, host: str, address: str) -> None:
         """Listen on the address from which a host of the engine is reached; earlier ones remain open."""
         if self._addresses == [address]:
             return
         await self._server.start(address, 0)
-        if self._addresses:
-            log.info("executor listening", executor=self._engine.name, address=address, port=self._server.port)
         self._addresses = [address]
+        self._log_listening()
         if _is_loopback(address) and not _is_loopback(host):
             log.warning(
                 "worker not reachable from other machines", executor=self._engine.name, host=host,
@@ -296,8 +338,14 @@ class ClusterExecutor:
             return
         for call in launch.calls:
             call.cancel()
+        session = launch.session
+        if session is not None and not session.is_connected and not self._is_used(session):
+            self._server.forget(session)
         self._submitter.submit(self._try, self._engine.forget, launch.id)
         self._deliver(launch.attempt, outcome)
+
+    def _is_used(self, session: Session) -> bool:
+        return any(launch.session is session for launch in self._launches.values())
 
     def _deliver(self, attempt: Attempt, outcome: Outcome | None) -> None:
         attempt.mark_ended()
@@ -532,16 +580,24 @@ class ClusterExecutor:
         if now < due_at or launch.session is None:
             return
         launch.forced_at = now
-        log.warning("unstoppable code killed", executor=self._engine.name, **launch.attempt.task.log_fields)
-        self._submitter.submit(self._try, self._force_stop, launch, launch.session.place)
+        self._submitter.submit(self._force_stop, launch, launch.session.place)
 
     def _force_stop(self, launch: _Launch, place: dict[str, Any]) -> None:
         """Kill the process of a launch, on the thread of the engine."""
-        if launch.id in self._launches and not self._engine.force_stop(launch.id, place):
-            log.warning(
-                "unstoppable code not killed", reason="its process runs other attempts", executor=self._engine.name,
-                remedy="give each process of the cluster one slot", **launch.attempt.task.log_fields,
-            )  # fmt: skip
+        if launch.id not in self._launches:
+            return
+        fields = {"executor": self._engine.name, **launch.attempt.task.log_fields}
+        try:
+            if self._engine.force_stop(launch.id, place):
+                log.warning("unstoppable code killed", **fields)
+                return
+            reason = "its process cannot be killed, or runs other attempts"
+        except Exception as error:  # noqa: BLE001 — it is tried again, and the lease of the process ends
+            reason = str(error) or type(error).__name__
+        log.warning(
+            "unstoppable code not killed", reason=reason,
+            remedy="give each slot of the cluster a process of its own", **fields,
+        )  # fmt: skip
 
     # --- engine -----------------------------------------------------------------------------------------------------
 
@@ -552,7 +608,7 @@ class ClusterExecutor:
             try:
                 if not is_connected:
                     self._engine.connect()
-                    if not self._callback:
+                    if self._callback is None:
                         host = self._engine.host
                         listening = self._listen_for_engine(host, _own_address(host))
                         asyncio.run_coroutine_threadsafe(listening, self._loop).result()
@@ -593,6 +649,24 @@ class ClusterExecutor:
 
     def _disconnect_engine(self) -> None:
         self._try(self._engine.disconnect)
+
+
+def parse_callback(text: str) -> tuple[str, int]:
+    """Return host and port of HOST, HOST:PORT or [HOST]:PORT; the port is 0 for any."""
+    found = re.fullmatch(
+        r"\[(?P<address>[^][]+)\](?::(?P<port>\d{1,5}))?|(?P<host>[^][:]+)(?::(?P<number>\d{1,5}))?", text
+    )
+    if found is None:
+        with contextlib.suppress(ValueError):
+            return str(IPv6Address(text)), 0
+    elif (port := int(found["port"] or found["number"] or 0)) < 65_536:
+        return found["address"] or found["host"], port
+    raise Invalid(
+        f"{text!r} is not HOST or HOST:PORT",
+        code="worker.executor.callback_invalid",
+        field="executor_callback",
+        remedy="write an IPv6 address with a port as in [2001:db8::7]:9322",
+    )
 
 
 def _is_loopback(host: str) -> bool:

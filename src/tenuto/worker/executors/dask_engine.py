@@ -89,6 +89,9 @@ class DaskEngine:
         if future is not None:
             future.release()
 
+    def abandon(self) -> None:
+        """Nothing of Dask keeps the process from ending."""
+
     def disconnect(self) -> None:
         client, self._client = self._client, None
         self._futures.clear()

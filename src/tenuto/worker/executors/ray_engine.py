@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from urllib.parse import urlsplit
 os.environ.setdefault("RAY_gcs_rpc_server_reconnect_timeout_s", "86400")
 
 import ray
-from ray._private.worker import global_worker
+from ray._private.worker import global_worker, shutdown
 from ray.exceptions import RayError, RpcError
 
 from tenuto.worker.executors import remote_runner
@@ -89,6 +90,10 @@ class RayEngine:
 
     def forget(self, id: str) -> None:
         self._refs.pop(id, None)
+
+    def abandon(self) -> None:
+        """Leave out the shutdown of Ray at the end of the process, which waits for the head node without limit."""
+        atexit.unregister(shutdown)
 
     def disconnect(self) -> None:
         self._refs.clear()
