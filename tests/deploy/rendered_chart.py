@@ -31,6 +31,14 @@ EVERYTHING: Document = {
             "settings": {"worker_lease_seconds": 15, "log_level": "debug"},
             "autoscaling": {"enabled": True, "minReplicas": 0},
         },
+        "celery": {
+            "queues": ["remote"],
+            "executor": {
+                "name": "celery",
+                "address": {"secretName": "broker-login"},
+                "from": [{"podSelector": {"matchLabels": {"app": "celery"}}}],
+            },
+        },
     },
     "migration": {"database": {"secretName": "owner-login"}},
     "web": {

@@ -18,6 +18,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tenuto.settings import Settings, WorkerSettings, load_settings, load_worker_settings
 from tenuto.version import __version__
+from tenuto.worker.executors.cluster import parse_callback
 from tests.cli.conftest import Service, Shell
 from tests.deploy.custom_resources import CUSTOM_SCHEMAS
 from tests.deploy.promql_selectors import metric_uses
@@ -93,7 +94,13 @@ def test_chart_creates_everything_that_an_installation_needs(
     defaults: list[Document], everything: list[Document]
 ) -> None:
     assert of_kind(defaults, "Deployment").keys() == {"scheduler", "web", "worker-default"}
-    assert of_kind(everything, "Deployment").keys() == {"scheduler", "web", "worker-default", "worker-mail"}
+    assert of_kind(everything, "Deployment").keys() == {
+        "scheduler",
+        "web",
+        "worker-default",
+        "worker-mail",
+        "worker-celery",
+    }
     optional = {"Ingress", "ServiceMonitor", "PrometheusRule", "ScaledObject", "ConfigMap"}
     assert {document["kind"] for document in defaults}.isdisjoint(optional)
     assert {document["kind"] for document in everything} - optional == {document["kind"] for document in defaults}
@@ -117,6 +124,10 @@ def test_chart_creates_everything_that_an_installation_needs(
         ({"workers": {"Mail": {"queues": ["mail"]}}}, "Mail"),
         ({"workers": {"mail": {"queues": ["mail"], "slots": 100_000}}}, "slots"),
         ({"replicas": 3}, "replicas"),
+        ({"settings": {"worker_executor_address": "redis://:secret@broker/0"}}, "worker_executor_address"),
+        ({"workerDefaults": {"settings": {"worker_executor_address": "redis://x"}}}, "worker_executor_address"),
+        ({"workers": {"gpu": {"queues": ["gpu"], "executor": {"name": "spark"}}}}, "executor"),
+        ({"workers": {"gpu": {"queues": ["gpu"], "executor": {"name": "ray"}}}}, "executor.address.secretName"),
         ({"web": {"ingress": {"enabled": True}}}, "web.hosts"),
     ],
 )
@@ -141,7 +152,7 @@ def test_chart_sets_only_existing_variables_to_valid_values(
     for name, pod in pods(everything).items():
         variables = [each["name"] for each in container(pod)["env"]]
         assert len(set(variables)) == len(variables), name
-        assert set(variables) <= VARIABLES, name
+        assert set(variables) - {"POD_IP"} <= VARIABLES, name
         with monkeypatch.context() as patched:
             for variable, value in environment(pod).items():
                 patched.setenv(variable, value)
@@ -191,6 +202,37 @@ def test_chart_pods_have_the_variables_of_the_compose_services(defaults: list[Do
         assert variables - own == service["environment"].keys() | in_image, name
         assert container(pod)["args"] == service["command"]
         parse_command(container(pod)["args"])
+
+
+def test_chart_gives_a_worker_set_its_cluster_and_lets_the_processes_of_the_cluster_call_back(
+    everything: list[Document], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pod = pods(everything)["worker-celery"]
+    variables = {each["name"]: each for each in container(pod)["env"]}
+    address = variables["TENUTO_WORKER_EXECUTOR_ADDRESS"]
+    assert address["valueFrom"] == {"secretKeyRef": {"name": "broker-login", "key": "address"}}
+    assert variables["POD_IP"]["valueFrom"] == {"fieldRef": {"fieldPath": "status.podIP"}}
+    assert list(variables).index("POD_IP") < list(variables).index("TENUTO_WORKER_EXECUTOR_CALLBACK")
+    (port,) = [each["containerPort"] for each in container(pod)["ports"] if each["name"] == "callback"]
+    for pod_address in ("10.1.2.3", "2001:db8::7"):  # Kubernetes replaces $(POD_IP)
+        for name, value in environment(pod).items():
+            monkeypatch.setenv(name, value.replace("$(POD_IP)", pod_address))
+        settings = load_worker_settings()
+        assert settings.executor == "celery"
+        assert settings.executor_callback is not None
+        assert parse_callback(settings.executor_callback) == (pod_address, port)
+    metrics, callback = of_kind(everything, "NetworkPolicy")["worker-celery"]["spec"]["ingress"]
+    assert [each["port"] for each in metrics["ports"]] == ["metrics"]
+    assert callback == {
+        "ports": [{"port": "callback", "protocol": "TCP"}],
+        "from": [{"podSelector": {"matchLabels": {"app": "celery"}}}],
+    }
+    for name in ("worker-default", "worker-mail"):
+        assert "TENUTO_WORKER_EXECUTOR" not in environment(pods(everything)[name])
+        assert "POD_IP" not in {each["name"] for each in container(pods(everything)[name])["env"]}
+    for_all = {"queues": ["gpu"], "executor": {"name": "ray", "address": {"secretName": "ray"}}}
+    (_, callback) = of_kind(render({"workers": {"gpu": for_all}}), "NetworkPolicy")["worker-gpu"]["spec"]["ingress"]
+    assert callback["from"] == [{"namespaceSelector": {}}], "pods of the Kubernetes cluster, and nothing outside"
 
 
 # --- security -------------------------------------------------------------------------------------------------------
@@ -312,7 +354,7 @@ def test_chart_services_and_monitors_select_the_pods_that_have_their_ports(every
         }
         for name, service in services.items()
     }
-    assert selected == {"web": {"web"}, "metrics": {"scheduler", "worker-default", "worker-mail"}}
+    assert selected == {"web": {"web"}, "metrics": {"scheduler", "worker-default", "worker-mail", "worker-celery"}}
     for name, service in services.items():
         for pod_name in selected[name]:
             ports = {port["name"] for port in container(pods(everything)[pod_name])["ports"]}

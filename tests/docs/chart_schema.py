@@ -11,7 +11,9 @@ from tenuto.settings import Settings, WorkerSettings
 
 Schema = dict[str, Any]
 
-SECRET_SETTINGS = frozenset({"database", "database_readonly", "master_key", "connections"})
+SECRET_SETTINGS = frozenset(
+    {"database", "database_readonly", "master_key", "connections", "worker_executor_address"}  # a broker has a password
+)
 """Settings that may contain passwords or keys; the chart takes them from secrets only."""
 CHART_SETTINGS = frozenset(
     {
@@ -26,8 +28,11 @@ CHART_SETTINGS = frozenset(
         "web_proxies",
         "web_tls_certificate",
         "web_tls_key",
+        "worker_executor",
+        "worker_executor_callback",
         "worker_grace_seconds",
         "worker_name",
+        "worker_queue_executors",
         "worker_queues",
         "worker_slots",
     }
@@ -212,6 +217,14 @@ def _worker_properties() -> dict[str, Schema]:
         "graceSeconds": {"type": "integer", "minimum": 0, "maximum": int(limits["grace_seconds"]["maximum"])},
         "stopSeconds": {"type": "integer", "minimum": 10},
         "settings": {"$ref": "#/definitions/workerSettings"},
+        "executor": _record(
+            {
+                "name": {"enum": ["", "celery", "dask", "ray"]},
+                "address": _record({"secretName": OPTIONAL_NAME, "secretKey": REQUIRED_TEXT}),
+                "callbackPort": PORT,
+                "from": OBJECTS,
+            }
+        ),
         "autoscaling": _record(
             {
                 "enabled": FLAG,

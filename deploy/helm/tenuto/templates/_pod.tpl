@@ -9,7 +9,7 @@
 {{- end }}
 
 {{/* Environment of a process. Takes root, database and readonlyDatabase (secrets; the latter optional), variables (of the
-chart) and settings (of the values). */}}
+chart), settings (of the values) and executor (of a worker set with a cluster). */}}
 {{- define "tenuto.environment" -}}
 - name: TENUTO_DATABASE
   valueFrom:
@@ -24,6 +24,17 @@ chart) and settings (of the values). */}}
       name: {{ .secretName }}
       key: {{ .secretKey }}
 {{- end }}
+{{- end }}
+{{- with .executor }}
+- name: TENUTO_WORKER_EXECUTOR_ADDRESS
+  valueFrom:
+    secretKeyRef:
+      name: {{ required "workers.*.executor.address.secretName: name the secret with the address of the cluster" .address.secretName }}
+      key: {{ .address.secretKey }}
+- name: POD_IP
+  valueFrom:
+    fieldRef:
+      fieldPath: status.podIP
 {{- end }}
 {{- $variables := dict "TENUTO_APP" .root.Values.app "TENUTO_HOME" "/var/lib/tenuto" "TENUTO_LOG_FORMAT" "json" }}
 {{- if .root.Values.masterKey.secretName }}
