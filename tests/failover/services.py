@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -29,6 +29,8 @@ from tests.support.waiting import eventually
 SCHEDULE_SECONDS = 1
 PYTHON, HTTP = _PATHS = ("Python", "HTTP")
 """How tasks are enqueued: by an app, and through the web service."""
+FIRST_REQUEST = 1_000_000
+"""Number of the first HTTP request, which its task returns."""
 
 
 class Load:
@@ -43,8 +45,12 @@ class Load:
         self.web_port = free_port()
         self.web: WorkerProcess
         self.accepted: set[UUID] = set()
-        self._accepted_at = dict.fromkeys(_PATHS, 0.0)
-        self.refused_count = 0
+        self._accepted_at = dict.fromkeys(_PATHS, time.monotonic())
+        self._refused_counts = dict.fromkeys(_PATHS, 0)
+        self.requested_count = 0
+        """HTTP requests that were accepted in the end."""
+        self.repeated_count = 0
+        """Those of them that were refused, or not answered, at first."""
         self._is_over = False
         self._tasks: list[asyncio.Task[None]] = []
 
@@ -76,32 +82,39 @@ class Load:
             try:
                 self._accept((await self.app.enqueue(jobs.touch, number, seconds=0.01)).id, PYTHON)
             except Unavailable:
-                self.refused_count += 1
+                self._refused_counts[PYTHON] += 1
             await asyncio.sleep(0.005)
 
     async def _enqueue_over_http(self) -> None:
-        body = {
-            "exec_at": (datetime.now(UTC) - timedelta(seconds=1)).isoformat(),
-            "prompt_type": jobs.touch.name,
-            "payload": {"number": 1},
-        }
+        exec_at = (datetime.now(UTC) - timedelta(seconds=1)).isoformat()
         async with httpx.AsyncClient(headers={"Authorization": f"Bearer {self._key}"}, timeout=30.0) as client:
             while not self._is_over:
-                headers = {"Idempotency-Key": str(uuid4())}
-                try:
-                    answer = await client.post(
-                        f"http://127.0.0.1:{self.web_port}/api/schedule", json=body, headers=headers
-                    )
-                except httpx.HTTPError:
-                    self.refused_count += 1
+                number = FIRST_REQUEST + self.requested_count
+                body = {"exec_at": exec_at, "prompt_type": jobs.touch.name, "payload": {"number": number}}
+                key = str(uuid4())
+                was_refused = False
+                while not await self._post(client, body, key):  # repeated with its key until it is accepted
+                    was_refused = True
+                    self._refused_counts[HTTP] += 1
+                    if time.monotonic() - self._accepted_at[HTTP] > 90:
+                        raise AssertionError("the web service refuses a request for 90 s")
                     await asyncio.sleep(0.05)
-                    continue
-                if answer.status_code == 202:
-                    self._accept(UUID(answer.json()["transaction_id"]), HTTP)
-                else:
-                    assert answer.status_code in (409, 500, 503), answer.text
-                    self.refused_count += 1
+                self.repeated_count += was_refused
                 await asyncio.sleep(0.02)
+
+    async def _post(self, client: httpx.AsyncClient, body: Mapping[str, object], key: str) -> bool:
+        """Send a request; return whether it was accepted. A repeated one is accepted as the first one."""
+        url = f"http://127.0.0.1:{self.web_port}/api/schedule"
+        try:
+            answer = await client.post(url, json=body, headers={"Idempotency-Key": key})
+        except httpx.HTTPError:
+            return False
+        if answer.status_code != 202:
+            assert answer.status_code in (409, 503), answer.text
+            return False
+        self.requested_count += 1
+        self._accept(UUID(answer.json()["transaction_id"]), HTTP)
+        return True
 
     async def until_busy(self, *, more_effects: int = 50) -> None:
         """Wait until the workers have done more and the callers got more accepted."""
@@ -113,9 +126,17 @@ class Load:
         )
 
     async def until_refused(self) -> None:
-        """Wait until a caller has given up, so that the outage is longer than the retries of a statement."""
-        refused = self.refused_count
-        await eventually(lambda: self.refused_count > refused, timeout=30, what="a caller is refused")
+        """Wait until callers of both paths are refused: the outage is longer than the retries of a statement."""
+        before = dict(self._refused_counts)
+        await eventually(
+            lambda: all(self._refused_counts[path] > before[path] for path in _PATHS),
+            timeout=30,
+            what="callers are refused",
+        )
+
+    @property
+    def refused_count(self) -> int:
+        return sum(self._refused_counts.values())
 
     async def seconds_until_resumed(self, since: float) -> float:
         """Return how long after ``since`` both paths had accepted an enqueue and workers had started further tasks."""
@@ -172,6 +193,14 @@ async def assert_nothing_lost_repeated_or_skipped(url: str, load: Load) -> dict[
         ended = [row["task_id"] for row in rows]
         assert load.accepted - set(ended) == set(), "accepted tasks are lost"
         assert len(ended) == len(set(ended)), "tasks have ended twice"
+        requested = await connection.fetch(
+            "SELECT output, count(DISTINCT task_id) FROM tenuto.activities WHERE final AND name = $1"
+            " GROUP BY output HAVING output::text::integer >= $2",
+            jobs.touch.name,
+            FIRST_REQUEST,
+        )
+        assert [row for row in requested if row["count"] > 1] == [], "repeated requests were accepted twice"
+        assert len(requested) >= load.requested_count > 0
         due = [
             row["due_at"]
             for row in await connection.fetch(
@@ -184,7 +213,13 @@ async def assert_nothing_lost_repeated_or_skipped(url: str, load: Load) -> dict[
     step = timedelta(seconds=SCHEDULE_SECONDS)
     assert due == [due[0] + step * number for number in range(len(due))], "due instants are missing or doubled"
     assert overlaps(load.ledger.effects(), {}) == []
-    return {"tasks": known, "accepted": len(load.accepted), "refused": load.refused_count, "due instants": len(due)}
+    return {
+        "tasks": known,
+        "accepted": len(load.accepted),
+        "refused": load.refused_count,
+        "repeated requests": load.repeated_count,
+        "due instants": len(due),
+    }
 
 
 async def _until_due_instants_are_decided(observer: Observer) -> None:

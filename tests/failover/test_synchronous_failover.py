@@ -40,6 +40,7 @@ async def test_failovers_to_a_synchronous_standby_lose_repeat_and_skip_nothing(
         assert not any(process.has_ended() for process in load.workers.started)
     print(f"{FAILOVERS} failovers, {figures}, longest interruption {slowest:.1f} s after the promotion")
     assert slowest < RESUME_SECONDS
+    assert figures["repeated requests"], "the outages were longer than the retries of a statement"
 
 
 async def _replicate_again(cluster: Cluster, primary: Server, standby: Server) -> None:
