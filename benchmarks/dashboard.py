@@ -1,6 +1,6 @@
 """The dashboard on a large installation: server time of every page, first visit, live updates, cost of live pages.
 
-One pass measures all figures in about five minutes, most of them from many samples. Server times are those of the
+One pass measures all figures in about eight minutes, most of them from many samples. Server times are those of the
 header `Server-Timing`, so they do not contain the client; on a loaded machine they still contain the wait for a core,
 and the CPU time of the web process beside them does not.
 """
@@ -19,8 +19,8 @@ from urllib.parse import quote, urlsplit
 from benchmarks import browser, databases
 from benchmarks.contender import END_TIMEOUT_SECONDS, QUEUES, START_TIMEOUT_SECONDS, Contender
 from benchmarks.contenders.tenuto_dashboard import LINE_COUNT, WATCHED_STEPS
-from benchmarks.dashboard_data import RARE_NAME, WIDE_SCHEDULE
-from benchmarks.measure import Case, alternate, percentile, progress
+from benchmarks.dashboard_data import LONG_LOG, RARE_NAME, WIDE_SCHEDULE
+from benchmarks.measure import Case, percentile, progress
 from benchmarks.processes import ContenderProcess, start_process
 from benchmarks.queue_benchmarks import Size
 
@@ -34,11 +34,15 @@ NO_LIST_PAGES = (
     "timeline",
     "execution",
     "schedule",
+    "execution of 200 steps",
+    "execution of 2,000 steps in a group",
     "activity",
     "dead letter",
     "batch",
+    "bulk operation",
     "manifest",
     "queue",
+    "log",
 )
 """Pages that show one object, or more than a list."""
 _STEP_ENDS = "SELECT group_index, ended_at FROM tenuto.activities WHERE execution_id = $1 AND final"
@@ -52,6 +56,7 @@ def page_paths(objects: Mapping[str, str]) -> dict[str, str]:
         "executions": "/executions",
         "executions, failed": "/executions?q=state:failed",
         "execution": f"/executions/{objects['execution']}",
+        "execution of 2,000 steps in a group": f"/executions/{objects['huge_execution']}",
         "execution of 200 steps": f"/executions/{objects['wide_execution']}",
         "schedules": "/schedules",
         "schedule": f"/schedules/{quote(WIDE_SCHEDULE)}",
@@ -69,12 +74,15 @@ def page_paths(objects: Mapping[str, str]) -> dict[str, str]:
         "manifest": "/manifests/bills",
         "jobs": "/jobs",
         "one-shots": "/one-shots",
+        "one-shots, one tag": "/one-shots?q=tag:reminder",
         "workers": "/workers",
         "queues": "/queues",
         "queue": "/queues/mail",
         "ledger": "/ledger",
         "bulk operations": "/operations",
+        "bulk operation": f"/operations/{objects['bulk_operation']}",
         "logs": "/logs",
+        "log": f"/logs/{quote(LONG_LOG)}",
         "audit": "/audit",
         "keys": "/keys",
         "secrets": "/secrets",
@@ -83,7 +91,7 @@ def page_paths(objects: Mapping[str, str]) -> dict[str, str]:
 
 
 def is_list(page: str) -> bool:
-    return page.partition(",")[0] not in (*NO_LIST_PAGES, "execution of 200 steps")
+    return page not in NO_LIST_PAGES
 
 
 async def dashboard(contenders: Sequence[Contender], size: Size) -> list[Case]:
@@ -134,7 +142,7 @@ async def measure_pages(
     tenuto: Contender, web: ContenderProcess, where: Sequence[str], paths: Mapping[str, str], size: Size
 ) -> list[Case]:
     """Measure the server time of every page, each later than the shared models of pages are valid."""
-    rounds = size.of(20, 3)
+    rounds = size.of(60, 3)
     progress(f"{len(paths)} pages, {rounds} times")
     before = await cpu_used(web)
     arguments = [*where, "--rounds", str(rounds), "--paths", *paths.values()]
@@ -148,6 +156,9 @@ async def measure_pages(
         middle.add("tenuto", percentile(answer["server"][path], 0.50))
         tail.add("tenuto", tails[page])
         cases += [middle, tail]
+        at_first = Case(f"first request for {page}", "ms")
+        at_first.add("tenuto", answer["first"][path])
+        cases.append(at_first)
     slowest = Case("slowest list page, p95", "ms")
     slowest.add("tenuto", max(tail for page, tail in tails.items() if is_list(page)))
     first = Case("slowest first request for a page", "ms")
@@ -308,19 +319,38 @@ async def _job_rate(work: ContenderProcess, seconds: float) -> float:
 
 
 async def measure_unwatched_drain(tenuto: Contender, size: Size) -> list[Case]:
-    """Compare a drain beside an unused web service with a drain without one."""
-    count = size.of(30_000, 3_000)
+    """Compare a drain beside an unused web service with a drain without one, in pairs of runs.
+
+    The goal is near the noise of one pair, so the figure is the median of the ratios of the pairs, beside their spread.
+    The order within a pair alternates.
+    """
+    count, pairs = size.of(30_000, 3_000), max(3, size.runs)
     alone = Case("drain without a web service", "jobs/s")
     beside = Case("drain beside an unused web service", "jobs/s", alone)
+    compared = Case("drain beside an unused web service ÷ without one, median of pairs", "×")
+    spread = Case("drain beside an unused web service ÷ without one, spread of pairs", "×")
     queue = Contender(tenuto.name, QUEUES["tenuto"], Path(sys.executable), tenuto.server)
 
-    async def run(_: Contender) -> None:
-        alone.add("tenuto", (await queue.measure_drain(count, 1)).rate)
+    async def drain_alone() -> float:
+        return (await queue.measure_drain(count, 1)).rate
+
+    async def drain_beside() -> float:
         async with queue.prepared_database() as url:
             await queue.enqueue_in_bulk(url, count)
             await databases.settle(url)
             async with running(tenuto, "serve", url):
-                beside.add("tenuto", (await queue.consume(url, count, 1)).rate)
+                return (await queue.consume(url, count, 1)).rate
 
-    await alternate([tenuto], size.runs, run, f"drain of {count:,} jobs")
-    return [alone, beside]
+    ratios: list[float] = []
+    for pair in range(pairs):
+        progress(f"drain of {count:,} jobs, pair {pair + 1} of {pairs}")
+        if pair % 2:
+            with_service, without = await drain_beside(), await drain_alone()
+        else:
+            without, with_service = await drain_alone(), await drain_beside()
+        alone.add("tenuto", without)
+        beside.add("tenuto", with_service)
+        ratios.append(with_service / without)
+        compared.add("tenuto", ratios[-1])
+    spread.add("tenuto", max(ratios) - min(ratios))
+    return [alone, beside, compared, spread]

@@ -1,7 +1,8 @@
 """The data set of `dashboard`: a large installation, created with a few statements in about a minute.
 
 By default it has 1,000,000 activities over three months and 500 names, 100,000 open tasks, 500 schedules with 20,000
-executions, 5,000 dead letters with 12 kinds of failure and 300 batches. Schedules and a manifest are created through
+executions, one of them with 2,000 steps in a group, 5,000 dead letters with 12 kinds of failure, 300 batches, 20,000
+one-shots, 200 bulk operations and 50 named logs with 100,000 entries. Schedules and a manifest are created through
 the public API and copied; the other rows are made by statements, because their creation is not measured. The ids carry
 their instants, as those of the product do.
 """
@@ -24,6 +25,11 @@ from tenuto.store import partitions
 NAME_COUNT, MANIFEST_COUNT, FAILURE_COUNT = 500, 20, 12
 RARE_NAME, WIDE_SCHEDULE = "rare_job", "Wide schedule"
 WIDE_STEPS, WIDE_GROUPS = 200, 20
+HUGE_SCHEDULE, HUGE_STEPS = "Huge schedule", 2000
+"""All its steps are in one group."""
+APART_SCHEDULES = [WIDE_SCHEDULE, HUGE_SCHEDULE]
+"""They are not copied, and have one execution each."""
+LOG_COUNT, LONG_LOG = 50, "log-1"
 HISTORY_DAYS = 60
 EXECUTION_DAYS = 14
 CHART_TIME = timedelta(days=8)
@@ -40,6 +46,9 @@ class DataSize:
     executions: int = 20_000
     dead_letters: int = 5_000
     batches: int = 300
+    one_shots: int = 20_000
+    bulk_operations: int = 200
+    log_entries: int = 100_000
 
     def divided(self, by: int) -> DataSize:
         """Return a smaller data set, for trials."""
@@ -50,6 +59,9 @@ class DataSize:
             self.executions // by,
             self.dead_letters // by,
             max(10, self.batches // by),
+            self.one_shots // by,
+            max(10, self.bulk_operations // by),
+            max(LOG_COUNT * 20, self.log_entries // by),
         )
 
 
@@ -58,10 +70,12 @@ class Landmarks:
     """Objects of the data set that pages show."""
 
     wide_execution: UUID
+    huge_execution: UUID
     execution: UUID
     dead_letter: UUID
     batch: UUID
     activity: UUID
+    bulk_operation: UUID
 
 
 # Ids in the order of their instants, different for each kind.
@@ -84,7 +98,7 @@ INSERT INTO tenuto.schedules (id, name, description, enabled, trigger, plan, ove
 SELECT pg_temp.id('schedule', created_at, n), name || ' ' || n, '', true, trigger, plan, overlap, misfire, 1, origin,
        created_at, updated_at, now(), now() + (n % 1440) * interval '1 minute', true
 FROM (SELECT *, row_number() OVER (ORDER BY name) - 1 AS k, count(*) OVER () AS kinds FROM tenuto.schedules
-      WHERE name <> $2) AS template
+      WHERE name <> ALL ($2::text[])) AS template
 JOIN generate_series(1, $1::integer) AS n ON n % kinds = k
 """
 _MANIFESTS = """
@@ -148,7 +162,7 @@ FROM (
     SELECT n, now() - ($1 - n) * $2::interval - interval '10 s' AS at, n % 100 = 0 AND n > $1 - $3 AS is_active
     FROM generate_series(1, $1::bigint) AS n
 ) AS made
-JOIN (SELECT *, row_number() OVER (ORDER BY name) AS k FROM tenuto.schedules WHERE name <> $4) AS schedule
+JOIN (SELECT *, row_number() OVER (ORDER BY name) AS k FROM tenuto.schedules WHERE name <> ALL ($4::text[])) AS schedule
   ON k = 1 + n % $3::bigint
 ORDER BY n
 """
@@ -174,7 +188,8 @@ INSERT INTO tenuto.activities (
     started_at, ended_at, fence, worker_id, failures, losses, input, error, initiator_type, initiator_name,
     execution_id, group_index, step_index
 )
-SELECT pg_temp.id('step' || attempt, at + (attempt - 1) * interval '5 s', n), pg_temp.id('step1', at, n), attempt,
+SELECT pg_temp.id('step' || attempt, at + (attempt - 1) * interval '5 s', n + $4),
+       pg_temp.id('step1', at, n + $4), attempt,
        CASE WHEN attempt = last THEN 'completed' ELSE 'failed' END, CASE WHEN attempt < last THEN 'error' END,
        attempt = last, 'job', 'step', 'default', 0, at, at + (attempt - 1) * interval '5 s',
        at + (attempt - 1) * interval '5 s', at + (attempt - 1) * interval '5 s' + interval '100 ms',
@@ -185,7 +200,7 @@ SELECT pg_temp.id('step' || attempt, at + (attempt - 1) * interval '5 s', n), pg
        'system', 'bench', $1, n / $3, n % $3
 FROM (
     SELECT n, now() - interval '1 h' + n / $3 * interval '20 s' AS at, CASE WHEN n % 5 = 0 THEN 2 ELSE 1 END AS last
-    FROM generate_series(0, $2::integer - 1) AS n
+    FROM generate_series(0, $2::bigint - 1) AS n
 ) AS given
 CROSS JOIN LATERAL generate_series(1, last) AS attempt
 """
@@ -207,6 +222,41 @@ SELECT pg_temp.id('batch', at, n), manifest.id, manifest.external_id, 'batch ' |
 FROM (SELECT n, now() - ($1 - n) * interval '1 hour' AS at FROM generate_series(1, $1::bigint) AS n) AS given
 JOIN (SELECT *, row_number() OVER (ORDER BY external_id) - 1 AS k FROM tenuto.manifests) AS manifest
   ON k = n % $2::bigint
+"""
+# Each thousandth one is running.
+_ONE_SHOTS = """
+INSERT INTO tenuto.tasks (id, activity_id, state, queue, rank, run_at, kind, name, input, created_at, fence, worker_id,
+                          lease_until, claimed_at, began_at, initiator_type, initiator_name, origin, tags)
+SELECT id, id, CASE WHEN is_running THEN 'running' ELSE 'scheduled' END, 'default', 0,
+       CASE WHEN is_running THEN at ELSE now() + n * interval '20 s' END, 'step', 'log.append',
+       '{"log": "log-1", "message": "Hello"}', at, is_running::integer,
+       CASE WHEN is_running THEN pg_temp.id('worker', now(), 1) END,
+       CASE WHEN is_running THEN now() + interval '1 day' END, CASE WHEN is_running THEN at END,
+       CASE WHEN is_running THEN at END, 'user', 'ana', 'once', CASE WHEN n % 10 = 0 THEN ARRAY['reminder'] END
+FROM (
+    SELECT n, at, n % 1000 = 0 AS is_running, pg_temp.id('one-shot', at, n) AS id
+    FROM (SELECT n, now() - ($1 - n) * interval '10 s' AS at FROM generate_series(1, $1::bigint) AS n) AS given
+) AS made
+"""
+# Each tenth one is still running; the newest one lists failed items.
+_BULK_OPERATIONS = """
+INSERT INTO tenuto.bulk_operations (id, kind, filter, description, until, reason, state, total, succeeded, failed,
+                                    skipped, arrived, created_at, processed_at, ended_at, actor_type, actor_name)
+SELECT pg_temp.id('operation', at, n), 'task.cancel', 'name:job-7', 'open tasks with name job-7', at, 'not needed',
+       CASE WHEN n % 10 = 9 THEN 'running' ELSE 'ended' END, 1000, 400, 100, 0, 0, at, at + interval '20 s',
+       CASE WHEN n % 10 <> 9 THEN at + interval '20 s' END, 'user', 'ana'
+FROM (SELECT n, now() - ($1 - n) * interval '1 hour' AS at FROM generate_series(1, $1::bigint) AS n) AS given
+"""
+_BULK_OPERATION_ITEMS = """
+INSERT INTO tenuto.bulk_operation_items (operation_id, item_id, outcome, code, message)
+SELECT $1::uuid, pg_temp.id('item', now(), n), 'failed', 'task.not_found', 'the task has ended'
+FROM generate_series(1, 100) AS n
+"""
+_LOG_ENTRIES = """
+INSERT INTO tenuto.log_entries (log, at, message, fields, key)
+SELECT 'log-' || CASE WHEN n % 2 = 0 THEN 1 ELSE n % $2::bigint END, now() - ($1 - n) * interval '1 s',
+       'shelf ' || n || ' counted', '{"shelves": 12}', pg_temp.id('entry', now(), n)
+FROM generate_series(1, $1::bigint) AS n
 """
 _AUDIT = """
 INSERT INTO tenuto.audit (id, at, actor_type, actor_name, source, action, target, reason)
@@ -232,10 +282,12 @@ VALUES (pg_snapshot_xmax(pg_current_snapshot())::text::bigint, '{}', now())
 ON CONFLICT (singleton) DO UPDATE SET next_transaction_id = excluded.next_transaction_id, since = excluded.since
 """
 _LANDMARKS = """
-SELECT $1::uuid, (SELECT id FROM tenuto.executions WHERE id <> $1 ORDER BY id DESC LIMIT 1),
+SELECT $1::uuid, $2::uuid,
+       (SELECT id FROM tenuto.executions WHERE id NOT IN ($1, $2) ORDER BY id DESC LIMIT 1),
        (SELECT id FROM tenuto.dead_letters ORDER BY id DESC LIMIT 1),
        (SELECT id FROM tenuto.batches ORDER BY id DESC LIMIT 1),
-       (SELECT id FROM tenuto.activities WHERE execution_id IS NULL ORDER BY id DESC LIMIT 1)
+       (SELECT id FROM tenuto.activities WHERE execution_id IS NULL ORDER BY id DESC LIMIT 1),
+       (SELECT id FROM tenuto.bulk_operations WHERE state = 'ended' ORDER BY id DESC LIMIT 1)
 """
 _TRIGGERS: tuple[Trigger, ...] = (
     cron("0 * * * *", zone="Europe/London"),
@@ -273,6 +325,8 @@ def make_app(url: str, home: str | None = None) -> Tenuto:
         for group in range(WIDE_GROUPS)
     ]
     app.schedule(WIDE_SCHEDULE, cron("0 3 * * *"), groups)
+    group = [Step.job(step, number, name=f"Step {number}") for number in range(HUGE_STEPS)]
+    app.schedule(HUGE_SCHEDULE, cron("0 4 * * *"), [group])
     app.manifest("bills", bill, on_demand=True)
     return app
 
@@ -301,8 +355,12 @@ async def fill(url: str, size: DataSize) -> Landmarks:
 async def _insert(connection: asyncpg.Connection, size: DataSize) -> Landmarks:
     progress(f"creating {size.activities:,} activities and {size.tasks:,} open tasks")
     await connection.execute(_WORKER)
-    templates: int = await connection.fetchval("SELECT count(*) FROM tenuto.schedules WHERE name <> $1", WIDE_SCHEDULE)
-    await connection.execute(_SCHEDULES, size.schedules - templates - 1, WIDE_SCHEDULE)
+    found = await connection.fetchrow(
+        "SELECT count(*) AS templates FROM tenuto.schedules WHERE name <> ALL ($1::text[])", APART_SCHEDULES
+    )
+    assert found is not None
+    copied = size.schedules - len(APART_SCHEDULES)
+    await connection.execute(_SCHEDULES, copied - found["templates"], APART_SCHEDULES)
     await connection.execute(_MANIFESTS, MANIFEST_COUNT - 1)
     apart = timedelta(days=HISTORY_DAYS) / size.activities
     began = await connection.fetchval("SELECT now() - $1::interval", timedelta(days=HISTORY_DAYS))
@@ -313,19 +371,37 @@ async def _insert(connection: asyncpg.Connection, size: DataSize) -> Landmarks:
             _ACTIVITIES, count, began + done * apart, apart, done, RARE_NAME, NAME_COUNT, timeout=600
         )
     apart = timedelta(days=EXECUTION_DAYS) / size.executions
-    await connection.execute(_EXECUTIONS, size.executions, apart, size.schedules - 1, WIDE_SCHEDULE, timeout=600)
+    await connection.execute(_EXECUTIONS, size.executions, apart, copied, APART_SCHEDULES, timeout=600)
     await connection.execute(_TASKS, size.tasks, NAME_COUNT, timeout=600)
     await connection.execute(_LEDGER)
-    wide: UUID = await connection.fetchval("SELECT pg_temp.id('execution', now() - interval '1 h', 0)")
-    await connection.execute(_WIDE_EXECUTION, wide, WIDE_SCHEDULE, WIDE_STEPS)
-    await connection.execute(_WIDE_STEPS, wide, WIDE_STEPS, WIDE_STEPS // WIDE_GROUPS)
+    wide, huge = [
+        await _insert_execution(connection, schedule, -number, steps, groups)
+        for number, (schedule, steps, groups) in enumerate(
+            ((WIDE_SCHEDULE, WIDE_STEPS, WIDE_GROUPS), (HUGE_SCHEDULE, HUGE_STEPS, 1))
+        )
+    ]
     await connection.execute(_DEAD_LETTERS, size.dead_letters, FAILURE_COUNT, MANIFEST_COUNT)
     await connection.execute(_BATCHES, size.batches, MANIFEST_COUNT)
     await connection.execute(_AUDIT, size.executions)
+    await connection.execute(_ONE_SHOTS, size.one_shots)
+    await connection.execute(_BULK_OPERATIONS, size.bulk_operations)
+    await connection.execute(_LOG_ENTRIES, size.log_entries, LOG_COUNT)
     progress("adding the activities to the buckets of the charts")
     for seconds in BUCKET_SECONDS:
         await connection.execute(_ROLLUPS, seconds, BUCKET_RETENTION.get(seconds, CHART_TIME), timeout=600)
     await connection.execute(_ROLLUPS_ADDED)
-    found = await connection.fetchrow(_LANDMARKS, wide)
+    found = await connection.fetchrow(_LANDMARKS, wide, huge)
     assert found is not None
-    return Landmarks(*found)
+    landmarks = Landmarks(*found)
+    await connection.execute(_BULK_OPERATION_ITEMS, landmarks.bulk_operation)
+    return landmarks
+
+
+async def _insert_execution(
+    connection: asyncpg.Connection, schedule: str, number: int, step_count: int, group_count: int
+) -> UUID:
+    """Insert an ended execution with all its steps; ``number`` makes its id unique."""
+    id: UUID = await connection.fetchval("SELECT pg_temp.id('execution', now() - interval '1 h', $1)", number)
+    await connection.execute(_WIDE_EXECUTION, id, schedule, step_count)
+    await connection.execute(_WIDE_STEPS, id, step_count, step_count // group_count, number * HUGE_STEPS)
+    return id

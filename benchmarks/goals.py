@@ -154,7 +154,21 @@ GOALS = [
         at_most=True,
     ),
     Goal("dashboard", "slowest first request", "every page at first: ≤ 150 ms", 150.0, at_most=True),
-    Goal("dashboard", "timeline of 24h, nothing cached", "timeline of 500 schedules ≤ 200 ms", 200.0, at_most=True),
+    Goal(
+        "dashboard",
+        "server time of timeline, p95",
+        "timeline of 500 schedules: server time p95 ≤ 60 ms",
+        60.0,
+        at_most=True,
+    ),
+    Goal("dashboard", "timeline of 24h, nothing cached", "timeline, nothing cached ≤ 150 ms", 150.0, at_most=True),
+    Goal(
+        "dashboard",
+        "server time of execution of 2,000 steps in a group, p95",
+        "a group of 2,000 steps: server time p95 ≤ 300 ms",
+        300.0,
+        at_most=True,
+    ),
     Goal("dashboard", "first visit, transferred", "first visit ≤ 60 kB", 60.0, at_most=True),
     Goal("dashboard", "first visit, requests", "first visit ≤ 14 requests", 14.0, at_most=True),
     Goal("dashboard", "first visit, DOMContentLoaded", "first visit: DOMContentLoaded ≤ 300 ms", 300.0, at_most=True),
@@ -167,7 +181,10 @@ GOALS = [
     Goal("dashboard", r"jobs at \d+/s with \d", "jobs beside 50 live pages: within 5 % (÷ ≥ 0.95)", 0.95, OWN_FIGURE),
     Goal("dashboard", "requests of a hidden tab", "a hidden tab sends no request", 0.0, at_most=True),
     Goal(
-        "dashboard", "drain beside an unused web service", "no viewers: drain within 1 % (÷ ≥ 0.99)", 0.99, OWN_FIGURE
+        "dashboard",
+        "drain beside an unused web service ÷ without one, median",
+        "no viewers: drain within 1 % (median of pairs ÷ ≥ 0.99)",
+        0.99,
     ),
     Goal("api", r"\d+ streams", "500 streams < 10 % of a core", 10.0, at_most=True),
     Goal(

@@ -21,6 +21,8 @@ NOT_MEASURED_YET = {
     ("bulk", r"drain of .* manifest runs without"),
     ("bulk", r"most active of 10 in a group"),
     ("bulk", r"most active of 50"),
+    ("dashboard", "drain beside an unused web service ÷ without one, median"),
+    ("dashboard", "server time of execution of 2,000 steps in a group, p95"),
     ("drain", r"one worker, [\d,]+ jobs right after start$"),
     ("drain", r"two workers, [\d,]+ jobs right after start$"),
     ("drain", "one worker, right after start$"),
